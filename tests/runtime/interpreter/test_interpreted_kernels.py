@@ -22,7 +22,7 @@ from gradprobe.runtime.backend import prepare_backend
 prepare_backend("cpu")
 from gradprobe.frontends.triton import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
-interpreter.language_patches.make_scalars_right()
+interpreter.language_patches.patch(*interpreter.language_patches.PATCHES[0])
 swaps, types = [0], [0]
 block = interpreter.language_patches.tl.core.block_type
 made = block.__init__

@@ -1,13 +1,13 @@
 """Patches that make bfloat16 right in Triton's interpreter.
 
-The interpreter keeps the bits of bfloat16 in numpy's uint16, and computes with them as if they were integers.
+The interpreter keeps the bits of bfloat16 in numpy's uint16, and computes with them as if they were integers. The
+language itself takes maxima, minima and running sums in float32.
 Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,18 +16,13 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-from .plans import PLANS
+from .plans import PLANS, InterpreterNotKnown
 
 Handle: Any = shipped.TensorHandle
 # Of numpy's own type: it compares with another one ten times faster than with np.uint16.
 _BITS = np.dtype(np.uint16)
 Method = Callable[..., Any]
 Array = Any
-"""A numpy array, of the dtype in which the interpreter keeps a type."""
-
-
-class InterpreterNotKnown(RuntimeError):
-    """This release of Triton lacks something that must be patched."""
 
 
 def _is_bf16(thing: Any) -> bool:
@@ -38,45 +33,42 @@ def _is_bf16(thing: Any) -> bool:
     return isinstance(handle, Handle) and bool(handle.data.dtype == _BITS and handle.dtype == tl.bfloat16)
 
 
-def _to_values(bits: Array) -> Array:
+def values_of(bits: Array) -> Array:
     """The exact float32 values of bfloat16 bits."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def _to_odd_float32(values: Array) -> Array:
-    """Rounds float64 to float32, to odd where inexact, so that the second rounding, to bfloat16, adds no error."""
-    single = values.astype(np.float32)
-    bits = single.view(np.uint32) - (np.abs(single) > np.abs(values)).astype(np.uint32)
-    return (bits | (single != values).astype(np.uint32)).view(np.float32)
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _to_bits(values: Array) -> Array:
     """Rounds numbers once to bfloat16, to nearest even. NaN stays NaN."""
-    exact_in_single = values.dtype.itemsize <= 2 or values.dtype == np.float32
-    single = values.astype(np.float32) if exact_in_single else _to_odd_float32(values.astype(np.float64))
+    single = values.astype(np.float32)
     bits = single.view(np.uint32)
+    if values.dtype.itemsize > 2 and values.dtype != np.float32:
+        # Rounded to odd where float32 is inexact, so that the second rounding adds no error.
+        values = values.astype(np.float64)
+        bits = bits - (np.abs(single) > np.abs(values)).astype(np.uint32)
+        bits = bits | (single != values).astype(np.uint32)
     nearest = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
     return np.where(np.isnan(single), quiet, nearest).astype(np.uint16)
 
 
-def _widened(thing: Any, dtype: tl.dtype = tl.float32) -> Any:
-    """A bfloat16 handle as one of float32 or float64; anything else unchanged."""
-    if not isinstance(thing, Handle) or not _is_bf16(thing):
-        return thing
-    return Handle(_to_values(thing.data).astype(shipped._get_np_dtype(dtype)), dtype)
+def _widened(thing: Any) -> Any:
+    """A bfloat16 handle as one of float32; anything else unchanged."""
+    is_bits = isinstance(thing, Handle) and _is_bf16(thing)
+    return Handle(values_of(thing.data), tl.float32) if is_bits else thing
 
 
-def _on_values(self: Any, original: Method, *args: Any, wide: tl.dtype = tl.float32) -> Any:
+def _on_values(self: Any, original: Method, *args: Any) -> Any:
     """Computes a builder's method on values. The result is bfloat16, or a mask, where every operand is bfloat16."""
     if args[-1] is np.where:
         return original(*args)
-    result = original(*(_widened(arg, wide) for arg in args))
+    result = original(*map(_widened, args))
     if not all(_is_bf16(arg) for arg in args if isinstance(arg, Handle)):
         return result
-    is_mask = result.data.dtype == np.bool_
-    return Handle(result.data, tl.int1) if is_mask else Handle(_to_bits(result.data), tl.bfloat16)
+    if result.data.dtype == np.bool_:
+        return Handle(result.data, tl.int1)
+    return Handle(_to_bits(result.data), tl.bfloat16)
 
 
 def _cast(self: Any, original: Method, src: Any, dst_type: tl.dtype) -> Any:
@@ -95,39 +87,22 @@ def _atomic_add(self: Any, original: Method, op: Any, ptr: Any, val: Any, mask: 
         there, first = np.unique(pointers[turn], return_index=True)
         lanes, on = turn[first], np.ones(there.shape, bool)
         found[lanes] = memory.load(there, on, np.zeros(there.shape, _BITS), _BITS)
-        memory.store(there, _to_bits(_to_values(found[lanes]) + _to_values(addends[lanes])), on)
+        memory.store(there, _to_bits(values_of(found[lanes]) + values_of(addends[lanes])), on)
         turn = np.delete(turn, first)
     return Handle(found.reshape(val.data.shape), tl.bfloat16)
 
 
 def _sum(self: Any, original: Method, tensor: tl.tensor) -> tl.tensor:
     """tl.sum stays in bfloat16, so each addition rounds. Halves are added to halves, as warps do."""
-    values = _to_values(tensor.handle.data)
+    values = values_of(tensor.handle.data)
     axes = tuple(range(values.ndim)) if self.axis is None else self.axis
     parts = values.reshape(-1) if self.axis is None else np.moveaxis(values, self.axis, 0)
     while len(parts) > 1:
         half = len(parts) // 2
-        added = _to_values(_to_bits(parts[:half] + parts[half : 2 * half]))
+        added = values_of(_to_bits(parts[:half] + parts[half : 2 * half]))
         parts = np.concatenate([added, parts[2 * half :]])
     total = np.expand_dims(parts[0], axes) if self.keep_dims else parts[0]
     return self.to_tensor(_to_bits(total), tl.bfloat16)
-
-
-def _min_max(self: Any, original: Method, tensor: tl.tensor, *args: Any, **kwargs: Any) -> Any:
-    """Minima, maxima and their indices, which need no rounding."""
-    found = original(self.to_tensor(_to_values(tensor.handle.data), tl.float32), *args, **kwargs)
-    if isinstance(found, tuple):
-        extreme, place = found
-        return extreme.to(tl.bfloat16), place
-    return found.to(tl.bfloat16) if found.dtype == tl.float32 else found
-
-
-def _scan(self: Any, original: Method, tensor: tl.tensor, combine: np.ufunc) -> list[tl.tensor]:
-    """A cumulative sum or product that rounds at each step."""
-    values = _to_values(tensor.handle.data)
-    for last, step in itertools.pairwise(np.moveaxis(values, self.axis, 0)):
-        step[...] = _to_values(_to_bits(combine(last, step)))
-    return [self.to_tensor(_to_bits(values), tl.bfloat16)]
 
 
 def _constant(self: Any, value: float) -> Any:
@@ -135,17 +110,13 @@ def _constant(self: Any, value: float) -> Any:
     return Handle(_to_bits(np.array([value], np.float64)), tl.bfloat16)
 
 
-VALUE_METHODS = "binary_op", "unary_op", "ternary_op", "create_rsqrt", "create_erf", "create_dot"
-PATCHES: dict[tuple[str, str], Callable[..., Any]] = {
-    **{("InterpreterBuilder", name): _on_values for name in VALUE_METHODS},
-    ("InterpreterBuilder", "create_fma"): functools.partial(_on_values, wide=tl.float64),
-    ("InterpreterBuilder", "cast_impl"): _cast,
-    ("InterpreterBuilder", "create_atomic_rmw"): _atomic_add,
-    ("ReduceOps", "sum"): _sum,
-    ("ReduceOps", "min_max"): _min_max,
-    ("ScanOps", "cumsum"): functools.partial(_scan, combine=np.add),
-    ("ScanOps", "cumprod"): functools.partial(_scan, combine=np.multiply),
+VALUE_METHODS = "binary_op unary_op ternary_op create_rsqrt create_erf create_dot create_fma"
+PATCHES: dict[tuple[Any, str], Callable[..., Any]] = {
+    (shipped.InterpreterBuilder, "cast_impl"): _cast,
+    (shipped.InterpreterBuilder, "create_atomic_rmw"): _atomic_add,
+    (shipped.ReduceOps, "sum"): _sum,
 }
+PATCHES |= {(shipped.InterpreterBuilder, name): _on_values for name in VALUE_METHODS.split()}
 
 
 def _mended(original: Method, mend: Callable[..., Any]) -> Method:
@@ -163,10 +134,10 @@ def _mended(original: Method, mend: Callable[..., Any]) -> Method:
 @functools.cache
 def make_bfloat16_right() -> None:
     """Patches the interpreter so that operations on bfloat16 compute with values and round as compiled kernels do."""
-    missing = [f"{owner}.{name}" for owner, name in PATCHES if not hasattr(getattr(shipped, owner, None), name)]
+    missing = [f"{owner.__name__}.{name}" for owner, name in PATCHES if not hasattr(owner, name)]
     if missing:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
     for (owner, name), mend in PATCHES.items():
-        setattr(getattr(shipped, owner), name, _mended(getattr(getattr(shipped, owner), name), mend))
+        setattr(owner, name, _mended(getattr(owner, name), mend))
     shipped.InterpreterBuilder.get_bf16 = _constant
     PLANS.forget()  # they may hold constants

@@ -31,19 +31,33 @@ from ....model.case import DOTS
 from ..launches import tensors_in
 from .plans import MANY, PLANS
 
-# What a launch replaces besides builtins, and what is replaced for good.
+Original = Callable[..., Any]
+# What a launch replaces besides builtins.
 _REPLACED = ("range", "static_range", "reduce", "associative_scan")
+_MODULES = ("core", "math", "standard", "random", "semantic")
+# Functions of libdevice by what numpy calls them; those of one name are not listed.
+_CALLED = {
+    "fabs": "abs", "pow": "power", "nearbyint": "rint", "div_rn": "divide", "mul_rn": "multiply", "add_rn": "add",
+    "sub_rn": "subtract",
+}  # fmt: skip
+# And those that numpy lacks, or has in another sense.
+_COMPUTED: dict[str, Callable[..., Any] | None] = {
+    "remainder": None,
+    "erf": np.frompyfunc(math.erf, 1, 1),
+    "erfc": np.frompyfunc(math.erfc, 1, 1),
+    "exp10": lambda x: np.power(10.0, x),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),  # halves away from 0
+}
 
 
-def keep_arguments_in_place() -> None:
-    """Patches the interpreter to copy results back only where they lie elsewhere."""
-    restore = shipped.GridExecutor._restore_args_dev
+# --- launches and operands: each of these stands for the method of its name, which it is given first
 
-    def restore_copies(self: Any, args_dev: Any, args_hst: Any, kwargs: Any, kwargs_hst: Any) -> None:
-        if _storages((*args_dev, *kwargs.values())) != _storages((*args_hst, *kwargs_hst.values())):
-            restore(self, args_dev, args_hst, kwargs, kwargs_hst)
 
-    shipped.GridExecutor._restore_args_dev = restore_copies
+def _restore_args_dev(original: Original, self: Any, args: Any, args_hst: Any, kwargs: Any, kwargs_hst: Any) -> None:
+    """Copies results back only where they lie elsewhere."""
+    if _storages((*args, *kwargs.values())) != _storages((*args_hst, *kwargs_hst.values())):
+        original(self, args, args_hst, kwargs, kwargs_hst)
 
 
 def _storages(arguments: Any) -> list[int]:
@@ -51,126 +65,120 @@ def _storages(arguments: Any) -> list[int]:
     return [tensor.untyped_storage().data_ptr() for given in arguments for _, tensor, _ in tensors_in(given)]
 
 
-def take_bools() -> None:
-    """Patches the interpreter to turn a bool argument into Triton's own bool of one bit."""
-    converted = shipped._implicit_cvt
-
-    def convert(argument: Any) -> Any:
-        if not isinstance(argument, bool):
-            return converted(argument)
-        return tl.tensor(shipped.TensorHandle(np.array([argument], np.bool_), tl.int1), tl.int1)
-
-    shipped._implicit_cvt = convert
+def _implicit_cvt(original: Original, argument: Any) -> Any:
+    """Turns a bool argument into Triton's own bool of one bit."""
+    if not isinstance(argument, bool):
+        return original(argument)
+    return tl.tensor(shipped.TensorHandle(np.array([argument], np.bool_), tl.int1), tl.int1)
 
 
-def make_scalars_right() -> None:
-    """Patches the interpreter so that a scalar can count a loop, and a comparison of scalars is a mask."""
-    language, splat = shipped._patch_lang_tensor, shipped.InterpreterBuilder.create_splat
-
-    def patch_tensor(tensor: Any, scope: Any) -> None:
-        # 3.6 asks numpy for the integer of an array with an axis, which numpy 2.4 refuses.
-        language(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-        scope.set_attr(tensor, "__bool__", PLANS.asking(tensor.__bool__))
-        # As it is compiled: by an operation of the builder, which watchers see.
-        scope.set_attr(tensor, "T", property(lambda self: tl.trans(self, 1, 0)))
-
-    def splat_bools(self: Any, shape: Any, scalar: Any) -> Any:
-        # A comparison keeps its operands' type beside its bools; 3.9 spreads them as that type, and refuses the mask.
-        is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
-        return splat(self, shape, shipped.TensorHandle(scalar.data, tl.int1) if is_compared else scalar)
-
-    shipped._patch_lang_tensor = patch_tensor
-    shipped.InterpreterBuilder.create_splat = splat_bools
+def _patch_lang_tensor(original: Original, tensor: Any, scope: Any) -> None:
+    # 3.6 asks numpy for the integer of an array with an axis, which numpy 2.4 refuses.
+    original(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+    scope.set_attr(tensor, "__bool__", PLANS.asking(tensor.__bool__))
+    # As it is compiled: by an operation of the builder, which watchers see.
+    scope.set_attr(tensor, "T", property(lambda self: tl.trans(self, 1, 0)))
 
 
-def take_products() -> None:
-    """Patches the interpreter to take each way to multiply float32 that GPUs have; it multiplies in IEEE for all."""
+def _create_splat(original: Original, self: Any, shape: Any, scalar: Any) -> Any:
+    # A comparison keeps its operands' type beside its bools; 3.9 spreads them as that type, and refuses the mask.
+    is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
+    return original(self, shape, shipped.TensorHandle(scalar.data, tl.int1) if is_compared else scalar)
+
+
+def _create_expand_dims(original: Original, self: Any, argument: Any, axis: int) -> Any:
+    data = argument.data
+    at = axis if axis >= 0 else axis + data.ndim + 1
+    return shipped.TensorHandle(data[(*(slice(None),) * at, None)], argument.dtype.scalar)
+
+
+def _validate_np_data_size(original: Original, data: Any, dtype: Any) -> Any:
+    """Whether elements of an array are no wider than a type's. Bools, of a byte, fit into any."""
+    if type(dtype) is tl.dtype:
+        return data.itemsize == 1 or data.itemsize * 8 <= dtype.primitive_bitwidth
+    return type(dtype) is tl.pointer_type or original(data, dtype)
+
+
+def _take_products() -> None:
+    """Takes each way to multiply float32 that GPUs have, and multiplies in IEEE for all."""
     builder = shipped.interpreter_builder
     # Overflow is sought only where it would be told.
     sought = builder.options.sanitize_overflow and builder.options.debug
     builder.options = replace(builder.options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought)
 
 
-def keep_patched_language() -> None:
-    """Patches the interpreter to replace triton.language once in a launch, whatever name a kernel's file has for it."""
-    # The ids of globals of functions, and of modules of the language.
-    swapped: set[int] = set()
-    dtypes: dict[str, Any] = {}
-    swap, launch, look_up = shipped._patch_lang, shipped.GridExecutor.__call__, shipped._get_np_dtype
-
-    def swap_once(fn: Callable[..., Any]) -> Any:
-        if id(fn.__globals__) in swapped:
-            return shipped._LangPatchScope()
-        swapped.add(id(fn.__globals__))
-        # Of a kernel that has other names for the language, the whole of it too.
-        modules = {id(value): value for value in (tl, *fn.__globals__.values()) if value is tl or value is tl.core}
-        new = {f"module{at}": module for at, module in enumerate(modules.values()) if id(module) not in swapped}
-        swapped.update(modules)
-        return swap(FunctionType(swap.__code__, new)) if new else shipped._LangPatchScope()
-
-    def dtype_of(dtype: Any) -> Any:
-        scalar = dtype.scalar
-        if scalar.name not in dtypes:
-            dtypes[scalar.name] = look_up(scalar)
-        return dtypes[scalar.name]
-
-    def launch_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
-        swapped.clear()
-        PLANS.forget(MANY)
-        return launch(self, *args, **kwargs)
-
-    shipped._get_np_dtype = dtype_of
-    shipped._patch_lang = swap_once
-    shipped.GridExecutor.__call__ = launch_afresh
+# --- the language: replaced once in a launch, whatever name a kernel's file has for it
 
 
-def repeat_operations() -> None:
-    """Patches the interpreter to call the functions of triton.language by their plans."""
-    patch = shipped._patch_attr
-    around = tl.core.builtin(lambda: None).__code__
-
-    def patch_attribute(owner: Any, name: str, member: Any, *rest: Any) -> None:
-        patch(owner, name, member, *rest)
-        if getattr(member, "__code__", None) is around:
-            setattr(owner, name, PLANS.planned(member.__wrapped__))
-
-    shipped._patch_attr = patch_attribute
-    PLANS.use()
+_swapped: set[int] = set()
+"""Of this launch: the ids of globals of functions, and of modules of the language."""
+_dtypes: dict[str, Any] = {}
 
 
-def make_operations_quick() -> None:
-    """Patches how the interpreter looks whether elements fit a type, which it asks of each handle, and new axes."""
-    builder, handle, validate = shipped.InterpreterBuilder, shipped.TensorHandle, shipped._validate_np_data_size
-
-    def fits(data: Any, dtype: Any) -> Any:
-        """Whether elements of an array are no wider than a type's. Bools, of a byte, fit into any."""
-        if type(dtype) is tl.dtype:
-            return data.itemsize == 1 or data.itemsize * 8 <= dtype.primitive_bitwidth
-        return type(dtype) is tl.pointer_type or validate(data, dtype)
-
-    def expand_dims(self: Any, argument: Any, axis: int) -> Any:
-        data = argument.data
-        at = axis if axis >= 0 else axis + data.ndim + 1
-        return handle(data[(*(slice(None),) * at, None)], argument.dtype.scalar)
-
-    shipped._validate_np_data_size, builder.create_expand_dims = fits, expand_dims
+def _call_afresh(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
+    _swapped.clear()
+    PLANS.forget(MANY)
+    return original(self, *args, **kwargs)
 
 
-def find_names() -> None:
-    """Patches the interpreter so that a kernel finds functions of the language by its own names, and its closure's."""
-    rewrite = shipped.FunctionRewriter._compile_and_exec
+def _patch_lang(original: Original, fn: Any) -> Any:
+    if id(fn.__globals__) in _swapped:
+        return shipped._LangPatchScope()
+    _swapped.add(id(fn.__globals__))
+    # Of a kernel that has other names for the language, the whole of it too.
+    new: dict[str, Any] = {}
+    for module in (tl, *fn.__globals__.values()):
+        if (module is tl or module is tl.core) and id(module) not in _swapped:
+            _swapped.add(id(module))
+            new[f"module{len(new)}"] = module
+    return original(FunctionType(original.__code__, new)) if new else shipped._LangPatchScope()
 
-    def compile_and_exec(self: Any, tree: ast.AST) -> Any:
-        made, function = rewrite(self, tree), self.fn
-        is_alias = any(id(function.__globals__.get(name)) in _places() for name in made.__code__.co_names)
-        if not (function.__closure__ or is_alias):
-            return made
-        named = FunctionType(made.__code__, _Names(function), made.__name__, made.__defaults__, made.__closure__)
-        named.__annotations__, named.__kwdefaults__ = made.__annotations__, made.__kwdefaults__
-        return named
 
-    shipped.FunctionRewriter._compile_and_exec = compile_and_exec
+def _get_np_dtype(original: Original, dtype: Any) -> Any:
+    scalar = dtype.scalar
+    if scalar.name not in _dtypes:
+        _dtypes[scalar.name] = original(scalar)
+    return _dtypes[scalar.name]
+
+
+def _patch_attr(original: Original, owner: Any, name: str, member: Any, *rest: Any) -> None:
+    """Calls the functions of triton.language by their plans."""
+    original(owner, name, member, *rest)
+    if getattr(member, "__code__", None) is _AROUND:
+        setattr(owner, name, PLANS.planned(member.__wrapped__))
+
+
+_AROUND = tl.core.builtin(lambda: None).__code__
+
+
+@functools.cache
+def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
+    """The attributes of the language's modules and classes as they were when this was first called.
+
+    The interpreter replaces parts of it in each launch, this tool some for good.
+    """
+    modules = [tl, *(getattr(tl, name) for name in _MODULES if hasattr(tl, name)), *libdevice_modules()]
+    owners = dict.fromkeys(modules)
+    for module in modules:
+        for value in vars(module).values():
+            if inspect.isclass(value) and value.__module__.startswith("triton.language"):
+                owners[value] = None
+    return {owner: dict(vars(owner)) for owner in owners}
+
+
+# --- names and loops in a kernel's text
+
+
+def _compile_and_exec(original: Original, self: Any, tree: ast.AST) -> Any:
+    """Lets a kernel find functions of the language by its own names, and its closure's."""
+    made, function = original(self, tree), self.fn
+    is_alias = any(id(function.__globals__.get(name)) in _places() for name in made.__code__.co_names)
+    if not (function.__closure__ or is_alias):
+        return made
+    named = FunctionType(made.__code__, _Names(function), made.__name__, made.__defaults__, made.__closure__)
+    named.__annotations__, named.__kwdefaults__ = made.__annotations__, made.__kwdefaults__
+    return named
 
 
 class _Names(dict[str, Any]):
@@ -198,86 +206,50 @@ def _places() -> dict[int, tuple[Any, str]]:
     devices = libdevice_modules()
     for module in (tl, tl.core, tl.math, *devices):
         for name, value in shipped_language()[module].items():
-            is_own = callable(value) and getattr(value, "__module__", "") == module.__name__
-            is_of_device = is_own and module in devices
+            is_of_device = module in devices and _is_own(module, value)
             if is_of_device or tl.core.is_builtin(value) or name in _REPLACED:
                 found.setdefault(id(value), (module, name))
     return found
 
 
-def give_loops_dtypes() -> None:
-    """Patches the interpreter so that the variable of a loop is a tensor where a kernel asks for more than a number."""
-    shipped.FunctionRewriter.ast_transformer = _Loops()
+def _is_own(module: ModuleType, value: Any) -> bool:
+    return callable(value) and getattr(value, "__module__", "") == module.__name__
 
 
 class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
     """Rewrites loops, and else what the interpreter rewrites."""
 
     def visit_For(self, node: ast.For) -> ast.For:
-        """Converts the variable at the start of each turn, as an assignment converts what it assigns.
+        """Makes the variable a tensor at the start of each turn, as an assignment does with what it assigns.
 
-        `range(...)` and `tl.range(...)` give tensors; `static_range` gives constants.
+        Only where a kernel asks for more than a number: an attribute of it or of a sum of it, or what a function of the
+        user's makes of it. `range(...)` and `tl.range(...)` give tensors; `static_range` gives constants.
         """
         self.generic_visit(node)
-        name = node.target.id if isinstance(node.target, ast.Name) else ""
         function = node.iter.func if isinstance(node.iter, ast.Call) else None
         is_range = getattr(function, "id", getattr(function, "attr", "")) == "range"
-        if name and is_range and any(_asks_more(each, name) for each in node.body):
+        name = node.target.id if is_range and isinstance(node.target, ast.Name) else ""
+        holders: list[ast.AST] = []
+        for inner in (each for statement in node.body for each in ast.walk(statement)):
+            if isinstance(inner, ast.Attribute):
+                holders.append(inner.value)
+            elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
+                holders += [*inner.args, *(keyword.value for keyword in inner.keywords)]
+        if name and any(getattr(each, "id", "") == name for holder in holders for each in ast.walk(holder)):
             assigned = ast.parse(f"{name} = interpreter_semantic.to_tensor({name}, False)").body
             node.body = [*assigned, *node.body]
         return node
 
 
-def _asks_more(body: ast.AST, name: str) -> bool:
-    """Whether an attribute is read of the variable or of a sum of it, or a function of the user's is given it."""
-    holders: list[ast.AST] = []
-    for node in ast.walk(body):
-        if isinstance(node, ast.Attribute):
-            holders.append(node.value)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            holders += [*node.args, *(keyword.value for keyword in node.keywords)]
-    inside = (node for holder in holders for node in ast.walk(holder))
-    return any(isinstance(node, ast.Name) and node.id == name for node in inside)
+# --- libdevice
 
 
-_MODULES = ("core", "math", "standard", "random", "semantic")
-_ALIKE = (
-    "exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh floor ceil trunc rint fmod hypot "
-    "copysign nextafter isnan isinf signbit"
-)
-_FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in _ALIKE.split()} | {
-    "abs": np.abs, "fabs": np.abs, "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh,
-    "atan": np.arctan, "atanh": np.arctanh, "exp10": lambda x: np.power(10.0, x), "rsqrt": lambda x: 1 / np.sqrt(x),
-    "erf": np.frompyfunc(math.erf, 1, 1), "erfc": np.frompyfunc(math.erfc, 1, 1), "nearbyint": np.rint,
-    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),  # halves away from 0
-    "saturate": lambda x: np.clip(x, 0, 1), "saturatef": lambda x: np.clip(x, 0, 1),
-    "pow": np.power, "atan2": np.arctan2, "fdim": lambda x, y: np.maximum(x - y, 0), "fast_powf": np.power,
-    "fast_dividef": np.divide, "div_rn": np.divide, "mul_rn": np.multiply, "add_rn": np.add, "sub_rn": np.subtract,
-    "finitef": np.isfinite, "isfinited": np.isfinite,
-}  # fmt: skip
-_FAST = ("exp", "exp10", "log", "log2", "log10", "sin", "cos", "tan", "tanh")
-_FUNCTIONS |= {f"fast_{name}f": _FUNCTIONS[name] for name in _FAST}
-
-
-@functools.cache
-def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
-    """The attributes of the language's modules and classes as they were when this was first called.
-
-    The interpreter replaces parts of it in each launch, this tool some for good.
-    """
-    modules = [tl, *(getattr(tl, name) for name in _MODULES if hasattr(tl, name)), *libdevice_modules()]
-    classes = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
-    own = [each for each in classes if each.__module__.startswith("triton.language")]
-    return {owner: dict(vars(owner)) for owner in (*modules, *own)}
-
-
-def give_libdevice() -> None:
-    """Patches the modules of libdevice so that the interpreter computes its functions, or says which one it lacks."""
+def _give_libdevice() -> None:
+    """Makes the interpreter compute the functions of libdevice, or say which one it lacks."""
     for module in libdevice_modules():
         for name, function in list(vars(module).items()):
-            is_own = callable(function) and getattr(function, "__module__", "") == module.__name__
-            if is_own and not name.startswith("_"):
-                setattr(module, name, _function(name))
+            if _is_own(module, function) and not name.startswith("_"):
+                setattr(module, name, functools.partial(_computed, name))
 
 
 def libdevice_modules() -> list[ModuleType]:
@@ -289,21 +261,60 @@ def libdevice_modules() -> list[ModuleType]:
     return found
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
+    own = name.removeprefix("fast_").removesuffix("f") if name.startswith("fast_") else name
+    function = _COMPUTED.get(own, getattr(np, _CALLED.get(own, own), None))
+    if function is None or not (own in _COMPUTED or isinstance(function, np.ufunc)):
+        raise NotImplementedError(f"libdevice.{name} is not supported in interpreter mode")
     semantic = shipped.interpreter_semantic
+    operands = [semantic.to_tensor(arg) for arg in args]
+    if len(operands) == 2:
+        left, right = semantic.binary_op_type_checking_impl(*operands, False, False, True, True)
+        handle = semantic.builder.binary_op(left.handle, right.handle, function)
+        return tl.tensor(handle, left.type if left.type.is_block() else right.type)
+    (operand,) = operands
+    values = function(operand.handle.data)
+    scalar = tl.int32 if values.dtype == np.bool_ else operand.type.scalar
+    made = operand.type.with_element_ty(scalar) if operand.type.is_block() else scalar
+    return tl.tensor(shipped.TensorHandle(values.astype(shipped._get_np_dtype(scalar)), scalar), made)
 
-    def call(*args: Any, _semantic: Any = None) -> Any:
-        if name not in _FUNCTIONS:
-            raise NotImplementedError(f"libdevice.{name} is not supported in interpreter mode")
-        function, operands = _FUNCTIONS[name], [semantic.to_tensor(arg) for arg in args]
-        if len(operands) == 2:
-            left, right = semantic.binary_op_type_checking_impl(*operands, False, False, True, True)
-            handle = semantic.builder.binary_op(left.handle, right.handle, function)
-            return tl.tensor(handle, left.type if left.type.is_block() else right.type)
-        (operand,) = operands
-        values = function(operand.handle.data)
-        scalar = tl.int32 if values.dtype == np.bool_ else operand.type.scalar
-        made = operand.type.with_element_ty(scalar) if operand.type.is_block() else scalar
-        return tl.tensor(shipped.TensorHandle(values.astype(shipped._get_np_dtype(scalar)), scalar), made)
 
-    return call
+PATCHES: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (shipped, "_patch_lang_tensor", _patch_lang_tensor),
+    (shipped.InterpreterBuilder, "create_splat", _create_splat),
+    (shipped, "_get_np_dtype", _get_np_dtype),
+    (shipped, "_patch_lang", _patch_lang),
+    (shipped.GridExecutor, "__call__", _call_afresh),
+    (shipped, "_patch_attr", _patch_attr),
+    (shipped, "_validate_np_data_size", _validate_np_data_size),
+    (shipped.InterpreterBuilder, "create_expand_dims", _create_expand_dims),
+    (shipped.GridExecutor, "_restore_args_dev", _restore_args_dev),
+    (shipped, "_implicit_cvt", _implicit_cvt),
+    (shipped.FunctionRewriter, "_compile_and_exec", _compile_and_exec),
+)
+"""What is patched, with what is given the method as it was and what that was given."""
+
+
+def patch(owner: Any, name: str, patched: Callable[..., Any]) -> None:
+    """Puts a patch over a function or a method."""
+    original = getattr(owner, name)
+    if owner is shipped:
+        setattr(owner, name, functools.partial(patched, original))
+        return
+
+    def method(*args: Any, **kwargs: Any) -> Any:  # a partial is no method
+        return patched(original, *args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+@functools.cache
+def mend_interpreter() -> None:
+    """Patches the interpreter in all that no dtype needs of its own, each thing once."""
+    shipped_language()
+    for each in PATCHES:
+        patch(*each)
+    PLANS.use()
+    shipped.FunctionRewriter.ast_transformer = _Loops()
+    _take_products()
+    _give_libdevice()

@@ -16,7 +16,6 @@ from triton.runtime import interpreter as shipped
 
 from ....model.mechanisms import is_on
 
-Handle: Any = shipped.TensorHandle
 Step = tuple[str, tuple[Any, ...], Any]
 """The name of a builder's method, its arguments, and what it made."""
 Repeat = Callable[..., Any]
@@ -30,6 +29,10 @@ _OF_CONSTANTS = frozenset(f"create_{name}" for name in f"splat broadcast {_CASTS
 _PLAIN = frozenset({int, bool, str, type(None)})
 _Tuple = tl.core.tuple
 _Tensor = tl.tensor
+
+
+class InterpreterNotKnown(RuntimeError):
+    """This release of Triton lacks something that must be patched."""
 
 
 class _NoPlan(Exception):
@@ -66,7 +69,12 @@ class Plans:
 
         def check_without_spreading(*args: Any, **named: Any) -> Any:
             found = check(*args, **named)
-            return found if named else tuple(map(_unspread, args, found))
+            for before, after in zip(args, found, strict=False):
+                # An operand that was spread and not cast gets its values back: numpy spreads as it computes.
+                is_spread = type(before) is _Tensor and after is not before and before.dtype == after.dtype
+                if is_spread and not named:
+                    after.handle = before.handle
+            return found
 
         _Tensor.__init__ = init
         self._semantic.binary_op_type_checking_impl = check_without_spreading
@@ -119,16 +127,6 @@ class Plans:
             return False, result
 
 
-def _unspread(before: Any, after: Any) -> Any:
-    """An operand that was spread, with the values that it had before: numpy spreads as it computes.
-
-    One that was cast too stays as it became.
-    """
-    if type(before) is _Tensor and after is not before and before.dtype == after.dtype:
-        after.handle = before.handle
-    return after
-
-
 class _Recorder:
     """The builder, with account of what is called."""
 
@@ -160,13 +158,10 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
     """
     returned = getattr(result, "handle", None)
     names = {id(None): "None"}  # what a store makes
-    names |= {id(tensor.handle): f"t{at}.handle" for at, tensor in reversed(list(enumerate(tensors)))}
+    for at, tensor in enumerate(tensors):
+        names.setdefault(id(tensor.handle), f"t{at}.handle")
     kept: list[Any] = []
     constants = set[int]()
-
-    def keep(thing: Any) -> None:
-        names.setdefault(id(thing), f"c{len(kept)}")
-        kept.append(thing)
 
     def word(thing: Any) -> str:
         """What was made before, or a constant."""
@@ -176,11 +171,15 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
             keep(thing)
         return names[id(thing)]
 
+    def keep(thing: Any) -> None:
+        names.setdefault(id(thing), f"c{len(kept)}")
+        kept.append(thing)
+
     lines = []
     for at, (name, args, made) in enumerate(_needed(steps, returned)):
         # What is returned is made anew, since others may change it.
-        is_pure = made is not returned and _is_pure(name)
-        if is_pure and all(id(arg) in constants or not _holds_values(arg) for arg in args):
+        is_constant = made is not returned and _is_pure(name)
+        if is_constant and all(id(arg) in constants or not _holds_values(arg) for arg in args):
             constants.add(id(made))
             keep(made)
         else:
@@ -192,15 +191,14 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
     elif type(result) is not _Tensor or id(returned) not in names:
         raise _NoPlan
     else:
-        attributes = [f"made.{name} = {word(value)}" for name, value in vars(result).items()]
-        lines += ["made = new(tensor)", *attributes, "return made"]
-    operands = "".join(f", t{at}" for at in range(len(tensors)))
+        lines.append("made = new(tensor)")
+        lines += [f"made.{name} = {word(value)}" for name, value in vars(result).items()]
+        lines.append("return made")
     constant = "".join(f", c{at}" for at in range(len(kept)))
-    body = "\n        ".join(lines)
-    make = _maker(
-        f"def make(new, tensor{constant}):\n    def repeat(builder{operands}):\n        {body}\n    return repeat"
-    )
-    return make(object.__new__, _Tensor, *kept)  # type: ignore[no-any-return]
+    operands = "".join(f", t{at}" for at in range(len(tensors)))
+    text = [f"def make(new, tensor{constant}):", f" def repeat(builder{operands}):"]
+    text += [f"  {line}" for line in lines] + [" return repeat"]
+    return _maker("\n".join(text))(object.__new__, _Tensor, *kept)  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -230,7 +228,7 @@ def _holds_values(thing: Any) -> bool:
     # Triton's own tuple may raise anything for a name that it lacks.
     if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
         return any(map(_holds_values, thing))
-    return isinstance(thing, Handle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
+    return isinstance(thing, shipped.TensorHandle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
 
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...] | None, Sequence[Any]]:
@@ -258,12 +256,10 @@ def _add(arguments: Sequence[Any], key: list[Any], tensors: list[Any]) -> bool:
             key.append(id(argument.shape))
         elif kind in _PLAIN:
             key += kind, argument
-        elif kind is float:
+        elif kind in (float, slice):
             key += kind, repr(argument)  # tells zeros apart
         elif kind is tl.dtype:
             key += kind, argument.name
-        elif kind is slice:
-            key += kind, repr(argument)
         elif kind in (tl.constexpr, tuple, list, _Tuple):
             parts = (argument.value,) if kind is tl.constexpr else tuple(argument)
             key += kind, len(parts)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from .....inputs.memory import Array
-from ..memory.stream import Access
+from ..memory.stream import OF_BLOCKS, REARRANGING, Access, Handle, Note, Operation
 from ..memory.views import View
-from ..operations import OF_BLOCKS, REARRANGING, Handle, Note, Operation
 from .graph import Flow, Node, StoredTile, Tile
 from .lanes import NOWHERE, Cover, IndexTable, Lanes, along, is_block, without_tail
 

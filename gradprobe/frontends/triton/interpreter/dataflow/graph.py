@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from .....inputs.memory import Array
-from ..memory.stream import Access, Launch, Line, attempted, executing
+from ..memory.stream import Access, Handle, Launch, Line, attempted, executing
 from ..memory.views import View
-from ..operations import Handle
 from .lanes import Lanes, differ, spread
 
 _KEY = "gradprobe node"

@@ -7,17 +7,17 @@ same on both sides.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import triton.language as tl
 
 from .....inputs.memory import Array, Unwritten
 from ..memory.memory_watch import watched_memory
-from ..memory.stream import Access, Launch, Watcher
-from ..operations import REARRANGING, Handle, Note, Operation
+from ..memory.stream import REARRANGING, Access, Handle, Launch, Note, Operation, Watcher
 from .accesses import IndexedAccesses, notes_of_slices
 from .graph import Conflict, Flow, Node, Site, Tile
 from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, without
@@ -58,7 +58,7 @@ class _Tracer(Watcher):
             yield name, self._moved
         yield from notes_of_slices(self._flow)
 
-    def begun(self, launch: Launch, arguments: Sequence[Any]) -> None:
+    def begun(self, launch: Launch, arguments: Iterable[Any]) -> None:
         """A launch is the flow's."""
         self._flow.launch = launch
         for argument in arguments:
@@ -79,8 +79,9 @@ class _Tracer(Watcher):
         known = [tile.lanes for tile in tiles if tile.lanes]
         found: list[dict[str, Array]] = [{} for _ in step.results]
         for letter in dict.fromkeys(x for lanes in known for x in lanes.at):
-            for each, out in zip(found, step.moving(partial(_of_letter, letter)), strict=True):
-                each[letter] = out
+            args = [_numbered(letter, arg) for arg in step.args]
+            for each, out in zip(found, step.again(args), strict=True):
+                each[letter] = out.data
         origins = {x: _NO_LOAD.union(*(lanes.origins.get(x, _NO_LOAD) for lanes in known)) for x in found[0]}
         for handle, at in zip(step.results, found, strict=True):
             lanes = Lanes(at, origins, _kept_cover(tiles, handle)) if at else None
@@ -131,13 +132,13 @@ def _nodes(tiles: Sequence[Tile | None]) -> tuple[Node, ...]:
     return tuple(tile.node for tile in tiles if tile is not None)
 
 
-def _of_letter(letter: str, argument: Any) -> Array | None:
-    """The indices of what an argument holds; None of what is no tile of values."""
+def _numbered(letter: str, argument: Any) -> Any:
+    """A handle with the indices of what it holds in their place; what is no handle as it is."""
     if not isinstance(argument, Handle):
-        return None
+        return argument
     tile = Tile.of(argument)
     found = tile.lanes.at.get(letter) if tile is not None and tile.lanes else None
-    return np.full(argument.data.shape, NOWHERE, np.int32) if found is None else found
+    return Handle(np.full(argument.data.shape, NOWHERE, np.int32) if found is None else found, tl.int32)
 
 
 def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:

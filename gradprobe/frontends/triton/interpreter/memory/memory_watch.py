@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,13 +20,12 @@ from .views import AddressSpot, View, bracketed, counted
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Findings by kind, and among these stores before loads.
-_ORDER = tuple(itertools.product((OUTSIDE, MISALIGNED, RACE, UNWRITTEN), ("store", "atomic", "load")))
+_KINDS, _ACCESSES = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN), ("store", "atomic", "load")
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
 @dataclass(frozen=True)
-class Earlier:
+class Rival:
     """One line storing in one program: of a race, the store that another program made to the same address before."""
 
     program: Program
@@ -58,14 +55,14 @@ class AccessFinding:
     program: Program
     """The first that did it; all that follows is about its first element."""
     spot: AddressSpot
-    earlier: Earlier | None
+    earlier: Rival | None
     """Of a race: the other program."""
     width: int
     """In bytes, of one element."""
     allocated: tuple[str, int] = ("", 0)
     """Of a read of what nothing has written: the file and the line that allocated it, where they are known."""
-    rest: tuple[str, SourceLine] | None = None
-    """Of the same: the kernel and the line that stored the rest of it before; None where none did."""
+    rest: tuple[str, str, int] = ("", "", 0)
+    """Of the same: the kernel, the file and the line that stored the rest of it before; "" where none did."""
     runs_on: bool = True
     """Whether each of these accesses left the tensor with every lane, in a program where its line had been inside."""
     lanes: int = 0
@@ -89,26 +86,20 @@ class AccessFinding:
         return MemoryFinding(
             self.kind, self.tensor, self.sentence(), self.kernel, place.file, place.line, place.code,
             access=self.access, lanes=self.lanes, wraps=self.spot.wrapped is not None, allocated=self.allocated,
-            runs_on=self.kind == OUTSIDE and self.runs_on,
-            rest=(self.rest[0], self.rest[1].file, self.rest[1].line) if self.rest else ("", "", 0),
+            runs_on=self.kind == OUTSIDE and self.runs_on, rest=self.rest,
         )  # fmt: skip
 
     def sentence(self) -> str:
         """What happened, where, and how often; without a full stop."""
-        place, inner = self.place, ""
-        for each in self.places[1:]:
-            line = f"line {each.line}" if each.file == place.file else each.place
-            inner += f"{', ' if inner else ''}in {each.function}, {line}"
+        place, inner = self.place, self.places[-1]
         where = f"line {place.line}" + (f": `{place.code}`" if place.code else "")
-        where += f" ({inner})" if inner else ""
-        where += f"; {counted(self.lanes, 'lane')} in {counted(self.programs, 'program')}"
-        if self.rest is not None:
-            where += f"; {self.rest[0]} stores the rest, line {self.rest[1].line}"
-        file, line_there = self.allocated
-        where += f"; allocated at {Path(file).name}:{line_there}" if file else ""
-        return f"{self.kernel} {self._what_it_does()}, {where}"
+        if inner is not place:
+            line = f"line {inner.line}" if inner.file == place.file else inner.place
+            where += f" (in {inner.function}, {line})"
+        often = f"{counted(self.lanes, 'lane')} in {counted(self.programs, 'program')}"
+        return f"{self.kernel} {self._deed()}, {where}; {often}"
 
-    def _what_it_does(self) -> str:
+    def _deed(self) -> str:
         does, spot, by = _VERBS[self.access], self.spot.in_words, f"(program {self.program})"
         element = f"{self.tensor} ({spot})" if self.spot.side else f"{self.tensor}{bracketed(self.spot.index)}"
         if self.kind == OUTSIDE:
@@ -134,7 +125,7 @@ class Stores:
 
     def __init__(self) -> None:
         self._marks: dict[int, Marks] = {}
-        self.events: list[Earlier] = []
+        self.events: list[Rival] = []
         """By their numbers, which begin at 1: a mark of 0 says that nothing has stored."""
         self._first = 1
         """The number of the first event of the program that runs."""
@@ -156,7 +147,7 @@ class Stores:
             marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
         # Fine enough to tell neighbours of this width apart.
         self._marks[view.low] = marks = marks if marks.unit <= width else marks.refined(width)
-        self.events.append(Earlier(access.program, access.lines, is_atomic))
+        self.events.append(Rival(access.program, access.lines, is_atomic))
         offsets, event = view.in_bytes(addresses), len(self.events)
         before = marks.read(offsets, width)
         by_others = (before != 0) & (np.abs(before) < self._first)
@@ -178,7 +169,8 @@ class Memory(Watcher):
         self._last: dict[int, tuple[Launch, tuple[CodeLine, ...]]] = {}
         """By home of what nothing had written once: the last launch that stored there, with its lines."""
         self._findings: dict[tuple[object, ...], AccessFinding] = {}
-        self._writers: dict[str, tuple[str, tuple[CodeLine, ...]]] = {}
+        self.writers: dict[str, tuple[str, SourceLine]] = {}
+        """By the caller's input that a kernel changed: the first that stored other bits than it held, and its line."""
         self._inside: dict[tuple[int, ...], tuple[int, Program, tuple[CodeLine, ...]]] = {}
         """By line, of whose code the id is taken since its hash takes long: the program in which it last stayed inside
         its tensor, and the line, so that no other code takes its id."""
@@ -188,12 +180,11 @@ class Memory(Watcher):
     @property
     def findings(self) -> tuple[AccessFinding, ...]:
         """By kind, stores before loads; among these in the order in which they were first seen."""
-        return tuple(sorted(self._findings.values(), key=lambda found: _ORDER.index((found.kind, found.access))))
 
-    @property
-    def writers(self) -> dict[str, tuple[str, SourceLine]]:
-        """By the caller's input that a kernel changed: the first that stored other bits than it held, and its line."""
-        return {name: (kernel, places(lines)[0]) for name, (kernel, lines) in self._writers.items() if lines}
+        def order(found: AccessFinding) -> tuple[int, int]:
+            return _KINDS.index(found.kind), _ACCESSES.index(found.access)
+
+        return tuple(sorted(self._findings.values(), key=order))
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -210,12 +201,10 @@ class Memory(Watcher):
         self._changing = []
         kept = None
         for view, lanes, addresses in access.parts:
-            if view is None:
-                continue
-            stays = self._judge(access, view, addresses)
-            if not stays.all():
-                shape = access.pointers.data.shape
-                kept = np.array(np.broadcast_to(access.on, shape), bool).reshape(-1) if kept is None else kept
+            stays = self._judge(access, view, addresses) if view is not None else None
+            if stays is not None and not stays.all():
+                if kept is None:
+                    kept = np.array(np.broadcast_to(access.on, access.pointers.data.shape), bool).reshape(-1)
                 kept[lanes[~stays]] = False
         return kept
 
@@ -229,48 +218,51 @@ class Memory(Watcher):
             if not differ.any():
                 continue
             if _is_input(view) and view.hold(addresses[differ], access.width).any():
-                self._writers.setdefault(view.name, (access.launch.kernel, access.lines))
+                self.writers.setdefault(view.name, (access.launch.kernel, places(access.lines)[0]))
             differ &= others != 0
             if differ.any() and not self._stores.is_ordered:
                 earlier = self._stores.events[int(others[differ][0]) - 1]
-                self._found(RACE, access, view, addresses, differ, earlier)
+                self._count(RACE, access, view, addresses, differ, earlier)
 
     def _judge(self, access: Access, view: View, addresses: Array) -> Array:
         """Which of these accesses may be executed: those that stay in the view's storage."""
-        width = access.width
+        width, unwritten = access.width, self._unwritten
         inside = stays = view.hold(addresses, width)
-        within = addresses
+        within = stored = addresses
         if not inside.all():
-            stays, within = view.in_storage(addresses, width), addresses[inside]
-            self._found(OUTSIDE, access, view, addresses, ~inside)
+            stays = view.in_storage(addresses, width)
+            within, stored = addresses[inside], addresses[stays]
+            self._count(OUTSIDE, access, view, addresses, ~inside)
         elif len(inside):
             self._inside[_key(access.lines)] = access.launch.number, access.program, access.lines
         if width > view.elements.itemsize:  # an element by itself lies where its tensor does
-            self._found(MISALIGNED, access, view, within, within % width != 0)
+            self._count(MISALIGNED, access, view, within, within % width != 0)
         if access.kind != "store":
-            unread = self._unwritten.among(view.home, view.in_bytes(within), width)
-            self._found(UNWRITTEN, access, view, within, unread)
+            unread = unwritten.among(view.home, view.in_bytes(within), width)
+            self._count(UNWRITTEN, access, view, within, unread)
         if access.kind != "load":
-            self._stored(access, view, addresses if stays is inside else addresses[stays])
+            others = self._stores.add(access, view, stored)
+            unwritten.stored(view.home, view.in_bytes(stored), width)
+            if view.home in unwritten.places:
+                self._last[view.home] = access.launch, access.lines
+            if _is_input(view) or others.any():
+                self._changing.append((view, stored, others, _bits_at(stored, width)))
         return stays
 
-    def _stored(self, access: Access, view: View, addresses: Array) -> None:
-        others = self._stores.add(access, view, addresses)
-        self._unwritten.stored(view.home, view.in_bytes(addresses), access.width)
-        if view.home in self._unwritten.places:
-            self._last[view.home] = access.launch, access.lines
-        if _is_input(view) or others.any():
-            self._changing.append((view, addresses, others, _bits_at(addresses, access.width)))
-
-    def _found(
-        self, kind: str, access: Access, view: View, addresses: Array, which: Array | None, other: Earlier | None = None
+    def _count(
+        self,
+        kind: str,
+        access: Access,
+        view: View,
+        addresses: Array,
+        which: Array | None,
+        other: Rival | None = None,
     ) -> None:
         """Counts `which` of the addresses as a finding; only the first of its kind is described."""
         if which is None or not which.any():
             return
         launch, lines = access.launch, access.lines
         key = (kind, access.kind, view.name, launch.kernel, lines)
-        program = launch.number, access.program
         found = self._findings.get(key)
         if found is None:
             spot = view.spot(int(addresses[which][0]), access.width, launch.around)
@@ -279,7 +271,10 @@ class Memory(Watcher):
             before, stored_by = self._last.get(view.home, (launch, ()))
             if kind == UNWRITTEN:
                 found.allocated = self._unwritten.places.get(view.home, ("", 0))
-                found.rest = None if before is launch else (before.kernel, places(stored_by)[0])
+            if kind == UNWRITTEN and before is not launch:
+                place = places(stored_by)[0]
+                found.rest = before.kernel, place.file, place.line
+        program = launch.number, access.program
         found.runs_on &= bool(which.all()) and self._inside.get(_key(lines), ())[:2] == program
         found.lanes += int(which.sum())
         found.made_by.add(program)

@@ -23,8 +23,6 @@ class AddressSpot:
 
     offset: int
     """In elements from the tensor's first one."""
-    bytes_off: int
-    """By how many bytes it lies behind that; 0 unless the pointer is misaligned."""
     side: str
     """"before", "after" or "between" the tensor's elements; "" at one of them."""
     distance: int
@@ -43,10 +41,9 @@ class AddressSpot:
         """Such as "84 elements after its end, where k[0, 0, 2, 4] lies"."""
         if not self.side:
             return f"at {bracketed(self.index)}"
-        words = counted(self.distance, "element")
-        words += f" and {counted(self.bytes_off, 'byte')}" if self.bytes_off else ""
         ends = {"before": "before its start", "after": "after its end"}
-        words += " " + ends.get(self.side, f"past {bracketed(self.index)}, in a gap of it")
+        words = f"{counted(self.distance, 'element')} "
+        words += ends.get(self.side, f"past {bracketed(self.index)}, in a gap of it")
         words += f", where {self.holder} lies" if self.holder else ""
         words += f": the offset of {bracketed(self.wrapped)}, wrapped around in 32 bits" if self.wrapped else ""
         return words + (", beyond its storage" if self.is_beyond else "")
@@ -88,31 +85,32 @@ class View:
         """The elements from the first one to an address, and the bytes left; one below 0 wraps around to 2^64."""
         return divmod(int(_from(self.start, np.array([address], np.uint64))[0]), self.elements.itemsize)
 
-    def element_at(self, address: int) -> str:
-        """Its name and index where there is an element of it, else ""."""
-        offset, off = self._offset(address)
-        index = None if off else self.elements.index(offset)
-        return "" if index is None else f"{self.name}{bracketed(index)}"
+    def _index(self, address: int) -> Index | None:
+        """That of the element there; None where there is none."""
+        offset, rest = self._offset(address)
+        return None if rest else self.elements.index(offset)
 
     def spot(self, address: int, width: int, others: Sequence[View]) -> AddressSpot:
         """Where an access of `width` bytes lies, and of which of the other views it meets an element."""
-        span, (offset, off) = self.elements.span, self._offset(address)
+        elements, (offset, rest) = self.elements, self._offset(address)
         index: Index | None = None
         if offset < 0:
             side, distance = "before", -offset
-        elif offset >= span:
-            side, distance = "after", offset - span + 1
-        elif self.elements.hold(np.array([address - self.start]), width)[0]:
-            known = self.known or self
-            return AddressSpot(offset, off, "", 0, known.elements.index(known._offset(address)[0]))
+        elif offset >= elements.span:
+            side, distance = "after", offset - elements.span + 1
+        elif elements.hold(np.array([address - self.start]), width)[0]:
+            return AddressSpot(offset, "", 0, (self.known or self)._index(address))
         else:
-            side, distance, last = "between", 0, self.elements.last_up_to(offset)
+            side, distance, last = "between", 0, elements.last_up_to(offset)
             if last is not None:
-                distance, index = offset - last, self.elements.index(last)
-        holder = next((word for other in others if other is not self and (word := other.element_at(address))), "")
-        wrapped = None if off else self.elements.wrapped(offset)
-        beyond = not self.low <= address <= self.high - width
-        return AddressSpot(offset, off, side, distance, index, holder, wrapped, beyond)
+                distance, index = offset - last, elements.index(last)
+        holder = ""
+        for other in others:
+            there = other._index(address) if other is not self and not holder else None
+            holder = holder if there is None else f"{other.name}{bracketed(there)}"
+        wrapped = None if rest else elements.wrapped(offset)
+        is_beyond = not self.low <= address <= self.high - width
+        return AddressSpot(offset, side, distance, index, holder, wrapped, is_beyond)
 
     def moved(self, by: int) -> View:
         """The same view where its storage lies so many bytes further."""
