@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 from ..model.intermediates import TABLE, plain
 
@@ -40,9 +41,11 @@ for _name in (*_INPUTS, *(row.name.lower() for row in TABLE)):
 # The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.
 _AXES = dict.fromkeys(("b", "z", "bs", "bz", "batch", "0"), "b")
 _AXES |= dict.fromkeys(("h", "head", "heads", "g", "1"), "h")
-_AXES |= dict.fromkeys(("m", "n", "s", "l", "t", "seq", "tok", "row", "rows", "seqlen", "i", "j", "2"), "m")
+_AXES |= dict.fromkeys(("m", "n", "s", "l", "t", "seq", "tok", "token", "row", "rows", "seqlen", "i", "j", "2"), "m")
 _AXES |= dict.fromkeys(("d", "k", "dim", "e", "v", "3"), "d") | {"w": "w"}
 _STRIDE = re.compile(r"strides?", re.IGNORECASE)
+# Two letters are a tensor and its axis: stride_bz.
+_ENDS = re.compile(rf"(\w*?)({'|'.join(end for end in _AXES if len(end) > 2)}|\w)")
 
 
 def word_of(pointer: str) -> str:
@@ -68,6 +71,21 @@ def is_stride(parameter: str) -> bool:
     return _STRIDE.search(parameter) is not None
 
 
+@lru_cache(maxsize=4096)
+def stride_by_name(name: str) -> tuple[str, str]:
+    """(tensor, axis) that a stride's name alone says, as it spells them: ("q", "head") of q_head_stride.
+
+    Returns:
+        ("", "") for what is no stride's name; the tensor is "" where it names none.
+    """
+    match = _ENDS.fullmatch(_bare(name)) if is_stride(name) else None
+    return (match[1], match[2]) if match else ("", "")
+
+
+def _bare(stride: str) -> str:
+    return _STRIDE.sub("", stride).replace("_", "").lower()
+
+
 def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
     """(the word of the tensor, the axis) that a stride's name says: ("do", "h") of stride_doh, do_stride_h, do_h, ...
 
@@ -77,7 +95,7 @@ def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
     Returns:
         ("", "") where the name is no stride's or does not tell.
     """
-    rest = _STRIDE.sub("", parameter).replace("_", "").lower()
+    rest = _bare(parameter)
     for word in sorted(words, key=len, reverse=True):
         if rest == word and is_stride(parameter):
             return word, ""

@@ -11,7 +11,7 @@ from ..kernel_file import Change, KernelFile
 from . import address_rows as address
 from . import mask_rows as mask
 from . import value_rows as value
-from .patterns import Swap, applied, swaps
+from .patterns import Found, Swap, fitting, swaps
 from .spots import Edits, Ranked, Spot, Undone
 
 Planting = Swap | Callable[[KernelFile], Iterator[Change]]
@@ -53,22 +53,25 @@ class Row:
                 yield change
 
     def _changes(self, file: KernelFile) -> Iterator[Change]:
-        several = tuple(rule for rule in self.plants if isinstance(rule, Swap))
-        for function in getattr(file, self.planted_in) if several else ():
+        swaps = tuple(plant for plant in self.plants if isinstance(plant, Swap))
+        for function in getattr(file, self.planted_in) if swaps else ():
             nodes = [node for statement in function.body for node in ast.walk(statement)]
-            for rule, node, lost, edit in applied(file, nodes, several):
-                fault = rule.fault or self.fault or mask.class_of(file, lost)
-                yield Change(fault, node, (edit,))
+            for swap, found in fitting(file, nodes, swaps):
+                lost = found.get("_lost", found["_it"])
+                fault = swap.fault or self.fault or mask.class_of(file, lost)
+                yield Change(fault, found["_it"], (swap.edit(file, found),))
         for plant in self.plants:
-            yield from plant(file) if not isinstance(plant, Swap) else ()
+            if not isinstance(plant, Swap):
+                yield from plant(file)
 
     def edits(self, spot: Spot) -> Iterator[Ranked]:
         """The edits of a spot that may undo it."""
-        several = tuple(rule for rule in self.undoes if isinstance(rule, Swap))
-        for rule, _, _, edit in applied(spot.file, spot.nodes, several):
-            yield rule.rank, (edit,)
+        swaps = tuple(source for source in self.undoes if isinstance(source, Swap))
+        for swap, found in fitting(spot.file, spot.nodes, swaps):
+            yield swap.rank, (swap.edit(spot.file, found),)
         for source in self.undoes:
-            yield from source(spot) if not isinstance(source, Swap) else ()
+            if not isinstance(source, Swap):
+                yield from source(spot)
         if self.again is not None:
             start, end = spot.file.span(spot.root)
             for edits in _planted(self, spot.file).get(spot.statement, ()):
@@ -94,16 +97,16 @@ def undone(spot: Spot) -> list[tuple[float, Edits, Row]]:
     return [(rank, edits, of[edits]) for rank, edits, _ in found]
 
 
-def _is_statement(file: KernelFile, node: ast.AST, holes: object) -> bool:
-    return isinstance(next(file.above(node)), ast.Expr)
+def _is_statement(file: KernelFile, found: Found) -> bool:
+    return isinstance(next(file.above(found["_it"])), ast.Expr)
 
 
-def _is_assigned(file: KernelFile, node: ast.AST, holes: object) -> bool:
-    return isinstance(next(file.above(node)), (ast.Assign, ast.AugAssign))
+def _is_assigned(file: KernelFile, found: Found) -> bool:
+    return isinstance(next(file.above(found["_it"])), (ast.Assign, ast.AugAssign))
 
 
-def _is_no_address(file: KernelFile, node: ast.AST, holes: object) -> bool:
-    return not address.has_strides(file.statement(node))
+def _is_no_address(file: KernelFile, found: Found) -> bool:
+    return not address.has_strides(file.statement(found["_it"]))
 
 
 # Each comparison with the one that differs in the bound itself, and the one that looks the other way.
@@ -128,6 +131,12 @@ _OTHER_SIGN = (
     *swaps((1.2, "_a += _b", "_a -= _b"), (1.2, "_a -= _b", "_a += _b"), (2.0, "_a * _b", "_a / _b"),
            (2.0, "_a / _b", "_a * _b"), (1.2, "_a *= _b", "_a /= _b"), (1.2, "_a /= _b", "_a *= _b")),
 )  # fmt: skip
+# A row along the other axis, where a product or a difference takes it along the last one, or as another one does.
+_AXES = (
+    Swap("_row @ _b", "_row[:, None]", 0.9, "_row"), Swap("_a @ _row", "_row[:, None]", 0.9, "_row"),
+    Swap("_a[:, None]", "_a[None, :]", 1.4, when=_is_no_address),
+    Swap("_a[None, :]", "_a[:, None]", 1.4, when=_is_no_address),
+)  # fmt: skip
 # A part of what stands there.
 _PARTS = swaps(
     (0.5, "CLAMP(_a, _b)", "_a"), (0.5, "CLAMP(_a, _b)", "_b"), (1.0, "_a @ _number", "_a"), (1.4, "_a @ _scale", "_a"),
@@ -150,11 +159,11 @@ _ENDS = tuple(
 
 ROWS: tuple[Row, ...] = (
     Row("other-text", "{old} stands for {new}", undoes=(
-        value.of_siblings, *_FACTORS, *_OTHER_SIGN, value.moved, value.moved_out, value.pointer_advanced)),
+        value.of_siblings, *_FACTORS, *_OTHER_SIGN, value.moved, value.pointer_advanced)),
     Row("another-stride", "{old} stands in the place of {new}", "S1", (address.another_stride,),
-        (address.another_name,), again=1.0, of_hosts=True),
+        (address.another_name,), of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
-        (address.other_tensors_strides,), (address.owner_meant,), again=1.0, of_hosts=True),
+        (address.other_tensors_strides,), (address.owner_meant,), of_hosts=True),
     Row("own-strides-swapped", "two strides of one tensor stand in each other's place", "S3",
         (address.own_strides_swapped,), again=0.7),
     Row("term-dropped", "an offset lacks a term: {new}", "S3", (
@@ -180,7 +189,7 @@ ROWS: tuple[Row, ...] = (
         Swap("RANGE(_a, _b, _c)", "_b // _c * _c", place="_b", fault="M3"),
         Swap("RANGE(_zero, _b, _c)", "_c", place="_zero"),
         Swap("RANGE(_other, _b, _c)", "_other + _c", place="_other")),
-        (*swaps((0.0, "_a // _b * _b", "_a"), (0.5, "_a // _b * _c", "_a")), *_ENDS), of_hosts=True),
+        (Swap("_a // _b * _c", "_a"), *_ENDS), of_hosts=True),
     Row("last-tile-lost", "tiles are counted in whole ones, or as many as are begun", "M3",
         swaps((0.0, "cdiv(_a, _b)", "_a // _b")), swaps(
         (0.4, "cdiv(_a, _b)", "_a // _b"), (0.4, "(_a + _b - 1) // _b", "_a // _b"),
@@ -194,7 +203,7 @@ ROWS: tuple[Row, ...] = (
         swaps((0.0, "_a * _scale", "_a"), (0.0, "_scale * _a", "_a"), (0.0, "_a *= _b", "_a *= 1.0")),
         (value.factor_added, value.factor_of_sibling)),
     Row("subtrahend-changed", "a row is not subtracted, or along the wrong axis", "A",
-        swaps((0.0, "_a - _delta", "_a"), (0.0, "_a - _delta", "_a + _delta")), (value.delta_taken, value.axis_given)),
+        swaps((0.0, "_a - _delta", "_a"), (0.0, "_a - _delta", "_a + _delta")), (value.delta_taken, *_AXES)),
     Row("other-part", "{old} stands for {new}", undoes=(value.constant_changed, *_PARTS), of_hosts=True),
     Row("other-base", "{old} stands for {new}: the other base", "A", swaps(
         (0.0, "exp(*_)", ".exp2"), (0.0, "exp2(*_)", ".exp"), (0.0, "log(*_)", ".log2"), (0.0, "log2(*_)", ".log")),

@@ -15,9 +15,10 @@ from itertools import count, groupby, islice, pairwise
 
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile, inside
+from ..parameter_names import stride_by_name
 from ..text import Edit, edited
 from ..triton_source import bound_in
-from .address_rows import belongs, core, same_when_contiguous, stride_of
+from .address_rows import belongs, core, is_stride, same_when_contiguous
 from .all_rows import undone
 from .spots import Edits, Spot, spots_of
 
@@ -97,7 +98,7 @@ class Candidate:
         if base.file is not self.file or set(self.lines) <= set(base.lines):
             return None
         together = _joined([self.edits, base.edits])
-        return replace(self, edits=together) if together is not None else None
+        return replace(self, edits=together) if together else None
 
 
 def candidates_of(
@@ -111,31 +112,30 @@ def candidates_of(
         wanted: words that the right text is likely to have: a tensor and its axis, of a stride.
         contiguous: whether it goes wrong where all tensors are contiguous.
     """
-    seen: set[Edits] = set()
-    known: set[str] = set()
     costs = _Costs([word.lower() for word in wanted], contiguous)
+    seen, known = set[Edits](), set[str | None]({None})
     for candidate in _by_cost(file, faults, costs):
-        parsed = None if candidate.edits in seen else as_parsed(file, candidate.edits)
+        program = None if candidate.edits in seen else as_parsed(file, candidate.edits)
         seen.add(candidate.edits)
-        if parsed is not None and parsed not in known:
-            known.add(parsed)
+        if program not in known:
+            known.add(program)
             yield candidate
 
 
 def _by_cost(file: KernelFile, faults: Sequence[Fault], costs: _Costs) -> Iterator[Candidate]:
     """Made distance by distance, since most are never asked for."""
     waiting: list[tuple[float, int, Candidate]] = []
-    number = count()
-    around = []
+    around, number = list[tuple[int, Spot, Fault]](), count()
     for fault in faults:
-        near = islice(spots_of(file, fault.line, grid=fault.grid), _SPOTS)
-        around += [(distance, spot, fault) for distance, spot in near]
+        for distance, spot in islice(spots_of(file, fault.line, grid=fault.grid), _SPOTS):
+            around.append((distance, spot, fault))
     around.sort(key=lambda each: each[0])
     for distance, spots in groupby(around, key=lambda each: each[0]):
-        while waiting and waiting[0][0] < _STEP * distance - SOONEST:
+        further = _STEP * distance
+        while waiting and waiting[0][0] < further - SOONEST:
             yield heapq.heappop(waiting)[2]
         for each in _of_spots([(spot, fault) for _, spot, fault in spots], costs):
-            cost = each.cost + _STEP * distance
+            cost = each.cost + further
             heapq.heappush(waiting, (cost, next(number), replace(each, cost=cost)))
     while waiting:
         yield heapq.heappop(waiting)[2]
@@ -156,9 +156,8 @@ def _of_spots(spots: Sequence[tuple[Spot, Fault]], costs: _Costs) -> Iterator[Ca
             yield candidate
             alike.setdefault(exchanged or _relative(spot, edits), []).append(candidate)
     for several in alike.values():
-        different = {each.edits for each in several}
-        together = _joined(different) if len(different) > 1 else None
-        if together is not None:
+        together = _joined(each.edits for each in several)
+        if together and together != several[0].edits:
             least = min(several, key=lambda each: each.cost)
             yield replace(least, edits=together, cost=least.cost - _TOGETHER)
 
@@ -173,18 +172,20 @@ class _Costs:
 
     def of_names(self, spot: Spot, edits: Edits) -> float:
         """What an edit costs by the names that it puts in."""
-        text = spot.file.text
+        text, cost = spot.file.text, 0.0
         words = {word for edit in edits for word in re.findall(r"\w+", edit.text)}
-        cost = 0.0 if spot.unread.isdisjoint(words) else -_UNREAD
-        strides = [word for word in words if stride_of(word)]
-        if strides:
-            kept = [node.id for node in spot.names if not _are_in(spot.file.span(node)[0], edits)]
-            # Two strides of one tensor in each other's place are its own.
-            kept += [text[edit.start : edit.end] for edit in edits[1:]]
-            cost += 0.0 if all(belongs(stride, kept) for stride in strides) else _FOREIGN
+        if words & spot.unread:
+            cost -= _UNREAD
+        # Two strides of one tensor in each other's place are its own.
+        beside = [text[edit.start : edit.end] for edit in edits[1:]]
+        for node in spot.names:
+            place = spot.file.span(node)[0]
+            if not any(edit.start <= place < edit.end for edit in edits):
+                beside.append(node.id)
+        if not all(belongs(word, beside) for word in words if is_stride(word)):
+            cost += _FOREIGN
         pairs = [(text[edit.start : edit.end], edit.text) for edit in edits]
-        is_same = self.contiguous and all(same_when_contiguous(*pair) for pair in pairs)
-        return cost + _SAME * is_same
+        return cost + _SAME * (self.contiguous and all(same_when_contiguous(*pair) for pair in pairs))
 
     def are_wanted(self, edits: Edits) -> bool:
         """Whether one has all words, or is the tensor that the first of them names."""
@@ -200,15 +201,11 @@ class _Costs:
         The statement is of that tensor: in one that is not, its stride would be as foreign as the other one.
         """
         old, new = spot.file.text[edits[0].start : edits[0].end], edits[0].text
-        here, there = stride_of(old), stride_of(new)
-        if len(edits) != 1 or not self.words or here is None or there is None or here[1] != there[1]:
+        axis, (tensor, its) = stride_by_name(old)[1], stride_by_name(new)
+        if len(edits) > 1 or not self.words or not axis or axis != its:
             return ""
-        is_wanted = core(there[0]) == self.words[0] and (len(self.words) < 2 or there[1][:1] == self.words[1])
+        is_wanted = core(tensor) == self.words[0] and axis[:1] in (self.words[1:2] or axis)
         return f"{old} -> {new}" if is_wanted and belongs(new, spot.reads - {old}) else ""
-
-
-def _are_in(place: int, edits: Edits) -> bool:
-    return any(edit.start <= place < edit.end for edit in edits)
 
 
 def _makes(spot: Spot, intermediate: str) -> bool:
@@ -220,9 +217,9 @@ def _makes(spot: Spot, intermediate: str) -> bool:
 
 def _relative(spot: Spot, edits: Edits) -> tuple[str, Edits]:
     """An edit by its place in the statement's text: the same in every kernel that has that statement."""
-    start, end = spot.file.span(spot.statement)
-    own = [edit for edit in edits if start <= edit.start <= end]
-    return spot.file.text_of(spot.statement), tuple(Edit(at.start - start, at.end - start, at.text) for at in own)
+    start = spot.file.span(spot.statement)[0]
+    own = tuple(Edit(edit.start - start, edit.end - start, edit.text) for edit in edits)
+    return spot.file.text_of(spot.statement), own
 
 
 def _joined(several: Iterable[Edits]) -> Edits | None:
@@ -238,54 +235,48 @@ def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
     Returns:
         None where it is no Python, changes nothing, or reads a name before it has a value.
     """
-    parsed, changes = [], False
+    program, changes = "", False
     for function in file.functions:
         start, end = file.offset(function.lineno, 0), file.span(function)[1]
         own = [Edit(edit.start - start, edit.end - start, edit.text) for edit in edits if start <= edit.start <= end]
-        if own:
-            try:
-                tree = _parsed(edited(file.text[start:end], own))
-            except (SyntaxError, ValueError):
-                return None
-            if not isinstance(tree, ast.FunctionDef) or _without_value(file, tree) - _without_value(file, function):
-                return None
-            parsed.append(ast.dump(tree))
-            changes |= parsed[-1] != _dump(file, function)
-    return "\n".join(parsed) if changes or not parsed else None
-
-
-def _parsed(text: str) -> ast.stmt:
-    return ast.parse(textwrap.dedent(text)).body[0]
+        if not own:
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(edited(file.text[start:end], own))).body[0]
+        except (SyntaxError, ValueError):
+            return None
+        if not isinstance(tree, ast.FunctionDef) or _without_value(file, tree) - _without_value(file, function):
+            return None
+        program += f"{ast.dump(tree)}\n"
+        changes |= ast.dump(tree) != _as_it_is(file, function)
+    return program if changes else None
 
 
 @lru_cache(maxsize=256)
-def _dump(file: KernelFile, function: ast.FunctionDef) -> str:
+def _as_it_is(file: KernelFile, function: ast.FunctionDef) -> str:
     """A function without its decorators."""
-    return ast.dump(_parsed(file.text[file.offset(function.lineno, 0) : file.span(function)[1]]))
+    text = file.text[file.offset(function.lineno, 0) : file.span(function)[1]]
+    return ast.dump(ast.parse(textwrap.dedent(text)).body[0])
 
 
 @lru_cache(maxsize=64)  # of the function as it is, again and again
 def _without_value(file: KernelFile, function: ast.FunctionDef) -> set[str]:
     """The names that are read in a function before a line has given them a value."""
-    arguments = {each.arg for each in inside(function, ast.arg)}
-    read, first = [], dict[str, int]()
+    first = {each.arg: 0 for each in inside(function, ast.arg)}
+    read = list[ast.Name]()
     for name in inside(function, ast.Name):
         if isinstance(name.ctx, ast.Store):
             first[name.id] = min(name.lineno, first.get(name.id, name.lineno))
-        elif name.lineno >= function.body[0].lineno and name.id not in arguments:
+        elif name.lineno >= function.body[0].lineno:
             read.append(name)
     outside = _outside(file)
-    found = set()
-    for name in read:
-        if first[name.id] >= name.lineno if name.id in first else name.id not in outside:
-            found.add(name.id)
-    return found
+    own = {name.id for name in read if name.id in first and first[name.id] >= name.lineno}
+    return own.union(name.id for name in read if name.id not in first and name.id not in outside)
 
 
 @lru_cache(maxsize=64)
 def _outside(file: KernelFile) -> set[str]:
     """What a function of a file may read besides its own names, also of the functions around it."""
     names = {(each.asname or each.name).partition(".")[0] for each in inside(file.tree, ast.alias)}
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    names |= {each.name for each in ast.walk(file.tree) if isinstance(each, kinds)}
+    names |= {each.name for each in ast.walk(file.tree) if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
     return {*names, *bound_in([file.tree]), *dir(builtins)}

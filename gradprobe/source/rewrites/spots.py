@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from ..kernel_file import KernelFile, arguments_of, called, calls_in, calls_of, inside, names_in, parameters
+from ..kernel_file import KernelFile, arguments_of, called, calls_of, inside, parameters
 from ..reach import head_of, statements
 from ..text import Edit
 from ..triton_source import HINTS, blocks, bound_in
@@ -15,7 +15,6 @@ from .patterns import replaced
 
 # How far back statements are followed, and how much further an argument of a launch is than a statement beside it.
 _DEEPEST, _LAUNCH = 6, 2
-STORES = ("store", "atomic_add")
 Edits = tuple[Edit, ...]
 Ranked = tuple[float, Edits]
 Undone = Iterator[Ranked]
@@ -89,14 +88,14 @@ class Spot:
 
     @property
     def value(self) -> ast.expr | None:
-        """What a whole statement assigns, returns or stores, itself or in a helper that it passes it to."""
+        """What a whole statement assigns, returns, or stores at an address, itself or by a helper."""
         if not self.is_whole:
             return None
         match self.statement:
             case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.Return(value=value):
                 return None if isinstance(value, ast.Tuple) else value
-            case ast.Expr(ast.Call() as call):
-                return _stored(self.file, call)
+            case ast.Expr(ast.Call(args=[_, value, *_])):
+                return value
         return None
 
     def calls(self, *names: str) -> list[ast.Call]:
@@ -114,23 +113,11 @@ def _unread(function: ast.FunctionDef) -> frozenset[str]:
     return frozenset({*parameters(function), *bound_in(function.body)} - read)
 
 
-def _stored(file: KernelFile, call: ast.Call) -> ast.expr | None:
-    """The value that a call stores, itself or in a helper that it is passed to."""
-    if called(call) in STORES:
-        return call.args[1] if len(call.args) > 1 else None
-    for helper in file.kernels:
-        for store in calls_in(helper, *STORES) if helper.name == called(call) else ():
-            passed = dict(zip(parameters(helper), call.args, strict=False))
-            names = [name.id for value in store.args[1:2] for name in inside(value, ast.Name)]
-            return next((passed[name] for name in names if name in passed), None)
-    return None
-
-
 def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tuple[int, Spot]]:
     """Where the fault of a line may lie, nearest first; of the line of a `def`, its statements from the last one up.
 
     Args:
-        grid: whether also in the grids of the kernel's launches, or of what is allocated at the line.
+        grid: whether also in the grids of launches.
 
     Yields:
         How many steps the values take from there to the line, and the spot.
@@ -140,18 +127,19 @@ def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tup
         return
     function = max(around, key=_first)
     inner = [each for each in _statements(function) if line in head_of(each)]
-    own = [max(inner, key=lambda each: each.lineno)] if inner else _statements(function)[::-1]
-    waiting = [(0, each) for each in _grids(file, function, own[0])] if grid else []
-    waiting += [(0, each) for each in _wholes(file, function, own)]
-    seen: set[ast.AST] = set()
+    own = inner[-1:] or _statements(function)[::-1]
+    near = [*(_grids(file) if grid else ()), *_wholes(file, function, own)]
+    waiting, seen = [(0, each) for each in near], set[ast.AST]()
     while waiting:
         distance, spot = waiting.pop(0)
-        if spot.root not in seen:
-            seen.add(spot.root)
-            yield distance, spot
-            near = [(distance + steps, each) for steps, each in _nearby(spot)]
-            waiting += [each for each in near if each[0] <= _DEEPEST]
-            waiting.sort(key=lambda each: each[0])
+        if spot.root in seen:
+            continue
+        seen.add(spot.root)
+        yield distance, spot
+        for steps, each in _nearby(spot):
+            if distance + steps <= _DEEPEST:
+                waiting.append((distance + steps, each))
+        waiting.sort(key=lambda each: each[0])
 
 
 def _first(function: ast.FunctionDef) -> int:
@@ -170,10 +158,9 @@ def _wholes(file: KernelFile, function: ast.FunctionDef, several: list[ast.stmt]
         match statement:
             case ast.For(iter=head) | ast.If(test=head) | ast.While(test=head):
                 yield Spot(file, function, statement, head)
-            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(attr=hint), [ast.Name(of), *_])) if name == of:
-                # Another value in `x = tl.multiple_of(x, ...)` would hide what x was computed to be.
-                if hint not in HINTS:
-                    yield Spot(file, function, statement, statement)
+            # Another value in `x = tl.multiple_of(x, ...)` would hide what x was computed to be.
+            case ast.Assign(value=ast.Call() as call) if called(call) in HINTS:
+                continue
             case _ if not blocks(statement):
                 yield Spot(file, function, statement, statement)
 
@@ -181,17 +168,24 @@ def _wholes(file: KernelFile, function: ast.FunctionDef, several: list[ast.stmt]
 def _nearby(spot: Spot) -> Iterator[tuple[int, Spot]]:
     """What flows into a spot, and how many steps it is away."""
     file, function, statement = spot.file, spot.function, spot.statement
-    names = {*spot.reads, *(spot.targets if isinstance(statement, ast.AugAssign) else ())}
+    names = spot.reads
+    if isinstance(statement, ast.AugAssign):
+        names = names.union(spot.targets)
     making = [each for each in _statements(function) if each is not statement and names & _bound(each)]
     before = [each for each in making if each.lineno < statement.lineno]
-    heads = [each for each in file.above(statement) if isinstance(each, ast.stmt)]
-    heads = heads[: heads.index(function)] if function in heads else []
-    flows = [*before[::-1], *making[len(before) :], *heads]
-    yield from ((1, each) for each in _wholes(file, function, flows))
-    yield from ((_LAUNCH, each) for each in _passed(spot))
+    flows = [*before[::-1], *making[len(before) :]]
+    for above in file.above(statement):
+        if above is function:
+            break
+        flows.append(above)  # type: ignore[arg-type]
+    for each in _wholes(file, function, flows):
+        yield 1, each
+    for each in _passed(spot):
+        yield _LAUNCH, each
     for helper in file.functions:
-        if helper is not function and any(isinstance(node.func, ast.Name) for node in spot.calls(helper.name)):
-            yield from ((1, each) for each in _wholes(file, helper, _statements(helper)[::-1]))
+        if helper is not function and any(isinstance(call.func, ast.Name) for call in spot.calls(helper.name)):
+            for each in _wholes(file, helper, _statements(helper)[::-1]):
+                yield 1, each
 
 
 def _bound(statement: ast.stmt) -> set[str]:
@@ -203,26 +197,26 @@ def _bound(statement: ast.stmt) -> set[str]:
 def _hosts_of(file: KernelFile, name: str) -> Iterator[tuple[ast.Call, ast.FunctionDef]]:
     """The calls of a function by its name, each with the function that it stands in."""
     for call in calls_of(file, name):
-        host = next((each for each in file.above(call) if isinstance(each, ast.FunctionDef)), None)
-        if host is not None and host.name != name:
-            yield call, host
+        for above in file.above(call):
+            if isinstance(above, ast.FunctionDef):
+                if above.name != name:
+                    yield call, above
+                break
 
 
 def _passed(spot: Spot) -> Iterator[Spot]:
     """What callers pass for the parameters that are read here; all that is starred, where something is."""
     for call, host in _hosts_of(spot.file, spot.function.name):
-        given = arguments_of(call, spot.function)
         passed: list[ast.AST] = [each for each in call.args if isinstance(each, ast.Starred)]
-        passed = passed or [given[name] for name in parameters(spot.function) if name in spot.reads & {*given}]
+        if not passed:
+            given = arguments_of(call, spot.function)
+            passed = [given[name] for name in parameters(spot.function) if name in spot.reads and name in given]
         for argument in passed:
             yield Spot(spot.file, host, spot.file.statement(call), argument)
 
 
-def _grids(file: KernelFile, function: ast.FunctionDef, statement: ast.stmt) -> Iterator[Spot]:
-    """Of the launches of a kernel; in host code, of those that are given what a statement makes."""
-    made = set(bound_in([statement])) if function not in file.kernels else set()
+def _grids(file: KernelFile) -> Iterator[Spot]:
     for kernel in file.functions:
         for call, host in _hosts_of(file, kernel.name):
-            given = {name for value in (*call.args, *call.keywords) for name in names_in(value)}
-            if isinstance(call.func, ast.Subscript) and (kernel is function or made & given):
+            if isinstance(call.func, ast.Subscript):
                 yield Spot(file, host, file.statement(call), call.func.slice)

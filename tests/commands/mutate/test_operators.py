@@ -10,7 +10,7 @@ from gradprobe.commands.mutate.mutant import CLASSES, changed_line, operator_of
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.commands.mutate.subject import read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
-from gradprobe.source.rewrites.address_rows import stride_of
+from gradprobe.source.parameter_names import stride_by_name
 from gradprobe.source.rewrites.all_rows import OPERATORS
 from tests.planted.planting import KERNELS
 from tests.sampling import sampled
@@ -191,11 +191,11 @@ def test_every_operator_is_named_after_no_number_and_every_class_has_an_operator
     ("name", "parts"),
     [
         ("stride_qh", ("q", "h")), ("stride_biasw", ("bias", "w")), ("stride_q_h", ("q", "h")), ("stride_r", ("", "r")),
-        ("q_stride_h", ("q", "h")), ("q_stride_0", ("q", "0")), ("q_head_stride", ("q", "head")), ("scale", None),
+        ("q_stride_h", ("q", "h")), ("q_stride_0", ("q", "0")), ("q_head_stride", ("q", "head")), ("scale", ("", "")),
     ],
 )  # fmt: skip
 def test_a_stride_s_name_says_its_tensor_and_axis(name, parts):
-    assert stride_of(name) == parts
+    assert stride_by_name(name) == parts
 
 
 def test_only_what_the_target_s_function_reaches_holds_faults(tmp_path):
