@@ -62,13 +62,13 @@ def inquire(word: str, family: str | None) -> Inquiry:
     with contextlib.redirect_stdout(sys.stderr):
         for file, module in _modules(word, family).items():
             functions = functions_of(vars(module), file)
-            called = [jit.fn for function in functions for _, jit in function.calls]
+            called = [jit.fn for function in functions for jit in function.calls]
             for function in functions:
                 strides = KernelStrides(function)
                 if strides.record.accesses and function.plain not in called:
                     kernels.append(function.name)
                     findings += strides.mistaken()
-                    untold += [f"{name} of {function.name}" for name in strides.untold]
+                    untold += [f"{name} of {function.name}" for name in sorted(strides.untold)]
     if not kernels:
         raise TargetFailure(f"{word} has no Triton kernel whose pointers can be read", "lint reads Triton kernels")
     return Inquiry(word, tuple(findings), tuple(kernels), tuple(untold))

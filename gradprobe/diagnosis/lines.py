@@ -46,13 +46,12 @@ class Lines:
         Args:
             active: the intermediates that the fault itself explains, which tell the kernels that have it.
         """
-        found = gathered("lint", self._strides, hypothesis) if hypothesis.tensor else []
+        found = gathered("lint", self._reading, hypothesis) if hypothesis.tensor else []
         where = list(dict.fromkeys(finding.where for finding in found))
-        if not found and hypothesis.kind == "index":
-            where = gathered("lint", self._left_out, hypothesis)
         if where:
             self.read.add(hypothesis.fault)
-        where = where or self._making(hypothesis.fault, active)
+        else:
+            where = self._making(hypothesis.fault, active)
         return replace(diagnosis, where=tuple(map(among, where)), fix=_fix_of(found) or diagnosis.fix)
 
     @cached_property
@@ -60,24 +59,19 @@ class Lines:
         """The functions of the Triton kernels that were launched, each once."""
         return list(dict.fromkeys(call.kernel.fn for call in self._first.calls)) if self._first is not None else []
 
-    def _strides(self, hypothesis: Hypothesis) -> Iterator[LintFinding]:
+    def _reading(self, of: Hypothesis) -> Iterator[LintFinding]:
         """Where a misread tensor gets another's stride: a run shows accesses, and not which line leads there."""
         from ..lint.reading import KernelStrides, passed_of_others
 
         for kernel in self._kernels:
             with contextlib.suppress(OSError, SyntaxError):
                 function = read_function(kernel)
-                yield from KernelStrides(function).read_by_others(hypothesis.tensor, hypothesis.axes)
-                yield from passed_of_others(function.file, function.name, hypothesis.tensor, hypothesis.axes)
-
-    def _left_out(self, hypothesis: Hypothesis) -> Iterator[Where]:
-        from ..lint.reading import KernelStrides
-
-        for kernel in self._kernels:
-            with contextlib.suppress(OSError, SyntaxError):
-                where = KernelStrides(read_function(kernel)).left_out(hypothesis.tensor, hypothesis.axes)
-                if where is not None:
-                    yield where
+                strides = KernelStrides(function)
+                found = strides.read_by_others(of.tensor, of.axes)
+                found += passed_of_others(function.file, function.name, of.tensor, of.axes)
+                if not found and of.kind == "index":
+                    found = strides.left_out(of.tensor, of.axes)
+                yield from found
 
     def _making(self, fault: str, active: Collection[str]) -> list[Where]:
         """Where the kernels at fault make the value that is wrong; else where those kernels begin."""

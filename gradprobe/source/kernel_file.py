@@ -33,31 +33,31 @@ class KernelFile(PythonSource):
 
     @cached_property
     def kernels(self) -> tuple[ast.FunctionDef, ...]:
-        """Those under @triton.jit, which run on the device."""
-        return tuple(function for function in self.reached if _is_kernel(function))
-
-    def inside_kernels(self, kind: type[N]) -> Iterator[N]:
-        """The nodes of a type in the bodies of the kernels."""
-        for statement in (statement for kernel in self.kernels for statement in kernel.body):
-            yield from inside(statement, kind)
-
-    def calls(self, *names: str) -> Iterator[ast.Call]:
-        """The calls, in the bodies of the kernels, of what has one of some names."""
-        return (call for call in self.inside_kernels(ast.Call) if called(call) in names)
+        """Those under @triton.jit, called or not, which run on the device."""
+        found = list[ast.FunctionDef]()
+        for function in self.reached:
+            if any(_last_name(decorator) == "jit" for decorator in function.decorator_list):
+                found.append(function)
+        return tuple(found)
 
     @cached_property
     def hosts(self) -> tuple[ast.FunctionDef, ...]:
         """The others, which allocate and launch."""
         return tuple(function for function in self.reached if function not in self.kernels)
 
+    def inside_kernels(self, kind: type[N]) -> Iterator[N]:
+        """The nodes of a type in the bodies of the kernels."""
+        for kernel in self.kernels:
+            for statement in kernel.body:
+                yield from inside(statement, kind)
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """The calls, in the bodies of the kernels, of what has one of some names."""
+        return (call for call in self.inside_kernels(ast.Call) if called(call) in names)
+
     def renamed(self, call: ast.Call, name: str) -> Edit:
         """Another function called, of the same module or object."""
         return self.replaced(call.func, self.text_of(call.func).removesuffix(called(call)) + name)
-
-
-def _is_kernel(function: ast.FunctionDef) -> bool:
-    """Whether one of its decorators is `jit`, called or not."""
-    return any(_last_name(decorator) == "jit" for decorator in function.decorator_list)
 
 
 def _last_name(node: ast.expr) -> str:
@@ -102,21 +102,22 @@ def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.ex
     It fills all that stand together and are called after one tensor. Behind any other starred argument nobody knows
     which parameter one is for, unless it is passed by its name.
     """
-    words, at = {word_of(name) for name in names}, 0
-    for argument in call.args[: len(names)]:
-        if at == len(names):
+    words = {word_of(name) for name in names}
+    owners, at = [stride_of(name, words)[0] for name in names], 0
+    for argument in call.args:
+        if at >= len(names):
             break
-        owner = stride_of(names[at], words)[0]
         if not isinstance(argument, ast.Starred):
             yield names[at], argument
-        elif called(argument.value) == "stride" and owner:
+        elif called(argument.value) == "stride" and owners[at]:
             yield names[at], argument.value
-            while at + 1 < len(names) and stride_of(names[at + 1], words)[0] == owner:
+            while owners[at + 1 : at + 2] == owners[at : at + 1]:
                 at += 1
         else:
             break
         at += 1
-    yield from ((word.arg or "", word.value) for word in call.keywords)
+    for word in call.keywords:
+        yield word.arg or "", word.value
 
 
 def arguments_of(call: ast.Call, function: ast.FunctionDef) -> dict[str, ast.expr | ast.keyword]:
@@ -128,29 +129,26 @@ def arguments_of(call: ast.Call, function: ast.FunctionDef) -> dict[str, ast.exp
 
 @lru_cache(maxsize=64)
 def _calls_by_name(file: PythonSource) -> dict[str, list[ast.Call]]:
-    found: dict[str, list[ast.Call]] = {}
-    for node in ast.walk(file.tree):
-        if isinstance(node, ast.Call):
-            base = node.func.value if isinstance(node.func, ast.Subscript) else node.func
-            if isinstance(base, ast.Name):
-                found.setdefault(base.id, []).append(node)
+    found = dict[str, list[ast.Call]]()
+    for node in inside(file.tree, ast.Call):
+        base = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+        if isinstance(base, ast.Name):
+            found.setdefault(base.id, []).append(node)
     return found
 
 
 def _reached(tree: ast.Module, function: str | None) -> Iterator[ast.FunctionDef]:
     """The functions that a function uses by their names, and those that they use; of a class all methods."""
     top = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    found = set(top) if function not in top else {function}
-    waiting = sorted(found) if function in top else []
+    found = {function} if function in top else {*top}
+    waiting = [*found] if function in top else []
     while waiting:
-        inner = [node for statement in top[waiting.pop()].body for node in ast.walk(statement)]
-        names = {node.id for node in inner if isinstance(node, ast.Name)}
-        names |= {node.attr for node in inner if isinstance(node, ast.Attribute)}
-        used = names & top.keys() - found
-        found |= used
-        waiting += used
-    for name in (name for name in top if name in found):
-        yield from (node for node in ast.walk(top[name]) if isinstance(node, ast.FunctionDef))
+        for statement in top[waiting.pop()].body:
+            used = names_in(statement) | {node.attr for node in inside(statement, ast.Attribute)}
+            waiting += used & top.keys() - found
+            found |= used & top.keys()
+    for name, node in top.items():
+        yield from inside(node, ast.FunctionDef) if name in found else ()
 
 
 @dataclass(frozen=True)

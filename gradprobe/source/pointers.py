@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from .kernel_file import called
 from .text import SourceLine
 from .triton_source import HINTS, Function, is_own, read_function, targets_of
 
@@ -19,6 +19,7 @@ _DEPTH = 6
 # Calls whose value is that of their first argument.
 _SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs"}
 _SAME |= {"advance", *HINTS}
+# Calls that describe a block of memory: of base, shape and strides.
 _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
 
 
@@ -72,7 +73,8 @@ def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[s
     """What the pointers of a kernel do, whichever way its branches go.
 
     Args:
-        pointers, strides: the parameters that are some.
+        pointers: the parameters that are some.
+        strides: likewise.
     """
     scope, record = dict[str, Quantity](), Record()
     for name in pointers:
@@ -117,8 +119,7 @@ class _PointerReader:
                 return True
             case ast.AugAssign(target=ast.Name(id=name)):
                 before = self.scope.get(name, _NOTHING)
-                value = self._value(node.value)
-                self.scope[name] = self._operation(before, value, node.op)
+                self.scope[name] = self._operation(before, self._value(node.value), node.op)
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 for target in targets_of(node):
                     self._assign(target, value)
@@ -133,7 +134,7 @@ class _PointerReader:
             if not self._block(block):
                 ways.append(self.scope)
         self.scope = {}
-        for name in dict.fromkeys(name for way in ways for name in way):
+        for name in set().union(*ways):
             self.scope[name] = _either([way.get(name, _NOTHING) for way in ways])
         return not ways
 
@@ -158,15 +159,17 @@ class _PointerReader:
             case None:
                 return _NOTHING
             case ast.Name():
-                return self._named(node)
+                value, trails = self.scope.get(node.id, _NOTHING), list[Advance]()
+                for each in value.strides:
+                    trails.append(replace(each, trail=(*each.trail, self.function.line_of(node))))
+                return replace(value, strides=tuple(trails))
             case ast.Call():
                 return self._call(node)
             case ast.BinOp():
-                left, right = self._values([node.left, node.right])
-                return self._operation(left, right, node.op)
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=inner) | ast.Subscript(value=inner):
+                return self._operation(self._value(node.left), self._value(node.right), node.op)
+            case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner) | ast.Starred(value=inner):
                 return self._value(inner)
-            case ast.Starred(value=inner) | ast.Attribute(attr="T" | "value", value=inner):
+            case ast.Attribute(attr="T" | "value", value=inner):
                 return self._value(inner)
             case ast.IfExp():
                 return _either(self._values([node.body, node.orelse]))
@@ -175,32 +178,21 @@ class _PointerReader:
         self._values(ast.iter_child_nodes(node))
         return _NOTHING
 
-    def _named(self, node: ast.Name) -> Quantity:
-        value = self.scope.get(node.id, _NOTHING)
-        if not value.strides:
-            return value
-        at, strides = self.function.line_of(node), list[Advance]()
-        for each in value.strides:
-            strides.append(replace(each, trail=(*each.trail, at)))
-        return replace(value, strides=tuple(strides))
-
     def _operation(self, left: Quantity, right: Quantity, operator: ast.operator) -> Quantity:
         is_sum = isinstance(operator, (ast.Add, ast.Sub))
-        address, offset = (right, left) if right.bases else (left, right)
-        if is_sum and address.bases and not offset.bases:
-            return self._advanced(address, offset.strides)
-        if address.bases:
-            return self._lost([left, right])
+        if left.bases or right.bases:
+            address, offset = (right, left) if right.bases else (left, right)
+            return self._advanced(address, offset) if is_sum else self._lost([address])
         # A product of two strides is none.
         is_product = isinstance(operator, ast.Mult) and not (left.strides and right.strides)
         return Quantity((*left.strides, *right.strides)) if is_sum or is_product else _NOTHING
 
-    def _advanced(self, address: Quantity, strides: Iterable[Advance]) -> Quantity:
+    def _advanced(self, address: Quantity, offset: Quantity) -> Quantity:
         """The pointer behind a sum. Which of several it is, a branch decides that is not known."""
-        if len(address.bases) > 1:
-            return self._lost([address])
+        if len(address.bases) != 1 or offset.bases:
+            return self._lost([address, offset])
         (base,) = address.bases
-        for each in strides:
+        for each in offset.strides:
             self.record.advances[replace(each, base=base)] = None
         return address
 
@@ -211,16 +203,19 @@ class _PointerReader:
         return _NOTHING
 
     def _call(self, node: ast.Call) -> Quantity:
-        called, given = self.function.called(node), node.args
+        own, name, given = self.function.called(node), called(node), node.args
         words = {word.arg: word.value for word in node.keywords if word.arg}
-        if is_own(called):
-            return self._followed(called, given, words)
-        if isinstance(node.func, ast.Attribute) and called is None:  # a method
+        if isinstance(node.func, ast.Attribute) and own is None:  # a method
             given = [node.func.value, *given]
-        name = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
         if name in _DESCRIBING:
             return self._described(dict(zip(("base", "shape", "strides"), given, strict=False)) | words)
         values = self._values([*given, *words.values()])
+        if is_own(own) and self.depth:
+            with contextlib.suppress(OSError, SyntaxError):
+                function = read_function(own)
+                names = [*function.parameters[: len(given)], *words]
+                scope = dict(zip(names, values, strict=False))
+                return _PointerReader(function, scope, self.record, self.depth - 1).follow()
         if name in ("load", "store") or name.startswith("atomic_"):
             for base in values[0].bases if values else ():
                 self.record.accesses[PointerAccess(base, name, self.function.line_of(node))] = None
@@ -229,29 +224,17 @@ class _PointerReader:
             return _either(values[1:])
         return values[0] if name in _SAME and values else self._lost(values)
 
-    def _followed(self, jit: Any, given: Sequence[ast.expr], words: dict[str, ast.expr]) -> Quantity:
-        """What a call of the user's own Triton function gives."""
-        function = None
-        with contextlib.suppress(OSError, SyntaxError):
-            function = read_function(jit) if self.depth else None
-        if function is None:
-            return self._lost(self._values([*given, *words.values()]))
-        scope = dict[str, Quantity]()
-        for name, each in (*zip(function.parameters, given, strict=False), *words.items()):
-            scope[name] = self._value(each)
-        return _PointerReader(function, scope, self.record, self.depth - 1).follow()
-
     def _described(self, given: dict[str, ast.expr]) -> Quantity:
         """A block pointer, or a descriptor: it is advanced by all its strides."""
         base, strides = self._value(given.get("base")), given.get("strides")
         if not base.bases or not isinstance(strides, (ast.Tuple, ast.List)):
             return self._lost([base])
         for each in self._values(strides.elts):
-            self._advanced(base, each.strides)
+            self._advanced(base, each)
         return base
 
 
-def _either(values: Collection[Quantity]) -> Quantity:
+def _either(values: Sequence[Quantity]) -> Quantity:
     """What a variable may be behind several branches.
 
     Of several sums with strides in them nobody knows here which one goes with which pointer.

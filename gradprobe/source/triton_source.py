@@ -35,23 +35,12 @@ class Function:
         return self.source.file
 
     @property
-    def line(self) -> int:
-        """The line in the file at which `def` stands."""
-        return self.tree.lineno
-
-    @property
     def name(self) -> str:
         return str(self.plain.__name__)
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         return tuple(parameters(self.tree))
-
-    @cached_property
-    def defaults(self) -> dict[str, Any]:
-        """The values that parameters have by default."""
-        specs = inspect.signature(self.plain).parameters.values()
-        return {spec.name: spec.default for spec in specs if spec.default is not spec.empty}
 
     @cached_property
     def assignments(self) -> list[tuple[str, ast.Assign | ast.AugAssign]]:
@@ -63,12 +52,11 @@ class Function:
         return found
 
     @cached_property
-    def variables(self) -> frozenset[str]:
-        """Its parameters and what it assigns."""
+    def _variables(self) -> frozenset[str]:
         return frozenset({*self.parameters, *bound_in(self.tree.body)})
 
     @cached_property
-    def scope(self) -> dict[str, Any]:
+    def _scope(self) -> dict[str, Any]:
         """What it finds outside itself when this is first asked for, by name."""
         found = dict(self.plain.__globals__)
         for name, cell in zip(self.plain.__code__.co_freevars, self.plain.__closure__ or (), strict=True):
@@ -81,24 +69,22 @@ class Function:
         return self.source.line_of(node, self.name)
 
     @cached_property
-    def calls(self) -> tuple[tuple[ast.Call, Any], ...]:
-        """The calls of Triton functions that are not Triton's own, each with the object called."""
-        return tuple((node, jit) for node in inside(self.tree, ast.Call) if is_own(jit := self.called(node)))
+    def calls(self) -> list[Any]:
+        """The Triton functions that it calls and that are not Triton's own."""
+        return [jit for node in inside(self.tree, ast.Call) if is_own(jit := self.called(node))]
 
     def called(self, call: ast.Call) -> Any:
         """What a call calls; None for a method of one of the function's own variables."""
-        root = call.func
+        names, root = list[str](), call.func
         while isinstance(root, ast.Attribute):
+            names.append(root.attr)
             root = root.value
-        is_variable = isinstance(root, ast.Name) and root.id in self.variables
-        return None if is_variable else _value_of(call.func, self.scope)
-
-
-def _value_of(node: ast.expr, scope: dict[str, Any]) -> Any:
-    """What a dotted name means outside a function; None for anything else."""
-    if isinstance(node, ast.Attribute):
-        return getattr(_value_of(node.value, scope), node.attr, None)
-    return scope.get(node.id) if isinstance(node, ast.Name) else None
+        if not isinstance(root, ast.Name) or root.id in self._variables:
+            return None
+        value = self._scope.get(root.id)
+        for name in reversed(names):
+            value = getattr(value, name, None)
+        return value
 
 
 def read_function(jit: Any) -> Function:
@@ -128,7 +114,7 @@ def call_tree(jit: Any) -> list[Function]:
     """A kernel and every Triton function below it, nearest first, each once."""
     found = [read_function(jit)]
     for function in found:  # which grows meanwhile
-        for _, called in function.calls:
+        for called in function.calls:
             if (below := read_function(called)) not in found:
                 found.append(below)
     return found
@@ -153,12 +139,13 @@ def kernel_below(value: Any) -> Any:
 
 def functions_of(scope: Mapping[str, Any], file: str) -> list[Function]:
     """The Triton functions that are defined in a file, of those that a module's names mean."""
-    found: dict[int, Function] = {}
-    for jit in map(kernel_below, list(scope.values())):
+    found = dict[Function, None]()
+    for value in list(scope.values()):
         with contextlib.suppress(OSError, SyntaxError, TypeError):
+            jit = kernel_below(value)
             if jit is not None and (function := read_function(jit)).file == file:
-                found[id(jit)] = function
-    return sorted(found.values(), key=lambda function: function.line)
+                found[function] = None
+    return sorted(found, key=lambda function: function.tree.lineno)
 
 
 def is_own(value: Any) -> bool:
