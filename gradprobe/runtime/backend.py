@@ -35,7 +35,7 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
         # are tried, in forks, which cannot share a GPU. A process of this tool's own sees none.
         if SHARED_BY in os.environ:
             os.environ[VISIBLE] = ""
-    elif device != "cpu" and _is_there():
+    elif device != "cpu" and _has_gpu():
         chosen = "cuda"
     elif device == "cuda":
         way_out = "use --device cpu, or check the driver with nvidia-smi"
@@ -47,13 +47,13 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
         )
     else:
         os.environ["TRITON_INTERPRET"] = "1"
-    if arch is not None and _is_there():
+    if arch is not None and _has_gpu():
         raise UsageFailure(f"--arch {arch}: there is a GPU, and it answers itself", "drop --arch")
     stand_in_for(arch)
     return chosen
 
 
-def _is_there() -> bool:
+def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()

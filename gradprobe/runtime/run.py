@@ -118,7 +118,7 @@ def run_target(
         except BaseException as error:
             from .target_errors import refusal_of
 
-            refused = refusal_of(error, target, case, inputs, record.calls)
+            refused = refusal_of(error, target, inputs.layout, record.calls)
     given, backends = set(map(storage_of, watch.given)), set(watch.backends)
     for call in record.calls:
         given.update(storage for _, storage in call.pointers)

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from ..frontends.triton.launches import KernelCall
 from ..frontends.triton.raised import compiler_place, raised_lines, stood_there
-from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import AS_SAVED
-from ..model.case import Case
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
 from ..processes.forks import ParallelWork
 from ..processes.resource_limits import words_of_loss
@@ -31,13 +29,13 @@ _OF_LIMITS = (AttributeError, TypeError, NotImplementedError, NameError, ValueEr
 _PATIENCE = 60.0
 
 
-def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs, calls: Sequence[KernelCall]) -> str:
+def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequence[KernelCall]) -> str:
     """The words with which a target refused a layout. `calls`: the kernels that it launched.
 
     Raises:
         DeviceLost, Refusal, TargetFailure: that is not what it did.
     """
-    name, layout = f"target {target.name!r}", inputs.layout
+    name = f"target {target.name!r}"
     # Once the device is lost, every exception follows from that.
     if (lost := words_of_loss()) is not None:
         raise DeviceLost(
@@ -47,12 +45,9 @@ def refusal_of(error: BaseException, target: Target, case: Case, inputs: Inputs,
     if isinstance(error, (TargetFailure, NoRoom)):
         raise error
     inner = _in_the_kernel(error)
-    refuses, kind, words = _refuses(error, inner), type(error).__name__, _words(error, inner)
+    refuses, kind, words = _refuses(error, inner), type(error).__name__, _told_of(error, inner)
     if refuses and layout not in ("contiguous", AS_SAVED):
         return f"{kind}: {words}"
-    if isinstance(inner, TypeError) and case.window is not None and "window" in target.takes:
-        pair = f"{target.takes['window']}={case.window}"
-        words += f"; it was passed the pair {pair}, which --window says"
     message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
     if not refuses and inner is not error and _is_limit(inner, calls):
         message = f"Triton's interpreter cannot run {name}, which compiles ({layout}): {words}"
@@ -84,14 +79,12 @@ def _refuses(error: BaseException, inner: BaseException) -> bool:
     return isinstance(error, _DELIBERATE) and not any(each in words for each in _ACCIDENTS)
 
 
-def _words(error: BaseException, inner: BaseException) -> str:
+def _told_of(error: BaseException, inner: BaseException) -> str:
     """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
     if found := compiler_place(error):
         place, words = found
         return f"{Path(place.file).name}:{place.line}: {words}"
     words = text_of(inner).strip()
-    if inner is not error and isinstance(inner, LookupError):  # whose words are only what was not found
-        words = f"{type(inner).__name__}: {words}"
     if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
         words = words.partition("\n\n")[0]
     lines = raised_lines(error)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ..model.failures import Untested
 
-# What a check computes with, and a bound such as "<2.16,>=2.11".
-_REQUIRED = re.compile(r"(torch|triton|numpy)([<>=,.\d]+)")
+# What a check computes with, the least release, and the first that is not known, such as "torch<2.16,>=2.11".
+_REQUIRED = re.compile(r"(?P<name>torch|triton|numpy)(?=.*>=(?P<least>[\d.]+))(?=.*<(?P<below>[\d.]+))")
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,14 @@ def tested() -> tuple[InstalledPackage, ...]:
     # Not at the top: --help needs none of it.
     from importlib import metadata
 
-    try:
-        required = metadata.requires("gradprobe") or []
-    except metadata.PackageNotFoundError:
-        return ()
-    found = []
-    for name, bounds in (part.groups() for part in map(_REQUIRED.match, required) if part):
+    found, required = [], list[str]()
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        required += metadata.requires("gradprobe") or []
+    for name, least, below in (part.groups() for part in map(_REQUIRED.match, required) if part):
         with contextlib.suppress(metadata.PackageNotFoundError):  # or under another name, as other builds of triton are
             version = metadata.version(name)
-            least, below = sorted(bounds.split(","), reverse=True)
-            holds = release(least[2:]) <= release(version) < release(below[1:])
-            found.append(InstalledPackage(name, version, f"{least},{below}", holds))
+            holds = release(least) <= release(version) < release(below)
+            found.append(InstalledPackage(name, version, f">={least},<{below}", holds))
     return tuple(found)
 
 
@@ -48,7 +45,7 @@ def untested() -> str:
     """Which installed versions are outside of those that gradprobe is tested with; "" where none is."""
     outside = [package for package in tested() if not package.holds]
     found = " and ".join(f"{package.name} {package.found}" for package in outside)
-    bounds = " and ".join(f"{package.name}{package.bound}" for package in outside)
+    bounds = " and ".join(package.name + package.bound for package in outside)
     return f"{found}: outside what gradprobe is tested with, {bounds}" if outside else ""
 
 
@@ -65,4 +62,5 @@ def refuse_untested() -> None:
 
 def release(version: str) -> tuple[int, ...]:
     """The numbers that a version begins with: of 2.11.0a0+git those of 2.11.0."""
-    return tuple(int(number) for number in re.split(r"[^\d.]", version)[0].split(".") if number)
+    numbers = re.split(r"[^\d.]", version)[0].split(".")
+    return tuple(int(number) for number in numbers if number)

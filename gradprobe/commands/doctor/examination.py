@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from ...inputs.history import CheckRequest
 from ...model.failures import Failure
-from ...runtime.caches import TritonCache, fresh_caches, triton_cache
+from ...runtime.caches import fresh_caches
 from ...targets.builtin import has_driver
+from ...targets.naming import triton_folder
 from ..suite.checked import PlannedCheck
 from .climbing import RungStep, climb, climb_target, climbed_alone
 from .ladder import machine_rungs, target_rungs
@@ -36,7 +37,8 @@ class Examination:
     """Of a target up to the first that is bad, and those above it, which were not run."""
     closer: tuple[RungResult, ...]
     """The first that is bad once more, in other ways."""
-    cache: TritonCache
+    cache: str
+    """The folder of Triton's compiled kernels."""
     left_out: tuple[str, ...]
     """Which ways there are not here, and why."""
     seconds: float
@@ -81,7 +83,7 @@ def examine_machine(command: str, tick: Tick) -> Examination:
     found, surveys = _all_climbed(rungs, tick)
     survey = replace(surveys[ways[0][1]], mended=surveys["cpu"].mended)
     climbed = tuple(found[rung.key] for _, rung in rungs)
-    made = Examination("", machine(), survey, climbed, (), triton_cache(), left_out, 0.0, command)
+    made = Examination("", machine(), survey, climbed, (), str(triton_folder()), left_out, 0.0, command)
     return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
 
 
@@ -134,7 +136,7 @@ def examine_target(request: CheckRequest, command: str, timeout: float | None, t
     above = (RungResult(rung, NOT_RUN) for rung in rungs[len(steps) :])
     climbed = (*(step.climbed for step in steps), *above)
     closer = tuple(step.closer for step in steps if step.closer is not None)
-    made = Examination(request.target, machine(), surveys[0], climbed, closer, triton_cache(), (), 0.0, command)
+    made = Examination(request.target, machine(), surveys[0], climbed, closer, str(triton_folder()), (), 0.0, command)
     return replace(made, closer=(*closer, *_closer(made)), seconds=time.perf_counter() - start)
 
 

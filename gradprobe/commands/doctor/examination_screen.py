@@ -168,10 +168,8 @@ def _variable(name: str, value: str) -> str:
 
 
 def _of_cache(made: Examination) -> str:
-    cache = made.cache
-    words = f"Triton's, {_short(cache.folder)}: {plural(cache.entries, 'kernel')}, {cache.bytes / 2**20:.1f} MiB"
     unused = " (not used: kernels are interpreted)" if made.survey.backend == "cpu" else ""
-    return words + unused
+    return f"Triton's, {_short(made.cache)}{unused}"
 
 
 def _age(modified: float) -> str:
@@ -207,7 +205,7 @@ def as_json(made: Examination) -> dict[str, Any]:
         "closer": [_climbed(one) for one in made.closer],
         "left_out": list(made.left_out),
         "files": [asdict(file) for file in made.survey.files],
-        "cache": asdict(made.cache),
+        "cache": {"folder": made.cache},
         "machine": {**asdict(made.machine), "gpu": made.survey.gpu, "tf32": made.survey.tf32},
         "mended": list(made.survey.mended),
         "reproduce": made.command,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...frontends.triton.stand_in import ImportWatcher
 from ...model.failures import Failure
 from .call import WatchedCalls
 
@@ -62,3 +64,58 @@ class ImportHook:
             seen.write(self.folder)
         except OSError as error:
             print(f"gradprobe: cannot write what was seen: {error}", file=sys.stderr)
+
+
+class ImportWatcher(importlib.abc.MetaPathFinder):
+    """A finder that finds nothing itself, but calls back with the awaited module when it is complete."""
+
+    def __init__(self, module: str, then: Callable[[ModuleType], object]) -> None:
+        self.module, self.then = module, then
+        self.busy = self.done = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The awaited module as the other finders find it; None for every other module."""
+        if self.done or self.busy:
+            return None
+        if sys.meta_path[0] is not self:  # pytest puts its finder for test files before all others
+            sys.meta_path.remove(self)
+            sys.meta_path.insert(0, self)
+        if fullname != self.module:
+            self.notice()
+            return None
+        self.busy = True
+        try:
+            for finder in sys.meta_path:
+                spec = None if isinstance(finder, ImportWatcher) else finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    self._await(spec.loader)
+                    return spec
+        finally:
+            self.busy = False
+        return None
+
+    def _await(self, loader: Any) -> None:
+        plain = getattr(loader, "exec_module", None)
+        if plain is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            plain(module)
+            if module.__name__ == self.module:  # pytest's loader has many
+                loader.exec_module = plain
+                self._complete(module)
+
+        loader.exec_module = exec_module
+
+    def notice(self) -> None:
+        """Calls back for a module that another finder imported past this one: late, but better than not at all."""
+        module = sys.modules.get(self.module)
+        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            self._complete(module)
+
+    def _complete(self, module: ModuleType) -> None:
+        if not self.done:
+            self.done = True
+            self.then(module)

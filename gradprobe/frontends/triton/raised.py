@@ -13,8 +13,8 @@ from typing import Any
 from ...model.failures import text_of
 from ...processes.ended import EndedLine, is_users
 
-# Letters of a line and of a value.
-_CODE, _LETTERS = 100, 40
+# Letters of a value that are shown.
+_LETTERS = 40
 # A name that is no attribute of another.
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
@@ -31,13 +31,11 @@ class RaisedLine:
 
 def compiler_place(error: BaseException) -> tuple[EndedLine, str] | None:
     """The innermost line that was being compiled, and what the compiler says; None of what no compiler raised."""
-    place, is_of_user = None, False
-    for line in raised_lines(error):
-        # Else in the language itself.
-        if line.is_compiled and (is_users(line.place.file) or not is_of_user):
-            place, is_of_user = line.place, is_users(line.place.file)
-    if place is None:
+    places = [line.place for line in raised_lines(error) if line.is_compiled]
+    if not places:
         return None
+    # The last one of the user's, else of the language itself.
+    place = max(enumerate(places), key=lambda each: (is_users(each[1].file), each[0]))[1]
     *_, inner = _chain(error)
     words = getattr(inner, "error_message", None)
     if not words and not hasattr(inner, "node"):
@@ -54,24 +52,22 @@ def stood_there(error: BaseException) -> tuple[str, ...]:
     Nothing where no line of the user's is known, or where a variable of it breaks whoever looks at it.
     """
     try:
-        lines = raised_lines(error)
-        return tuple(_explanation(lines)) if lines else ()
+        return tuple(_explanation(raised_lines(error)))
     except Exception:  # of objects of the target's own making; the message stands without
         return ()
 
 
 def _explanation(lines: list[RaisedLine]) -> Iterator[str]:
-    *callers, line = lines
-    place = line.place
-    yield place.sentence.removesuffix(f": {place.code}")
-    if place.code:
-        yield f"    {place.code}"
-    for name in dict.fromkeys(_NAME.findall(place.code)):
-        value = _value(line.names[name]) if name in line.names else ""
-        if value:
-            yield f"    {name} {value}"
-    if callers:
-        yield callers[-1].place.sentence
+    for line in lines[-1:]:
+        code = line.place.code
+        yield line.place.sentence.removesuffix(f": {code}")
+        if code:
+            yield f"    {code}"
+        for name in dict.fromkeys(_NAME.findall(code)):
+            if name in line.names and (value := _value(line.names[name])):
+                yield f"    {name} {value}"
+    for caller in lines[-2:-1]:
+        yield caller.place.sentence
 
 
 def raised_lines(error: BaseException) -> list[RaisedLine]:
@@ -79,18 +75,16 @@ def raised_lines(error: BaseException) -> list[RaisedLine]:
     found: dict[int, RaisedLine] = {}
     for each in _chain(error):
         for frame, number in traceback.walk_tb(each.__traceback__):
-            code = frame.f_code
-            generator: Any = frame.f_locals.get("self")
-            if {"lscope", "begin_line"} <= getattr(generator, "__dict__", {}).keys():  # what compiles a kernel
-                node: Any = getattr(generator, "cur_node", None)
-                if hasattr(node, "lineno"):
-                    line = generator.begin_line + node.lineno
-                    place = _place(generator.file_name, line, generator.jit_fn.fn.__name__)
-                    names = ChainMap(generator.lscope, generator.gscope)
-                    found.setdefault(id(generator), RaisedLine(place, names, True))
+            code, local = frame.f_code, frame.f_locals
+            generator: Any = local.get("self")
+            state = getattr(generator, "__dict__", {})
+            if {"lscope", "cur_node"} <= state.keys() and hasattr(state["cur_node"], "lineno"):  # it compiles a kernel
+                file, line = generator.file_name, generator.begin_line + generator.cur_node.lineno
+                names, of = ChainMap(generator.lscope, generator.gscope), generator.jit_fn.fn.__name__
+                found.setdefault(id(generator), RaisedLine(_place(file, line, of), names, True))
             elif is_users(code.co_filename):
+                names = ChainMap(local, frame.f_globals)
                 place = _place(code.co_filename, number, code.co_name)
-                names = ChainMap(frame.f_locals, frame.f_globals)
                 found.setdefault(id(frame), RaisedLine(place, names, False))
     return list(found.values())
 
@@ -104,14 +98,15 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place(file: str, line: int, function: str) -> EndedLine:
-    return EndedLine(file, line, function, _cut(linecache.getline(file, line).strip(), _CODE))
+    return EndedLine(file, line, function, linecache.getline(file, line).strip())
 
 
 def _value(value: Any) -> str:
     """`int32[32]`, `= 24`; "" of what says nothing."""
     value = _plain(value)
     if isinstance(value, (bool, int, float, str, type(None))):
-        return f"= {_cut(repr(value), _LETTERS)}"
+        shown = repr(value)
+        return f"= {shown[:_LETTERS]}..." if len(shown) > _LETTERS else f"= {shown}"
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return ""
@@ -122,7 +117,3 @@ def _value(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """The number of a constant of the language; else the value itself."""
     return value.value if type(value).__name__ == "constexpr" else value
-
-
-def _cut(words: str, most: int) -> str:
-    return words if len(words) <= most else f"{words[:most]}..."

@@ -3,72 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType, SimpleNamespace
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from ...model.architectures import ARCHITECTURES, DEFAULT, Architecture
 from ...processes.attributes import replaced
 from . import interpreting
-
-
-class ImportWatcher(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing itself, but calls back with the awaited module when it is complete."""
-
-    def __init__(self, module: str, then: Callable[[ModuleType], object]) -> None:
-        self.module, self.then = module, then
-        self.busy = self.done = False
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The awaited module as the other finders find it; None for every other module."""
-        if self.done or self.busy:
-            return None
-        if sys.meta_path[0] is not self:  # pytest puts its finder for test files before all others
-            sys.meta_path.remove(self)
-            sys.meta_path.insert(0, self)
-        if fullname != self.module:
-            self.notice()
-            return None
-        self.busy = True
-        try:
-            for finder in sys.meta_path:
-                spec = None if isinstance(finder, ImportWatcher) else finder.find_spec(fullname, path, target)
-                if spec is not None:
-                    self._await(spec.loader)
-                    return spec
-        finally:
-            self.busy = False
-        return None
-
-    def _await(self, loader: Any) -> None:
-        plain = getattr(loader, "exec_module", None)
-        if plain is None:
-            return
-
-        def exec_module(module: ModuleType) -> None:
-            plain(module)
-            if module.__name__ == self.module:  # pytest's loader has many
-                loader.exec_module = plain
-                self._complete(module)
-
-        loader.exec_module = exec_module
-
-    def notice(self) -> None:
-        """Calls back for a module that another finder imported past this one: late, but better than not at all."""
-        module = sys.modules.get(self.module)
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            self._complete(module)
-
-    def _complete(self, module: ModuleType) -> None:
-        if not self.done:
-            self.done = True
-            self.then(module)
-
 
 _asked_for: str | None = None
 # Of `torch.version.hip`, by which files know ROCm.
@@ -108,7 +50,7 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
         return
     gpu = ARCHITECTURES[_asked_for or DEFAULT]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_driver_stood_in(gpu))
+        stack.enter_context(_DriverWatcher(gpu))
         for name, answer in _answers(gpu).items():
             stack.enter_context(replaced(torch.cuda, name, answer))
         if gpu.gfx:
@@ -138,24 +80,32 @@ def _on_the_cpu() -> Any:
     return Mode()
 
 
-@contextlib.contextmanager
-def _driver_stood_in(gpu: Architecture) -> Iterator[None]:
-    """Replaces Triton's driver, now or as soon as something imports it."""
-    before: list[tuple[Any, dict[str, Any]]] = []
+class _DriverWatcher:
+    """A finder of modules that finds none: it replaces Triton's driver once that is imported, before a target asks it.
 
-    def put(module: ModuleType) -> None:
-        before.append((module.driver, dict(vars(module.driver))))
-        module.driver.set_active(_driver(gpu))
+    Triton imports further modules behind its driver, and each passes by here.
+    """
 
-    awaiting = ImportWatcher("triton.runtime.driver", put)
-    sys.meta_path.insert(0, awaiting)
-    awaiting.notice()
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(awaiting)
-        for driver, state in before:
-            vars(driver).update(state)
+    def __init__(self, gpu: Architecture) -> None:
+        self._gpu = gpu
+        self._driver: Any = None
+        self._before: dict[str, Any] = {}
+
+    def find_spec(self, *_: Any) -> None:
+        """Finds nothing."""
+        module: Any = sys.modules.get("triton.runtime.driver")
+        if self._driver is None and hasattr(module, "driver") and not module.__spec__._initializing:
+            self._driver, self._before = module.driver, dict(vars(module.driver))
+            self._driver.set_active(_driver(self._gpu))
+
+    def __enter__(self) -> None:
+        sys.meta_path.insert(0, self)
+        self.find_spec()
+
+    def __exit__(self, *_: object) -> None:
+        sys.meta_path.remove(self)
+        if self._driver is not None:
+            vars(self._driver).update(self._before)
 
 
 def _driver(gpu: Architecture) -> Any:

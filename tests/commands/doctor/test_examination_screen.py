@@ -24,7 +24,6 @@ from gradprobe.commands.doctor.rung import (
     Rung,
     RungResult,
 )
-from gradprobe.runtime.caches import TritonCache
 from gradprobe.runtime.versions import InstalledPackage
 
 HOME = str(Path.home())
@@ -33,7 +32,7 @@ FILE = LoadedFile(
 )
 MACHINE = Machine({"torch": "2.13.0"}, (InstalledPackage("torch", "2.13.0", ">=2.11,<2.16", True),), {}, "")
 SURVEY = MachineSurvey("cpu", "off", "", (), (FILE,), Built("softmax", ("q",), 32))
-CACHE = TritonCache(f"{HOME}/.triton/cache", 0, 0)
+CACHE = f"{HOME}/.triton/cache"
 MADE = Examination("mine.py:f", MACHINE, SURVEY, (), (), CACHE, (), 1.0, "gradprobe doctor mine.py:f")
 
 
