@@ -7,24 +7,24 @@ Triton kernel do that disagree, and the same vote says which is at fault. Names,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from torch import Tensor
 
-from ..frontends.cuda import BLOCK, THREAD, WARP, Recorded, Recording, recorded
+from ..frontends.cuda import BLOCK, WARP, Recorded, Recording, recorded
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
 from ..inputs.memory import Array, elements_of
+from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.case import Case
 from ..model.intermediates import DERIVED, PRODUCTS, title
-from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import run_target
+from ..runtime.trace import Trace
 from ..source.text import SourceLine
 from .explainers.diagnoses import Suspect, share
 from .explainers.misread import misread_in
@@ -38,8 +38,6 @@ _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
 _INPUTS = ("q", "k", "v", "do", "o")
 # What kernels make and read again is called as it is where it is an input.
 _CALLED = {name: own for own, name in DERIVED.items()}
-# The axes of what is stored and of what is summed over.
-_ROW_AND_KEY = {name: ("bgn", "bhm") if of.is_transposed else ("bhm", "bgn") for name, of in PRODUCTS.items()}
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,7 @@ class TensorLine:
     name: str
     is_load: bool
     is_input: bool
-    lines: tuple[SourceLine, ...]
-    """The line in the kernel, then those in the functions that it called to get there."""
+    site: Site
 
 
 class AccessedElements:
@@ -74,26 +71,22 @@ class AccessedElements:
     A unit is what no other gives values to: a block, a warp or a thread of a kernel that shares nothing further.
     """
 
-    def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case, *, by_thread: bool = False) -> None:
-        """`by_thread`: a unit is a thread, which reads what shared memory holds copies of where it reads those."""
-        self.launch, self.kernel, self._case = launch, launch.entry.name, case
-        self._together, self._records = launch.together, launch.records
-        if by_thread and launch.copies is not None:
-            self._together = THREAD
-            self._records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
+    def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case) -> None:
+        self.launch, self.kernel, self.case = launch, launch.entry.name, case
         self.places: list[TensorLine] = []
+        self._inlined = launch.lines(sorted({int(each) for each in np.unique(launch.records["pc"])} - {0}))
         parts = [np.empty((2 + len(_LETTERS), 0), np.int64)]
         for home in {one.home for one in known}:
             parts += self._of_home([one for one in known if one.home == home])
         self.unit, self.place, *indices = np.concatenate(parts, 1)
-        self.at: dict[str, Array] = dict(zip(_LETTERS, indices, strict=True))
+        self._at = dict(zip(_LETTERS, indices, strict=True))
 
     def _of_home(self, known: Sequence[KnownTensor]) -> Iterator[Array]:
         """For each tensor of one storage: units, places, and the index of each letter."""
         home, width = known[0].home, known[0].tensor.element_size()
         end = home + known[0].tensor.untyped_storage().nbytes()
         regions = [number for number, base in enumerate(self.launch.bases) if home <= base < end]
-        records = self._records[np.isin(self._records["region"], regions)]
+        records = self.launch.records[np.isin(self.launch.records["region"], regions)]
         # An access of several elements is one of each.
         many = np.maximum(records["bytes"] // width, 1)
         step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
@@ -101,45 +94,41 @@ class AccessedElements:
         address = records["address"].astype(np.int64) + step * width
         left = np.ones(len(records), bool)
         for one in known:
-            found = _indices(one, self._case, address)
+            indices = _indices(one, self.case, address)
             # What is no element belongs to the one tensor that lies there; of several it could be any.
-            own = left & ((found[0] != OUTSIDE) | (len(known) == 1))
+            own = left & ((indices[0] != OUTSIDE) | (len(known) == 1))
             left &= ~own
             if own.any():
-                yield self._columns(one, records[own], [each[own] for each in found])
+                yield self._columns(one, records[own], [each[own] for each in indices])
 
-    def _columns(self, one: KnownTensor, records: Array, found: Sequence[Array]) -> Array:
+    def _columns(self, one: KnownTensor, records: Array, indices: Sequence[Array]) -> Array:
         chains = np.vstack([records["pc"].T, records["access"] == 0]).astype(np.int64)
         _, first, chain = np.unique(_hashes(chains), return_index=True, return_inverse=True)
         numbers = []
         for *addresses, is_load in chains[:, first].T.tolist():
-            place = TensorLine(one.name, bool(is_load), one.is_input, self._lines(addresses))
+            site = Site(self.kernel, self._lines(addresses), "load" if is_load else "store", 0)
+            place = TensorLine(one.name, bool(is_load), one.is_input, site)
             if place not in self.places:
                 self.places.append(place)
             numbers.append(self.places.index(place))
         thread = records["thread"].astype(np.int64)
-        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self._together, thread)
+        within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self.launch.together, thread)
         unit = records["block"].astype(np.int64) * _MOST_THREADS + within
-        return _distinct(np.stack([unit, np.array(numbers)[chain.reshape(-1)], *found]))
+        return _distinct(np.stack([unit, np.array(numbers)[chain.reshape(-1)], *indices]))
 
     def _lines(self, chain: Sequence[int]) -> tuple[SourceLine, ...]:
-        inwards = [line for address in chain if address for line in self._of_address[address]]
+        inwards = [line for address in chain if address for line in self._inlined[address]]
         source = self.launch.entry.source
         files = (source.path.name, *(path.name for path, _ in source.included))
         return tuple(line for line in reversed(inwards) if line.file.endswith(files))
 
-    @cached_property
-    def _of_address(self) -> Mapping[int, tuple[SourceLine, ...]]:
-        return self.launch.lines(sorted({int(each) for each in np.unique(self._records["pc"])} - {0}))
-
-    def drop(self, places: Collection[TensorLine]) -> None:
-        """Forgets what some places touch."""
-        kept = np.array([place not in places for place in self.places], bool)[self.place]
+    def forget_stores(self, names: set[str]) -> None:
+        kept = np.array([place.is_load or place.name not in names for place in self.places], bool)[self.place]
         self.unit, self.place = self.unit[kept], self.place[kept]
-        self.at = {letter: index[kept] for letter, index in self.at.items()}
+        self._at = {letter: index[kept] for letter, index in self._at.items()}
 
     def size(self, letters: str) -> tuple[int, ...]:
-        return tuple(self._case.size(letter) for letter in letters)
+        return tuple(self.case.size(letter) for letter in letters)
 
     def sets(self, level: str, name: str = "", *, is_load: bool = True) -> dict[int, dict[int, set[int]]]:
         """By unit and place: what is touched there, as numbers of the indices of some letters; OUTSIDE for no element.
@@ -149,8 +138,9 @@ class AccessedElements:
             name: the tensor whose loads, or stores, are meant; "" for all.
         """
         kept = np.array([not name or (x.name, x.is_load) == (name, is_load) for x in self.places], bool)[self.place]
-        kept &= np.logical_and.reduce([self.at[letter] != NOWHERE for letter in level])
-        indices = [self.at[letter][kept] for letter in level]
+        for letter in level:
+            kept &= self._at[letter] != NOWHERE
+        indices = [self._at[letter][kept] for letter in level]
         keys = np.where(indices[0] == OUTSIDE, OUTSIDE, np.ravel_multi_index(np.maximum(indices, 0), self.size(level)))
         found: dict[int, dict[int, set[int]]] = {}
         for unit, place, key in _distinct(np.stack([self.unit[kept], self.place[kept], keys])).T.tolist():
@@ -160,16 +150,6 @@ class AccessedElements:
     def index(self, level: str, key: int) -> tuple[int, ...]:
         """The indices that a number of `sets` stands for."""
         return tuple(map(int, np.unravel_index(max(key, 0), self.size(level))))
-
-    def mask(self, level: str, by_place: Mapping[int, set[int]]) -> Array:
-        """What is touched in one unit as an array of those sizes, [B, H, ...]: of key heads, one for each head."""
-        found = np.zeros(self.size(level), bool)
-        for keys in by_place.values():
-            found.reshape(-1)[sorted(keys - {OUTSIDE})] = True
-        return np.repeat(found, self._case.heads // self._case.kv_heads, 1) if "g" in level else found
-
-    def site(self, place: TensorLine) -> Site:
-        return Site(self.kernel, place.lines, "load" if place.is_load else "store", 0)
 
 
 def _indices(one: KnownTensor, case: Case, address: Array) -> list[Array]:
@@ -200,8 +180,6 @@ class RecordedRun:
 
     launches: tuple[AccessedElements, ...]
     """Those in which something known meets, in order."""
-    by_thread: tuple[AccessedElements, ...]
-    """Of those whose threads give each other nothing but copies of tensors, what each thread reads."""
     valid: Array
     """[B, H, M, N] bool."""
     has_zeros: bool
@@ -225,38 +203,40 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     outcome = run_target(experiment.target, case, inputs, recorded(recording))
     if outcome.trace is None:
         return None
-    known, results = list[KnownTensor](), list[KnownTensor]()
+    known = _known_tensors(case, inputs, recording, outcome.trace, copies)
+    launches = _of_attention([AccessedElements(launch, known, case) for launch in recording.launches])
+    return RecordedRun(tuple(launches), roles.valid, bool(case.dropout) or case.family == "lazy")
+
+
+def _known_tensors(
+    case: Case, inputs: Inputs, recording: Recording, trace: Trace, copies: Sequence[KnownTensor]
+) -> list[KnownTensor]:
+    """The inputs, the results, and copies of inputs: the first of each storage."""
+    known = []
     for name, tensor in inputs.tensors.items():
         letters = case.input_axes(name)
         if letters and len(letters) == tensor.dim():
             # What is passed to be written into, dq, is called what it becomes, dQ.
             known.append(KnownTensor(title(name) if name in OUTPUTS else name, letters, tensor, name in _INPUTS))
-    for name, view in results_among([one for launch in recording.launches for _, one in launch.tensors], outcome.trace):
+    launched = [tensor for launch in recording.launches for _, tensor in launch.tensors]
+    results = []
+    for name, view in results_among(launched, trace):
         results.append(KnownTensor(_CALLED.get(name, name), case.axes(name), view, is_input=False))
-    for one in (*results, *copies):  # the first of each storage
-        if one.home not in {other.home for other in known}:
+    for one in (*results, *copies):
+        if all(one.home != other.home for other in known):
             known.append(one)
-    launches, by_thread = list[AccessedElements](), list[AccessedElements]()
-    for launch in recording.launches:
-        launches.append(AccessedElements(launch, known, case))
-        if launch.copies is not None and launch.together == BLOCK:
-            by_thread.append(AccessedElements(launch, known, case, by_thread=True))
-    has_zeros = bool(case.dropout) or case.family == "lazy"
-    return RecordedRun(_of_attention(launches), tuple(by_thread), roles.valid, has_zeros)
+    return known
 
 
-def _of_attention(launches: Sequence[AccessedElements]) -> tuple[AccessedElements, ...]:
+def _of_attention(launches: Sequence[AccessedElements]) -> Iterator[AccessedElements]:
     """The launches that read two tensors and more than inputs, without stores that a later kernel writes over."""
-    found = []
     for number, elements in enumerate(launches):
-        others = (other for other in launches[number + 1 :] if other.kernel != elements.kernel)
-        later = {place.name for other in others for place in other.places if not place.is_load}
-        elements.drop([place for place in elements.places if not place.is_load and place.name in later])
+        later = [other for other in launches[number + 1 :] if other.kernel != elements.kernel]
+        elements.forget_stores({place.name for other in later for place in other.places if not place.is_load})
         touched = [elements.places[place] for place in np.unique(elements.place)]
         loads = {place.name for place in touched if place.is_load}
         if len(loads) > 1 and not all(place.is_input for place in touched):
-            found.append(elements)
-    return tuple(found)
+            yield elements
 
 
 # --- what disagrees
@@ -270,88 +250,71 @@ def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
     """
     flow = Flow(lambda view: "", {}, lambda data, lanes: None)
     for elements in run.launches:
-        _Meetings(flow, elements).compare()
+        _compare(flow, elements)
     return [*misread_in(flow)] or [*_left_out(run, wrong)]
 
 
-class _Meetings:
-    """The places of one launch, which disagree where each touches in one unit what the other does not.
+def _compare(flow: Flow, elements: AccessedElements) -> None:
+    """Notes the places of one launch that disagree: each touches in one unit what the other does not.
 
     What a place touches and none of another tensor's does is compared with what it lacks of that: a part is right.
     """
-
-    def __init__(self, flow: Flow, elements: AccessedElements) -> None:
-        self._flow, self._elements, self._offset = flow, elements, len(flow.sources)
-        for place in elements.places:
-            flow.sources.append(AccessLine(place.name, elements.site(place)))
-        self._whole: set[int] = set()
-        """Units that read a whole row of a tensor, which no copy or conversion by element does."""
-        self._short: set[tuple[int, int]] = set()
-        """Units and loads that miss some dims, as one does that takes the last stride for 1."""
-        self._apart: set[tuple[int, int, str]] = set()
-        """Units and places with the tensors that these disagree with."""
-        for letter in "de":
-            (size,) = elements.size(letter)
-            for unit, here in elements.sets(letter).items():
-                for number, keys in here.items():
-                    if elements.places[number].is_load and len(keys - {OUTSIDE}) < size:
-                        self._short.add((unit, number))
-                    elif elements.places[number].is_load:
-                        self._whole.add(unit)
-
-    def compare(self) -> None:
-        """Notes what disagrees, from the coarse to the fine."""
-        for level in _LEVELS:
-            for unit, here in self._elements.sets(level).items():
-                if unit in self._whole:
-                    self._compare_unit(level, unit, here)
-
-    def _compare_unit(self, level: str, unit: int, here: Mapping[int, set[int]]) -> None:
-        by_tensor: dict[str, set[int]] = {}
-        for place, keys in here.items():
-            by_tensor.setdefault(self._elements.places[place].name, set()).update(keys)
-            if len(level) == 1:
-                size = self._elements.size(level)
-                reached = self._flow.reached.setdefault((place + self._offset, level), np.zeros(size, bool))
-                reached[sorted(keys - {OUTSIDE})] = True
-        for place in here:
-            for name, others in by_tensor.items():
-                is_other = name != self._elements.places[place].name
-                if is_other and (unit, place, name) not in self._apart:
-                    self._compare_place(level, unit, place, here, name, others)
-
-    def _compare_place(
-        self, level: str, unit: int, place: int, here: Mapping[int, set[int]], name: str, others: set[int]
-    ) -> None:
-        flow, number = self._flow, place + self._offset
-        alone, due = here[place] - others, others - here[place] - {OUTSIDE}
-        if OUTSIDE in alone and (unit, place) in self._short:
-            alone, due = {OUTSIDE}, others - {OUTSIDE}
-        if not alone or not due:
-            flow.agreed[number, level] += 1
-            return
-        self._apart.add((unit, place, name))
-        met = set[int]()
-        for other, keys in here.items():
-            if self._elements.places[other].name == name and keys & due:
-                met.add(other + self._offset)
-        letter, example = self._example(level, alone, due)
-        if example[0] == OUTSIDE:
-            flow.irregular.add(number)
-        site = flow.sources[number].site
-        flow.conflicts.append(Conflict(site, letter, frozenset([number]), frozenset(met), example))
-
-    def _example(self, level: str, alone: set[int], due: set[int]) -> tuple[str, tuple[int, int]]:
-        """The first letter in which two places differ, and its index in each."""
-        there, inside = self._elements.index(level, min(due)), alone - {OUTSIDE}
-        if not inside:
-            return level[-1], (OUTSIDE, there[-1])
-        here = self._elements.index(level, min(inside))
-        at = next(at for at in range(len(level)) if here[at] != there[at])
-        return level[at], (here[at], there[at])
+    offset, places = len(flow.sources), elements.places
+    flow.sources += [AccessLine(place.name, place.site) for place in places]
+    whole, short = _rows_of(elements)
+    apart: set[tuple[int, int, str]] = set()
+    for level in _LEVELS:
+        for unit, here in elements.sets(level).items():
+            if unit not in whole:
+                continue
+            by_tensor: dict[str, set[int]] = {}
+            for place, keys in here.items():
+                by_tensor.setdefault(places[place].name, set()).update(keys)
+                if len(level) == 1:
+                    empty = np.zeros(elements.size(level), bool)
+                    flow.reached.setdefault((place + offset, level), empty)[sorted(keys - {OUTSIDE})] = True
+            for place, keys in here.items():
+                for name, others in by_tensor.items():
+                    if name == places[place].name or (unit, place, name) in apart:
+                        continue
+                    alone, due = keys - others, others - keys - {OUTSIDE}
+                    if OUTSIDE in alone and (unit, place) in short:
+                        alone, due = {OUTSIDE}, others - {OUTSIDE}
+                    if not alone or not due:
+                        flow.agreed[place + offset, level] += 1
+                        continue
+                    apart.add((unit, place, name))
+                    met = [other + offset for other in here if places[other].name == name and here[other] & due]
+                    letter, example = _example(elements, level, alone, due)
+                    if example[0] == OUTSIDE:
+                        flow.irregular.add(place + offset)
+                    sides = frozenset([place + offset]), frozenset(met)
+                    flow.conflicts.append(Conflict(places[place].site, letter, *sides, example))
 
 
-# --- what is left out
+def _rows_of(elements: AccessedElements) -> tuple[set[int], set[tuple[int, int]]]:
+    """The units that read a whole row of a tensor, which no copy or conversion by element does; the units and loads
+    that miss some dims, as one does that takes the last stride for 1."""
+    whole, short = set[int](), set[tuple[int, int]]()
+    for letter in "de":
+        (size,) = elements.size(letter)
+        for unit, here in elements.sets(letter).items():
+            for place, keys in here.items():
+                if elements.places[place].is_load and len(keys - {OUTSIDE}) < size:
+                    short.add((unit, place))
+                elif elements.places[place].is_load:
+                    whole.add(unit)
+    return whole, short
+
+
+def _example(elements: AccessedElements, level: str, alone: set[int], due: set[int]) -> tuple[str, tuple[int, int]]:
+    """The first letter in which two places differ, and its index in each."""
+    there, inside = elements.index(level, min(due)), alone - {OUTSIDE}
+    if not inside:
+        return level[-1], (OUTSIDE, there[-1])
+    here = elements.index(level, min(inside))
+    at = next(at for at in range(len(level)) if here[at] != there[at])
+    return level[at], (here[at], there[at])
 
 
 def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
@@ -362,38 +325,38 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
     for name in wrong:
         if name not in PRODUCTS or (run.has_zeros and name in ("dV", "O")):
             continue
-        made: dict[Site, tuple[Array, Array]] = {}
-        for elements in (*run.launches, *run.by_thread):
+        other, is_by_row = PRODUCTS[name].other, not PRODUCTS[name].is_transposed
+        for elements in run.launches:
             visited, whole = _pairs_of(elements, name, run.valid)
-            if (run.valid & whole & ~visited).any():
-                read = [x for x in elements.places if x.name == PRODUCTS[name].other and x.is_load]
-                # With those of a launch of the same kernel on other heads.
-                before = made.get(elements.site(read[0]), (visited, whole))
-                made[elements.site(read[0])] = visited | before[0], whole | before[1]
-        yield from (_lacking(name, site, visited, run.valid & whole) for site, (visited, whole) in made.items())
+            missing = run.valid & whole & ~visited
+            if missing.any():
+                b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
+                many, lacks = int(missing.sum()), f"key {n}" if is_by_row else f"row {m}"
+                reason = f"{many:,} pairs of a row and a key are left out, the first of row {m} and key {n} "
+                reason += f"(batch {b}, head {h}): what stores the one reads no {title(other)} of {lacks}"
+                site = next(place.site for place in elements.places if place.name == other and place.is_load)
+                extent = share(many, int((run.valid & whole).sum()), "pair")
+                yield Suspect("pairs", name, site, site.lines[:1], reason, extent)
 
 
 def _pairs_of(elements: AccessedElements, name: str, valid: Array) -> tuple[Array, Array]:
     """[B, H, M, N] bool: the pairs that what is stored is made of, and all those of its rows, or keys."""
     visited, whole = np.zeros_like(valid), np.zeros_like(valid)
-    stored, summed = _ROW_AND_KEY[name]
-    stores = elements.sets(stored, _CALLED.get(name, name), is_load=False)
+    stored, summed = ("bgn", "bhm") if PRODUCTS[name].is_transposed else ("bhm", "bgn")
     loads = elements.sets(summed, PRODUCTS[name].other)
-    for unit, by_place in stores.items() if loads and elements.launch.one_of == 1 else ():
-        sides = {stored: elements.mask(stored, by_place), summed: elements.mask(summed, loads.get(unit, {}))}
-        rows, keys = sides["bhm"][..., None], sides["bgn"][:, :, None]
+    if not loads or elements.launch.one_of > 1:
+        return visited, whole
+    for unit, by_place in elements.sets(stored, _CALLED.get(name, name), is_load=False).items():
+        sides = {stored: by_place, summed: loads.get(unit, {})}
+        rows, keys = _mask(elements, "bhm", sides["bhm"])[..., None], _mask(elements, "bgn", sides["bgn"])[:, :, None]
         visited |= rows & keys
         whole |= rows if stored == "bhm" else keys
     return visited, whole
 
 
-def _lacking(name: str, site: Site, visited: Array, needed: Array) -> Suspect:
-    missing = needed & ~visited
-    b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
-    of_rows, summed = _ROW_AND_KEY[name][0] == "bhm", title(PRODUCTS[name].other)
-    read = np.flatnonzero(visited[b, h, m] if of_rows else visited[b, h, :, n]).tolist()
-    lane, others = (f"row {m}", "keys") if of_rows else (f"key {n}", "rows")
-    those = f"{summed} at {others} {in_words(spans(read), 4)}" if read else f"nothing of {summed}"
-    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
-    reason += f"(batch {b}, head {h}); what is stored for {lane} reads {those}"
-    return Suspect("pairs", name, site, site.lines[:1], reason, share(int(missing.sum()), int(needed.sum()), "pair"))
+def _mask(elements: AccessedElements, level: str, by_place: Mapping[int, set[int]]) -> Array:
+    """What is touched in one unit as an array of those sizes, [B, H, ...]: of key heads, one for each head."""
+    found = np.zeros(elements.size(level), bool)
+    for keys in by_place.values():
+        found.reshape(-1)[sorted(keys - {OUTSIDE})] = True
+    return np.repeat(found, elements.case.heads // elements.case.kv_heads, 1) if "g" in level else found

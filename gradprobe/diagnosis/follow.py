@@ -44,9 +44,9 @@ class FollowedRun:
     def stores(self) -> list[StoredTile]:
         """The stores of what is wrong. Where host code made a result of what kernels stored, all that has no name."""
         flow, storages = self.flow, self.outcome.storages
-        names = {storages.get(home, "") for home in (*(one.home for one in flow.stores), *flow.empty)}
+        names = {storages.get(home, "") for home in (*(stored.home for stored in flow.stores), *flow.empty)}
         wanted = {*self.wrong} if names >= {*self.wrong} else {*self.wrong, ""}
-        return [one for one in flow.stores if storages.get(one.home, "") in wanted]
+        return [stored for stored in flow.stores if storages.get(stored.home, "") in wanted]
 
     @cached_property
     def tiles(self) -> Counter[Site]:
@@ -75,8 +75,7 @@ class FollowedRun:
 def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | None:
     """Runs the target once more in a layout and follows its values; None where it refused the layout."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
-    x = attention_of(case, inputs.values)
-    roles = Roles(case, x, inputs.values)
+    roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     copies: dict[int, str] = {}
     launched: list[torch.Tensor] = []  # kept, so that no result takes the place of a buffer that is gone
 
@@ -88,12 +87,10 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     def learn(argument: Any) -> None:
         if isinstance(argument, torch.Tensor):
             launched.append(argument)
-            letters = copied(argument, inputs.tensors, roles)
-            if letters:
+            if letters := copied(argument, inputs.tensors, roles):
                 copies[argument.untyped_storage().data_ptr()] = letters
 
-    sizes = {letter: case.size(letter) for letter in "bhgmnde"}
-    flow = Flow(axes, sizes, roles)
+    flow = Flow(axes, {letter: case.size(letter) for letter in "bhgmnde"}, roles)
     with followed(inputs.tensors, flow, learn):
         outcome = run_target(experiment.target, case, inputs)
     if outcome.trace is None:
@@ -108,9 +105,10 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
 def results_among(tensors: Sequence[torch.Tensor], trace: Trace) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of kernels that hold what the target returned: (name, in the shape of that)."""
     for name, value in trace.values.items():
-        views = (view for tensor in tensors for view in in_shape(tensor, value.shape) if bool((value != 0).any()))
-        same = (view for view in views if torch.equal(view.to(value.dtype).nan_to_num(), value.nan_to_num()))
-        yield from ((name, view) for view in same)
+        for tensor in tensors:
+            for view in in_shape(tensor, value.shape):
+                if bool((value != 0).any()) and torch.equal(view.to(value.dtype).nan_to_num(), value.nan_to_num()):
+                    yield name, view
 
 
 def in_shape(tensor: torch.Tensor, shape: Sequence[int]) -> Iterator[torch.Tensor]:
@@ -138,11 +136,11 @@ def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Rol
     got = argument.detach().double().flatten().cpu().numpy()
     if not np.isfinite(got).all() or not np.abs(got).max() > 0:
         return ""
-    forms = ((axes, value, order) for axes, value in roles.whole() for order in permutations(range(len(axes))))
-    for axes, value, order in forms:
-        found = _axes(argument.shape, [(axes[at], value.shape[at]) for at in order])
-        if found and _proportional(got, value.transpose(order)):
-            return found
+    for axes, value in roles.whole():
+        for order in permutations(range(len(axes))) if value.size == got.size else ():
+            found = _axes(argument.shape, [(axes[at], value.shape[at]) for at in order])
+            if found and _is_proportional(got, value.transpose(order).reshape(-1)):
+                return found
     return ""
 
 
@@ -163,10 +161,7 @@ def _axes(shape: Sequence[int], letters: Sequence[tuple[str, int]]) -> str:
     return "" if left else "".join(words)
 
 
-def _proportional(got: Array, value: Array) -> bool:
-    if got.size != value.size:
-        return False
-    want = value.reshape(-1)
+def _is_proportional(got: Array, want: Array) -> bool:
     square = float(want @ want)
     factor = float(got @ want) / square if square else 0.0
     return factor != 0.0 and bool(np.abs(got - factor * want).max() <= 0.01 * np.abs(got).max())

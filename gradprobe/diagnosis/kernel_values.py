@@ -1,4 +1,4 @@
-"""P, dP, dS and delta of a failing run, put together from the nodes of its kernels.
+"""P, dP, dS and delta of a failing run, put together from the nodes of its kernels, and judged.
 
 Which node is which is read off what is made of it: scores that a dot sums with k or q are dS, those that it sums with
 dO are P, and dS is a product of P with dP less delta. Of what is made otherwise there is nothing in here.
@@ -7,16 +7,25 @@ dO are P, and dS is a product of P with dP less delta. Of what is made otherwise
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
+from msgspec import structs
 
 from ..frontends.triton.interpreter.dataflow import CASTS, Node, Site, behind
 from ..frontends.triton.interpreter.dataflow.lanes import along
 from ..inputs.memory import Array
 from ..model.case import Case
-from ..model.intermediates import MATRIX_OF, PRODUCTS
+from ..model.intermediates import GRADIENT_OF, MATRIX_OF, PRODUCTS, names
+from ..model.layout_run import MISMATCH, Element
+from ..model.mechanisms import door
+from ..model.number import listed
+from ..numerics.compare import compare, promoted
+from ..numerics.evidence import Measured, SeenRow
+from ..numerics.locate import locate
+from ..numerics.tally import Finding, RisingErrors
+from ..runtime.trace import Trace, expected_shapes
 from .explainers.misread import culprits_of
 from .follow import FollowedRun
 
@@ -49,8 +58,10 @@ class _Tiles:
     name: str
     kernel: str
     into: set[str] = field(default_factory=set)
-    nodes: dict[Node, Sequence[Node]] = field(default_factory=dict)
-    """Each tile, with those that it met lane by lane."""
+    nodes: dict[Node, Node] = field(default_factory=dict)
+    """Each tile, with the scores that are summed of it."""
+    summed: set[Node] = field(default_factory=set)
+    """Those that are summed themselves."""
 
 
 def kernel_values(run: FollowedRun, case: Case) -> Iterator[KernelValue]:
@@ -58,185 +69,93 @@ def kernel_values(run: FollowedRun, case: Case) -> Iterator[KernelValue]:
 
     In the order in which kernels began with it. What a kernel computed of a part alone is left out.
     """
-    reader = _KernelReader(run, case)
-    for tiles in sorted(reader.found.values(), key=lambda each: min(node.number for node in each.nodes)):
-        values = reader.values(tiles)
+    culprits = frozenset(culprits_of(run.flow))
+    for tiles in sorted(_tiles_of(run, case), key=lambda tiles: min(node.number for node in tiles.nodes)):
+        values = _values(run, case, tiles, culprits)
         if values is not None:
             is_rounded = any(map(_is_rounded, tiles.nodes))
             yield KernelValue(tiles.name, tiles.kernel, frozenset(tiles.into), values, is_rounded)
 
 
-class _KernelReader:
-    """What the nodes of a run are, and their values put together."""
+# --- what is what
 
-    def __init__(self, run: FollowedRun, case: Case) -> None:
-        self.found: dict[tuple[str, Site], _Tiles] = {}
-        """By name, and by the operation that makes it before constants, masks and roundings."""
-        self._run, self._case = run, case
-        self._culprits = frozenset(culprits_of(run.flow))
-        self._tensors = {source.site: source.tensor for source in run.flow.sources}
-        self._summed: set[Node] = set()
-        """The scores that a dot sums."""
-        steps: list[tuple[Node, str]] = []
-        for node in run.flow.nodes:
-            if node.site.operation == "dot" and len(node.operands) > 1:
-                first, second = node.operands[:2]
-                steps += [*self._read_dot(first, second), *self._read_dot(second, first)]
-        for scores, gradient in steps:
-            for node in behind([scores], lambda one: () if one.site.operation in ("dot", "load") else one.operands):
-                if ("P", node.site) in self.found:
-                    self.found["P", node.site].into.add(gradient)
-        self._of_loops()
 
-    def _of_loops(self) -> None:
-        """One operation in two loops is one, where each gradient of the one is of the other."""
-        for key, tiles in [*self.found.items()]:
-            for other in self.found.values():
-                is_alike = (tiles.name, tiles.kernel) == (other.name, other.kernel)
-                if is_alike and tiles is not other and tiles.into <= other.into:
-                    other.nodes |= tiles.nodes
-                    del self.found[key]
-                    break
+def _tiles_of(run: FollowedRun, case: Case) -> list[_Tiles]:
+    """By name, and by the operation that makes it before constants, masks and roundings."""
+    found: dict[tuple[str, Site], _Tiles] = {}
+    of_lazy: list[tuple[Node, str]] = []
+    for dot in run.flow.nodes:
+        if dot.site.operation != "dot" or len(dot.operands) < 2:
+            continue
+        for scores, times in (dot.operands[:2], dot.operands[1::-1]):
+            gradient, name = _SUMMED.get(_input(run, times), ("", ""))
+            if not gradient or scores.lanes is None or not scores.lanes.is_matrix:
+                continue
+            parts = [(name, scores)]
+            if name == "dS":
+                parts += _factors(run, scores)
+            elif case.family == "lazy":  # P is cut off once tau is added
+                parts = []
+                of_lazy.append((scores, gradient))
+            for part, node in parts:
+                tiles = found.setdefault((part, _core(node).site), _Tiles(part, dot.site.kernel))
+                tiles.into.add(gradient)
+                tiles.nodes.setdefault(node, scores)
+                tiles.summed |= {node} & {scores}
+    for scores, gradient in of_lazy:
+        for node in behind([scores], lambda one: () if one.site.operation in ("dot", "load") else one.operands):
+            if ("P", node.site) in found:
+                found["P", node.site].into.add(gradient)
+    # One operation in two loops is one, where each gradient of the one is of the other.
+    for key, tiles in [*found.items()]:
+        for other in found.values():
+            is_alike = (tiles.name, tiles.kernel) == (other.name, other.kernel)
+            if is_alike and tiles is not other and tiles.into <= other.into:
+                other.nodes |= tiles.nodes
+                del found[key]
+                break
+    return [*found.values()]
 
-    # --- what is what
 
-    def _read_dot(self, scores: Node, other: Node) -> Iterator[tuple[Node, str]]:
-        """Keeps what a dot sums; gives scores that are made of P, with the gradient that they are summed into."""
-        gradient, name = _SUMMED.get(self._input(other), ("", ""))
-        if not gradient or scores.lanes is None or not scores.lanes.is_matrix:
-            return
-        self._summed.add(scores)
-        if name == "dS":
-            self._read_product(scores, gradient)
-        elif self._case.family == "softmax":
-            self._keep(name, scores, gradient, [*_steps(scores)])
-        else:
-            yield scores, gradient
+def _core(node: Node) -> Node:
+    """A node before each constant, mask and rounding."""
+    while node.site.operation in _THROUGH and len(node.operands) == 1 and _is_scores(node.operands[0]):
+        node = node.operands[0]
+    return node
 
-    def _read_product(self, ds: Node, gradient: str) -> None:
-        """Keeps dS and what it is a product of: P, and dP less delta."""
-        leaves = _factors(ds)
-        met = [step for one in (ds, *leaves) for step in _steps(one)]
-        self._keep("dS", ds, gradient, met)
-        for leaf in leaves:
-            *_, core = _steps(leaf)
-            if core.site.operation in ("exp", "exp2"):
-                self._keep("P", leaf, gradient, met)
-            rows = [one for one in core.operands if one.value is not None and one.value.ndim == 1]
-            scores = [one for one in core.operands if _is_scores(one) and self._is_dp(one)]
-            if core.site.operation in ("fsub", "fadd") and len(rows) == len(scores) == 1:
-                self._keep("dP", scores[0], gradient, [*met, *_steps(scores[0])])
-                self._keep("delta", rows[0], gradient, [core, *met])
 
-    def _keep(self, name: str, node: Node, gradient: str, met: Sequence[Node]) -> None:
-        *_, core = _steps(node)
-        tiles = self.found.setdefault((name, core.site), _Tiles(name, node.site.kernel))
-        tiles.into.add(gradient)
-        tiles.nodes.setdefault(node, met)
+def _factors(run: FollowedRun, node: Node) -> Iterator[tuple[str, Node]]:
+    """P, and dP and delta, of which a product is made."""
+    core = _core(node)
+    rows = [one for one in core.operands if one.value is not None and one.value.ndim == 1]
+    scores = [one for one in core.operands if _is_scores(one)]
+    if core.site.operation in ("exp", "exp2"):
+        yield "P", node
+    elif core.site.operation == "fmul" and len(scores) > 1:
+        for one in scores:
+            yield from _factors(run, one)
+    elif core.site.operation in ("fsub", "fadd") and len(rows) == len(scores) == 1 and _is_dp(run, scores[0]):
+        yield from (("dP", scores[0]), ("delta", rows[0]))
 
-    def _is_dp(self, node: Node) -> bool:
-        """Whether a dot of dO and v, and no other, made it, whatever became of it since."""
-        made = behind([node], lambda one: () if one.site.operation == "dot" else filter(_is_scores, one.operands))
-        dots = [one for one in made if one.site.operation == "dot"]
-        return bool(dots) and all({*map(self._input, one.operands)} == {"do", "v"} for one in dots)
 
-    def _input(self, node: Node) -> str:
-        """The input that a tile is, by its value or by the load that it comes from."""
-        while not node.name and node.site.operation in CASTS and node.operands:
-            node = node.operands[0]
-        return node.name or (self._tensors.get(node.site, "") if node.site.operation == "load" else "")
+def _is_dp(run: FollowedRun, node: Node) -> bool:
+    """Whether a dot of dO and v, and no other, made it, whatever became of it since."""
+    made = behind([node], lambda one: () if one.site.operation == "dot" else filter(_is_scores, one.operands))
+    dots = [one for one in made if one.site.operation == "dot"]
+    return bool(dots) and all({_input(run, one) for one in dot.operands} == {"do", "v"} for dot in dots)
 
-    # --- where it is
 
-    def _index(self, node: Node, met: Sequence[Node]) -> list[Array] | None:
-        """The batch, head, row and key of each number; of numbers of rows without the key; None where one is unknown.
+def _is_scores(node: Node) -> bool:
+    return node.value is not None and node.value.ndim == 2
 
-        Of loads that nothing contradicts.
-        """
-        assert node.value is not None
-        own, *others = met if node.value.ndim == 1 else (node, *met)
-        lanes = self._clean(own)
-        for clean in map(self._clean, others):
-            if _are_laid_alike(lanes, clean):
-                lanes = clean | lanes
-        if not {*"bhmn"} <= lanes.keys():
-            return None
-        if node.value.ndim > 1:
-            return [lanes[x] for x in "bhmn"]
-        axis = 0 if along(lanes["m"], 0) is None else 1
-        found = [at for at in (along(lanes[x], 1 - axis) for x in "bhm") if at is not None]
-        return found if len(found) == len("bhm") and found[2].size == node.value.size else None
 
-    def _clean(self, node: Node) -> dict[str, Array]:
-        lanes = node.lanes
-        return {x: at for x, at in lanes.at.items() if not lanes.origins[x] & self._culprits} if lanes else {}
-
-    # --- the values
-
-    def values(self, tiles: _Tiles) -> Array | None:
-        """The last value of every element, without the constant that it is multiplied by; None where some lack.
-
-        Of rows and keys that see nothing a kernel may hold anything, if it stores nothing of that: what it holds there
-        counts where the gradient that came is made of it.
-        """
-        constants, known = self._run.roles.constants(tiles.name), dict[Site, float]()
-        for node in tiles.nodes:
-            if node.role is not None and node.name == tiles.name and np.any(node.value):
-                known.setdefault(node.site, constants[node.role.factor])
-        left = {node.site for node in tiles.nodes} - known.keys()
-        values = self._last_values(tiles, known)
-        if values is not None and left:
-            # What is summed into one gradient has one constant.
-            alike = [known[node.site] for node in tiles.nodes if node in self._summed and node.site in known]
-            known |= dict.fromkeys(left, alike[0] if alike else self._fitting(tiles, values))
-            values = self._last_values(tiles, known)
-        gradient = next((one for one in ("dV", "dK", "dQ") if one in tiles.into and one in self._results), "")
-        if values is None or self._case.family != "softmax" or tiles.name != MATRIX_OF.get(gradient):
-            return values
-        whole = self._last_values(tiles, known, keep_unseen=True)
-        return min((each for each in (values, whole) if each is not None), key=lambda each: self._off(gradient, each))
-
-    def _last_values(
-        self, tiles: _Tiles, constants: Mapping[Site, float], *, keep_unseen: bool = False
-    ) -> Array | None:
-        valid = self._run.roles.valid
-        rows = valid.any(3)
-        live, needed = rows[..., None] & valid.any(2)[:, :, None], rows if tiles.name == "delta" else valid
-        found, seen = np.zeros(needed.shape), np.zeros(needed.shape, bool)
-        for node, met in sorted(tiles.nodes.items(), key=lambda each: each[0].number):
-            at = self._index(node, met)
-            if at is None or node.value is None:
-                return None
-            known = np.logical_and.reduce([each >= 0 for each in at])
-            index = tuple(each[known] for each in at)
-            values = node.value.reshape(known.shape)[known].astype(np.float64) / constants.get(node.site, 1.0)
-            if tiles.name != "delta" and not (keep_unseen and node in self._summed):
-                values = np.where((live if node in self._summed else valid)[index], values, 0.0)
-            found[index], seen[index] = values, True
-        return found if bool((seen | ~needed).all()) else None
-
-    @cached_property
-    def _results(self) -> Mapping[str, Array]:
-        trace = self._run.outcome.trace
-        return {} if trace is None else {name: one.double().cpu().numpy() for name, one in trace.values.items()}
-
-    def _off(self, gradient: str, values: Array) -> float:
-        """How far a gradient that is made of P or dS is from the one that came; what is NaN in both is no error."""
-        came, made = self._results[gradient], self._run.roles.gradient(gradient, values)
-        error = np.where(np.isnan(came) & np.isnan(made), 0.0, np.abs(made - came))
-        return float(np.where(np.isnan(error), np.inf, error).sum())
-
-    def _fitting(self, tiles: _Tiles, raw: Array) -> float:
-        """The constant with which dS gives the gradient that came; of another the one that leaves the least error."""
-        roles = self._run.roles
-        gradient = next((one for one in ("dQ", "dK") if one in tiles.into and one in self._results), "")
-        came, given = roles.parts[tiles.name], raw
-        if tiles.name == "dS" and gradient:
-            came, given = self._results[gradient], roles.gradient(gradient, raw)
-        off = {one: float(np.nansum(np.abs(given / one - came))) for one in roles.constants(tiles.name).values()}
-        best = min(off, key=lambda one: off[one])
-        # What is wrong anyway is shown as it is.
-        return best if off[best] <= _EXPLAINED * off[1.0] else 1.0
+def _input(run: FollowedRun, node: Node) -> str:
+    """The input that a tile is, by its value or by the load that it comes from."""
+    while not node.name and node.site.operation in CASTS and node.operands:
+        node = node.operands[0]
+    if node.name or node.site.operation != "load":
+        return node.name
+    return next((source.tensor for source in run.flow.sources if source.site == node.site), "")
 
 
 def _is_rounded(node: Node) -> bool:
@@ -247,24 +166,66 @@ def _is_rounded(node: Node) -> bool:
     return bool(np.any(value)) and not np.any(np.ascontiguousarray(value).view(np.uint32) & np.uint32(0xFFFF))
 
 
-def _is_scores(node: Node) -> bool:
-    return node.value is not None and node.value.ndim == 2
+# --- its values
 
 
-def _steps(node: Node) -> Iterator[Node]:
-    """A node, and what it was before each constant, mask and rounding."""
-    yield node
-    while node.site.operation in _THROUGH and len(node.operands) == 1 and _is_scores(node.operands[0]):
-        node = node.operands[0]
-        yield node
+def _values(run: FollowedRun, case: Case, tiles: _Tiles, culprits: frozenset[int]) -> Array | None:
+    """The last value of every element, without the constant that it is multiplied by; None where some lack.
+
+    Of rows and keys that see nothing a kernel may hold anything, if it stores nothing of that: what it holds there
+    counts where the gradient that came is made of it.
+    """
+    valid = run.roles.valid
+    rows = valid.any(3)
+    live, needed = rows[..., None] & valid.any(2)[:, :, None], rows if tiles.name == "delta" else valid
+    whole, reached = np.zeros(needed.shape), np.zeros(needed.shape, bool)
+    counts, known_constants = np.zeros(needed.shape, bool), _constants(run, tiles)
+    constant = next(iter(known_constants.values()), 1.0)
+    for node in sorted(tiles.nodes, key=lambda node: node.number):
+        at = _index(node, tiles.nodes[node], culprits)
+        if at is None or node.value is None:
+            return None
+        known = np.logical_and.reduce([each >= 0 for each in at])
+        index = tuple(each[known] for each in at)
+        values = node.value.reshape(known.shape)[known].astype(np.float64)
+        whole[index], reached[index] = values / known_constants.get(node.site, constant), True
+        counts[index] = node in tiles.summed
+    if not (reached | ~needed).all():
+        return None
+    if tiles.name == "delta":
+        return whole
+    values = np.where(valid | (counts & live), whole, 0.0)
+    gradient = next((name for name in ("dV", "dK", "dQ") if name in tiles.into), "")
+    if tiles.name == "dS" and not known_constants:
+        constant = _fitting(run, gradient, values)
+        values, whole = values / constant, whole / constant
+    if case.family == "softmax" and MATRIX_OF[gradient] == tiles.name:
+        whole = np.where(valid | counts, whole, 0.0)
+        values = min((values, whole), key=lambda each: _off(run, gradient, each))
+    return values
 
 
-def _factors(node: Node) -> list[Node]:
-    """The scores that a node is a product of."""
-    *_, core = _steps(node)
-    if core.site.operation != "fmul" or len(core.operands) != 2 or not all(map(_is_scores, core.operands)):
-        return [node]
-    return [*_factors(core.operands[0]), *_factors(core.operands[1])]
+def _index(node: Node, scores: Node, culprits: frozenset[int]) -> list[Array] | None:
+    """The batch, head, row and key of each number; of numbers of rows without the key; None where one is unknown.
+
+    Of loads that nothing contradicts: what was misread is where the others are that it is multiplied by.
+    """
+    at = _clean(node if _is_scores(node) else scores, culprits)
+    for made in behind([scores], lambda one: () if one.site.operation in ("dot", "load") else one.operands):
+        if _is_scores(made) and _are_laid_alike(at, others := _clean(made, culprits)):
+            at = others | at
+    if not {*"bhmn"} <= at.keys() or node.value is None:
+        return None
+    if node.value.ndim > 1:
+        return [at[letter] for letter in "bhmn"]
+    axis = 0 if along(at["m"], 0) is None else 1
+    found = [each for each in (along(at[letter], 1 - axis) for letter in "bhm") if each is not None]
+    return found if len(found) == len("bhm") and found[2].size == node.value.size else None
+
+
+def _clean(node: Node, culprits: frozenset[int]) -> dict[str, Array]:
+    lanes = node.lanes
+    return {x: at for x, at in lanes.at.items() if not lanes.origins[x] & culprits} if lanes else {}
 
 
 def _are_laid_alike(lanes: Mapping[str, Array], others: Mapping[str, Array]) -> bool:
@@ -273,3 +234,148 @@ def _are_laid_alike(lanes: Mapping[str, Array], others: Mapping[str, Array]) -> 
         if letter in lanes and letter in others and lanes[letter].shape == others[letter].shape:
             return (along(lanes[letter], 0) is None) == (along(others[letter], 0) is None)
     return False
+
+
+def _constants(run: FollowedRun, tiles: _Tiles) -> dict[Site, float]:
+    """By operation, what it is multiplied by where it is right."""
+    constants, found = run.roles.constants(tiles.name), dict[Site, float]()
+    for node in tiles.nodes:
+        if node.role is not None and node.name == tiles.name and np.any(node.value):
+            found.setdefault(node.site, constants[node.role.factor])
+    return found
+
+
+def _fitting(run: FollowedRun, gradient: str, values: Array) -> float:
+    """What it is multiplied by, as the gradient that came shows; what is wrong anyway is shown as it is."""
+    constants = run.roles.constants("dS").values()
+    off = {constant: _off(run, gradient, values / constant) for constant in constants}
+    best = min(off, key=lambda constant: off[constant])
+    return best if off[best] <= _EXPLAINED * off[1.0] else 1.0
+
+
+def _off(run: FollowedRun, gradient: str, values: Array) -> float:
+    """How far a gradient that is made of P or dS is from the one that came; what is NaN in both is no error."""
+    assert run.outcome.trace is not None
+    came = run.outcome.trace.values[gradient].double().cpu().numpy()
+    made = run.roles.gradient(gradient, values)
+    error = np.where(np.isnan(came) & np.isnan(made), 0.0, np.abs(made - came))
+    return float(np.where(np.isnan(error), np.inf, error).sum())
+
+
+# --- judged
+
+
+@door("dataflow/seen")
+def shown_in(case: Case, own: Measured, run: FollowedRun) -> Measured | None:
+    """A run's results and what its kernels hold, judged; None where that does not show what they are made of."""
+    return shown_with(case, own, [*kernel_values(run, case)])
+
+
+def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measured | None:
+    """A run's results and what was seen of its kernels, judged; None where that does not show what they are made of.
+
+    Each gradient is judged with what its own kernel holds, so that it is called inherited where it is right given that.
+    """
+    seen = [one for one in seen if one.name not in own.trace.values]
+    findings, gradients = own.comparison.findings, [name for name in MATRIX_OF if name in own.trace.values]
+    chains = {name: _chain(case, own, name, seen) for name in gradients}
+    rows = _rows(case, own, seen, chains)
+    shown = {(row.finding.name, gradient) for row in rows for gradient in row.into}
+    for name in [name for name in gradients if findings[name].mismatched] or gradients:
+        if MATRIX_OF[name] not in own.trace.values and (MATRIX_OF[name], name) not in shown:
+            return None
+    if not rows or not all(_is_proved(own, row) for row in rows):
+        return None
+    known = dict(findings)
+    for name in findings.keys() & GRADIENT_OF.values():
+        for chain in [chains[name]] if name in chains else chains.values():
+            known[name] = _less_blamed(known[name], chain.comparison.findings.get(name, known[name]))
+    for row in rows:  # the first that is wrong stands for all of its name
+        before = known.setdefault(row.finding.name, row.finding)
+        if row.finding.status == MISMATCH != before.status:
+            known[row.finding.name] = row.finding
+    known = {name: known[name] for name in names() if name in known}
+    absent = tuple(name for name in own.comparison.absent if name not in known)
+    trace = replace(own.trace, sources={name: own.trace.sources.get(name, "seen") for name in known})
+    comparison = promoted(replace(own.comparison, findings=known, absent=absent))
+    judged = replace(own, trace=trace, comparison=comparison, rows=tuple(rows))
+    return replace(judged, first=_first(judged))
+
+
+def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False) -> Measured:
+    """A gradient with what its kernel made it of, compared: each judged by the formulas and by its own inputs.
+
+    Args:
+        coarse: whether by an arithmetic that is coarser than the contract.
+    """
+    values = {name: value for name, value in own.trace.values.items() if name not in MATRIX_OF or name == gradient}
+    for value in seen:
+        if gradient in value.into:
+            dtype = getattr(torch, case.dtype) if value.is_rounded else torch.float32
+            # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
+            values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
+    values = {name: values[name] for name in expected_shapes(case) if name in values}
+    trace = Trace(values, dict.fromkeys(values, "seen"))
+    precision = own.comparison.precision.coarser if coarse else own.comparison.precision
+    comparison = compare(case, own.x, trace, precision, evaluate=own.comparison.evaluate, blame=not coarse)
+    return replace(own, trace=trace, comparison=comparison)
+
+
+def _rows(case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mapping[str, Measured]) -> list[SeenRow]:
+    """Each that was seen, judged: kernel by kernel, and in each in dataflow order."""
+    found: list[SeenRow] = []
+    for value in seen:
+        into = tuple(name for name in names() if name in value.into)
+        gradient = next((name for name in chains if name in into), "")
+        if not gradient:
+            continue
+        measured = chains[gradient]
+        if measured.comparison.findings[value.name].mismatched:
+            # What a coarser arithmetic explains is held to that: what it goes into may be right all the same.
+            coarse = _chain(case, own, gradient, seen, coarse=True)
+            measured = measured if coarse.comparison.findings[value.name].mismatched else coarse
+        found.append(SeenRow(_place(value, seen), into, measured.comparison.findings[value.name], measured))
+    kernels = [row.kernel for row in found]
+    return sorted(found, key=lambda row: (kernels.index(row.kernel), names().index(row.finding.name)))
+
+
+def _place(value: KernelValue, seen: Sequence[KernelValue]) -> str:
+    """The kernel, and what is computed for where the kernel computes it again for other gradients."""
+    together, here = value.into, [other.into for other in seen if other.kernel == value.kernel]
+    for other in (*here, *here):
+        together |= other if together & other else frozenset()
+    if all(other <= together for other in here):
+        return value.kernel
+    return f"{value.kernel} for {listed([name for name in names() if name in together])}"
+
+
+def _is_proved(own: Measured, row: SeenRow) -> bool:
+    """Whether all that a row goes into is wrong wherever the row is: else it may not be what it is held for."""
+    wrong = row.finding.wrong > 0
+    for name in own.comparison.findings.keys() & {*row.into}:
+        of_heads = own.comparison.findings[name].wrong > 0
+        of_heads = of_heads.repeat_interleave(wrong.shape[1] // of_heads.shape[1], 1)
+        if bool((wrong & ~of_heads).any()):
+            return False
+    return True
+
+
+def _less_blamed(own: Finding, judged: Finding) -> Finding:
+    """A finding whose wrong heads inherit where one of the two says so."""
+    if not own.mismatched:
+        return own
+    left = own.own.minimum(judged.own)
+    return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else RisingErrors())
+
+
+def _first(judged: Measured) -> Element | None:
+    """The first mismatch: of what belongs to the forward, of the kernels in their order, of the gradients."""
+    seen = {row.finding.name for row in judged.rows}
+    wrong = {name: one for name, one in judged.comparison.findings.items() if one.status == MISMATCH}
+    plain = {name: one for name, one in wrong.items() if name not in seen}
+    row = next((row for row in judged.rows if row.finding.status == MISMATCH), None)
+    if row is None or any(names().index(name) < names().index("dQ") for name in plain):
+        return locate(judged.x, judged.trace, replace(judged.comparison, findings=plain))
+    alone = replace(row.measured.comparison, findings={row.finding.name: row.finding})
+    element = locate(row.measured.x, row.measured.trace, alone)
+    return structs.replace(element, kernel=row.kernel) if element else None

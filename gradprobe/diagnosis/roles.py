@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..frontends.triton.interpreter.dataflow import Lanes, Node, Role
+from ..frontends.triton.interpreter.dataflow import Lanes, Role
 from ..inputs.memory import Array
 from ..model.case import Case
 from ..model.intermediates import PRODUCTS, SUBEXPRESSIONS, TABLE, unscaled
 from ..reference import Attention, Tile, evaluate
 from .tolerances import rounded, tolerances
 
-_UNKNOWN = Role("")
 # Of the tensors that kernels read.
 _AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "LSE": "bhm", "delta": "bhm"}
-_TOO_SMALL = Role("", "too small to tell")
+_UNKNOWN, _TOO_SMALL = Role(""), Role("", "too small to tell")
 # What is taken the exponential of: masked where it is far below what is seen. exp(-100) vanishes beside 1.
-_LOGITS, VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
+_LOGITS, _VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,10 @@ class _Form:
     name: str
     values: Array
     """[B, H, M, N], [B, H, M] or, of what is summed, the matrix that is summed."""
-    zero_where_masked: bool = False
+    is_zero_where_masked: bool = False
     """Whether masked entries count too, and are 0."""
-    with_: str = ""
+    times: str = ""
     """Of a sum: the input that the matrix is multiplied by, "" for a sum of the matrix itself."""
-    per_row: bool = False
-    """Whether any factor that is one for each row is as right: it is divided out later."""
-    axes: str = ""
-    """Of what is no matrix."""
 
     @cached_property
     def largest(self) -> float:
@@ -53,27 +48,14 @@ class Roles:
     def __init__(self, case: Case, x: Attention, inputs: Mapping[str, Any]) -> None:
         self.case, self.x, self._dtype = case, x, getattr(torch, case.dtype)
         self._inputs = {name: value.detach().double().cpu().numpy() for name, value in inputs.items()}
-        log2e = math.log2(math.e)
-        scale, both = x.scale, x.scale * log2e
-        of_scores = {"": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": both, "1 / scale": 1 / scale}
-        of_inputs = of_scores | {"sqrt(scale)": scale**0.5, "sqrt(scale * log2(e))": both**0.5}
-        if x.softcap is not None:
-            of_scores |= {"1 / softcap": 1 / x.softcap, "softcap": x.softcap, "softcap * log2(e)": x.softcap * log2e}
-            of_scores |= {"scale / softcap": scale / x.softcap}
-        kept = {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout} if x.dropout else {}
-        of_products = of_scores | {"ln(2)": 1 / log2e, "log2(e)": log2e}
-        of_kinds = {"scores": of_scores, "products": of_products, "gradients": {"": 1.0, "scale": scale, **kept}}
-        self._of_others = {"": 1.0, **kept}
-        self._factors = {row.name: of_kinds.get(row.constants, self._of_others) for row in (*TABLE, *SUBEXPRESSIONS)}
-        self._factors |= dict.fromkeys(("q", "k"), of_inputs) | dict.fromkeys(("do", "v", "o"), of_kinds["gradients"])
+        self._constants = _constants(x)
         self._last = ""
         """The matrix that was met last, which is tried first."""
-        self._most: dict[str, Array] = {}
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
         """What a tile is; None where its indices do not tell what to compare it with."""
-        letters = frozenset(lanes.at)
-        if {"b", "h", "m", "n"} <= letters and not letters & {"d", "e"}:
+        letters = lanes.at.keys()
+        if {*"bhmn"} <= letters and not letters & {"d", "e"}:
             role = self._of_matrix(data, lanes)
         elif lanes.cover is not None and "b" in letters:
             role = self._of_sum(data, lanes)
@@ -83,9 +65,10 @@ class Roles:
 
     def constants(self, name: str) -> Mapping[str, float]:
         """By words, what kernels multiply an intermediate by; some keep LSE or delta with a minus, to add it."""
-        factors = self._factors.get(name, self._of_others)
-        negative = {f"-{words}" if words else "-1": -constant for words, constant in factors.items()}
-        return factors | negative if name in ("LSE", "delta") else factors
+        found = dict(self._constants.get(name, self._constants[""]))
+        if name in ("LSE", "delta"):
+            found |= {f"-{words}" if words else "-1": -constant for words, constant in found.items()}
+        return found
 
     def gradient(self, name: str, ds: Array) -> Array:
         """dQ or dK of some dS; dV of some P."""
@@ -96,18 +79,26 @@ class Roles:
         of_heads = matrix.swapaxes(2, 3) @ other
         return np.asarray(of_heads.reshape(len(ds), self.case.kv_heads, -1, *of_heads.shape[2:]).sum(2))
 
+    def whole(self) -> Iterator[tuple[str, Array]]:
+        """(axes, values) of the tensors that host code makes and kernels read."""
+        yield from ((_AXES[form.name], form.values) for form in self._wholes)
+        if self.case.heads > self.case.kv_heads:
+            yield "bhnd", self._of_heads(self._inputs["k"])
+            yield "bhne", self._of_heads(self._inputs["v"])
+
     # --- what tiles are compared with
 
     @cached_property
     def _batches(self) -> list[tuple[Tile, Mapping[str, torch.Tensor]]]:
         """Each batch as one tile, with the reference's values on it."""
         x = self.x
-        tiles = (Tile(batch, slice(0, x.n_heads), slice(0, x.n_query)) for batch in range(x.n_batch))
+        tiles = [Tile(batch, slice(0, x.n_heads), slice(0, x.n_query)) for batch in range(x.n_batch)]
         return [(tile, evaluate(x, tile)) for tile in tiles]
 
     @cached_property
-    def _tolerances(self) -> dict[str, Array]:
-        return tolerances(self.x, self._batches, self._dtype)
+    def _tolerances(self) -> dict[str, float]:
+        found = tolerances(self.x, self._batches, self._dtype)
+        return found | {"o": found["O"]}
 
     @cached_property
     def parts(self) -> dict[str, Array]:
@@ -128,22 +119,28 @@ class Roles:
         return self.parts["valid"] > 0
 
     @cached_property
+    def _multiplied(self) -> Array:
+        """What stands for P in its products."""
+        return self.parts.get("PE", self.parts["P"])
+
+    @cached_property
     def _matrices(self) -> list[_Form]:
         parts = self.parts
-        qk, t, p, dpe, dp = parts["QK"], parts["S"], parts["P"], parts["dPE"], parts["dP"]
-        delta, lse = parts["delta"][..., None], parts["LSE"][..., None]
+        qk, s, p, dp = parts["QK"], parts["S"], parts["P"], parts["dP"]
+        lse, spread = parts["LSE"][..., None], dp - parts["delta"][..., None]
         forms = [
-            _Form("Q K^T", qk), _Form("S", t), _Form("P", p, True), _Form("dP", dpe), _Form("dS", parts["dS"], True),
-            _Form("dP - delta", dp - delta), _Form("S - LSE", np.where(np.isfinite(lse), t - lse, 0.0)),
+            _Form("Q K^T", qk), _Form("S", s), _Form("P", p, True), _Form("dP", parts["dPE"]),
+            _Form("dS", parts["dS"], True), _Form("dP - delta", spread),
+            _Form("S - LSE", np.where(np.isfinite(lse), s - lse, 0.0)),
         ]  # fmt: skip
         if self.x.softcap is not None:
             squared = np.tanh(qk * self.x.scale / self.x.softcap) ** 2
-            forms += [_Form("tanh^2", squared), _Form("1 - tanh^2", 1 - squared), _Form("dT", p * (dp - delta), True)]
+            forms += [_Form("tanh^2", squared), _Form("1 - tanh^2", 1 - squared), _Form("dT", p * spread, True)]
         if self.case.family == "lazy":
-            forms += [_Form("P + tau / (i + 1)", parts["Z"]), _Form("relu(P + tau / (i + 1))", parts["PE"], True),
-                      _Form("P * dP", p * dp, True), _Form("dP", dp, True)]  # fmt: skip
-        elif "PE" in parts and not np.array_equal(parts["PE"], p):
-            forms += [_Form("P after dropout", parts["PE"], True)]
+            forms += [_Form("P + tau / (i + 1)", parts["Z"]), _Form("relu(P + tau / (i + 1))", parts["PE"], True)]
+            forms += [_Form("P * dP", p * dp, True), _Form("dP", dp, True)]
+        elif not np.array_equal(self._multiplied, p):
+            forms.append(_Form("P after dropout", self._multiplied, True))
         return forms
 
     @cached_property
@@ -151,103 +148,86 @@ class Roles:
         """By what is summed over and the letter of the columns: the matrices and inputs that products sum."""
         parts = self.parts
         count = np.arange(1.0, self.case.seqlen_q + 1)[:, None]  # by which lazy divides tau
-        of_keys = [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / count)]
-        found = {("n", ""): of_keys}
+        of_rows = [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / count)]
+        found = {("n", ""): of_rows}
         for name, product in PRODUCTS.items():
-            matrix = parts.get("PE", parts["P"]) if product.matrix == "P" else parts[product.matrix]
-            form = _Form(unscaled(name), matrix, with_=product.other, per_row=name == "O")
+            matrix = self._multiplied if product.matrix == "P" else parts[product.matrix]
+            form = _Form(unscaled(name), matrix, times=product.other)
             found["m" if product.is_transposed else "n", self.case.axes(name)[-1]] = [form]
         return found
 
     @cached_property
     def _wholes(self) -> list[_Form]:
         """What kernels read, and keep from one to another."""
-        values = {**self._inputs, "o": self._output, **self.parts}
-        return [_Form(name, values[name], axes=axes) for name, axes in _AXES.items() if name in values]
-
-    @cached_property
-    def _output(self) -> Array:
-        return np.asarray(self.parts.get("PE", self.parts["P"]) @ self._of_heads(self._inputs["v"]))
+        values = {**self._inputs, "o": self._multiplied @ self._of_heads(self._inputs["v"]), **self.parts}
+        return [_Form(name, values[name]) for name in _AXES if name in values]
 
     def _of_heads(self, tensor: Array) -> Array:
         """What has key heads, for each query head."""
         return np.repeat(tensor, self.case.heads // tensor.shape[1], 1)
 
-    def whole(self) -> Iterator[tuple[str, Array]]:
-        """(axes, values) of the tensors that host code makes and kernels read."""
-        yield from ((form.axes, form.values) for form in self._wholes)
-        repeated = {"k": "bhnd", "v": "bhne"} if self.case.heads > self.case.kv_heads else {}
-        yield from ((letters, self._of_heads(self._inputs[name])) for name, letters in repeated.items())
-
     # --- scores
 
     def _of_matrix(self, data: Array, lanes: Lanes) -> Role | None:
         index, known = _index(lanes, "bhmn")
-        if not known.any():
-            return None
         got, seen = data[known].astype(np.float64), self.valid[index]
         if not seen.any():
             return None
-        found, partly, masked, unmasked = _UNKNOWN, None, got[~seen], got[seen]
+        found, unmasked, masked = _UNKNOWN, got[seen], got[~seen]
         where = tuple(axis[seen] for axis in index)
+        partly: Role | None = None
         for form in sorted(self._matrices, key=lambda form: form.name != self._last):
-            role = self._fit(form, unmasked, form.values[where], where)
+            role = self._fit(form, unmasked, form.values[where])
             if role is None or role is _TOO_SMALL:
                 found = role or found
                 continue
             is_open = self._is_open(form, unmasked, masked)
-            if form.zero_where_masked and is_open:
+            if form.is_zero_where_masked and is_open:
                 partly = partly or replace(role, is_masked=False, is_open=True)
                 continue
             self._last = form.name
             beyond = data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)]  # behind the last key, in rows that there are
             return replace(role, is_open=is_open or self._is_open(form, unmasked, beyond.astype(np.float64)))
-        return partly or self._row_scaled(got, seen, index) or found
+        return partly or self._while_running(got, seen, index) or found
 
-    def _row_scaled(self, got: Array, seen: Array, index: tuple[Array, ...]) -> Role | None:
+    def _is_open(self, form: _Form, seen: Array, others: Array) -> bool:
+        """Whether entries that no row sees hold what a sum, or of scores a maximum, would take for right."""
+        if not others.size:
+            return False
+        if form.name in _LOGITS:
+            return bool((others > seen.max() - _VANISHING).any())
+        return not np.abs(others).max() <= self._allowed(form.name, form.largest)
+
+    def _while_running(self, got: Array, seen: Array, index: tuple[Array, ...]) -> Role | None:
         """A tile of the forward while the maximum is running: P times a factor a row, or S less a number a row."""
         b, h, m, _ = index
         rows = (b.astype(np.int64) * self.case.heads + h) * self.case.seqlen_q + m
         row, actual, masked = rows[seen], got[seen], got[~seen & np.isin(rows, rows[seen])]
-        for name, words in (("P", ""), ("S", ""), ("S", "log2(e)")):
+        for name, words, by in _WHILE_RUNNING:
             want = self.parts[name][index][seen] * self.constants("S")[words]
-            if self._is_one_a_row(_Form(name, self.parts[name]), row, actual, want, is_factor=name == "P"):
-                is_open = bool(masked.size) and self._is_open(_Form(name, actual), actual, masked)
-                by = "times a factor of its row" if name == "P" else "less a maximum of its row"
+            form = _Form(name, self.parts[name])
+            if self._is_one_a_row(form, row, actual, want, is_factor=name == "P"):
+                is_open = self._is_open(_Form(name, actual), actual, masked)
                 return Role(f"{name}, {by}", words, is_open=is_open, is_by_row=True)
         return None
 
     def _is_one_a_row(self, form: _Form, row: Array, actual: Array, want: Array, *, is_factor: bool) -> bool:
         rows, row = np.unique(row, return_inverse=True)
+        most = form.largest or 1.0
         if not np.isfinite(actual).all() or not np.isfinite(want).all() or len(rows) == len(row):
             return False
         if is_factor:
-            sums = np.bincount(row, want * want)
-            by_row = np.bincount(row, want * actual) / np.where(sums > 0, sums, 1.0)
-            if (by_row[sums > 0] <= 0).any():
+            squares = np.bincount(row, want * want)
+            factors = np.bincount(row, want * actual) / np.where(squares > 0, squares, 1.0)
+            expected = want * factors[row]
+            # What has a factor errs by it as well, and is at most as much of its largest value.
+            by = _largest(expected) / most
+            if (factors[squares > 0] <= 0).any():
                 return False
-            expected = want * by_row[row]
         else:
             expected = want + (np.bincount(row, actual - want) / np.bincount(row))[row]
-        # What has a factor errs by it as well, and is at most as much of its largest value.
-        most = form.largest
-        by = _largest(expected) / most if is_factor and most else max(1.0, _largest(want) / most if most else 1.0)
+            by = max(1.0, _largest(want) / most)
         return bool(np.abs(actual - expected).max() <= by * self._allowed(form.name, most))
-
-    def by_row(self, node: Node) -> dict[int, float]:
-        """By row, the factor that P has in it, or the number by which S is off; empty where its lanes are not known."""
-        role, lanes = node.role, node.lanes
-        if role is None or node.value is None or lanes is None or not {*"bhmn"} <= lanes.at.keys():
-            return {}
-        index, known = _index(lanes, "bhmn")
-        seen, is_factor = self.valid[index], role.name.startswith("P")
-        want, lse = self.parts["P" if is_factor else "S"][index][seen], self.parts["LSE"][index[:3]][seen]
-        got = node.value[known][seen].astype(np.float64) / self.constants("S").get(role.factor, 1.0)
-        ways = [got / np.where(want == 0, np.nan, want)] if is_factor else [got - want, got - want + lse]
-        # LSE may be taken off already: what is left over is less then.
-        off = min(ways, key=lambda way: float(np.nanmax(np.abs(way))))
-        rows = index[2][seen]
-        return {int(row): float(np.nanmedian(off[rows == row])) for row in np.unique(rows)}
 
     # --- rows, sums and inputs
 
@@ -255,26 +235,25 @@ class Roles:
         """A tile of an input, of O, LSE or delta, perhaps multiplied."""
         letters, found = lanes.at.keys(), list[Role | None]()
         for form in self._wholes:
-            if not {*form.axes} <= letters or letters - {*form.axes, "h", "g"}:
-                continue
-            index, known = _index(lanes, form.axes)
-            if not known.any():
-                return None
-            finite = np.isfinite(form.values[index])
-            where = tuple(axis[finite] for axis in index)
-            got, is_of_rows = data[known].astype(np.float64)[finite], form.name in self._tolerances
-            found.append(self._fit(form, got, form.values[where], where if is_of_rows else None))
+            axes = {*_AXES[form.name]}
+            if axes <= letters <= axes | {"h", "g"}:
+                index, known = _index(lanes, _AXES[form.name])
+                want = form.values[index]
+                finite = np.isfinite(want)
+                found.append(self._fit(form, data[known].astype(np.float64)[finite], want[finite]))
+                if not known.any():
+                    return None
         return _first_known(found) if found else None
 
     def _of_sum(self, data: Array, lanes: Lanes) -> Role | None:
         cover, at, summed = lanes.cover, lanes.at, lanes.of_sum()
-        column = next((x for x in "de" if x in at), "")
+        column = next((letter for letter in "de" if letter in at), "")
         forms = self._sums.get((cover.letter, column)) if cover is not None else None
         if not forms or cover is None or summed is None or data.ndim != (2 if column else 1):
             return None
         _, batch, index, counted = summed
         inside = (batch >= 0) & (index >= 0)
-        if np.shape(at["b"]) != data.shape or not inside.any() or not counted[inside].any():
+        if np.shape(at["b"]) != data.shape or not counted[inside].any():
             return None
         batch, index, counts = batch[inside], index[inside], counted[inside].astype(np.float64)
         rows = np.moveaxis(data, cover.axis, 0)[inside].astype(np.float64)
@@ -285,93 +264,93 @@ class Roles:
             if role.is_known:
                 return role
         # [lanes, heads, terms] of each form: what is summed.
-        at_lanes = (batch, slice(None), index) if cover.letter == "n" else (batch, slice(None), slice(None), index)
-        terms = ((form, form.values[at_lanes]) for form in forms)
-        weights = ((form, np.where(np.isfinite(each), each, 0.0) * counts) for form, each in terms)
-        return _first_known(self._of_terms(form, each, batch, rows, columns) for form, each in weights)
+        lane = (batch, slice(None), index) if cover.letter == "n" else (batch, slice(None), slice(None), index)
+        terms = [(form, np.where(np.isfinite(form.values[lane]), form.values[lane], 0.0) * counts) for form in forms]
+        return _first_known(self._of_terms(form, each, batch, rows, columns) for form, each in terms)
 
     def _of_terms(self, form: _Form, weights: Array, batch: Array, rows: Array, columns: Array | None) -> Role | None:
         """The role of sums of [lanes, heads, terms], or of these times an input's rows in some columns."""
-        if columns is None or not form.with_:
-            want, got = weights.sum((1, 2)), rows.reshape(-1)
-            return self._fit(form, got, want, most=_largest(want))
-        want, known = np.einsum("lhx,lhxd->ld", weights, self._of_heads(self._inputs[form.with_])[batch]), columns >= 0
+        if columns is None or not form.times:
+            want = weights.sum((1, 2))
+            return self._fit(form, rows.reshape(-1), want, most=_largest(want))
+        known = columns >= 0
+        want = np.einsum("lhx,lhxd->ld", weights, self._of_heads(self._inputs[form.times])[batch])
         want, got = np.take_along_axis(want, np.where(known, columns, 0), 1)[known], rows[known]
         role = self._fit(form, got, want, most=_largest(want))
-        lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
-        of_rows = _Form("O", self._output)
-        if role is None and form.per_row and len(got) and self._is_one_a_row(of_rows, lane, got, want, is_factor=True):
-            return Role(f"{form.name}, times a factor of its row", is_by_row=True)
+        if role is None and form.name == "O" and len(got):  # of which any factor of a row is divided out later
+            lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
+            whole = next(each for each in self._wholes if each.name == "o")
+            if self._is_one_a_row(whole, lane, got, want, is_factor=True):
+                return Role("O, times a factor of its row", is_by_row=True)
         return role
 
     def _running(self, got: Array, batch: Array, index: Array, covered: Array) -> Iterator[Role | None]:
         """The maximum of the scores so far, or the sum of their exponentials less that."""
         for name, matrix in (("S", self.parts["S"]), ("Q K^T", self.parts["QK"])):
-            scores = matrix[batch, :, index, :]
             visible = covered & self.valid[batch, :, index, :] if name == "S" else covered
-            most = np.where(visible, scores, -np.inf).max((1, 2))
+            scores = np.where(visible, matrix[batch, :, index, :], -np.inf)
+            most = scores.max((1, 2))
             live = np.isfinite(most)
             if not live.any():
                 return
-            forms = [(f"maximum of {name} so far", most)]
+            maximum = _Form(f"maximum of {name} so far", most)
+            yield self._fit(maximum, got[live], most[live])
             if name == "S":
-                sums = np.where(visible, np.exp(scores - np.where(live, most, 0.0)[:, None, None]), 0.0).sum((1, 2))
-                forms.append(("sum of exp(S - maximum) so far", sums))
-            yield from (self._fit(_Form(form, want), got[live], want[live]) for form, want in forms)
+                sums = np.exp(scores[live] - most[live, None, None]).sum((1, 2))
+                yield self._fit(_Form("sum of exp(S - maximum) so far", sums), got[live], sums)
 
     # --- fitting
 
-    def _fit(
-        self,
-        form: _Form,
-        got: Array,
-        want: Array,
-        where: tuple[Array, ...] | None = None,
-        most: float | None = None,
-    ) -> Role | None:
+    def _fit(self, form: _Form, got: Array, want: Array, most: float | None = None) -> Role | None:
         """The role where values are those wanted times a constant that kernels multiply by.
 
         A tile may differ by the largest tolerance of its form. One whose values are less than twice that may differ by
-        the same share of them; where it differs by more, within the tolerance of each element, it tells nothing.
+        the same share of them; where it differs by more, within the tolerance, it tells nothing.
 
         Args:
-            where: the indices of each element in the form; None where its largest tolerance is that of all.
             most: the largest value of the form, where `form.values` does not hold it.
         """
         if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
             return None
-        factors = self.constants(form.name)
         square, here = float(want @ want), _largest(want)
         factor = float(got @ want) / square if square else 1.0
-        words, constant = min(factors.items(), key=lambda each: abs(factor - each[1]))
+        words, constant = min(self.constants(form.name).items(), key=lambda each: abs(factor - each[1]))
+        off = float(np.abs(got - constant * want).max()) / abs(constant)
         most = form.largest if most is None else most
-        off, allowed = np.abs(got - constant * want) / abs(constant), self._allowed(form.name, most)
-        share = min(1.0, here / most) if most > 2 * allowed else 0.0
-        if off.max() <= allowed * (1.0 if here > 2 * allowed else share):
+        allowed = self._allowed(form.name, most)
+        share = 1.0 if here > 2 * allowed else min(1.0, here / most) if most > 2 * allowed else 0.0
+        if off <= allowed * share:
             return Role(form.name, words)
-        tolerance = self._most_of(form.name)
-        if off.max() > rounded(tolerance, np.float64(here), self._dtype):  # as no element may, whatever its tolerance
-            return None
-        tolerance = tolerance if where is None else self._tolerances[form.name][where]
-        return _TOO_SMALL if (off <= rounded(tolerance, want, self._dtype)).all() else None
+        return _TOO_SMALL if off <= self._allowed(form.name, here) else None
 
     def _allowed(self, name: str, most: float) -> float:
         """By how much values of up to `most` may differ from a form."""
-        return float(rounded(self._most_of(name), np.float64(most), self._dtype))
+        return rounded(self._tolerances.get(name, 0.0), most, self._dtype)
 
-    def _most_of(self, name: str) -> Array:
-        """The largest tolerance of a form, for what has no index in it."""
-        if name not in self._most:
-            self._most[name] = np.max(self._tolerances.get("O" if name == "o" else name, 0.0))
-        return self._most[name]
 
-    def _is_open(self, form: _Form, seen: Array, others: Array) -> bool:
-        """Whether entries that no row sees hold what a sum, or of scores a maximum, would take for right."""
-        if not others.size:
-            return False
-        if form.name in _LOGITS:
-            return bool((others > seen.max() - VANISHING).any())
-        return not np.abs(others).max() <= self._allowed(form.name, form.largest)
+# A form, its constant, and what a running maximum makes of it.
+_WHILE_RUNNING = (
+    ("P", "", "times a factor of its row"),
+    ("S", "", "less a maximum of its row"),
+    ("S", "log2(e)", "less a maximum of its row"),
+)
+
+
+def _constants(x: Attention) -> dict[str, dict[str, float]]:
+    """By intermediate and words, what kernels multiply it by; by "" of all others."""
+    log2e, scale, softcap = math.log2(math.e), x.scale, x.softcap
+    both = scale * log2e
+    scores = {"": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": both, "1 / scale": 1 / scale}
+    inputs = scores | {"sqrt(scale)": scale**0.5, "sqrt(scale * log2(e))": both**0.5}
+    if softcap is not None:
+        scores |= {"1 / softcap": 1 / softcap, "softcap": softcap, "softcap * log2(e)": softcap * log2e}
+        scores |= {"scale / softcap": scale / softcap}
+    dropped = {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout} if x.dropout else {}
+    others = {"": 1.0, **dropped}
+    gradients = {"": 1.0, "scale": scale, **dropped}
+    kinds = {"scores": scores, "products": scores | {"ln(2)": 1 / log2e}, "gradients": gradients}
+    found = {row.name: kinds.get(row.constants, others) for row in (*TABLE, *SUBEXPRESSIONS)}
+    return found | {"": others, "q": inputs, "k": inputs, "do": gradients, "v": gradients, "o": gradients}
 
 
 def _first_known(roles: Iterable[Role | None]) -> Role:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from gradprobe.diagnosis.apart import shown_with
 from gradprobe.diagnosis.follow import followed_run
-from gradprobe.diagnosis.kernel_values import KernelValue, kernel_values
+from gradprobe.diagnosis.kernel_values import KernelValue, kernel_values, shown_with
 from gradprobe.model.case import Case
 from gradprobe.model.documents import document_of, report_from
 from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH

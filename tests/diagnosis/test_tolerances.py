@@ -68,12 +68,12 @@ def test_every_form_has_a_tolerance(case):
     roles, _ = roles_of(case)
     forms = [
         *roles._matrices,
-        *(form for form in roles._wholes if form.axes == "bhm"),
+        *(form for form in roles._wholes if form.name in ("LSE", "delta")),
         *(form for forms in roles._sums.values() for form in forms),
     ]
     names = {form.name for form in forms} | {"maximum of S so far", "sum of exp(S - maximum) so far"}
     assert names <= roles._tolerances.keys()
-    assert all(0 < roles._tolerances[name].max() < np.inf for name in names)
+    assert all(0 < roles._tolerances[name] < np.inf for name in names)
 
 
 def tile_of(roles, head, index=slice(None)):
