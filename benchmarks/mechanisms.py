@@ -66,7 +66,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/variant", "faults/__init__",
         "diagnosis/prediction", "diagnosis/search", "diagnosis/testing",
     )),
-    *map(_kind, ("factors", "index", "store")),
+    *map(_kind, ("factors", "index")),
     *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("formulas", "operands", "sums")),
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from ..faults.hypothesis import Observed
-from ..faults.index import whole_storage
+from ..faults.variant import whole_storage
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH

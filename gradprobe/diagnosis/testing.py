@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis, Observed
+from ..faults.index import readable
 from ..faults.variant import BUFFERS, Variant, plain_variant
 from ..model.report import NAMED
 from ..numerics.budget import Whole, tile_budget
@@ -77,7 +78,7 @@ class Tester:
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
         self._wrong = {name: seen.wrong(name) for name in seen.right}
-        self._plain = plain_variant(seen.x)
+        self._plain = plain_variant(seen.x, readable(seen))
         self._every = (*tiles(seen.x),)
         finite = [(seen.actual[name].isfinite(), right) for name, right in seen.right.items()]
         self._has_nan = any(bool(of.any()) and not bool((of | right).all()) for of, right in finite)
@@ -141,7 +142,7 @@ class Tester:
         seen, places = self.seen, self._here
         where: Sequence[Tile] = (self._tile,)
         wanted: Wanted = {*places, *BUFFERS}
-        is_of_several = hypothesis.finish is not None or hypothesis.share is not None
+        is_of_several = hypothesis.finish is not None or "key_heads" in hypothesis.reads
         if is_of_several or not places:
             places, where, wanted = dict.fromkeys(seen.own, ()), self._every, None
         most = dict.fromkeys(places, 0)
@@ -229,7 +230,7 @@ class Tester:
         precision = self.seen.measured.comparison.precision
         actual = self.seen.actual.items()
         shapes = {name: tuple(value.shape) for name, value in actual if wanted is None or name in wanted}
-        whole = Whole(self.seen.x, shapes, bounded=is_bounded, share=variant.share)
+        whole = Whole(variant, shapes, bounded=is_bounded)
         for tile in where:
             values = variant.on(tile, buffers, wanted)
             whole.add(tile, values, tile_budget(variant, tile, values, precision) if is_bounded else None)

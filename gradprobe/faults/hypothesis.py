@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from ..model.case import Case
 from ..model.intermediates import DERIVED, steps, title
 from ..numerics.evidence import Measured
 from ..reference import Attention
-from .variant import FUNCTIONS, Finish, Formula, Variant, compiled, wide
+from .variant import FUNCTIONS, Finish, Variant, compiled
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,6 @@ class Observed:
         return replace(self, right=right, own=tuple(name for name in self.own if name in names))
 
 
-SIZES = (16, 32, 64, 128)
-"""Of tiles, beside those of the case."""
 SCORED = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
 """What is wrong by itself where rows see other keys, or other scores."""
 
@@ -65,8 +64,8 @@ class Hypothesis:
     fault_class: str
     summary: str
     """One sentence, without its full stop."""
-    made: Mapping[str, Formula] = field(default_factory=dict)
-    """By intermediate, the formula that it is made by."""
+    made: Mapping[str, str] = field(default_factory=dict)
+    """By intermediate, the formula that it is made by: an expression in the names of a TileScope."""
     fix: str = ""
     wrong: Collection[str] = ()
     """The intermediates that it makes wrong by themselves, where that is not what is made otherwise."""
@@ -74,7 +73,6 @@ class Hypothesis:
     """Which keys rows see."""
     reads: Mapping[str, Tensor | str] = field(default_factory=dict)
     """Other inputs and options, or expressions in the problem's names; and whole LSE, O or delta that are found."""
-    share: Tensor | None = None
     finish: Finish | None = None
     tensor: str = ""
     """The tensor that is read or stored otherwise; "" where it is about none."""
@@ -89,7 +87,7 @@ class Hypothesis:
     is_plain: bool = False
     """Whether it only describes the numbers that came, so that it cannot fit them by chance."""
     needs: str = "True"
-    """Where it may be, in the names of the problem, as `seen`, `case` and `lazy`."""
+    """Where it may be, in the names of the problem and a few of the run."""
 
     @property
     def kind(self) -> str:
@@ -103,14 +101,17 @@ class Hypothesis:
 
     def variant(self, plain: Variant) -> Variant:
         """The computation of a problem that has this fault."""
-        of = {}
+        read, found = dict[str, Any](), dict[str, Tensor]()
         for name, value in self.reads.items():
-            of[name] = wide(eval(compiled(value), {**FUNCTIONS}, vars(plain)) if isinstance(value, str) else value)
-        found = {DERIVED[name]: of.pop(name) for name in DERIVED.keys() & of.keys()}
-        memo = {} if of or self.sees != "valid" else plain.memo
-        return replace(
-            plain, **of, found=found, memo=memo, made=self.made, sees=self.sees, share=self.share, finish=self.finish
-        )
+            of = eval(compiled(value), {**FUNCTIONS}, vars(plain)) if isinstance(value, str) else value
+            if isinstance(of, Tensor) and of.is_floating_point():
+                of = of.double()
+            if name in DERIVED:
+                found[DERIVED[name]] = of
+            else:
+                read[name] = of
+        memo = {} if read or self.sees != "valid" else plain.memo
+        return replace(plain, **read, found=found, memo=memo, made=self.made, sees=self.sees, finish=self.finish)
 
 
 def entered(tensor: str, family: str) -> frozenset[str]:

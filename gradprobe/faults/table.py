@@ -2,74 +2,179 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import groupby
-from typing import Any
+from functools import cache
+from itertools import groupby, product
+from typing import Any, NamedTuple
 
 from ..model.case import Case
-from ..model.intermediates import reached
+from ..model.intermediates import PRODUCTS, names, reached, steps, title
 from ..model.mechanisms import gathered
 from ..reference import Attention, Tile, tiles
-from . import fault_rows, index, store
-from .factors import factors
-from .hypothesis import SIZES, Hypothesis, Observed, entered
+from . import factors, fault_rows, index
+from .hypothesis import SCORED, Hypothesis, Observed, entered
 from .variant import TileScope, compiled
 
-_DTYPES = {"float32": ("bfloat16", "float16", "tf32", "bfloat16, cut off"), "float16": ("bfloat16",)}
-_DTYPES |= {"bfloat16": ("float16",)}
+_CLASSES = {
+    "mask": "M1",
+    "dropout": "DRP",
+    "dead": "N1",
+    "precision": "PREC",
+    "tile": "M2",
+    "tail": "M3",
+    "accumulation": "ACC",
+}
+"""By the first word of a fault; others are of the algebra."""
+_INPUTS = ("q", "k", "v", "do")
+_READ = (*_INPUTS, "bias", "alibi", "tau", "sinks", "softcap")
+_SIZES = (16, 32, 64, 128)
+"""Of tiles, beside those of the case."""
+_DTYPES = {
+    "float32": ("bfloat16", "float16", "tf32"),
+    "float16": ("bfloat16",),
+    "bfloat16": ("float16",),
+}
 
 
-def of_rows(rows: str, seen: Observed) -> Iterator[Hypothesis]:
+class _Row(NamedTuple):
+    """A row as it is written."""
+
+    fault: str
+    summary: str
+    needs: str
+    fix: str
+    wrong: str
+    each: Sequence[Mapping[str, str]]
+    formulas: list[str]
+
+    @property
+    def holes(self) -> tuple[str, ...]:
+        text = " ".join((self.summary, *self.formulas))
+        return tuple(name for name in ("m", "n", "size", "tile", "member", "dtype") if f"{{{name}}}" in text)
+
+
+@cache
+def _rows_of(text: str) -> list[_Row]:
+    given, found = dict[str, Any](), list[_Row]()
+    for line in filter(None, text.splitlines()):
+        word, _, rest = line.partition(" ")
+        if word == "if":
+            given = {"needs": rest, "fix": "", "wrong": "", "each": [{}]}
+        elif word == "each":
+            holes, words = rest.split(" = ")
+            given["each"] = [dict(zip(holes.split(), each.split(), strict=True)) for each in words.split(", ")]
+        elif word in given:
+            given[word] = rest
+        elif word:
+            fault, summary = line.split(" | ")
+            found.append(_Row(fault, summary, formulas=[], **given))
+        else:
+            found[-1].formulas.append(rest.strip())
+    return found
+
+
+def _filled(text: str, words: Mapping[str, Any]) -> str:
+    for hole, word in words.items():
+        text = text.replace(f"{{{hole}}}", str(word))
+    return text
+
+
+def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
     """The hypotheses of rows about one run, by size of tile; of those that hide the same in tiles the first alone."""
-    sums = ("dQ", "dK", "dV", "O", "LSE", "delta")
-    first = next((own for own in (*seen.own, *seen.wrong_names) if own in sums), seen.own[0])
-    problem = dict(vars(seen.x), x=seen.x, seen=seen, case=seen.case, lazy=seen.x.family == "lazy")
-    problem["dead"] = not all(bool(seen.x.valid(tile).any(-1).all()) for tile in tiles(seen.x))
-    shown = _Shown(seen.x)
-    for held, group in groupby(getattr(fault_rows, rows), key=_placeholders):
-        possible = [row for row in group if eval(compiled(row.needs), {}, problem)]
-        for way in _ways(held, seen.case):
-            for row in possible:
-                found = _filled(row, way | {"first": first}, seen.case.family)
-                if not held or found.sees == "valid" or shown.is_new(found):
-                    yield found
+    problem, shown, family = _problem(seen), _Shown(seen.x), seen.case.family
+    sums = [name for name in (*seen.own, *seen.wrong_names) if name in ("dQ", "dK", "dV", "O", "LSE", "delta")]
+    due = {row.name: f"{row.name} = {step.formula}" for row, step in steps(family)}
+    common = {"first": [*sums, seen.own[0]][0], "due": due["delta"]}
+    for holes, group in groupby(_rows_of(text), key=lambda row: row.holes):
+        possible = [(row, words) for row in group for words in row.each]
+        possible = [of for of in possible if eval(compiled(_filled(of[0].needs, of[1])), {}, problem)]
+        for way, (row, words) in product(_ways(holes, seen.case), possible):
+            found = _hypothesis(row, {**words, **way, **common}, family)
+            if not holes or found.sees == "valid" or shown.is_new(found):
+                yield found
 
 
-def _placeholders(row: Hypothesis) -> tuple[str, ...]:
-    texts = " ".join((row.summary, row.sees, row.dtype, *map(str, row.made.values())))
-    return tuple(name for name in ("m", "n", "size", "dtype") if f"{{{name}}}" in texts)
+def _hypothesis(row: _Row, words: Mapping[str, Any], family: str) -> Hypothesis:
+    """A row with its holes filled."""
+    fault, kind = _filled(row.fault, words), row.fault.partition("/")[0]
+    titles = {hole: title(str(word)) for hole, word in words.items()}
+    made = dict[str, str]()
+    for formula in row.formulas:
+        made |= _expanded(_filled(formula, words))
+    sees = made.pop("sees", "valid")
+    if kind in ("tile", "accumulation") and sees != "valid":
+        sees = f"valid & ({sees})"
+    reads = {name: made.pop(name) for name in _READ if name in made}
+    wrong: Collection[str] = names() if row.wrong == "*" else row.wrong.split()
+    if kind == "precision":
+        wrong = {*made}.union(*(entered(name, family) for name in reads))
+    elif not wrong and (reads or sees != "valid"):
+        wrong = SCORED
+    return Hypothesis(
+        fault,
+        _CLASSES.get(kind, "A"),
+        _filled(row.summary, titles),
+        made,
+        _filled(row.fix, titles),
+        wrong,
+        sees,
+        reads,
+        dtype=str(words.get("dtype", "")),
+        not_finite=fault == "dead/nan",
+        is_plain="seen.own ==" in row.needs,
+    )
 
 
-def _ways(held: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
-    """What placeholders stand for: the sizes of the case first, then square tiles."""
-    longest = max(case.seqlen_q, case.seqlen_k)
-    dtypes = _DTYPES[case.dtype] if "dtype" in held else [""]
-    pairs: list[tuple[int, int]] = [(0, 0)]
-    if "m" in held:
-        pairs = sorted(((m, n) for m in SIZES for n in SIZES), key=lambda pair: pair[0] != pair[1])
-        pairs.insert(0, (case.block_m, case.block_n))
-    elif "n" in held:
-        pairs = [(0, n) for n in (case.block_m, case.block_n, *SIZES, 256) if n < longest]
-    elif "size" in held:
-        pairs = [(0, n) for n in (case.block_m, 8, *SIZES) if n < longest]
-    for dtype in dtypes:
+def _expanded(formula: str) -> dict[str, str]:
+    """What a formula makes; what multiplies V, every input, and the products of a matrix are several."""
+    name, made = formula.split(" = ", 1)
+    if name == "weights":
+        return {of: f"product('{of}', {made})" for of in ("O", "dV")}
+    if name == "inputs":
+        return {of: f"rounded({of}, '{made}')" for of in _INPUTS}
+    if name in ("of_P", "of_dS"):
+        matrix = name.removeprefix("of_")
+        other = f"rounded({'pe' if matrix == 'P' else matrix}, '{made}')"
+        return {of: f"product('{of}', {other})" for of, row in PRODUCTS.items() if row.matrix == matrix}
+    return {name: made}
+
+
+def _problem(seen: Observed) -> dict[str, Any]:
+    """What a row may ask of a run."""
+    x, lazy = seen.x, seen.x.family == "lazy"
+    others = (x.bias, x.mask, x.keep, x.seqlens, x.cu_seqlens_q, x.alibi, x.softcap, x.tau)
+    return dict(
+        vars(x),
+        x=x,
+        seen=seen,
+        case=seen.case,
+        lazy=lazy,
+        has_window=lazy and x.bias is not None and x.bias.shape[1] > 1,
+        is_bare=all(other is None for other in others),
+        dead=not all(bool(x.valid(tile).any(-1).all()) for tile in tiles(x)),
+    )
+
+
+def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
+    """What fills holes: the sizes of the case first, then square tiles."""
+    longest, own = max(case.seqlen_q, case.seqlen_k), (case.block_m, case.block_n)
+    pairs = [(0, n) for n in (*own, *_SIZES)]
+    if "m" in holes:
+        pairs = [own, *((n, n) for n in _SIZES), *product(_SIZES, _SIZES)]
+    elif "n" in holes:
+        pairs = [pair for pair in (*pairs, (0, 256)) if pair[1] < longest]
+    elif "size" in holes:
+        pairs = [(0, n) for n in (longest, case.block_m, 8, *_SIZES) if n <= longest]
+    elif "member" in holes:
+        pairs = [(0, n) for n in range(case.heads // case.kv_heads)]
+    elif "tile" in holes:
+        pairs = [(0, n) for _, n in pairs if case.seqlen_q % n or case.seqlen_k % n]
+    else:
+        pairs = [(0, 0)]
+    for dtype in _DTYPES[case.dtype] if "dtype" in holes else [""]:
         for m, n in dict.fromkeys(pairs):
-            yield {"m": m, "n": n, "size": n, "dtype": dtype}
-
-
-def _filled(row: Hypothesis, way: Mapping[str, Any], family: str) -> Hypothesis:
-    """A row about one size or dtype."""
-    made = {name: str(formula).format(**way) for name, formula in row.made.items()}
-    reads = {name: str(value).format(**way) for name, value in row.reads.items()}
-    wrong = row.wrong
-    if row.dtype:
-        wrong = frozenset(made).union(*(entered(name, family) for name in reads))
-    return replace(
-        row, fault=row.fault.format(**way), summary=row.summary.format(**way), made=made, reads=reads, wrong=wrong,
-        sees=row.sees.format(**way), dtype=row.dtype.format(**way).partition(",")[0], fix=row.fix.format(**way),
-    )  # fmt: skip
+            yield {"m": m, "dtype": dtype, **dict.fromkeys(("n", "size", "tile", "member"), n)}
 
 
 class _Shown:
@@ -93,29 +198,22 @@ class _Shown:
 
 
 _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
-    ("faults/store", store.zeros),
+    ("faults/factors", factors.zeros),
     ("faults/index", index.elsewhere),
-    ("faults/formulas", partial(of_rows, "FORMULAS")),
-    ("faults/store", store.shares),
-    ("faults/operands", partial(of_rows, "OPERANDS")),
-    ("faults/store", store.exchanged),
-    ("faults/factors", factors),
-    ("faults/sums", partial(of_rows, "SUMS")),
-    ("faults/index", index.read_beyond_the_end),
+    ("faults/formulas", lambda seen: _of_rows(fault_rows.FORMULAS, seen)),
+    ("faults/operands", lambda seen: _of_rows(fault_rows.OPERANDS, seen)),
+    ("faults/factors", factors.exchanged),
+    ("faults/factors", factors.factors),
+    ("faults/sums", lambda seen: _of_rows(fault_rows.SUMS, seen)),
 )
 
 
 def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
-    """All that may have made a run wrong by itself."""
-    for name, kind in _KINDS:
-        yield from gathered(name, partial(_showing, kind), seen, credit=lambda found: ("fault", found.fault))
-
-
-def _showing(kind: Callable[[Observed], Iterable[Hypothesis]], seen: Observed) -> Iterator[Hypothesis]:
-    """Those that may show there.
+    """All that may have made a run wrong by itself, and that may show there.
 
     A kernel computes P, dP and dS anew and may hand on their errors where what another one exposes is right.
     """
-    for found in kind(seen):
-        if not set(reached(found.changes, seen.case.family)).isdisjoint(seen.own):
-            yield found
+    for name, kind in _KINDS:
+        for found in gathered(name, kind, seen, credit=lambda found: ("fault", found.fault)):
+            if not set(reached(found.changes, seen.case.family)).isdisjoint(seen.own):
+                yield found
