@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from torch import Tensor
 
 from ..faults.hypothesis import Observed
-from ..faults.variant import whole_storage
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
@@ -19,8 +17,6 @@ from ..probing.measure import measure
 from ..probing.observe import execute
 from ..reference import evaluate
 from ..reference.attention import BY_ROW
-
-_FEW_SCORES, _FEW_ELEMENTS = 1 << 19, 1 << 24
 
 
 def observed_in(experiment: Experiment, run: LayoutRun) -> Observed:
@@ -57,25 +53,15 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Mapping[str, 
             _, expected[name][place], allowed[name][place], right[name][place] = judged
     for name in actual.keys() - {*BY_ROW}:
         _, expected[name], allowed[name], right[name] = comparison.judged(trace, name)
-    seen = Observed(
-        experiment.case, x, actual, {**comparison.expected, **expected}, right,
+    return Observed(
+        experiment.case,
+        x,
+        actual,
+        {**comparison.expected, **expected},
+        right,
         tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH),
-        tensors, allowed, measured, launches=bool(experiment.backends),
-    )  # fmt: skip
-    storages = [len(whole_storage(tensor)) for tensor in tensors.values()]
-    is_small = seen.case.scores <= _FEW_SCORES and sum(storages) <= _FEW_ELEMENTS
-    # On a GPU, launches would dominate hundreds of small evaluations.
-    return _on_the_cpu(seen) if x.q.is_cuda and is_small else seen
-
-
-def _on_the_cpu(seen: Observed) -> Observed:
-    tensors = dict[str, Tensor]()
-    for name, tensor in seen.tensors.items():
-        whole = whole_storage(tensor).cpu()
-        tensors[name] = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-    moved = {of: _moved(getattr(seen, of)) for of in ("actual", "expected", "right", "allowed")}
-    return replace(seen, x=replace(seen.x, **_moved(vars(seen.x))), tensors=tensors, **moved)  # type: ignore[arg-type]
-
-
-def _moved(values: Mapping[str, object]) -> dict[str, Tensor]:
-    return {name: value.cpu() for name, value in values.items() if isinstance(value, Tensor)}
+        tensors,
+        allowed,
+        measured,
+        launches=bool(experiment.backends),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +13,6 @@ from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.table import hypotheses
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
-from ..model.case import Case
 from ..model.intermediates import DERIVED, reached
 from ..model.report import NAMED
 from ..probing.experiment import Experiment
@@ -71,17 +70,21 @@ def ranked(seen: Observed) -> list[Finalist]:
     likely = sorted((at for at, share in enumerate(rough) if share >= least), key=lambda at: -rough[at])[:_FINALISTS]
     best: dict[str, Finalist] = {}
     # Of those that explain as much, the first of the table.
-    tested = _fully(tester, [every[at] for at in sorted(likely)], len(every))
-    for finalist in sorted(tested, key=lambda found: (-round(found.explained, 3), *_denied(found, seen))):
+    for finalist in sorted(_fully(tester, [every[at] for at in sorted(likely)], len(every)), key=_order(seen)):
         best.setdefault(finalist.hypothesis.fault, finalist)
     return list(best.values())
 
 
-def _denied(finalist: Finalist, seen: Observed) -> tuple[int, int]:
-    """How many intermediates it would make wrong that came right, or that are not in question; and how many at all."""
-    others = reached(finalist.hypothesis.changes, seen.case.family)
-    denied = finalist.explanation.contradicted + sum(name in others for name in seen.actual if name not in seen.right)
-    return denied, len(others)
+def _order(seen: Observed) -> Callable[[Finalist], tuple[float, int, int]]:
+    """What explains more first; of as much, what would make fewer wrong that came right or are not in question."""
+    outside = seen.actual.keys() - seen.right.keys()
+
+    def order(finalist: Finalist) -> tuple[float, int, int]:
+        others = reached(finalist.hypothesis.changes, seen.case.family)
+        denied = finalist.explanation.contradicted + len(outside.intersection(others))
+        return -round(finalist.explained, 3), denied, len(others)
+
+    return order
 
 
 def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Finalist]:
@@ -92,10 +95,9 @@ def _fully(tester: Tester, some: Sequence[Hypothesis], tried: int) -> list[Final
 
 def explaining(seen: Observed, known: Sequence[Hypothesis]) -> tuple[str, ...]:
     """The fault of one of the hypotheses that explain other runs, where it explains this one; else none."""
-    every = list(hypotheses(seen)) if known else []
+    every, tester = list(hypotheses(seen)) if known else [], Tester(seen)
     for each in known:
-        tested = _fully(Tester(seen), _alike(every, each), len(every))
-        if any(found.explained >= NAMED for found in tested):
+        if any(tester.fully(form).explained >= NAMED for form in _alike(every, each)):
             return (each.fault,)
     return ()
 
@@ -134,9 +136,9 @@ def _fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list
         if held[-1].explained >= NAMED and not held[-1].is_by_chance:
             best = max(best, held[-1].explained)
     # What was not held against the second draw stands behind what was, or is not told where nothing held.
-    before = named[: len(held)] if best else named
-    found = [*held, *(each for each in tested if each not in before)]
-    return sorted((each for each in found if not each.is_by_chance), key=lambda found: -round(found.explained, 3))
+    rest = tested[len(held) if best else len(named) :]
+    found = [each for each in (*held, *rest) if not each.is_by_chance]
+    return sorted(found, key=lambda finalist: -round(finalist.explained, 3))
 
 
 def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) -> Tester | None:
@@ -145,15 +147,15 @@ def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) 
     They are those of another seed; of a file, the same with the rows of q, k, v and dO in another order.
     """
     case = experiment.case
-    drawn = draw(replace(case, seed=case.seed ^ 1)) if experiment.saved is None else _shuffled(case, experiment.values)
+    drawn = _shuffled(experiment.values) if experiment.saved else draw(replace(case, seed=case.seed ^ 1))
     values = {name: value.to(case.device) for name, value in drawn.items()}
     seen = run_again(replace(experiment, values=values), assigned)
     return Tester(seen.of(names)) if seen is not None else None
 
 
-def _shuffled(case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _shuffled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """q, k, v and do, the rows of each shuffled by itself; without O and LSE, which belong to the old order."""
-    generator = torch.Generator().manual_seed(case.seqlen_q)
+    generator = torch.Generator().manual_seed(1)
     shuffled = {name: value for name, value in values.items() if name not in DERIVED}
     for name in ("q", "k", "v", "do"):
         order = torch.randperm(shuffled[name].shape[2], generator=generator)
@@ -165,11 +167,11 @@ def _again(finalist: Finalist, second: Tester | None, experiment: Experiment) ->
     """A hypothesis with what the same fault explains of the second draw, in whichever of its forms explains most."""
     if second is None:
         return replace(finalist, said=("tested on one draw of values only: the target refused another",))
-    wrong = sum(map(second.seen.wrong, second.seen.wrong_names))
+    wrong = sum(second.wrong.values())
     forms = _alike(list(hypotheses(second.seen)), finalist.hypothesis) if wrong else []
-    again = max((second.fully(form) for form in forms), key=lambda of: of.explained, default=Explanation())
-    draw = "a second draw of values" if experiment.saved is None else "the values in another order"
-    said = f"on {draw} it explains {again.reproduced:.0%} of {wrong:,} wrong elements"
+    again = max(map(second.fully, forms), key=lambda of: of.explained, default=Explanation())
+    values = "the values in another order" if experiment.saved else "a second draw of values"
+    said = f"on {values} it explains {again.reproduced:.0%} of {wrong:,} wrong elements"
     return replace(finalist, again=again, said=(said,))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from ..numerics.budget import Whole, tile_budget
 from ..numerics.declared_precision import output_rounding
 from ..numerics.tally import Judgement
 from ..reference import Tile, tiles
-from ..reference.attention import BY_ROW
+from ..reference.attention import BY_KEY, BY_ROW
 
 # The errors that a fault makes are thousands of roundings. Rounding itself is allowed four budgets here, because what a
 # fault reads is of another size than what the budget was made for; verdicts are never judged by this.
@@ -32,8 +32,6 @@ _ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 _OF_O = frozenset({"LSE", "P", "O"})
 _OF_DELTA = _OF_O | {"dP", "delta"}
 Buffers = Mapping[str, Tensor]
-Wanted = Collection[str] | None
-"""What is to be computed, from `reference.evaluate`."""
 Place = tuple[int | slice, ...]
 
 
@@ -77,56 +75,42 @@ class Tester:
 
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
-        self._wrong = {name: seen.wrong(name) for name in seen.right}
+        self.wrong = {name: seen.wrong(name) for name in seen.right}
         self._plain = plain_variant(seen.x, readable(seen))
         self._every = (*tiles(seen.x),)
         finite = [(seen.actual[name].isfinite(), right) for name, right in seen.right.items()]
         self._has_nan = any(bool(of.any()) and not bool((of | right).all()) for of, right in finite)
         """Whether an intermediate holds NaN and numbers: NaN throughout says nothing of where it came from."""
 
+    # --- in full
+
     def fully(self, hypothesis: Hypothesis) -> Explanation:
         """What a hypothesis explains, of each intermediate in whichever kernels explain most; else right arithmetic."""
-        best, active, contradicted = dict(self._of_right_arithmetic), set[str](), len(self._wrong)
+        best, active, contradicted = dict(self._of_right_arithmetic), set[str](), len(self.wrong)
+        wrong = {name: count for name, count in self.wrong.items() if count}
         for variant, buffers in self._ways(hypothesis, self._every):
-            found, denied, is_whole = self._scores(variant, buffers, hypothesis.not_finite), 0, True
-            for name, score in found.items():
-                if not self._wrong[name]:
-                    denied += score.spoilt > 0
-                    continue
-                is_whole &= score.gain == self._wrong[name]
-                if score.gain > max(0, best[name].gain):
-                    best[name] = score
-                    active.add(name)
-            contradicted = min(contradicted, denied)
+            found = self._scores(variant, buffers, hypothesis.not_finite)
+            denied = sum(score.spoilt > 0 for name, score in found.items() if name not in wrong)
             # Of several ways the one that leaves right what came right tells how well it fits.
-            if is_whole and not contradicted:
+            contradicted = min(contradicted, denied)
+            for name in wrong:
+                if found[name].gain > max(0, best[name].gain):
+                    best[name] = found[name]
+                    active.add(name)
+            if not contradicted and all(found[name].gain == count for name, count in wrong.items()):
                 break
-        return self._explanation(best, frozenset(active), contradicted)
-
-    def _explanation(self, scores: Mapping[str, Score], active: frozenset[str], contradicted: int) -> Explanation:
-        wrong = {name: count for name, count in self._wrong.items() if count}
         if not wrong:
             return Explanation()
-        shares = [scores[name].reproduced / wrong[name] for name in self.seen.own if name in wrong]
+        shares = [best[name].reproduced / wrong[name] for name in self.seen.own if name in wrong]
         of_own = sum(shares) / len(shares) if shares else 1.0
-        reproduced = min(sum(of.reproduced for of in scores.values()) / sum(wrong.values()), of_own)
-        kept, bits = 1.0, 0.0
+        reproduced = min(sum(of.reproduced for of in best.values()) / sum(wrong.values()), of_own)
+        kept = 1.0
         for name in active:
-            right = max(1, self.seen.right[name].numel() - self._wrong[name])
-            kept = min(kept, 1 - max(0, scores[name].spoilt - _BY_CHANCE) / right)
-            bits += scores[name].bits
-        whole = frozenset(name for name, count in wrong.items() if scores[name].gain >= NAMED * count)
-        return Explanation(reproduced, reproduced * kept, active, whole, bits, contradicted)
-
-    def _scores(self, variant: Variant, buffers: Buffers, not_finite: bool) -> dict[str, Score]:
-        values, bounds = self.predicted(variant, buffers, self._every, is_bounded=True)
-        scores = dict[str, Score]()
-        for name in self._wrong:
-            # A fault makes values larger than bounds were made for.
-            reference, largest = (_sizes(of[name]).max().item() for of in (self.seen.expected, values))
-            growth = max(1.0, largest / reference) if reference else 1.0
-            scores[name] = self._score(name, values[name], _ROOM * growth * bounds[name].nan_to_num(0.0), not_finite)
-        return scores
+            right = max(1, self.seen.right[name].numel() - wrong[name])
+            kept = min(kept, 1 - max(0, best[name].spoilt - _BY_CHANCE) / right)
+        whole = frozenset(name for name, count in wrong.items() if best[name].gain >= NAMED * count)
+        bits = sum(best[name].bits for name in active)
+        return Explanation(reproduced, reproduced * kept, frozenset(active), whole, bits, contradicted)
 
     @cached_property
     def _of_right_arithmetic(self) -> dict[str, Score]:
@@ -134,117 +118,15 @@ class Tester:
         found = self._scores(self._plain, self._branches[0], True)
         return {name: score if score.gain > 0 else Score() for name, score in found.items()}
 
-    def roughly(self, hypothesis: Hypothesis) -> float:
-        """About the share that it explains where the run first went wrong.
-
-        That is in one key head's query heads; everywhere, where a fault concerns several or nothing is wrong there.
-        """
-        seen, places = self.seen, self._here
-        where: Sequence[Tile] = (self._tile,)
-        wanted: Wanted = {*places, *BUFFERS}
-        is_of_several = hypothesis.finish is not None or "key_heads" in hypothesis.reads
-        if is_of_several or not places:
-            places, where, wanted = dict.fromkeys(seen.own, ()), self._every, None
-        most = dict.fromkeys(places, 0)
-        for variant, buffers in self._ways(hypothesis, where, wanted):
-            values, _ = self.predicted(variant, buffers, where, wanted)
-            for name, place in places.items():
-                value, came = values[name][place], self._judgement(name, place)
-                allowed = _ROOM * came.bound + _ROUGH[seen.case.dtype] * _sizes(value)
-                near = _near(came, value, allowed, hypothesis.not_finite and self._has_nan)
-                # As many as it reproduces more than it spoils.
-                most[name] = max(most[name], int(near.sum()) - int(came.right.sum()))
-        wrong = {name: int((~seen.right[name][place]).sum()) for name, place in places.items()}
-        shares = [gain / wrong[name] for name, gain in most.items() if wrong[name]]
-        return sum(shares) / max(1, len(shares))
-
-    @cached_property
-    def _tile(self) -> Tile:
-        """The first wrong key head's query heads, whole."""
-        case, first = self.seen.case, self.seen.measured.first
-        group = case.heads // case.kv_heads
-        batch, head = (first.batch or 0, first.head or 0) if first else (0, 0)
-        key_head = head if first and case.axes(first.intermediate)[1:2] == "g" else head // group
-        return Tile(batch, slice(key_head * group, (key_head + 1) * group), slice(0, case.seqlen_q))
-
-    @cached_property
-    def _here(self) -> dict[str, Place]:
-        """Where it is of each intermediate that is wrong by itself there."""
-        batch, heads = self._tile.batch, self._tile.heads
-        key_head, found = heads.start // (heads.stop - heads.start), dict[str, Place]()
-        for name in self.seen.own:
-            place = batch, heads if name in BY_ROW else key_head
-            if name in (*BY_ROW, "dK", "dV") and not bool(self.seen.right[name][place].all()):
-                found[name] = place
-        return found
-
-    def _ways(
-        self, hypothesis: Hypothesis, where: Sequence[Tile], wanted: Wanted = None
-    ) -> Iterator[tuple[Variant, Buffers]]:
-        """Where a fault may stand: in all that computes, with each set of buffers; or in what stored a buffer alone.
-
-        Args:
-            where: the tiles that are looked at.
-        """
-        variant, changes = hypothesis.variant(self._plain), hypothesis.changes
-        # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
-        different = 1 if not changes & _OF_DELTA else 2 if not changes & _OF_O else 3
-        for buffers in self._branches[:different]:
-            yield variant, buffers
-        hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
-        stores: list[tuple[str, ...]] = [(name,) for name in ("LSE", "delta") if name in hidden]
-        stores += [hidden] if {"LSE", "O"} & set(hidden) and "delta" in hidden else []
-        for names in stores:
-            if changes & set(names):
-                yield self._plain, {**self._branches[0], **self._stored(names, variant, where, wanted or BUFFERS)}
-
-    @cached_property
-    def _branches(self) -> tuple[Buffers, ...]:
-        """What kernels may have found in LSE, O and delta: what came, else the right values or the fault's own."""
-        actual, choices = self.seen.actual, dict[tuple[str, ...], Buffers]()
-        known = {**self.seen.expected, **actual}
-        for hidden in ((), ("delta",), BUFFERS):
-            choice = {name: known[name] for name in BUFFERS if name in actual or (name in known and name not in hidden)}
-            choices.setdefault(tuple(choice), choice)
-        return tuple(choices.values())
-
-    def _stored(
-        self, names: Sequence[str], variant: Variant, where: Sequence[Tile], wanted: Collection[str]
-    ) -> dict[str, Tensor]:
-        """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
-        whole = {name: self.seen.expected[name].clone() for name in names}
-        kept = {name: value for name, value in self._branches[0].items() if name not in names}
-        for tile in where:
-            place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept, wanted)
-            for name in names:
-                whole[name][place] = values[name]
-            if len(names) > 1:
-                forward = {name: value for name, value in {**kept, **whole}.items() if name != "delta"}
-                whole["delta"][place] = self._plain.on(tile, forward, BUFFERS)["delta"]
-        return whole
-
-    def predicted(
-        self, variant: Variant, buffers: Buffers, where: Sequence[Tile], wanted: Wanted = None, is_bounded: bool = False
-    ) -> tuple[Buffers, Buffers]:
-        """What a variant gives on some tiles where the target exposes anything, and the errors allowed to it."""
-        precision = self.seen.measured.comparison.precision
-        actual = self.seen.actual.items()
-        shapes = {name: tuple(value.shape) for name, value in actual if wanted is None or name in wanted}
-        whole = Whole(variant, shapes, bounded=is_bounded)
-        for tile in where:
-            values = variant.on(tile, buffers, wanted)
-            whole.add(tile, values, tile_budget(variant, tile, values, precision) if is_bounded else None)
-        finished = dict(whole.values)
-        finished |= variant.finish(finished) if variant.finish is not None else {}
-        for name in whole.bounds:
-            value, dtype = whole.values[name], self.seen.measured.trace.values[name].dtype
-            bound = whole.bound(name, value, precision) if name in whole.squares else whole.bounds[name]
-            whole.bounds[name] = bound + output_rounding(value, bound, dtype)
-        return finished, whole.bounds
-
-    def _judgement(self, name: str, place: Place = ()) -> Judgement:
-        seen = self.seen
-        return Judgement(*(of[name][place] for of in (seen.actual, seen.expected, seen.allowed, seen.right)))
+    def _scores(self, variant: Variant, buffers: Buffers, not_finite: bool) -> dict[str, Score]:
+        values, bounds = self._predicted(variant, buffers, self._every, is_bounded=True)
+        scores = dict[str, Score]()
+        for name in self.wrong:
+            # A fault makes values larger than bounds were made for.
+            reference, largest = (_sizes(of[name]).max().item() for of in (self.seen.expected, values))
+            growth = max(1.0, largest / reference) if reference else 1.0
+            scores[name] = self._score(name, values[name], _ROOM * growth * bounds[name].nan_to_num(0.0), not_finite)
+        return scores
 
     def _score(self, name: str, value: Tensor, allowed: Tensor, not_finite: bool) -> Score:
         """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
@@ -261,8 +143,99 @@ class Tester:
         # and so is a 0: nothing flows for many reasons.
         room, off, is_more = room[reproduced], off[reproduced], is_more[reproduced]
         chance = (room / off).masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5).clamp(_LEAST_CHANCE, 1.0)
-        bits = float(-chance.log2().sum())
-        return Score(int(reproduced.sum()), int((~near & came.right).sum()), bits)
+        return Score(int(reproduced.sum()), int((~near & came.right).sum()), float(-chance.log2().sum()))
+
+    # --- roughly
+
+    def roughly(self, hypothesis: Hypothesis) -> float:
+        """About the share that it explains in the batch that first went wrong; of what is stored elsewhere, in all."""
+        places, where = self._here
+        if hypothesis.finish is not None or not places:
+            places, where = dict.fromkeys(self.seen.own, ()), self._every
+        most = dict.fromkeys(places, 0)
+        for variant, buffers in self._ways(hypothesis, where):
+            values, _ = self._predicted(variant, buffers, where)
+            for name, place in places.items():
+                value, came = values[name][place], self._judgement(name, place)
+                allowed = _ROOM * came.bound + _ROUGH[self.seen.case.dtype] * _sizes(value)
+                near = _near(came, value, allowed, hypothesis.not_finite and self._has_nan)
+                # As many as it reproduces more than it spoils.
+                most[name] = max(most[name], int(near.sum()) - int(came.right.sum()))
+        wrong = {name: int((~self.seen.right[name][place]).sum()) for name, place in places.items()}
+        shares = [gain / wrong[name] for name, gain in most.items() if wrong[name]]
+        return sum(shares) / max(1, len(shares))
+
+    @cached_property
+    def _here(self) -> tuple[dict[str, Place], tuple[Tile, ...]]:
+        """The first wrong batch of each intermediate that is wrong by itself there, and its tile."""
+        first, found = self.seen.measured.first, dict[str, Place]()
+        batch = (first.batch or 0) if first else 0
+        for name in self.seen.own:
+            if name in (*BY_ROW, *BY_KEY) and not bool(self.seen.right[name][batch].all()):
+                found[name] = (batch,)
+        return found, self._every[batch : batch + 1]
+
+    # --- what a hypothesis predicts
+
+    def _ways(self, hypothesis: Hypothesis, where: Sequence[Tile]) -> Iterator[tuple[Variant, Buffers]]:
+        """Where a fault may stand: in all that computes, with each set of buffers; or in what stored a buffer alone."""
+        variant, changes = hypothesis.variant(self._plain), hypothesis.changes
+        # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
+        different = 1 if not changes & _OF_DELTA else 2 if not changes & _OF_O else 3
+        for buffers in self._branches[:different]:
+            yield variant, buffers
+        hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
+        stores: list[tuple[str, ...]] = [(name,) for name in ("LSE", "delta") if name in hidden]
+        stores += [hidden] if {"LSE", "O"} & set(hidden) and "delta" in hidden else []
+        for names in stores:
+            if changes & set(names):
+                yield self._plain, {**self._branches[0], **self._stored(names, variant, where)}
+
+    @cached_property
+    def _branches(self) -> tuple[Buffers, ...]:
+        """What kernels may have found in LSE, O and delta: what came, else the right values or the fault's own."""
+        actual, choices = self.seen.actual, dict[tuple[str, ...], Buffers]()
+        known = {**self.seen.expected, **actual}
+        for hidden in ((), ("delta",), BUFFERS):
+            choice = {name: known[name] for name in BUFFERS if name in actual or (name in known and name not in hidden)}
+            choices.setdefault(tuple(choice), choice)
+        return tuple(choices.values())
+
+    def _stored(self, names: Sequence[str], variant: Variant, where: Sequence[Tile]) -> dict[str, Tensor]:
+        """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
+        whole = {name: self.seen.expected[name].clone() for name in names}
+        kept = {name: value for name, value in self._branches[0].items() if name not in names}
+        for tile in where:
+            place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept)
+            for name in names:
+                whole[name][place] = values[name]
+            if len(names) > 1:
+                forward = {name: value for name, value in {**kept, **whole}.items() if name != "delta"}
+                whole["delta"][place] = self._plain.on(tile, forward)["delta"]
+        return whole
+
+    def _predicted(
+        self, variant: Variant, buffers: Buffers, where: Sequence[Tile], is_bounded: bool = False
+    ) -> tuple[Buffers, Buffers]:
+        """What a variant gives on some tiles where the target exposes anything, and the errors allowed to it."""
+        measured = self.seen.measured
+        precision = measured.comparison.precision
+        shapes = {name: tuple(value.shape) for name, value in self.seen.actual.items()}
+        whole = Whole(variant, shapes, bounded=is_bounded)
+        for tile in where:
+            values = variant.on(tile, buffers)
+            whole.add(tile, values, tile_budget(variant, tile, values, precision) if is_bounded else None)
+        finished = dict(whole.values)
+        finished |= variant.finish(finished) if variant.finish is not None else {}
+        for name in whole.bounds:
+            value, dtype = whole.values[name], measured.trace.values[name].dtype
+            bound = whole.bound(name, value, precision) if name in whole.squares else whole.bounds[name]
+            whole.bounds[name] = bound + output_rounding(value, bound, dtype)
+        return finished, whole.bounds
+
+    def _judgement(self, name: str, place: Place = ()) -> Judgement:
+        seen = self.seen
+        return Judgement(*(of[name][place] for of in (seen.actual, seen.expected, seen.allowed, seen.right)))
 
 
 def _sizes(values: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -340,17 +340,16 @@ class Variant(Attention):
         made: Made = self.memo[key]
         return made
 
-    def on(self, tile: Tile, buffers: Mapping[str, Tensor], wanted: Collection[str] | None = None) -> dict[str, Tensor]:
+    def on(self, tile: Tile, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every intermediate on a tile, as `reference.evaluate` gives them.
 
         Args:
             buffers: whole LSE, O and delta, where they are what the kernels found.
-            wanted: from `reference.evaluate`.
         """
         scope = TileScope(self, tile, buffers)
         scope.valid = self.valid(tile)
         scope.q, scope.k, scope.v, scope.do = self.tensors(tile)
-        return evaluate(self, tile, scope, wanted) | scope.altered  # type: ignore[arg-type]
+        return evaluate(self, tile, scope) | scope.altered  # type: ignore[arg-type]
 
 
 def plain_variant(x: Attention, memory: Mapping[str, Tensor]) -> Variant:

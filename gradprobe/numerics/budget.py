@@ -148,13 +148,10 @@ class Whole:
 
     Args:
         bounded: whether errors are asked for.
-        share: [Hkv, H] how often each query head counts in each key head's sums; None where each does in its own, once.
     """
 
-    def __init__(
-        self, x: Attention, shapes: Mapping[str, tuple[int, ...]], *, bounded: bool = True, share: Tensor | None = None
-    ) -> None:
-        self.x, self.share = x, share
+    def __init__(self, x: Attention, shapes: Mapping[str, tuple[int, ...]], *, bounded: bool = True) -> None:
+        self.x = x
         self.values = {name: x.q.new_zeros(shape) for name, shape in shapes.items()}
         self.bounds = {name: x.q.new_zeros(shape) for name, shape in shapes.items() if bounded}
         """Complete for what belongs to rows; of the others without their squares, which `bound` adds."""
@@ -164,19 +161,11 @@ class Whole:
 
     def add(self, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget | None) -> None:
         """Adds one tile; without a budget where none are bounded."""
-        self._add(self.values, tile, values)
+        add_tile(self.x, self.values, tile, values)
         if budget is not None:
             self.exact &= budget.exact
-            self._add(self.bounds, tile, {**budget.rows, **budget.sums})
-            self._add(self.squares, tile, budget.squares)
-
-    def _add(self, into: Mapping[str, Tensor], tile: Tile, values: Mapping[str, Tensor]) -> None:
-        shared = () if self.share is None else BY_KEY
-        add_tile(self.x, {name: whole for name, whole in into.items() if name not in shared}, tile, values)
-        for name in into.keys() & {*shared}:
-            assert self.share is not None
-            sums = self.share[:, tile.heads] @ values[name].flatten(1)
-            into[name][tile.batch, :, tile.keys] += sums.unflatten(1, values[name].shape[1:])
+            add_tile(self.x, self.bounds, tile, {**budget.rows, **budget.sums})
+            add_tile(self.x, self.squares, tile, budget.squares)
 
     def bound(self, name: str, expected: Tensor, precision: Precision) -> Tensor:
         """The bound of a sum over all tiles, from the tiles' shares of it.
