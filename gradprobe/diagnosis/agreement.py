@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ..model.intermediates import GRADIENT_OF, reached, steps
 from ..model.layout_run import MATCH, MISMATCH
-from ..model.report import Diagnosis, causes_among
+from ..model.report import Diagnosis, Where, causes_among
 from ..numerics.evidence import LayoutRun
 from ..numerics.tally import Finding
 
@@ -35,15 +35,14 @@ class Table:
         """
         found, better = list[Diagnosis](), list[Diagnosis]()
         for diagnosis in diagnoses:
+            agreed = [diagnosis]
             if diagnosis.kind == VALUE:
                 agreed = self._in_agreeing_kernels(self._after_export(diagnosis))
-                found += agreed
-                better += agreed
-            elif not self._denies(diagnosis.says_wrong):
-                found.append(diagnosis)
-                better.append(diagnosis)
-            elif self._is_made_anew(diagnosis.says_wrong):
-                found.append(diagnosis)
+            elif self._denies(diagnosis.says_wrong):
+                found += agreed if self._is_made_anew(diagnosis.says_wrong) else []
+                continue
+            found += agreed
+            better += agreed
         return better if causes_among(better) or not causes_among(found) else found
 
     def _is_made_anew(self, names: Collection[str]) -> bool:
@@ -53,19 +52,16 @@ class Table:
 
     def _in_agreeing_kernels(self, value: Diagnosis) -> list[Diagnosis]:
         """Without the kernels in which what it is made of is wrong, or what it is a step to right; [] if all are."""
-        behind = list[str]()
-        for name in self._names:
-            if name not in value.says_wrong and not {*reached([name], self._family)}.isdisjoint(value.says_right):
-                behind.append(name)
-        kernels, denied = {where.kernel for where in value.where}, set[str]()
-        for kernel in kernels:
-            is_inherited = any(of.mismatched for name in behind for of in self._of(name, kernel))
-            if is_inherited or self._denies(value.says_wrong, kernel):
-                denied.add(kernel)
-        if denied == kernels and denied:
-            return []
-        where = tuple(place for place in value.where if place.kernel not in denied)
-        return [structs.replace(value, where=where, evidence=() if denied else value.evidence)]
+        others = [name for name in self._names if name not in value.says_wrong]
+        behind = [name for name in others if not {*reached([name], self._family)}.isdisjoint(value.says_right)]
+        where = list[Where]()
+        for place in value.where:
+            is_inherited = any(of.mismatched for name in behind for of in self._of(name, place.kernel))
+            if not (is_inherited or self._denies(value.says_wrong, place.kernel)):
+                where.append(place)
+        if len(where) == len(value.where):
+            return [value]
+        return [structs.replace(value, where=tuple(where), evidence=())] if where else []
 
     def _after_export(self, value: Diagnosis) -> Diagnosis:
         """The diagnosis; of a value that is right where it was seen last, about what its kernel makes of it later."""

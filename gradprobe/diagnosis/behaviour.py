@@ -1,4 +1,4 @@
-"""Runs a target once more on what went wrong, or reads how it was compiled: what no variant predicts."""
+"""Runs a target once more on what went wrong: what no variant of the reference predicts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from torch import Tensor
 
 from ..faults.fault_rows import DEAD_FIX
 from ..faults.hypothesis import Hypothesis, Observed
-from ..frontends.interface import CUDA_ON_CPU
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.mechanisms import door
-from ..model.report import CONSISTENT, NAMED, Diagnosis, Where
-from ..numerics.compare import compare
-from ..numerics.declared_precision import precision_of
-from ..probing.experiment import Experiment, coarser_dots, dots_in_words, dots_of, inputs_of
+from ..model.report import CONSISTENT, NAMED, Diagnosis
+from ..probing.experiment import Experiment, inputs_of
 from ..probing.observe import execute
 from ..processes.forks import halved
-from ..runtime.arithmetic import coarsest
-from .lines import among, line_of
 from .prediction import run_again
 
 Results = Mapping[str, Tensor]
@@ -41,18 +36,17 @@ class Again:
         """The results of the next call with the same values."""
         return self.run()
 
-    def run(self, *, unwritten: float | None = None, schedule: int = 0) -> Results:
+    def run(self, unwritten: float | None = None) -> Results:
         """The results of another run, in float64; none where it failed.
 
         Args:
             unwritten: what memory holds that nobody wrote, where that is not left to chance.
-            schedule: of the threads of CUDA kernels on the CPU.
         """
         experiment = self.experiment
         if unwritten is not None:
             experiment = replace(experiment, unwritten=unwritten, case=replace(experiment.case, poison=True))
         try:
-            trace = execute(experiment, inputs_of(experiment, self.assigned), schedule).outcome.trace
+            trace = execute(experiment, inputs_of(experiment, self.assigned)).outcome.trace
         except Failure:
             return {}
         device, values = self.seen.x.q.device, trace.values if trace is not None else {}
@@ -67,9 +61,12 @@ class Again:
                 return False
         return bool(results)
 
+    def _right(self, name: str, value: Tensor) -> Tensor:
+        return (value - self.seen.expected[name]).abs() <= self.seen.allowed[name]
+
     def moved(self, first: Results, other: Results) -> dict[str, Tensor]:
         """Where two runs differ by more than what is allowed of either, by intermediate, the first that does first."""
-        moved: dict[str, Tensor] = {}
+        moved = dict[str, Tensor]()
         for name in (name for name in first if name in other):
             a, b = first[name], other[name]
             where = ~((a == b) | (a.isnan() & b.isnan())) & ~((a - b).abs() <= 2 * self.seen.allowed[name])
@@ -81,9 +78,6 @@ class Again:
         """The share of the wrong elements that lie where runs differ."""
         wrong = sum(map(self.seen.wrong, self.seen.wrong_names))
         return sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()) / max(1, wrong)
-
-    def _right(self, name: str, value: Tensor) -> Tensor:
-        return (value - self.seen.expected[name]).abs() <= self.seen.allowed[name]
 
 
 @door("behaviour/wrong_in_the_first_call_alone")
@@ -100,17 +94,12 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
 
 @door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
-    """Repeated calls differ; where kernels run on the CPU, calls with other orders of threads."""
-    on_cpu, moved = CUDA_ON_CPU in again.experiment.backends, dict[str, Tensor]()
-    runs = [again.run(schedule=each) for each in (1, 2)] if on_cpu else [again.second, again.run()]
-    for run in runs:
-        for name, where in again.moved(again.seen.actual, run).items():
-            moved[name] = moved.get(name, where) | where
+    """Repeated calls differ: a race on a GPU, where nobody sees its accesses."""
+    moved = again.moved(again.seen.actual, again.second)
     if not moved:
         return None
-    name = next(name for name in again.seen.actual if name in moved)
-    how = "in another order of threads and blocks" if on_cpu else "from call to call"
-    summary = f"{name} differs {how}, by more than the order of atomic additions allows"
+    name = next(iter(moved))
+    summary = f"{name} differs from call to call, by more than the order of atomic additions allows"
     return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved))
 
 
@@ -118,7 +107,7 @@ def differs_from_run_to_run(again: Again) -> Diagnosis | None:
 def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
     seen = again.seen
-    moved = again.moved(*halved(lambda some: [again.run(unwritten=each) for each in some], (math.nan, 7.0)))
+    moved = again.moved(*halved(lambda some: [again.run(each) for each in some], (math.nan, 7.0)))
     if not moved:
         return None
     wrong = {name: where | ~seen.right[name] & ~seen.actual[name].isfinite() for name, where in moved.items()}
@@ -145,25 +134,6 @@ def right_without_dead_rows(again: Again) -> Diagnosis | None:
     return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=DEAD_FIX)
 
 
-@door("behaviour/multiplies_coarser")
-def multiplies_coarser(again: Again) -> Diagnosis | None:
-    """What came is within the budget of the dots that were read in its compiled code, and finer ones were asked for."""
-    coarser, case, measured = coarser_dots(again.experiment), again.experiment.case, again.seen.measured
-    if not coarser:
-        return None
-    way, declared, recovery = coarsest(coarser), dots_of(again.experiment), measured.comparison.recovery
-    precision = precision_of(case.dtype, way)
-    if not compare(case, measured.x, measured.trace, precision, recovery=recovery, blame=False).matches:
-        return None
-    summary = f"the dots multiply in {way}, and the check expects {declared}"
-    evidence = (f"compiled: {dots_in_words(coarser)}", f"every result is within the budget of {way} dots")
-    places = list[Where]()
-    for dot in coarser:
-        places += [among(Where(dot.file, at, line_of(dot.file, at).strip(), kernel=dot.by)) for at in dot.lines]
-    fix = f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}'
-    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, tuple(places), fix)
-
-
 def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
     """What running a target again shows: the first explanation of nearly all; where none is named, those of a part.
 
@@ -175,13 +145,12 @@ def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
     # What is stored elsewhere leaves its own place unwritten.
     is_unwritten = best is None or not (is_finite or (best.tensor and best.not_finite))
     behaviours = (
-        (True, multiplies_coarser),  # rounding is like other rounding, and what was compiled says whose it is
         (is_factor, wrong_in_the_first_call_alone),  # what is added twice is a factor, in one call
         (best is None, differs_from_run_to_run),
         (is_unwritten, reads_what_was_never_written),  # two runs, on memory that is prepared
         (best is None, right_without_dead_rows),
     )
-    found = []
+    found = list[Diagnosis]()
     for is_asked, behaviour in behaviours:
         diagnosis = behaviour(again) if is_asked else None
         if diagnosis is not None and diagnosis.explained >= NAMED:

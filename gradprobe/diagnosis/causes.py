@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from msgspec import structs
@@ -52,14 +52,10 @@ class FailingLayout:
         """What came, without those results."""
         return self.seen.of([name for name in self.seen.right if name not in self.spoilt])
 
-
-def _wrong_heads(seen: Observed) -> dict[str, list[bool]]:
-    """Of each result that is wrong by itself, the batches and heads in which it is."""
-    found = dict[str, list[bool]]()
-    for name in seen.own:
-        wrong = ~seen.right[name]
-        found[name] = wrong.flatten(min(2, wrong.dim() - 1)).any(-1).flatten().tolist()
-    return found
+    @cached_property
+    def fact(self) -> str:
+        """How much is wrong, and where: layouts that have it in common fail alike."""
+        return fact_about(self.seen)
 
 
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
@@ -71,19 +67,15 @@ def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> lis
 
 @dataclass(frozen=True)
 class FailureInquiry:
-    """A failing layout, and what hypotheses explain of it."""
+    """A failing layout, and what is found of it."""
 
     layout: FailingLayout
     seen: Observed
     """What is to be explained of it."""
-    parts: Sequence[Sequence[Finalist]]
     table: Table
     is_first: bool
-
-    @property
-    def best(self) -> list[Hypothesis]:
-        """Of each part, the hypothesis that is named."""
-        return [part[0].hypothesis for part in self.parts if part and part[0].explained >= NAMED]
+    named: list[Hypothesis] = field(default_factory=list)
+    """The hypotheses that are named."""
 
 
 class CauseSearch:
@@ -99,40 +91,47 @@ class CauseSearch:
         """By fault that is named, what predicts it."""
         self._own: dict[str, frozenset[str]] = {}
         """By fault that no hypothesis predicts, what was wrong by itself where it was found."""
-        self._unexplained: list[tuple[FailingLayout, list[str]]] = []
-        """Each with others that fail in the same places."""
-        self._facts: dict[str, None] = {}
+        self._unexplained: dict[str, list[str]] = {}
+        """The layouts that nothing explains, by what is wrong in them."""
+        self._failures: list[str] = []
         """What could not be looked at."""
 
     def explain(self, layout: FailingLayout) -> None:
         """Tells what is wrong in a layout, if nothing that is told already explains it."""
-        if self._searched and (self._is_explained(layout) or self._fails_as_another(layout)):
+        if self._searched and self._is_explained(layout):
+            return
+        if self._unexplained and layout.fact in self._unexplained:  # then nothing explains it either
+            self._unexplained[layout.fact].append(layout.name)
             return
         if self._searched == _MOST_LAYOUTS:
-            self._facts[f"in {layout.name} something else is wrong: {_MOST_LAYOUTS} layouts were searched"] = None
+            self._failures.append(f"in {layout.name} something else is wrong: {_MOST_LAYOUTS} layouts were searched")
             return
         self._searched += 1
         is_first = self._searched == 1
         seen, table = layout.seen if is_first else layout.unspoilt, Table(layout.seen.case.family, layout.run)
-        inquiry = FailureInquiry(layout, seen, in_parts(self._experiment, layout.run.assigned, seen), table, is_first)
-        found = list[Diagnosis]()
+        inquiry, found = FailureInquiry(layout, seen, table, is_first), list[Diagnosis]()
         for explain in (
             self._by_hypotheses,  # a formula that gives every number that came names the fault
             self._by_further_runs,  # what no formula predicts, before what only looks like it
             self._by_dataflow,  # the lines of what is named, else the first value that is wrong by itself
         ):
             found = explain(inquiry, found)
-        self._tell(layout, table.agreeing(found), inquiry.best)
+        self._tell(inquiry, table.agreeing(found))
 
     def _by_hypotheses(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> list[Diagnosis]:
-        where = "" if inquiry.is_first else f"in {inquiry.layout.name}: "
-        for finalist, diagnosis in _diagnoses(inquiry.seen, inquiry.parts, where):
+        layout = inquiry.layout
+        where = "" if inquiry.is_first else f"in {layout.name}: "
+        parts = in_parts(self._experiment, layout.run.assigned, inquiry.seen)
+        for part in parts:
+            if part and part[0].explained >= NAMED:
+                inquiry.named.append(part[0].hypothesis)
+        for finalist, diagnosis in _diagnoses(inquiry.seen, parts, where):
             found.append(self._lines.of(finalist.hypothesis, finalist.explanation.active, diagnosis))
         return found
 
     def _by_further_runs(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> list[Diagnosis]:
         again = Again(self._experiment, inquiry.layout.run.assigned, inquiry.seen)
-        return [*behaving(again, next(iter(inquiry.best), None)), *found]
+        return [*behaving(again, next(iter(inquiry.named), None)), *found]
 
     def _by_dataflow(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
@@ -155,36 +154,35 @@ class CauseSearch:
             found = [*with_dataflow(causes, inquiry.table.agreeing(watched.seen), self._lines.read), *left]
         except Exception as error:
             failures = (fault_words(error),)
-        for fault in failures:
-            words = "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
-            self._facts[f"{words}: {fault}"] = None
+        words = "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
+        self._failures += [f"{words}: {fault}" for fault in failures]
         return found
 
-    def _tell(self, layout: FailingLayout, found: Sequence[Diagnosis], predicting: Sequence[Hypothesis]) -> None:
+    def _tell(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> None:
         """All that was found in the first layout; of another what is new in it, before what explains nothing yet."""
-        causes, before = causes_among(found), causes_among(self._found)
+        causes, before, name = causes_among(found), causes_among(self._found), inquiry.layout.name
         faults = {diagnosis.fault for diagnosis in found}
-        predicted = {each.fault: each for each in predicting if each.fault in faults}
+        predicted = {each.fault: each for each in inquiry.named if each.fault in faults}
         self.predicted = predicted | self.predicted
-        if self._searched == 1:
-            self._found = [*found]
+        if inquiry.is_first:
+            self._found = found
         else:
             # What the dataflow shows of a fault in one layout it shows in another.
-            lines, new = _lines_of(before), list[Diagnosis]()
+            told, new = _lines_of(before), list[Diagnosis]()
             for cause in causes:
-                is_seen = cause.fault not in predicted and lines & _lines_of([cause])
+                is_seen = cause.fault not in predicted and not told.isdisjoint(_lines_of([cause]))
                 if cause.fault not in self.shown and not is_seen:
                     new.append(structs.replace(cause, also=bool(before or new)))
             self._found = [*before, *new, *(each for each in self._found if each not in before)]
         for cause in causes:
-            self._shows(cause.fault, layout)
+            self._shows(cause.fault, name)
             if cause.fault not in predicted:
-                self._own[cause.fault] = frozenset(layout.seen.own)
+                self._own[cause.fault] = frozenset(inquiry.layout.seen.own)
         if not causes:
-            self._unexplained.append((layout, [layout.name]))
+            self._unexplained[inquiry.layout.fact] = [name]
 
-    def _shows(self, fault: str, layout: FailingLayout) -> None:
-        self.shown[fault] = (*self.shown.get(fault, ()), layout.name)
+    def _shows(self, fault: str, layout: str) -> None:
+        self.shown[fault] = (*self.shown.get(fault, ()), layout)
 
     def _is_explained(self, layout: FailingLayout) -> bool:
         """Whether what kernels did to memory, or a fault that is told, explains a layout."""
@@ -194,16 +192,8 @@ class CauseSearch:
         faults = explaining(layout.unspoilt, list(self.predicted.values()))
         faults = faults or tuple(fault for fault, others in self._own.items() if own <= others)
         for fault in faults:
-            self._shows(fault, layout)
+            self._shows(fault, layout.name)
         return bool(faults)
-
-    def _fails_as_another(self, layout: FailingLayout) -> bool:
-        """Whether a layout fails in the very places of one that nothing explains: then nothing explains it either."""
-        for other, names in self._unexplained:
-            if _wrong_heads(other.unspoilt) == _wrong_heads(layout.unspoilt):
-                names.append(layout.name)
-                return True
-        return False
 
     @property
     def diagnoses(self) -> list[Diagnosis]:
@@ -218,12 +208,11 @@ class CauseSearch:
     @property
     def facts(self) -> tuple[str, ...]:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
-        is_of_some = self.shown or len(self._unexplained) > 1
         facts = list[str]()
-        for layout, names in self._unexplained:
-            where = f"in {', '.join(names)} no hypothesis fits: " if is_of_some else ""
-            facts.append(where + fact_about(layout.seen))
-        return (*facts, *self._facts)
+        for fact, names in self._unexplained.items():
+            is_of_some = self.shown or len(self._unexplained) > 1
+            facts.append(f"in {', '.join(names)} no hypothesis fits: {fact}" if is_of_some else fact)
+        return tuple(dict.fromkeys((*facts, *self._failures)))
 
 
 def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
@@ -240,24 +229,28 @@ def _diagnoses(
     seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = ""
 ) -> Iterator[tuple[Finalist, Diagnosis]]:
     """Diagnoses of the hypotheses that explain half or more: the best of each part, then the others of the first."""
-    best = [part[0] for part in parts if part]
+    best, wrong = [part[0] for part in parts if part], seen.wrong_names
     for number, finalist in enumerate([*best, *parts[0][1:]]):
-        if finalist.explained >= CONSISTENT:
-            also = 0 < number < len(best)
-            yield finalist, structs.replace(_diagnosis(finalist, seen, where), also=also)
-
-
-def _diagnosis(finalist: Finalist, seen: Observed, where: str) -> Diagnosis:
-    of, wrong = finalist.hypothesis, seen.wrong_names
-    count = sum(map(seen.wrong, wrong))
-    said = f"{where}explains {finalist.explained:.0%} of {count:,} wrong elements in "
-    said += f"{plural(len(wrong), 'intermediate')}, and what is right stays right"
-    # What is rounded where it is used may be exported right.
-    says_wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
-    return Diagnosis(
-        of.fault, of.fault_class, of.summary, finalist.explained, (said, *finalist.said), fix=of.fix,
-        says_wrong=says_wrong, misread=_misread(of, seen),
-    )  # fmt: skip
+        of, explained = finalist.hypothesis, finalist.explained
+        if explained < CONSISTENT:
+            continue
+        said = f"{where}explains {explained:.0%} of {sum(map(seen.wrong, wrong)):,} wrong elements in "
+        said += f"{plural(len(wrong), 'intermediate')}, and what is right stays right"
+        yield (
+            finalist,
+            Diagnosis(
+                of.fault,
+                of.fault_class,
+                of.summary,
+                explained,
+                (said, *finalist.said),
+                fix=of.fix,
+                also=0 < number < len(best),
+                # What is rounded where it is used may be exported right.
+                says_wrong=() if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes),
+                misread=_misread(of, seen),
+            ),
+        )
 
 
 def _misread(of: Hypothesis, seen: Observed) -> Misread | None:

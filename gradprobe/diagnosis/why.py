@@ -67,37 +67,14 @@ def reasons_of(experiment: Experiment, runs: Sequence[LayoutRun]) -> Reasons:
     found = ((run.layout, memory_finding) for run in runs for memory_finding in run.memory)
     memory = of_strays(found, [run.layout for run in runs if run.measured is not None])
     try:
-        return _reasons_of(experiment, runs, memory)
+        return _beside_exports(experiment, runs, memory)
     except Exception as error:
         fault = fault_words(error)
         return Reasons(memory, (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False)
 
 
-def _reasons_of(experiment: Experiment, runs: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
-    beside = _beside_exports(experiment, runs, memory)
-    if beside is not None:
-        return beside
-    failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
-    if not failing:
-        return Reasons(tuple(memory))
-    of_results = [found for found in memory if found.kind in _OF_RESULTS]
-    memory = [found for found in memory if found not in of_results]
-    plain = [run for run in failing if run.is_plain]
-    if experiment.case.scores > MOST_SCORES:
-        return _of_a_smaller_case(experiment, plain or failing, memory)
-    if not plain:
-        return _of_other_values(experiment, failing[0], memory)
-    reasons = _of_failing(experiment, plain, memory)
-    faults = {("fault", found.fault) for found in reasons.diagnoses}
-    spoken(faults.__contains__)
-    written = () if reasons.causes else _written_over(of_results, plain[0])
-    return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)
-
-
-def _beside_exports(experiment: Experiment, runs: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons | None:
-    """What --strict alone counts as wrong, since it is exported in another convention; and why all else is wrong, which
-    is sought as without --strict. None where nothing is exported so.
-    """
+def _beside_exports(experiment: Experiment, runs: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
+    """What --strict alone counts as wrong, since it is exported in another convention, beside why all else is wrong."""
     exports, left = dict[Diagnosis, list[str]](), list[LayoutRun]()
     for run in runs:
         measured = run.measured
@@ -112,26 +89,53 @@ def _beside_exports(experiment: Experiment, runs: Sequence[LayoutRun], memory: S
         if not measured.comparison.matches:
             left.append(replace(run, measured=measured))
     if not exports:
-        return None
-    lenient = replace(experiment, case=replace(experiment.case, strict=False))
-    reasons = _reasons_of(lenient, left, memory)
+        return _reasons_of(experiment, left, memory)
+    reasons = _reasons_of(replace(experiment, case=replace(experiment.case, strict=False)), left, memory)
     is_beyond_edits = not reasons.causes
     for export, layouts in reversed(exports.items()):
         reasons = reasons.led_by(export, (), layouts)
     return replace(reasons, is_beyond_edits=is_beyond_edits)
 
 
+def _reasons_of(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
+    """Why runs with wrong elements are wrong."""
+    if not failing:
+        return Reasons(tuple(memory))
+    of_results = [found for found in memory if found.kind in _OF_RESULTS]
+    memory = [found for found in memory if found not in of_results]
+    plain = [run for run in failing if run.is_plain]
+    if experiment.case.scores > MOST_SCORES:
+        return _of_a_smaller_case(experiment, plain or failing, memory)
+    if not plain:
+        return _of_other_values(experiment, failing[0], memory)
+    reasons = _of_layouts(experiment, plain, memory)
+    faults = {("fault", found.fault) for found in reasons.diagnoses}
+    spoken(faults.__contains__)
+    written = () if reasons.causes else _written_over(of_results, plain[0])
+    return replace(reasons, diagnoses=(*written, *reasons.diagnoses), known=() if written else reasons.known)
+
+
 def _of_a_smaller_case(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
-    found = smaller_failing(experiment, failing)
-    if found is None:
+    small = smaller_failing(experiment, failing)
+    if small is None:
         return Reasons(tuple(memory), (_TOO_LARGE,), sought=False)
-    reasons = _reasons_of(found.experiment, found.runs, memory)
-    words, of_large = f"sought on {found.words}", {diagnosis.fault for diagnosis in memory}
+    reasons = _beside_exports(small.experiment, small.runs, memory)
+    words, of_large = f"sought on {small.words}", {diagnosis.fault for diagnosis in memory}
     diagnoses = list(reasons.diagnoses)
-    at = next((at for at, diagnosis in enumerate(diagnoses) if diagnosis.fault not in of_large), None)
-    if at is not None:
-        diagnoses[at] = structs.replace(diagnoses[at], evidence=(*diagnoses[at].evidence, words))
+    for at, diagnosis in enumerate(diagnoses):
+        if diagnosis.fault not in of_large:
+            diagnoses[at] = structs.replace(diagnosis, evidence=(*diagnosis.evidence, words))
+            break
     return replace(reasons, diagnoses=tuple(diagnoses), known=(words, *reasons.known) if reasons.known else ())
+
+
+def _of_other_values(experiment: Experiment, failing: LayoutRun, memory: Sequence[Diagnosis]) -> Reasons:
+    """Where the case's own values came out right and others did not."""
+    assert failing.measured is not None
+    rows = rows_of(experiment.case, failing.measured.comparison.recovery)
+    facts = () if rows else (fact_about(observed_in(experiment, failing)),)
+    words = () if failing.inside else ("right with the case's own values, wrong with others",)
+    return Reasons(tuple(memory), (*words, *facts))
 
 
 def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diagnosis, ...]:
@@ -142,7 +146,7 @@ def _written_over(of_results: Sequence[Diagnosis], run: LayoutRun) -> tuple[Diag
     return tuple(found for found in shared if wrong & set(found.summary.replace(":", " ").split()))
 
 
-def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
+def _of_layouts(experiment: Experiment, failing: Sequence[LayoutRun], memory: Sequence[Diagnosis]) -> Reasons:
     layouts, search = failing_layouts(experiment, failing), CauseSearch(experiment)
     for layout in layouts:
         search.explain(layout)
@@ -158,13 +162,7 @@ def _of_failing(experiment: Experiment, failing: Sequence[LayoutRun], memory: Se
     return Reasons(tuple(diagnoses), search.facts, True, spoilt | search.shown, search.predicted)
 
 
-def _of_other_values(experiment: Experiment, failing: LayoutRun, memory: Sequence[Diagnosis]) -> Reasons:
-    """Where the case's own values came out right and others did not."""
-    assert failing.measured is not None
-    rows = rows_of(experiment.case, failing.measured.comparison.recovery)
-    facts = () if rows else (fact_about(observed_in(experiment, failing)),)
-    words = () if failing.inside else ("right with the case's own values, wrong with others",)
-    return Reasons(tuple(memory), (*words, *facts))
+# --- what was seen of memory, among the causes
 
 
 def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
@@ -176,12 +174,13 @@ def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[
     joined, met = list[Diagnosis](), set[str]()
     for cause in found:
         twin = twins.get(cause.fault, read if cause.kind == "unwritten" else None) if cause.is_named else None
-        if twin is not None:
-            met.add(twin.fault)
-            lines = {(where.file, where.line): where for where in (*twin.where, *cause.where)}
-            evidence = (*cause.evidence, twin.summary)
-            cause = structs.replace(cause, evidence=evidence, where=tuple(lines.values()))  # noqa: PLW2901
-        joined.append(cause)
+        if twin is None:
+            joined.append(cause)
+            continue
+        met.add(twin.fault)
+        lines = {(where.file, where.line): where for where in (*twin.where, *cause.where)}
+        evidence = (*cause.evidence, twin.summary)
+        joined.append(structs.replace(cause, evidence=evidence, where=tuple(lines.values())))
     return joined, [each for each in memory if each.fault not in met]
 
 
@@ -213,9 +212,9 @@ def _comes_first(memory: Diagnosis, cause: Diagnosis | None, seen: Observed, *, 
     wrote do in the kernels of what is wrong, unless the cause is about the tensor of any of them. An input that is
     overwritten may be so after its last read.
     """
-    kernels = [where.kernel for where in memory.where]
+    kernels = [where.kernel for where in memory.where if where.kernel]
     if memory.fault_class == "RACE":
-        if cause and cause.kind == "load" and cause.where and cause.where[0].kernel in filter(None, kernels):
+        if cause and cause.kind == "load" and cause.where and cause.where[0].kernel in kernels:
             return False
         if not (cause and cause.kind in ("store", "accumulation") and tensor_of(cause) == tensor_of(memory)):
             return True

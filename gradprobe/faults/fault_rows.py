@@ -19,6 +19,8 @@ mask/beyond-diagonal | one key beyond the diagonal is seen
   sees = every & (j <= diagonal + 1)
 mask/causal | the causal mask is left out
   sees = every
+mask/beyond-diagonal | one key beyond the diagonal is seen, in the tiles of {m} rows and {n} keys that are visited
+  sees = every & tile_sees({m}, {n}) & (j <= diagonal + 1)
 mask/causal | the causal mask is left out, in the tiles of {m} rows and {n} keys that are visited
   sees = every & tile_sees({m}, {n})
 if not causal
