@@ -31,7 +31,7 @@ _READ = (*_INPUTS, "bias", "alibi", "tau", "sinks", "softcap")
 _SIZES = (16, 32, 64, 128)
 """Of tiles, beside those of the case."""
 _DTYPES = {
-    "float32": ("bfloat16", "float16", "tf32"),
+    "float32": ("bfloat16", "float16", "tf32", "bfloat16, cut off"),
     "float16": ("bfloat16",),
     "bfloat16": ("float16",),
 }
@@ -120,7 +120,7 @@ def _hypothesis(row: _Row, words: Mapping[str, Any], family: str) -> Hypothesis:
         wrong,
         sees,
         reads,
-        dtype=str(words.get("dtype", "")),
+        dtype=str(words["dtype"]).partition(",")[0],
         not_finite=fault == "dead/nan",
         is_plain="seen.own ==" in row.needs,
     )

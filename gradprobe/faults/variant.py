@@ -251,9 +251,14 @@ def _in_tiles(rows: Tensor, size: int) -> Tensor:
 
 def rounded(tensor: Tensor, dtype: str) -> Tensor:
     """A tensor in float64 with the bits of a narrower dtype."""
-    if dtype == "tf32":
-        return ((tensor.float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).double()
+    if dtype in _CUT_OFF:
+        add, keep = _CUT_OFF[dtype]
+        return ((tensor.float().view(torch.int32) + add) & keep).view(torch.float32).double()
     return tensor.to(getattr(torch, dtype)).double()
+
+
+# Triton's interpreter cuts bfloat16 off.
+_CUT_OFF = {"bfloat16, cut off": (0, ~0xFFFF), "tf32": (0x1000, ~0x1FFF)}
 
 
 def without_last(of_distances: Tensor) -> Tensor:
