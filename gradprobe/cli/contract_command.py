@@ -44,4 +44,4 @@ def _read(request: CheckRequest, json_file: str | None) -> int:
     dump(json_file, read.as_json())
     if json_file != "-":
         show(render_contract(read, width()))
-    return 0 if read.contract.is_read else 1
+    return 0 if not read.contract.unread else 1

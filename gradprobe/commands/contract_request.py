@@ -1,31 +1,33 @@
-"""A kernel's Contract: read off the bits of its results on values that tell its arithmetic, and shown."""
+"""A kernel's Contract: what check proves of its sums, and which of P, dP and dS it rounds; and how it is shown."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
 from ..model.case import Case, flag_of
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.intermediates import PRODUCTS
-from ..model.kernel_contract import IEEE, Contract, Reading
-from ..numerics.coarser import Model
-from ..numerics.compare import attention_of
-from ..numerics.readings import Draws, read, read_sums
-from ..numerics.ways import AGAIN, GroupedProblem
-from ..probing.experiment import experiment_of, inputs_of
+from ..model.number import listed
+from ..numerics.coarser import Coarser
+from ..numerics.evidence import Measured
+from ..numerics.operands import Operand, evaluation_of
+from ..numerics.rounded_parts import RoundedParts, rounded_parts
+from ..probing.experiment import Experiment, experiment_of, inputs_of
+from ..probing.measure import measure
 from ..render.notation import headed, lines_of, wrapped
 from ..runtime.run import run_target
+from ..runtime.trace import Trace
 from ..targets.find import Target
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+SCHEMA = "gradprobe.contract/2"
 # What does not come with a target's own shapes: long enough to tell tiles apart, and a scale that is a power of two.
 DEFAULTS = {"batch": 1, "heads": 1, "head_dim": 64}
 SEQLEN = 512
@@ -36,8 +38,49 @@ _COLUMN = 15
 _SHOWN = 2
 # Rows and keys beyond which what is rounded before a product shows no better.
 _MOST_ROWS = 128
-# At most, while several ways fit.
-_DRAWS = 8
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The arithmetic of a target on the cases that were drawn."""
+
+    target: str
+    case: Case
+    dots: str = ""
+    """How float32 is multiplied: ieee, or tf32 where a product is coarser; "" of other dtypes, or of neither."""
+    operand: str = ""
+    """What is scaled and rounded before the scores; "" of none."""
+    sums: Mapping[str, str] = field(default_factory=dict)
+    """By gradient that is added up in fewer bits than float32: how."""
+    roundings: tuple[RoundedParts, ...] = ()
+    """Of 16 bits, what each result shows."""
+    unread: tuple[str, ...] = ()
+    """The results whose arithmetic is none that is known."""
+    absent: tuple[str, ...] = ()
+
+    def of(self, name: str, part: str) -> list[str]:
+        """What is known of a part of a result: ["bfloat16"] of ("dV", "P"); [] where it was not read."""
+        if name in self.unread:
+            return []
+        if part == "sums":
+            return [self.sums.get(name, "float32")]
+        return next((list(one.parts.get(part, ())) for one in self.roundings if one.of == name), [])
+
+    def as_json(self) -> dict[str, Any]:
+        """The document gradprobe.contract/2."""
+        return {
+            "schema": SCHEMA,
+            "verdict": "not read" if self.unread else "read",
+            "target": self.target,
+            "dtype": self.case.dtype,
+            "seed": self.case.seed,
+            "dots": self.dots,
+            "operand": self.operand,
+            "sums": dict(self.sums),
+            "roundings": [{"of": one.of, "parts": dict(one.parts), "left": one.left} for one in self.roundings],
+            "unread": list(self.unread),
+            "absent": list(self.absent),
+        }
 
 
 @dataclass(frozen=True)
@@ -49,7 +92,6 @@ class ReadContract:
     reproduce: str
 
     def as_json(self) -> dict[str, Any]:
-        """The document gradprobe.contract/1."""
         return self.contract.as_json() | {"environment": dict(self.environment), "reproduce": self.reproduce}
 
 
@@ -78,10 +120,7 @@ def read_contract(request: CheckRequest) -> ReadContract:
 
 
 def contract_of(target: Target, case: Case) -> Contract:
-    """What a target rounds before its products, and in what it adds up dQ, dK and dV.
-
-    It is run on dyadic values, of which nothing but sums is rounded, and on standard normal ones, with the case's seed
-    and those that follow. What fits on all of them is its contract.
+    """How a target multiplies float32; of 16 bits in what it adds up dQ, dK and dV, and what it rounds before.
 
     Args:
         case: its pattern does not count; with a scale for which dyadic values exist.
@@ -90,54 +129,65 @@ def contract_of(target: Target, case: Case) -> Contract:
         UsageFailure: there are no dyadic values for the case, or it uses what the target does not take.
         TargetFailure: the target could not be run, or gives no gradient and no O.
     """
-    even = _draws(target, replace(case, pattern="dyadic"))
-    given = [name for name in PRODUCTS if name in even.at(0).trace.values]
+    experiment, trace = _ran(target, replace(case, pattern="dyadic"))
+    given = [name for name in PRODUCTS if name in trace.values]
     if not given:
         raise TargetFailure(f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off")
-    sums = {name: read_sums(even, name) for name in given if name != "O"}
+    contract = Contract(target.name, experiment.case, absent=tuple(name for name in PRODUCTS if name not in given))
+    if case.dtype == "float32":
+        return _of_float32(contract, target)
+    # On dyadic values nothing else is rounded: check's own engine proves how sums are kept.
+    exact = _measured(experiment, trace)
+    wrong = {name for name, finding in exact.comparison.findings.items() if finding.mismatched and name in given}
+    sums = {one.name: _sum_in_words(one) for one in exact.coarser if isinstance(one, Coarser)}
     short = case
     if case.cu_seqlens_q is None and case.seqlen_q == case.seqlen_k:
         length = min(case.seqlen_q, _MOST_ROWS)
         short = case.with_lengths(length, length)
-    # How sums are kept that are not in float32: in a shorter case it may be in other tiles.
-    dyadic, coarse = _draws(target, replace(short, pattern="dyadic")), dict[str, Model]()
-    for name in (name for name, (_, models) in sums.items() if None not in models):
-        models = read_sums(dyadic, name)[1]
-        if models and models[0] is not None:
-            coarse[name] = models[0]
+        if sums:  # in a shorter case it may be in other tiles
+            exact = _measured(*_ran(target, replace(short, pattern="dyadic")))
+    models = {one.name: one.model for one in exact.coarser if isinstance(one, Coarser)}
+    operand = next((one for one in exact.coarser if isinstance(one, Operand)), None)
     # A scale that is no power of two, where it may have one.
     scale = 0.8 * short.scale if "scale" in target.takes else short.scale
-    rounded = read(_draws(target, replace(short, pattern="normal", scale=scale), coarse))
-    for reading in rounded:
-        if AGAIN in reading.parts.get("k", reading.parts.get("q", ())):
-            sums[reading.of] = read_sums(even, reading.of, reading)
-    added = [reading for reading, _ in sums.values()]
-    if case.dtype == "float32":
-        added = [_implied(reading, rounded) for reading in added]
-    absent = tuple(f"{name} is not given" for name in PRODUCTS if name not in given)
-    return Contract(target.name, even.at(0).case, case.seed, (*rounded, *added), absent)
+    experiment, trace = _ran(target, replace(short, pattern="normal", scale=scale))
+    x = _measured(experiment, trace).x
+    evaluation = evaluation_of(x, operand) if operand else None
+    roundings = tuple(rounded_parts(experiment.case, x, trace, models, evaluation))
+    wrong |= {one.of for one in roundings if not one.is_read}
+    unread = tuple(name for name in given if name in wrong)
+    product = operand.product if operand else ""
+    return replace(contract, operand=product, sums=sums, roundings=roundings, unread=unread)
 
 
-def _implied(sums: Reading, rounded: Sequence[Reading]) -> Reading:
-    """Of float32: every way to round ends in a sum in float32, so where one fits, that does.
+def _of_float32(contract: Contract, target: Target) -> Contract:
+    """How it multiplies float32: by the first arithmetic within whose budget all that came is."""
+    experiment, trace = _ran(target, replace(contract.case, pattern="normal"))
+    for dots in ("ieee", "tf32"):
+        # The target is run as it was asked for, and judged by one and the other.
+        judged = replace(experiment, case=replace(experiment.case, dots=dots))
+        if _measured(judged, trace).comparison.matches:
+            return replace(contract, dots=dots)
+    return replace(contract, unread=tuple(name for name in PRODUCTS if name in trace.values))
 
-    In TF32 a lazy kernel rounds what tau adds to P, so that dyadic values show more than its sums.
-    """
-    is_known = any(one.of == sums.of and one.fits for one in rounded)
-    return sums if sums.fits or not is_known else replace(sums, fits=(sums.nearest,), differing=0)
+
+def _ran(target: Target, case: Case) -> tuple[Experiment, Trace]:
+    """The target on a case, contiguous."""
+    experiment = experiment_of(case, target)
+    trace = run_target(target, case, inputs_of(experiment, ())).trace
+    assert trace is not None  # what is contiguous may not be refused
+    return experiment, trace
 
 
-def _draws(target: Target, case: Case, models: Mapping[str, Model] = MappingProxyType({})) -> Draws:
-    """The target on a case, contiguous, with the case's seed and those that follow."""
+def _measured(experiment: Experiment, trace: Trace) -> Measured:
+    return measure(experiment, inputs_of(experiment, ()), trace)
 
-    def run(number: int) -> GroupedProblem:
-        drawn = replace(case, seed=case.seed + number)
-        inputs = inputs_of(experiment_of(drawn, target), ())
-        trace = run_target(target, drawn, inputs).trace
-        assert trace is not None  # what is contiguous may not be refused
-        return GroupedProblem(drawn, attention_of(drawn, inputs.values), trace, models)
 
-    return Draws(run, _DRAWS)
+def _sum_in_words(of: Coarser) -> str:
+    model, along = of.model, "keys" if of.name == "dQ" else "query rows"
+    if model.apart:
+        return f"{of.dtype}, each query head's rounded before a group's are added up"
+    return f"{of.dtype}, rounded after each {model.tile} {along}, from the {'last' if model.backwards else 'first'}"
 
 
 def render_contract(read: ReadContract, width: int) -> list[Text]:
@@ -145,56 +195,51 @@ def render_contract(read: ReadContract, width: int) -> list[Text]:
     from rich.text import Text
 
     contract = read.contract
-    verdict, style = ("CONTRACT", "bold green") if contract.is_read else ("NOT READ", "bold yellow")
+    verdict, style = ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
     lines = [*headed(verdict, style, _headline(contract), width), Text("")]
-    for name in ("O", "dV", "dQ", "dK"):
-        said = [line for one in contract.readings if one.of == name for line in _parts(one, width)]
-        for number, line in enumerate(said):
-            title = f"{name} = {PRODUCTS[name].formula}" if number == 0 else ""
-            lines.append(Text.assemble((f"  {title:<{_COLUMN}}", "bold"), line))
-    return [*lines, Text(""), *(Text(line, style="dim") for words in _notes(read) for line in wrapped(words, width))]
+    for one in contract.roundings:
+        title = f"{one.of} = {PRODUCTS[one.of].formula}"
+        for number, line in enumerate(lines_of(_in_words(contract, one), max(width - _COLUMN - 2, 20))):
+            lines.append(Text.assemble((f"  {title if number == 0 else '':<{_COLUMN}}", "bold"), line))
+    lines += [Text("")] if contract.roundings else []
+    return [*lines, *(Text(line, style="dim") for words in _notes(read) for line in wrapped(words, width))]
 
 
 def _headline(contract: Contract) -> str:
-    unread = [one for one in contract.readings if not one.fits]
-    if unread:
-        names = ", ".join(f"{'the sum of ' if one.sums else ''}{one.of}" for one in unread)
-        return f"{contract.target}, {contract.case.dtype}: no known way gives the bits of {names}"
-    return f"{contract.target}, {contract.case.dtype}: {_summary(contract)}"
-
-
-def _summary(contract: Contract) -> str:
-    coarse = [one for one in contract.readings if one.sums and IEEE not in one.parts["sums"]]
-    by_words: dict[str, list[str]] = {}
-    for one in coarse:
-        by_words.setdefault(one.parts["sums"][0], []).append(one.of)
-    words = [f"sums {' and '.join(names)} in {how}" for how, names in by_words.items()]
+    said = f"{contract.target}, {contract.case.dtype}"
+    if contract.unread:
+        return f"{said}: no known way gives {listed(contract.unread)}"
     if contract.dots:
-        words.insert(0, "multiplies in IEEE float32" if contract.dots == "ieee" else "multiplies in TF32 or coarser")
-    return "; ".join(words or ["sums in float32"])
+        return f"{said}: multiplies in {'IEEE float32' if contract.dots == 'ieee' else 'TF32 or coarser'}"
+    by_words: dict[str, list[str]] = {}
+    for name, how in contract.sums.items():
+        by_words.setdefault(how, []).append(name)
+    words = [f"sums {' and '.join(names)} in {how}" for how, names in by_words.items()]
+    if contract.operand:
+        words.append(f"rounds {contract.operand} before the scores")
+    return f"{said}: {'; '.join(words or ['sums in float32'])}"
 
 
-def _parts(reading: Reading, width: int) -> Iterator[str]:
+def _in_words(contract: Contract, one: RoundedParts) -> str:
     said = []
-    for part, words in reading.parts.items():
+    if one.of in contract.unread:
+        said.append(f"nearest, and off by {one.left**0.5:.3g} times what storing it adds")
+    for part, words in one.parts.items():
         more = f", or {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
         said.append(f"{part}: {' or '.join(words[:_SHOWN])}{more}")
-    if not reading.fits:
-        said.insert(0, f"nearest of {reading.ways} ways, {reading.differing:,} of {reading.elements:,} elements differ")
-    yield from lines_of("; ".join(said), max(width - _COLUMN - 2, 20))
+    if one.of != "O":
+        said.append(f"sums: {contract.sums.get(one.of, 'float32')}")
+    return "; ".join(said)
 
 
 def _notes(read: ReadContract) -> Iterator[str]:
-    contract, readings = read.contract, read.contract.readings
-    elements, ways = sum(one.elements for one in readings), sum(one.ways for one in readings)
-    draws = f"{max(one.draws for one in readings)} draws from seed {contract.seed} on"
-    if contract.is_read:
-        yield f"each part gives all of {elements:,} elements, bit for bit, on up to {draws}; {ways} ways were tried"
-    else:
-        yield f"{ways} ways were tried on {elements:,} elements, up to {draws}"
+    contract = read.contract
+    if contract.unread:
         yield "gradprobe check says whether the kernel is right: the arithmetic of a wrong one cannot be read"
-    if any(len(words) > 1 for one in readings for words in one.parts.values()):
-        yield '"or": the ways give the same bits here'
-    yield from contract.absent
+    elif contract.roundings:
+        yield "what these leave of each result is no more than another rounding of it"
+    if any(len(words) > 1 for one in contract.roundings for words in one.parts.values()):
+        yield '"or": the ways give nearly the same here'
+    yield from (f"{name} is not given" for name in contract.absent)
     yield "  ".join(f"{name} {read.environment[name]}" for name in ("device", "torch", "triton"))
     yield f"again: {read.reproduce}"

@@ -101,7 +101,7 @@ def _models(
     if not is_exact:
         yield from _of_two_kernels(x, trace, [one for one in operands if not one.in_forward])
     for operand in operands:
-        evaluation = _evaluation(x, operand)
+        evaluation = evaluation_of(x, operand)
         # On exact values the rounding of a result hides as much of it as there is.
         if evaluation is not None and (is_exact or _is_worth_trying(case, x, evaluation, trace)):
             yield operand, evaluation
@@ -117,7 +117,7 @@ def _of_two_kernels(
     of_queries, of_keys = (_best(x, operands, trace, name) for name in ("dQ", "dK"))
     if of_queries is None or of_keys is None or of_queries.name == of_keys.name:
         return
-    from_queries, from_keys = _evaluation(x, of_queries), _evaluation(x, of_keys)
+    from_queries, from_keys = evaluation_of(x, of_queries), evaluation_of(x, of_keys)
     if from_queries is not None and from_keys is not None:
         yield OperandOfEach(of_queries, of_keys), _of_each(from_queries, from_keys)
 
@@ -133,7 +133,7 @@ def _best(x: Attention, operands: Sequence[Operand], trace: Trace, name: str) ->
         expected = values["dQ"][:1] if name == "dQ" else values["dK"].sum(0, keepdim=True)
         return float(((actual - expected) ** 2).sum())
 
-    errors = {one: error(evaluation) for one in operands if (evaluation := _evaluation(x, one)) is not None}
+    errors = {one: error(evaluation) for one in operands if (evaluation := evaluation_of(x, one)) is not None}
     best = min(errors, key=errors.__getitem__, default=None)
     return best if best and errors[best] < _WORTH_TRYING * error(evaluate) else None
 
@@ -170,7 +170,7 @@ def _rounded(x: Attention, operand: Operand) -> Attention | None:
     return None if torch.equal(scaled, plain) else replace(x, **{operand.name: scaled})
 
 
-def _evaluation(x: Attention, operand: Operand) -> Evaluate | None:
+def evaluation_of(x: Attention, operand: Operand) -> Evaluate | None:
     """What a model evaluates; None where its rounding changes nothing."""
     if (rounded := _rounded(x, operand)) is None:
         return None

@@ -22,7 +22,7 @@ from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
 from ..probing.receipt import environment, notes_of, target_that_ran, warned_in
-from ..probing.runs import RunRecord, outcomes_of, records_of, second_call, with_strays
+from ..probing.runs import RunRecord, outcomes_of, records_of, with_strays
 from ..targets.find import Target
 from ..targets.naming import triton_cache
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, refuses, share_wrong, tried
@@ -51,18 +51,18 @@ def probe(
 
     Args:
         case: with its device resolved to "cpu" or "cuda".
-        reference: a user's own, in place of the built-in one; audited by the identities that it should keep.
+        reference: a user's own, in place of the built-in one.
         saved: the values of a case that has `inputs`; without, they are drawn.
         reproduce: the command line to print.
-        why: whether a reason is sought where it is wrong, by hypotheses and by running the target again.
-        told: given the report of what is measured so far, after each layout, and after the second runs.
+        why: whether a reason is sought where it is wrong.
+        told: given the report of what is measured so far, again and again.
         given: the options that somebody gave; of each it is said if this case cannot show it.
         budget: how many edits of the target are tried, once it is wrong.
-        right_at: where the first layout is wrong, runs the target at another length, and says at which it is right.
+        right_at: given the first layout's run, says at which other length the target is right.
 
     Raises:
         UsageFailure: the case uses what the target does not take, or a right kernel overflows on its values.
-        Refusal: the target raised on purpose under every layout, so that nothing could be compared.
+        Refusal: the target raised on purpose under every layout.
         InputsFailure: the O or LSE of a file is not that of its q, k and v.
         TargetFailure: the target could not be run.
         ReferenceFailure: the reference breaks an identity that it should keep.
@@ -82,7 +82,6 @@ def probe(
             report = measured_so_far(experiment, records)
             if report.measured:
                 told(report)
-        records += second_call(experiment, records)
         records = _with_intermediates(experiment, records)
         report = measured_so_far(experiment, records)
         if not report.measured:

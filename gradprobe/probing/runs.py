@@ -11,7 +11,7 @@ from typing import Any
 from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import laid
 from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
-from ..model.layout_run import MATCH, MISMATCH, Line
+from ..model.layout_run import Line
 from ..model.memory_finding import RACE, telling, worst_first
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.identities import agreement
@@ -59,17 +59,6 @@ def records_of(experiment: Experiment) -> Iterator[RunRecord]:
 def runs_of(experiment: Experiment) -> list[LayoutRun]:
     """The runs of a case under all of its layouts."""
     return [record.run for record in records_of(experiment)]
-
-
-def second_call(experiment: Experiment, records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The run of a second call where that alone is wrong, of a target that takes one layout alone; else nothing."""
-    measured = [record.run for record in records if record.run.measured]
-    if len(measured) != 1 or measured[0].verdict != MATCH or experiment.case.repeat > 1:
-        return []
-    record = _record(experiment, measured[0].assigned)
-    if record.run.verdict != MISMATCH:
-        return []
-    return [replace(record, run=replace(record.run, layout=f"{record.run.layout}, once more"))]
 
 
 def _beside(first: LayoutRun, run: LayoutRun, experiment: Experiment) -> LayoutRun:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradprobe.commands.contract_request import contract_of
-from gradprobe.model.kernel_contract import Contract
+from gradprobe.commands.contract_request import Contract, contract_of
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
 from tests.cli.command import run
@@ -28,24 +27,17 @@ def test_a_product_in_tf32_and_one_in_ieee_are_told_apart():
             assert (name, read(name, "float32", dots=dots).dots) == (name, dots)
 
 
-@pytest.mark.parametrize("dots", ["ieee", "tf32"])
-def test_how_tf32_rounds_is_read(dots):
-    for name in ("flash", "lazy"):
-        found = read(name, "float32", dots=dots)
-        assert found.is_read, [(one.of, one.nearest, one.differing, one.elements) for one in found.readings]
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_our_kernels_round_is_read_as_it_is_written(dtype):
     for name, delta in (("flash", "from O as it is stored"), ("lazy", "the row sum of P dP")):
         found = read(name, dtype)
-        assert found.is_read
+        assert found.unread == ()
         for gradient in ("dQ", "dK", "dV"):
             assert found.of(gradient, "sums")[0] == "float32"
         assert found.of("dV", "P")[0] == dtype
         assert found.of("dQ", "dS")[0] == found.of("dK", "dS")[0] == f"{dtype}, scaled after"
         assert delta in found.of("dQ", "delta")
-    assert "the tiles of 64 keys" in read("flash", dtype).of("O", "P")[0]
+    assert "in tiles of 64 keys" in read("flash", dtype).of("O", "P")[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -54,9 +46,11 @@ def test_a_backend_of_pytorch_is_read_twice_alike(name, dtype):
     if name in ("sdpa-flash", "sdpa-cudnn") and dtype == "float32":
         pytest.skip("it takes 16 bits alone")
     first, second = (read(name, dtype, seed=seed) for seed in (0, 100))
-    assert [(one.of, one.sums, one.parts) for one in first.readings] == [
-        (one.of, one.sums, one.parts) for one in second.readings
-    ]
+    assert (first.dots, first.sums) == (second.dots, second.sums)
+    # Which of several ways fit is told by chance; one that fits always is in both.
+    for one, other in zip(first.roundings, second.roundings, strict=True):
+        for part in one.parts.keys() & other.parts.keys():
+            assert set(one.parts[part]) & set(other.parts[part]), (one, other)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -144,14 +144,6 @@ def test_a_target_wrong_only_in_its_third_call_is_no_match():
     assert report.verdict == "mismatch"
 
 
-def test_a_target_of_one_layout_that_is_wrong_only_in_its_second_call_is_no_match():
-    report = probe(case_of("softmax", **SMALL, layouts=(("q", "contiguous"),)), wrong_from({2}))
-    assert {run.layout: run.verdict for run in report.runs} == {
-        "q=contiguous": "match",
-        "q=contiguous, once more": "mismatch",
-    }
-
-
 def test_a_target_that_returns_the_same_buffer_every_time_is_a_match():
     buffer = torch.empty(2, 2, 40, 16)
 

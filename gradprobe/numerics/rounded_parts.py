@@ -1,0 +1,171 @@
+"""Rounded parts: which of S, P, dP and dS a kernel rounds to 16 bits on the way to O, dQ, dK and dV.
+
+The reference is evaluated with every choice of them rounded. A rounding that is modelled leaves nothing, one that is
+not leaves its variance, and one too many adds it: so what the kernel does errs least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from ..model.case import Case
+from ..reference import Attention, Tile, evaluate
+from ..runtime.trace import Trace
+from .coarser import Accumulation, Model
+from .compare import Evaluate
+from .declared_precision import precision_of
+from .rounding_spread import RESULTS, rounding
+
+FLOAT32 = "float32"
+# Keys of a tile of a running softmax; 0 for all at once.
+_RUNNING = (0, 16, 32, 64, 128)
+# Of what storing a result adds, how much a way may leave besides: another rounding of the result.
+_EXPLAINED = 1.0
+# Of what storing the mean row adds: a row of 1/1,024 of it, whose terms cancel, is as exact as float32 leaves them.
+_FINEST = 2.0**-20
+# Standard errors by which ways may differ that are alike, of what rows leave: chance exceeds that once in 30,000.
+_CHANCE = 4.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to round on the way to a result."""
+
+    matrix: str
+    """P or dS as it is multiplied: FLOAT32, or the dtype with what is done after it is rounded."""
+    tile: int = 0
+    """Keys of a running softmax, whose P is not yet divided."""
+    rounded: tuple[str, ...] = ()
+    """What of S, P and dP is rounded before."""
+    stored_o: bool = False
+    """Whether delta is made from O as it is stored."""
+
+    def words(self, result: str, case: Case) -> dict[str, str]:
+        """In parts: {"dS": "bfloat16, scaled after", "delta": "from O as it is stored"}."""
+        name = "P" if result in ("O", "dV") else "dS"
+        found = {name: self.matrix + (f", in tiles of {self.tile} keys" if self.tile else "")}
+        found |= {part: case.dtype for part in self.rounded if part != name}
+        if name == "dS":
+            plain = "the row sum of P dP" if case.family == "lazy" else "from O before it is rounded"
+            found["delta"] = "from O as it is stored" if self.stored_o else plain
+        return found
+
+
+@dataclass(frozen=True)
+class RoundedParts:
+    """What is known of one result."""
+
+    of: str
+    """O, dQ, dK or dV."""
+    parts: Mapping[str, list[str]]
+    """By part, each word that fits: {"P": ["bfloat16"]}."""
+    left: float
+    """The mean square of what is left, as a multiple of what storing the result adds."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether no more is left than another rounding of the result. NaN is more."""
+        return self.left <= 1.0 + _EXPLAINED
+
+
+def rounded_parts(
+    case: Case, x: Attention, trace: Trace, models: Mapping[str, Model], evaluation: Evaluate | None
+) -> Iterator[RoundedParts]:
+    """What is known of each result that came.
+
+    Args:
+        models: how dQ, dK and dV are added up that are not in float32.
+        evaluation: the reference with a rounded operand of the scores, where the kernel has one.
+    """
+    for result in (name for name in RESULTS if name in trace.values):
+        left = {}
+        for way in _ways(case, result, has_o="O" in trace.values):
+            left[way] = _Rounded(case, x, trace, result, way, evaluation or evaluate).left(models.get(result))
+        best = min(left.values(), key=lambda rows: float(rows.mean()))
+        fits = [way.words(result, case) for way, rows in left.items() if _are_alike(rows, best)]
+        every = dict.fromkeys(part for words in fits for part in words)
+        parts = {part: list(dict.fromkeys(words.get(part, FLOAT32) for words in fits)) for part in every}
+        yield RoundedParts(result, parts, float(best.mean()))
+
+
+def _are_alike(rows: Tensor, best: Tensor) -> bool:
+    """Whether a way leaves no more than the best, but for chance."""
+    apart = rows - best
+    return bool(apart.mean() <= _CHANCE * apart.std() / len(apart) ** 0.5)
+
+
+def _ways(case: Case, result: str, *, has_o: bool) -> Iterator[Way]:
+    """Every way, the likeliest first."""
+    scores = [(), ("S",)] if case.family == "softmax" and not case.sinks else [()]
+    if result in ("O", "dV"):
+        for before in scores:
+            yield from (Way(word, rounded=before) for word in (case.dtype, FLOAT32))
+            if result == "O":
+                yield from (Way(f"{case.dtype}, not yet divided", tile, before) for tile in _RUNNING)
+        return
+    words = (f"{case.dtype}, scaled after", FLOAT32, f"{case.dtype}, scaled before")
+    deltas = (True, False) if has_o and case.family == "softmax" else (False,)
+    for before, more, word, stored in product(scores, [(), ("P",), ("P", "dP"), ("dP",)], words, deltas):
+        yield Way(word, 0, (*before, *more), stored)
+
+
+class _Rounded(Accumulation):
+    """One result of a problem, by one way to round."""
+
+    def __init__(self, case: Case, x: Attention, trace: Trace, result: str, way: Way, evaluation: Evaluate) -> None:
+        super().__init__(case, x, trace, result)
+        self._way, self._evaluate = way, evaluation
+
+    def left(self, model: Model | None) -> Tensor:
+        """[rows] the squares of what came less this, as multiples of what storing it adds."""
+        precision, squares, stored = precision_of(self.case.dtype, "ieee"), [], []
+        for place in self.places:
+            expected = self._o(place) if self.name == "O" else self._sum(place, model)
+            squares.append((self.trace.values[self.name][place].double() - expected).square().sum(-1))
+            stored.append(rounding(precision, expected).sum(-1))
+        of_rows = torch.cat(stored)
+        return torch.cat(squares) / of_rows.clamp(min=max(_FINEST * float(of_rows.mean()), 1e-300))
+
+    def _sum(self, place: tuple[int, int], model: Model | None) -> Tensor:
+        return self.in_float32(place)[0] if model is None else self.of_model(model, place)
+
+    def _o(self, place: tuple[int, int]) -> Tensor:
+        batch, head = place
+        key_head = head // (self.x.n_heads // self.x.k.shape[1])
+        return self._rows(batch, head, slice(0, self.x.n_query)) @ self.x.v[batch, key_head]
+
+    def _rows(self, batch: int, head: int, rows: slice) -> Tensor:
+        """Some rows of P or dS as this way rounds them."""
+        way, tile, known = self._way, Tile(batch, slice(head, head + 1), rows), dict[str, Tensor]()
+        if way.stored_o:
+            known["O"] = self.trace.values["O"][tile.batch, tile.heads, tile.rows].double()
+        values = self._evaluate(self.x, tile, known)
+        if "S" in way.rounded:
+            s = values["S"] = self._narrow(values["S"])
+            known["LSE"] = s.logsumexp(-1)
+            known["P"] = (s - known["LSE"][..., None]).exp().nan_to_num(0.0)
+        for part in ("P", "dP"):
+            if part in way.rounded:
+                known[part] = self._narrow(known.get(part, values[part]))
+        if "not yet divided" in way.matrix:
+            return self._undivided(values | known)[0]
+        values = self._evaluate(self.x, tile, known)
+        matrix = values["PE" if self.name in ("O", "dV") else "dS"][0]
+        if way.matrix == FLOAT32:
+            return matrix
+        scale = self.x.scale if way.matrix.endswith("before") else 1.0
+        return self._narrow(matrix * scale) / scale
+
+    def _undivided(self, values: Mapping[str, Tensor]) -> Tensor:
+        """P that is rounded against the maximum of the keys so far, and divided by its sum afterwards."""
+        s = values["S"]
+        most, step = s.cummax(-1).values, self._way.tile or s.shape[-1]
+        ends = (torch.arange(s.shape[-1], device=s.device) // step * step + step - 1).clamp(max=s.shape[-1] - 1)
+        most = most[..., ends]
+        weights = self._narrow((s - most).exp().nan_to_num(0.0)) * values["PE"].gt(0)
+        return weights * (most - values["LSE"][..., None]).exp().nan_to_num(0.0)
