@@ -84,17 +84,19 @@ def takes_stderr() -> bool:
 
 def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
     """The report on one screen; where all of it is asked for, and of an audit, in full."""
-    from .screen.close_up import close_up_screen
-    from .screen.screen import render_screen
-    from .screen.survey_summary import survey_screen
-
     on = on or terminal()
     if on.details or report.audit is not None:
         return _detailed(report, on)
     if any(run.tried for run in report.runs):
+        from .screen.survey_summary import survey_screen
+
         return survey_screen(report, on.columns)
     if report.close_up is not None:
+        from .screen.close_up import close_up_screen
+
         return close_up_screen(report, report.close_up, on.columns, utf8=on.utf8)
+    from .screen.screen import render_screen
+
     return render_screen(report, on.columns, utf8=on.utf8, rest=on.rest, is_said=on.is_said)
 
 
