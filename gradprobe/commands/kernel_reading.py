@@ -114,7 +114,11 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
 
     findings, room, verdict = inquiry.findings, max(width, _LEAST), inquiry.verdict
     style = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}[verdict]
-    said = plural(len(findings), "wrong stride") if findings else "no pointer advances by another tensor's stride"
+    said = (
+        plural(len(findings), "wrong stride")
+        if findings
+        else "no pointer advances by a stride that is called another tensor's"
+    )
     lines = [Text(f"{verdict.upper()}  {said} ({inquiry.word})", style=style)]
     shown = findings if details else findings[:_MOST]
     for finding in shown:

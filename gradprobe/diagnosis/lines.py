@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +21,7 @@ from ..model.memory_finding import Group, MemoryFinding, grouped
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
 from ..source.kernel_file import called, inside
-from ..source.text import SourceLine
-from ..source.triton_source import call_tree, read_function
+from ..source.triton_source import Function, call_tree, read_function
 
 if TYPE_CHECKING:
     from ..lint.reading import LintFinding
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # What a kind of fault makes wrong first, where its word is not the intermediate itself; "" for what is wrong by itself.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
 _MADE |= {"dropout": "dP", **dict.fromkeys(("stride", "index", "layout", "store", "wrap"), "")}
+# The fault that stands in the forward alone, where P is computed.
+_OF_FORWARD = "tail/scores"
 _USUAL = in_kernels(*names())
 
 
@@ -74,29 +76,21 @@ class Lines:
                 yield from found
 
     def _making(self, fault: str, active: Collection[str]) -> list[Where]:
-        """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
-        named, others = list[Any](), list[Any]()
+        """Where the kernels at fault make the value that is wrong."""
+        named, forwards, others = list[Any](), list[Any](), list[Any]()
         for kernel in self._kernels:
-            is_forward = "forward" in kernel.__name__ or "fwd" in kernel.__name__
-            if any(is_named_after(kernel.__name__, name) for name in active):
+            if re.search("forward|fwd", kernel.__name__):
+                forwards.append(kernel)
+            elif any(is_named_after(kernel.__name__, name) for name in active):
                 named.append(kernel)
-            elif not is_forward or {"LSE", "O"} & {*active}:
+            else:
                 others.append(kernel)
-        found = computed_at(named or others, {_value_of(fault, active)})
-        for one in self._first.kernels if self._first is not None and not found else ():
-            if one.line and any(is_named_after(one.name, name) for name in active):
-                found.append(Where(one.file, one.line, line_of(one.file, one.line).strip(), kernel=one.name))
-        return found
-
-
-def _value_of(fault: str, active: Collection[str]) -> str:
-    """The intermediate that is computed where a fault stands."""
-    kind, _, rest = fault.partition("/")
-    word, foremost = rest.partition("-")[0], next(iter(active), "")
-    if kind in _MADE:
-        return _MADE[kind] or foremost
-    row = lookup(word)
-    return "P" if word == "S" else row.name if row is not None else foremost
+        if fault == _OF_FORWARD:
+            return computed_at(forwards, {"P"})
+        kernels = named or ([*forwards, *others] if {"LSE", "O"} & {*active} else others)
+        kind, _, rest = fault.partition("/")
+        row = lookup(_MADE.get(kind, rest.partition("-")[0]))
+        return computed_at(kernels, {row.name if row is not None else next(iter(active), "")})
 
 
 def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
@@ -110,26 +104,25 @@ def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
     for kernel in kernels:
         with contextlib.suppress(OSError, SyntaxError, TypeError):
             for function in call_tree(kernel):
-                loaded = {name for name, node in function.assignments if _loads(node.value)}
-                last = dict[str, SourceLine]()
-                for name, node in function.assignments:
-                    at, meant = function.line_of(node), _meant(name)
-                    if meant in names and name not in loaded and at.line >= last.get(meant, at).line:
-                        last[meant] = at
-                for meant, at in last.items():
-                    note = f"{meant} is computed here"
-                    found[Where(at.file, at.line, at.code, at.column, at.length, function.name, note)] = None
+                for name, node in _last_values(function).items():
+                    if name in names:
+                        at = function.line_of(node)
+                        note = f"{name} is computed here"
+                        found[Where(at.file, at.line, at.code, at.column, at.length, function.name, note)] = None
     return list(found)
 
 
-def _meant(variable: str) -> str:
-    """What a variable means by its usual name: dS of b_dsT, a transposed tile; "" where it means nothing."""
-    word = plain(variable.lower().removeprefix("b_"))
-    return _USUAL.get(word) or _USUAL.get(word.removesuffix("t"), "")
-
-
-def _loads(value: ast.expr) -> bool:
-    return any(called(call) == "load" or called(call).startswith("load_") for call in inside(value, ast.Call))
+def _last_values(function: Function) -> dict[str, ast.stmt]:
+    """By intermediate, the last assignment to what is usually called so."""
+    found, loaded = dict[str, ast.stmt](), set[str]()
+    for variable, node in sorted(function.assignments, key=lambda each: each[1].lineno):
+        # dS of b_dsT, a transposed tile.
+        word = plain(variable.lower().removeprefix("b_"))
+        name = _USUAL.get(word) or _USUAL.get(word.removesuffix("t"), "")
+        found[name] = node
+        if any(re.match("load(_|$)", called(call)) for call in inside(node.value, ast.Call)):
+            loaded.add(name)
+    return {name: node for name, node in found.items() if name not in loaded}
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:

@@ -46,13 +46,18 @@ class KernelStrides:
     def __init__(self, function: Function) -> None:
         self._name = function.name
         self._words, self._strides = dict[str, str](), dict[str, tuple[str, str]]()
+        spelt = dict[str, str]()
         for name in function.parameters:
             # What is called a pointer is one, also where nobody knows of which tensor.
             if tensor_of(name) or "ptr" in name.lower():
                 self._words[name] = word_of(name)
+                spelt |= dict.fromkeys(words_of(name) - spelt.keys(), word_of(name))
+        # stride_om is of a pointer Out, unless another pointer is called O.
+        spelt |= {word: word for word in self._words.values()}
         for name in function.parameters:
             if is_stride(name) and name not in self._words:
-                self._strides[name] = stride_of(name, self._words.values())
+                word, axis = stride_of(name, spelt)
+                self._strides[name] = spelt.get(word, ""), axis
         self.record = read_kernel(function, self._words, self._strides)
         self.untold = set(self.record.lost)
         """The pointers of which not every advance could be judged."""

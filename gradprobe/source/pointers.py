@@ -229,8 +229,11 @@ class _PointerReader:
         base, strides = self._value(given.get("base")), given.get("strides")
         if not base.bases or not isinstance(strides, (ast.Tuple, ast.List)):
             return self._lost([base])
-        for each in self._values(strides.elts):
-            self._advanced(base, each)
+        for node in strides.elts:
+            stride = self._value(node)
+            self._advanced(base, stride)
+            if not stride.strides and not isinstance(node, ast.Constant):
+                self._lost([base])  # a stride that nobody knows
         return base
 
 

@@ -53,7 +53,7 @@ def test_right_kernels_are_clean_with_what_was_read():
     ran = run("lint flash")
     assert ran.code == 0
     assert ran.out.splitlines() == [
-        "CLEAN  no pointer advances by another tensor's stride (flash)",
+        "CLEAN  no pointer advances by a stride that is called another tensor's (flash)",
         "  read 4 kernels by the names of their parameters; no kernel was run",
     ]
 
@@ -63,7 +63,7 @@ def test_kernels_whose_names_tell_nothing_are_partly_read_and_the_verdict_says_s
     (tmp_path / "alone.py").write_text(kernel)
     ran = run(f"lint {tmp_path}/alone.py")
     assert ran.code == 0
-    assert ran.out.startswith("PARTLY READ  no pointer advances by another tensor's stride")
+    assert ran.out.startswith("PARTLY READ  no pointer advances by a stride that is called another tensor's")
     assert "whose names tell no tensor: do_ptr of touch_kernel" in ran.out
 
 

@@ -31,6 +31,6 @@ def test_a_clean_file_takes_10_rows():
 
 
 def test_what_could_not_be_followed_is_not_called_clean():
-    assert shown()[0] == "PARTLY READ  no pointer advances by another tensor's stride (f.py)"
+    assert shown()[0] == "PARTLY READ  no pointer advances by a stride that is called another tensor's (f.py)"
     assert any("not followed everywhere" in line for line in shown())
     assert shown(finding(3))[0].startswith("FINDINGS")
