@@ -113,7 +113,7 @@ CORE: tuple[str, ...] = (
         "__init__", "arithmetic", "backend", "caches", "changes", "run", "target_errors", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
-        "__init__", "experiment", "measure", "observe", "receipt", "runs",
+        "__init__", "experiment", "measure", "observe", "runs",
     )),
     *(f"pipeline/{name}" for name in (
         "__init__", "probe", "reported", "resolve", "run_check",

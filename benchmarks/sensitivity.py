@@ -28,7 +28,7 @@ from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
 from gradprobe.numerics.declared_precision import exactly, precision_of
 from gradprobe.numerics.identities import identities
-from gradprobe.probing.receipt import environment
+from gradprobe.probing.runs import environment
 from gradprobe.reference import Attention
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
 from gradprobe.runtime.run import run_target

@@ -113,7 +113,7 @@ def read_contract(request: CheckRequest) -> ReadContract:
         from ..pipeline.resolve import resolve_problem
 
         problem = resolve_problem(CheckRequest(request.target, request.family, None, options))
-        from ..probing.receipt import environment
+        from ..probing.runs import environment
 
         contract = contract_of(problem.target, problem.case)
     return ReadContract(contract, environment(problem.case.device), request.command("contract"))

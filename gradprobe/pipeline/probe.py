@@ -21,8 +21,16 @@ from ..numerics.float64 import products_of
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
-from ..probing.receipt import environment, notes_of, target_that_ran, warned_in
-from ..probing.runs import RunRecord, outcomes_of, records_of, with_strays
+from ..probing.runs import (
+    RunRecord,
+    environment,
+    notes_of,
+    outcomes_of,
+    records_of,
+    target_that_ran,
+    warned_in,
+    with_strays,
+)
 from ..targets.find import Target
 from ..targets.naming import triton_cache
 from .fit import OF_LENGTH, WHOLE_BLOCKS, WRONG_THROUGHOUT, Fit, fit, refuses, share_wrong, tried

@@ -20,8 +20,7 @@ from ...pipeline.probe import measured_so_far
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import Experiment, experiment_of
-from ...probing.receipt import notes_of
-from ...probing.runs import RunRecord, outcomes_of, records_of, with_strays
+from ...probing.runs import RunRecord, notes_of, outcomes_of, records_of, with_strays
 from .bench import FIRST, Bench
 from .culprits import culprits
 from .trials import BenchSetup, LayoutTrial, Sought, SurveyPlan, TrialResult, programs_of, trials_of
