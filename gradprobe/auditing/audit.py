@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
+from ..frontends import Event, events
 from ..frontends.python import plain_function
-from ..frontends.python.events import Value, text_of_file, watched, where_of
 from ..inputs.draw import draw
 from ..inputs.tensor_layouts import place
 from ..model.assignment import in_words
@@ -28,6 +28,7 @@ from ..numerics.locate import locate
 from ..reference import Attention, manual_attention_backward
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
+from ..source.text import python_file
 from ..targets.bind import statements_of
 from ..targets.find import Target, find_target
 from .calling import ORDERS, SHAPES, CallConvention, ReferenceCall, Values
@@ -244,13 +245,12 @@ class ReferenceSearch:
 
     def explained(self, attempt: Attempt) -> AuditExplanation:
         """Why an attempt is wrong; the call is made once more and watched."""
-        values, again = list[Value](), attempt
+        values, again = list[Event](), attempt
         try:
-            with watched(self.target.function) as seen:
+            with events(self.target.function, self.target.source.file) as values:
                 again = self.attempt(attempt.how, attempt.sizes, attempt.case.seed)
-            values += seen.values()
         except Exception:  # its file is not what runs, as after an edit: then no line is known
-            pass
+            values = []
         results = {}
         for name, result in {**again.measured.trace.values, **again.unfit}.items():
             results[name] = result.detach().double().numpy()
@@ -297,7 +297,7 @@ def diagnoses_of(made: Audit) -> tuple[Diagnosis, ...]:
         mistake = located.mistake
         due = due_in(made.attempt.case.family).get(mistake.of)
         said = f"with it every element of {listed(located.results)} is what came"
-        where = where_of(made.target.function, made.target.source.file, located.at)
+        where = located.at
         found.append(Diagnosis(
             f"reference/{mistake.key}", "reference", mistake.came, 1.0, (f"due: {due}", said) if due else (said,),
             _elsewhere(made, located) or ((where,) if where is not None else ()), mistake.fix, also=bool(found),
@@ -320,7 +320,7 @@ def _elsewhere(made: Audit, located: Located) -> tuple[Where, ...]:
             is_it = located.is_late and isinstance(name, ast.Name) and role_of(name.id) == located.mistake.of
         if is_it and isinstance(node, (ast.stmt, ast.expr)):
             found.add(node.lineno)
-    lines = text_of_file(made.target.function).splitlines()
+    lines = python_file(source.file).lines
     if not found or not lines or (len(found) > 1 and key not in ("order", "do/other")):
         return ()
     return (Where(source.file, max(found), lines[max(found) - 1].strip(), kernel=source.name),)

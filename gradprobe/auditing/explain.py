@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..frontends.python.events import Expression, Value
+from ..frontends import Event
 from ..model.intermediates import PRODUCTS, symbol
 from ..model.mechanisms import door
+from ..model.report import Where
 from ..reference import Attention
 from .formulas import DUE, RESULTS, Array, Form, Formulas, Mistake
 
@@ -34,7 +35,7 @@ class Located:
     """A mistake, and where it first shows."""
 
     mistake: Mistake
-    at: Expression | None = None
+    at: Where | None = None
     """None where no value of the function shows it."""
     results: tuple[str, ...] = ()
     """The results that it makes wrong."""
@@ -55,7 +56,7 @@ class AuditExplanation:
 @door("audit/explain", lambda x, values, results, wrong, **_: AuditExplanation(unexplained=tuple(wrong)))
 def explain(
     x: Attention,
-    values: Iterable[Value],
+    values: Iterable[Event],
     results: Mapping[str, Array],
     wrong: Iterable[str],
     *,
@@ -95,10 +96,10 @@ class _FormSearch:
         self._library = _FormLibrary({"b": b, "h": h, "m": m, "n": x.n_key, "d": d, "e": x.v.shape[-1]})
         for form in (*self._formulas.due(), *self._formulas.mistaken()):
             self._library.add(form)
-        self._sights: list[tuple[Expression, Form, float]] = []
-        self._narrow: Value | None = None
+        self._sights: list[tuple[Where, Form, float]] = []
+        self._narrow: Event | None = None
 
-    def see(self, value: Value) -> None:
+    def see(self, value: Event) -> None:
         """Notes what a value is."""
         if self._narrow is None and value.dtype not in _TOLERANCES:
             self._narrow = value
@@ -155,7 +156,7 @@ class _FormSearch:
         at = next((at for at, other, _ in self._sights if other.product == product), None)
         return Located(Mistake(name, key, f"{name} is made of {product.formula}, not of {due.formula}"), at)
 
-    def _first(self, kind: str, factor: float) -> Expression | None:
+    def _first(self, kind: str, factor: float) -> Where | None:
         """Where a kind was first seen times a factor, of rounded values too."""
         for at, form, by in self._sights:
             if form.kind == kind and f"{by:.3g}" == f"{factor:.3g}":

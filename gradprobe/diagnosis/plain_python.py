@@ -10,7 +10,8 @@ from msgspec import structs
 
 from ..auditing.explain import Located, explain
 from ..auditing.formulas import DUE, due_in
-from ..frontends.python.events import watched, where_of
+from ..frontends import events
+from ..frontends.interface import TORCH
 from ..model.case import Case
 from ..model.mechanisms import door
 from ..model.number import listed
@@ -29,9 +30,8 @@ def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Di
     causes = causes_among(found)
     if not _is_taken(experiment, run) or any(one.where for one in causes) or len(causes) > 1:
         return [*found]
-    target = experiment.target
     for located in _mistakes(experiment, run):
-        where = where_of(target.function, target.source.file, located.at)
+        where = located.at
         if where is None:
             continue
         if not causes:
@@ -44,7 +44,7 @@ def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Di
 def _is_taken(experiment: Experiment, run: LayoutRun) -> bool:
     """Whether a target is plain Python, and its case one whose formulas are all in the library."""
     case = experiment.case
-    if experiment.first is None or experiment.backends or case.device != "cpu" or run.layout != "contiguous":
+    if experiment.first is None or experiment.backends - {TORCH} or case.device != "cpu" or run.layout != "contiguous":
         return False
     if case.sinks or case.dropout or case.alibi or case.seqlens or case.ranks or case.cu_seqlens_q:
         return False
@@ -59,7 +59,7 @@ def _mistakes(experiment: Experiment, run: LayoutRun) -> tuple[Located, ...]:
     """
     assert run.measured is not None
     target, findings, results = experiment.target, run.measured.comparison.findings, dict[str, Any]()
-    with watched(target.function) as values:
+    with events(target.function, target.source.file) as values:
         trace = run_target(target, experiment.case, inputs_of(experiment, run.assigned)).trace
     for name, value in run.measured.raw.values.items():
         if trace is None or name not in trace.values or not torch.equal(trace.values[name], value):
@@ -67,7 +67,7 @@ def _mistakes(experiment: Experiment, run: LayoutRun) -> tuple[Located, ...]:
         if name in DUE:
             results[name] = value.detach().double().numpy()
     wrong = [name for name in results if name in findings and findings[name].mismatched]
-    explanation = explain(run.measured.x, values.values(), results, wrong, by_autograd=not target.is_backward)
+    explanation = explain(run.measured.x, values, results, wrong, by_autograd=not target.is_backward)
     return () if explanation.unexplained else explanation.located
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..faults.hypothesis import Observed
+from ..frontends.interface import TORCH
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
@@ -63,5 +64,5 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Mapping[str, 
         tensors,
         allowed,
         measured,
-        launches=bool(experiment.backends),
+        launches=bool(experiment.backends - {TORCH}),
     )

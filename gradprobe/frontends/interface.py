@@ -1,14 +1,72 @@
-"""What is known of a language outside its folder."""
+"""What is known of a language outside its folder: four functions, and what they give."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..inputs.memory import Array, Unwritten
+    from ..model.memory_finding import MemoryFinding
+    from ..model.report import Where
 
 # What runs kernels. Where a target has kernels of two, the first of these words is the report's.
 CUDA_ON_CPU, CUDA, INTERPRETED, COMPILED = "cuda-on-cpu", "cuda", "triton-interpreter", "triton"
 BACKENDS = (CUDA_ON_CPU, CUDA, INTERPRETED, COMPILED)
 TORCH = "torch"
 """The word of what launches no kernel of its own."""
+
+
+class Launch(Protocol):
+    """What was started: a kernel, or a function that starts none."""
+
+    @property
+    def entry(self) -> Any:
+        """The function of Python, or the kernel of a source."""
+
+    @property
+    def backend(self) -> str:
+        """Of BACKENDS, or TORCH."""
+
+    @property
+    def storages(self) -> Iterable[int]:
+        """The memory that it was given, as `storage_of` numbers it."""
+
+
+@dataclass
+class Launches:
+    """What a call of a function starts, in every language."""
+
+    function: Callable[..., Any]
+    tensors: Mapping[str, Tensor]
+    """What the caller knows by name."""
+    schedule: int
+    """The order of threads and blocks on a CPU; 0: that of their numbers."""
+    unwritten: Unwritten
+    """The memory that has no value yet."""
+    after: Callable[[str], None]
+    """Told of each kernel after its launch."""
+    started: list[Launch] = field(default_factory=list)
+    findings: list[MemoryFinding] = field(default_factory=list)
+    """What they did wrong to memory."""
+    notes: list[str] = field(default_factory=list)
+    compiled: set[Any] = field(default_factory=set)
+    """What kernels were compiled to."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What an operation gave, or a variable held after a statement."""
+
+    at: Where
+    array: Array
+    dtype: str
 
 
 class Statements:
@@ -48,3 +106,26 @@ class Statements:
     def function_at(self, line: int) -> str:
         """The name of the innermost function that holds a line; "" where none is known."""
         return ""
+
+
+class Language:
+    """One language. What a folder leaves out is as here: nothing is known of it."""
+
+    suffixes: tuple[str, ...] = ()
+    """Of the files that are its own."""
+
+    def launches(self, found: Launches) -> AbstractContextManager[None]:
+        """While open, what is started is noted, and what it did wrong."""
+        return contextlib.nullcontext()
+
+    def events(self, function: Callable[..., Any]) -> AbstractContextManager[list[Event]]:
+        """While open, a function's calls are followed; when closed, what they held is there, in order."""
+        return contextlib.nullcontext([])
+
+    def source(self, file: str) -> Statements:
+        """The functions and statements of a file."""
+        return Statements(file)
+
+    def edit(self, file: Path, folder: Path, *, watches_lines: bool = False) -> Any:
+        """A copy of a file, in a folder of its own, that other processes load in its place; None where none can."""
+        return None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..frontends.interface import INTERPRETED
+from ..frontends.interface import INTERPRETED, TORCH
 from ..inputs.draw import outputs_of
 from ..inputs.placement import for_more_batches, repeats
 from ..inputs.tensor_layouts import Inputs, place
@@ -83,7 +83,9 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
         experiment.reference is None,  # a user's own reference takes the problem whole
         of_one_kernel=first is not None and makes_together(first, ("dQ", "dK")),
         # A target may be given LSE, give it, or launch kernels that hand it on to one another.
-        may_read_lse=bool(experiment.backends) or "lse" in experiment.target.takes or "LSE" in own.trace.values,
+        may_read_lse=bool(
+            experiment.backends - {TORCH} or "lse" in experiment.target.takes or "LSE" in own.trace.values
+        ),
     )  # fmt: skip
     try:
         with experiment.stopwatch.timed("compare"):

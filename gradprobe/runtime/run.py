@@ -7,15 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.cuda import Watch, watched
-from ..frontends.interface import COMPILED, INTERPRETED
+from ..frontends import Launches, launches
+from ..frontends.interface import CUDA, CUDA_ON_CPU, TORCH
 from ..frontends.triton import interpreting
 from ..frontends.triton.launches import (
     Configuration,
     KernelCall,
     Launched,
     one_configuration,
-    recorded_launches,
     storage_of,
     whole_tracebacks,
 )
@@ -50,7 +49,7 @@ class Outcome:
     kernels: tuple[LoadedSource, ...]
     """The kernels that it launched, in order of their first launch."""
     backends: frozenset[str]
-    """What ran them, of BACKENDS."""
+    """What ran them, of BACKENDS; TORCH where nothing did."""
     taken: frozenset[str]
     """The inputs that kernels were given in place, and not only as copies."""
     notes: tuple[str, ...] = ()
@@ -99,13 +98,13 @@ def run_target(
         TargetFailure: it raised by accident, or returned what it may not.
     """
     arguments = bind(target, case, inputs.tensors)
-    watch = Watch(inputs.tensors, schedule, unwritten or Unwritten(), after=launched)
+    found = Launches(target.function, inputs.tensors, schedule, unwritten or Unwritten(), launched)
     ran: list[Configuration] = []
     dots: list[Dots] = []
     # In the interpreter nothing is chosen by time.
     configured = one_configuration(ran) if interpreting() else nullcontext()
     refused, result = None, None
-    with recorded_launches(launched) as record, watched(watch):
+    with launches(found):
         try:
             with instrumentation, gpu_stood_in(as_cuda=case.as_cuda), configured, whole_tracebacks():
                 result = _call(target, case, arguments, inputs, dots)
@@ -118,32 +117,40 @@ def run_target(
         except BaseException as error:
             from .target_errors import refusal_of
 
-            refused = refusal_of(error, target, inputs.layout, record.calls)
-    given, backends = set(map(storage_of, watch.given)), set(watch.backends)
-    for call in record.calls:
-        given.update(storage for _, storage in call.pointers)
-        backends.add(INTERPRETED if interpreting() else COMPILED)
-    sources = [source_of(kernel) for kernel in dict.fromkeys(call.kernel.fn for call in record.calls)]
-    for entry in dict.fromkeys(watch.launches):
-        sources.append(LoadedSource(entry.name, str(entry.file), entry.line, entry.source.sha256))
+            refused = refusal_of(error, target, inputs.layout, _calls(found))
+    given, backends = set[int](), {launch.backend for launch in found.started}
+    sources, cuda = dict[Any, LoadedSource](), list[Any]()
+    for launch in found.started:
+        given.update(launch.storages)
+        entry = launch.entry
+        if launch.backend in (CUDA, CUDA_ON_CPU):
+            cuda.append(entry)
+            sources[entry] = LoadedSource(entry.name, str(entry.file), entry.line, entry.source.sha256)
+        elif launch.backend != TORCH and entry not in sources:
+            sources[entry] = source_of(entry)
     # Copies have storages of their own.
     in_place = frozenset(name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given)
-    outcome = Outcome(None, refused, tuple(sources), frozenset(backends), in_place)
+    outcome = Outcome(None, refused, tuple(sources.values()), frozenset(backends), in_place)
     if refused is not None:
         return outcome
     trace, results, notes = _read(result, target, case, inputs)
     return replace(
         outcome,
         trace=trace,
-        notes=(*notes, *(stores.sentence for stores in watch.equal_stores)),
+        notes=(*notes, *found.notes),
         storages={storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None},
-        findings=tuple(found.finding for found in watch.findings),
+        findings=tuple(found.findings),
         shared=tuple(shared(results, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         warned=kept_warnings(),
         configurations=tuple(dict.fromkeys(ran)),
-        calls=tuple(record.calls),
-        dots=() if case.device == "cpu" else dots_of_kernels(record.compiled, watch.launches, dots),
+        calls=tuple(_calls(found)),
+        dots=() if case.device == "cpu" else dots_of_kernels(found.compiled, cuda, dots),
     )
+
+
+def _calls(found: Launches) -> list[KernelCall]:
+    """The launches of Triton kernels."""
+    return [launch for launch in found.started if isinstance(launch, KernelCall)]
 
 
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]) -> object:

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from gradprobe.frontends.python.events import watched
+from gradprobe.frontends.python.events import followed
 
 SOURCE = """
 import contextlib
@@ -55,11 +55,10 @@ def called(module):
 
 def test_each_value_is_told_with_its_place_and_the_results_are_the_same(module):
     due = called(module)
-    with watched(module.outer) as values:
+    with followed(module.outer) as values:
         assert called(module) == due
     told = [
-        (value.at.kernel, value.at.code[value.at.column :][: value.at.length], value.array.tolist())
-        for value in values.values()
+        (value.at.kernel, value.at.code[value.at.column :][: value.at.length], value.array.tolist()) for value in values
     ]
     assert ("twice", "2 * x", [4]) in told
     assert ("outer", "value - by", [2]) in told
@@ -74,6 +73,6 @@ def test_each_value_is_told_with_its_place_and_the_results_are_the_same(module):
 
 def test_what_is_raised_inside_leaves_the_functions_as_they_were(module):
     code = module.twice.__code__
-    with pytest.raises(TypeError), watched(module.outer):
+    with pytest.raises(TypeError), followed(module.outer):
         module.outer(None)
     assert module.twice.__code__ is code

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from ...frontends.python.shadow import Shadow
+from ...frontends import edit
 from ...model.failures import TargetFailure, UsageFailure
 from ...processes.ended import words_of
 from ...processes.executables import Program, Ran, gradprobe_command, run_programs
@@ -156,7 +157,7 @@ def campaign(
         outcomes = {mutant.name: MutantOutcome(mutant, SURVIVED, "", 0.0, ran=False) for mutant in idle}
         tried = [mutant for mutant in chosen if mutant.name not in outcomes]
         timeout = terms.timeout or _TIMES * plain.seconds + _MORE
-        shadows = [Shadow(file.path, Path(folder) / mutant.name) for mutant in tried]
+        shadows = [edit(file.path, Path(folder) / mutant.name) for mutant in tried]
         for mutant, shadow in zip(tried, shadows, strict=True):
             shadow.write(mutant.plant(file.text))
 
@@ -177,7 +178,7 @@ def campaign(
 def _on_the_file_as_it_is(
     gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms
 ) -> tuple[Ran, frozenset[int]]:
-    shadow = Shadow(file.path, folder / "as-it-is", terms.watches_lines)
+    shadow = edit(file.path, folder / "as-it-is", watches_lines=terms.watches_lines)
     shadow.write(file.text)
     (plain,) = run_programs([_program(gate, shadow)], timeout=terms.timeout)
     if plain.code != 0:
@@ -191,7 +192,7 @@ def _on_the_file_as_it_is(
     return plain, shadow.lines
 
 
-def _program(gate: Gate, shadow: Shadow) -> Program:
+def _program(gate: Gate, shadow: Any) -> Program:
     return Program(gate.command, shadow.environment({**os.environ, "COLUMNS": "120", "GRADPROBE_FIX_BUDGET": "0"}))
 
 
@@ -206,7 +207,7 @@ def _ran(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None
     return any(mutant.statement[0] <= line <= mutant.statement[1] for line in lines)
 
 
-def _outcome(gate: Gate, mutant: Mutant, ended: Ran, shadow: Shadow, ran: bool | None, timeout: float) -> MutantOutcome:
+def _outcome(gate: Gate, mutant: Mutant, ended: Ran, shadow: Any, ran: bool | None, timeout: float) -> MutantOutcome:
     if ended.code is None:
         return MutantOutcome(mutant, KILLED, f"{LATE} {timeout:.0f} s: stopped", ended.seconds, ran)
     if not shadow.was_loaded:

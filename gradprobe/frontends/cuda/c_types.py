@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...model.failures import TargetFailure
+from ..interface import CUDA, CUDA_ON_CPU
 from .cuda_syntax import Declared
 from .source import CudaSource, KernelEntry
 
@@ -63,6 +64,29 @@ class Launch:
     caller: int = 0
     """On a CPU, the address of the function that calls it with these arguments."""
 
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def entry(self) -> KernelEntry:
+        return self.kernel
+
+    @property
+    def backend(self) -> str:
+        return CUDA_ON_CPU if self.caller else CUDA
+
+    @property
+    def storages(self) -> list[int]:
+        return [tensor.untyped_storage().data_ptr() for _, tensor in self.tensors]
+
+
+# What fits its parameter.
+_FITS = (
+    "a pointer takes a tensor of its type or None, a number one that it can hold; what takes a structure is "
+    "launched by a function of the file's host code"
+)
+
 
 def structure(*fields: tuple[Any, str]) -> Any:
     """A structure of the runtime's, by types, each with the names of the fields of that type."""
@@ -101,14 +125,11 @@ def c_values(who: str, parameters: Sequence[Declared], types: Sequence[Taken], a
         raise TargetFailure(words, f"it takes: {takes}")
     found = []
     for parameter, taken, argument in zip(parameters, types, arguments, strict=True):
-        where = f"{who}: parameter {parameter.name!r}"
-        if taken.kind == POINTER:
-            found.append(_pointer(where, parameter, taken, argument))
-        elif taken.kind == OTHER:
-            words = f"{where} is a {parameter.type}, neither a pointer nor a number"
-            raise TargetFailure(words, "call a function of the file's host code that makes it and launches the kernel")
-        else:
-            found.append(_number(where, _c_type(parameter, taken), argument))
+        value = _c_value(taken, argument, is_bool=parameter.type == "bool")
+        if value is None:
+            got = f"a tensor of {argument.dtype}" if hasattr(argument, "data_ptr") else repr(argument)
+            raise TargetFailure(f"{who}: parameter {parameter.name!r} is {parameter.type}, got {got}", _FITS)
+        found.append(value)
     return found
 
 
@@ -117,38 +138,24 @@ def addresses_of(values: Sequence[Any]) -> Any:
     return (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
 
 
-def _c_type(parameter: Declared, taken: Taken) -> Any:
-    if parameter.type == "bool":
-        return ctypes.c_bool
-    if taken.kind == FLOATING:
-        return ctypes.c_float if taken.bytes == 4 else ctypes.c_double
-    sign = "u" if taken.kind == UNSIGNED else ""
-    return getattr(ctypes, f"c_{sign}int{8 * taken.bytes}")
-
-
-def _number(where: str, c_type: Any, argument: Any) -> Any:
+def _c_value(taken: Taken, argument: Any, *, is_bool: bool) -> Any:
+    """An argument as a C value; None where it does not fit."""
+    if taken.kind == POINTER:
+        if argument is None:
+            return ctypes.c_void_p(0)
+        fits = hasattr(argument, "data_ptr") and taken.of in (0, argument.element_size())
+        return ctypes.c_void_p(argument.data_ptr()) if fits else None
     number = argument.item() if isinstance(argument, np.generic) else argument
-    is_whole = c_type not in (ctypes.c_float, ctypes.c_double)
-    if not isinstance(number, int if is_whole else (int, float)):
-        raise TargetFailure(f"{where} is {'a whole number' if is_whole else 'a number'}, got {argument!r}")
+    is_real = taken.kind == FLOATING
+    if taken.kind == OTHER or not isinstance(number, (int, float) if is_real else int):
+        return None
+    sign = "u" if taken.kind == UNSIGNED else ""
+    name = "bool" if is_bool else f"{sign}int{8 * taken.bytes}"
+    if is_real:
+        name = "float" if taken.bytes == 4 else "double"
     try:
-        value = c_type(number).value
+        value = getattr(ctypes, f"c_{name}")(number)
     except OverflowError:  # of a whole number as a float
-        value = math.inf
-    is_too_large = abs(value) == math.inf and abs(number) != math.inf
-    if is_too_large or (is_whole and value != number):
-        raise TargetFailure(f"{where} has {ctypes.sizeof(c_type)} bytes, and {number:,} does not fit")
-    return c_type(number)
-
-
-def _pointer(where: str, parameter: Declared, taken: Taken, argument: Any) -> Any:
-    import torch
-
-    if argument is None:
-        return ctypes.c_void_p(0)
-    if not isinstance(argument, torch.Tensor):
-        raise TargetFailure(f"{where} is a pointer, got {argument!r}", "pass a tensor, or None for a null pointer")
-    if taken.of not in (0, argument.element_size()):
-        dtype = str(argument.dtype).removeprefix("torch.")
-        raise TargetFailure(f"{where} is {parameter.type}, of {taken.of} bytes an element, got {dtype}")
-    return ctypes.c_void_p(argument.data_ptr())
+        return None
+    is_lost = abs(value.value) == math.inf and abs(number) != math.inf if is_real else value.value != number
+    return None if is_lost else value

@@ -11,21 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import NoKernel, TargetFailure
-from ..interface import CUDA, CUDA_ON_CPU
 from . import nvrtc
 from .c_types import STREAM, Launch, Taken, addresses_of, c_values, types_as_written
 from .cuda_syntax import Declared, DeclaredFunction
 from .on_cpu.launch import run
 from .on_cpu.library import Library, library_of
 from .source import CudaSource, KernelEntry, read_source
-from .watch import Watch, watching
+from .watch import watching
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    Tensors = Sequence[tuple[str, Tensor]]
+
 Size = int | Sequence[int]
 # What every GPU allows.
 _MOST_THREADS = 1024
+_POINTER, _BYTES, _SIZES = ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32)
+_FAILED = 719  # cudaErrorLaunchFailure
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,18 @@ class Module:
         """
         function = self.source.launchers.get(name)
         return Launcher(self.source, function) if function else kernel_of(self.source, name)
+
+
+def kernel_of(source: CudaSource, name: str) -> Kernel:
+    """A kernel by its name, or one instance of a template: `backward<32, float>`; NoKernel where there is none."""
+    plain = name.partition("<")[0].strip()
+    found = source.declared.get(plain)
+    if found is not None and found.is_template == ("<" in name):
+        return Kernel(source, name, found.parameters)
+    way_out = f"it has: {', '.join(source.declared) or 'none'}"
+    if found is not None and found.is_template:
+        way_out = f'it is a template: name an instance, module["{plain}<...>"]'
+    raise NoKernel(f"{source.path.name} has no kernel {name!r}", way_out)
 
 
 class Kernel(KernelEntry):
@@ -75,25 +90,10 @@ class Kernel(KernelEntry):
         values = c_values(who, self.parameters, types, arguments)  # which live as long as the launch
         addresses = addresses_of(values)
         place = ctypes.addressof(addresses)
-        _launch(Launch(self, _sizes(grid), _sizes(block), shared_bytes, place, tensors, caller), library, watching())
+        _launch(Launch(self, _sizes(grid), _sizes(block), shared_bytes, place, tensors, caller), library)
 
 
-def _launch(launch: Launch, library: Library | None, watch: Watch) -> None:
-    """Runs it by a library on this CPU, without one on a GPU."""
-    name, threads = launch.kernel.name, math.prod(launch.block)
-    if threads > _MOST_THREADS:
-        raise TargetFailure(f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit")
-    watch.launches.append(launch.kernel)
-    watch.backends.add(CUDA if library is None else CUDA_ON_CPU)
-    watch.given += [tensor for _, tensor in launch.tensors]
-    if library is None:
-        nvrtc.run(launch)
-    else:
-        run(launch, library, watch)
-    watch.after(name)
-
-
-def _given(who: str, parameters: Sequence[Declared], arguments: Sequence[Any]) -> tuple[list[tuple[str, Tensor]], str]:
+def _given(who: str, parameters: Sequence[Declared], arguments: Sequence[Any]) -> tuple[Tensors, str]:
     """The tensors among arguments, by their parameters' names, and their device."""
     tensors = []
     for parameter, argument in zip(parameters, arguments, strict=False):
@@ -114,16 +114,17 @@ def _sizes(given: Size) -> tuple[int, int, int]:
     return x, y, z
 
 
-def kernel_of(source: CudaSource, name: str) -> Kernel:
-    """A kernel by its name, or one instance of a template: `backward<32, float>`; NoKernel where there is none."""
-    plain = name.partition("<")[0].strip()
-    found = source.declared.get(plain)
-    if found is not None and found.is_template == ("<" in name):
-        return Kernel(source, name, found.parameters)
-    way_out = f"it has: {', '.join(source.declared) or 'none'}"
-    if found is not None and found.is_template:
-        way_out = f'it is a template: name an instance, module["{plain}<...>"]'
-    raise NoKernel(f"{source.path.name} has no kernel {name!r}", way_out)
+def _launch(launch: Launch, library: Library | None) -> None:
+    """Runs a kernel by a library on this CPU, without one on a GPU."""
+    name, threads, watch = launch.kernel.name, math.prod(launch.block), watching()
+    if threads > _MOST_THREADS:
+        raise TargetFailure(f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit")
+    watch.launches.append(launch)
+    if library is None:
+        nvrtc.run(launch)
+    else:
+        run(launch, library, watch)
+    watch.after(name)
 
 
 @dataclass(frozen=True)
@@ -134,35 +135,25 @@ class Launcher:
     function: DeclaredFunction
 
     def __call__(self, *arguments: Any) -> None:
-        """Calls it.
-
-        Args:
-            arguments: by position as it takes them, but for its streams: tensors, all of one device; None for a null
-                pointer; numbers.
-
-        Raises:
-            TargetFailure: it does not compile, the arguments do not fit, it gives an error, or a kernel could not run.
-        """
+        """Calls it with its arguments but for its streams, as a kernel is; TargetFailure where it gives an error."""
         every, where = self.function.parameters, f"{self.function.name} of {self.source.path.name}"
         parameters = [parameter for parameter in every if parameter.type != STREAM]
         tensors, device = _given(where, parameters, arguments)
-        values = iter(c_values(where, parameters, types_as_written(self.source, parameters), arguments))
-        passed = [ctypes.c_void_p() if parameter.type == STREAM else next(values) for parameter in every]
-        if code := _HostCall(self.source, device, tensors).run(self.function.name, passed):
+        values = c_values(where, parameters, types_as_written(self.source, parameters), arguments)
+        for at, parameter in enumerate(every):
+            if parameter.type == STREAM:
+                values.insert(at, _POINTER())
+        if code := _HostCall(self.source, device, tensors).run(self.function.name, values):
             raise TargetFailure(f"{where} gives the error {code} of CUDA")
-
-
-_VOID, _BYTES, _TRIPLE = ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32)
-_FAILED = 719  # cudaErrorLaunchFailure
 
 
 class _HostCall:
     """One call of a host function, and the memory that is its own: what it asks of CUDA's runtime is done here."""
 
-    def __init__(self, source: CudaSource, device: str, tensors: Sequence[tuple[str, Tensor]]) -> None:
+    def __init__(self, source: CudaSource, device: str, tensors: Tensors) -> None:
         self._source, self._device, self._tensors = source, device, [*tensors]
         self._library = library_of(source, has_host=True)
-        self._watch = watching()
+        self._unwritten = watching().unwritten
         self._raised: BaseException | None = None
 
     def run(self, function: str, values: Sequence[Any]) -> int:
@@ -171,10 +162,10 @@ class _HostCall:
         What a launch raises is raised when it has ended: it goes on behind that, but nothing is launched any more.
         """
         asked = [
-            self._callable(self._launch, ctypes.c_char_p, _TRIPLE, _TRIPLE, _BYTES, _VOID, _VOID),
-            self._callable(self._allocate, ctypes.POINTER(_VOID), _BYTES),
-            self._callable(self._fill, _VOID, ctypes.c_int, _BYTES),
-            self._callable(self._copy, _VOID, _VOID, _BYTES),
+            self._callable(self._launch, ctypes.c_char_p, _SIZES, _SIZES, _BYTES, _POINTER, _POINTER),
+            self._callable(self._allocate, ctypes.POINTER(_POINTER), _BYTES),
+            self._callable(self._fill, _POINTER, ctypes.c_int, _BYTES),
+            self._callable(self._copy, _POINTER, _POINTER, _BYTES),
         ]
         self._library.loaded.gp_set_python(*asked)
         code: int = getattr(self._library.loaded, f"gp_host_{function}")(addresses_of(values))
@@ -196,35 +187,36 @@ class _HostCall:
         return ctypes.CFUNCTYPE(ctypes.c_int, *types)(call)
 
     def _launch(self, name: bytes, grid: Any, block: Any, shared_bytes: int, caller: int, arguments: int) -> None:
-        kernel = kernel_of(self._source, name.decode())
-        library: Library | None = self._library
-        if self._device != "cpu":  # where nothing needs the first of its arguments: what the caller calls
-            library, arguments = None, arguments + ctypes.sizeof(_VOID)
+        kernel, library = kernel_of(self._source, name.decode()), self._library
         sizes = _sizes(grid[:3]), _sizes(block[:3])
-        _launch(Launch(kernel, *sizes, shared_bytes, arguments, self._tensors, caller), library, self._watch)
+        if self._device == "cpu":
+            _launch(Launch(kernel, *sizes, shared_bytes, arguments, self._tensors, caller), library)
+        else:  # where nothing needs the first of its arguments: what the caller calls
+            arguments += ctypes.sizeof(_POINTER)
+            _launch(Launch(kernel, *sizes, shared_bytes, arguments, self._tensors), None)
 
     def _allocate(self, out: Any, size: int) -> None:
         import torch
 
         memory = torch.empty(max(1, size), dtype=torch.uint8, device=self._device)
-        self._watch.unwritten.allocated(memory)
+        self._unwritten.allocated(memory)
         self._tensors.append((f"allocated_{len(self._tensors)}", memory))
         out[0] = memory.data_ptr()
 
     def _fill(self, to: int | None, value: int, size: int) -> None:
-        self._watch.unwritten.written(self._bytes(to, size).fill_(value & 0xFF))
+        self._unwritten.written(self._bytes(to, size).fill_(value & 0xFF))
 
     def _copy(self, to: int | None, source: int | None, size: int) -> None:
-        self._watch.unwritten.written(self._bytes(to, size).copy_(self._bytes(source, size)))
+        self._unwritten.written(self._bytes(to, size).copy_(self._bytes(source, size)))
 
     def _bytes(self, address: int | None, size: int) -> Tensor:
         """The memory at an address, as bytes of the storage of one of this call's tensors."""
-        import torch
-
         for _, tensor in self._tensors:
             storage = tensor.untyped_storage()
             start = (address or 0) - storage.data_ptr()
             if start >= 0 and start + size <= storage.nbytes():
+                import torch
+
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 return whole[start : start + size]
         raise TargetFailure(f"host code fills or copies {size:,} bytes outside the tensors of its arguments")

@@ -144,10 +144,9 @@ class CudaSource:
 
     @cached_property
     def _host(self) -> list[HostPiece]:
-        plain = syntax.without_comments(self.text)
-        pieces = [_piece(node) for node in _declarations(syntax.parse(plain))]
-        pieces = [piece for piece in pieces if not piece.tokens & _ON_DEVICE]
-        return _with_users(pieces, [piece for piece in pieces if piece.is_host])
+        root = syntax.parse(syntax.without_comments(self.text))
+        pieces = [piece for piece in _pieces(root) if not piece.tokens & _ON_DEVICE]
+        return _with_users(pieces, [piece for piece in pieces if _HOST.search(piece.text) or piece.needs_python])
 
     @cached_property
     def _compiled(self) -> list[HostPiece]:
@@ -157,7 +156,7 @@ class CudaSource:
 
     def _without(self, pieces: Iterable[HostPiece]) -> str:
         """The text with spaces for some pieces, and for headers of the host."""
-        spans = [(piece.start, piece.end) for piece in pieces]
+        spans = [(piece.node.start_byte, piece.end) for piece in pieces]
         spans += [found.span() for found in syntax.includes(self.text) if _HEADERS.match(found[1])]
         text = self.text
         for start, end in spans:
@@ -170,13 +169,12 @@ class CudaSource:
         functions = [piece for piece in self._compiled if any(nodes(piece.node, "function_definition"))]
         names = [piece.name for piece in functions]
         functions = [piece for piece in functions if names.count(piece.name) == 1]
-        launching = _with_users(functions, [piece for piece in functions if "<<<" in piece.tokens])
         found = {}
-        for piece in sorted(launching, key=lambda piece: piece.start):
+        for piece in _with_users(functions, [piece for piece in functions if "<<<" in piece.tokens]):
             function = syntax.declared_function(piece.node)
             if function is not None:
                 found[function.name] = function
-        return found
+        return dict(sorted(found.items(), key=lambda named: named[1].line))
 
     @cached_property
     def with_launches(self) -> str:
@@ -281,40 +279,32 @@ class HostPiece:
     """A declaration of a file."""
 
     node: Node
-    start: int
     end: int
     name: str
     """Of a function or an alias; "" of anything else."""
+    text: str
     tokens: frozenset[str]
-    is_host: bool
-    """Whether it launches a kernel, or uses PyTorch, CUDA's API or what no device has of the C++ library."""
-    needs_python: bool
+
+    @property
+    def needs_python(self) -> bool:
+        return self.name == "main" or _PYTHON.search(self.text) is not None
 
 
-def _declarations(root: Node) -> Iterator[Node]:
+def _pieces(root: Node) -> Iterator[HostPiece]:
     """The declarations of a file and of its namespaces."""
     for node in root.named_children:
         body = node.child_by_field_name("body")
-        is_around = node.type in ("namespace_definition", "linkage_specification")
-        if is_around and body is not None and body.type == "declaration_list":
-            yield from _declarations(body)
-        else:
-            yield node
-
-
-def _piece(node: Node) -> HostPiece:
-    after, text = node.next_sibling, node_text(node)
-    end = after.end_byte if after is not None and after.type == ";" else node.end_byte
-    tokens = frozenset(map(node_text, syntax.leaves(node))) - {""}
-    named = node.children[-1] if node.type == "template_declaration" else node
-    name: Node | None = named
-    if named.type != "alias_declaration":
-        name = syntax.function_name(named)
-    while name is not None and (inner := name.child_by_field_name("name")) is not None:
-        name = inner  # of `scope::name` and of `name<int>`
-    needs_python = _PYTHON.search(text) is not None or node_text(name) == "main"
-    is_host = needs_python or _HOST.search(text) is not None
-    return HostPiece(node, node.start_byte, end, node_text(name), tokens, is_host, needs_python)
+        if body is not None and body.type == "declaration_list":
+            yield from _pieces(body)
+            continue
+        after = node.next_sibling
+        end = after.end_byte if after is not None and after.type == ";" else node.end_byte
+        named = node.children[-1] if node.type == "template_declaration" else node
+        name = named if named.type == "alias_declaration" else syntax.function_name(named)
+        while name is not None and (inner := name.child_by_field_name("name")) is not None:
+            name = inner  # of `scope::name` and of `name<int>`
+        tokens = frozenset(map(node_text, syntax.leaves(node))) - {""}
+        yield HostPiece(node, end, node_text(name), node_text(node), tokens)
 
 
 def _with_users(pieces: Iterable[HostPiece], used: Iterable[HostPiece]) -> list[HostPiece]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -131,11 +131,8 @@ class Watch:
     """Told of each kernel after its launch."""
     recording: Recording | None = None
     """Which keeps the accesses of launches on the CPU."""
-    launches: list[KernelEntry] = field(default_factory=list)
-    backends: set[str] = field(default_factory=set)
-    """CUDA, CUDA_ON_CPU."""
-    given: list[Tensor] = field(default_factory=list)
-    """The tensors that kernels were given."""
+    launches: list[Any] = field(default_factory=list)
+    """Each a Launch, in order."""
     findings: list[CudaFinding] = field(default_factory=list)
     equal_stores: list[CudaFinding] = field(default_factory=list)
     """What is EQUAL, and no fault."""

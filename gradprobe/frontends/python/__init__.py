@@ -1,9 +1,37 @@
-"""Plain Python: functions whose expressions, or lines, are told of as they run."""
+"""Plain Python, and the files of kernels in Python."""
 
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
+
+from ..interface import Event, Language, Statements
+
+
+class PythonLanguage(Language):
+    """Its events are the values of expressions, and of variables after statements."""
+
+    suffixes = (".py",)
+
+    def events(self, function: Callable[..., Any]) -> AbstractContextManager[list[Event]]:
+        from .events import followed
+
+        return followed(function)
+
+    def source(self, file: str) -> Statements:
+        from .statements import PythonStatements
+
+        return PythonStatements(file)
+
+    def edit(self, file: Path, folder: Path, *, watches_lines: bool = False) -> Any:
+        from .shadow import Shadow
+
+        return Shadow(file, folder, watches_lines)
+
+
+LANGUAGE = PythonLanguage()
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:

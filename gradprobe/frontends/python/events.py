@@ -8,18 +8,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 
 from ...inputs.memory import Array
 from ...model.report import Where
+from ..interface import Event
 from . import plain_function
 
 _HOOK = "__gradprobe_told__"
@@ -33,28 +32,19 @@ _WHOLE = (
 _MOST, _LARGEST = 48, 1 << 20
 
 
-@dataclass(frozen=True)
-class Value:
-    """What an expression, or a variable after a statement, held."""
-
-    at: Where
-    array: Array
-    dtype: str
-
-
 @contextmanager
-def watched(function: Callable[..., Any]) -> Iterator[Mapping[tuple[int, int], Value]]:
-    """While open, calls of a function are watched, with those of all functions that its file defines.
+def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
+    """While open, calls of a function are followed, with those of all functions that its file defines.
 
-    Their values are kept by expression and how often it was looked at, in the order in which they came. The functions
-    stay the same objects: their code is exchanged, and put back.
+    The functions stay the same objects: their code is exchanged, and put back.
     """
-    values: dict[tuple[int, int], Value] = {}
-    module, counts = module_of(function), Counter[int]()
-    if module is None:
-        yield values
+    found, counts = dict[tuple[int, int], Event](), Counter[int]()
+    events: list[Event] = []
+    module = sys.modules.get(plain_function(function).__module__ or "")
+    file = getattr(module, "__file__", None) or ""
+    if module is None or not file.endswith(".py"):
+        yield events
         return
-    file = module.__file__ or ""
     codes, places = _compiled(file, Path(file).read_text(encoding="utf-8"))
 
     def tell(number: int, value: Any) -> Any:
@@ -62,8 +52,8 @@ def watched(function: Callable[..., Any]) -> Iterator[Mapping[tuple[int, int], V
         if array is not None and array.ndim and array.size <= _LARGEST:
             counts[number] += 1
             key = number, min(counts[number], _MOST)
-            values.pop(key, None)  # the latest in the place of the one before it
-            values[key] = Value(places[number], array.copy(), str(value.dtype).removeprefix("torch."))
+            found.pop(key, None)  # the latest in the place of the one before it
+            found[key] = Event(places[number], array.copy(), str(value.dtype).removeprefix("torch."))
         return value
 
     changed: list[tuple[FunctionType, CodeType]] = []
@@ -75,18 +65,12 @@ def watched(function: Callable[..., Any]) -> Iterator[Mapping[tuple[int, int], V
             if code is not None and code.co_freevars == before.co_freevars:
                 changed.append((plain, before))
                 plain.__code__ = code
-        yield values
+        yield events
     finally:
+        events += found.values()
         for plain, code in changed:
             plain.__code__ = code
         del vars(module)[_HOOK]
-
-
-def module_of(function: Callable[..., Any]) -> ModuleType | None:
-    """The module of a function; None where it has none, or no file of Python."""
-    module = sys.modules.get(plain_function(function).__module__ or "")
-    file = getattr(module, "__file__", None) or ""
-    return module if file.endswith(".py") else None
 
 
 def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
@@ -118,7 +102,7 @@ def _as_array(value: Any) -> Array | None:
 @lru_cache(maxsize=4)
 def _compiled(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Where]]:
     """The code of a file's functions that tell, by name and first line, and of what it tells."""
-    hooks, found = _Hooks(file, text), dict[tuple[str, int], CodeType]()
+    hooks, found = _Hooks(str(Path(file).resolve()), text), dict[tuple[str, int], CodeType]()
     tree = ast.fix_missing_locations(hooks.visit(ast.parse(text)))
     waiting = [compile(tree, file, "exec", dont_inherit=True)]
     for code in waiting:
@@ -207,18 +191,3 @@ def _assigned(node: Any) -> Iterator[str]:
             parts = [*arguments, part]
     for part in parts:
         yield from _assigned(part)
-
-
-# Until audit reads `at` alone.
-Expression = Where
-
-
-def where_of(function: Callable[..., Any], file: str, at: Where | None) -> Where | None:
-    """A place with the name of its file that a report uses."""
-    return None if at is None else replace(at, file=file)
-
-
-def text_of_file(function: Callable[..., Any]) -> str:
-    """The text of a function's file; "" where it has no file of Python."""
-    module = module_of(function)
-    return "" if module is None else Path(module.__file__ or "").read_text(encoding="utf-8")

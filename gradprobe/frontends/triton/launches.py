@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...processes.attributes import replaced
+from ..interface import COMPILED, INTERPRETED
+from . import interpreting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +63,18 @@ class KernelCall:
         """The values of its constants, those that are its parameters' defaults left out."""
         names = _constants_of(self.kernel.fn)
         return {name: value for name, value in self.given.items() if name in names}
+
+    @property
+    def entry(self) -> Any:
+        return self.kernel.fn
+
+    @property
+    def backend(self) -> str:
+        return INTERPRETED if interpreting() else COMPILED
+
+    @property
+    def storages(self) -> list[int]:
+        return [storage for _, storage in self.pointers]
 
     @property
     def pointers(self) -> list[tuple[str, int]]:
@@ -137,19 +151,22 @@ def _kind(value: Any) -> Any:
 class LaunchRecord:
     """The launches of Triton kernels, compiled or interpreted."""
 
-    calls: list[KernelCall] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+    """KernelCalls."""
     compiled: set[Any] = field(default_factory=set)
     """What each kernel was compiled to."""
 
 
 @contextlib.contextmanager
-def recorded_launches(launched: Launched = lambda kernel: None, *, runs: bool = True) -> Iterator[LaunchRecord]:
+def recorded_launches(
+    launched: Launched = lambda kernel: None, record: LaunchRecord | None = None, *, runs: bool = True
+) -> Iterator[LaunchRecord]:
     """While open, records the Triton kernels that are launched; `launched` is told each one's name afterwards.
 
     Args:
         runs: whether they run. If not, they are not compiled either.
     """
-    record = LaunchRecord()
+    record = record or LaunchRecord()
 
     def through(run: Any) -> Any:
         def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:

@@ -226,7 +226,7 @@ def _dynamic_arrays(kernels: Path) -> str:
 def _compile(source: CudaSource, folder: Path, *words: str) -> Path:
     """Calls the compiler in a folder; the file that the last word names."""
     environment = {**os.environ, "LC_ALL": "C"}  # its messages are parsed
-    command = [compiler()[0], *words]
+    command = [_compiler()[0], *words]
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
         found = []
@@ -239,8 +239,7 @@ def _compile(source: CudaSource, folder: Path, *words: str) -> Path:
     return folder / words[-1]
 
 
-@functools.cache
-def compiler() -> tuple[str, str]:
+def _compiler() -> tuple[str, str]:
     """The path of g++, and its version."""
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++")
     if found is None:
@@ -248,17 +247,22 @@ def compiler() -> tuple[str, str]:
             "CUDA kernels run on a CPU through a C++ compiler, and there is no g++ on the PATH",
             "install it (Debian, Ubuntu: apt install g++), or use a GPU with --device cuda",
         )
-    printed = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
-    version = printed.partition("\n")[0]
-    if "clang" in printed:
+    version = _version(found)
+    if "clang" in version:
         raise TargetFailure(f"CUDA kernels run on a CPU through GNU's g++, and {found} is {version}", "set CXX")
     return found, version
+
+
+@functools.cache
+def _version(compiler: str) -> str:
+    printed = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return printed.partition("\n")[0]
 
 
 def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path], Path]) -> Path:
     """A compiled file, made once for each content of words, in a folder that is removed then."""
     own = sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h"), *HERE.glob("include/*")])
-    text = chr(0).join([compiler()[1], *words, *(file.read_text() for file in own)])
+    text = chr(0).join([_compiler()[1], *words, *(file.read_text() for file in own)])
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     cache = _writable(Path(os.environ.get("GRADPROBE_CACHE_DIR") or f"{base}/gradprobe", "cuda-on-cpu"))
     file = cache / f"{stem}{hashlib.sha256(text.encode()).hexdigest()[:24]}{suffix}"
