@@ -94,11 +94,14 @@ def _joined(one: Adaptation, other: Adaptation) -> Adaptation:
 
 
 @dataclass(frozen=True)
-class TrialRun:
-    """What came of one run: a record, or why there is no result."""
+class Fit:
+    """A problem, what was added to the options that were given and why, and what came of one run where one was made."""
 
     problem: Problem
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sentences: tuple[str, ...] = ()
     failure: Failure | None = None
+    """Why there is no result."""
     record: RunRecord | None = None
 
     @property
@@ -110,8 +113,12 @@ class TrialRun:
         """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
         return 1.0 if self.run is None else share_wrong(self.run)
 
+    def because(self, before: Fit, sentence: str) -> Fit:
+        """The same with the reasons of another, and one more."""
+        return replace(self, sentences=(*before.sentences, sentence))
 
-def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
+
+def tried(problem: Problem, options: Mapping[str, Any]) -> Fit:
     """One run of the target in the first layout, with further options."""
     try:
         problem = problem.with_options(options)
@@ -120,8 +127,8 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> TrialRun:
         if record.run.measured is None:
             raise Refusal(record.run.skipped or "it refused")
     except Failure as failure:
-        return TrialRun(problem, failure)
-    return TrialRun(problem, None, record)
+        return Fit(problem, options, failure=failure)
+    return Fit(problem, options, record=record)
 
 
 def refuses(failure: Failure) -> bool:
@@ -136,24 +143,11 @@ def share_wrong(run: LayoutRun) -> float:
     return sum(wrong for wrong, _ in counts) / total if total else 0.0
 
 
-def _wrong_of(run: LayoutRun) -> list[tuple[int, int]]:
+def _wrong_of(run: LayoutRun | None) -> list[tuple[int, int]]:
     """Of each intermediate that tells most of a meaning, how many elements are wrong, of how many."""
-    findings = run.measured.comparison.findings if run.measured is not None else {}
+    findings = run.measured.comparison.findings if run is not None and run.measured is not None else {}
     names = findings.keys() & {"O"} or findings.keys() & {"dQ", "dK", "dV"} or findings.keys()
     return [(findings[name].mismatched, findings[name].total) for name in names]
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A problem that the target takes, what was added to the options that were given, and why each was."""
-
-    problem: Problem
-    options: Mapping[str, Any] = field(default_factory=dict)
-    sentences: tuple[str, ...] = ()
-
-    def with_more(self, trial: TrialRun, options: Mapping[str, Any], sentence: str) -> Fit:
-        """The same with the options of a trial."""
-        return Fit(trial.problem, {**self.options, **options}, (*self.sentences, sentence))
 
 
 @door("fit")
@@ -167,13 +161,12 @@ def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | 
         failure: why the problem as it is gave no result; None where it gave one.
         wrong: the share of it that is wrong.
     """
-    search = _Search(problem)
-    found: Fit | None = Fit(problem)
+    search, found = _Search(problem), Fit(problem)
     if failure is not None:
-        found = search.past(failure)
-        wrong = search.latest.wrong
-    if found is None:
-        return None
+        running = search.past(failure)
+        if running is None:
+            return None
+        found, wrong = running, running.wrong
     reading = search.read(found, wrong) if wrong > WRONG_THROUGHOUT else None
     return reading or (found if found.options else None)
 
@@ -190,7 +183,6 @@ class _Search:
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
-        self.latest = TrialRun(problem)
 
     def past(self, failure: Failure) -> Fit | None:
         """The fewest adaptations with which the target runs; each on the way leads at least to another refusal.
@@ -201,9 +193,8 @@ class _Search:
         for fit, why in failed:  # which grows
             adaptations = _of_a_refusal(fit.problem.case, self._problem.target) if refuses(why) else ()
             for adaptation, trial in self._each(adaptations, fit, fit):
-                words = " ".join(flags(adaptation.options))
-                sentence = f"{adaptation.about} was refused ({_short(why)}): it runs with {words}, found by trying"
-                further = fit.with_more(trial, adaptation.options, sentence)
+                words = f"it runs with {' '.join(flags(adaptation.options))}, found by trying"
+                further = trial.because(fit, f"{adaptation.about} was refused ({_short(why)}): {words}")
                 if trial.failure is None:
                     if (right := self._mostly_right(further)) is not None:
                         return right
@@ -217,9 +208,9 @@ class _Search:
 
         A target that refuses for another reason may run on those, and is not wrong for what comes.
         """
-        if "shapes" not in fit.options or self.latest.wrong <= _RIGHT_MOSTLY:
+        if "shapes" not in fit.options or fit.wrong <= _RIGHT_MOSTLY:
             return fit
-        if (reading := self.read(fit, self.latest.wrong)) is not None:
+        if (reading := self.read(fit, fit.wrong)) is not None:
             return reading
         # Where most is right at another length, the axes are right, and errors here are a fault.
         whole = [Adaptation({"seqlen": WHOLE_BLOCKS[0]}, "")]
@@ -234,17 +225,16 @@ class _Search:
         least, best = 1.0, None
         readings = _of_a_reading(fit.problem.case, self._problem.target)
         for adaptation, trial in self._each(readings, fit, Fit(self._problem)):
-            counts = [] if trial.run is None else _wrong_of(trial.run)
-            has_one = any(count < _NONE_WRONG * total for count, total in counts)
+            has_one = any(count < _NONE_WRONG * total for count, total in _wrong_of(trial.run))
             if (trial.wrong < _RIGHT_MOSTLY or has_one) and trial.wrong < least:
                 words = f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
                 shares = f"{1 - trial.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
-                least, best = trial.wrong, fit.with_more(trial, adaptation.options, f"{words}: {shares}")
+                least, best = trial.wrong, trial.because(fit, f"{words}: {shares}")
             if trial.wrong < _NONE_WRONG:
                 break
         return best
 
-    def _each(self, adaptations: Iterable[Adaptation], fit: Fit, known: Fit) -> Iterator[tuple[Adaptation, TrialRun]]:
+    def _each(self, adaptations: Iterable[Adaptation], fit: Fit, known: Fit) -> Iterator[tuple[Adaptation, Fit]]:
         """What comes of each adaptation of a fit, while runs are left, of those that change nothing which is fixed.
 
         Fixed is what the user gave or a file holds, and what was found before.
@@ -258,8 +248,7 @@ class _Search:
             if self._runs >= _MOST_RUNS:
                 return
             self._runs += 1
-            self.latest = tried(self._problem, {**fit.options, **adaptation.options})
-            yield adaptation, self.latest
+            yield adaptation, tried(self._problem, {**fit.options, **adaptation.options})
 
 
 def _about(refusal: Failure) -> str:

@@ -21,7 +21,7 @@ from ..numerics.range import out_of_range
 from ..probing.compilation import Compilation, compiles
 from ..probing.experiment import Tick
 from ..processes.forks import ParallelWork, may_fork
-from .fit import OF_LENGTH, TrialRun, refuses, tried
+from .fit import OF_LENGTH, Fit, refuses, tried
 from .probe import probed
 from .resolve import Problem
 
@@ -229,7 +229,7 @@ def _outcomes(problem: Problem, abilities: Sequence[Ability], compilation: Compi
     return outcomes
 
 
-def _judged(ability: Ability, tried: TrialRun) -> str:
+def _judged(ability: Ability, tried: Fit) -> str:
     """A crash or a result of a wrong shape is wrong where the ability is plain.
 
     Right is also what a coarser arithmetic may make: what is asked is whether an ability is taken at all.
