@@ -2,18 +2,34 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..interface import Event, Language, Statements
+from ..interface import TORCH, Event, Language, Launches, Statements
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """A call of a function that starts no kernel: what torch starts for it is not its own."""
+
+    entry: Callable[..., Any]
+    backend: str = TORCH
+    storages: tuple[int, ...] = ()
 
 
 class PythonLanguage(Language):
     """Its events are the values of expressions, and of variables after statements."""
 
     suffixes = (".py",)
+
+    @contextmanager
+    def launches(self, found: Launches) -> Iterator[None]:
+        yield
+        if not found.started:
+            found.started.append(FunctionCall(plain_function(found.function)))
 
     def events(self, function: Callable[..., Any]) -> AbstractContextManager[list[Event]]:
         from .events import followed
