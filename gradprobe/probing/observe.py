@@ -61,7 +61,7 @@ def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execut
                 execution = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
         if execution is None or execution.outcome.backends & {CUDA, CUDA_ON_CPU}:
             execution = observe(experiment, inputs, copies=True, schedule=schedule)
-    return replace(execution, inputs=inputs)
+    return execution
 
 
 def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple[Trace, Execution]:
