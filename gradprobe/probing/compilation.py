@@ -86,9 +86,8 @@ def _calls(record: RunRecord) -> dict[Any, KernelCall]:
     arch, found = architecture(), dict[Any, KernelCall]()
     for outcome in outcomes_of([record]):
         for call in reversed(outcome.calls if INTERPRETED in outcome.backends else ()):
-            if not call.is_warmup:
-                with contextlib.suppress(Exception):  # of arguments of the user's own making
-                    found[arch, call.key] = call
+            with contextlib.suppress(Exception):  # of arguments of the user's own making
+                found[arch, call.key] = call
     return found
 
 

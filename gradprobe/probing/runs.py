@@ -245,7 +245,6 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
         notes.append(f"the target changes, for all of its process, {changed}: it is judged without")
     for record in records:
         for execution in record.executions:
-            notes += [configuration.sentence for configuration in execution.outcome.configurations]
             for words in execution.unwatched:
                 notes.append(f"some accesses of memory could not be watched, by a fault of gradprobe: {words}")
             notes += execution.outcome.notes

@@ -49,17 +49,12 @@ class AllocationSpread:
         return any(self.asked.values())
 
     def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
-        """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for.
-
-        The two outer axes of three or more lie in the other order.
-        """
+        """The strides of what is allocated at a place: with a gap of its own along each axis that was asked for."""
         axes = self.asked.get(place) if self.is_laid else None
         if not axes or not tensor.is_contiguous():
             return tensor.stride()
         gap = VECTOR * (len(self._made) + 1)
         *outer, last = range(tensor.dim())
-        if {0, 1} <= axes and len(outer) > 1:
-            outer[:2] = 1, 0
         strides, span = list(tensor.stride()), max(tensor.shape[last], 1)
         for axis in reversed(outer):
             strides[axis] = span + (gap if axis in axes else 0)

@@ -11,7 +11,6 @@ from ..frontends import Launches, launches
 from ..frontends.interface import CUDA, CUDA_ON_CPU, TORCH
 from ..frontends.triton import interpreting
 from ..frontends.triton.launches import (
-    Configuration,
     KernelCall,
     Launched,
     one_configuration,
@@ -62,8 +61,6 @@ class Outcome:
     """The gradients that share memory with an input or with another gradient."""
     warned: tuple[str, ...] = ()
     """What the target warned of, in this run or before."""
-    configurations: tuple[Configuration, ...] = ()
-    """The configurations of autotuned kernels that ran, where none was chosen by time."""
     calls: tuple[KernelCall, ...] = ()
     """The launches of Triton kernels, in order."""
     dots: tuple[Dots, ...] = ()
@@ -99,10 +96,9 @@ def run_target(
     """
     arguments = bind(target, case, inputs.tensors)
     found = Launches(target.function, inputs.tensors, schedule, unwritten or Unwritten(), launched)
-    ran: list[Configuration] = []
     dots: list[Dots] = []
     # In the interpreter nothing is chosen by time.
-    configured = one_configuration(ran) if interpreting() else nullcontext()
+    configured = one_configuration(found.notes) if interpreting() else nullcontext()
     refused, result = None, None
     with launches(found):
         try:
@@ -137,12 +133,11 @@ def run_target(
     return replace(
         outcome,
         trace=trace,
-        notes=(*notes, *found.notes),
+        notes=(*notes, *dict.fromkeys(found.notes)),
         storages={storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None},
         findings=tuple(found.findings),
         shared=tuple(shared(results, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
         warned=kept_warnings(),
-        configurations=tuple(dict.fromkeys(ran)),
         calls=tuple(_calls(found)),
         dots=() if case.device == "cpu" else dots_of_kernels(found.compiled, cuda, dots),
     )

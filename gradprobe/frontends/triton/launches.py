@@ -43,8 +43,6 @@ class KernelCall:
     kernel: Any
     given: Mapping[str, Any]
     """Its arguments and options by name."""
-    is_warmup: bool = False
-    """Whether the kernel was only to be compiled."""
 
     @property
     def name(self) -> str:
@@ -88,10 +86,8 @@ class KernelCall:
 def called(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
     """A launch as `kernel.run` is given it."""
     given = dict(zip(kernel.arg_names, args, strict=False)) | dict(kwargs)
-    given.pop("grid", None)
-    is_warmup = bool(given.pop("warmup", False))
-    described = {name: _described(value) for name, value in given.items()}
-    return KernelCall(kernel, described, is_warmup)
+    of_launch = ("grid", "warmup")
+    return KernelCall(kernel, {name: _described(value) for name, value in given.items() if name not in of_launch})
 
 
 @functools.cache
@@ -128,9 +124,8 @@ def _described(value: Any) -> Any:
         return value._make(parts) if hasattr(value, "_make") else parts
     if hasattr(value, "data_ptr"):
         tensor = getattr(value, "base", value)
-        # A kernel that is only compiled gets a dtype in its place.
-        is_there = hasattr(tensor, "untyped_storage")
-        return Pointed(value.dtype, storage_of(tensor) if is_there else 0)
+        is_tensor = hasattr(tensor, "untyped_storage")  # a user's own object may have none
+        return Pointed(value.dtype, storage_of(tensor) if is_tensor else 0)
     if hasattr(value, "block_shape") and hasattr(value, "base"):
         descriptor = copy.copy(value)
         descriptor.base = _described(value.base)
@@ -170,7 +165,8 @@ def recorded_launches(
 
     def through(run: Any) -> Any:
         def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-            record.calls.append(called(kernel, args, kwargs))
+            if not kwargs.get("warmup"):  # else it is only to be compiled
+                record.calls.append(called(kernel, args, kwargs))
             result = run(kernel, *args, **kwargs) if runs else None
             if hasattr(result, "asm"):
                 record.compiled.add(result)
@@ -203,33 +199,15 @@ def kernel_types() -> list[Any]:
     return [JITFunction, InterpretedFunction]
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """One configuration of an autotuned kernel, as it ran."""
-
-    kernel: str
-    number: int
-    """From 1, in the order of the decorator."""
-    count: int
-    """How many the kernel has."""
-    words: str
-    """BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=3."""
-
-    @property
-    def sentence(self) -> str:
-        which = f"configuration {self.number} of {self.count}, the first that fits"
-        return f"{self.kernel} is autotuned: it ran with {which}: {self.words}"
-
-
 @contextlib.contextmanager
-def one_configuration(ran: list[Configuration]) -> Iterator[None]:
+def one_configuration(ran: list[str]) -> Iterator[None]:
     """While open, an autotuned kernel runs with the first configuration that fits.
 
     Nothing is timed. A configuration does not fit where the interpreter's first program raises, as
     `tl.static_assert(BLOCK_N <= HEAD_DIM)` does. Where none fits, this raises what the first one raised.
 
     Args:
-        ran: gets the configuration of each launch.
+        ran: gets a sentence of each launch, on its configuration.
     """
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -252,7 +230,8 @@ def one_configuration(ran: list[Configuration]) -> Iterator[None]:
             words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
             shown = ", ".join(f"{key}={value}" for key, value in words.items())
             number = next(at for at, each in enumerate(tuner.configs, 1) if each is config)
-            ran.append(Configuration(str(tuner.base_fn.__name__), number, len(tuner.configs), shown))
+            which = f"configuration {number} of {len(tuner.configs)}, the first that fits"
+            ran.append(f"{tuner.base_fn.__name__} is autotuned: it ran with {which}: {shown}")
             return result
         raise failures[0]
 

@@ -13,8 +13,8 @@ from typing import Any
 from ...model.failures import text_of
 from ...processes.ended import EndedLine, is_users
 
-# Letters of a value that are shown.
-_LETTERS = 40
+# Letters of a line and of a value.
+_CODE, _LETTERS = 100, 40
 # A name that is no attribute of another.
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
@@ -98,15 +98,14 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place(file: str, line: int, function: str) -> EndedLine:
-    return EndedLine(file, line, function, linecache.getline(file, line).strip())
+    return EndedLine(file, line, function, _cut(linecache.getline(file, line).strip(), _CODE))
 
 
 def _value(value: Any) -> str:
     """`int32[32]`, `= 24`; "" of what says nothing."""
     value = _plain(value)
     if isinstance(value, (bool, int, float, str, type(None))):
-        shown = repr(value)
-        return f"= {shown[:_LETTERS]}..." if len(shown) > _LETTERS else f"= {shown}"
+        return f"= {_cut(repr(value), _LETTERS)}"
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return ""
@@ -117,3 +116,7 @@ def _value(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """The number of a constant of the language; else the value itself."""
     return value.value if type(value).__name__ == "constexpr" else value
+
+
+def _cut(words: str, most: int) -> str:
+    return words if len(words) <= most else f"{words[:most]}..."
