@@ -216,22 +216,16 @@ def _by_name(target: Target, result: object) -> dict[str, Any]:
     """The results of a forward: O and, where it returned a dict, the other intermediates in it."""
     import torch
 
-    exposed, outputs, what = dict[str, Any](), list[Any](), type(result).__name__
-    if isinstance(result, Mapping):
-        what = f"a dict of {', '.join(map(str, result))}"
-        for key, value in result.items():
-            row = lookup(str(key))
-            if row is not None and row.name == "O":
-                outputs.append(value)
-            else:
-                exposed[key] = value
-    elif isinstance(result, (tuple, list)):
-        outputs = list(result[:1])
-    else:
-        outputs = [result]
-    if len(outputs) != 1 or not isinstance(outputs[0], torch.Tensor):
+    first = result[0] if isinstance(result, (tuple, list)) and result else result
+    exposed = dict(result) if isinstance(result, Mapping) else {"O": first}
+    named = [key for key in exposed if (row := lookup(str(key))) is not None and row.name == "O"]
+    output = exposed[named[0]] if len(named) == 1 else None
+    if not isinstance(output, torch.Tensor):
+        is_dict = isinstance(result, Mapping)
+        got = f"a dict of {', '.join(map(str, exposed))}" if is_dict else type(first).__name__
         raise TargetFailure(
-            f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {what}",
+            f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {got}",
             "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",
         )
-    return {"O": outputs[0]} | exposed
+    del exposed[named[0]]
+    return {"O": output} | exposed

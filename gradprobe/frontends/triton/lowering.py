@@ -30,6 +30,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from ...model.architectures import ARCHITECTURES, DEFAULT
 from ...model.report import CompileError
+from ...processes.ended import EndedLine
 from .interpreter.language_patches import shipped_language
 from .launches import KernelCall
 from .raised import compiler_place
@@ -61,7 +62,7 @@ def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
 def is_taken(call: KernelCall) -> bool:
     """Whether the front end takes a launch."""
     restore_language()
-    return _error_in(call, _targets()[0]) is None
+    return _refused(call, _targets()[0]) is None
 
 
 def _targets() -> list[GPUTarget]:
@@ -73,37 +74,30 @@ def _targets() -> list[GPUTarget]:
 def _error_of(call: KernelCall) -> CompileError | None:
     """What is wrong with a kernel whatever the sizes and the GPU are; None where nothing is, or that is not sure."""
     first, *others = _targets()
-    error = _error_in(call, first)
-    found = compiler_place(error) if error is not None else None
-    if error is None or found is None or not _is_sure(error, found[0].file):
+    found = _refused(call, first)
+    if found is None or found[1] is None or not _is_sure(found[0], found[1].file):
         return None
-    line, words = found
+    root, line, words = found
     tries = [(call, target) for target in others]
-    if not isinstance(_root(error), _OF_TEXT):
+    if not isinstance(root, _OF_TEXT):
         tries += [(larger, first) for larger in _with_larger_blocks(call)]
     for again, target in tries:
-        other = _error_in(again, target)
+        other = _refused(again, target)
         # Of one line and kind: the words tell sizes.
-        if other is None or type(_root(other)) is not type(_root(error)):
-            return None
-        there = compiler_place(other)
-        if there is None or there[0] != line:
+        if other is None or (type(other[0]), other[1]) != (type(root), line):
             return None
     name = re.search(r"Cannot access global variable (\w+)", words)
     return CompileError(
         kernel=call.name,
-        function=line.function,
-        file=line.file,
-        line=line.line,
-        code=line.code,
+        **vars(line),
         words=re.split(r"[.!] ", " ".join(words.split()))[0].rstrip("."),  # the sentence that matters
         way_out=f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else "",
         arch=architecture() or "",
     )
 
 
-def _error_in(call: KernelCall, target: GPUTarget) -> Exception | None:
-    """What comes of compiling a launch to TTIR as Triton's own `run` begins to."""
+def _refused(call: KernelCall, target: GPUTarget) -> tuple[BaseException, EndedLine | None, str] | None:
+    """What is raised first where a launch is compiled to TTIR as Triton's own `run` begins to, its line and words."""
     try:
         kernel, backend = compilable(call.kernel), make_backend(target)
         given = {name: compilable(value) for name, value in call.given.items()} | {"debug": False}
@@ -116,26 +110,22 @@ def _error_in(call: KernelCall, target: GPUTarget) -> Exception | None:
         functions = backend.get_codegen_implementation(options)
         source.make_ir(target, options, functions, backend.get_module_map(), context)
     except Exception as error:
-        return error
+        root: BaseException = error
+        # The front end wraps it once for each function that is called.
+        while (inner := root.__cause__ or root.__context__) is not None:
+            root = inner
+        return root, *(compiler_place(error) or (None, ""))
     return None
 
 
-def _is_sure(error: BaseException, file: str) -> bool:
+def _is_sure(root: BaseException, file: str) -> bool:
     """Whether an error is of the kernel's text or types, and not of what this process lacks or says otherwise."""
-    root = _root(error)
     if isinstance(root, CompileTimeAssertionFailure) or not isinstance(root, (*_OF_TEXT, *_OF_TYPES)):
         return False
     if any(_ASKS.search(line) for line in linecache.getlines(file)):
         return False
     frames = list(traceback.walk_tb(root.__traceback__))
     return not frames or frames[-1][0].f_code.co_filename.startswith(_FRONT_END)
-
-
-def _root(error: BaseException) -> BaseException:
-    """What was raised first: the front end wraps it once for each function that is called."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return error
 
 
 def _with_larger_blocks(call: KernelCall) -> Iterator[KernelCall]:

@@ -122,14 +122,9 @@ def _driver(gpu: Architecture) -> Any:
     target = GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp)
     return SimpleNamespace(
         utils=SimpleNamespace(get_device_properties=lambda *_: properties),
-        is_active=lambda: True,
-        get_device_capability=lambda *_: gpu.capability,
         get_current_target=lambda: target,
         get_current_device=lambda: 0,
-        set_current_device=lambda _: None,
-        get_current_stream=lambda *_: 0,
         get_active_torch_device=lambda: torch.device("cpu"),
-        get_device_interface=lambda: torch.cuda,
     )
 
 
