@@ -129,11 +129,11 @@ def run_target(
     outcome = Outcome(None, refused, tuple(sources.values()), frozenset(backends), in_place)
     if refused is not None:
         return outcome
-    trace, results, notes = _read(result, target, case, inputs)
+    trace, results = _read(result, target, case, inputs, found.notes)
     return replace(
         outcome,
         trace=trace,
-        notes=(*notes, *dict.fromkeys(found.notes)),
+        notes=tuple(dict.fromkeys(found.notes)),
         storages={storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None},
         findings=tuple(found.findings),
         shared=tuple(shared(results, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
@@ -158,9 +158,9 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs,
         return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
 
 
-def _read(result: Any, target: Target, case: Case, inputs: Inputs) -> tuple[Trace, Mapping[str, Any], list[str]]:
-    """The trace, the results by name as they lie in memory, and what a reader should know of how they were read."""
-    subject, notes = f"target {target.name!r}", list[str]()
+def _read(result: Any, target: Target, case: Case, inputs: Inputs, notes: list[str]) -> tuple[Trace, Mapping[str, Any]]:
+    """The trace, and the results by name as they lie in memory. Notes tell how they were read."""
+    subject = f"target {target.name!r}"
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
     if target.is_backward:
         result = as_tensors(result)
@@ -168,9 +168,9 @@ def _read(result: Any, target: Target, case: Case, inputs: Inputs) -> tuple[Trac
         result, note = by_names
         notes.append(note)
     if not isinstance(result, Mapping):
-        return read_trace(result, case, subject, outputs), {}, notes
+        return read_trace(result, case, subject, outputs), {}
     result = {name: as_in_memory(value, f"{subject} returned {name}") for name, value in result.items()}
-    return read_trace(result, case, subject, outputs), result, notes
+    return read_trace(result, case, subject, outputs), result
 
 
 def _through_autograd(

@@ -56,11 +56,12 @@ def test_what_a_launch_was_compiled_to_is_kept(monkeypatch):
 
     jit, made = pytest.importorskip("triton.runtime.jit"), Compiled()
     monkeypatch.setattr(jit.JITFunction, "run", lambda *_, **__: made)
-    with recorded_launches() as record:
+    calls, compiled = [], set()
+    with recorded_launches(calls, compiled):
         for _ in range(2):
             jit.JITFunction(kernel)[(1,)](torch.zeros(1))
-    assert (len(record.calls), record.compiled) == (2, {made})
-    assert coarsest(of_triton(record.compiled)) == "tf32x3"
+    assert (len(calls), compiled) == (2, {made})
+    assert coarsest(of_triton(compiled)) == "tf32x3"
 
 
 @pytest.mark.nightly  # a compiler

@@ -97,6 +97,7 @@ def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelC
     from ...runtime.run import run_target
 
     found: _Launched = {}
+    calls: list[KernelCall] = []
 
     def call(kernel: Kernel, *_: Any) -> None:
         found.setdefault(str(kernel.file), {})[kernel.plain_name] = None
@@ -104,16 +105,16 @@ def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelC
     with contextlib.suppress(ImportError):  # what has not been imported is not recorded
         importlib.import_module("triton")
     with contextlib.ExitStack() as stack:
-        record = stack.enter_context(recorded_launches(runs=False))
+        stack.enter_context(recorded_launches(calls, set(), runs=False))
         stack.enter_context(replaced(Kernel, "__call__", call))
         stack.enter_context(one_configuration([]))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         with contextlib.suppress(Exception):  # the rungs will tell what it takes
             run_target(problem.target, problem.case, place(values, (), shapes=problem.case.shapes))
-    for launch in record.calls:
+    for launch in calls:
         source = source_of(launch.kernel.fn)
         found.setdefault(source.file, {})[launch.name] = None
-    return record.calls, found
+    return calls, found
 
 
 def _files(problem: Problem, launched: _Launched) -> Iterator[LoadedFile]:

@@ -11,9 +11,9 @@ class TritonLanguage(Language):
     """What its kernels load, store and compute is told in lanes: `interpreter.memory` and `interpreter.dataflow`."""
 
     def launches(self, found: Launches) -> AbstractContextManager[Any]:
-        from .launches import LaunchRecord, recorded_launches
+        from .launches import recorded_launches
 
-        return recorded_launches(found.after, LaunchRecord(found.started, found.compiled))
+        return recorded_launches(found.started, found.compiled, found.after)
 
 
 LANGUAGE = TritonLanguage()

@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...processes.attributes import replaced
@@ -142,34 +142,24 @@ def _kind(value: Any) -> Any:
     return tuple(map(_kind, value)) if isinstance(value, tuple) else repr(value)
 
 
-@dataclass
-class LaunchRecord:
-    """The launches of Triton kernels, compiled or interpreted."""
-
-    calls: list[Any] = field(default_factory=list)
-    """KernelCalls."""
-    compiled: set[Any] = field(default_factory=set)
-    """What each kernel was compiled to."""
-
-
 @contextlib.contextmanager
 def recorded_launches(
-    launched: Launched = lambda kernel: None, record: LaunchRecord | None = None, *, runs: bool = True
-) -> Iterator[LaunchRecord]:
-    """While open, records the Triton kernels that are launched; `launched` is told each one's name afterwards.
+    calls: list[Any], compiled: set[Any], launched: Launched = lambda kernel: None, *, runs: bool = True
+) -> Iterator[None]:
+    """While open, notes the Triton kernels that are launched, and what each was compiled to.
 
     Args:
+        launched: told the name of each kernel afterwards.
         runs: whether they run. If not, they are not compiled either.
     """
-    record = record or LaunchRecord()
 
     def through(run: Any) -> Any:
         def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             if not kwargs.get("warmup"):  # else it is only to be compiled
-                record.calls.append(called(kernel, args, kwargs))
+                calls.append(called(kernel, args, kwargs))
             result = run(kernel, *args, **kwargs) if runs else None
             if hasattr(result, "asm"):
-                record.compiled.add(result)
+                compiled.add(result)
             launched(kernel.fn.__name__)
             return result
 
@@ -178,7 +168,7 @@ def recorded_launches(
     with contextlib.ExitStack() as stack:
         for kind in kernel_types():
             stack.enter_context(replaced(kind, "run", through(kind.run)))
-        yield record
+        yield
 
 
 def whole_tracebacks() -> contextlib.AbstractContextManager[None]:
