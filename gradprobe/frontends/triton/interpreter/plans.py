@@ -7,7 +7,6 @@ out for each operation of each program again.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,8 +24,8 @@ MANY = 1 << 14
 # Methods that make a constant of constants, and change nothing; those that begin with `get_` do so too.
 _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
 _OF_CONSTANTS = frozenset(f"create_{name}" for name in f"splat broadcast {_CASTS}".split())
-# Types of constants that are equal only where they are the same.
-_PLAIN = frozenset({int, bool, str, type(None)})
+# Types of constants, of which each value has words of its own: zeros are told apart.
+_CONSTANTS = frozenset({int, bool, str, type(None), float, slice, tl.dtype})
 _Tuple = tl.core.tuple
 _Tensor = tl.tensor
 
@@ -71,8 +70,8 @@ class Plans:
             found = check(*args, **named)
             for before, after in zip(args, found, strict=False):
                 # An operand that was spread and not cast gets its values back: numpy spreads as it computes.
-                is_spread = type(before) is _Tensor and after is not before and before.dtype == after.dtype
-                if is_spread and not named:
+                is_spread = type(before) is _Tensor and after is not before and not named
+                if is_spread and before.dtype == after.dtype:
                     after.handle = before.handle
             return found
 
@@ -120,9 +119,10 @@ class Plans:
             result = function(*args, **kwargs)
         finally:
             self._semantic.builder = builder
+        if self._asked or recorder.has_names:
+            return False, result
         try:
-            can_be = not (self._asked or recorder.has_names)
-            return can_be and plan_of(recorder.steps, tensors, result), result
+            return plan_of(recorder.steps, tensors, result), result
         except _NoPlan:
             return False, result
 
@@ -157,56 +157,45 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
         _NoPlan: the steps do not give the result.
     """
     returned = getattr(result, "handle", None)
-    names = {id(None): "None"}  # what a store makes
-    for at, tensor in enumerate(tensors):
-        names.setdefault(id(tensor.handle), f"t{at}.handle")
-    kept: list[Any] = []
-    constants = set[int]()
-
-    def word(thing: Any) -> str:
-        """What was made before, or a constant."""
-        if id(thing) not in names:
-            if _holds_values(thing):
-                raise _NoPlan
-            keep(thing)
-        return names[id(thing)]
-
-    def keep(thing: Any) -> None:
-        names.setdefault(id(thing), f"c{len(kept)}")
-        kept.append(thing)
-
-    lines = []
-    for at, (name, args, made) in enumerate(_needed(steps, returned)):
+    operands = [tensor.handle for tensor in tensors]
+    constants: dict[int, Any] = {id(None): None}
+    made, taken = set(map(id, operands)), list[Step]()
+    for name, args, product in _needed(steps, returned):
+        for arg in args:
+            if id(arg) not in made and id(arg) not in constants:
+                if _holds_values(arg):
+                    raise _NoPlan
+                constants[id(arg)] = arg
         # What is returned is made anew, since others may change it.
-        is_constant = made is not returned and _is_pure(name)
-        if is_constant and all(id(arg) in constants or not _holds_values(arg) for arg in args):
-            constants.add(id(made))
-            keep(made)
+        if product is not returned and _is_pure(name) and not made.intersection(map(id, args)):
+            constants[id(product)] = product
         else:
-            lines.append(f"v{at} = builder.{name}({', '.join(map(word, args))})")
-            names.setdefault(id(made), f"v{at}")
-    operand = next((f"t{at}" for at, tensor in enumerate(tensors) if tensor is result), "")
-    if result is None or operand:
-        lines.append(f"return {operand}")
-    elif type(result) is not _Tensor or id(returned) not in names:
+            taken.append((name, args, product))
+            made.add(id(product))
+    used = {id(arg) for _, args, _ in taken for arg in args}
+    values = [constant for key, constant in constants.items() if key in used]
+    places: dict[int, int] = {}
+    for at, thing in enumerate((*values, *operands, *(product for _, _, product in taken))):
+        places.setdefault(id(thing), at)
+    todo = [(name, [places[id(arg)] for arg in args]) for name, args, _ in taken]
+    same = [at for at, tensor in enumerate(tensors) if tensor is result]
+    is_made = result is not None and not same
+    if is_made and (type(result) is not _Tensor or id(returned) not in places):
         raise _NoPlan
-    else:
-        lines.append("made = new(tensor)")
-        lines += [f"made.{name} = {word(value)}" for name, value in vars(result).items()]
-        lines.append("return made")
-    constant = "".join(f", c{at}" for at in range(len(kept)))
-    operands = "".join(f", t{at}" for at in range(len(tensors)))
-    text = [f"def make(new, tensor{constant}):", f" def repeat(builder{operands}):"]
-    text += [f"  {line}" for line in lines] + [" return repeat"]
-    return _maker("\n".join(text))(object.__new__, _Tensor, *kept)  # type: ignore[no-any-return]
+    attributes, place = dict(vars(result)) if is_made else {}, places.get(id(returned), 0)
 
+    def repeat(builder: Any, *given: Any) -> Any:
+        now = [*values, *[tensor.handle for tensor in given]]
+        for name, args in todo:
+            now.append(getattr(builder, name)(*[now[at] for at in args]))
+        if not is_made:
+            return given[same[0]] if same else None
+        tensor = object.__new__(_Tensor)
+        vars(tensor).update(attributes)
+        tensor.handle = now[place]
+        return tensor
 
-@functools.cache
-def _maker(text: str) -> Callable[..., Any]:
-    """What a text makes of constants. Few texts make all plans, since types and sizes are among the constants."""
-    names: dict[str, Any] = {}
-    exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
-    return names["make"]  # type: ignore[no-any-return]
+    return repeat
 
 
 def _is_pure(method: str) -> bool:
@@ -254,12 +243,8 @@ def _add(arguments: Sequence[Any], key: list[Any], tensors: list[Any]) -> bool:
         if kind is _Tensor:
             tensors.append(argument)
             key.append(id(argument.shape))
-        elif kind in _PLAIN:
-            key += kind, argument
-        elif kind in (float, slice):
-            key += kind, repr(argument)  # tells zeros apart
-        elif kind is tl.dtype:
-            key += kind, argument.name
+        elif kind in _CONSTANTS:
+            key += kind, repr(argument)
         elif kind in (tl.constexpr, tuple, list, _Tuple):
             parts = (argument.value,) if kind is tl.constexpr else tuple(argument)
             key += kind, len(parts)

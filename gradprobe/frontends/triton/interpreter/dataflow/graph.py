@@ -7,13 +7,14 @@ element than it should have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from .....inputs.memory import Array
+from ..bfloat16 import values_of
 from ..memory.stream import Access, Handle, Launch, Line, attempted, executing
 from ..memory.views import View
 from .lanes import Lanes, differ, spread
@@ -182,10 +183,9 @@ class Flow:
     filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
     """By the number of a source, its letters but those of dims, and of these axes: what it loads or stores."""
     launch: Launch | None = None
-    """The one that runs."""
+    """The last that began."""
     failures: dict[str, None] = field(default_factory=dict)
-    _numbers: dict[tuple[str, Site], int] = field(default_factory=dict)
-    _of_lines: dict[tuple[Line, ...], int] = field(default_factory=dict)
+    _numbers: dict[object, int] = field(default_factory=dict)
 
     def attempt(self, action: Callable[..., object], *args: Any) -> None:
         """A fault of following stops no kernel."""
@@ -193,8 +193,9 @@ class Flow:
 
     def site(self, operation: str) -> Site:
         """The operation that is executing."""
-        lines, instruction = executing(self.launch.code if self.launch else None)
-        return Site(self.launch.kernel if self.launch else "", lines, operation, instruction)
+        assert self.launch is not None
+        lines, instruction = executing(self.launch.code)
+        return Site(self.launch.kernel, lines, operation, instruction)
 
     @staticmethod
     def site_of(access: Access) -> Site:
@@ -203,11 +204,9 @@ class Flow:
 
     def line(self) -> int:
         """The number of the line that is executing."""
-        lines, _ = executing(self.launch.code if self.launch else None)
-        number = self._of_lines.setdefault(lines, len(self._of_lines))
-        if number == len(self.lines):
-            self.lines.append(lines)
-        return number
+        assert self.launch is not None
+        lines, _ = executing(self.launch.code)
+        return self._number(lines, self.lines)
 
     def number(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
         """The number of the line that accesses a tensor, among the sources.
@@ -215,36 +214,50 @@ class Flow:
         Args:
             behind: the lines that made the address.
         """
-        number = self._numbers.setdefault((tensor, site), len(self._numbers))
-        if number == len(self.sources):
-            self.sources.append(AccessLine(tensor, site))
+        number = self._number(AccessLine(tensor, site), self.sources)
         self.slices[number] = self.slices.get(number, frozenset()) | behind
+        return number
+
+    def _number(self, thing: object, among: list[Any]) -> int:
+        number = self._numbers.setdefault(thing, len(among))
+        if number == len(among):
+            among.append(thing)
         return number
 
     def compare(self, left: Lanes, right: Lanes, site: Site) -> None:
         """Notes in which indices two tiles agree that met, and in which they do not."""
         for letter in sorted(left.at.keys() & right.at.keys()):  # a set's order is another in each process
+            ours, theirs = left.origins[letter], right.origins[letter]
             example = differ(left.at[letter], right.at[letter])
             if example is not None:
-                self.conflicts.append(Conflict(site, letter, left.origins[letter], right.origins[letter], example))
-            else:
-                self.agreed.update((number, letter) for number in left.origins[letter] | right.origins[letter])
+                self.conflicts.append(Conflict(site, letter, ours, theirs, example))
+                continue
+            for number in ours | theirs:
+                self.agreed[number, letter] += 1
 
     def note(
         self, handle: Any, site: Site, made_of: Iterable[Node], lanes: Lanes | None, lacking: Iterable[int] = ()
     ) -> None:
         """Makes a node of what an operation came to."""
-        lanes = spread(lanes, handle.data.shape) if lanes is not None else None
-        node, numbers = Node(site, tuple(made_of), lanes=lanes), _numbers(handle)
-        node.lacking, node.number = frozenset(lacking), len(self.nodes)
-        if numbers is not None:
-            node.role = self.judge(numbers, lanes) if lanes is not None else None
-            node.has_nan = bool(np.isnan(numbers).any())
-            node.value = numbers if _is_kept(numbers, lanes) else None
-        if node.is_known:
-            _mark_used(node.operands)
+        data = handle.data
+        lanes = spread(lanes, data.shape) if lanes is not None else None
+        node = Node(site, tuple(made_of), lanes=lanes, lacking=frozenset(lacking), number=len(self.nodes))
+        if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():  # the interpreter keeps its bits
+            data = values_of(data)
+        if data.dtype.kind == "f":
+            node.role = self.judge(data, lanes) if lanes is not None else None
+            node.has_nan = bool(np.isnan(data).any())
+            is_of_dims = lanes is not None and not lanes.is_matrix and not lanes.at.keys().isdisjoint("de")
+            if data.ndim == 1 or (data.ndim == 2 and not is_of_dims):  # it may be scores, or numbers of rows
+                node.value = data
         self.nodes.append(node)
         Tile(node, lanes).keep(handle)
+        pending = [*node.operands] if node.is_known else []
+        while pending:
+            operand = pending.pop()
+            if not operand.used:
+                operand.used = True
+                pending += () if operand.is_known else operand.operands
 
 
 def behind(nodes: Iterable[Node], made_of: Callable[[Node], Iterable[Node]] | None = None) -> Iterator[Node]:
@@ -260,26 +273,3 @@ def behind(nodes: Iterable[Node], made_of: Callable[[Node], Iterable[Node]] | No
             seen.add(node)
             yield node
             pending += node.operands if made_of is None else made_of(node)
-
-
-def _numbers(handle: Any) -> Array | None:
-    """The values of a handle; None where they are no floating-point numbers. The interpreter keeps bfloat16 as bits."""
-    data = handle.data
-    if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():
-        return (data.astype(np.uint32) << 16).view(np.float32)
-    return data if data.dtype.kind == "f" else None
-
-
-def _is_kept(data: Array, lanes: Lanes | None) -> bool:
-    """Whether a tile may hold scores, or numbers of rows."""
-    is_of_dims = lanes is not None and not lanes.is_matrix and bool({"d", "e"} & lanes.at.keys())
-    return data.ndim == 1 or (data.ndim == 2 and not is_of_dims)
-
-
-def _mark_used(nodes: Sequence[Node]) -> None:
-    """Notes that something known was made of these, and of what they were made of."""
-    for node in nodes:
-        if not node.used:
-            node.used = True
-            if node.role is None or not node.role.is_known:
-                _mark_used(node.operands)

@@ -64,16 +64,17 @@ def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
     for letter, values in right.at.items():
         at[letter] = np.where(at[letter] < 0, values, at[letter]) if letter in at else values
         origins[letter] = origins.get(letter, frozenset()) | right.origins[letter]
+    made = Lanes(at, origins)
     shape = np.broadcast_shapes(*(values.shape for values in at.values()))
-    at = {letter: values if values.shape == shape else np.broadcast_to(values, shape) for letter, values in at.items()}
-    return Lanes(at, origins, None if "m" in at and "n" in at else cover)
+    return spread(made if made.is_matrix else replace(made, cover=cover), shape)
 
 
 def spread(lanes: Lanes, shape: tuple[int, ...]) -> Lanes:
     """The same in the shape of a result, to which numpy broadcasts its operands."""
-    if all(values.shape == shape for values in lanes.at.values()):
-        return lanes
-    return replace(lanes, at={letter: np.broadcast_to(values, shape) for letter, values in lanes.at.items()})
+    at = dict(lanes.at)
+    for letter, values in at.items():
+        at[letter] = values if values.shape == shape else np.broadcast_to(values, shape)
+    return replace(lanes, at=at)
 
 
 def without(lanes: Lanes, letters: set[str]) -> Lanes:
@@ -107,47 +108,37 @@ def along(values: Array, axis: int) -> Array | None:
 
 def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Lanes | None:
     """The lanes of a tile after a reduction over one of its axes."""
-    found, lost = {}, {}
+    found = {}
     for letter, values in lanes.at.items():
-        kept = along(values, axis)
-        if kept is None:
-            lost[letter] = values
-        else:
-            found[letter] = kept.reshape(shape)
-    over, cover = next((letter for letter in "mn" if letter in lost), None), None
-    if lanes.cover is not None and lanes.cover.axis != axis and len(shape) == 1:
-        cover = replace(lanes.cover, axis=0)
-    # Not of a vector, of which a number is left.
-    if over is not None and lost[over].ndim == 2 and lanes.is_matrix and len(shape) == 1 and "h" in lanes.at:
-        rows, head = (np.moveaxis(lanes.at[x], axis, -1) for x in (over, "h"))
-        cover = Cover(0, over, _counts(rows, head, sizes["h"], sizes[over]))
-    if over == "m" and "n" in found:
-        found.pop("h", None)
+        index = along(values, axis)
+        if index is not None:
+            found[letter] = index.reshape(shape)
+    cover = None
+    if len(shape) == 1:  # a vector is left, and no number
+        cover = contracted(lanes, axis, sizes)
+        if lanes.cover is not None and lanes.cover.axis != axis:
+            cover = lanes.cover
+    cover = replace(cover, axis=0) if cover is not None else None
     return Lanes(found, {letter: lanes.origins[letter] for letter in found}, cover) if found else None
 
 
-def _counts(indices: Array, head: Array, heads: int, length: int) -> Array:
-    """[lanes, heads, length] how often each index of each head stands in a lane's row of [lanes, terms]."""
-    counts = np.zeros((indices.shape[0], heads, length), np.int16)
-    lane = np.broadcast_to(np.arange(indices.shape[0])[:, None], indices.shape)
-    known = (indices >= 0) & (head >= 0)
-    np.add.at(counts, (lane[known], head[known], indices[known]), 1)
-    return counts
-
-
 def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | None:
-    """What a dot sums over where one operand holds scores: over `axis` of them, whose other axis is kept."""
-    over = next((x for x in "mn" if x in scores.at and along(scores.at[x], axis) is None), None)
-    if over is None or "h" not in scores.at:
+    """What a sum of scores over one of their two axes is over, the other of which is kept."""
+    over = ""
+    if scores.is_matrix and scores.at["m"].ndim == 2:
+        over = next((x for x in "mn" if along(scores.at[x], axis) is None), "")
+    if not over or "h" not in scores.at:
         return None
-    rows, head = (np.moveaxis(scores.at[x], axis, -1) for x in (over, "h"))
-    return Cover(1 - axis, over, _counts(rows, head, sizes["h"], sizes[over]))
+    terms, head = (np.moveaxis(scores.at[x], axis, -1) for x in (over, "h"))
+    lane = np.broadcast_to(np.arange(len(terms))[:, None], terms.shape)
+    known = (terms >= 0) & (head >= 0)
+    counts = np.zeros((len(terms), sizes["h"], sizes[over]), np.int16)
+    np.add.at(counts, (lane[known], head[known], terms[known]), 1)
+    return Cover(1 - axis, over, counts)
 
 
-def together(left: Cover | None, right: Cover | None, *, is_sum: bool) -> Cover | None:
+def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
     """What the sum, or the maximum, of two tiles is over."""
-    if left is None or right is None:
-        return left or right
     if (left.axis, left.letter, left.counts.shape) != (right.axis, right.letter, right.counts.shape):
         return None
     counts = left.counts + right.counts if is_sum else np.maximum(left.counts, right.counts)
@@ -160,12 +151,16 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
     Kernels that do not mask them read whatever lies there, such as the next head's rows, and then make no use of it.
     """
     behind: Any = False
-    for letter in ("m", "n"):
-        if letter in at:
-            last = at[letter] == sizes[letter] - 1
-            for axis in range(last.ndim):
-                behind = behind | (np.maximum.accumulate(last, axis) & ~last)
+    for letter in at.keys() & set("mn"):
+        last = at[letter] == sizes[letter] - 1
+        for axis in range(last.ndim):
+            behind = behind | (np.maximum.accumulate(last, axis) & ~last)
     return {letter: np.where(behind, NOWHERE, values) for letter, values in at.items()}
+
+
+def varying(values: Array) -> list[int]:
+    """The axes along which an index varies."""
+    return [axis for axis in range(values.ndim) if along(values, axis) is None]
 
 
 def is_block(at: Mapping[str, Array]) -> bool:
@@ -174,10 +169,7 @@ def is_block(at: Mapping[str, Array]) -> bool:
     A distance goes along both by its nature.
     """
     for letter, values in at.items():
-        if (values == OUTSIDE).any():
-            return False
-        varies = [along(values, axis) is None for axis in range(values.ndim)]
-        if sum(varies) > 1 and letter != "w":
+        if (values == OUTSIDE).any() or (letter != "w" and len(varying(values)) > 1):
             return False
     return True
 
@@ -189,22 +181,19 @@ class IndexTable:
     """The index of each element of a tensor, by its offset from the first one; a key head for each head too."""
 
     def __init__(self, elements: Elements, letters: str, sizes: Mapping[str, int]) -> None:
-        # Of an axis of stride 0 nothing is known but its first index.
         axes = _split(elements, letters, sizes)
-        held = [axis for axis, (_, size, step) in enumerate(axes) if step or size == 1]
         self._letters = {letter for letter, _, _ in axes} - {"1"}
-        steps = np.ogrid[tuple(slice(axes[axis][1]) for axis in held)]
-        strides = [axes[axis][2] for axis in held]
-        offsets = np.zeros([len(step.reshape(-1)) for step in steps], np.int64)
-        for step, stride in zip(steps, strides, strict=True):
-            offsets = offsets + step * stride
-        order = np.argsort(offsets, axis=None)
-        self._offsets = offsets.reshape(-1)[order]
-        self._indices = {
-            axes[axis][0]: np.broadcast_to(step, offsets.shape).reshape(-1)[order].astype(np.int32)
-            for axis, step in zip(held, steps, strict=True)
-            if axes[axis][0] != "1"
-        }
+        # Of an axis of stride 0 nothing is known but its first index.
+        held = [(letter, size, step) for letter, size, step in axes if step or size == 1]
+        shape = [size for _, size, _ in held]
+        indices = np.indices(shape, np.int32).reshape(len(held), math.prod(shape))
+        offsets = np.zeros(math.prod(shape), np.int64)
+        for index, (_, _, step) in zip(indices, held, strict=True):
+            offsets += index.astype(np.int64) * step
+        order = np.argsort(offsets)
+        self._offsets = offsets[order]
+        self._indices = {letter: index[order] for index, (letter, _, _) in zip(indices, held, strict=True)}
+        self._indices.pop("1", None)
         if "h" in self._indices:
             self._indices["g"] = self._indices["h"] // (sizes["h"] // sizes["g"])
 
@@ -213,9 +202,11 @@ class IndexTable:
         places = np.minimum(np.searchsorted(self._offsets, offsets), len(self._offsets) - 1)
         inside = self._offsets[places] == offsets
         found = {letter: np.where(inside, index[places], OUTSIDE) for letter, index in self._indices.items()}
-        # Elements of an axis of stride 0 have no index of their own; what is none of them is outside all the same.
-        lost = () if inside.all() else self._letters - found.keys()
-        return found | {letter: np.where(inside, NOWHERE, OUTSIDE) for letter in lost}
+        if not inside.all():
+            # Elements of an axis of stride 0 have no index of their own; what is none of them is outside all the same.
+            for letter in self._letters - found.keys():
+                found[letter] = np.where(inside, NOWHERE, OUTSIDE)
+        return found
 
 
 def _split(elements: Elements, letters: str, sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
@@ -225,7 +216,8 @@ def _split(elements: Elements, letters: str, sizes: Mapping[str, int]) -> list[t
         if len(word) == 1:
             found.append((word, size, step))
             continue
-        inner = word.strip("()")
-        steps = [step * math.prod(sizes[letter] for letter in inner[at + 1 :]) for at in range(len(inner))]
-        found += [(letter, sizes[letter], each) for letter, each in zip(inner, steps, strict=True)]
+        inner = step
+        for letter in reversed(word.strip("()")):
+            found.append((letter, sizes[letter], inner))
+            inner *= sizes[letter]
     return found

@@ -20,7 +20,7 @@ from ..memory.memory_watch import watched_memory
 from ..memory.stream import REARRANGING, Access, Handle, Launch, Note, Operation, Watcher
 from .accesses import IndexedAccesses, notes_of_slices
 from .graph import Conflict, Flow, Node, Site, Tile
-from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, without
+from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, varying, without
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,6 @@ _BY_LANE = {
     "fma": slice(3),
     "select": slice(1, 3),
 }
-_MOVED = tuple(name for name in REARRANGING if name not in ("create_gather", "create_select"))
 _NO_LOAD = frozenset[int]()
 _SUMS, _MAXIMA = ("fadd", "add", "fma"), ("maximumf", "maxnumf", "maxsi")
 
@@ -54,8 +53,9 @@ class _Tracer(Watcher):
         for names, operands in _BY_LANE.items():
             for name in names.split():
                 yield f"create_{name}", partial(self._met, name, operands)
-        for name in _MOVED:
-            yield name, self._moved
+        for name in REARRANGING:
+            if name not in ("create_gather", "create_select"):
+                yield name, self._moved
         yield from notes_of_slices(self._flow)
 
     def begun(self, launch: Launch, arguments: Iterable[Any]) -> None:
@@ -76,32 +76,34 @@ class _Tracer(Watcher):
         tiles = [tile for tile in map(Tile.of, step.args) if tile is not None]
         if not tiles:
             return
-        known = [tile.lanes for tile in tiles if tile.lanes]
         found: list[dict[str, Array]] = [{} for _ in step.results]
-        for letter in dict.fromkeys(x for lanes in known for x in lanes.at):
+        origins: dict[str, frozenset[int]] = {}
+        for lanes in (tile.lanes for tile in tiles if tile.lanes):
+            for letter in lanes.at:
+                origins[letter] = origins.get(letter, _NO_LOAD) | lanes.origins.get(letter, _NO_LOAD)
+        for letter in origins:
             args = [_numbered(letter, arg) for arg in step.args]
-            for each, out in zip(found, step.again(args), strict=True):
-                each[letter] = out.data
-        origins = {x: _NO_LOAD.union(*(lanes.origins.get(x, _NO_LOAD) for lanes in known)) for x in found[0]}
+            for at, moved in zip(found, step.again(args), strict=True):
+                at[letter] = moved.data
         for handle, at in zip(step.results, found, strict=True):
-            lanes = Lanes(at, origins, _kept_cover(tiles, handle)) if at else None
+            made = Lanes(at, origins, _kept_cover(tiles, handle)) if at else None
             if len(tiles) == 1:
-                Tile(tiles[0].node, lanes).keep(handle)
+                Tile(tiles[0].node, made).keep(handle)
             else:
-                self._flow.note(handle, self._flow.site("join"), _nodes(tiles), lanes)
+                self._flow.note(handle, self._flow.site("join"), _nodes(tiles), made)
 
     def _met(self, name: str, operands: slice, step: Operation) -> None:
+        """What meets lane by lane; but for an accumulator that holds nothing yet, rescaled, by NaN too."""
         args = step.args[operands]
         tiles = [Tile.of(arg) for arg in args]
-        others = [arg for arg, tile in zip(args, tiles, strict=True) if tile is None]
-        is_nothing = not step.result.data.any() or any(not other.data.any() for other in others)
+        others = [arg.data for arg, tile in zip(args, tiles, strict=True) if tile is None]
+        is_nothing = not step.result.data.any() or any(not other.any() for other in others)
         if not any(tiles) or (name == "fmul" and others and is_nothing):
-            return  # nothing that is followed, or an accumulator that holds nothing yet, rescaled, by NaN too
+            return
         site = self._flow.site(name)
         known = [tile.lanes if tile else None for tile in tiles]
-        for number, letter in laid_across(tiles):
-            if (own := known[number]) is not None:
-                known[number] = without(own, {letter})  # its load is not to be blamed, nor what is made of both
+        if len(tiles) == 2:
+            known = [_less_across(*pair) for pair in (tiles, tiles[::-1])]
         self._flow.note(step.result, site, _nodes(tiles), lane_by_lane(self._flow, known, name, site))
 
     def _dotted(self, step: Operation) -> None:
@@ -124,8 +126,8 @@ class _Tracer(Watcher):
         site, lanes, axis = self._flow.site("reduce"), tile.lanes, step.of.axis
         for each in step.results:
             shape = each.handle.data.shape
-            kept = None if lanes is None or axis is None else reduced(lanes, axis, shape, self._flow.sizes)
-            self._flow.note(each.handle, site, [tile.node], kept)
+            left = None if lanes is None or axis is None else reduced(lanes, axis, shape, self._flow.sizes)
+            self._flow.note(each.handle, site, [tile.node], left)
 
 
 def _nodes(tiles: Sequence[Tile | None]) -> tuple[Node, ...]:
@@ -156,68 +158,60 @@ def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
 def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Site) -> Lanes | None:
     """The lanes of what an operation makes of some tiles, which must agree in their indices."""
     found: Lanes | None = None
-    for one in lanes:
-        found = _meeting(flow, found, one, name, site) if found and one else found or one
+    for each in lanes:
+        found = _meeting(flow, found, each, name, site) if found and each else found or each
     return found
 
 
 def _meeting(flow: Flow, left: Lanes, right: Lanes, name: str, site: Site) -> Lanes:
-    both = left.cover is not None and right.cover is not None
-    lost = _lost(flow, left, right, is_sum=name in _SUMS, both=both)
+    lost = _lost(flow, left, right, is_sum=name in _SUMS)
     left, right = without(left, lost), without(right, lost)
     flow.compare(left, right, site)
-    if both and name in (*_SUMS, *_MAXIMA):
+    cover = right.cover
+    if left.cover is not None and right.cover is not None and name in (*_SUMS, *_MAXIMA):
         cover = together(left.cover, right.cover, is_sum=name in _SUMS)
-    elif right.cover is None or (left.cover is not None and left.at.keys() >= right.at.keys()):
+    elif cover is None or (left.cover is not None and left.at.keys() >= right.at.keys()):
         cover = left.cover
-    else:
-        cover = right.cover
     return joined(left, right, cover)
 
 
-def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool, both: bool) -> set[str]:
+def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
     """The letters in which two tiles may differ, and whose index is lost then.
 
     A sum may go on over heads or batches, of sums or of what the same loads were made into; and dims of one tensor meet
     where pairs of them are rotated.
-
-    Args:
-        both: whether both are sums.
     """
     found = set[str]()
+    are_sums = left.cover is not None and right.cover is not None
     for letter in left.at.keys() & right.at.keys():
-        may_differ = False
-        if letter in "hb":
-            may_differ = is_sum and (both or left.origins[letter] == right.origins[letter])
-        elif letter in "de":
-            ours, theirs = ({flow.sources[at].tensor for at in side.origins[letter]} for side in (left, right))
-            may_differ = ours == theirs
+        ours, theirs = left.origins[letter], right.origins[letter]
+        may_differ = letter in "hb" and is_sum and (are_sums or ours == theirs)
+        if letter in "de":
+            may_differ = {flow.sources[at].tensor for at in ours} == {flow.sources[at].tensor for at in theirs}
         if may_differ and differ(left.at[letter], right.at[letter]) is not None:
             found.add(letter)
     return found
 
 
-def laid_across(tiles: Sequence[Tile | None]) -> Iterator[tuple[int, str]]:
-    """(number of the tile, letter) of each vector that goes along another axis of scores than its rows or keys do.
+def _less_across(tile: Tile | None, other: Tile | None) -> Lanes | None:
+    """The lanes of a tile, without the index of a vector that goes along another axis of scores than it should.
 
-    What was loaded, or summed, as a vector gets its axis where it meets the scores: its load is right.
+    What was loaded, or summed, as a vector gets its axis where it meets the scores: its load is right, and so neither
+    that is to be blamed, nor what is made of both.
     """
-    for number, tile in enumerate(tiles):
-        other = tiles[1 - number] if len(tiles) == 2 else None
-        if tile is None or tile.lanes is None or other is None or other.lanes is None or not other.lanes.is_matrix:
-            continue
-        made = tile.node.lanes  # with one axis, however many it has by now
-        for letter in "mn" if made is not None and all(at.ndim == 1 for at in made.at.values()) else "":
-            if letter in tile.lanes.at:
-                due = other.lanes.at[letter]
-                # A vector as it is goes along the last axis.
-                at, along_due = _axes(np.broadcast_to(tile.lanes.at[letter], due.shape)), _axes(due)
-                if len(at) == len(along_due) == 1 and at != along_due:
-                    yield number, letter
-
-
-def _axes(values: Array) -> list[int]:
-    return [axis for axis in range(values.ndim) if along(values, axis) is None]
+    lanes = tile.lanes if tile is not None else None
+    scores = other.lanes if other is not None else None
+    made = tile.node.lanes if tile is not None else None  # with one axis, however many it has by now
+    if lanes is None or scores is None or made is None or not scores.is_matrix:
+        return lanes
+    lost = set[str]()
+    for letter in lanes.at.keys() & set("mn") if all(at.ndim == 1 for at in made.at.values()) else ():
+        due = scores.at[letter]
+        # A vector as it is goes along the last axis.
+        goes, should_go = varying(np.broadcast_to(lanes.at[letter], due.shape)), varying(due)
+        if len(goes) == len(should_go) == 1 and goes != should_go:
+            lost.add(letter)
+    return without(lanes, lost)
 
 
 # --- what tiles come to that meet in a dot
@@ -234,27 +228,26 @@ def product(
     if a is None and b is None:
         return None
     kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
-    for lanes, axis in ((a, 1), (b, 0)):
+    for lanes, axis in ((a or Lanes({}, {}), 1), (b or Lanes({}, {}), 0)):
         at, over = dict[str, Array](), dict[str, Array | None]()
-        for letter, values in lanes.at.items() if lanes else ():
+        for letter, values in lanes.at.items():
             index = along(values, axis)
             if index is None:
                 over[letter] = along(values, 1 - axis)
             else:
                 at[letter] = np.broadcast_to(np.expand_dims(index, axis), (left.shape[0], right.shape[1]))
-        kept.append(Lanes(at, {letter: lanes.origins[letter] for letter in at} if lanes else {}))
+        kept.append(Lanes(at, lanes.origins))
         summed.append(over)
-        if lanes is not None and lanes.is_matrix:
-            cover = contracted(lanes, axis, flow.sizes)
-    flow.compare(kept[0], kept[1], site)
-    made = joined(kept[0], kept[1])
+        cover = contracted(lanes, axis, flow.sizes) if lanes.is_matrix else cover
+    flow.compare(*kept, site)
+    made = joined(*kept)
     if a is not None and b is not None:
-        for one, other in _compare_sums(flow, a, b, summed, site):
-            lacking.update(_left_out(one, other, (right != 0).any(1)))
-            lacking.update(_left_out(other, one, (left != 0).any(0)))
+        for ours, theirs in _compare_sums(flow, a, b, summed, site):
+            lacking |= _left_out(ours, theirs, (right != 0).any(1))
+            lacking |= _left_out(theirs, ours, (left != 0).any(0))
     is_over_rows = any("m" in over for over in summed) or (cover is not None and cover.letter == "m")
     at = {letter: values for letter, values in made.at.items() if letter != "h" or not is_over_rows}
-    return Lanes(at, {letter: made.origins[letter] for letter in at}, cover) if at else None
+    return Lanes(at, made.origins, cover) if at else None
 
 
 def _compare_sums(
@@ -269,10 +262,9 @@ def _compare_sums(
     for letter in left.keys() & right.keys():
         ours, theirs = left[letter], right[letter]
         if ours is not None and theirs is not None:
-            one = Lanes({letter: ours}, {letter: a.origins[letter]})
-            other = Lanes({letter: theirs}, {letter: b.origins[letter]})
-            flow.compare(one, other, site)
-            yield one, other
+            both = Lanes({letter: ours}, a.origins), Lanes({letter: theirs}, b.origins)
+            flow.compare(*both, site)
+            yield both
         elif ours is not None or theirs is not None:
             # One side has another index in each column, so that most of them differ.
             apart = Conflict(site, letter, a.origins[letter], b.origins[letter], (NOWHERE, NOWHERE))
@@ -282,11 +274,11 @@ def _compare_sums(
         flow.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE)))
 
 
-def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> Iterator[int]:
+def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
     """The loads of one side of a dot that leave out what the other side has there, and not 0 throughout."""
-    for letter, at in lanes.at.items():
-        if ((at == NOWHERE) & (beside.at[letter] >= 0) & held).any():
-            yield from lanes.origins[letter]
+    ((letter, at),) = lanes.at.items()
+    is_left_out = ((at == NOWHERE) & (beside.at[letter] >= 0) & held).any()
+    return lanes.origins[letter] if is_left_out else _NO_LOAD
 
 
 @contextlib.contextmanager

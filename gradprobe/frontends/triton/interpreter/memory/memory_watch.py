@@ -201,8 +201,8 @@ class Memory(Watcher):
         self._changing = []
         kept = None
         for view, lanes, addresses in access.parts:
-            stays = self._judge(access, view, addresses) if view is not None else None
-            if stays is not None and not stays.all():
+            stays = self._judge(access, view, addresses)
+            if not stays.all():
                 if kept is None:
                     kept = np.array(np.broadcast_to(access.on, access.pointers.data.shape), bool).reshape(-1)
                 kept[lanes[~stays]] = False

@@ -104,8 +104,8 @@ class Access:
     """Where it is made: from `executing`."""
 
     @functools.cached_property
-    def parts(self) -> list[tuple[View | None, Array, Array]]:
-        """(view, flat numbers of the lanes, addresses) for each tensor that is accessed; None for one not known."""
+    def parts(self) -> list[tuple[View, Array, Array]]:
+        """(view, flat numbers of the lanes, addresses) for each tensor that is known of those that are accessed."""
         data = self.pointers.data
         on = self.on if self.on.shape == data.shape else np.broadcast_to(self.on, data.shape)
         lanes = on.reshape(-1).nonzero()[0]
@@ -147,8 +147,8 @@ class Launch:
             self.views.append(argument_view(copy, name, known, home))
         self.around = (*known, *self.views)
 
-    def by_view(self, addresses: Array) -> Iterator[tuple[View | None, Array]]:
-        """(view, index of its addresses) for all addresses of unknown origin; None where no known storage holds them.
+    def by_view(self, addresses: Array) -> Iterator[tuple[View, Array]]:
+        """(view, index of its addresses) of addresses of unknown origin.
 
         It is the view that has the address as an element, else one of its storage.
         """
@@ -159,8 +159,6 @@ class Launch:
                 if chosen.size:
                     left[chosen] = False
                     yield view, chosen
-        if left.any():
-            yield None, np.flatnonzero(left)
 
 
 class Watcher:
