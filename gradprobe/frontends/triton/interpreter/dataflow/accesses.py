@@ -154,7 +154,7 @@ class IndexedAccesses:
     def _left_at(self, view: View, addresses: Array) -> dict[str, Array]:
         """What stores left in memory there."""
         shadow = self._shadows.get(view.home, {})
-        offsets = _offsets(view.low, addresses, view.elements.itemsize) if shadow else None
+        offsets: Array = _offsets(view.low, addresses, view.elements.itemsize) if shadow else None
         return {x: at[np.clip(offsets, 0, len(at) - 1)] for x, at in shadow.items()}
 
     def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:

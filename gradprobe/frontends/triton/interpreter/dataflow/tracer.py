@@ -236,18 +236,18 @@ def product(
                 over[letter] = along(values, 1 - axis)
             else:
                 at[letter] = np.broadcast_to(np.expand_dims(index, axis), (left.shape[0], right.shape[1]))
-        kept.append(Lanes(at, lanes.origins))
+        kept.append(Lanes(at, {letter: lanes.origins[letter] for letter in at}))
         summed.append(over)
         cover = contracted(lanes, axis, flow.sizes) if lanes.is_matrix else cover
-    flow.compare(*kept, site)
-    made = joined(*kept)
+    flow.compare(kept[0], kept[1], site)
+    made = joined(kept[0], kept[1])
     if a is not None and b is not None:
         for ours, theirs in _compare_sums(flow, a, b, summed, site):
             lacking |= _left_out(ours, theirs, (right != 0).any(1))
             lacking |= _left_out(theirs, ours, (left != 0).any(0))
     is_over_rows = any("m" in over for over in summed) or (cover is not None and cover.letter == "m")
     at = {letter: values for letter, values in made.at.items() if letter != "h" or not is_over_rows}
-    return Lanes(at, made.origins, cover) if at else None
+    return Lanes(at, {letter: made.origins[letter] for letter in at}, cover) if at else None
 
 
 def _compare_sums(
