@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, product
+from itertools import product
 
 from torch import Tensor
 
 from ..inputs.options import flags, with_others
 from ..model.assignment import AS_SAVED, Assigned
-from ..model.case import Case, fewer_heads, shortened
+from ..model.case import Case
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
@@ -19,6 +19,7 @@ from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, experiment_of
 from ..probing.runs import outcomes_of, records_of, with_strays
 from .apart import with_intermediates
+from .cases import cut
 
 # Elements of all score matrices together up to which hypotheses are tried: each takes an evaluation or two.
 MOST_SCORES = 1 << 18
@@ -128,22 +129,3 @@ def _sizes(case: Case) -> dict[str, object]:
 
 def _listed(numbers: Sequence[float] | None) -> str | None:
     return None if numbers is None else ",".join(map(str, numbers))
-
-
-def cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
-    """At most so many batches and key heads, and each length that is two spans or more cut to one and the remainder.
-
-    Of packed sequences one more than batches.
-    """
-    few = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
-    if case.cu_seqlens_q:
-        ends_q, ends_k = (_ends(ends, span, batches + 1) for ends in (case.cu_seqlens_q, case.cu_seqlens_k or (0, 0)))
-        return replace(few, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, seqlen_q=ends_q[-1], seqlen_k=ends_k[-1])
-    lengths = case.seqlens and tuple(shortened(length, span) for length in case.seqlens[:batches])
-    few = replace(few, batch=min(case.batch, batches), seqlens=lengths)
-    return few.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
-
-
-def _ends(ends: Sequence[int], span: int, count: int) -> tuple[int, ...]:
-    pairs = list(pairwise(ends))[:count]
-    return (0, *accumulate(shortened(end - start, span) for start, end in pairs))

@@ -252,7 +252,7 @@ def delta(q, k, v, do, *, o):
     ("kept", "count", "words"),
     [
         ("from .kept import kernels", 10, "with it all matches"),
-        pytest.param("import os; kernels = vars(os)", 8, "changes anything", marks=pytest.mark.nightly),
+        pytest.param("import os; kernels = vars(os)", 8, "none of 8 edits", marks=pytest.mark.nightly),
     ],
 )
 def test_a_package_is_loaded_anew_with_what_it_keeps_and_is_no_library_by_its_folders_name(

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from gradprobe.diagnosis.cases import Trial
 from gradprobe.diagnosis.edits.judge import Judge, edited_functions
-from gradprobe.diagnosis.edits.trial import EditResult, Trial, run_trial
+from gradprobe.diagnosis.edits.trial import EditResult, run_trial
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.backend import prepare_backend

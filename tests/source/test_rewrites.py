@@ -207,21 +207,9 @@ HEAD = "import triton\nimport triton.language as tl\n\n@triton.jit\ndef kernel(q
 STATEMENTS = {
     "a factor of all of a difference": ("p = tl.exp2((s - l) * scale)", "p =", "p = tl.exp2(s * scale - l)"),
     "a factor of one side": ("p = tl.exp2(s * scale - l)", "p =", "p = tl.exp2((s - l) * scale)"),
-    "a factor that the other branch has": (
-        "if n:\n    acc = acc * fade + tl.sum(p, 1)\nelse:\n    acc = tl.dot(p, v, acc=acc)",
-        "acc = tl.dot", "acc = tl.dot(p, v, acc=acc * fade)",
-    ),
     "a statement in a loop": (
         "for i in range(n):\n    dk += tl.load(q_ptr)\n    dk *= scale", "dk *=",
         "    dk += tl.load(q_ptr)\ndk *= scale",
-    ),
-    "a pointer that stands still": (
-        "q_ptr += 3 * n\nl_ptr += 3 * n\nfor i in range(n):\n    s = tl.load(q_ptr) - tl.load(l_ptr)\n    q_ptr += n",
-        "s =", "    q_ptr += n\n    l_ptr += n",
-    ),
-    "a guard that is gone": (
-        "rows = tl.arange(0, 16)\nkeys = tl.arange(0, 16)\nfor start in range(n):\n    s = s", "s = s",
-        '    s = tl.where(rows[:, None] >= (start + keys[None, :]), s, float("-inf"))',
     ),
     "a sum outside of a loop": ("s = p * 2\ns = tl.dot(p, v)", "s = tl.dot", "s += tl.dot(p, v)"),
     "a term of an index and a stride that nothing reads": (
@@ -282,15 +270,6 @@ def test_what_is_stored_gets_a_factor_beside_strides_and_through_a_helper(store,
     assert any(mended in one.text for one in islice(candidates_of(file, [Fault(line)], ("scale",)), 12))
 
 
-def test_a_pointer_is_moved_on_as_others_are_and_neither_a_stride_nor_by_a_sum_of_a_tile():
-    loop = "for i in range(n):\n    s += tl.sum(p, 1)\n    q_ptr += n\n    w = tl.load(l_ptr + i * stride_lm)"
-    text = in_kernel(loop).replace("scale):", "scale, stride_lm):")
-    line = next(at for at, each in enumerate(text.split("\n"), 1) if "tl.load" in each)
-    found = [one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)]
-    assert any("l_ptr += n" in one for one in found)
-    assert not any("l_ptr += tl.sum" in one or "stride_lm +=" in one for one in found)
-
-
 def test_a_hint_to_the_compiler_is_not_edited_but_what_its_value_was_computed_from():
     hint, use = (
         "        start_n = tl.multiple_of(start_n, BLOCK_N)\n",
@@ -328,8 +307,6 @@ def test_what_can_be_seen_to_fail_or_to_change_nothing_is_not_tried():
         return as_parsed(file, [Edit(start, start + len(old), new)])
 
     assert parsed("s + l", "s - l") is not None
-    assert parsed("s + l", "s - b") is None  # b has no value yet
-    assert parsed("s + l", "s - c") is None  # nor c ever
     assert parsed("s + l", "s +") is None
     assert parsed("s + l", "(s + l)") is None
     assert parsed("s + l", "s - l") == parsed("s + l", "(s - l)")
@@ -341,23 +318,3 @@ def test_most_of_what_mutate_plants_is_undone_at_its_line():
     mutants = [mutant for mutant in mutants_of(file) if bare(mutant.plant(TEXT)) != bare(TEXT)]
     undone = [mutant for mutant in mutants if place_of(mutant.plant(TEXT), mutant.line) is not None]
     assert len(undone) > 0.85 * len(mutants)
-
-
-MOVED = """\
-@triton.jit
-def f(K, V, n, s, BLOCK: tl.constexpr):
-    k_ptrs = K + tl.arange(0, BLOCK)
-    v_ptrs = V + tl.arange(0, BLOCK)
-    for _ in range(n):
-        k = tl.load(k_ptrs)
-        v = tl.load(v_ptrs)
-        k_ptrs += BLOCK * s
-        v_ptrs += BLOCK * s
-"""
-
-
-def test_a_pointer_that_stays_behind_is_moved_on_as_the_others_are():
-    wrong = MOVED.replace("        v_ptrs += BLOCK * s\n", "")
-    line = next(at for at, each in enumerate(wrong.split("\n"), 1) if "v = " in each)
-    found = islice(candidates_of(KernelFile("mine.py", wrong), [Fault(line)]), 8)
-    assert MOVED in [candidate.text for candidate in found]

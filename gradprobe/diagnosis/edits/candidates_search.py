@@ -18,9 +18,9 @@ from ...processes.forks import Forks
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.candidates import SOONEST, Candidate, Fault, candidates_of
 from ...source.rewrites.spots import Edits
-from .cases import fresh, in_words, smaller
+from ..cases import Trial, fresh, in_words, smaller
 from .judge import Judge, JudgedEdit
-from .trial import EditResult, Trial, holding, result_of, run_trial
+from .trial import EditResult, holding, result_of, run_trial
 
 # Edits that run at once, and those that are begun before the answer of an earlier one is taken: the same on every
 # machine, since what is tried next depends on what came.
@@ -29,11 +29,8 @@ _AT_ONCE, _BEGUN = 2, 3
 _LONGEST_TRIAL = 60
 # Scores of a case up to which an edit that is tried on it counts as one; of a larger one it counts as that many more.
 _OF_ONE = 1 << 13
-# How many more are tried once one is certain, since a smaller one may be too; and where others are not sure to be
-# worse: it passes in some cases alone, which may be all that the kernel takes.
-_AFTER_ONE, _AFTER_PART = 6, 24
-# How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
-_NEXT, _UNNAMED = 0.5, 3.0
+# How many more are tried once one passes in some cases alone, which may be all that the kernel takes.
+_AFTER_PART = 24
 # How much later that is tried which is on top of an edit that makes some result right; and of one with which a whole
 # layout matches.
 _BESIDE, _ELSEWHERE = 2.5, -1.5
@@ -55,8 +52,8 @@ class FileFaults:
     faults: tuple[Fault, ...]
     wanted: tuple[str, ...] = ()
     """Words of the right text."""
-    diagnosis: int | None = None
-    """The place of the diagnosis among them; None for lines that no diagnosis names."""
+    late: float = 0.0
+    """How much later they are tried than those of the best diagnosis, in the ranks of the rows."""
     printed: Edits = ()
     """The edit that it prints, in all places that it names; none where it prints no text for any."""
 
@@ -87,8 +84,6 @@ class Found:
     """What makes some of it right: with what came with it and without any edit."""
     tried: int = 0
     """How many edits were run."""
-    moves: bool = False
-    """Whether anything that came was other than without the edit."""
     is_late: bool = False
     """Whether the last resort ended it."""
 
@@ -144,7 +139,7 @@ class Search:
         self._judge = Judge(experiment, self._all, spoilt, [run.layout for run in self._plain])
 
     def run(self, faults: Sequence[FileFaults]) -> Found:
-        """Tries the candidates of some lines until one is sure, or as many were tried as may be.
+        """Tries the candidates of some lines until one is certain, or as many were tried as may be.
 
         Nothing is tried where what is wrong does not show in a fork as it did in the check.
         """
@@ -155,19 +150,13 @@ class Search:
             if each.printed:
                 self._put(ground, Candidate(each.file, each.printed, 0.0, is_wanted=True))
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
-            while left > 0:
+            while left > 0 and not any(each.is_certain for each in found.passed):
                 self._begin(forks)
                 answer = next(forks.answers(self._until), None)
                 if answer is None:
                     break
-                (ground, small, candidate), result = answer
-                found.tried += 1
-                before = len(found.passed)
-                if result is not None and small is ground.small:
-                    (self._confirm if result.matches else self._weigh)(ground, candidate, result)
-                elif result is not None and result.matches:
-                    self._put(ground, candidate)  # it passed a case that was found too small meanwhile
-                left -= _spent(found, before)
+                self._take(*answer)
+                left -= bool(found.passed)
         found.is_late = time.monotonic() > self._until
         return found
 
@@ -194,27 +183,32 @@ class Search:
         heapq.heappush(self._queue, (cost, -ground.number, next(self._numbers), ground, candidate, behind))
 
     def _build_on(self, base: Candidate, failing: LayoutRun, late: float = 0.0) -> Ground:
-        """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout.
-
-        Those of a worse diagnosis come later.
-        """
+        """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout."""
         ground = Ground(self._grounds, base, failing, self._showing(base, failing))
         self._grounds += 1
-        for at, each in enumerate(self._faults if self._grounds <= _MOST + 1 else ()):
-            is_unnamed = each.diagnosis is None and self._faults[0].diagnosis is not None
-            later = late + at * _NEXT + _UNNAMED * is_unnamed
+        for each in self._faults if self._grounds <= _MOST + 1 else ():
+            later = late + each.late
             # None is made before it may be its turn.
             self._put(ground, None, later - SOONEST, ground.candidates(each, later))
         return ground
 
+    def _take(self, begun: tuple[Ground, Small, Candidate], result: EditResult | None) -> None:
+        """What is to follow from what came of a candidate."""
+        ground, small, candidate = begun
+        self._found.tried += 1
+        if result is None:
+            return
+        if small is ground.small:
+            (self._confirm if result.matches else self._weigh)(ground, candidate, result)
+        elif result.matches:
+            self._put(ground, candidate)  # it passed a case that was found too small meanwhile
+
     def _weigh(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
         """Keeps what makes some of it right, and seeks more on top of it."""
         assert ground.small is not None
-        found, (_, before) = self._found, ground.small
-        found.moves |= bool(result.failure) or result.errors != before.errors
-        best = found.closest[1] if found.closest else before
-        if result.is_better_than(before) and (found.closest is None or result.is_better_than(best)):
-            found.closest = candidate, result, before
+        closest, (_, before) = self._found.closest, ground.small
+        if result.is_better_than(before) and (closest is None or result.is_better_than(closest[1])):
+            self._found.closest = candidate, result, before
             self._build_on(candidate, ground.failing, _BESIDE)
 
     def _confirm(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
@@ -292,16 +286,3 @@ class Search:
         copy.parent.mkdir()
         copy.write_bytes(candidate.text.encode())
         return partial(run_trial, self._experiment, file, copy, self._modules[file])
-
-
-def _spent(found: Found, before: int) -> int:
-    """What of `_AFTER_PART` the last edit that was tried takes, where so many had passed before it.
-
-    Each that passes beside others takes more, since it is put to many cases. One that is certain and has the words that
-    its cause says of the right text takes all: no other is better.
-    """
-    certain = [each for each in found.passed if each.is_certain]
-    if any(each.candidate.is_wanted for each in certain):
-        return _AFTER_PART
-    is_dear = bool(certain) or len(found.passed) > max(before, 1)
-    return bool(found.passed) * (_AFTER_PART // _AFTER_ONE if is_dear else 1)

@@ -11,8 +11,8 @@ from ...probing.experiment import Experiment
 from ...source.kernel_file import KernelFile, calls_of
 from ...source.reach import SEVERAL, TURNS, Goal, Reach, lines_of, reach_of
 from ...source.rewrites.candidates import Candidate
-from .cases import TAILS, further, ladder, others
-from .trial import EditResult, Trial
+from ..cases import TAILS, Trial, further, ladder, others
+from .trial import EditResult
 
 # No budget holds it: kernels say it in several ways. An edit of something else leaves it as it is.
 _DEAD_ROWS = "the LSE of rows that see no key"
@@ -22,8 +22,6 @@ _SHORT = 64
 _AT_A_TIME = 2
 Run = Callable[[Candidate, Sequence[Trial]], list[EditResult | None]]
 """What comes of an edit in each trial; None of those after one that does not match."""
-_Place = tuple[str, str, str, int, str]
-"""The function and the text of the line of a goal, and the goal without its line."""
 
 
 @dataclass
@@ -46,17 +44,14 @@ class JudgedEdit:
     """Whether it broke what is right, or runs, without it."""
 
     @property
-    def unreached(self) -> list[tuple[Reach, Goal]]:
-        """What of the functions no right run came to."""
-        return [(each, goal) for each in self.reaches for goal in each.unreached(self.reached)]
+    def is_open(self) -> bool:
+        """Whether it may still be certain."""
+        return not (self.is_broken or self.doubts)
 
-    def places(self, text: str) -> dict[_Place, Goal]:
-        """What is left, by the text of its line, which is the same with other edits."""
-        lines, found = text.splitlines(), {}
-        for each, goal in self.unreached:
-            line = lines[goal.line - 1].strip()
-            found[each.function.name, line, goal.kind, goal.value, goal.name] = goal
-        return found
+    @property
+    def unreached(self) -> dict[Goal, Reach]:
+        """What of the functions no right run came to."""
+        return {goal: each for each in self.reaches for goal in each.unreached(self.reached)}
 
     def tell_what_was_not_run(self, *, is_drawn: bool) -> None:
         """Names it, once all cases were run.
@@ -64,10 +59,10 @@ class JudgedEdit:
         Args:
             is_drawn: whether cases could be drawn for all that the target may take: what none came to, none can.
         """
-        missing, beyond = list[str](), list[str]()
-        for each, goal in self.unreached:
-            (missing if not is_drawn or each.tells(goal) else beyond).append(goal.in_words)
-        self.not_run += (*missing, *([] if self.right else ["any other case"]))
+        missing, beyond = list(self.not_run), list[str]()
+        for goal, of in self.unreached.items():
+            (missing if not is_drawn or of.tells(goal) else beyond).append(goal.in_words)
+        self.not_run = (*missing, *([] if self.right else ["any other case"]))
         self.beyond = () if self.doubts else tuple(beyond)  # with a doubt no more were drawn
 
 
@@ -83,43 +78,34 @@ class Judge:
         self._case, self._target, self._run = experiment.case, experiment.target, run
         self._spoilt, self._laid = spoilt, laid
         self._before: dict[Trial, EditResult | None] = {}
-        self._never: set[_Place] = set()
+        self._never: set[Goal] = set()
 
     def judged(self, candidate: Candidate) -> JudgedEdit | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
         judged = JudgedEdit(reaches=tuple(edited_functions(candidate)))
         for lengths in ladder(self._case):
             found = list(others(self._case, self._target, lengths, self._laid, is_again=bool(judged.right)))
-            if not judged.right:
-                self._put_to(candidate, judged, found[:1])
+            if not judged.right:  # where it compiles once it does in the others
+                self._put_to(candidate, judged, [replace(each, is_lowered=True) for each in found[:1]])
             if judged.right:
                 self._put_to(candidate, judged, [each for each in found[1:] if each.title not in judged.right])
-            if judged.is_broken or judged.doubts or (judged.right and lengths is not TAILS):
+            if not judged.is_open or (judged.right and lengths is not TAILS):
                 break
         drawn = list(further(self._case, self._target.takes, judged.right))
-        self._draw(candidate, judged, drawn)
-        if judged.is_broken:
-            return None
+        for at in range(0, len(drawn), _AT_A_TIME):
+            # What none came to with another edit none is drawn for again.
+            never = {goal for goal, of in judged.unreached.items() if goal.line not in of.edited} & self._never
+            left = judged.unreached.keys() - never
+            few = [each for each in drawn[at : at + _AT_A_TIME] if _may_reach(each.case, left)]
+            self._put_to(candidate, judged, few if judged.is_open else [])
+        if drawn and judged.is_open:
+            self._never |= judged.unreached.keys()
         judged.tell_what_was_not_run(is_drawn=bool(drawn))
-        return judged
-
-    def _draw(self, candidate: Candidate, judged: JudgedEdit, more: Sequence[Trial]) -> None:
-        """Runs an edit in further cases as long as something is left that they may come to."""
-        for at in range(0, len(more), _AT_A_TIME):
-            if judged.is_broken or judged.doubts:
-                return
-            places = judged.places(candidate.text)
-            left = [goal for place, goal in places.items() if place not in self._never]
-            few = [other for other in more[at : at + _AT_A_TIME] if _may_reach(other.case, left)]
-            self._put_to(candidate, judged, few)
-        if more and not (judged.is_broken or judged.doubts):
-            self._never |= judged.places(candidate.text).keys()
+        return None if judged.is_broken else judged
 
     def _put_to(self, candidate: Candidate, judged: JudgedEdit, cases: Sequence[Trial]) -> None:
         """Runs an edit in some cases, until it breaks one."""
         waiting = list(cases)
-        if waiting and not judged.right:  # where it compiles once it does in the others
-            waiting[0] = replace(waiting[0], is_lowered=True)
         while waiting and not judged.is_broken:
             for result in self._run(candidate, [replace(other, traced=judged.reaches) for other in waiting]):
                 other = waiting.pop(0)
@@ -154,7 +140,7 @@ class Judge:
         return self._before[trial]
 
 
-def _may_reach(case: Case, left: Sequence[Goal]) -> bool:
+def _may_reach(case: Case, left: AbstractSet[Goal]) -> bool:
     """Whether a case may come to what is left: whatever makes no turn of a loop, or one, does so in a short case."""
     is_short = min(case.seqlen_q, case.seqlen_k) <= _SHORT
     return any(is_short or goal.kind != TURNS or goal.value == SEVERAL for goal in left)
@@ -173,8 +159,10 @@ def edited_functions(candidate: Candidate) -> list[Reach]:
     for kernel in kernels:
         for call in calls_of(file, kernel):
             launch = file.statement(call)
-            launched |= {kernel} if lines & {*lines_of(launch)} else set()
-            of_hosts |= {kernel} if any(launch.lineno in host for host in hosts) else set()
+            if lines & {*lines_of(launch)}:
+                launched.add(kernel)
+            if any(launch.lineno in host for host in hosts):
+                of_hosts.add(kernel)
     names = {each.name for each in inside} & kernels
     return reach_of(file, names | (launched or of_hosts), kernels, lines)
 

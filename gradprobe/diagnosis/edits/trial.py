@@ -10,8 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 from ...frontends.python.reached import reached_goals
-from ...model.assignment import Assigned
-from ...model.case import Case
 from ...model.failures import Failure, Refusal
 from ...model.memory_finding import ERROR
 from ...numerics.evidence import LayoutRun
@@ -20,25 +18,10 @@ from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
 from ...runtime.allocations import AllocationSpread
-from ...source.reach import Goal, Reach
+from ...source.reach import Goal
 from ...targets.find import Target, find_target
 from ...targets.naming import module_of
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What is to be run."""
-
-    case: Case
-    assigned: Assigned
-    title: str
-    """What it is, for people: a layout, "a fresh draw (seed 1, 77 rows)"."""
-    is_spread: bool = False
-    """Whether what the target allocates itself lies apart too."""
-    traced: tuple[Reach, ...] = ()
-    """The functions of which it is noted what the run comes to."""
-    is_lowered: bool = False
-    """Whether Triton's front end is asked about what it launches."""
+from ..cases import Trial
 
 
 @dataclass(frozen=True)
@@ -68,10 +51,13 @@ class EditResult:
         """Whether some result has come right, or most of its wrong elements, and nothing has become wrong."""
         if not self.is_no_worse_than(other):
             return False
+        if self.names < other.names:
+            return True
         if any(count > other.wrong.get(name, 0) for name, count in self.wrong.items()):
-            return self.names < other.names
-        fewer = sum(self.wrong.values()) <= sum(other.wrong.values()) // 2 if other.names else self.harm < other.harm
-        return fewer or self.names < other.names
+            return False
+        if not other.names:
+            return self.harm < other.harm
+        return sum(self.wrong.values()) <= sum(other.wrong.values()) // 2
 
     def is_no_worse_than(self, other: EditResult) -> bool:
         """Whether nothing has become wrong."""
@@ -162,9 +148,11 @@ def holding(file: str, *, whole: bool = True) -> list[str]:
     Args:
         whole: whether with all others of their packages.
     """
-    path, found = Path(file).resolve(), set[str]()
+    path, found, more = Path(file).resolve(), set[str](), set[str]()
     others = {name: module for name, module in list(sys.modules.items()) if _may_hold(name, module)}
-    more = {name for name, module in others.items() if Path(str(vars(module).get("__file__"))).resolve() == path}
+    for name, module in others.items():
+        if Path(str(vars(module).get("__file__"))).resolve() == path:
+            more.add(name)
     while more:
         found |= more
         packages = {name.partition(".")[0] for name in found} if whole else set()
@@ -183,10 +171,10 @@ def _may_hold(name: str, module: object) -> bool:
 
 
 def _holds(module: ModuleType, names: set[str]) -> bool:
-    inside = f"{module.__name__}."  # a package has its modules as attributes, which are set anew
     for value in list(vars(module).values()):
-        is_module = isinstance(value, ModuleType)
-        name = value.__name__ if is_module else module_of(value)
-        if name in names and not (is_module and name.startswith(inside)):
+        name = value.__name__ if isinstance(value, ModuleType) else module_of(value)
+        # A package has its modules as attributes, which are set anew.
+        is_own = isinstance(value, ModuleType) and name.startswith(f"{module.__name__}.")
+        if name in names and not is_own:
             return True
     return False

@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -42,13 +42,8 @@ _LIBRARIES = ("torch", "triton", "numpy")
 # Others that pass and are named.
 _OTHERS = 3
 _CLASS = "EDIT"
-# How many edits in a row do not change a single bit by chance.
-_TELLING = 4
-_WITHOUT_EFFECT = (
-    "changes anything: the target keeps the kernels that ran first, perhaps in an operator that it registers"
-)
-# Each file is read once for all diagnoses, which name its lines together.
-Read = Callable[[str], KernelFile | None]
+# How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
+_NEXT, _UNNAMED = 0.5, 3.0
 
 
 @door("edits", lambda experiment, runs, reasons, allowance: reasons)
@@ -133,8 +128,7 @@ def _of_passed(best: Passed, others: Sequence[Passed], tried: int, seconds: floa
 def _of_none(found: Found, seconds: float) -> TriedEdit:
     """What came of the edits, where none makes everything match."""
     if found.closest is None:
-        is_telling = found.moves or found.tried < _TELLING
-        words = f"none of {plural(found.tried, 'edit')} {'brings a result right' if is_telling else _WITHOUT_EFFECT}"
+        words = f"none of {plural(found.tried, 'edit')} brings a result right"
         return TriedEdit(matches=False, words=words, tried=found.tried, seconds=seconds)
     candidate, result, before = found.closest
     right, wrong = sorted(before.names - result.names), sorted(result.names)
@@ -175,24 +169,37 @@ def _wheres(candidate: Candidate) -> Iterator[Where]:
 
 def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Sequence[str]) -> list[FileFaults]:
     """The lines that are named, the best diagnosis first; then all of the kernels named after what is wrong."""
-    read = cache(_editable)
-    found = [each for at, diagnosis in enumerate(diagnoses) for each in _of_diagnosis(diagnosis, at, read)]
-    return [*found, *_of_kernels(experiment, wrong, read)]
+    read, found = cache(_editable), list[FileFaults]()
+    for diagnosis in diagnoses:
+        by_file: dict[str, list[Fault]] = {}
+        for where, fault in _faults_in(diagnosis):
+            by_file.setdefault(where.file, []).append(fault)
+        for name, faults in by_file.items():
+            file = read(name)
+            if file is not None:
+                late, printed = len(found) * _NEXT, _printed(file, diagnosis.where)
+                found.append(FileFaults(file, tuple(faults), _wanted(diagnosis), late, printed))
+    kernels = [kernel for kernel in (experiment.first.kernels if experiment.first else ()) if kernel.line]
+    named = [kernel for kernel in kernels if any(is_named_after(kernel.name, name) for name in wrong)]
+    unnamed = _UNNAMED if found else 0.0
+    for kernel in named or reversed(kernels):
+        file = read(kernel.file)
+        if file is not None:
+            found.append(FileFaults(file, (Fault(kernel.line),), late=len(found) * _NEXT + unnamed))
+    return found
 
 
-def _of_diagnosis(diagnosis: Diagnosis, at: int, read: Read) -> Iterator[FileFaults]:
-    by_file: dict[str, list[Fault]] = {}
+def _faults_in(diagnosis: Diagnosis) -> Iterator[tuple[Where, Fault]]:
+    """The places of a diagnosis, with what it says of each."""
     kind, _, of = diagnosis.fault.partition("/")
-    is_turned = of == "sign" or diagnosis.fix.startswith("negate ")
     has_range = kind in _OF_RANGES and any(where.note == LOOP for where in diagnosis.where)
     for where in diagnosis.where:
-        is_summed, grid = has_range and where.note != LOOP, kind in _OF_GRIDS
-        by_file.setdefault(where.file, []).append(Fault(where.line, grid, of, is_turned, is_summed))
-    for name, faults in by_file.items():
-        file = read(name)
-        if file is not None:
-            wanted = () if is_turned else _wanted(diagnosis.fault)
-            yield FileFaults(file, tuple(faults), wanted, at, _printed(file, diagnosis.where))
+        is_summed = has_range and where.note != LOOP
+        yield where, Fault(where.line, kind in _OF_GRIDS, of, _is_turned(diagnosis), is_summed)
+
+
+def _is_turned(diagnosis: Diagnosis) -> bool:
+    return diagnosis.fault.endswith("/sign") or diagnosis.fix.startswith("negate ")
 
 
 def _printed(file: KernelFile, places: Sequence[Where]) -> Edits:
@@ -206,9 +213,11 @@ def _printed(file: KernelFile, places: Sequence[Where]) -> Edits:
     return tuple(found.values())
 
 
-def _wanted(fault: str) -> tuple[str, ...]:
+def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value; of a factor its name."""
-    kind, _, rest = fault.partition("/")
+    kind, _, rest = diagnosis.fault.partition("/")
+    if _is_turned(diagnosis):
+        return ()
     if "mask" in (kind, rest):
         return ("where(",)
     if kind in ("factor", "stored"):  # both are off by a constant
@@ -217,15 +226,6 @@ def _wanted(fault: str) -> tuple[str, ...]:
         return ()
     tensor, *axes = rest.lower().split("-")
     return (tensor, *(_AXES[axis] for axis in axes[:1] if axis in _AXES))
-
-
-def _of_kernels(experiment: Experiment, wrong: Sequence[str], read: Read) -> Iterator[FileFaults]:
-    kernels = [kernel for kernel in (experiment.first.kernels if experiment.first else ()) if kernel.line]
-    named = [kernel for kernel in kernels if any(is_named_after(kernel.name, name) for name in wrong)]
-    for kernel in named or reversed(kernels):
-        file = read(kernel.file)
-        if file is not None:
-            yield FileFaults(file, (Fault(kernel.line),))
 
 
 def _editable(name: str) -> KernelFile | None:

@@ -159,7 +159,7 @@ _ENDS = tuple(
 
 ROWS: tuple[Row, ...] = (
     Row("other-text", "{old} stands for {new}", undoes=(
-        value.of_siblings, *_FACTORS, *_OTHER_SIGN, value.moved, value.pointer_advanced)),
+        value.of_siblings, *_FACTORS, *_OTHER_SIGN, value.moved)),
     Row("another-stride", "{old} stands in the place of {new}", "S1", (address.another_stride,),
         (address.another_name,), of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
@@ -201,7 +201,7 @@ ROWS: tuple[Row, ...] = (
               (0.5, "empty_like(*_)", ".zeros_like")), of_hosts=True, planted_in="hosts"),
     Row("factor-dropped", "a factor is missing", "A",
         swaps((0.0, "_a * _scale", "_a"), (0.0, "_scale * _a", "_a"), (0.0, "_a *= _b", "_a *= 1.0")),
-        (value.factor_added, value.factor_of_sibling)),
+        (value.factor_added,)),
     Row("subtrahend-changed", "a row is not subtracted, or along the wrong axis", "A",
         swaps((0.0, "_a - _delta", "_a"), (0.0, "_a - _delta", "_a + _delta")), (value.delta_taken, *_AXES)),
     Row("other-part", "{old} stands for {new}", undoes=(value.constant_changed, *_PARTS), of_hosts=True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import difflib
 import heapq
 import re
@@ -14,10 +13,9 @@ from functools import cached_property, lru_cache
 from itertools import count, groupby, islice, pairwise
 
 from ...model.intermediates import in_kernels, plain
-from ..kernel_file import KernelFile, inside
+from ..kernel_file import KernelFile
 from ..parameter_names import stride_by_name
 from ..text import Edit, edited
-from ..triton_source import bound_in
 from .address_rows import belongs, core, is_stride, same_when_contiguous
 from .all_rows import undone
 from .spots import Edits, Spot, spots_of
@@ -233,7 +231,7 @@ def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
     """What an edit makes of the functions that it is in, the same for edits that come to the same.
 
     Returns:
-        None where it is no Python, changes nothing, or reads a name before it has a value.
+        None where it is no Python, or changes nothing.
     """
     program, changes = "", False
     for function in file.functions:
@@ -245,8 +243,6 @@ def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
             tree = ast.parse(textwrap.dedent(edited(file.text[start:end], own))).body[0]
         except (SyntaxError, ValueError):
             return None
-        if not isinstance(tree, ast.FunctionDef) or _without_value(file, tree) - _without_value(file, function):
-            return None
         program += f"{ast.dump(tree)}\n"
         changes |= ast.dump(tree) != _as_it_is(file, function)
     return program if changes else None
@@ -257,26 +253,3 @@ def _as_it_is(file: KernelFile, function: ast.FunctionDef) -> str:
     """A function without its decorators."""
     text = file.text[file.offset(function.lineno, 0) : file.span(function)[1]]
     return ast.dump(ast.parse(textwrap.dedent(text)).body[0])
-
-
-@lru_cache(maxsize=64)  # of the function as it is, again and again
-def _without_value(file: KernelFile, function: ast.FunctionDef) -> set[str]:
-    """The names that are read in a function before a line has given them a value."""
-    first = {each.arg: 0 for each in inside(function, ast.arg)}
-    read = list[ast.Name]()
-    for name in inside(function, ast.Name):
-        if isinstance(name.ctx, ast.Store):
-            first[name.id] = min(name.lineno, first.get(name.id, name.lineno))
-        elif name.lineno >= function.body[0].lineno:
-            read.append(name)
-    outside = _outside(file)
-    own = {name.id for name in read if name.id in first and first[name.id] >= name.lineno}
-    return own.union(name.id for name in read if name.id not in first and name.id not in outside)
-
-
-@lru_cache(maxsize=64)
-def _outside(file: KernelFile) -> set[str]:
-    """What a function of a file may read besides its own names, also of the functions around it."""
-    names = {(each.asname or each.name).partition(".")[0] for each in inside(file.tree, ast.alias)}
-    names |= {each.name for each in ast.walk(file.tree) if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
-    return {*names, *bound_in([file.tree]), *dir(builtins)}

@@ -77,9 +77,11 @@ class Spot:
 
     @cached_property
     def scope(self) -> list[str]:
-        """The names that its function may read: its parameters, what it assigns, and what the module assigns."""
+        """The names that have a value here: parameters, what is assigned above, and what the module assigns."""
         module = [each for each in self.file.tree.body if isinstance(each, (ast.Assign, ast.AnnAssign))]
-        return list(dict.fromkeys([*parameters(self.function), *bound_in([*self.function.body, *module])]))
+        above = [each for each in inside(self.function, ast.Name) if each.lineno < self.statement.lineno]
+        above.sort(key=place_of)
+        return list(dict.fromkeys([*parameters(self.function), *bound_in([*above, *module])]))
 
     @property
     def unread(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -11,13 +12,14 @@ from itertools import pairwise
 from ..kernel_file import KernelFile, called, calls_in, inside, names_in, parameters
 from ..text import Edit
 from ..triton_source import blocks, bound_in
-from .address_rows import has_strides, is_stride, scales
+from .address_rows import has_strides, scales
 from .mask_rows import is_mask
 from .patterns import TOKEN, Found, is_delta, is_infinite
 from .spots import Spot, Undone
 
 # How much of two statements must be the same for one to be a source of edits of the other.
 _ALIKE, _FEW_STATEMENTS = 0.7, 5
+_NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 _LOG2E, _LN2 = "1.4426950408889634", "0.6931471805599453"
 
 
@@ -53,18 +55,6 @@ def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.e
         case ast.BinOp(left, ast.Add() | ast.Sub(), right):
             yield from _parts(left, further + 0.2)
             yield from _parts(right, further + 0.2)
-
-
-def factor_of_sibling(at: Spot) -> Undone:
-    """`acc * fade[:, None]` for `acc` where another statement of the function multiplies it so: another branch."""
-    own = at.file.text_of(at.statement)
-    for product in inside(at.function, ast.BinOp):
-        if not isinstance(product.op, ast.Mult) or not isinstance(product.left, ast.Name):
-            continue
-        text = at.file.text_of(product)
-        for node in at.names:
-            if node.id == product.left.id and text not in own:
-                yield at.put(1.0, node, "_product", _product=text)
 
 
 def delta_taken(at: Spot) -> Undone:
@@ -118,7 +108,7 @@ def moved(at: Spot) -> Undone:
     if not at.is_whole:
         return
     for first, second in pairwise(block):
-        if at.statement in (first, second) and _depend(first, second):
+        if at.statement in (first, second) and _depend(first, second, Spot(at.file, at.function, first, first).scope):
             texts = at.file.text_of(first), at.file.text_of(second)
             yield 1.2, (at.file.replaced(first, texts[1]), at.file.replaced(second, texts[0]))
     if isinstance(around, ast.For) and at.statement is block[-1] and block[1:]:
@@ -126,31 +116,10 @@ def moved(at: Spot) -> Undone:
         yield 1.0, (Edit(start, end, f"\n{' ' * around.col_offset}{at.file.text_of(at.statement)}"),)
 
 
-def _depend(first: ast.stmt, second: ast.stmt) -> bool:
+def _depend(first: ast.stmt, second: ast.stmt, known: list[str]) -> bool:
     """Whether the order of two simple statements may matter: what one binds the other has."""
-    if blocks(first) or blocks(second):
-        return False
-    bound, also = set(bound_in([first])), set(bound_in([second]))
-    return bool(bound & names_in(second) or also & names_in(first))
-
-
-def pointer_advanced(at: Spot) -> Undone:
-    """A pointer that a loop reads from moved on in each round, as it moves on others; first one that it loads from."""
-    for loop in at.loops:
-        steps = [each for each in loop.body if isinstance(each, ast.AugAssign) and _is_step(each)]
-        loaded = {name for call in calls_in(loop, "load") for name in names_in(call.args[0])}
-        standing = at.reads & {*parameters(at.function), *loaded} - set(bound_in(loop.body))
-        for name in sorted(standing):
-            for step in steps if not is_stride(name) else ():
-                end = at.file.span(steps[-1])[1]
-                text = f"\n{' ' * step.col_offset}{name} += {at.file.text_of(step.value)}"
-                yield 0.5 if name in loaded else 1.0, (Edit(end, end, text),)
-
-
-def _is_step(statement: ast.AugAssign) -> bool:
-    """Whether it adds to a name what is made by no call, as sums of tiles are."""
-    is_made = any(called(node) not in ("", "to") for node in ast.walk(statement.value))
-    return isinstance(statement.target, ast.Name) and isinstance(statement.op, ast.Add) and not is_made
+    bound, also = set(bound_in([first])) & names_in(second), set(bound_in([second])) & names_in(first)
+    return not (blocks(first) or blocks(second)) and bool(bound or also) and bound <= {*known}
 
 
 def of_siblings(at: Spot) -> Undone:
@@ -158,12 +127,20 @@ def of_siblings(at: Spot) -> Undone:
     if not at.is_whole or not at.is_on_device:
         return
     own, start = at.file.text_of(at.statement), at.file.span(at.statement)[0]
+    unknown = _locals(at.file) - {*at.scope}
     for ratio, other in _siblings(at.file, own):
-        edits = tuple(_differences(own, other, start))
+        edits = [each for each in _differences(own, other, start) if unknown.isdisjoint(_NAME.findall(each.text))]
         for edit in edits:
             yield 1.5 - ratio, (edit,)
         if len(edits) in (2, 3):
-            yield 1.5 - ratio, edits
+            yield 1.5 - ratio, tuple(edits)
+
+
+@lru_cache(maxsize=4)
+def _locals(file: KernelFile) -> set[str]:
+    """The names that some function of a file has for itself."""
+    found = set(bound_in(file.functions))
+    return found.union(*map(parameters, file.functions))
 
 
 @lru_cache(maxsize=1024)

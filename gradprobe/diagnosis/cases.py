@@ -1,17 +1,17 @@
-"""The cases that an edit is tried on: smaller ones that fail alike, fresh draws, and others unlike the check's."""
+"""Cases made of a case: smaller ones that may fail alike, fresh draws, and others unlike it that an edit is put to."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
-from ...model.assignment import Assigned
-from ...model.case import Case
-from ...numerics.evidence import LayoutRun
-from ...targets.find import Target
-from ..smaller import cut
-from .trial import Trial
+from ..model.assignment import Assigned
+from ..model.case import Case, fewer_heads, shortened
+from ..numerics.evidence import LayoutRun
+from ..source.reach import Reach
+from ..targets.find import Target
 
 # Lengths beyond two of these are cut to one and the remainder; no length is.
 _SPAN, _NONE = 64, 1 << 30
@@ -39,13 +39,49 @@ Named = tuple[str, Case]
 """In what a case is unlike the check, and the case."""
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What is to be run of a target with an edit."""
+
+    case: Case
+    assigned: Assigned
+    title: str
+    """What it is, for people: a layout, "a fresh draw (seed 1, 77 rows)"."""
+    is_spread: bool = False
+    """Whether what the target allocates itself lies apart too."""
+    traced: tuple[Reach, ...] = ()
+    """The functions of which it is noted what the run comes to."""
+    is_lowered: bool = False
+    """Whether Triton's front end is asked about what it launches."""
+
+
+def cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
+    """At most so many batches and key heads, and each length that is two spans or more cut to one and the remainder.
+
+    Of packed sequences one more than batches.
+    """
+    few = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
+    if case.cu_seqlens_q:
+        rows = _ends(case.cu_seqlens_q, span, batches + 1)
+        keys = _ends(case.cu_seqlens_k or (0, 0), span, batches + 1)
+        return replace(few, cu_seqlens_q=rows, cu_seqlens_k=keys, seqlen_q=rows[-1], seqlen_k=keys[-1])
+    lengths = case.seqlens and tuple(shortened(length, span) for length in case.seqlens[:batches])
+    few = replace(few, batch=min(case.batch, batches), seqlens=lengths)
+    return few.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
+
+
+def _ends(ends: Sequence[int], span: int, count: int) -> tuple[int, ...]:
+    pairs = list(pairwise(ends))[:count]
+    return (0, *accumulate(shortened(end - start, span) for start, end in pairs))
+
+
 def smaller(case: Case, failing: LayoutRun) -> Iterator[Case]:
     """Cases that are quicker than the one that failed and may fail alike, the quickest first; at last itself."""
     found: dict[Case, None] = {}
     if not (case.inputs or case.seqlens or case.cu_seqlens_q):
         batch, head = _first_wrong(case, failing)
-        counts = (batch + 1, head + 1), (2, 2), (case.batch, case.kv_heads)
         for span in (_SPAN, _NONE):  # some take only the lengths that were asked for
+            counts = (batch + 1, head + 1), (2, 2), (case.batch, case.kv_heads)
             several = {cut(case, span, *each) for each in counts}
             found |= dict.fromkeys(sorted(several, key=lambda each: each.scores))
     found.pop(case, None)
@@ -59,7 +95,8 @@ def _first_wrong(case: Case, failing: LayoutRun) -> tuple[int, int]:
         several, of = finding.wrong.shape[:2]
         for batch, head, *_ in (finding.wrong > 0).nonzero().tolist():
             heads.append(head * case.kv_heads // of)
-            batches += [batch] if several > 1 or case.batch == 1 else []
+            if several > 1 or case.batch == 1:
+                batches.append(batch)
     return min(batches) % case.batch, min(heads) % case.kv_heads
 
 
@@ -175,14 +212,16 @@ def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Itera
         words, other = _with_dim(_few(_small(case, WHOLE)), dim)
         if dim != case.head_dim == case.head_dim_v and words not in taken:
             yield Trial(other, (), words)
-    causals = (True, False) if "causal" in takes and case.family == "softmax" else (case.causal,)
+    takes_both = {"fewer rows than keys", "more rows than keys"} <= set(taken)
     for rows, keys in _MORE:
-        if rows == keys or {"fewer rows than keys", "more rows than keys"} <= set(taken):
-            few = _few(_small(case, TAILS), 1).with_lengths(rows, keys)
-            size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
-            for causal in causals:
-                words = f"{size} and a causal mask" if causal and "causal" in takes else size
-                yield Trial(replace(few, causal=causal), (), words)
+        size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
+        few = _few(_small(case, TAILS), 1).with_lengths(rows, keys)
+        if rows != keys and not takes_both:
+            continue
+        if "causal" in takes and case.family == "softmax":
+            yield Trial(replace(few, causal=True), (), f"{size} and a causal mask")
+            few = replace(few, causal=False)
+        yield Trial(few, (), size)
 
 
 def _with_dim(few: Case, dim: int) -> Named:
