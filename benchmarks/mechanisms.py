@@ -63,8 +63,8 @@ _INTERPRETER = "frontends/triton/interpreter"
 _MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
-        "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/variant", "faults/__init__",
-        "diagnosis/prediction", "diagnosis/search", "diagnosis/testing",
+        "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/row_text", "faults/variant",
+        "faults/__init__", "diagnosis/prediction", "diagnosis/search", "diagnosis/testing",
     )),
     *map(_kind, ("factors", "index")),
     *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("formulas", "operands", "sums")),

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..faults.row_text import filled, rows_of
 from ..model.intermediates import PRODUCTS, Product, lookup, plain, steps, symbol
 from ..reference import Attention, Tile, evaluate
 from ..targets.naming import canonical_name
@@ -46,62 +47,91 @@ _STEPS = {
     "dK": "scale * dS^T Q",
 }
 _LAZY = {"PE": "seen * relu(P + tau / (i + 1))", "dP": "seen * (P + tau / (i + 1) > 0) * (dO V^T)"}
-# --- What people write in the place of a step. Of two that give the same numbers the first is told.
-
-# Another factor of Q K^T, what it is in words, and what to do.
-_SCALES = {
-    "scale/ignored": ("d**-0.5", "the scale that is given is not used, but 1 / sqrt(head dim)", "use it"),
-    "scale/left-out": ("1", "the scores are not scaled", "multiply Q K^T by the scale"),
-    "scale/twice": ("scale**2", "the scores are scaled twice", "scale once"),
-    "scale/inverse": ("1 / scale", "the scores are divided by the scale", "multiply by the scale"),
-    "scale/root": ("scale**0.5", "the scores are multiplied by the root of the scale", "multiply by the scale"),
-    "scale/head-dim": ("1 / d", "the scores are divided by the head dim, not by its root", ""),
-    "exp2/log2e": ("scale * log2e", "the scores are in units of log2, and exp is taken of them", "take exp2"),
-    "exp2/ln2": ("scale / log2e", "exp2 is taken of scores in natural units", "take exp"),
-}
-# Another mask.
-_MASKS = {
-    "mask/left-out": ("i + j >= 0", "P is made of scores without the mask", "mask the scores with -inf"),
-    "mask/strict": ("j < i", "the mask hides the diagonal too", "let a row see its own key: j <= i"),
-    "mask/inverted": ("j >= i", "the mask shows what it should hide (j >= i)", "show j <= i"),
-    "mask/inverted-strict": ("j > i", "the mask is upside down (j > i)", "show j <= i, which is its opposite"),
-    "mask/late": ("j <= i + 1", "the mask shows one key too many (j <= i + 1)", "show j <= i"),
-    "mask/undue": ("j <= i", "it masks causally although causal is false", "mask only where causal is true"),
-}
-# Another P.
-_SOFTMAXES = {
-    "softmax(seen * logits(scale))": ("mask/zero", "masked scores are 0", "fill with -inf"),
-    "softmax(logits(scale)) * seen": ("mask/after", "the mask is laid over P after the softmax", "mask T with -inf"),
-    "softmax(T, -2)": ("softmax/queries", "the softmax is over the queries of a key", "take it over the keys"),
-    "softmax(T, (-1, -2))": ("softmax/all", "the softmax is over all queries and keys", "take it over the keys"),
-    "softmax(T, 1)": ("softmax/heads", "the softmax is over the heads", "take it over the keys"),
-    "exp(T - rowmax(T))": (
-        "softmax/unnormalised",
-        "exp(S) is not divided by its sum",
-        "divide by the sum over the keys",
-    ),
-    "exp(T)": ("softmax/unnormalised", "exp(S) is not divided by its sum", "divide by the sum over the keys"),
-}
-_MEANS = {"1/{m} (the length) of the sum over the row": "j[-1] + 1", "1/{d} (the head dim) of the sum": "d"}
-_MEANS["it is divided by the keys that a row sees"] = "relu(rowsum(seen) - 1) + 1"
-_LOSSES = {"O.sum()": "0 * O + 1", "O.mean()": "0 * O + 1 / count"}
-# A factor dropped, another sign, another axis, a transpose, another matrix.
-_LINES = {
-    "S": ("Q V^T", "K V^T", "K Q^T", "Q Q^T", "K K^T"),
-    "dP": ("dO K^T", "dO Q^T", "V dO^T", "O V^T", "dO O^T", "seen * (dO V^T)", "dO V^T"),
-    "PE": ("P", "relu(P + tau / (i + 1))", "seen * (P + tau / (i + 1))", "seen * relu(P + tau)"),
-    "delta": (
-        "rowsum(dP)", "colsum(P * dP)", "turned(colsum(P * dP))", "colsum(dP)", "rowsum(P * P)", "rowsum(dO)",
-        "rowsum(O)", "rowsum(P)", "rowsum(dO * O)", "rowsum(dO * V)", "rowsum(dO * dV)", "rowsum(O * O)",
-        "rowsum(dO * dO)", "rowsum(Q * K)", "rowsum(O * dV)", "rowsum(dO * Q)", "rowsum(dO * K)", "rowsum(V * O)",
-    ),
-    "dS": (
-        "P * dP", "dP - delta", "P * (dP + delta)", "P * dP - delta", "P * (dP - delta^T)", "P * dP * (1 - P)",
-        "P * (dP^T - delta)", "P^T * (dP - delta)", "S * (dP - delta)", "dP * (dP - delta)", "P * (P - delta)",
-        "P * (S - delta)", "P * (dP - 2 * delta)",
-    ),
-    "P": ("seen * S",),
-}  # fmt: skip
+# What people write in the place of a step, by the intermediate that is mistaken; of two that give the same numbers the
+# first is told. S is another factor of Q K^T, T another mask; then another softmax, loss, mean, factor, sign or matrix.
+_MISTAKES = """
+if S
+each key factor said = left-out 1 not~scaled, twice scale**2 scaled~twice, inverse 1/scale divided~by~the~scale
+scale/{key} | the scores are {said}
+  S = logits({factor})
+each key factor said = ignored d**-0.5 1/sqrt(head~dim), head-dim 1/d 1/head~dim
+scale/{key} | the scores are scaled by {said}, whatever scale is given
+  S = logits({factor})
+if P
+exp2/log2e | the scores are in units of log2, and exp is taken of them
+  S = logits(scale * log2e)
+exp2/ln2 | exp2 is taken of scores in natural units
+  S = logits(scale / log2e)
+fix mask the scores with -inf
+mask/left-out | P is made of scores without the mask
+  T = hide(S, i + j >= 0)
+fix show j <= i
+each key mask said = strict j<i hides~the~diagonal~too, inverted j>=i shows~what~it~should~hide
+mask/{key} | the mask {said} ({mask})
+  T = hide(S, {mask})
+each key mask said = inverted-strict j>i is~upside~down, late j<=i+1 shows~one~key~too~many
+mask/{key} | the mask {said} ({mask})
+  T = hide(S, {mask})
+fix mask only where causal is true
+mask/undue | it masks causally although causal is false
+  T = hide(S, j <= i)
+fix mask T with -inf
+mask/zero | masked scores are 0
+  P = softmax(seen * logits(scale))
+mask/after | the mask is laid over P after the softmax
+  P = softmax(logits(scale)) * seen
+fix take it over the keys
+each key axis said = queries -2 the~queries~of~a~key, all (-1,-2) all~queries~and~keys, heads 1 the~heads
+softmax/{key} | the softmax is over {said}
+  P = softmax(T, {axis})
+fix
+each powers = exp(T-rowmax(T)), exp(T)
+softmax/unnormalised | exp(S) is not divided by its sum
+  P = {powers}
+if dP
+fix hand dO to the backward
+each loss line = O.sum() 0*O+1, O.mean() 0*O+1/count
+do/other | dO is not used: the gradients are those of {loss}
+  dO = {line}
+if delta
+delta/factor | delta is a mean: 1/{m} (the length) of the sum over the row
+  delta = due_delta / (j[-1] + 1)
+delta/factor | delta is a mean: 1/{d} (the head dim) of the sum
+  delta = due_delta / d
+delta/factor | delta is a mean: it is divided by the keys that a row sees
+  delta = due_delta / (relu(rowsum(seen) - 1) + 1)
+if S
+each line = Q~V^T, K~V^T, K~Q^T, Q~Q^T, K~K^T
+s/operand | {line} stands for Q K^T
+  S = scale * {line}
+if dP
+each line = dO~K^T, dO~Q^T, V~dO^T, O~V^T, dO~O^T, seen*(dO~V^T), dO~V^T
+dp/operand | {line} stands for dP
+  dP = {line}
+if O
+tau/left-out | P stands for relu(P + tau / (i + 1))
+  PE = P
+each line = relu(P+tau/(i+1)), seen*(P+tau/(i+1)), seen*relu(P+tau)
+o/operand | {line} stands for relu(P + tau / (i + 1))
+  PE = {line}
+if delta
+each line = rowsum(dP), colsum(P*dP), turned(colsum(P*dP)), colsum(dP), rowsum(P*P), rowsum(dO), rowsum(O), rowsum(P)
+delta/operand | {line} stands for delta
+  delta = {line}
+each a b = dO O, dO V, dO dV, O O, dO dO, Q K, O dV, dO Q, dO K, V O
+delta/operand | rowsum({a} * {b}) stands for delta
+  delta = rowsum({a} * {b})
+if dS
+each line = P*dP, dP-delta, P*(dP+delta), P*dP-delta, P*(dP-delta^T), P*dP*(1-P), P*(dP^T-delta), P^T*(dP-delta)
+ds/operand | {line} stands for dS
+  dS = {line}
+each line = S*(dP-delta), dP*(dP-delta), P*(P-delta), P*(S-delta), P*(dP-2*delta)
+ds/operand | {line} stands for dS
+  dS = {line}
+if P
+p/operand | seen * S stands for P
+  P = seen * S
+"""
 
 
 def due_in(family: str) -> Mapping[str, str]:
@@ -228,32 +258,24 @@ class Formulas:
 
     def _rewrites(self) -> Iterator[tuple[str, str, Mistake]]:
         """Every line that is taken for a step."""
-        for key, (factor, came, fix) in _SCALES.items():
-            yield "S", f"logits({factor})", Mistake("S" if key.startswith("scale") else "P", key, came, fix)
-        for key, (mask, came, fix) in _MASKS.items():
-            yield "T", f"hide(S, {mask})", Mistake("P", key, came, fix)
-        for line, (key, came, fix) in _SOFTMAXES.items():
-            yield "P", line, Mistake("P", key, came, fix)
-        for words, line in _LOSSES.items():
-            came = f"dO is not used: the gradients are those of {words}"
-            yield "dO", line, Mistake("dP", "do/other", came, "hand dO to the backward")
-        for words, count in _MEANS.items():
-            came = f"delta is a mean: {words.format(m=self.x.n_key, d=self.x.q.shape[-1])}"
-            yield "delta", f"due_delta / ({count})", Mistake("delta", "delta/factor", came)
-        for step, lines in _LINES.items():
-            of, due = {"PE": ("O", "relu(P + tau / (i + 1))"), "S": ("S", "Q K^T")}.get(step, (step, step))
-            for line in lines if self.is_lazy or step != "PE" else ():
-                key = "tau/left-out" if line == "P" else f"{of.lower()}/operand"
-                if self.x.q.shape == self.x.v.shape:  # else some products have no shape
-                    own = f"scale * {line}" if step == "S" else line
-                    yield step, own, Mistake(of, key, f"{line} stands for {due}")
+        sizes = {"m": self.x.n_key, "d": self.x.q.shape[-1]}
+        for row in rows_of(_MISTAKES):
+            # Some products have no shape where those of q and v differ.
+            if row.fault.endswith("operand") and self.x.q.shape != self.x.v.shape:
+                continue
+            for words in row.each:
+                step, line = filled(row.formulas[0], words).split(" = ", 1)
+                if step != "PE" or self.is_lazy:
+                    key, came = filled(row.fault, words), filled(row.summary, {**words, **sizes})
+                    yield step, line, Mistake(row.needs, key, came, row.fix)
 
     def mask_of(self, hidden: NDArray[np.bool_]) -> Mistake | None:
         """Whose mask hides so, as far as a value has rows and keys; None of the one that is due, and of others."""
         if hidden.shape[-2:] == self._raw.shape[-2:] and (hidden != ~self._names["seen"][0, 0]).any():
-            for key, (mask, came, fix) in _MASKS.items():
-                if (hidden == ~_value(mask, self._names).astype(bool)).all():
-                    return Mistake("P", key, came, fix)
+            for step, line, mistake in self._rewrites():
+                shown = _value(line, {**self._names, "S": np.zeros(hidden.shape[-2:])}) if step == "T" else None
+                if shown is not None and (hidden == ~np.isfinite(shown)).all():
+                    return mistake
         return None
 
     def logits(self, factor: float) -> Array:

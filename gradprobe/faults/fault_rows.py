@@ -1,15 +1,19 @@
-"""What formulas may have become: a row is a fault, in one sentence, and the formulas that it makes otherwise.
+"""What formulas may have become, as rows: `row_text` says how they are written.
 
-`if` begins a group of rows: where they may be, in the names of the problem, as `seen` and `lazy`. Until the next one
-`fix` is the edit; `wrong` what rows make wrong by themselves, where that is not what they make otherwise; and `each`
-has a row for each of some words. The table fills the other holes: {n} and {tile}, the rows or keys of a tile; {m} and
-{n} of both; {size} of square ones; {dtype} that something is rounded to; {member} of a group of heads; {first}, the
-first sum that is wrong; {due}, the formula of delta.
+The table fills what holes `each` leaves: {n} and {tile}, the rows or keys of a tile; {m} and {n} of both; {size} of
+square ones; {dtype} that something is rounded to; {member} of a group of heads; {first}, the first sum that is wrong;
+{due}, the formula of delta; {value}, that of {factor}.
 """
 
 from __future__ import annotations
 
 DEAD_FIX = "where LSE is -inf take 0 in its place, and let masked scores stay -inf"
+
+_CONSTANTS = (
+    "2 1/2, 1/2 2, -1 -1, ln2 log2e, log2e ln2, scale 1/scale, 1/scale scale, D**0.5 D**-0.5, D**-0.5 D**0.5, D 1/D, "
+    "1/D D, group 1/group, 1/group group, scale**2 scale**-2, (1-p) 1/(1-p), 1/(1-p) (1-p)"
+)
+"""What backwards are off by, each with its inverse."""
 
 _MASKS = """
 if causal
@@ -258,6 +262,44 @@ each of meant own = dQ k q, dK q k, dV do v
 operand/{of} | {of} is made with {own} in place of {meant}, tile by tile of {size}
   {of} = by_tiles('{of}', {own}, {size}, 'hrsij,hrjd->hrid')
 """
+
+# A constant factor of a step; of the scores, where the gradients are multiplied by the right scale; of what is added to
+# them, too.
+FACTORS = """
+if scale and case.exists('{step}') and is_new('{step}', {factor})
+fix multiply {step} by {inverse}
+each step = P, dP, delta, dS, dQ, dK, dV, dBias, dSink, dAlibi, dTau, O
+times factor inverse = CONSTANTS
+factor/{step} | {step} is off by the factor {factor} throughout
+  {step} = {step} * {value}
+if True
+fix multiply LSE by {inverse}; if it is meant to come to base 2, check it with --lse-as log2
+each factor inverse = -1 -1, ln2 log2e, log2e ln2
+factor/LSE | LSE is off by the factor {factor} throughout
+  LSE = LSE * {value}
+if scale and is_new('S', {factor})
+wrong LSE P O
+each factor inverse = CONSTANTS
+factor/S | the scores are off by the factor {factor}
+  scale = scale * {value}
+  dQ = dQ / {value}
+  dK = dK / {value}
+if True
+fix take exp of scores in natural units, or exp2 of scores times log2 e = 1.4427
+each factor = ln2, log2e
+factor/S | P is raised to the power {factor}: exp and exp2, or their units, are mixed up
+  P = P**{value} * (P > 0)
+if {other} is not None
+fix take exp of scores in natural units, or exp2 of scores times log2 e = 1.4427
+wrong LSE P O
+each other = bias, alibi, softcap
+times factor = ln2, log2e
+factor/S | the scores and {other} are off by the factor {factor}
+  scale = scale * {value}
+  {other} = {other} * {value}
+  dQ = dQ / {value}
+  dK = dK / {value}
+""".replace("CONSTANTS", _CONSTANTS)
 
 # Tiles that a sum leaves out, or keeps alone: by their numbers and the length, and by a causal mask and a window.
 _TILES = """

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..model.case import Case
 from ..model.intermediates import DERIVED, steps, title
 from ..numerics.evidence import Measured
-from ..reference import Attention
-from .variant import FUNCTIONS, Finish, Variant, compiled
+from ..reference import Attention, tiles
+from .variant import Finish, TileScope, Variant
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class Hypothesis:
 
     def variant(self, plain: Variant) -> Variant:
         """The computation of a problem that has this fault."""
-        read, found = dict[str, Any](), dict[str, Tensor]()
+        read, found, scope = dict[str, Any](), dict[str, Tensor](), TileScope(plain, next(tiles(plain)))
         for name, value in self.reads.items():
-            of = eval(compiled(value), {**FUNCTIONS}, vars(plain)) if isinstance(value, str) else value
+            of = scope.value(value) if isinstance(value, str) else value
             if isinstance(of, Tensor) and of.is_floating_point():
                 of = of.double()
             if name in DERIVED:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import groupby, product
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..model.case import Case
 from ..model.intermediates import PRODUCTS, names, reached, steps, title
@@ -14,6 +14,7 @@ from ..model.mechanisms import gathered
 from ..reference import Attention, Tile, tiles
 from . import factors, fault_rows, index
 from .hypothesis import SCORED, Hypothesis, Observed, entered
+from .row_text import Row, filled, rows_of
 from .variant import TileScope, compiled
 
 _CLASSES = {
@@ -27,7 +28,7 @@ _CLASSES = {
 }
 """By the first word of a fault; others are of the algebra."""
 _INPUTS = ("q", "k", "v", "do")
-_READ = (*_INPUTS, "bias", "alibi", "tau", "sinks", "softcap")
+_READ = (*_INPUTS, "scale", "bias", "alibi", "tau", "sinks", "softcap")
 _SIZES = (16, 32, 64, 128)
 """Of tiles, beside those of the case."""
 _DTYPES = {
@@ -37,71 +38,36 @@ _DTYPES = {
 }
 
 
-class _Row(NamedTuple):
-    """A row as it is written."""
-
-    fault: str
-    summary: str
-    needs: str
-    fix: str
-    wrong: str
-    each: Sequence[Mapping[str, str]]
-    formulas: list[str]
-
-    @property
-    def holes(self) -> tuple[str, ...]:
-        text = " ".join((self.summary, *self.formulas))
-        return tuple(name for name in ("m", "n", "size", "tile", "member", "dtype") if f"{{{name}}}" in text)
-
-
-@cache
-def _rows_of(text: str) -> list[_Row]:
-    given, found = dict[str, Any](), list[_Row]()
-    for line in filter(None, text.splitlines()):
-        word, _, rest = line.partition(" ")
-        if word == "if":
-            given = {"needs": rest, "fix": "", "wrong": "", "each": [{}]}
-        elif word == "each":
-            holes, words = rest.split(" = ")
-            given["each"] = [dict(zip(holes.split(), each.split(), strict=True)) for each in words.split(", ")]
-        elif word in given:
-            given[word] = rest
-        elif word:
-            fault, summary = line.split(" | ")
-            found.append(_Row(fault, summary, formulas=[], **given))
-        else:
-            found[-1].formulas.append(rest.strip())
-    return found
-
-
-def _filled(text: str, words: Mapping[str, Any]) -> str:
-    for hole, word in words.items():
-        text = text.replace(f"{{{hole}}}", str(word))
-    return text
-
-
 def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
     """The hypotheses of rows about one run, by size of tile; of those that hide the same in tiles the first alone."""
     problem, shown, family = _problem(seen), _Shown(seen.x), seen.case.family
     sums = [name for name in (*seen.own, *seen.wrong_names) if name in ("dQ", "dK", "dV", "O", "LSE", "delta")]
     due = {row.name: f"{row.name} = {step.formula}" for row, step in steps(family)}
     common = {"first": [*sums, seen.own[0]][0], "due": due["delta"]}
-    for holes, group in groupby(_rows_of(text), key=lambda row: row.holes):
-        possible = [(row, words) for row in group for words in row.each]
-        possible = [of for of in possible if eval(compiled(_filled(of[0].needs, of[1])), {}, problem)]
+    for holes, group in groupby(rows_of(text), key=_holes):
+        possible = [(row, {**words}) for row in group for words in row.each]
+        possible = [of for of in possible if eval(compiled(filled(of[0].needs, of[1])), {}, problem)]
+        for _, words in possible:
+            if "factor" in words:
+                words["value"] = eval(compiled(words["factor"]), {}, problem)
         for way, (row, words) in product(_ways(holes, seen.case), possible):
             found = _hypothesis(row, {**words, **way, **common}, family)
             if not holes or found.sees == "valid" or shown.is_new(found):
                 yield found
 
 
-def _hypothesis(row: _Row, words: Mapping[str, Any], family: str) -> Hypothesis:
+def _holes(row: Row) -> tuple[str, ...]:
+    text = " ".join((row.summary, *row.formulas))
+    return tuple(name for name in ("m", "n", "size", "tile", "member", "dtype") if f"{{{name}}}" in text)
+
+
+def _hypothesis(row: Row, words: Mapping[str, Any], family: str) -> Hypothesis:
     """A row with its holes filled."""
-    fault, kind = _filled(row.fault, words), row.fault.partition("/")[0]
+    fault, kind = filled(row.fault, words), row.fault.partition("/")[0]
     titles = {hole: title(str(word)) for hole, word in words.items()}
     made = dict[str, str]()
     for formula in row.formulas:
-        made |= _expanded(_filled(formula, words))
+        made |= _expanded(filled(formula, words))
     sees = made.pop("sees", "valid")
     if kind in ("tile", "accumulation") and sees != "valid":
         sees = f"valid & ({sees})"
@@ -114,9 +80,9 @@ def _hypothesis(row: _Row, words: Mapping[str, Any], family: str) -> Hypothesis:
     return Hypothesis(
         fault,
         _CLASSES.get(kind, "A"),
-        _filled(row.summary, titles),
+        filled(row.summary, titles),
         made,
-        _filled(row.fix, titles),
+        filled(row.fix, titles),
         wrong,
         sees,
         reads,
@@ -142,18 +108,31 @@ def _expanded(formula: str) -> dict[str, str]:
 
 def _problem(seen: Observed) -> dict[str, Any]:
     """What a row may ask of a run."""
-    x, lazy = seen.x, seen.x.family == "lazy"
+    x, lazy, met = seen.x, seen.x.family == "lazy", set[tuple[str, float]]()
+
+    def is_new(what: str, factor: float) -> bool:
+        key = what, round(factor, 9)
+        is_met = factor == 1 or key in met
+        met.add(key)
+        return not is_met
+
     others = (x.bias, x.mask, x.keep, x.seqlens, x.cu_seqlens_q, x.alibi, x.softcap, x.tau)
-    return dict(
-        vars(x),
-        x=x,
-        seen=seen,
-        case=seen.case,
-        lazy=lazy,
-        has_window=lazy and x.bias is not None and x.bias.shape[1] > 1,
-        is_bare=all(other is None for other in others),
-        dead=not all(bool(x.valid(tile).any(-1).all()) for tile in tiles(x)),
-    )
+    return {
+        **vars(x),
+        "ln2": math.log(2),
+        "log2e": 1 / math.log(2),
+        "D": seen.case.head_dim,
+        "group": seen.case.heads // seen.case.kv_heads,
+        "p": seen.case.dropout,
+        "x": x,
+        "seen": seen,
+        "case": seen.case,
+        "is_new": is_new,
+        "lazy": lazy,
+        "has_window": lazy and x.bias is not None and x.bias.shape[1] > 1,
+        "is_bare": all(other is None for other in others),
+        "dead": not all(bool(x.valid(tile).any(-1).all()) for tile in tiles(x)),
+    }
 
 
 def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
@@ -203,7 +182,8 @@ _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
     ("faults/formulas", lambda seen: _of_rows(fault_rows.FORMULAS, seen)),
     ("faults/operands", lambda seen: _of_rows(fault_rows.OPERANDS, seen)),
     ("faults/factors", factors.exchanged),
-    ("faults/factors", factors.factors),
+    ("faults/factors", lambda seen: _of_rows(fault_rows.FACTORS, seen)),
+    ("faults/factors", factors.measured),
     ("faults/sums", lambda seen: _of_rows(fault_rows.SUMS, seen)),
 )
 

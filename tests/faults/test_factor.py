@@ -32,22 +32,20 @@ def test_a_factor_of_a_black_box_is_named_by_the_step_that_it_multiplies(step, f
 
 def test_a_scale_that_is_missing_in_dq_is_said_so():
     report = told(making("dQ", lambda t: t * 8**0.5))
-    assert report.diagnoses[0].summary == ("dQ is off by the factor 2.8284 = 1/scale throughout: the scale is missing")
+    assert report.diagnoses[0].summary == "dQ is off by the factor 1/scale throughout"
+    assert report.diagnoses[0].fix == "multiply dQ by scale"
 
 
 @sampled(
     "factor, fix",
     [
-        (math.log(2), "multiply dV by 1.4427 = log2 e"), (1 / math.log(2), "multiply dV by 0.69315 = ln 2"),
-        (2.0, "multiply dV by 0.5 = 1/2"), (0.5, "multiply dV by 2"), (-1.0, "negate dV"), (1.2345, ""),
+        (math.log(2), "multiply dV by log2e"), (1 / math.log(2), "multiply dV by ln2"), (2.0, "multiply dV by 1/2"),
+        (0.5, "multiply dV by 2"), (-1.0, "multiply dV by -1"), (1.2345, ""),
     ],
     push=2,
 )  # fmt: skip
 def test_the_edit_undoes_the_factor_that_came(factor, fix):
-    cause = told(making("dV", lambda t: t * factor)).diagnoses[0]
-    assert cause.fix == fix
-    by = float(fix.split(" by ")[1].split()[0]) if " by " in fix else -1.0
-    assert not fix or abs(by * factor - 1) < 1e-5
+    assert told(making("dV", lambda t: t * factor)).diagnoses[0].fix == fix
 
 
 @pytest.mark.parametrize(
@@ -65,8 +63,7 @@ def test_they_are_named_beside_a_bias_with_the_edit(factor, kernels):
     with_bias = told(making("S", lambda t: t * factor, kernels), "lazy")
     assert named(with_bias) == "factor/S"
     assert with_bias.diagnoses[0].summary.startswith("the scores and bias are off by the factor ")
-    fix = "multiply the scores by log2 e" if factor < 1 else "leave log2 e = 1.4427 out of the scores"
-    assert with_bias.diagnoses[0].fix.startswith(fix)
+    assert with_bias.diagnoses[0].fix.startswith("take exp of scores in natural units, or exp2 of scores times log2 e")
 
 
 @sampled(

@@ -39,7 +39,7 @@ def _words_of_faults():
         for file in ("auditing/audit.py", "sharded/rank_reasons.py", "diagnosis/edits/tried.py")
     ]
     found |= {word for text in told for word in re.findall(r'f?"(reference|ring|edit)/', text)}
-    rows = fault_rows.FORMULAS + fault_rows.OPERANDS + fault_rows.SUMS
+    rows = fault_rows.FORMULAS + fault_rows.OPERANDS + fault_rows.FACTORS + fault_rows.SUMS
     found |= set(re.findall(r"^(\w+)/.* \| ", rows, re.M))
     found.add("compiler")  # which `--against interpreted` tells apart
     return found | set(diagnoses._KINDS) | {word for word, *_ in lines._KINDS.values()}
