@@ -92,7 +92,7 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     """The document gradprobe.lint/2."""
     findings = list[dict[str, Any]]()
     for finding in inquiry.findings:
-        document = {"rule": FOREIGN, **asdict(finding)}
+        document = {"rule": FOREIGN, "sentence": finding.sentence, "fix": finding.fix, **asdict(finding)}
         findings.append(document | structs.asdict(document.pop("where")))
     return {
         "schema": "gradprobe.lint/2",

@@ -7,7 +7,7 @@ and whose a stride is, the names of parameters say: no kernel is run, and no lau
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..model.intermediates import AXIS_WORDS, KINDS
@@ -21,6 +21,7 @@ from ..source.triton_source import Function
 FOREIGN = "foreign"
 # Tensors that walk by one other's strides: as many are a kernel's way, and no slip.
 _A_WAY = 2
+_PASSED = "passed here"
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,28 @@ class LintFinding:
 
     where: Where
     """The wrong name, and what belongs in its place."""
-    fix: str
-    """The edit, in words; "" where none is known."""
     tensor: str
     """The tensor that is misread, as arguments are called: "do"."""
-    other: str
+    other: str = ""
     """Whose stride is used in place of its own."""
-    axis: str
+    axis: str = ""
     """The axis that its name says, one letter; "" where it says none."""
-    sentence: str = ""
+
+    @property
+    def wrong(self) -> str:
+        """What stands there."""
+        column = self.where.column or 0
+        return self.where.code[column : column + self.where.length]
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.tensor} is advanced by {self.wrong}, by its name {self.where.note}"
+
+    @property
+    def fix(self) -> str:
+        """The edit, in words; "" where none is known."""
+        place = "in the launch: " if self.where.note == _PASSED else ""
+        return f"{place}{self.wrong} -> {self.where.instead}" if self.where.instead else ""
 
 
 class KernelStrides:
@@ -45,19 +59,8 @@ class KernelStrides:
 
     def __init__(self, function: Function) -> None:
         self._name = function.name
-        self._words, self._strides = dict[str, str](), dict[str, tuple[str, str]]()
-        spelt = dict[str, str]()
-        for name in function.parameters:
-            # What is called a pointer is one, also where nobody knows of which tensor.
-            if tensor_of(name) or "ptr" in name.lower():
-                self._words[name] = word_of(name)
-                spelt |= dict.fromkeys(words_of(name) - spelt.keys(), word_of(name))
-        # stride_om is of a pointer Out, unless another pointer is called O.
-        spelt |= {word: word for word in self._words.values()}
-        for name in function.parameters:
-            if is_stride(name) and name not in self._words:
-                word, axis = stride_of(name, spelt)
-                self._strides[name] = spelt.get(word, ""), axis
+        self._words = _pointers_of(function)
+        self._strides = _strides_of(function, self._words)
         self.record = read_kernel(function, self._words, self._strides)
         self.untold = set(self.record.lost)
         """The pointers of which not every advance could be judged."""
@@ -105,8 +108,7 @@ class KernelStrides:
             spots += [each.spot for each in self.record.accesses if each.base == base]
             is_lacking = not {(word, axis) for axis in _kinds(axes)} <= used
             if tensor_of(base) == tensor and is_lacking and spots and base not in self.record.lost:
-                where = _where(spots[0], self._name, "its address")
-                found.append(LintFinding(where, "", tensor, "", ""))
+                found.append(LintFinding(_where(spots[0], self._name, "its address"), tensor))
         return found
 
     def _due(self, advance: Advance) -> str:
@@ -119,16 +121,33 @@ class KernelStrides:
 
     def _finding(self, advance: Advance) -> LintFinding:
         word, (other, axis) = self._words[advance.base], self._strides[advance.stride]
-        tensor, owner = tensor_of(word) or word, tensor_of(other) or other
+        owner = tensor_of(other) or other
         # The first name on the stride's way that no pointer takes rightly on its own way.
         right = {at for each in self._own for at in each.trail}
         spot = next((at for at in advance.trail if at not in right), advance.trail[0])
         # An offset that is added here is more than the wrong stride.
         instead = self._due(advance) if spot == advance.trail[0] else ""
-        fix = f"{spot.text} -> {instead}" if instead else ""
         step = f"{owner}'s {AXIS_WORDS[axis]} stride" if axis else f"a stride of {owner}"
-        sentence = f"{tensor} is advanced by {spot.text}, by its name {step}"
-        return LintFinding(_where(spot, self._name, step, instead), fix, tensor, owner, axis, sentence)
+        return LintFinding(_where(spot, self._name, step, instead), tensor_of(word) or word, owner, axis)
+
+
+def _pointers_of(function: Function) -> dict[str, str]:
+    """The word of each parameter that is a pointer: called one, or after a tensor, also where nobody knows of which."""
+    return {name: word_of(name) for name in function.parameters if tensor_of(name) or "ptr" in name.lower()}
+
+
+def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Of each parameter that is called a stride, the word of its pointer and its axis; "" for what it does not say."""
+    spelt, found = dict[str, str](), dict[str, tuple[str, str]]()
+    for name, word in pointers.items():
+        spelt |= dict.fromkeys(words_of(name) - spelt.keys(), word)
+    # stride_om is of a pointer Out, unless another pointer is called O.
+    spelt |= {word: word for word in pointers.values()}
+    for name in function.parameters:
+        if is_stride(name) and name not in pointers:
+            word, axis = stride_of(name, spelt)
+            found[name] = spelt.get(word, ""), axis
+    return found
 
 
 def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "") -> list[LintFinding]:
@@ -149,11 +168,9 @@ def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "") -> lis
             owner, (word, axis) = _owner(argument), stride_of(name, words)
             is_own = word_of(owner) in words
             if (is_own and itself not in ("", owner)) or (word and tensor_of(owner) and not is_own):
-                at = file.line_of(argument, kernel)
                 instead = itself and itself + file.text_of(argument)[len(owner) :]
-                fix = f"in the launch: {at.text} -> {instead}" if instead else ""
-                where = _where(at, kernel, "passed here", instead)
-                found.append(LintFinding(where, fix, tensor, tensor_of(owner), axis))
+                where = _where(file.line_of(argument, kernel), kernel, _PASSED, instead)
+                found.append(LintFinding(where, tensor, tensor_of(owner), axis))
     return _along(axes, found)
 
 

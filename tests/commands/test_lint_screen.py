@@ -8,9 +8,8 @@ UNTOLD = tuple(f"{name} of kernel_{at}" for at in range(30) for name in ("q_ptr"
 
 
 def finding(line, code="do_ptr += h * stride_qh"):
-    sentence = "do is advanced by stride_qh, by its name q's head stride"
-    where = Where("/f.py", line, code, 14, 9, f"kernel_{line}")
-    return LintFinding(where, "stride_qh -> stride_doh", "do", "q", "h", sentence)
+    where = Where("/f.py", line, code, 14, 9, f"kernel_{line}", "q's head stride", instead="stride_doh")
+    return LintFinding(where, "do", "q", "h")
 
 
 def shown(*findings, **more):

@@ -9,12 +9,11 @@ from gradprobe.model.report import Diagnosis, Where
 
 
 @pytest.mark.parametrize(
-    ("fixes", "told"), [(("a -> stride_doh", "a -> stride_doh"), "a -> stride_doh in kernel"), (("a -> b", ""), "")]
+    ("edits", "told"), [(("stride_doh", "stride_doh"), "a -> stride_doh in kernel"), (("b", ""), "")]
 )
-def test_an_edit_is_told_once_and_nothing_where_a_place_has_none(fixes, told):
-    where = Where("my.py", 7, "do_ptr += a", 10, 1, "kernel")
-    found = [LintFinding(where, fix, "do", "q", "h") for fix in fixes]
-    assert _fix_of(found) == told
+def test_an_edit_is_told_once_and_nothing_where_a_place_has_none(edits, told):
+    wheres = [Where("my.py", 7, "do_ptr += a", 10, 1, "kernel", instead=edit) for edit in edits]
+    assert _fix_of([LintFinding(where, "do", "q", "h") for where in wheres]) == told
 
 
 @pytest.mark.parametrize(
