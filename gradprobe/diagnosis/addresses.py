@@ -55,16 +55,6 @@ class KnownTensor:
         return self.tensor.untyped_storage().data_ptr()
 
 
-@dataclass(frozen=True)
-class TensorLine:
-    """One line that reads one tensor, or writes it."""
-
-    name: str
-    is_load: bool
-    is_input: bool
-    site: Site
-
-
 class AccessedElements:
     """What the threads of one launch read and wrote of tensors that are known, each element once a unit.
 
@@ -73,7 +63,8 @@ class AccessedElements:
 
     def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case) -> None:
         self.launch, self.kernel, self.case = launch, launch.entry.name, case
-        self.places: list[TensorLine] = []
+        self.places: list[AccessLine] = []
+        """The lines that read one tensor, or write it."""
         self._inlined = launch.lines(sorted({int(each) for each in np.unique(launch.records["pc"])} - {0}))
         parts = [np.empty((2 + len(_LETTERS), 0), np.int64)]
         for home in {one.home for one in known}:
@@ -107,7 +98,7 @@ class AccessedElements:
         numbers = []
         for *addresses, is_load in chains[:, first].T.tolist():
             site = Site(self.kernel, self._lines(addresses), "load" if is_load else "store", 0)
-            place = TensorLine(one.name, bool(is_load), one.is_input, site)
+            place = AccessLine(one.name, site)
             if place not in self.places:
                 self.places.append(place)
             numbers.append(self.places.index(place))
@@ -123,7 +114,7 @@ class AccessedElements:
         return tuple(line for line in reversed(inwards) if line.file.endswith(files))
 
     def forget_stores(self, names: set[str]) -> None:
-        kept = np.array([place.is_load or place.name not in names for place in self.places], bool)[self.place]
+        kept = np.array([_is_load(place) or place.tensor not in names for place in self.places], bool)[self.place]
         self.unit, self.place = self.unit[kept], self.place[kept]
         self._at = {letter: index[kept] for letter, index in self._at.items()}
 
@@ -137,7 +128,8 @@ class AccessedElements:
             level: the letters. Places of tensors that lack one are left out.
             name: the tensor whose loads, or stores, are meant; "" for all.
         """
-        kept = np.array([not name or (x.name, x.is_load) == (name, is_load) for x in self.places], bool)[self.place]
+        wanted = [not name or (place.tensor, _is_load(place)) == (name, is_load) for place in self.places]
+        kept = np.array(wanted, bool)[self.place]
         for letter in level:
             kept &= self._at[letter] != NOWHERE
         indices = [self._at[letter][kept] for letter in level]
@@ -147,9 +139,9 @@ class AccessedElements:
             found.setdefault(unit, {}).setdefault(place, set()).add(key)
         return found
 
-    def index(self, level: str, key: int) -> tuple[int, ...]:
-        """The indices that a number of `sets` stands for."""
-        return tuple(map(int, np.unravel_index(max(key, 0), self.size(level))))
+
+def _is_load(place: AccessLine) -> bool:
+    return place.site.operation == "load"
 
 
 def _indices(one: KnownTensor, case: Case, address: Array) -> list[Array]:
@@ -204,7 +196,8 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     if outcome.trace is None:
         return None
     known = _known_tensors(case, inputs, recording, outcome.trace, copies)
-    launches = _of_attention([AccessedElements(launch, known, case) for launch in recording.launches])
+    of_inputs = {one.name for one in known if one.is_input}
+    launches = _of_attention([AccessedElements(launch, known, case) for launch in recording.launches], of_inputs)
     return RecordedRun(tuple(launches), roles.valid, bool(case.dropout) or case.family == "lazy")
 
 
@@ -228,14 +221,14 @@ def _known_tensors(
     return known
 
 
-def _of_attention(launches: Sequence[AccessedElements]) -> Iterator[AccessedElements]:
+def _of_attention(launches: Sequence[AccessedElements], inputs: set[str]) -> Iterator[AccessedElements]:
     """The launches that read two tensors and more than inputs, without stores that a later kernel writes over."""
     for number, elements in enumerate(launches):
         later = [other for other in launches[number + 1 :] if other.kernel != elements.kernel]
-        elements.forget_stores({place.name for other in later for place in other.places if not place.is_load})
+        elements.forget_stores({place.tensor for other in later for place in other.places if not _is_load(place)})
         touched = [elements.places[place] for place in np.unique(elements.place)]
-        loads = {place.name for place in touched if place.is_load}
-        if len(loads) > 1 and not all(place.is_input for place in touched):
+        loads = {place.tensor for place in touched if _is_load(place)}
+        if len(loads) > 1 and not {place.tensor for place in touched} <= inputs:
             yield elements
 
 
@@ -260,7 +253,7 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
     What a place touches and none of another tensor's does is compared with what it lacks of that: a part is right.
     """
     offset, places = len(flow.sources), elements.places
-    flow.sources += [AccessLine(place.name, place.site) for place in places]
+    flow.sources += places
     whole, short = _rows_of(elements)
     apart: set[tuple[int, int, str]] = set()
     for level in _LEVELS:
@@ -269,13 +262,13 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
                 continue
             by_tensor: dict[str, set[int]] = {}
             for place, keys in here.items():
-                by_tensor.setdefault(places[place].name, set()).update(keys)
+                by_tensor.setdefault(places[place].tensor, set()).update(keys)
                 if len(level) == 1:
                     empty = np.zeros(elements.size(level), bool)
                     flow.reached.setdefault((place + offset, level), empty)[sorted(keys - {OUTSIDE})] = True
             for place, keys in here.items():
                 for name, others in by_tensor.items():
-                    if name == places[place].name or (unit, place, name) in apart:
+                    if name == places[place].tensor or (unit, place, name) in apart:
                         continue
                     alone, due = keys - others, others - keys - {OUTSIDE}
                     if OUTSIDE in alone and (unit, place) in short:
@@ -284,7 +277,7 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
                         flow.agreed[place + offset, level] += 1
                         continue
                     apart.add((unit, place, name))
-                    met = [other + offset for other in here if places[other].name == name and here[other] & due]
+                    met = [other + offset for other in here if places[other].tensor == name and here[other] & due]
                     letter, example = _example(elements, level, alone, due)
                     if example[0] == OUTSIDE:
                         flow.irregular.add(place + offset)
@@ -300,21 +293,21 @@ def _rows_of(elements: AccessedElements) -> tuple[set[int], set[tuple[int, int]]
         (size,) = elements.size(letter)
         for unit, here in elements.sets(letter).items():
             for place, keys in here.items():
-                if elements.places[place].is_load and len(keys - {OUTSIDE}) < size:
+                if _is_load(elements.places[place]) and len(keys - {OUTSIDE}) < size:
                     short.add((unit, place))
-                elif elements.places[place].is_load:
+                elif _is_load(elements.places[place]):
                     whole.add(unit)
     return whole, short
 
 
 def _example(elements: AccessedElements, level: str, alone: set[int], due: set[int]) -> tuple[str, tuple[int, int]]:
     """The first letter in which two places differ, and its index in each."""
-    there, inside = elements.index(level, min(due)), alone - {OUTSIDE}
+    there, inside = np.unravel_index(min(due), elements.size(level)), alone - {OUTSIDE}
     if not inside:
-        return level[-1], (OUTSIDE, there[-1])
-    here = elements.index(level, min(inside))
+        return level[-1], (OUTSIDE, int(there[-1]))
+    here = np.unravel_index(min(inside), elements.size(level))
     at = next(at for at in range(len(level)) if here[at] != there[at])
-    return level[at], (here[at], there[at])
+    return level[at], (int(here[at]), int(there[at]))
 
 
 def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
@@ -334,7 +327,7 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
                 many, lacks = int(missing.sum()), f"key {n}" if is_by_row else f"row {m}"
                 reason = f"{many:,} pairs of a row and a key are left out, the first of row {m} and key {n} "
                 reason += f"(batch {b}, head {h}): what stores the one reads no {title(other)} of {lacks}"
-                site = next(place.site for place in elements.places if place.name == other and place.is_load)
+                site = next(place.site for place in elements.places if place.tensor == other and _is_load(place))
                 extent = share(many, int((run.valid & whole).sum()), "pair")
                 yield Suspect("pairs", name, site, site.lines[:1], reason, extent)
 

@@ -37,52 +37,42 @@ _THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf", "fadd")
 _EXPLAINED = 0.01
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class KernelValue:
-    """One intermediate as one kernel computed it, on the way to some gradients."""
-
-    name: str
-    kernel: str
-    into: frozenset[str]
-    """The gradients that it went into."""
-    values: Array
-    """[B, H, M, N] or [B, H, M]; 0 where a mask covers it and nothing sums over it."""
-    is_rounded: bool
-    """Whether some of it is what was rounded to 16 bits."""
-
-
-@dataclass
-class _Tiles:
-    """One intermediate where one kernel computes it."""
+    """One intermediate as one kernel computed it."""
 
     name: str
     kernel: str
     into: set[str] = field(default_factory=set)
-    nodes: dict[Node, Node] = field(default_factory=dict)
-    """Each tile, with the scores that are summed of it."""
+    """The gradients that it went into."""
+    tiles: dict[Node, Node] = field(default_factory=dict)
+    """Each, with the scores that are summed of it."""
     summed: set[Node] = field(default_factory=set)
-    """Those that are summed themselves."""
+    """The tiles that are summed themselves."""
+    values: Array = field(default_factory=lambda: np.empty(0))
+    """[B, H, M, N] or [B, H, M]; 0 where a mask covers it and nothing sums over it."""
 
 
-def kernel_values(run: FollowedRun, case: Case) -> Iterator[KernelValue]:
+def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
     """What every kernel of a run computed of P, dP, delta and dS for every row and key that sees one another.
 
     In the order in which kernels began with it. What a kernel computed of a part alone is left out.
     """
-    culprits = frozenset(culprits_of(run.flow))
-    for tiles in sorted(_tiles_of(run, case), key=lambda tiles: min(node.number for node in tiles.nodes)):
-        values = _values(run, case, tiles, culprits)
+    culprits, found = frozenset(culprits_of(run.flow)), list[KernelValue]()
+    for value in sorted(_parts_of(run, case), key=lambda value: min(node.number for node in value.tiles)):
+        values = _values(run, case, value, culprits)
         if values is not None:
-            is_rounded = any(map(_is_rounded, tiles.nodes))
-            yield KernelValue(tiles.name, tiles.kernel, frozenset(tiles.into), values, is_rounded)
+            value.values = values
+            found.append(value)
+    return found
 
 
 # --- what is what
 
 
-def _tiles_of(run: FollowedRun, case: Case) -> list[_Tiles]:
+def _parts_of(run: FollowedRun, case: Case) -> list[KernelValue]:
     """By name, and by the operation that makes it before constants, masks and roundings."""
-    found: dict[tuple[str, Site], _Tiles] = {}
+    found: dict[tuple[str, Site], KernelValue] = {}
     of_lazy: list[tuple[Node, str]] = []
     for dot in run.flow.nodes:
         if dot.site.operation != "dot" or len(dot.operands) < 2:
@@ -91,27 +81,25 @@ def _tiles_of(run: FollowedRun, case: Case) -> list[_Tiles]:
             gradient, name = _SUMMED.get(_input(run, times), ("", ""))
             if not gradient or scores.lanes is None or not scores.lanes.is_matrix:
                 continue
-            parts = [(name, scores)]
-            if name == "dS":
-                parts += _factors(run, scores)
-            elif case.family == "lazy":  # P is cut off once tau is added
-                parts = []
+            if name == "P" and case.family == "lazy":  # it is cut off once tau is added
                 of_lazy.append((scores, gradient))
-            for part, node in parts:
-                tiles = found.setdefault((part, _core(node).site), _Tiles(part, dot.site.kernel))
-                tiles.into.add(gradient)
-                tiles.nodes.setdefault(node, scores)
-                tiles.summed |= {node} & {scores}
+                continue
+            for part, node in ((name, scores), *(_factors(run, scores) if name == "dS" else ())):
+                value = found.setdefault((part, _core(node).site), KernelValue(part, dot.site.kernel))
+                value.into.add(gradient)
+                value.tiles.setdefault(node, scores)
+                value.summed |= {node} & {scores}
     for scores, gradient in of_lazy:
         for node in behind([scores], lambda one: () if one.site.operation in ("dot", "load") else one.operands):
             if ("P", node.site) in found:
                 found["P", node.site].into.add(gradient)
     # One operation in two loops is one, where each gradient of the one is of the other.
-    for key, tiles in [*found.items()]:
+    for key, value in [*found.items()]:
         for other in found.values():
-            is_alike = (tiles.name, tiles.kernel) == (other.name, other.kernel)
-            if is_alike and tiles is not other and tiles.into <= other.into:
-                other.nodes |= tiles.nodes
+            is_alike = (value.name, value.kernel) == (other.name, other.kernel)
+            if is_alike and value is not other and value.into <= other.into:
+                other.tiles |= value.tiles
+                other.summed |= value.summed
                 del found[key]
                 break
     return [*found.values()]
@@ -169,7 +157,7 @@ def _is_rounded(node: Node) -> bool:
 # --- its values
 
 
-def _values(run: FollowedRun, case: Case, tiles: _Tiles, culprits: frozenset[int]) -> Array | None:
+def _values(run: FollowedRun, case: Case, value: KernelValue, culprits: frozenset[int]) -> Array | None:
     """The last value of every element, without the constant that it is multiplied by; None where some lack.
 
     Of rows and keys that see nothing a kernel may hold anything, if it stores nothing of that: what it holds there
@@ -177,29 +165,29 @@ def _values(run: FollowedRun, case: Case, tiles: _Tiles, culprits: frozenset[int
     """
     valid = run.roles.valid
     rows = valid.any(3)
-    live, needed = rows[..., None] & valid.any(2)[:, :, None], rows if tiles.name == "delta" else valid
+    live, needed = rows[..., None] & valid.any(2)[:, :, None], rows if value.name == "delta" else valid
     whole, reached = np.zeros(needed.shape), np.zeros(needed.shape, bool)
-    counts, known_constants = np.zeros(needed.shape, bool), _constants(run, tiles)
+    counts, known_constants = np.zeros(needed.shape, bool), _constants(run, value)
     constant = next(iter(known_constants.values()), 1.0)
-    for node in sorted(tiles.nodes, key=lambda node: node.number):
-        at = _index(node, tiles.nodes[node], culprits)
+    for node in sorted(value.tiles, key=lambda node: node.number):
+        at = _index(node, value.tiles[node], culprits)
         if at is None or node.value is None:
             return None
         known = np.logical_and.reduce([each >= 0 for each in at])
         index = tuple(each[known] for each in at)
         values = node.value.reshape(known.shape)[known].astype(np.float64)
         whole[index], reached[index] = values / known_constants.get(node.site, constant), True
-        counts[index] = node in tiles.summed
+        counts[index] = node in value.summed
     if not (reached | ~needed).all():
         return None
-    if tiles.name == "delta":
+    if value.name == "delta":
         return whole
     values = np.where(valid | (counts & live), whole, 0.0)
-    gradient = next((name for name in ("dV", "dK", "dQ") if name in tiles.into), "")
-    if tiles.name == "dS" and not known_constants:
+    gradient = next((name for name in ("dV", "dK", "dQ") if name in value.into), "")
+    if value.name == "dS" and not known_constants:
         constant = _fitting(run, gradient, values)
         values, whole = values / constant, whole / constant
-    if case.family == "softmax" and MATRIX_OF[gradient] == tiles.name:
+    if case.family == "softmax" and MATRIX_OF[gradient] == value.name:
         whole = np.where(valid | counts, whole, 0.0)
         values = min((values, whole), key=lambda each: _off(run, gradient, each))
     return values
@@ -236,11 +224,11 @@ def _are_laid_alike(lanes: Mapping[str, Array], others: Mapping[str, Array]) -> 
     return False
 
 
-def _constants(run: FollowedRun, tiles: _Tiles) -> dict[Site, float]:
+def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
     """By operation, what it is multiplied by where it is right."""
-    constants, found = run.roles.constants(tiles.name), dict[Site, float]()
-    for node in tiles.nodes:
-        if node.role is not None and node.name == tiles.name and np.any(node.value):
+    constants, found = run.roles.constants(value.name), dict[Site, float]()
+    for node in value.tiles:
+        if node.role is not None and node.name == value.name and np.any(node.value):
             found.setdefault(node.site, constants[node.role.factor])
     return found
 
@@ -268,7 +256,7 @@ def _off(run: FollowedRun, gradient: str, values: Array) -> float:
 @door("dataflow/seen")
 def shown_in(case: Case, own: Measured, run: FollowedRun) -> Measured | None:
     """A run's results and what its kernels hold, judged; None where that does not show what they are made of."""
-    return shown_with(case, own, [*kernel_values(run, case)])
+    return shown_with(case, own, kernel_values(run, case))
 
 
 def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measured | None:
@@ -303,16 +291,12 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
 
 
 def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False) -> Measured:
-    """A gradient with what its kernel made it of, compared: each judged by the formulas and by its own inputs.
-
-    Args:
-        coarse: whether by an arithmetic that is coarser than the contract.
-    """
+    """A gradient with what its kernel made it of, compared: each judged by the formulas and by its own inputs."""
     values = {name: value for name, value in own.trace.values.items() if name not in MATRIX_OF or name == gradient}
     for value in seen:
         if gradient in value.into:
-            dtype = getattr(torch, case.dtype) if value.is_rounded else torch.float32
             # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
+            dtype = getattr(torch, case.dtype) if any(map(_is_rounded, value.tiles)) else torch.float32
             values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
     values = {name: values[name] for name in expected_shapes(case) if name in values}
     trace = Trace(values, dict.fromkeys(values, "seen"))
@@ -341,12 +325,9 @@ def _rows(case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mappin
 
 def _place(value: KernelValue, seen: Sequence[KernelValue]) -> str:
     """The kernel, and what is computed for where the kernel computes it again for other gradients."""
-    together, here = value.into, [other.into for other in seen if other.kernel == value.kernel]
-    for other in (*here, *here):
-        together |= other if together & other else frozenset()
-    if all(other <= together for other in here):
-        return value.kernel
-    return f"{value.kernel} for {listed([name for name in names() if name in together])}"
+    again = [other for other in seen if (other.name, other.kernel) == (value.name, value.kernel)]
+    of = [name for name in names() if name in value.into]
+    return f"{value.kernel} for {listed(of)}" if again[1:] else value.kernel
 
 
 def _is_proved(own: Measured, row: SeenRow) -> bool:

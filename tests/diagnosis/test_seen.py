@@ -43,7 +43,7 @@ def held_by(target: str, case: Case, layout: str = "contiguous") -> tuple[Measur
     assert run.outcome.trace is not None
     own, trace = measure(experiment, inputs_of(experiment, assigned), run.outcome.trace), run.outcome.trace
     alone = replace(trace, values={name: trace.values[name] for name in GRADIENTS})
-    return replace(own, trace=alone), [*kernel_values(run, case)]
+    return replace(own, trace=alone), kernel_values(run, case)
 
 
 RIGHT: list[tuple[str, str, dict[str, Any], str]] = [

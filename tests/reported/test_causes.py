@@ -26,7 +26,7 @@ def test_a_factor_of_rows_is_blamed_where_it_arises_and_not_on_what_is_made_of_i
     (cause,) = [one for one in report["diagnoses"] if one["explained"] >= 0.9]
     assert cause["fault"] == "value/S"
     assert cause["where"][0]["line"] == line_of("keys_kernels.py", "0.25")
-    off = "S is off by one number in all of a row"
+    off = "S is off by 0.25 in all of a row"
     assert cause["summary"] == f"keys_kernel computes S wrongly at line {cause['where'][0]['line']}: {off}"
     assert not {"value/dV", "value/dS"} & {one["fault"] for one in report["diagnoses"]}
 

@@ -78,24 +78,15 @@ def blamed(site: Site, right: Iterable[Site]) -> Chain:
 # --- in words
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How the suspects of one kind are told."""
-
-    fault_class: str
-    verb: str
-    """What is done at the line."""
-    summary: str
-
-
+# By kind: the class of the fault, what is done at the line, and the summary.
 _KINDS = {
-    "load": _Kind("S1", "read", "{kernel} reads the wrong elements of {tensor}"),
-    "masked": _Kind("M3", "read", "{kernel} masks out elements of {tensor} that it needs"),
-    "store": _Kind("S3", "written", "{kernel} writes {tensor} to the wrong elements"),
-    "value": _Kind("A", "computed", "{kernel} computes {value} wrongly at line {line}: {inputs}"),
-    "stored": _Kind("A", "stored", "{kernel} {reason}"),
-    "pairs": _Kind("M2", "summed", "{results} not summed over {terms}, in {kernel}"),
-    "unstored": _Kind("M2", "written", "{kernel} leaves a part of {name} unwritten: {reason}"),
+    "load": ("S1", "read", "{kernel} reads the wrong elements of {tensor}"),
+    "masked": ("M3", "read", "{kernel} masks out elements of {tensor} that it needs"),
+    "store": ("S3", "written", "{kernel} writes {tensor} to the wrong elements"),
+    "value": ("A", "computed", "{kernel} computes {value} wrongly at line {line}: {inputs}"),
+    "stored": ("A", "stored", "{kernel} {reason}"),
+    "pairs": ("M2", "summed", "{results} not summed over {terms}, in {kernel}"),
+    "unstored": ("M2", "written", "{kernel} leaves a part of {name} unwritten: {reason}"),
 }
 _OF_ACCESSES = ("load", "masked", "store")
 
@@ -132,7 +123,7 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
     slug = re.sub(r"[^\w]+", "-", first.name).strip("-")
     return Diagnosis(
         f"{first.kind}/{slug or 'result'}",
-        LOST if first.is_lost else _KINDS[first.kind].fault_class,
+        LOST if first.is_lost else _KINDS[first.kind][0],
         _summary(first, names),
         1.0 if first.is_sure else CONSISTENT,
         tuple(dict.fromkeys(map(_sentence, group))),
@@ -148,7 +139,7 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
 def _summary(first: Suspect, names: Sequence[str]) -> str:
     step = [name for name in entered_by(first.name) if name != first.name]
     is_step = len(step) == 1  # to one intermediate, which is wrong by it
-    return _KINDS[first.kind].summary.format(
+    return _KINDS[first.kind][2].format(
         kernel=first.site.kernel,
         name=first.name,
         tensor=title(first.name),
@@ -174,8 +165,7 @@ def _calls(chain: Chain) -> str:
 
 def _fault(suspect: Suspect) -> str:
     """The note of the line at fault."""
-    verb = _KINDS[suspect.kind].verb
-    does = f"{title(suspect.name)} is {verb} here" if suspect.name else "wrong here"
+    does = f"{title(suspect.name)} is {_KINDS[suspect.kind][1]} here" if suspect.name else "wrong here"
     return does + _calls(suspect.lines)
 
 

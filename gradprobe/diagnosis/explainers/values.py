@@ -22,6 +22,8 @@ _STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
 # What scores meet once their rows are whole: dO and q in sums over rows, dP in dS.
 _OF_WHOLE_ROWS = {"do", "q", "k", "dP", "dP - delta", "delta"}
 _MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
+# Rows that are off by less are not told.
+_TOLD = 1e-3
 # Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
 _OF_RESCALING = 1e-4
 
@@ -37,17 +39,18 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
     earlier, yielded, entered = set[str](), set[Suspect](), set[Site]()
     for site, tiles in sorted(found.items(), key=lambda each: each[1][0][0].number):
         node, used_by = tiles[0]
-        extent = share(len({each for each, _ in tiles}), compared[site], "tile")
-        suspect = _masked(run, node, extent) or _wrong(run, node, used_by, extent)
+        nodes = sorted({each for each, _ in tiles}, key=lambda each: each.number)
+        extent = share(len(nodes), compared[site], "tile")
+        suspect = _masked(run, node, extent) or _wrong(run, nodes, node, used_by, extent)
         constants = {entry.site for entry in _entries(node)}
         # One constant that does not belong there is told once, where it makes something wrong first.
-        if suspect is None or suspect in yielded or entered & constants:
+        if suspect in yielded or entered & constants:
             continue
         if suspect.kind == "value":
             origins = node.lanes.origins.values() if node.lanes is not None else ()
             # What a load left out is missing in all that is made of it.
-            is_lacking = any(lacking & origin for origin in origins)
-            is_unsure = site in fine or is_lacking or _is_inherited(suspect, node, earlier)
+            is_unsure = any(lacking & origin for origin in origins)
+            is_unsure |= site in fine or _is_inherited(suspect, node, earlier)
             suspect = replace(suspect, is_sure=not is_unsure)
         if suspect.is_sure and suspect.kind != "pairs":
             earlier.add(site.kernel)
@@ -66,14 +69,9 @@ def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
     return is_unseen and bool(earlier - {node.site.kernel})
 
 
-def _wrong(run: FollowedRun, node: Node, used_by: Node, extent: str) -> Suspect | None:
-    """What is told of a wrong tile of an operation; None of what no form is."""
+def _wrong(run: FollowedRun, nodes: Sequence[Node], node: Node, used_by: Node, extent: str) -> Suspect:
+    """What is told of the wrong tiles of an operation."""
     name, site, role = expected(node, run), node.site, node.role
-    of_operands = {operand.name for operand in node.operands}
-    if site.operation == "fmul" and {"do", "o"} <= of_operands:
-        return None  # what is summed for delta
-    if site.operation == "select" and name == "dS" and {*run.wrong} == {"dBias"}:
-        return None  # dS in the window of the bias
     is_met = node is not used_by
     if is_met and role is not None and role.is_known and used_by.site.operation == "load":
         at, reason = summing(node)[0], f"{role.formula} is stored before all keys are in it"
@@ -84,14 +82,13 @@ def _wrong(run: FollowedRun, node: Node, used_by: Node, extent: str) -> Suspect 
         inputs = "it is right until that line masks it"
     if role is not None and role.is_by_row:
         name = role.name.partition(",")[0]
-        by = "a factor" if name == "P" else "one number"
-        reason = inputs = f"{name} is off by {by} in all of a row"
+        reason = inputs = f"{name} is off by {_of_rows(run, nodes, name)} in all of a row"
     elif is_open or node.is_known:
         fault = "it is not masked where rows see no keys" if is_open else f"it is {node.name} and not yet what is due"
         reason = f"{fault}, and line {places(used_by.site.lines)[-1].line} sums over it"
     else:
         # One of its operands may be, rightly, what it should be itself.
-        is_spoilt = bool(name) and name in of_operands
+        is_spoilt = bool(name) and name in [operand.name for operand in node.operands]
         reason = f"what is made here is not {name or 'any intermediate'}"
     beside = dict.fromkeys(_entering(run, node))
     if is_open:
@@ -100,6 +97,16 @@ def _wrong(run: FollowedRun, node: Node, used_by: Node, extent: str) -> Suspect 
     return Suspect(
         "value", name, site, lines, reason, extent, inputs, beside=tuple(beside), is_open=is_open, is_spoilt=is_spoilt
     )
+
+
+def _of_rows(run: FollowedRun, nodes: Sequence[Node], name: str) -> str:
+    """What some tiles have too much in each row: one factor, or one number."""
+    none = 1.0 if name == "P" else 0.0
+    off = [value for node in nodes for value in run.roles.off_by_row(node) if abs(value - none) > _TOLD]
+    if not off or name not in ("P", "S"):
+        return "a factor"
+    low, high = f"{min(off):.4g}", f"{max(off):.4g}"
+    return ("the factor " if name == "P" else "") + (low if low == high else f"{low} to {high}")
 
 
 def _masked(run: FollowedRun, node: Node, extent: str) -> Suspect | None:
