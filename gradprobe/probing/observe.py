@@ -112,7 +112,6 @@ def observe(
     memory = gathered("memory", iter, [found.finding for found in watch.findings]) if watch else []
     memory += gathered("memory/cuda", iter, outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)
-    memory += outcome.shared
     if outcome.trace is not None:
         memory += of_dtypes(outcome.trace, inputs.values)
         changes = before.changes(case.input_axes)

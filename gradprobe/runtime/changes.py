@@ -12,9 +12,11 @@ from ..frontends.triton.launches import storage_of
 from ..inputs.guard_bands import mapped, same_bits
 from ..inputs.tensor_layouts import Inputs, write
 from ..model.assignment import OUTPUTS
+from ..model.case import Case
 from ..model.intermediates import slots, title
 from ..model.memory_finding import CHANGED, SHARED, MemoryFinding
 from ..source.text import SourceLine
+from ..targets.find import Target
 from .allocations import asked_at, factory_mode
 
 if TYPE_CHECKING:
@@ -117,31 +119,25 @@ def _number(element: Tensor) -> str:
     return f"{element.item():.6g}" if element.is_floating_point() else str(element.item())
 
 
-def shared(
-    result: object, given: Mapping[str, Tensor], allowed: Collection[str], *, by_autograd: bool
-) -> Iterator[MemoryFinding]:
+def shared(result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs) -> Iterator[MemoryFinding]:
     """What each gradient shares with the inputs and with later gradients. Disjoint parts of one buffer share nothing.
 
     Autograd may return one tensor as several gradients, or dO itself as the gradient of a summand. It clones them where
     they are kept. So its gradients are compared only with the inputs other than dO.
-
-    Args:
-        result: what a target returned.
-        given: what it was given, including the tensors to write into.
-        allowed: the inputs that it may write over.
     """
-    tensors = {title(name): given[name] for name in OUTPUTS if name in given}
-    if isinstance(result, Mapping):
-        tensors |= {title(str(key)): tensor for key, tensor in result.items() if tensor is not None}
-    gradients = [name for name in map(title, OUTPUTS) if name in tensors]
-    left_out = {*OUTPUTS, *allowed, *(["do"] if by_autograd else [])}
-    inputs = [name for name in given if name not in left_out]
-    pairs = list(itertools.product(gradients, inputs))
-    if not by_autograd:
-        pairs += itertools.combinations(gradients, 2)
-    for name, other in pairs:
-        count = _elements_of_both(tensors[name], given[other] if other in inputs else tensors[other])
-        if count:
+    given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
+    if not target.is_backward:
+        allowed.add("do")
+    gradients = {title(name): given[name] for name in OUTPUTS if name in given}
+    for key, tensor in result.items():
+        if tensor is not None and title(str(key)) in map(title, OUTPUTS):
+            gradients[title(str(key))] = tensor
+    others = [(name, tensor) for name, tensor in given.items() if name not in allowed]
+    pairs = list(itertools.product(gradients.items(), others))
+    if target.is_backward:
+        pairs += itertools.combinations(gradients.items(), 2)
+    for (name, tensor), (other, memory) in pairs:
+        if count := _elements_of_both(tensor, memory):
             words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
             yield MemoryFinding(SHARED, name, f"{words}, and whatever changes one changes the other")
 

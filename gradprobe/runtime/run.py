@@ -56,9 +56,7 @@ class Outcome:
     storages: Mapping[int, str] = field(default_factory=dict)
     """The address of each storage that the target returned, and the intermediate that lies there."""
     findings: tuple[MemoryFinding, ...] = ()
-    """The faults of memory of CUDA kernels on the CPU."""
-    shared: tuple[MemoryFinding, ...] = ()
-    """The gradients that share memory with an input or with another gradient."""
+    """What CUDA kernels on the CPU did to memory, and gradients that share memory with what they must not."""
     warned: tuple[str, ...] = ()
     """What the target warned of, in this run or before."""
     calls: tuple[KernelCall, ...] = ()
@@ -135,8 +133,7 @@ def run_target(
         trace=trace,
         notes=tuple(dict.fromkeys(found.notes)),
         storages={storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None},
-        findings=tuple(found.findings),
-        shared=tuple(shared(results, inputs.tensors, case.inplace, by_autograd=not target.is_backward)),
+        findings=(*found.findings, *shared(results, target, case, inputs)),
         warned=kept_warnings(),
         calls=tuple(_calls(found)),
         dots=() if case.device == "cpu" else dots_of_kernels(found.compiled, cuda, dots),

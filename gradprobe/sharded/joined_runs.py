@@ -79,7 +79,6 @@ def _joined(shards: Shards, outcomes: Sequence[Outcome]) -> Outcome:
         taken=frozenset().union(*(one.taken for one in outcomes)),
         notes=(note, *_each(one.notes for one in outcomes)),
         warned=_each(one.warned for one in outcomes),
-        shared=_each(one.shared for one in outcomes),
         dots=_each(one.dots for one in outcomes),
     )
 

@@ -141,6 +141,6 @@ def _run(target: Target, task: Task) -> Answer:
     # Kernels, and what is about this process's memory, do not leave it.
     portable = Outcome(
         trace, outcome.refused, outcome.kernels, outcome.backends, outcome.taken, outcome.notes,
-        shared=outcome.shared, warned=outcome.warned, dots=outcome.dots,
+        warned=outcome.warned, dots=outcome.dots,
     )  # fmt: skip
     return Answer(portable, execution.memory, execution.unwatched)
