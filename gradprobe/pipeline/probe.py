@@ -97,7 +97,7 @@ def probe(
         told(report)
         with experiment.stopwatch.timed("diagnose"):
             if why and (report.failing is not None or any(run.memory for run in report.runs)):
-                report = _explained(experiment, report, compilation, right_at, budget)
+                report = _explained(experiment, records, report, compilation, right_at, budget)
             compile_errors, not_compiled = compilation.result()
     notes = [*notes_of(experiment, records), *not_compiled]
     if report.failing is None:
@@ -159,6 +159,7 @@ def _not_shown(experiment: Experiment, report: Probed, given: Collection[str]) -
 
 def _explained(
     experiment: Experiment,
+    records: Sequence[RunRecord],
     report: Probed,
     compilation: Compilation,
     right_at: Callable[[LayoutRun], str],
@@ -166,10 +167,10 @@ def _explained(
 ) -> Probed:
     """The report of a target that is wrong, or does to memory what it should not, with why, and the edit that mends it.
 
-    One cause stands in it where only other lengths are right.
+    One cause stands in it where only other lengths, or layouts, are right.
     """
     # It is imported here alone: much stands behind it.
-    from ..diagnosis.refusals import with_length
+    from ..diagnosis.refusals import with_contiguous, with_length
     from ..diagnosis.why import reasons_of
 
     steps: Steps = {}
@@ -182,6 +183,8 @@ def _explained(
     compilation.result()  # of which trials of edits know
     if report.runs[0].verdict == MISMATCH:
         reasons = with_length(reasons, report.runs[0], right_at)
+    launches = {record.run.layout: record.executions[0].outcome.calls for record in records if record.executions}
+    reasons = with_contiguous(reasons, report.runs, launches)
     allowance = budget()
     if report.failing is not None and not experiment.case.ranks and allowance.count:
         experiment.tick("trying edits", 0.0)

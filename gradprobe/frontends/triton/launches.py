@@ -57,6 +57,19 @@ class KernelCall:
         return id(self.kernel), *sorted(kinds.items())
 
     @property
+    def numbers(self) -> list[int]:
+        """The whole numbers, strides among them."""
+        found, waiting = list[int](), [*self.given.values()]
+        for argument in waiting:
+            if type(argument) is int:
+                found.append(argument)
+            elif isinstance(argument, (tuple, list)):
+                waiting += argument
+            elif hasattr(argument, "block_shape"):
+                waiting += getattr(argument, "strides", ())
+        return found
+
+    @property
     def constants(self) -> dict[str, Any]:
         """The values of its constants, those that are its parameters' defaults left out."""
         names = _constants_of(self.kernel.fn)
