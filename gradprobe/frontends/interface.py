@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,34 +23,32 @@ TORCH = "torch"
 """The word of what launches no kernel of its own."""
 
 
-class Launch(Protocol):
+@dataclass(frozen=True)
+class Launch:
     """What was started: a kernel, or a function that starts none."""
 
-    @property
-    def entry(self) -> Any:
-        """The function of Python, or the kernel of a source."""
-
-    @property
-    def backend(self) -> str:
-        """Of BACKENDS, or TORCH."""
-
-    @property
-    def storages(self) -> Iterable[int]:
-        """The memory that it was given, as `storage_of` numbers it."""
+    entry: Any
+    """A function of Python, or the kernel of a source."""
+    backend: str
+    """Of BACKENDS, or TORCH."""
+    storages: Collection[int] = ()
+    """The memory that it was given, as `storage_of` numbers it."""
+    call: Any = None
+    """A Triton kernel's arguments."""
 
 
 @dataclass
 class Launches:
     """What a call of a function starts, in every language."""
 
-    function: Callable[..., Any]
-    tensors: Mapping[str, Tensor]
+    function: Callable[..., Any] = lambda: None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
     """What the caller knows by name."""
-    schedule: int
+    schedule: int = 0
     """The order of threads and blocks on a CPU; 0: that of their numbers."""
-    unwritten: Unwritten
-    """The memory that has no value yet."""
-    after: Callable[[str], None]
+    unwritten: Unwritten | None = None
+    """The memory that is known to have no value yet."""
+    after: Callable[[str], None] = lambda kernel: None
     """Told of each kernel after its launch."""
     started: list[Launch] = field(default_factory=list)
     findings: list[MemoryFinding] = field(default_factory=list)
@@ -70,30 +68,26 @@ class Event:
 
 
 class Statements:
-    """The statements of a file. Each function gives numbers of lines, the last first; none that the language hides."""
+    """The statements of a file. Each function gives numbers of lines, the last first; none that the language hides.
+
+    Those of a line are those that make
+        masks: the condition of its `where`, or the `mask=` of its access;
+        address: the address of its access: that move its pointer, and the indices they use;
+        aliases: what it uses from another name alone, such as a pointer that is not moved;
+        loops: the loops that it stands in, or that make what it uses;
+        ends: where the innermost loop around it begins and ends, and the loop's own.
+    """
 
     def __init__(self, file: str) -> None:
         self.file = file
 
     def masks(self, line: int, *, of_accesses: bool = True) -> Iterable[int]:
-        """Those that make the condition of the `where` of a line, or the `mask=` of its access."""
         return ()
 
     def address(self, line: int) -> Iterable[int]:
-        """Those that make the address of a line's access: that move its pointer, and the indices they use."""
         return ()
 
-    def aliases(self, line: int) -> Iterable[int]:
-        """Those that give what a line uses its value from another name alone, such as a pointer that is not moved."""
-        return ()
-
-    def loops(self, line: int) -> Iterable[int]:
-        """Those of the loops that a line stands in, or that make what it uses."""
-        return ()
-
-    def ends(self, line: int) -> Iterable[int]:
-        """Those that make where the innermost loop around a line begins and ends, and the loop's own."""
-        return ()
+    aliases = loops = ends = address
 
     def grids(self, kernel: str) -> Iterable[int]:
         """Those of a kernel's launches, and those that make what their grids use."""

@@ -93,7 +93,7 @@ def run_target(
         TargetFailure: it raised by accident, or returned what it may not.
     """
     arguments = bind(target, case, inputs.tensors)
-    found = Launches(target.function, inputs.tensors, schedule, unwritten or Unwritten(), launched)
+    found = Launches(target.function, inputs.tensors, schedule, unwritten, launched)
     dots: list[Dots] = []
     # In the interpreter nothing is chosen by time.
     configured = one_configuration(found.notes) if interpreting() else nullcontext()
@@ -142,7 +142,7 @@ def run_target(
 
 def _calls(found: Launches) -> list[KernelCall]:
     """The launches of Triton kernels."""
-    return [launch for launch in found.started if isinstance(launch, KernelCall)]
+    return [launch.call for launch in found.started if launch.call is not None]
 
 
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]) -> object:

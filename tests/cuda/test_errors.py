@@ -198,7 +198,7 @@ def test_asserts_and_traps_do_not_end_the_process(module):
     [
         ("out[0] = undefined_name;", "my.cu:3: 'undefined_name' was not declared"),
         ("out[0] = 1.0f", "my.cu:3: expected ';'"),
-        ("missing(out);", "missing(float*) is declared and nowhere defined"),
+        ("missing(out);", "undefined reference to `missing(float*)'"),
         ('asm volatile("mov.u32 %0, %laneid;" : "=r"(x));', "my.cu:3: inline PTX"),
         ('asm("nop;");', "my.cu:3: inline PTX"),
         ("other<<<1, 2>>>(out);", "my.cu:3: a launch <<<...>>> in a kernel"),

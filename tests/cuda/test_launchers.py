@@ -88,7 +88,7 @@ def test_a_call_runs_all_that_it_launches(module):
     with watched(Watch(tensors={"given": values})) as watch:
         module.twice_and_more(values, out, 50, 0.5)
     assert torch.equal(out, values * 2 + values * 0.5)
-    assert [entry.name for entry in watch.launches] == ["times<32, float>", "add"]
+    assert [launch.entry.name for launch in watch.launches] == ["times<32, float>", "add"]
     assert (watch.findings, {each.backend for each in watch.launches}) == ([], {"cuda-on-cpu"})
 
 

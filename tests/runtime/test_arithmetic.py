@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gradprobe.frontends import Launches
 from gradprobe.frontends.triton.launches import recorded_launches
 from gradprobe.model.case import DOTS, Case
 from gradprobe.numerics.declared_precision import UNITS
@@ -56,12 +57,12 @@ def test_what_a_launch_was_compiled_to_is_kept(monkeypatch):
 
     jit, made = pytest.importorskip("triton.runtime.jit"), Compiled()
     monkeypatch.setattr(jit.JITFunction, "run", lambda *_, **__: made)
-    calls, compiled = [], set()
-    with recorded_launches(calls, compiled):
+    record = Launches()
+    with recorded_launches(record):
         for _ in range(2):
             jit.JITFunction(kernel)[(1,)](torch.zeros(1))
-    assert (len(calls), compiled) == (2, {made})
-    assert coarsest(of_triton(compiled)) == "tf32x3"
+    assert (len(record.started), record.compiled) == (2, {made})
+    assert coarsest(of_triton(record.compiled)) == "tf32x3"
 
 
 @pytest.mark.nightly  # a compiler

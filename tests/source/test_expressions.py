@@ -81,7 +81,7 @@ def test_what_is_raised_inside_leaves_the_functions_as_they_were(module):
 
 def test_plain_python_answers_all_that_is_asked_of_a_language(module, tmp_path):
     """What was started, what its expressions held, its statements, and a copy in its file's place."""
-    found = Launches(module.outer, {}, 0, None, lambda kernel: None)
+    found = Launches(module.outer)
     with launches(found), events(module.outer, module.__file__) as held:
         called(module)
     assert [(launch.entry, launch.backend) for launch in found.started] == [(module.outer, "torch")]

@@ -91,30 +91,31 @@ def _values_of(target: Target, case: Case) -> dict[str, Tensor]:
 
 def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelCall], _Launched]:
     """The launches of a call in which no kernel runs; and by file the names of the kernels that it launches."""
+    from ...frontends import Launches
     from ...frontends.cuda import Kernel
     from ...frontends.triton.launches import one_configuration, recorded_launches
     from ...inputs.tensor_layouts import place
     from ...runtime.run import run_target
 
     found: _Launched = {}
-    calls: list[KernelCall] = []
 
     def call(kernel: Kernel, *_: Any) -> None:
         found.setdefault(str(kernel.file), {})[kernel.plain_name] = None
 
     with contextlib.suppress(ImportError):  # what has not been imported is not recorded
         importlib.import_module("triton")
+    record = Launches()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(recorded_launches(calls, set(), runs=False))
+        stack.enter_context(recorded_launches(record, runs=False))
         stack.enter_context(replaced(Kernel, "__call__", call))
         stack.enter_context(one_configuration([]))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         with contextlib.suppress(Exception):  # the rungs will tell what it takes
             run_target(problem.target, problem.case, place(values, (), shapes=problem.case.shapes))
-    for launch in calls:
-        source = source_of(launch.kernel.fn)
-        found.setdefault(source.file, {})[launch.name] = None
-    return calls, found
+    for launch in record.started:
+        source = source_of(launch.entry)
+        found.setdefault(source.file, {})[launch.call.name] = None
+    return [launch.call for launch in record.started], found
 
 
 def _files(problem: Problem, launched: _Launched) -> Iterator[LoadedFile]:

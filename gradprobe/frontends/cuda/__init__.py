@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ...inputs.memory import Unwritten
 from ..interface import Language, Launches, Statements
 from .watch import BLOCK, THREAD, WARP, CudaFinding, Recorded, Recording, Watch, recorded, watched
 
@@ -26,7 +27,7 @@ class CudaLanguage(Language):
 
     @contextmanager
     def launches(self, found: Launches) -> Iterator[None]:
-        watch = Watch(found.tensors, found.schedule, found.unwritten, found.after, launches=found.started)
+        watch = Watch(found.tensors, found.schedule, found.unwritten or Unwritten(), found.after, found.started)
         with watched(watch):
             yield
         found.findings += [each.finding for each in watch.findings]

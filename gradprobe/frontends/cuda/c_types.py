@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...model.failures import TargetFailure
-from ..interface import CUDA, CUDA_ON_CPU
 from .cuda_syntax import Declared
 from .source import CudaSource, KernelEntry
 
@@ -49,7 +48,7 @@ _TYPES = {name: kind for kind, names in _NAMES.items() for name in names.split()
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchPlan:
     """One launch, whose arguments fit."""
 
     kernel: KernelEntry
@@ -63,22 +62,6 @@ class Launch:
     """What it may touch, by its parameters' names."""
     caller: int = 0
     """On a CPU, the address of the function that calls it with these arguments."""
-
-    @property
-    def name(self) -> str:
-        return self.kernel.name
-
-    @property
-    def entry(self) -> KernelEntry:
-        return self.kernel
-
-    @property
-    def backend(self) -> str:
-        return CUDA_ON_CPU if self.caller else CUDA
-
-    @property
-    def storages(self) -> list[int]:
-        return [tensor.untyped_storage().data_ptr() for _, tensor in self.tensors]
 
 
 # What fits its parameter.

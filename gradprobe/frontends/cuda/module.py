@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import NoKernel, TargetFailure
+from ..interface import CUDA, CUDA_ON_CPU, Launch
 from . import nvrtc
-from .c_types import STREAM, Launch, Taken, addresses_of, c_values, types_as_written
+from .c_types import STREAM, LaunchPlan, Taken, addresses_of, c_values, types_as_written
 from .cuda_syntax import Declared, DeclaredFunction
 from .on_cpu.launch import run
 from .on_cpu.library import Library, library_of
@@ -90,7 +91,7 @@ class Kernel(KernelEntry):
         values = c_values(who, self.parameters, types, arguments)  # which live as long as the launch
         addresses = addresses_of(values)
         place = ctypes.addressof(addresses)
-        _launch(Launch(self, _sizes(grid), _sizes(block), shared_bytes, place, tensors, caller), library)
+        _launch(LaunchPlan(self, _sizes(grid), _sizes(block), shared_bytes, place, tensors, caller), library)
 
 
 def _given(who: str, parameters: Sequence[Declared], arguments: Sequence[Any]) -> tuple[Tensors, str]:
@@ -114,12 +115,13 @@ def _sizes(given: Size) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _launch(launch: Launch, library: Library | None) -> None:
+def _launch(launch: LaunchPlan, library: Library | None) -> None:
     """Runs a kernel by a library on this CPU, without one on a GPU."""
     name, threads, watch = launch.kernel.name, math.prod(launch.block), watching()
     if threads > _MOST_THREADS:
         raise TargetFailure(f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit")
-    watch.launches.append(launch)
+    storages = [tensor.untyped_storage().data_ptr() for _, tensor in launch.tensors]
+    watch.launches.append(Launch(launch.kernel, CUDA if library is None else CUDA_ON_CPU, storages))
     if library is None:
         nvrtc.run(launch)
     else:
@@ -190,10 +192,10 @@ class _HostCall:
         kernel, library = kernel_of(self._source, name.decode()), self._library
         sizes = _sizes(grid[:3]), _sizes(block[:3])
         if self._device == "cpu":
-            _launch(Launch(kernel, *sizes, shared_bytes, arguments, self._tensors, caller), library)
+            _launch(LaunchPlan(kernel, *sizes, shared_bytes, arguments, self._tensors, caller), library)
         else:  # where nothing needs the first of its arguments: what the caller calls
             arguments += ctypes.sizeof(_POINTER)
-            _launch(Launch(kernel, *sizes, shared_bytes, arguments, self._tensors), None)
+            _launch(LaunchPlan(kernel, *sizes, shared_bytes, arguments, self._tensors), None)
 
     def _allocate(self, out: Any, size: int) -> None:
         import torch

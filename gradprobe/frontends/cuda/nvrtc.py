@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ...model.failures import TargetFailure
-from .c_types import Launch
+from .c_types import LaunchPlan
 from .source import CudaSource, compile_errors
 
 # The dynamic shared memory that every kernel may have. More must be allowed first.
 _USUAL_SHARED = 48 << 10
 
 
-def run(launch: Launch) -> None:
+def run(launch: LaunchPlan) -> None:
     """Launches a kernel on torch's current stream. Its errors are seen at the next synchronisation.
 
     Raises:

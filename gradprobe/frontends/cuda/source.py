@@ -260,12 +260,15 @@ def _shared_arrays(root: Node | None) -> Iterator[tuple[Declared, bool]]:
 
 
 _ERROR = re.compile(r"^([^\s:(][^:(\n]*)(?::(\d+)(?::\d+)?:|\((\d+)\):) (?:\w+ )?error(?: #\S+)?: (.*)$", re.MULTILINE)
+_BRACE = re.compile(r"^(\S[^:\n]*):(\d+):\d+: note: to match this '\{'$", re.MULTILINE)
 _MOST_ERRORS = 3
 
 
-def compile_errors(printed: str, found: Iterable[str] = ()) -> str:
-    """The first errors that g++ or NVRTC prints, with the lines of the file, behind those that were found already."""
-    errors = dict.fromkeys(found)
+def compile_errors(printed: str) -> str:
+    """The first errors that g++ or NVRTC prints, with the lines of the file."""
+    errors = dict[str, None]()
+    for file, line in _BRACE.findall(printed):
+        errors[f"{Path(file).name}:{line}: a brace is opened here and not closed"] = None
     for file, line, other_line, words in _ERROR.findall(printed):
         errors[f"{Path(file).name}:{line or other_line}: {words}"] = None
     return "; ".join([*errors][:_MOST_ERRORS]) or printed.strip()[-500:]

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...inputs.memory import Array, Unwritten
 from ...model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, MemoryFinding
 from ...source.text import SourceLine
+from ..interface import Launch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,10 +130,9 @@ class Watch:
     unwritten: Unwritten = field(default_factory=Unwritten)
     after: Callable[[str], None] = lambda kernel: None
     """Told of each kernel after its launch."""
+    launches: list[Launch] = field(default_factory=list)
     recording: Recording | None = None
     """Which keeps the accesses of launches on the CPU."""
-    launches: list[Any] = field(default_factory=list)
-    """Each a Launch, in order."""
     findings: list[CudaFinding] = field(default_factory=list)
     equal_stores: list[CudaFinding] = field(default_factory=list)
     """What is EQUAL, and no fault."""

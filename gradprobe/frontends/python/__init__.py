@@ -4,20 +4,10 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..interface import TORCH, Event, Language, Launches, Statements
-
-
-@dataclass(frozen=True)
-class FunctionCall:
-    """A call of a function that starts no kernel: what torch starts for it is not its own."""
-
-    entry: Callable[..., Any]
-    backend: str = TORCH
-    storages: tuple[int, ...] = ()
+from ..interface import TORCH, Event, Language, Launch, Launches, Statements
 
 
 class PythonLanguage(Language):
@@ -28,8 +18,8 @@ class PythonLanguage(Language):
     @contextmanager
     def launches(self, found: Launches) -> Iterator[None]:
         yield
-        if not found.started:
-            found.started.append(FunctionCall(plain_function(found.function)))
+        if not found.started:  # what torch starts is not its own
+            found.started.append(Launch(plain_function(found.function), TORCH))
 
     def events(self, function: Callable[..., Any]) -> AbstractContextManager[list[Event]]:
         from .events import followed

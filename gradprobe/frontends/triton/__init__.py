@@ -13,7 +13,7 @@ class TritonLanguage(Language):
     def launches(self, found: Launches) -> AbstractContextManager[Any]:
         from .launches import recorded_launches
 
-        return recorded_launches(found.started, found.compiled, found.after)
+        return recorded_launches(found)
 
 
 LANGUAGE = TritonLanguage()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...processes.attributes import replaced
-from ..interface import COMPILED, INTERPRETED
+from ..interface import COMPILED, INTERPRETED, Launch, Launches
 from . import interpreting
 
 if TYPE_CHECKING:
@@ -74,18 +74,6 @@ class KernelCall:
         """The values of its constants, those that are its parameters' defaults left out."""
         names = _constants_of(self.kernel.fn)
         return {name: value for name, value in self.given.items() if name in names}
-
-    @property
-    def entry(self) -> Any:
-        return self.kernel.fn
-
-    @property
-    def backend(self) -> str:
-        return INTERPRETED if interpreting() else COMPILED
-
-    @property
-    def storages(self) -> list[int]:
-        return [storage for _, storage in self.pointers]
 
     @property
     def pointers(self) -> list[tuple[str, int]]:
@@ -156,24 +144,23 @@ def _kind(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def recorded_launches(
-    calls: list[Any], compiled: set[Any], launched: Launched = lambda kernel: None, *, runs: bool = True
-) -> Iterator[None]:
-    """While open, notes the Triton kernels that are launched, and what each was compiled to.
+def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
+    """While open, notes the Triton kernels that are launched.
 
     Args:
-        launched: told the name of each kernel afterwards.
         runs: whether they run. If not, they are not compiled either.
     """
 
     def through(run: Any) -> Any:
         def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             if not kwargs.get("warmup"):  # else it is only to be compiled
-                calls.append(called(kernel, args, kwargs))
+                call = called(kernel, args, kwargs)
+                backend = INTERPRETED if interpreting() else COMPILED
+                found.started.append(Launch(kernel.fn, backend, [storage for _, storage in call.pointers], call))
             result = run(kernel, *args, **kwargs) if runs else None
             if hasattr(result, "asm"):
-                compiled.add(result)
-            launched(kernel.fn.__name__)
+                found.compiled.add(result)
+            found.after(kernel.fn.__name__)
             return result
 
         return launch

@@ -17,7 +17,7 @@ from ....model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, SHUFFLE, UNWR
 from ....model.number import listed, plural, spans
 from ....processes.child import add_to_stack
 from ....source.text import SourceLine
-from ..c_types import Launch, kind_and_bytes, structure
+from ..c_types import LaunchPlan, kind_and_bytes, structure
 from ..source import KernelEntry
 from ..watch import KINDS, MOST_RECORDS, RECORD, CudaFinding, CudaSite, Recorded, Watch
 from .library import MOST_SHARED, Library, Named
@@ -50,7 +50,7 @@ _CLaunch = structure(
 )  # fmt: skip
 
 
-def run(launch: Launch, library: Library, watch: Watch) -> None:
+def run(launch: LaunchPlan, library: Library, watch: Watch) -> None:
     """Runs every thread of every block, and tells the watch what they did wrong; raises KernelStopped where it must."""
     kernel, size, regions = launch.kernel, launch.shared_bytes, Regions()
     if not 0 <= size <= MOST_SHARED:

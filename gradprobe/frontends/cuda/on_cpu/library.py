@@ -229,13 +229,7 @@ def _compile(source: CudaSource, folder: Path, *words: str) -> Path:
     command = [_compiler()[0], *words]
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
-        found = []
-        for file, line in re.findall(r"^(\S[^:\n]*):(\d+):\d+: note: to match this '\{'$", ran.stderr, re.MULTILINE):
-            found.append(f"{Path(file).name}:{line}: a brace is opened here and not closed")
-        for name in re.findall(r"undefined reference to `(.+)'", ran.stderr):
-            found.append(f"{name} is declared and nowhere defined")
-        errors = compile_errors(ran.stderr, found)
-        raise TargetFailure(f"{source.path.name} does not compile for the CPU: {errors}")
+        raise TargetFailure(f"{source.path.name} does not compile for the CPU: {compile_errors(ran.stderr)}")
     return folder / words[-1]
 
 
