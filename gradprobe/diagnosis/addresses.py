@@ -8,12 +8,12 @@ Triton kernel do that disagree, and the same vote says which is at fault. Names,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
-from ..frontends.cuda import BLOCK, WARP, Recorded, Recording, recorded
+from ..frontends.cuda import BLOCK, THREAD, WARP, Recorded, Recording, recorded
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
 from ..inputs.memory import Array, elements_of
@@ -172,6 +172,8 @@ class RecordedRun:
 
     launches: tuple[AccessedElements, ...]
     """Those in which something known meets, in order."""
+    by_thread: tuple[AccessedElements, ...]
+    """Of those whose threads give each other nothing but copies of tensors, what each thread reads."""
     valid: Array
     """[B, H, M, N] bool."""
     has_zeros: bool
@@ -198,7 +200,12 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     known = _known_tensors(case, inputs, recording, outcome.trace, copies)
     of_inputs = {one.name for one in known if one.is_input}
     launches = _of_attention([AccessedElements(launch, known, case) for launch in recording.launches], of_inputs)
-    return RecordedRun(tuple(launches), roles.valid, bool(case.dropout) or case.family == "lazy")
+    by_thread = []
+    for launch in recording.launches:
+        if launch.copies is not None and launch.together == BLOCK:
+            records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
+            by_thread.append(AccessedElements(replace(launch, records=records, together=THREAD), known, case))
+    return RecordedRun(tuple(launches), tuple(by_thread), roles.valid, bool(case.dropout) or case.family == "lazy")
 
 
 def _known_tensors(
@@ -319,17 +326,22 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
         if name not in PRODUCTS or (run.has_zeros and name in ("dV", "O")):
             continue
         other, is_by_row = PRODUCTS[name].other, not PRODUCTS[name].is_transposed
-        for elements in run.launches:
+        found: dict[Site, tuple[Array, Array]] = {}
+        for elements in (*run.launches, *run.by_thread):
             visited, whole = _pairs_of(elements, name, run.valid)
-            missing = run.valid & whole & ~visited
-            if missing.any():
-                b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
-                many, lacks = int(missing.sum()), f"key {n}" if is_by_row else f"row {m}"
-                reason = f"{many:,} pairs of a row and a key are left out, the first of row {m} and key {n} "
-                reason += f"(batch {b}, head {h}): what stores the one reads no {title(other)} of {lacks}"
+            if (run.valid & whole & ~visited).any():
                 site = next(place.site for place in elements.places if place.tensor == other and _is_load(place))
-                extent = share(many, int((run.valid & whole).sum()), "pair")
-                yield Suspect("pairs", name, site, site.lines[:1], reason, extent)
+                # With those of a launch of the same kernel on other heads.
+                before = found.get(site, (visited, whole))
+                found[site] = visited | before[0], whole | before[1]
+        for site, (visited, whole) in found.items():
+            missing = run.valid & whole & ~visited
+            b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
+            many, lacks = int(missing.sum()), f"key {n}" if is_by_row else f"row {m}"
+            reason = f"{many:,} pairs of a row and a key are left out, the first of row {m} and key {n} "
+            reason += f"(batch {b}, head {h}): what stores the one reads no {title(other)} of {lacks}"
+            extent = share(many, int((run.valid & whole).sum()), "pair")
+            yield Suspect("pairs", name, site, site.lines[:1], reason, extent)
 
 
 def _pairs_of(elements: AccessedElements, name: str, valid: Array) -> tuple[Array, Array]:
