@@ -12,11 +12,9 @@ from torch import Tensor
 from ..faults.fault_rows import DEAD_FIX
 from ..faults.hypothesis import Hypothesis, Observed
 from ..model.assignment import Assigned
-from ..model.failures import Failure
 from ..model.mechanisms import door
 from ..model.report import CONSISTENT, NAMED, Diagnosis
-from ..probing.experiment import Experiment, inputs_of
-from ..probing.observe import execute
+from ..probing.experiment import Experiment
 from ..processes.forks import halved
 from .prediction import run_again
 
@@ -32,42 +30,20 @@ class Again:
     seen: Observed
 
     @cached_property
-    def second(self) -> Results:
-        """The results of the next call with the same values."""
-        return self.run()
+    def second(self) -> Observed | None:
+        """The next call with the same values."""
+        return run_again(self.experiment, self.assigned)
 
-    def run(self, unwritten: float | None = None) -> Results:
-        """The results of another run, in float64; none where it failed.
-
-        Args:
-            unwritten: what memory holds that nobody wrote, where that is not left to chance.
-        """
-        experiment = self.experiment
-        if unwritten is not None:
-            experiment = replace(experiment, unwritten=unwritten, case=replace(experiment.case, poison=True))
-        try:
-            trace = execute(experiment, inputs_of(experiment, self.assigned)).outcome.trace
-        except Failure:
-            return {}
-        device, values = self.seen.x.q.device, trace.values if trace is not None else {}
-        return {name: value.double().to(device) for name, value in values.items() if name in self.seen.right}
-
-    def is_right(self, results: Results) -> bool:
-        """Whether there are results of another run, and all of them are right."""
-        for name, value in results.items():
-            # Where the value that came is right, though not by the reference's value, any other may be.
-            free = self.seen.right[name] & ~self._right(name, self.seen.actual[name])
-            if not bool((self._right(name, value) | free).all()):
-                return False
-        return bool(results)
-
-    def _right(self, name: str, value: Tensor) -> Tensor:
-        return (value - self.seen.expected[name]).abs() <= self.seen.allowed[name]
+    def on_memory_of(self, number: float) -> Results:
+        """The results of a call on memory that holds a number where nobody wrote."""
+        case = replace(self.experiment.case, poison=True)
+        seen = run_again(replace(self.experiment, unwritten=number, case=case), self.assigned)
+        return seen.actual if seen is not None else {}
 
     def moved(self, first: Results, other: Results) -> dict[str, Tensor]:
         """Where two runs differ by more than what is allowed of either, by intermediate, the first that does first."""
         moved = dict[str, Tensor]()
-        for name in (name for name in first if name in other):
+        for name in (name for name in self.seen.right if name in first and name in other):
             a, b = first[name], other[name]
             where = ~((a == b) | (a.isnan() & b.isnan())) & ~((a - b).abs() <= 2 * self.seen.allowed[name])
             if bool(where.any()):
@@ -83,9 +59,13 @@ class Again:
 @door("behaviour/wrong_in_the_first_call_alone")
 def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     """The first call is wrong; a second and a third are right."""
-    if not (again.is_right(again.second) and again.is_right(again.run())):
+    second = again.second
+    if second is None or not second.measured.comparison.matches:
         return None
-    name = next(iter(again.moved(again.seen.actual, again.second)))
+    third = run_again(again.experiment, again.assigned)
+    if third is None or not third.measured.comparison.matches:
+        return None
+    name = next(iter(again.moved(again.seen.actual, second.actual)))
     summary = f"{name} is wrong in the first call and right in later ones"
     evidence = ("two further calls with the same values gave right results",)
     fix = "what a kernel adds to must be zeroed before each config that is tried: triton.autotune(reset_to_zero=...)"
@@ -95,7 +75,7 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
 @door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
     """Repeated calls differ: a race on a GPU, where nobody sees its accesses."""
-    moved = again.moved(again.seen.actual, again.second)
+    moved = again.moved(again.seen.actual, again.second.actual) if again.second is not None else {}
     if not moved:
         return None
     name = next(iter(moved))
@@ -107,7 +87,7 @@ def differs_from_run_to_run(again: Again) -> Diagnosis | None:
 def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
     seen = again.seen
-    moved = again.moved(*halved(lambda some: [again.run(each) for each in some], (math.nan, 7.0)))
+    moved = again.moved(*halved(lambda some: [again.on_memory_of(each) for each in some], (math.nan, 7.0)))
     if not moved:
         return None
     wrong = {name: where | ~seen.right[name] & ~seen.actual[name].isfinite() for name, where in moved.items()}

@@ -40,7 +40,8 @@ _DTYPES = {
 
 def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
     """The hypotheses of rows about one run, by size of tile; of those that hide the same in tiles the first alone."""
-    problem, shown, family = _problem(seen), _Shown(seen.x), seen.case.family
+    problem, family, places = _problem(seen), seen.case.family, _places(seen.x)
+    plain, met = _shown(places, "valid"), set[tuple[bytes, frozenset[str]]]()
     sums = [name for name in (*seen.own, *seen.wrong_names) if name in ("dQ", "dK", "dV", "O", "LSE", "delta")]
     due = {row.name: f"{row.name} = {step.formula}" for row, step in steps(family)}
     common = {"first": [*sums, seen.own[0]][0], "due": due["delta"]}
@@ -52,8 +53,23 @@ def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
                 words["value"] = eval(compiled(words["factor"]), {}, problem)
         for way, (row, words) in product(_ways(holes, seen.case), possible):
             found = _hypothesis(row, {**words, **way, **common}, family)
-            if not holes or found.sees == "valid" or shown.is_new(found):
-                yield found
+            if holes and found.sees != "valid":  # in a short problem many sizes hide the same, and some nothing
+                key = _shown(places, found.sees), found.changes
+                if key[0] == plain or key in met:
+                    continue
+                met.add(key)
+            yield found
+
+
+def _places(x: Attention) -> list[TileScope]:
+    """A head of each batch that rules may hide other keys of."""
+    x = replace(x, mask=None, bias=x.bias if x.family == "lazy" else None)
+    batches = range(x.n_batch if x.seqlens is not None else 1)
+    return [TileScope(x, Tile(batch, slice(0, 1), slice(0, x.n_query))) for batch in batches]
+
+
+def _shown(places: Sequence[TileScope], sees: str) -> bytes:
+    return b"".join(at.value(sees)[0].cpu().numpy().tobytes() for at in places)
 
 
 def _holes(row: Row) -> tuple[str, ...]:
@@ -154,26 +170,6 @@ def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
     for dtype in _DTYPES[case.dtype] if "dtype" in holes else [""]:
         for m, n in dict.fromkeys(pairs):
             yield {"m": m, "dtype": dtype, **dict.fromkeys(("n", "size", "tile", "member"), n)}
-
-
-class _Shown:
-    """What rules hide of a problem; in a short one many sizes of tiles hide the same, and some hide nothing."""
-
-    def __init__(self, x: Attention) -> None:
-        x = replace(x, mask=None, bias=x.bias if x.family == "lazy" else None)
-        batches = range(x.n_batch if x.seqlens is not None else 1)
-        self._places = [TileScope(x, Tile(batch, slice(0, 1), slice(0, x.n_query))) for batch in batches]
-        self._plain, self._met = self._of("valid"), set[tuple[bytes, frozenset[str]]]()
-
-    def _of(self, sees: str) -> bytes:
-        return b"".join(at.value(sees)[0].cpu().numpy().tobytes() for at in self._places)
-
-    def is_new(self, found: Hypothesis) -> bool:
-        """Whether a rule hides something, and no other that makes the same wrong hides the same."""
-        shown = self._of(found.sees)
-        is_new = shown != self._plain and (shown, found.changes) not in self._met
-        self._met.add((shown, found.changes))
-        return is_new
 
 
 _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (

@@ -332,12 +332,6 @@ class Variant(Attention):
     def valid(self, tile: Tile) -> Tensor:
         return self.once("valid", tile, lambda: TileScope(self, tile).value(self.sees))
 
-    def tensors(self, tile: Tile) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.once("tensors", tile, lambda: Attention.tensors(self, tile))
-
-    def positions(self, tile: Tile) -> tuple[Tensor, Tensor]:
-        return self.once("positions", tile, lambda: Attention.positions(self, tile))
-
     def once(self, name: str, tile: Tile, make: Callable[[], Made]) -> Made:
         key = name, tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop
         if key not in self.memo:
