@@ -28,6 +28,8 @@ CLEAN, FOUND, PARTLY = "clean", "findings", "partly read"
 _LEAST = 40
 # As many findings as 24 rows have room for.
 _MOST = 3
+_NONE = "no pointer advances by a stride that is called another tensor's"
+_UNTOLD = "not followed everywhere, or by strides whose names tell no tensor"
 
 
 @dataclass(frozen=True)
@@ -112,28 +114,21 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
     """
     from rich.text import Text
 
-    findings, room, verdict = inquiry.findings, max(width, _LEAST), inquiry.verdict
+    count, room, verdict = len(inquiry.findings), max(width, _LEAST), inquiry.verdict
     style = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}[verdict]
-    said = (
-        plural(len(findings), "wrong stride")
-        if findings
-        else "no pointer advances by a stride that is called another tensor's"
-    )
+    said = plural(count, "wrong stride") if count else _NONE
     lines = [Text(f"{verdict.upper()}  {said} ({inquiry.word})", style=style)]
-    shown = findings if details else findings[:_MOST]
-    for finding in shown:
+    most = max(count, len(inquiry.untold)) if details else _MOST
+    for finding in inquiry.findings[:most]:
         lines += [Text(""), *_shown(finding, room)]
-    if left := len(findings) - len(shown):
-        lines.append(Text(f"  and {plural(left, 'wrong stride')} more: the same with --details", style="bold"))
-    read = f"read {plural(len(inquiry.kernels), 'kernel')} by the names of their parameters; no kernel was run"
-    lines += [Text("")] if findings else []
-    lines += [Text(line, style="dim") for line in _wrapped(read, room)]
+    if count > most:
+        lines.append(Text(f"  and {plural(count - most, 'wrong stride')} more: the same with --details", style="bold"))
+    lines += [Text("")] if count else []
+    read = [f"read {plural(len(inquiry.kernels), 'kernel')} by the names of their parameters; no kernel was run"]
     if inquiry.untold:
-        told = inquiry.untold if details else inquiry.untold[:_MOST]
-        rest = " and others" if len(told) < len(inquiry.untold) else ""
-        untold = f"not followed everywhere, or by strides whose names tell no tensor: {', '.join(told)}{rest}"
-        lines += [Text(line, style="dim") for line in _wrapped(untold, room)]
-    return lines
+        rest = " and others" if len(inquiry.untold) > most else ""
+        read.append(f"{_UNTOLD}: {', '.join(inquiry.untold[:most])}{rest}")
+    return [*lines, *(Text(line, style="dim") for text in read for line in _wrapped(text, room))]
 
 
 def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
@@ -141,8 +136,7 @@ def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
 
     from ..render.screen.code import window
 
-    at = finding.where
-    here = os.getcwd()
+    at, here = finding.where, os.getcwd()
     file = os.path.relpath(at.file, here) if os.path.commonpath([at.file, here]) == here else at.file
     yield Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", style="bold")
     code, column = window(visible(at.code), at.column or 0, at.length, width - 2)

@@ -8,12 +8,13 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis
 from ..frontends import source
+from ..lint.reading import KernelStrides, LintFinding, passed_of_others, where_of
 from ..model import memory_finding as memory
 from ..model.intermediates import in_kernels, is_named_after, lookup, names, plain
 from ..model.mechanisms import gathered
@@ -22,9 +23,6 @@ from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
 from ..source.kernel_file import called, inside
 from ..source.triton_source import Function, call_tree, read_function
-
-if TYPE_CHECKING:
-    from ..lint.reading import LintFinding
 
 # What a kind of fault makes wrong first, where its word is not the intermediate itself; "" for what is wrong by itself.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
@@ -63,8 +61,6 @@ class Lines:
 
     def _reading(self, of: Hypothesis) -> Iterator[LintFinding]:
         """Where a misread tensor gets another's stride: a run shows accesses, and not which line leads there."""
-        from ..lint.reading import KernelStrides, passed_of_others
-
         for kernel in self._kernels:
             with contextlib.suppress(OSError, SyntaxError):
                 function = read_function(kernel)
@@ -106,9 +102,7 @@ def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
             for function in call_tree(kernel):
                 for name, node in _last_values(function).items():
                     if name in names:
-                        at = function.line_of(node)
-                        note = f"{name} is computed here"
-                        found[Where(at.file, at.line, at.code, at.column, at.length, function.name, note)] = None
+                        found[where_of(function.line_of(node), function.name, f"{name} is computed here")] = None
     return list(found)
 
 
@@ -135,7 +129,7 @@ def _fix_of(findings: Sequence[LintFinding]) -> str:
 
 def among(where: Where) -> Where:
     """A line with its neighbours, whose relative indentation is kept, and with the function that holds it."""
-    lines = [line_of(where.file, where.line + step).rstrip() for step in (-1, 0, 1)]
+    lines = [line_of(where.file, at).rstrip() for at in range(where.line - 1, where.line + 2)]
     indents = [len(line) - len(line.lstrip()) for line in lines if line]
     before, code, after = (line[min(indents, default=0) :] for line in lines)
     # A line of no kernel is told as it is: it belongs to the target.

@@ -108,7 +108,7 @@ class KernelStrides:
             spots += [each.spot for each in self.record.accesses if each.base == base]
             is_lacking = not {(word, axis) for axis in _kinds(axes)} <= used
             if tensor_of(base) == tensor and is_lacking and spots and base not in self.record.lost:
-                found.append(LintFinding(_where(spots[0], self._name, "its address"), tensor))
+                found.append(LintFinding(where_of(spots[0], self._name, "its address"), tensor))
         return found
 
     def _due(self, advance: Advance) -> str:
@@ -128,7 +128,7 @@ class KernelStrides:
         # An offset that is added here is more than the wrong stride.
         instead = self._due(advance) if spot == advance.trail[0] else ""
         step = f"{owner}'s {AXIS_WORDS[axis]} stride" if axis else f"a stride of {owner}"
-        return LintFinding(_where(spot, self._name, step, instead), tensor_of(word) or word, owner, axis)
+        return LintFinding(where_of(spot, self._name, step, instead), tensor_of(word) or word, owner, axis)
 
 
 def _pointers_of(function: Function) -> dict[str, str]:
@@ -169,7 +169,7 @@ def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "") -> lis
             is_own = word_of(owner) in words
             if (is_own and itself not in ("", owner)) or (word and tensor_of(owner) and not is_own):
                 instead = itself and itself + file.text_of(argument)[len(owner) :]
-                where = _where(file.line_of(argument, kernel), kernel, _PASSED, instead)
+                where = where_of(file.line_of(argument, kernel), kernel, _PASSED, instead)
                 found.append(LintFinding(where, tensor, tensor_of(owner), axis))
     return _along(axes, found)
 
@@ -190,5 +190,5 @@ def _kinds(axes: str) -> Collection[str]:
     return {KINDS.get(axis, axis) for axis in axes}
 
 
-def _where(at: SourceLine, kernel: str, note: str, instead: str = "") -> Where:
+def where_of(at: SourceLine, kernel: str, note: str, instead: str = "") -> Where:
     return Where(at.file, at.line, at.code, at.column, at.length, kernel, note, instead=instead)
