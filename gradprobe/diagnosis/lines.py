@@ -36,7 +36,7 @@ class Lines:
     """The kernels of a target, read once for all diagnoses."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._first = experiment.first
+        self._first, self._host = experiment.first, experiment.target.source.file
         self.read = set[str]()
         """The faults whose lines were read off the addresses in the source."""
 
@@ -66,13 +66,14 @@ class Lines:
                 function = read_function(kernel)
                 strides = KernelStrides(function)
                 found = strides.read_by_others(of.tensor, of.axes)
-                found += passed_of_others(function.file, function.name, of.tensor, of.axes)
+                for host in dict.fromkeys((function.file, self._host)):
+                    found += passed_of_others(function.file, function.name, of.tensor, of.axes, host)
                 if not found and of.kind == "index":
                     found = strides.left_out(of.tensor, of.axes)
                 yield from found
 
     def _making(self, fault: str, active: Collection[str]) -> list[Where]:
-        """Where the kernels at fault make the value that is wrong."""
+        """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
         named, forwards, others = list[Any](), list[Any](), list[Any]()
         for kernel in self._kernels:
             if re.search("forward|fwd", kernel.__name__):
@@ -86,7 +87,12 @@ class Lines:
         kernels = named or ([*forwards, *others] if {"LSE", "O"} & {*active} else others)
         kind, _, rest = fault.partition("/")
         row = lookup(_MADE.get(kind, rest.partition("-")[0]))
-        return computed_at(kernels, {row.name if row is not None else next(iter(active), "")})
+        found = computed_at(kernels, {row.name if row is not None else next(iter(active), "")})
+        for begins in self._first.kernels if self._first is not None and not found else ():
+            if begins.line and any(is_named_after(begins.name, name) for name in active):
+                code = line_of(begins.file, begins.line).strip()
+                found.append(Where(begins.file, begins.line, code, kernel=begins.name))
+        return found
 
 
 def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:

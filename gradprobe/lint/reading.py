@@ -150,14 +150,18 @@ def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tu
     return found
 
 
-def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "") -> list[LintFinding]:
+def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "", host: str = "") -> list[LintFinding]:
     """Where launches of a kernel pass `q.stride(1)` for a parameter that is called a stride of `tensor`.
 
     Or `k.stride(1)` where another variable is passed for the tensor itself, as one that holds k times the scale. By
-    names alone, so that it says nothing of tensors whose names mean none by custom; only of launches in its file.
+    names alone, so that it says nothing of tensors whose names mean none by custom.
+
+    Args:
+        path: the kernel's file.
+        host: the file of the launches that are read, where it is another.
     """
-    file, words, found = python_file(path), words_of(tensor), list[LintFinding]()
-    names = next((parameters(each) for each in file.functions if each.name == kernel), [])
+    file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
+    names = next((parameters(each) for each in python_file(path).functions if each.name == kernel), [])
     for call in calls_of(file, kernel):
         given = list(by_parameter(call, names))
         itself = ""

@@ -136,6 +136,15 @@ def test_a_launch_that_passes_anothers_stride_is_a_place_with_the_text_that_belo
     assert [(marked(each), each.where.instead) for each in found] == places
 
 
+def test_a_launch_in_another_file_than_the_kernels_is_read_too(tmp_path):
+    kernel, launch = SOURCE.split("def launch")
+    (tmp_path / "kernels.py").write_text(kernel)
+    host = tmp_path / "host.py"
+    host.write_text("from kernels import touch_kernel\n\n\ndef launch" + launch.replace("*do.stride()", "*q.stride()"))
+    (finding,) = passed_of_others(str(tmp_path / "kernels.py"), "touch_kernel", "do", host=str(host))
+    assert (finding.where.file, finding.fix) == (str(host), "in the launch: q.stride() -> do.stride()")
+
+
 MADE_OF_K = """
 import triton
 
