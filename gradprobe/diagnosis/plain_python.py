@@ -27,22 +27,21 @@ _MOST_SCORES = 1 << 16
 @door("plain-python", lambda experiment, run, found: [*found])
 def with_python_lines(experiment: Experiment, run: LayoutRun, found: Sequence[Diagnosis]) -> list[Diagnosis]:
     """The diagnoses, the cause with its line; where there is none, the mistake that gives all that is wrong."""
-    causes = causes_among(found)
-    if not _is_taken(experiment, run) or any(one.where for one in causes) or len(causes) > 1:
+    causes, mistakes = causes_among(found), tuple[Located, ...]()
+    if _is_taken(experiment, run) and len(causes) < 2 and not any(cause.where for cause in causes):
+        mistakes = _mistakes(experiment, run)
+    located = next((each for each in mistakes if each.at is not None), None)
+    if located is None or located.at is None:
         return [*found]
-    for located in _mistakes(experiment, run):
-        where = located.at
-        if where is None:
-            continue
-        if not causes:
-            return [_diagnosis(experiment.case, located, where), *found]
-        is_other = causes[0].says_wrong and located.mistake.of not in causes[0].says_wrong
-        return [*found] if is_other else [structs.replace(causes[0], where=(where,)), *found[1:]]
-    return [*found]
+    if not causes:
+        return [_diagnosis(experiment.case, located, located.at), *found]
+    if causes[0].says_wrong and located.mistake.of not in causes[0].says_wrong:
+        return [*found]
+    return [structs.replace(causes[0], where=(located.at,)), *found[1:]]
 
 
 def _is_taken(experiment: Experiment, run: LayoutRun) -> bool:
-    """Whether a target is plain Python, and its case one whose formulas are all in the library."""
+    """Whether a target starts no kernel, and its case is one whose formulas are all in the library."""
     case = experiment.case
     if experiment.first is None or experiment.backends - {TORCH} or case.device != "cpu" or run.layout != "contiguous":
         return False
@@ -73,9 +72,8 @@ def _mistakes(experiment: Experiment, run: LayoutRun) -> tuple[Located, ...]:
 
 def _diagnosis(case: Case, located: Located, where: Where) -> Diagnosis:
     mistake, due = located.mistake, due_in(case.family).get(located.mistake.of)
-    evidence = (f"due: {due}",) if due else ()
-    said = f"with it every element of {listed(located.results)} is what came"
-    return Diagnosis(
-        f"formula/{mistake.of or 'precision'}", "A", mistake.came, 1.0, (*evidence, said), (where,), mistake.fix,
-        says_wrong=(mistake.of,) if mistake.of in DUE else (),
-    )  # fmt: skip
+    evidence = [f"due: {due}"] if due else []
+    evidence.append(f"with it every element of {listed(located.results)} is what came")
+    says_wrong = (mistake.of,) if mistake.of in DUE else ()
+    fault = f"formula/{mistake.of or 'precision'}"
+    return Diagnosis(fault, "A", mistake.came, 1.0, tuple(evidence), (where,), mistake.fix, says_wrong=says_wrong)

@@ -26,19 +26,9 @@ _ATTRIBUTE = re.compile(
     r"\b(?:alignas|__align__|__launch_bounds__|__cluster_dims__|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
 # What is known of a macro under NVRTC, and so under the header for CPUs, which defines NVRTC's macros.
-_MACROS = {
-    "0": False,
-    "1": True,
-    "__CUDACC__": True,
-    "__CUDACC_RTC__": True,
-    "__NVCC__": False,
-}
+_MACROS = {"0": False, "1": True, "__CUDACC__": True, "__CUDACC_RTC__": True, "__NVCC__": False}
 _CONDITION = re.compile(r"(!?)(?:defined)?\(?(\w+)\)?")
-_MARKS = {
-    "pointer_declarator": "*",
-    "reference_declarator": "&",
-    "array_declarator": "[",
-}
+_MARKS = {"pointer_declarator": "*", "reference_declarator": "&", "array_declarator": "["}
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _ASSIGNING = {"assignment_expression": "left", "init_declarator": "declarator"}
 
@@ -136,9 +126,9 @@ def nodes(root: Node | None, *types: str) -> Iterator[Node]:
         waiting += reversed(node.children)
 
 
-def leaves(root: Node) -> Iterator[Node]:
+def leaves(root: Node) -> list[Node]:
     """The tokens under a node."""
-    return (node for node in nodes(root) if not node.child_count)
+    return [node for node in nodes(root) if not node.child_count]
 
 
 def node_text(node: Node | None) -> str:
@@ -161,8 +151,6 @@ class Declared:
     """A variable, a parameter or a function, as it is written."""
 
     name: str
-    line: int = 0
-    """In which the name stands."""
     type: str = ""
     """Without qualifiers: "float*", "long long"."""
     is_const: bool = False
@@ -173,6 +161,8 @@ class Declared:
 class DeclaredFunction(Declared):
     """A function that is declared or defined under a plain name."""
 
+    line: int = 0
+    """In which its name stands."""
     parameters: tuple[Declared, ...] = ()
     is_template: bool = False
     node: Node | None = None
@@ -187,17 +177,13 @@ def declared(declaration: Node) -> list[Declared]:
     found = []
     tops: list[Node | None] = [*declaration.children_by_field_name("declarator")]
     for top in tops or [None]:
-        marks, name = "", top
-        while name is not None and (inner := _inside(name)) is not None:
-            marks += _MARKS.get(name.type.removeprefix("abstract_"), "")
-            name = inner
-        if name is not None:
-            marks += _MARKS.get(name.type.removeprefix("abstract_"), "")
-        is_named = name is not None and name.type.endswith("identifier")
-        line = name.start_point[0] + 1 if name is not None else 0
+        marks, name, node = "", "", top
+        while node is not None:
+            marks += _MARKS.get(node.type.removeprefix("abstract_"), "")
+            name = node_text(node) if node.type.endswith("identifier") else ""
+            node = _inside(node)
         type_ = node_text(kind) + marks.replace("[", array)
-        is_const = has(declaration, "const")
-        found.append(Declared(node_text(name) if is_named else "", line, type_, is_const))
+        found.append(Declared(name, type_, has(declaration, "const")))
     return found
 
 
@@ -224,9 +210,7 @@ def declared_function(declaration: Node) -> DeclaredFunction | None:
     around = declaration.parent
     is_template = around is not None and around.type == "template_declaration"
     line = name.start_point[0] + 1
-    return DeclaredFunction(
-        node_text(name), line, parameters=tuple(parameters), is_template=is_template, node=declaration
-    )
+    return DeclaredFunction(node_text(name), "", False, line, tuple(parameters), is_template, declaration)
 
 
 def _inside(declarator: Node) -> Node | None:
@@ -253,11 +237,8 @@ class CudaStatements(Statements):
 
     def loops(self, line: int) -> list[int]:
         """Those that a line stands in."""
-        found = []
-        for loop in nodes(self._root, *_LOOPS):
-            if line in _lines(loop)[1:]:
-                found.append(_lines(loop).start)
-        return sorted(found, reverse=True)
+        around = [_lines(loop) for loop in nodes(self._root, *_LOOPS)]
+        return sorted((lines.start for lines in around if line in lines[1:]), reverse=True)
 
     def address(self, line: int) -> list[int]:
         """Those of the products that are assigned to what a line uses, and of the quotients in those."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import title
@@ -35,14 +35,8 @@ _SIZES = {
     "e": "dv e headdimv dimv",
 }
 _SIZE_OF = {word: axes for axes, words in _SIZES.items() for word in words.split()}
-_SCALARS = {
-    "scale": "scale",
-    "sm_scale": "scale",
-    "softmax_scale": "scale",
-    "causal": "causal",
-    "is_causal": "causal",
-    "softcap": "softcap",
-}
+_SCALARS = dict.fromkeys(("scale", "sm_scale", "softmax_scale"), "scale")
+_SCALARS |= {"causal": "causal", "is_causal": "causal", "softcap": "softcap"}
 _INPUTS = ("q", "k", "v", "do", "o", "lse", "delta", "bias", "mask")
 _NEVER_WRITTEN = ("q", "k", "v", "do", "o")
 _AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "dq": "bhmd", "dk": "bgnd", "dv": "bgne"}
@@ -51,20 +45,14 @@ _AXES |= dict.fromkeys(("bias", "mask", "p", "dp", "ds"), "bhmn")
 # Letters of axes that one word for a stride's axis stands for.
 _STRIDES = {"b": "b", "h": "hg", "m": "mn", "d": "de"}
 # (letter, letter, what the two are the size of): of one number where the first of these letters has none of its own.
-_ALIKE = (
-    ("m", "n", "length of queries and keys"),
-    ("d", "e", "head dim"),
-    ("h", "g", "number of heads"),
-)
+_ALIKE = (("m", "n", "length of queries and keys"), ("d", "e", "head dim"), ("h", "g", "number of heads"))
 _BY_HAND = "call it from Python, through gradprobe.cuda.load"
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """What a parameter is passed."""
+class Meaning(NamedTuple):
+    """What a parameter is passed: an input, output, scalar, size, stride or stream."""
 
     kind: str
-    """input, output, scalar, size, stride or stream."""
     what: str = ""
     """The tensor, the option, or the axes of a size."""
     axis: str = ""
@@ -88,24 +76,22 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
 
 def checkable(file: Path) -> list[str]:
     """The functions of a .cu file that can be checked as they stand, by name."""
-    every = read_source(file).launchers
-    return [name for name in every if name not in _refused(file)]
+    found = []
+    for name, function in read_source(file).launchers.items():
+        with contextlib.suppress(UsageFailure):
+            meanings(function, name)
+            found.append(name)
+    return found
 
 
 def no_launcher(file: Path, word: str) -> UsageFailure:
     """Why none of a file's functions can be checked."""
-    general = UsageFailure(f"target {word!r}: {file} has no function that launches kernels", _BY_HAND)
-    return next(iter(_refused(file).values()), general)
-
-
-def _refused(file: Path) -> dict[str, UsageFailure]:
-    found = {}
     for name, function in read_source(file).launchers.items():
         try:
             meanings(function, f"{file}:{name}")
         except UsageFailure as failure:
-            found[name] = failure
-    return found
+            return failure
+    return UsageFailure(f"target {word!r}: {file} has no function that launches kernels", _BY_HAND)
 
 
 def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:

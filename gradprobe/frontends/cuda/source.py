@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 # What only nvcc or a GPU can make something of.
-_ON_A_GPU = {
-    "<<<": "a launch <<<...>>> in a kernel",
-    "asm": "inline PTX",
-    "cooperative_groups": "cooperative groups",
-    "wmma": "matrix instructions (wmma)",
-}
+_ON_A_GPU = {"<<<": "a launch <<<...>>> in a kernel", "asm": "inline PTX"}
+_ON_A_GPU |= {"cooperative_groups": "cooperative groups", "wmma": "matrix instructions (wmma)"}
 _NAMES_ON_A_GPU = re.compile(r"<<<|\b(?:asm|__asm__|cooperative_groups|wmma)\b")
 # Headers of PyTorch and of Python, and those of the C++ library that no device code can use.
 _HEADERS = re.compile(
@@ -169,12 +165,10 @@ class CudaSource:
         functions = [piece for piece in self._compiled if any(nodes(piece.node, "function_definition"))]
         names = [piece.name for piece in functions]
         functions = [piece for piece in functions if names.count(piece.name) == 1]
-        found = {}
-        for piece in _with_users(functions, [piece for piece in functions if "<<<" in piece.tokens]):
-            function = syntax.declared_function(piece.node)
-            if function is not None:
-                found[function.name] = function
-        return dict(sorted(found.items(), key=lambda named: named[1].line))
+        launching = _with_users(functions, [piece for piece in functions if "<<<" in piece.tokens])
+        found = [syntax.declared_function(piece.node) for piece in launching]
+        plain = [function for function in found if function is not None]
+        return {function.name: function for function in sorted(plain, key=lambda function: function.line)}
 
     @cached_property
     def with_launches(self) -> str:
@@ -205,7 +199,6 @@ class KernelEntry:
 
     @property
     def line(self) -> int:
-        """Where its name stands."""
         return self.source.declared[self.plain_name].line
 
     @property

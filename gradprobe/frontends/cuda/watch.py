@@ -22,12 +22,7 @@ if TYPE_CHECKING:
     from .source import KernelEntry
 
 _ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
-_DID = {
-    "read": "reads",
-    "write": "writes",
-    "atomic": "changes atomically",
-    "ended": "has ended",
-}
+_DID = {"read": "reads", "write": "writes", "atomic": "changes atomically", "ended": "has ended"}
 # No fault: threads of several warps store one value to one place.
 EQUAL = "equal"
 # In the order of the runtime's numbers.

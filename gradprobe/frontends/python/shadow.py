@@ -33,12 +33,9 @@ class Shadow:
 
     def environment(self, plain: Mapping[str, str]) -> dict[str, str]:
         """The environment of a program that is to load the copy, itself and in all that it starts."""
-        place = {
-            "file": str(self.file.resolve()),
-            "copy": str(self.copy),
-            "loaded": str(self.folder / "loaded"),
-            "lines": str(self.folder / "lines") if self.watches_lines else "",
-        }
+        loaded, lines = (str(self.folder / name) for name in ("loaded", "lines"))
+        place = {"file": str(self.file.resolve()), "copy": str(self.copy), "loaded": loaded}
+        place["lines"] = lines if self.watches_lines else ""
         path = os.pathsep.join(filter(None, [str(STARTUP), plain.get("PYTHONPATH", "")]))
         return {**plain, "PYTHONPATH": path, VARIABLE: json.dumps(place)}
 
