@@ -7,8 +7,7 @@ from functools import partial
 
 from ..frontends.interface import INTERPRETED
 from ..numerics.evidence import LayoutRun
-from ..probing.experiment import Experiment
-from ..probing.insides import MOST_INTERPRETED, with_insides
+from ..probing.experiment import MOST_INTERPRETED, Experiment
 from ..probing.runs import RunRecord
 
 
@@ -29,7 +28,11 @@ def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list
                 read = partial(shown_in, experiment.case, run.measured)
                 run = replace(run, watched=seen_in_dataflow(experiment, run, read))
             records = [*records[:at], replace(record, run=run), *records[at + 1 :]]
-            return records if run.watched and run.watched.shown else with_insides(experiment, records)
+            if run.watched and run.watched.shown:
+                return records
+            break
+    from ..probing.insides import with_insides
+
     return with_insides(experiment, records)
 
 

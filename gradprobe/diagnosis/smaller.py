@@ -18,7 +18,6 @@ from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, experiment_of
 from ..probing.runs import outcomes_of, records_of, with_strays
-from .apart import with_intermediates
 from .cases import cut
 
 # Elements of all score matrices together up to which hypotheses are tried: each takes an evaluation or two.
@@ -91,6 +90,8 @@ def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experimen
     experiment = replace(experiment, case=case, first=None, backends=frozenset())
     records = list(records_of(experiment))
     experiment = experiment.after(outcomes_of(records))
+    from .apart import with_intermediates
+
     return experiment, with_strays(with_intermediates(experiment, records))
 
 

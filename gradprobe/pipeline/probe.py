@@ -169,8 +169,7 @@ def _explained(
 
     One cause stands in it where only other lengths, or layouts, are right.
     """
-    # It is imported here alone: much stands behind it.
-    from ..diagnosis.refusals import with_contiguous, with_length
+    from ..diagnosis.refusals import with_contiguous, with_length  # here alone: much stands behind it
     from ..diagnosis.why import reasons_of
 
     steps: Steps = {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
 from ..model.allowance import NOTHING, Allowance
+from ..model.layout_run import MATCH
 from ..model.mechanisms import door
 from ..model.writing import safe
 from ..runtime.versions import untested
@@ -61,13 +62,14 @@ def run_check(
         tick("importing torch and the target", 0.0)
         problem = resolve_problem(request, target=target, reference=reference)
         from .probe import probed
-        from .second_cases import with_second_cases
 
         imported = perf_counter() - start
         if beyond and problem.case.scores > _QUICK and (words := cost_in_words(problem)):
             sys.stderr.write(safe(f"gradprobe: {words}\n"))
         report, problem = probed(problem, repro_command, tick, told, budget)
-        if beyond:
+        if beyond and report.verdict == MATCH:
+            from .second_cases import with_second_cases
+
             report, problem = with_second_cases(report, problem, tick, told, budget)
         if problem.saved is not None:
             from .fit import refuse_misreading

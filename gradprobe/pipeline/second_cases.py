@@ -146,7 +146,7 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
 
 @door("second-cases", lambda report, problem, *args: (report, problem))
 def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) -> tuple[Probed, Problem]:
-    """The report of a problem with what it leaves unchecked; that of a small second case instead, where that is wrong.
+    """The report of a problem that matches, with what it leaves unchecked; that of a second case where one is wrong.
 
     Args:
         more: as `probed` takes it behind `tick`.
@@ -154,8 +154,6 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
     Raises:
         Failure: from `probed`, of a second case.
     """
-    if report.failing is not None or report.compile_errors:
-        return report, problem
     tick("small second cases", 0.0)
     found = _tried_all(problem)
     untried = dict.fromkeys(ability.sentence for ability in found if found[ability] == UNTRIED)

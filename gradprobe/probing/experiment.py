@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ..inputs.saved import Saved
     from ..runtime.allocations import AllocationSpread
 
+MOST_INTERPRETED = 1 << 18
+"""Elements of all score matrices together up to which a target in the interpreter is followed, or shown wholly."""
 _STAGES = ("target", "reference", "compare", "diagnose")
 
 

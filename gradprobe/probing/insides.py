@@ -25,13 +25,11 @@ from ..numerics.budget import Recovery
 from ..numerics.evidence import LayoutRun, Measured
 from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
-from .experiment import Experiment, derived, inputs_of
+from .experiment import MOST_INTERPRETED, Experiment, derived, inputs_of
 from .measure import measure
 from .observe import Execution, accepted
 from .runs import RunRecord, makes_together
 
-MOST_INTERPRETED = 1 << 18
-"""Elements of all score matrices together up to which a target in the interpreter is followed, or shown wholly."""
 # Of the rows and keys that a note names.
 _MOST_SPANS = 12
 

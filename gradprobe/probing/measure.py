@@ -189,15 +189,18 @@ def _coarser(
 ) -> tuple[Comparison, tuple[Coarser | Operand | OperandOfEach | Roundings, ...]]:
     """The comparison by the arithmetic that proves most exactly, and what that is; none where nothing does."""
     from ..numerics.coarser import explained
-    from ..numerics.operands import rounded_operand
-    from ..numerics.roundings import rounded_besides
 
     about = (of.case, of.x(), found.trace, found.comparison)
-    by_operand = rounded_operand(*about, lambda evaluate: of.compared(found.trace, by=evaluate))
-    if by_operand is not None:
-        return by_operand[0], (by_operand[1],)
+    if of.case.dtype != "float32":
+        from ..numerics.operands import rounded_operand
+
+        by_operand = rounded_operand(*about, lambda evaluate: of.compared(found.trace, by=evaluate))
+        if by_operand is not None:
+            return by_operand[0], (by_operand[1],)
     lenient, sums = explained(*about)
-    if not lenient.matches:
+    if heads and not lenient.matches:
+        from ..numerics.roundings import rounded_besides
+
         besides = rounded_besides(*about, heads, partial(of.compared, found.trace, None))
         if besides is not None:
             return besides[0], (besides[1],)
