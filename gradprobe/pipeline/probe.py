@@ -146,12 +146,15 @@ def _refusals(report: Probed) -> str:
 
 
 def _not_shown(experiment: Experiment, report: Probed, given: Collection[str]) -> list[str]:
-    """Of each option below the budget, that a match says nothing of it."""
+    """Of each option below the budget, that a match says nothing of it. What goes wrong in here is told alone."""
     measured = next(run.measured for run in report.runs if run.measured is not None)
-    precision = measured.comparison.precision
-    with experiment.stopwatch.timed("compare"):
-        x = partial(getattr, measured, "x")
-        return list(unshown(experiment.case, experiment.values, x, measured.trace, precision, given))
+    about = (experiment.case, experiment.values, partial(getattr, measured, "x"), measured.trace)
+    try:
+        with experiment.stopwatch.timed("compare"):
+            return list(unshown(*about, measured.comparison.precision, given))
+    except Exception as error:
+        fault = fault_words(error)
+        return [f"which options this case shows could not be found out, by a fault of gradprobe: {fault}"]
 
 
 # --- a check that failed
