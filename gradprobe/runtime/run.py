@@ -117,10 +117,12 @@ def run_target(
     for launch in found.started:
         given.update(launch.storages)
         entry = launch.entry
+        if launch.backend == TORCH or entry in sources:
+            continue
         if launch.backend in (CUDA, CUDA_ON_CPU):
             cuda.append(entry)
             sources[entry] = LoadedSource(entry.name, str(entry.file), entry.line, entry.source.sha256)
-        elif launch.backend != TORCH and entry not in sources:
+        else:
             sources[entry] = source_of(entry)
     # Copies have storages of their own.
     in_place = frozenset(name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given)

@@ -44,7 +44,9 @@ def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequenc
         ) from error
     if isinstance(error, (TargetFailure, NoRoom)):
         raise error
-    inner = _in_the_kernel(error)
+    inner = error  # what a kernel raised, which Triton's interpreter wraps in its own
+    while type(inner).__name__ == "InterpreterError" and inner.__cause__ is not None:
+        inner = inner.__cause__
     refuses, kind, words = _refuses(error, inner), type(error).__name__, _told_of(error, inner)
     if refuses and layout not in ("contiguous", AS_SAVED):
         return f"{kind}: {words}"
@@ -92,10 +94,3 @@ def _told_of(error: BaseException, inner: BaseException) -> str:
         return words
     place = lines[-1].place
     return f"{Path(place.file).name}:{place.line}: {words or place.code}"
-
-
-def _in_the_kernel(error: BaseException) -> BaseException:
-    """The exception that a kernel raised, which Triton's interpreter wraps in its own."""
-    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
-        error = error.__cause__
-    return error
