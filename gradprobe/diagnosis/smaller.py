@@ -9,7 +9,7 @@ from itertools import product
 
 from torch import Tensor
 
-from ..inputs.options import flags, with_others
+from ..inputs.options import flags
 from ..model.assignment import AS_SAVED, Assigned
 from ..model.case import Case
 from ..model.failures import Failure
@@ -26,11 +26,6 @@ MOST_SCORES = 1 << 18
 _SPANS = (64, 128, 256)
 # Batches and key heads: two show what one hides. The rest of the time goes to one of each, and to longer sequences.
 _COUNTS = ((2, 2), (1, 2), (1, 1))
-# The options that give a case its size.
-_SIZES = (
-    "batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k", "tau",
-    "inputs",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,9 +51,8 @@ def smaller_failing(experiment: Experiment, failing: Sequence[LayoutRun]) -> Sma
     first, *others = dict.fromkeys(laid)
     of_file = " of drawn values" if experiment.case.inputs is not None else ""
     for case in _smaller(experiment.case):
-        small = _of_case(experiment, case)
         try:
-            ran, runs = _run(small, [first])
+            ran, runs = _run(experiment_of(case, experiment.target, experiment.reference), [first])
         except Failure:  # such as a length that the target does not take
             continue
         if any(run.measured and _fails_alike(run.measured, failing[0]) for run in runs):
@@ -78,12 +72,6 @@ def _smaller(case: Case) -> list[Case]:
     return [small for small in found if small != drawn and small.scores <= MOST_SCORES]
 
 
-def _of_case(experiment: Experiment, case: Case) -> Experiment:
-    """The experiment in another case of its size, with the command line that repeats that."""
-    command = with_others(experiment.command, _SIZES, {**_sizes(case), "tau": _listed(case.tau)})
-    return experiment_of(case, experiment.target, experiment.reference, command=command)
-
-
 def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experiment, list[LayoutRun]]:
     """The runs in some layouts, and the experiment with what they showed of the target."""
     case = replace(experiment.case, layouts=(), runs=tuple(layouts), repeat=1)
@@ -98,34 +86,39 @@ def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experimen
 def _fails_alike(measured: Measured, failing: LayoutRun) -> bool:
     """Whether the first result that is wrong by itself is the same, among what both runs returned."""
     assert failing.measured is not None
-    here, there = measured.comparison.findings, failing.measured.comparison.findings
-    wrong = [[name for name, finding in found.items() if finding.status == MISMATCH] for found in (here, there)]
-    if not wrong[1] or wrong[0][:1] != wrong[1][:1]:
+    here, there = _wrong(measured), _wrong(failing.measured)
+    if not there or here[:1] != there[:1]:
         return False
     # Where a fault takes all of a short case it leaves no trace of what it is.
     values, large = measured.trace.values, failing.measured.trace.values
-    return all(_is_something(values, name) or not _is_something(large, name) for name in wrong[0])
+    return all(_is_something(values, name) or not _is_something(large, name) for name in here)
+
+
+def _wrong(measured: Measured) -> list[str]:
+    return [name for name, finding in measured.comparison.findings.items() if finding.status == MISMATCH]
 
 
 def _is_something(values: Mapping[str, Tensor], name: str) -> bool:
     """Whether anything but 0 came of a result; what was recovered is not asked."""
-    return bool(values[name].any()) if name in values else True
+    return name not in values or bool(values[name].any())
 
 
 def size_in_words(case: Case) -> str:
     """The options that give a case its size."""
-    return " ".join(flags(_sizes(case)))
-
-
-def _sizes(case: Case) -> dict[str, object]:
-    """The options; None of one that says nothing."""
-    rows, keys, packed = case.seqlen_q, case.seqlen_k, case.cu_seqlens_q
-    lengths: dict[str, object] = {"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}
-    if packed is not None:
-        of_keys = None if case.cu_seqlens_k == packed else _listed(case.cu_seqlens_k)
-        lengths = {"cu_seqlens": _listed(packed), "cu_seqlens_k": of_keys}
-    batch, few = case.batch if packed is None else None, case.kv_heads if case.kv_heads != case.heads else None
-    return {"batch": batch, "heads": case.heads, "kv_heads": few, **lengths, "seqlens": _listed(case.seqlens)}
+    sizes: dict[str, object] = {"heads": case.heads}
+    if case.cu_seqlens_q is None:
+        sizes = {"batch": case.batch, **sizes}
+    if case.kv_heads != case.heads:
+        sizes["kv_heads"] = case.kv_heads
+    if case.cu_seqlens_q is not None:
+        sizes["cu_seqlens"] = _listed(case.cu_seqlens_q)
+        if case.cu_seqlens_k != case.cu_seqlens_q:
+            sizes["cu_seqlens_k"] = _listed(case.cu_seqlens_k)
+    elif case.seqlen_q == case.seqlen_k:
+        sizes["seqlen"] = case.seqlen_q
+    else:
+        sizes |= {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
+    return " ".join(flags({**sizes, "seqlens": _listed(case.seqlens)}))
 
 
 def _listed(numbers: Sequence[float] | None) -> str | None:

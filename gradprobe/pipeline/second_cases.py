@@ -33,6 +33,8 @@ _MOST_SCORES = 1 << 20
 # By parameter, the field of a case of each option whose meaning, or whose tensor's shape, is the target's own.
 _CONVENTIONS = {name: name for name in ("softcap", "bias", "alibi", "mask", "sinks", "seqlens")}
 _CONVENTIONS |= {"keep": "dropout", "cu_seqlens": "cu_seqlens_q", "cu_seqlens_q": "cu_seqlens_q"}
+# For what kernels are not compiled anew: other numbers of the same types alone.
+_OF_NUMBERS = ("--batch", "--heads")
 # Seconds after which a fork is given up: a kernel that does not take a case may never end. What it left is not checked.
 _PATIENCE = LAST_RESORT
 # What comes of a small case. What is DOUBTFUL is wrong, and nothing shows that the target is meant to take it.
@@ -53,8 +55,6 @@ class Ability:
     """Whether the target's parameters say that it takes it, so that wrong results are a fault."""
     shown_by: tuple[str, ...] = ()
     """The results of which one that is right throughout shows that it is taken, where no parameter says so."""
-    is_compiled: bool = True
-    """Whether kernels are compiled anew for it: not for other numbers of the same types alone."""
 
     @property
     def sentence(self) -> str:
@@ -67,64 +67,52 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
 
     Of an option that somebody gave, or that a file of inputs holds, there is no small case: it stays as it is.
     """
-    case, takes, small = problem.case, problem.target.takes, partial(_small, problem)
+    case, target, small = problem.case, problem.target, partial(_small, problem)
     is_softmax, is_square = case.family == "softmax", case.seqlen_q == case.seqlen_k
-    is_grouped = case.heads != case.kv_heads
+    is_grouped, has_causal = case.heads != case.kv_heads, "causal" in target.takes
     if "b" in case.shapes and case.batch < _BATCHES:
-        yield Ability("a third batch", "--batch", small(batch=_BATCHES), True, is_compiled=False)
+        yield Ability("a third batch", "--batch", small(batch=_BATCHES), True)
     if "h" in case.shapes and case.heads < _HEADS:
-        options = {} if is_grouped else small(heads=_HEADS)
-        yield Ability("a tenth head", "--heads", options, True, is_compiled=False)
-    if is_softmax and "causal" in takes and is_square:
+        yield Ability("a tenth head", "--heads", {} if is_grouped else small(heads=_HEADS), True)
+    if is_softmax and has_causal and is_square:
         words, flag = ("no causal mask", "--no-causal") if case.causal else ("a causal mask", "--causal")
         # Of the case's own length: its loops begin or end at other tiles than the first.
         yield Ability(words, flag, small(causal=not case.causal, seqlen=case.seqlen_q), True)
-    if "scale" in takes and case.pattern != "dyadic":
+    if "scale" in target.takes and case.pattern != "dyadic":
         yield Ability("another scale", "--scale", small(scale=round(1.5 * case.scale, 2) or 1.0), True)
-    if is_softmax and "window" in takes and (case.window is None or min(case.window) <= 0):
+    if is_softmax and "window" in target.takes and (case.window is None or min(case.window) <= 0):
         yield Ability("both sides of a window", "--window", small(window="5,3") if is_square else {})
     if is_softmax and "h" in case.shapes and not is_grouped:
         # Torch spreads a single key head over all heads, and raises of other numbers that differ: whoever has one of
         # these results right then gives each head its key head.
-        several, single = small(heads=4, kv_heads=2), small(kv_heads=1) if case.heads > 1 else {}
-        shown_by = ("O", "dQ", "dK", "dV") if several else ()
-        yield Ability("grouped heads", "--kv-heads", several or single, shown_by=shown_by)
+        if several := small(heads=4, kv_heads=2):
+            yield Ability("grouped heads", "--kv-heads", several, shown_by=("O", "dQ", "dK", "dV"))
+        else:
+            yield Ability("grouped heads", "--kv-heads", small(kv_heads=1) if case.heads > 1 else {})
+    is_short = small().get("seqlen") == _SHORT
     if is_softmax and is_square and not {"seqlens", "cu_seqlens"} & problem.target.required:
-        yield from _lengths(problem)
+        is_plain = bool({"align", "cu_seqlens_k", "max_seqlen_k"} & target.takes.keys())
+        flat = {"causal": False} if case.causal else {}  # a mask would count from a corner
+        for words, rows, keys in (("more keys than rows", _SHORT, _LONGER), ("more rows than keys", _LONGER, _SHORT)):
+            is_run = is_short and (has_causal or not flat)
+            options = small(seqlen_q=rows, seqlen_k=keys, **flat) if is_run else {}
+            yield Ability(words, "--seqlen-q, --seqlen-k", options, is_plain)
     if is_softmax and case.head_dim_v == case.head_dim:
         yield Ability("a head dim of v alone", "--head-dim-v", small(head_dim_v=16 if case.head_dim > 16 else 32))
-    # Of what no option says that it is left out, only what is run is told.
-    yield from (ability for ability in _extremes(problem) if ability.options)
-    for name, option in _CONVENTIONS.items():
-        if name in takes and name not in problem.target.required and not getattr(case, option):
-            yield Ability("", flag_of(option).removesuffix("-q"))
-
-
-def _lengths(problem: Problem) -> Iterator[Ability]:
-    """More keys than rows, and more rows than keys, without a mask that counts from a corner."""
-    takes, flat = problem.target.takes, {"causal": False} if problem.case.causal else {}
-    is_run = _is_short(problem) and ("causal" in takes or not flat)
-    is_plain = bool({"align", "cu_seqlens_k", "max_seqlen_k"} & takes.keys())
-    for words, rows, keys in (("more keys than rows", _SHORT, _LONGER), ("more rows than keys", _LONGER, _SHORT)):
-        options = _small(problem, seqlen_q=rows, seqlen_k=keys, **flat) if is_run else {}
-        yield Ability(words, "--seqlen-q, --seqlen-k", options, is_plain)
-
-
-def _extremes(problem: Problem) -> Iterator[Ability]:
-    """Logits far from 0, which no softmax without its maximum bears; a single row; a head dim that fills all lanes."""
-    case, small = problem.case, partial(_small, problem)
+    # Of what no option says that it is left out, only what is run is told: logits that no softmax without its maximum
+    # bears, a single row, a head dim that fills all lanes.
+    extremes = []
     if case.pattern == Case.pattern:
-        yield Ability("large logits", "--pattern large", small(pattern="large"))
-        yield Ability("logits near -120", "--pattern negative", small(pattern="negative"))
-    if _is_short(problem) and case.seqlen_q == case.seqlen_k:
-        yield Ability("a single row and key", "--seqlen", small(seqlen=1), True)
+        extremes.append(Ability("large logits", "--pattern large", small(pattern="large")))
+        extremes.append(Ability("logits near -120", "--pattern negative", small(pattern="negative")))
+    if is_short and is_square:
+        extremes.append(Ability("a single row and key", "--seqlen", small(seqlen=1), True))
     if case.head_dim == case.head_dim_v:
-        yield Ability("another head dim", "--head-dim", small(head_dim=32 if case.head_dim == 64 else 64))
-
-
-def _is_short(problem: Problem) -> bool:
-    """Whether small cases have a short length."""
-    return _small(problem).get("seqlen") == _SHORT
+        extremes.append(Ability("another head dim", "--head-dim", small(head_dim=32 if case.head_dim == 64 else 64)))
+    yield from (ability for ability in extremes if ability.options)
+    for name, option in _CONVENTIONS.items():
+        if name in target.takes and name not in target.required and not getattr(case, option):
+            yield Ability("", flag_of(option).removesuffix("-q"))
 
 
 def _small(problem: Problem, **options: Any) -> dict[str, Any]:
@@ -181,11 +169,9 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
     parameter tells is run in a fork: a kernel that does not take it may leave its memory and end its process.
     """
     on_cpu, found = problem.case.device == "cpu", dict.fromkeys(unused_abilities(problem), UNTRIED)
-    small = [ability for ability in found if ability.options]
-    here = [ability for ability in small if ability.is_plain and (on_cpu or not ability.is_compiled)]
-    apart = [ability for ability in small if not ability.is_plain and on_cpu]
-    if problem.target.surroundings.sets_threads:
-        apart = []
+    small = [ability for ability in found if ability.options and (on_cpu or ability.flag in _OF_NUMBERS)]
+    here = [ability for ability in small if ability.is_plain]
+    apart = [ability for ability in small if not ability.is_plain and not problem.target.surroundings.sets_threads]
     if not may_fork():
         here, apart = [*here, *apart], []
     with ExitStack() as stack:
@@ -202,7 +188,9 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
         if fork is not None:
             others = fork.answer(_PATIENCE) or [_alone(problem, ability) for ability in apart]
             found |= dict(zip(apart, others, strict=True))
-        found |= {ability: WRONG for ability, compilation in asked.items() if compilation.result()[0]}
+        for ability, compilation in asked.items():
+            if compilation.result()[0]:
+                found[ability] = WRONG
     return found
 
 

@@ -125,12 +125,3 @@ def test_of_values_of_a_file_a_smaller_case_is_drawn():
     assert report.diagnoses[0].fault == "factor/dK"
     words = "a smaller case of drawn values that fails in the same way: --batch 1 --heads 2 --seqlen 80"
     assert words in report.diagnoses[0].evidence[-1]
-
-
-def test_the_command_line_of_a_smaller_case_has_its_size(tmp_path):
-    case, kernel = softmax_case(**LARGE), target(tmp_path, "dk = dk * 2")
-    failing = [probe(replace(case, runs=((),)), kernel, why=False).runs[0]]
-    command = "gradprobe check 'a b.py:f' --seqlen 400 --heads=2 --causal --kv-heads 2 --runs do=expanded"
-    found = smaller_failing(experiment_of(case, kernel, command=command), failing)
-    words = "--causal --runs do=expanded --batch 1 --heads 2 --seqlen 80"
-    assert found.experiment.command == f"gradprobe check 'a b.py:f' {words}"

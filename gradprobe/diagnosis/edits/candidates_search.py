@@ -135,8 +135,9 @@ class Search:
         self._queue: list[tuple[float, int, int, Ground, Candidate | None, Iterable[Costed]]] = []
         """What waits, a heap: (cost, the newest ground first, number, ground, candidate, those behind it)."""
         self._numbers, self._modules = count(), dict[str, list[str]]()
-        spoilt = {name for run in self.wrong for name in result_of(run).names}
-        self._judge = Judge(experiment, self._all, spoilt, [run.layout for run in self._plain])
+        self.spoilt = {name for run in self.wrong for name in result_of(run).names}
+        """The results that are wrong in the check."""
+        self._judge = Judge(experiment, self._all, self.spoilt, [run.layout for run in self._plain])
 
     def run(self, faults: Sequence[FileFaults]) -> Found:
         """Tries the candidates of some lines until one is certain, or as many were tried as may be.

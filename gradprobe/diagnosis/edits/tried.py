@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -58,21 +58,19 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
     """
     if not allowance.count or reasons.is_beyond_edits or experiment.case.device != "cpu" or not interpreting():
         return reasons
-    start, wrong = time.monotonic(), dict[str, None]()
-    for run in runs:
-        findings = run.measured.comparison.findings if run.measured else {}
-        wrong |= dict.fromkeys(name for name, finding in findings.items() if finding.mismatched)
-    faults = faults_of(experiment, reasons.diagnoses, list(wrong))
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gradprobe-edits-") as folder:
         search = Search(experiment, runs, Path(folder), allowance)
+        faults = faults_of(experiment, reasons.diagnoses, search.spoilt)
         if not (faults and search.wrong):
             return reasons
         found = search.run(faults)
-    late = f"stopped after {allowance.seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried"
-    known = (*reasons.known, late) if found.is_late else reasons.known
-    seconds = round(time.monotonic() - start, 1)
-    diagnoses = _placed(reasons.diagnoses, found, seconds) if found.tried else reasons.diagnoses
-    return replace(reasons, diagnoses=diagnoses, known=known)
+    if found.is_late:
+        late = f"stopped after {allowance.seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried"
+        reasons = replace(reasons, known=(*reasons.known, late))
+    if not found.tried:
+        return reasons
+    return replace(reasons, diagnoses=_placed(reasons.diagnoses, found, round(time.monotonic() - start, 1)))
 
 
 def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> tuple[Diagnosis, ...]:
@@ -91,10 +89,10 @@ def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> t
         summary = f"line {wheres[0].line} of {wheres[0].kernel}: {says}"
         new = Diagnosis(f"edit/{wheres[0].kernel}", _CLASS, summary, 1.0, (), tuple(wheres), edit=edit)
         return (new, *diagnoses)
-    said = {(where.file, where.line): where for where in at.where}
-    changed = [said.pop((where.file, where.line), where) for where in wheres]
-    told = structs.replace(at, edit=edit, where=(*changed, *said.values()))
-    return tuple(told if each is at else each for each in diagnoses)
+    places = {(where.file, where.line): where for where in at.where}
+    changed = [places.pop((where.file, where.line), where) for where in wheres]
+    cause = structs.replace(at, edit=edit, where=(*changed, *places.values()))
+    return tuple(cause if each is at else each for each in diagnoses)
 
 
 def _cause_of(diagnoses: Sequence[Diagnosis], candidate: Candidate) -> Diagnosis | None:
@@ -167,7 +165,7 @@ def _wheres(candidate: Candidate) -> Iterator[Where]:
         yield among(Where(file.file, line, code, kernel=name, note="what the tried edit changes"))
 
 
-def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Sequence[str]) -> list[FileFaults]:
+def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]) -> list[FileFaults]:
     """The lines that are named, the best diagnosis first; then all of the kernels named after what is wrong."""
     read, found = cache(_editable), list[FileFaults]()
     for diagnosis in diagnoses:

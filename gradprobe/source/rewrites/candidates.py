@@ -14,7 +14,6 @@ from itertools import count, groupby, islice, pairwise
 
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
-from ..parameter_names import stride_by_name
 from ..text import Edit, edited
 from .address_rows import belongs, core, is_stride, same_when_contiguous
 from .all_rows import undone
@@ -24,10 +23,9 @@ from .spots import Edits, Spot, spots_of
 # leaves out, as a loop or its range does; a stride of a tensor that nothing else in the statement is of, since where
 # strides agree it matches all the same; and a stride in the place of one that is the same number there.
 _STEP, _SUMMED, _FOREIGN, _SAME = 1.0, 1.0, 1.5, 8.0
-# What is taken off for the words that the right text is likely to have, for the very stride that its cause wants in
-# another one's place, for the same edit of the same statement in all kernels, where the statement makes the
-# intermediate that is wrong, and for a name that the kernel never reads.
-_WANTED, _EXCHANGED, _TOGETHER, _OF, _UNREAD = 0.8, 3.0, 0.5, 1.0, 0.7
+# What is taken off for the words that the right text is likely to have, for the same edit of the same statement in all
+# kernels, where the statement makes the intermediate that is wrong, and for a name that the kernel never reads.
+_WANTED, _TOGETHER, _OF, _UNREAD = 0.8, 0.5, 1.0, 0.7
 _SIGNS = ("+", "-", "+=", "-=")
 # What is seldom taken off by all of these together: what is that much likelier may come a little late.
 SOONEST = 2.5
@@ -147,12 +145,10 @@ def _of_spots(spots: Sequence[tuple[Spot, Fault]], costs: _Costs) -> Iterator[Ca
         for rank, edits, row in undone(spot):
             is_sign = fault.is_turned and all(edit.text in _SIGNS for edit in edits)
             is_wanted = is_sign or costs.are_wanted(edits)
-            exchanged = costs.exchanged(spot, edits)
-            cost = rank + further + costs.of_names(spot, edits)
-            cost -= _EXCHANGED if exchanged else _WANTED * is_wanted
+            cost = rank + further + costs.of_names(spot, edits) - _WANTED * is_wanted
             candidate = Candidate(spot.file, edits, cost, row.says_of(spot.file, edits), is_wanted)
             yield candidate
-            alike.setdefault(exchanged or _relative(spot, edits), []).append(candidate)
+            alike.setdefault(_relative(spot, edits), []).append(candidate)
     for several in alike.values():
         together = _joined(each.edits for each in several)
         if together and together != several[0].edits:
@@ -192,18 +188,6 @@ class _Costs:
         begins = re.compile(rf"(?<![a-z]){re.escape(self.words[0])}")
         texts = [edit.text.lower() for edit in edits]
         return any(begins.search(text) and all(word in text for word in self.words) for text in texts)
-
-    def exchanged(self, spot: Spot, edits: Edits) -> str:
-        """`stride_qh -> stride_doh` of an edit that puts a wanted stride in another one's place; "" of others.
-
-        The statement is of that tensor: in one that is not, its stride would be as foreign as the other one.
-        """
-        old, new = spot.file.text[edits[0].start : edits[0].end], edits[0].text
-        axis, (tensor, its) = stride_by_name(old)[1], stride_by_name(new)
-        if len(edits) > 1 or not self.words or not axis or axis != its:
-            return ""
-        is_wanted = core(tensor) == self.words[0] and axis[:1] in (self.words[1:2] or axis)
-        return f"{old} -> {new}" if is_wanted and belongs(new, spot.reads - {old}) else ""
 
 
 def _makes(spot: Spot, intermediate: str) -> bool:
