@@ -272,7 +272,7 @@ def test_shared_memory_static_and_dynamic(module):
 
 
 def test_namespaces(module):
-    assert module.source.namespaces == ("outer", "inner")
+    assert module.source.namespaces == ("outer::inner",)
     for kernel, value in (("hidden_room", 2), ("in_a_namespace", 3), ("of_a_namespace<Three>", 3)):
         out = torch.zeros(32)
         clean(module, kernel, 1, 32, 32 * 4, out)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...model.failures import TargetFailure
-from .cuda_syntax import Declared
+from .cuda_syntax import Declaration
 from .source import CudaSource, KernelEntry
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def kind_and_bytes(source: CudaSource, declared: str) -> tuple[int, int]:
     return (UNSIGNED if "unsigned" in names else kind), size
 
 
-def types_as_written(source: CudaSource, parameters: Sequence[Declared]) -> list[Taken]:
+def types_as_written(source: CudaSource, parameters: Sequence[Declaration]) -> list[Taken]:
     """What parameters such as "unsigned long long", "float*" or "real" are, by their declarations."""
     found = []
     for declared in (parameter.type for parameter in parameters):
@@ -100,7 +100,9 @@ def types_as_written(source: CudaSource, parameters: Sequence[Declared]) -> list
     return found
 
 
-def c_values(who: str, parameters: Sequence[Declared], types: Sequence[Taken], arguments: Sequence[Any]) -> list[Any]:
+def c_values(
+    who: str, parameters: Sequence[Declaration], types: Sequence[Taken], arguments: Sequence[Any]
+) -> list[Any]:
     """Each argument as a C value; raises TargetFailure where one does not fit its parameter, or some are too many."""
     if len(arguments) != len(parameters):
         takes = ", ".join(parameter.name or parameter.type for parameter in parameters)

@@ -147,7 +147,7 @@ def has(node: Node, word: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Declared:
+class Declaration:
     """A variable, a parameter or a function, as it is written."""
 
     name: str
@@ -158,17 +158,17 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class DeclaredFunction(Declared):
+class DeclaredFunction(Declaration):
     """A function that is declared or defined under a plain name."""
 
     line: int = 0
     """In which its name stands."""
-    parameters: tuple[Declared, ...] = ()
+    parameters: tuple[Declaration, ...] = ()
     is_template: bool = False
     node: Node | None = None
 
 
-def declared(declaration: Node) -> list[Declared]:
+def declared(declaration: Node) -> list[Declaration]:
     """The variables of a declaration; or what a parameter is, whose arrays are pointers, with or without a name."""
     kind = declaration.child_by_field_name("type")
     if kind is not None and kind.type == "struct_specifier":
@@ -183,7 +183,7 @@ def declared(declaration: Node) -> list[Declared]:
             name = node_text(node) if node.type.endswith("identifier") else ""
             node = _inside(node)
         type_ = node_text(kind) + marks.replace("[", array)
-        found.append(Declared(name, type_, has(declaration, "const")))
+        found.append(Declaration(name, type_, has(declaration, "const")))
     return found
 
 

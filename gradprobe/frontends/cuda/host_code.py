@@ -14,7 +14,7 @@ from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import title
 from ...source.parameter_names import is_stride, stride_of, tensor_of, word_of
 from .c_types import STREAM, types_as_written
-from .cuda_syntax import Declared, DeclaredFunction
+from .cuda_syntax import Declaration, DeclaredFunction
 from .module import Launcher
 from .source import read_source
 
@@ -110,7 +110,7 @@ def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
     return found
 
 
-def _meaning(parameter: Declared, pointers: Sequence[str]) -> Meaning | None:
+def _meaning(parameter: Declaration, pointers: Sequence[str]) -> Meaning | None:
     name, kind = parameter.name, parameter.type
     if kind == STREAM:
         return Meaning("stream")

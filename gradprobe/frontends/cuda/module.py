@@ -14,7 +14,7 @@ from ...model.failures import NoKernel, TargetFailure
 from ..interface import CUDA, CUDA_ON_CPU, Launch
 from . import nvrtc
 from .c_types import STREAM, LaunchPlan, Taken, addresses_of, c_values, types_as_written
-from .cuda_syntax import Declared, DeclaredFunction
+from .cuda_syntax import Declaration, DeclaredFunction
 from .on_cpu.launch import run
 from .on_cpu.library import Library, library_of
 from .source import CudaSource, KernelEntry, read_source
@@ -94,7 +94,7 @@ class Kernel(KernelEntry):
         _launch(LaunchPlan(self, _sizes(grid), _sizes(block), shared_bytes, place, tensors, caller), library)
 
 
-def _given(who: str, parameters: Sequence[Declared], arguments: Sequence[Any]) -> tuple[Tensors, str]:
+def _given(who: str, parameters: Sequence[Declaration], arguments: Sequence[Any]) -> tuple[Tensors, str]:
     """The tensors among arguments, by their parameters' names, and their device."""
     tensors = []
     for parameter, argument in zip(parameters, arguments, strict=False):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...model.failures import TargetFailure
 from . import cuda_syntax as syntax
-from .cuda_syntax import Declared, DeclaredFunction, node_text, nodes
+from .cuda_syntax import Declaration, DeclaredFunction, node_text, nodes
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -105,8 +105,16 @@ class CudaSource:
 
     @cached_property
     def namespaces(self) -> tuple[str, ...]:
-        """Those of the file, outer ones first; after `using` of those the next is found."""
-        return tuple(dict.fromkeys(re.findall(r"\bnamespace\s+(\w[\w:]*)\s*\{", self.plain)))
+        """Those in which kernels stand, "outer::inner"; the anonymous one needs no name."""
+        found = set[str]()
+        for kernel in self.declared.values():
+            node, names = kernel.node, list[str]()
+            while node is not None:
+                if node.type == "namespace_definition":
+                    names.insert(0, node_text(node.child_by_field_name("name")).replace(" ", ""))
+                node = node.parent
+            found.add("::".join(filter(None, names)))
+        return tuple(sorted(found - {""}))
 
     def dynamic_array_of(self, kernel: str) -> str:
         """The name of its `extern __shared__` array: its own, else that of one in the file; "" where there is none."""
@@ -123,7 +131,7 @@ class CudaSource:
         return found
 
     @cached_property
-    def _shared(self) -> list[tuple[Declared, bool]]:
+    def _shared(self) -> list[tuple[Declaration, bool]]:
         return [found for text in self.texts for found in _shared_arrays(syntax.parse(text))]
 
     def unsupported_on_a_cpu(self) -> str:
@@ -191,7 +199,7 @@ class KernelEntry:
 
     source: CudaSource
     name: str
-    parameters: tuple[Declared, ...]
+    parameters: tuple[Declaration, ...]
 
     @property
     def file(self) -> Path:
@@ -244,7 +252,7 @@ def _included(path: Path, text: str, folders: Sequence[str]) -> tuple[tuple[Path
     return tuple(sorted(found.items()))
 
 
-def _shared_arrays(root: Node | None) -> Iterator[tuple[Declared, bool]]:
+def _shared_arrays(root: Node | None) -> Iterator[tuple[Declaration, bool]]:
     """Each shared array that is declared under a node, and whether the launch says its size."""
     for declaration in nodes(root, "declaration"):
         if syntax.has(declaration, "__shared__"):

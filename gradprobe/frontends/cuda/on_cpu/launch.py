@@ -80,7 +80,7 @@ def run(launch: LaunchPlan, library: Library, watch: Watch) -> None:
         recording.launches.append(
             Recorded(kernel, library.lines, tensors, kept, bases, ran.together, ran.one_of, copied)
         )
-    tell = _Telling(kernel, library, regions)
+    tell = _Findings(kernel, library, regions)
     found = [tell.finding(each) for each in findings[: ran.n_findings]]
     fatal = found.pop() if ran.is_last_fatal else None
     watch.add(found)
@@ -178,7 +178,7 @@ def _owners(views: Sequence[Tensor], first: int, size: int, granule: int) -> Arr
 
 
 @dataclass(frozen=True)
-class _Telling:
+class _Findings:
     """The findings of one launch, in names and lines of its source."""
 
     kernel: KernelEntry
