@@ -90,7 +90,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),
     _behaviour("right_without_dead_rows"),
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
-    Mechanism("contiguous", "diagnosis/refusals", ("diagnosis/refusals",)),
+    Mechanism("contiguous", "diagnosis/why", functions=("with_contiguous",)),
     Mechanism("length", "pipeline/probe"),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
@@ -120,7 +120,7 @@ CORE: tuple[str, ...] = (
         "__init__", "probe", "reported", "resolve", "run_check",
     )),
     *(f"diagnosis/{name}" for name in (
-        "__init__", "agreement", "behaviour", "causes", "lines", "why",
+        "__init__", "behaviour", "causes", "lines", "why",
     )),
     *(f"source/{name}" for name in (
         "__init__", "additions", "kernel_file", "listing", "parameter_names", "pointers", "text",

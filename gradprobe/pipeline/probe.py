@@ -172,8 +172,7 @@ def _explained(
 
     One cause stands in it where only other lengths, or layouts, are right.
     """
-    from ..diagnosis.refusals import with_contiguous, with_length  # here alone: much stands behind it
-    from ..diagnosis.why import reasons_of
+    from ..diagnosis.why import reasons_of, with_contiguous, with_length  # here alone: much stands behind it
 
     steps: Steps = {}
     if experiment.case.ranks:  # a sharded target is run by its ranks: neither launches nor strides are seen here

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from gradprobe.diagnosis.agreement import Table
+from gradprobe.diagnosis.causes import Table
 from gradprobe.model.intermediates import entered_by, parents_of
 from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
 from gradprobe.model.report import Diagnosis, Where

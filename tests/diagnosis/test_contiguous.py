@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.diagnosis.refusals import with_contiguous
-from gradprobe.diagnosis.why import Reasons
+from gradprobe.diagnosis.why import Reasons, with_contiguous
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.report import Diagnosis, Where, causes_among
 from gradprobe.pipeline.reported import report_of

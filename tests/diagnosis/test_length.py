@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradprobe.diagnosis.refusals import with_length
-from gradprobe.diagnosis.why import Reasons
+from gradprobe.diagnosis.why import Reasons, with_length
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.report import Diagnosis, Where
 
