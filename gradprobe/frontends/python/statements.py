@@ -23,27 +23,19 @@ class _Line:
     def __init__(self, file: str, number: int) -> None:
         self.number, self.tree = number, python_file(file).tree
         self.function: ast.AST = self.tree
-        for function in self._around(self.tree, ast.FunctionDef):
+        for function in self.around(ast.FunctionDef):
             self.function = function
-        self.names = {node.id for node in self._around(self.function, ast.Name)}
-
-    def _around(self, tree: ast.AST, kind: Any) -> list[Any]:
-        found = []
-        for node in _all(tree, kind):
-            if node.lineno <= self.number <= (node.end_lineno or 0):
-                found.append(node)
-        return found
+        self.names = {node.id for node in self.around(ast.Name)}
 
     def around(self, kind: Any) -> list[Any]:
-        """The nodes of a kind in which it stands, or that it holds; outer ones first."""
-        return self._around(self.function, kind)
+        """The nodes of a kind in its function in which it stands, or that it holds; outer ones first."""
+        every = _all(self.function, kind)
+        return [node for node in every if node.lineno <= self.number <= (node.end_lineno or 0)]
 
     def assigned(self, names: set[str], until: int | None = None) -> list[_Assignment]:
         """The assignments to names up to a line, itself if none is given; the last first."""
-        last, found = self.number if until is None else until, []
-        for node in _all(self.function, _Assignment):
-            if node.lineno <= last and names & _targets(node):
-                found.append(node)
+        last, every = self.number if until is None else until, _all(self.function, _Assignment)
+        found = [node for node in every if node.lineno <= last and names & _targets(node)]
         return sorted(found, key=lambda node: -node.lineno)
 
 
@@ -67,15 +59,10 @@ class PythonStatements(Statements):
                     yield term.lineno
 
     def address(self, line: int) -> Iterator[int]:
-        here, found = _Line(self.file, line), dict[int, None]()
+        here = _Line(self.file, line)
         made = [node for node in here.assigned(here.names) if "stride" in " ".join(_names(node))]
-        for node in made:
-            found[node.lineno] = None
-        for node in here.assigned(_names(*made)):
-            if _all(node, ast.FloorDiv | ast.Mod):
-                found[node.lineno] = None
-        found.pop(line, None)
-        yield from found
+        indices = [node for node in here.assigned(_names(*made)) if _all(node, ast.FloorDiv | ast.Mod)]
+        yield from dict.fromkeys(node.lineno for node in (*made, *indices) if node.lineno != line)
 
     def aliases(self, line: int) -> Iterator[int]:
         here = _Line(self.file, line)
@@ -107,20 +94,17 @@ class PythonStatements(Statements):
         return getattr(_Line(self.file, line).function, "name", "")
 
     def loops(self, line: int) -> list[int]:
-        here, found = _Line(self.file, line), []
+        here = _Line(self.file, line)
         used = {line, *(node.lineno for node in here.assigned(here.names))}
-        for loop in _all(here.function, ast.For):
-            if any(loop.lineno < at <= (loop.end_lineno or 0) for at in used):
-                found.append(loop.lineno)
-        return sorted(found, reverse=True)
+        every = [range(loop.lineno, (loop.end_lineno or 0) + 1) for loop in _all(here.function, ast.For)]
+        return sorted((lines.start for lines in every if used & {*lines[1:]}), reverse=True)
 
     def ends(self, line: int) -> Iterator[int]:
         here = _Line(self.file, line)
         around = [loop for loop in here.around(ast.For) if loop.lineno < line]
         for loop in around[-1:]:
             limits = loop.iter.args[:2] if isinstance(loop.iter, ast.Call) else []
-            for node in here.assigned(_names(*limits), loop.lineno):
-                yield node.lineno
+            yield from (node.lineno for node in here.assigned(_names(*limits), loop.lineno))
             yield loop.lineno
 
 

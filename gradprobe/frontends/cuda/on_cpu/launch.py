@@ -74,12 +74,10 @@ def run(launch: LaunchPlan, library: Library, watch: Watch) -> None:
     if recording is not None and ran.n_records <= room:
         is_apart = ran.is_apart and ran.n_copies <= room
         copied = copies[: ran.n_copies].copy() if is_apart else None
-        bases = [region.base for region in regions.all]
-        kept = records[: ran.n_records].copy()
-        tensors = [(tensor.name, tensor.tensor) for tensor in regions.arrays if tensor.tensor is not None]
-        recording.launches.append(
-            Recorded(kernel, library.lines, tensors, kept, bases, ran.together, ran.one_of, copied)
-        )
+        kept, bases = records[: ran.n_records].copy(), [region.base for region in regions.all]
+        tensors = [(array.name, array.tensor) for array in regions.arrays if array.tensor is not None]
+        recorded = Recorded(kernel, library.lines, tensors, kept, bases, ran.together, ran.one_of, copied)
+        recording.launches.append(recorded)
     tell = _Findings(kernel, library, regions)
     found = [tell.finding(each) for each in findings[: ran.n_findings]]
     fatal = found.pop() if ran.is_last_fatal else None
@@ -95,13 +93,11 @@ def run(launch: LaunchPlan, library: Library, watch: Watch) -> None:
 
 def _called(parameter: str, tensor: Tensor, watch: Watch) -> str:
     """The caller's name of a tensor, or else its parameter's name without a suffix such as `_ptr`."""
-    there = {}
-    for name, other in watch.tensors.items():
-        if other.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
-            there[name] = other.data_ptr() != tensor.data_ptr()
-    name = min(there, key=lambda each: there[each], default="")
-    if name and (len(there) == 1 or not there[name]):
-        return name
+    home = tensor.untyped_storage().data_ptr()
+    there = {name: other for name, other in watch.tensors.items() if other.untyped_storage().data_ptr() == home}
+    for name, other in there.items():
+        if len(there) == 1 or other.data_ptr() == tensor.data_ptr():
+            return name
     return re.sub(r"(?i)(_ptr|ptr)$", "", parameter) or parameter
 
 

@@ -128,8 +128,7 @@ def _lines_in(places: Iterable[str]) -> Iterator[SourceLine]:
         file, _, number = place.partition(" (")[0].rpartition(":")
         is_own = Path(file).name == _CALLERS or Path(file).resolve().is_relative_to(HERE)
         if file and number.isdigit() and not is_own:
-            # It may have changed since another library was compiled from it.
-            linecache.checkcache(file)
+            linecache.checkcache(file)  # it may have changed since another library was compiled from it
             yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
