@@ -22,7 +22,8 @@ from gradprobe.runtime.backend import prepare_backend
 prepare_backend("cpu")
 from gradprobe.frontends.triton import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
-interpreter.language_patches.patch(*interpreter.language_patches.PATCHES[0])
+patches = interpreter.language_patches
+patches.patch(patches.shipped, patches._patch_lang_tensor)
 swaps, types = [0], [0]
 block = interpreter.language_patches.tl.core.block_type
 made = block.__init__

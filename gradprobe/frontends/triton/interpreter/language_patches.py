@@ -51,7 +51,7 @@ _COMPUTED: dict[str, Callable[..., Any] | None] = {
 }
 
 
-# --- launches and operands: each of these stands for the method of its name, which it is given first
+# --- launches and operands: each of these stands for the function of its name, which it is given first
 
 
 def _restore_args_dev(original: Original, self: Any, args: Any, args_hst: Any, kwargs: Any, kwargs_hst: Any) -> None:
@@ -81,16 +81,16 @@ def _patch_lang_tensor(original: Original, tensor: Any, scope: Any) -> None:
     scope.set_attr(tensor, "T", property(lambda self: tl.trans(self, 1, 0)))
 
 
-def _create_splat(original: Original, self: Any, shape: Any, scalar: Any) -> Any:
-    # A comparison keeps its operands' type beside its bools; 3.9 spreads them as that type, and refuses the mask.
+def create_splat(original: Original, self: Any, shape: Any, scalar: Any) -> Any:
+    """Spreads a comparison as bools: it keeps its operands' type, as which 3.9 spreads it, and refuses the mask."""
     is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
     return original(self, shape, shipped.TensorHandle(scalar.data, tl.int1) if is_compared else scalar)
 
 
-def _create_expand_dims(original: Original, self: Any, argument: Any, axis: int) -> Any:
-    data = argument.data
-    at = axis if axis >= 0 else axis + data.ndim + 1
-    return shipped.TensorHandle(data[(*(slice(None),) * at, None)], argument.dtype.scalar)
+def create_expand_dims(original: Original, self: Any, argument: Any, axis: int) -> Any:
+    """The same in a third of the time."""
+    at = axis if axis >= 0 else axis + argument.data.ndim + 1
+    return shipped.TensorHandle(argument.data[(*(slice(None),) * at, None)], argument.dtype.scalar)
 
 
 def _validate_np_data_size(original: Original, data: Any, dtype: Any) -> Any:
@@ -98,14 +98,6 @@ def _validate_np_data_size(original: Original, data: Any, dtype: Any) -> Any:
     if type(dtype) is tl.dtype:
         return data.itemsize == 1 or data.itemsize * 8 <= dtype.primitive_bitwidth
     return type(dtype) is tl.pointer_type or original(data, dtype)
-
-
-def _take_products() -> None:
-    """Takes each way to multiply float32 that GPUs have, and multiplies in IEEE for all."""
-    builder = shipped.interpreter_builder
-    # Overflow is sought only where it would be told.
-    sought = builder.options.sanitize_overflow and builder.options.debug
-    builder.options = replace(builder.options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought)
 
 
 # --- the language: replaced once in a launch, whatever name a kernel's file has for it
@@ -116,10 +108,11 @@ _swapped: set[int] = set()
 _dtypes: dict[str, Any] = {}
 
 
-def _call_afresh(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _init_args_hst(original: Original, self: Any, *args: Any) -> Any:
+    """Begins a launch."""
     _swapped.clear()
     PLANS.forget(MANY)
-    return original(self, *args, **kwargs)
+    return original(self, *args)
 
 
 def _patch_lang(original: Original, fn: Any) -> Any:
@@ -244,14 +237,6 @@ class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
 # --- libdevice
 
 
-def _give_libdevice() -> None:
-    """Makes the interpreter compute the functions of libdevice, or say which one it lacks."""
-    for module in libdevice_modules():
-        for name, function in list(vars(module).items()):
-            if _is_own(module, function) and not name.startswith("_"):
-                setattr(module, name, functools.partial(_computed, name))
-
-
 def libdevice_modules() -> list[ModuleType]:
     """Those that there are."""
     found = []
@@ -279,42 +264,41 @@ def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
     return tl.tensor(shipped.TensorHandle(values.astype(shipped._get_np_dtype(scalar)), scalar), made)
 
 
-PATCHES: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (shipped, "_patch_lang_tensor", _patch_lang_tensor),
-    (shipped.InterpreterBuilder, "create_splat", _create_splat),
-    (shipped, "_get_np_dtype", _get_np_dtype),
-    (shipped, "_patch_lang", _patch_lang),
-    (shipped.GridExecutor, "__call__", _call_afresh),
-    (shipped, "_patch_attr", _patch_attr),
-    (shipped, "_validate_np_data_size", _validate_np_data_size),
-    (shipped.InterpreterBuilder, "create_expand_dims", _create_expand_dims),
-    (shipped.GridExecutor, "_restore_args_dev", _restore_args_dev),
-    (shipped, "_implicit_cvt", _implicit_cvt),
-    (shipped.FunctionRewriter, "_compile_and_exec", _compile_and_exec),
-)
-"""What is patched, with what is given the method as it was and what that was given."""
+PATCHES: dict[Any, tuple[Callable[..., Any], ...]] = {
+    shipped: (
+        _patch_lang_tensor, _get_np_dtype, _patch_lang, _patch_attr, _validate_np_data_size, _implicit_cvt,
+    ),
+    shipped.InterpreterBuilder: (create_splat, create_expand_dims),
+    shipped.GridExecutor: (_init_args_hst, _restore_args_dev),
+    shipped.FunctionRewriter: (_compile_and_exec,),
+}  # fmt: skip
+"""By owner, what stands for its functions."""
 
 
-def patch(owner: Any, name: str, patched: Callable[..., Any]) -> None:
-    """Puts a patch over a function or a method."""
-    original = getattr(owner, name)
-    if owner is shipped:
-        setattr(owner, name, functools.partial(patched, original))
-        return
+def patch(owner: Any, patched: Callable[..., Any]) -> None:
+    """Puts a patch over the function of its name."""
+    original = getattr(owner, patched.__name__)
 
-    def method(*args: Any, **kwargs: Any) -> Any:  # a partial is no method
+    def method(*args: Any, **kwargs: Any) -> Any:  # a partial takes less time, and is no method
         return patched(original, *args, **kwargs)
 
-    setattr(owner, name, method)
+    setattr(owner, patched.__name__, functools.partial(patched, original) if owner is shipped else method)
 
 
 @functools.cache
 def mend_interpreter() -> None:
     """Patches the interpreter in all that no dtype needs of its own, each thing once."""
     shipped_language()
-    for each in PATCHES:
-        patch(*each)
+    for owner, patches in PATCHES.items():
+        for each in patches:
+            patch(owner, each)
     PLANS.use()
     shipped.FunctionRewriter.ast_transformer = _Loops()
-    _take_products()
-    _give_libdevice()
+    # Each way to multiply float32 that GPUs have is taken; overflow is sought only where it would be told.
+    builder = shipped.interpreter_builder
+    sought = builder.options.sanitize_overflow and builder.options.debug
+    builder.options = replace(builder.options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought)
+    for module in libdevice_modules():
+        for name, function in list(vars(module).items()):
+            if _is_own(module, function) and not name.startswith("_"):
+                setattr(module, name, functools.partial(_computed, name))

@@ -7,6 +7,7 @@ out for each operation of each program again.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -158,7 +159,7 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
     """
     returned = getattr(result, "handle", None)
     operands = [tensor.handle for tensor in tensors]
-    constants: dict[int, Any] = {id(None): None}
+    constants: dict[int, Any] = {}
     made, taken = set(map(id, operands)), list[Step]()
     for name, args, product in _needed(steps, returned):
         for arg in args:
@@ -174,28 +175,36 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
             made.add(id(product))
     used = {id(arg) for _, args, _ in taken for arg in args}
     values = [constant for key, constant in constants.items() if key in used]
-    places: dict[int, int] = {}
-    for at, thing in enumerate((*values, *operands, *(product for _, _, product in taken))):
-        places.setdefault(id(thing), at)
-    todo = [(name, [places[id(arg)] for arg in args]) for name, args, _ in taken]
-    same = [at for at, tensor in enumerate(tensors) if tensor is result]
+    same = [f"t{at}" for at, tensor in enumerate(tensors) if tensor is result]
     is_made = result is not None and not same
-    if is_made and (type(result) is not _Tensor or id(returned) not in places):
+    if is_made and (type(result) is not _Tensor or id(returned) not in made):
         raise _NoPlan
-    attributes, place = dict(vars(result)) if is_made else {}, places.get(id(returned), 0)
+    attributes = vars(result) if is_made else {}
+    values += attributes.values()
+    words: dict[int, str] = {}
+    for word, things in (("t{}.handle", operands), ("v{}", [product for _, _, product in taken]), ("c{}", values)):
+        for at, thing in enumerate(things):
+            words.setdefault(id(thing), word.format(at))
+    lines = []
+    for at, (name, args, _) in enumerate(taken):
+        lines.append(f"v{at} = builder.{name}({', '.join([words[id(arg)] for arg in args])})")
+    if is_made:
+        lines.append("made = new(tensor)")
+        lines += [f"made.{name} = {words[id(value)]}" for name, value in attributes.items()]
+    lines.append(f"return {'made' if is_made else same[0] if same else None}")
+    kept = "".join([f", c{at}" for at in range(len(values))])
+    given = "".join([f", t{at}" for at in range(len(tensors))])
+    text = [f"def make(new, tensor{kept}):", f" def repeat(builder{given}):"]
+    text += [f"  {line}" for line in lines] + [" return repeat"]
+    return _maker("\n".join(text))(object.__new__, _Tensor, *values)  # type: ignore[no-any-return]
 
-    def repeat(builder: Any, *given: Any) -> Any:
-        now = [*values, *[tensor.handle for tensor in given]]
-        for name, args in todo:
-            now.append(getattr(builder, name)(*[now[at] for at in args]))
-        if not is_made:
-            return given[same[0]] if same else None
-        tensor = object.__new__(_Tensor)
-        vars(tensor).update(attributes)
-        tensor.handle = now[place]
-        return tensor
 
-    return repeat
+@functools.cache
+def _maker(text: str) -> Callable[..., Any]:
+    """What a text makes of constants. Few texts make all plans, since types and sizes are among the constants."""
+    names: dict[str, Any] = {}
+    exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
+    return names["make"]  # type: ignore[no-any-return]
 
 
 def _is_pure(method: str) -> bool:

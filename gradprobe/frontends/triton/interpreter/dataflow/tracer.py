@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton.language as tl
+from torch import Tensor
 
 from .....inputs.memory import Array, Unwritten
 from ..memory.memory_watch import watched_memory
@@ -21,9 +22,6 @@ from ..memory.stream import REARRANGING, Access, Handle, Launch, Note, Operation
 from .accesses import IndexedAccesses, notes_of_slices
 from .graph import Conflict, Flow, Node, Site, Tile
 from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, varying, without
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # The operations that work lane by lane, by which of their operands have lanes.
 _BY_LANE = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 from triton.runtime import interpreter as shipped
 
 from .....inputs.memory import Array, Marks, Unwritten
@@ -16,9 +17,6 @@ from .....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, Memo
 from .....source.text import SourceLine
 from .stream import Access, CodeLine, Launch, Program, Stream, Watcher, places
 from .views import AddressSpot, View, bracketed, counted
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _KINDS, _ACCESSES = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN), ("store", "atomic", "load")
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.runtime import interpreter as shipped
 
 from .....inputs.memory import Array
@@ -29,9 +30,6 @@ from .....source.text import SourceLine
 from ...launches import tensors_in
 from ..plans import InterpreterNotKnown
 from .views import View, argument_view, view_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Handle: Any = shipped.TensorHandle
 Method = Callable[..., Any]
@@ -232,7 +230,8 @@ class Stream:
                 self._is_open, self._launch = False, None
 
     def _notes(self) -> dict[str, list[Note]]:
-        notes: dict[str, list[Note]] = {name: [_follow_pointers] for name in (*REARRANGING, *IN_PLACE)}
+        notes: dict[str, list[Note]] = {name: [_follow_pointers] for name in REARRANGING}
+        notes |= {name: [_follow_first] for name in IN_PLACE}
         notes |= {name: [_follow_block] for name in OF_BLOCKS}
         for watcher in self._watchers:
             for name, note in watcher.notes():
@@ -315,20 +314,24 @@ def _noting(notes: Sequence[Note], method: Method) -> Method:
     return noted
 
 
+def _follow_first(step: Operation) -> None:
+    """The result points into the argument that the first operand points into."""
+    attr = step.args[0].attr
+    if _ORIGIN in attr:
+        step.result.attr[_ORIGIN] = attr[_ORIGIN]
+
+
 def _follow_pointers(step: Operation) -> None:
-    """What is made of pointers into one argument points into that."""
+    """Pointers into one argument that are rearranged still point into it."""
     # A loop, since this runs more often than anything else here.
     for arg in step.args:
         if isinstance(arg, Handle) and _ORIGIN in arg.attr:
             origin = arg.attr[_ORIGIN]
-            break
-    else:
-        return
-    for arg in step.args:
-        if isinstance(arg, Handle) and arg.dtype.scalar.is_ptr() and arg.attr.get(_ORIGIN) != origin:
+            pointers = [each for each in step.args if isinstance(each, Handle) and each.dtype.scalar.is_ptr()]
+            if all(each.attr.get(_ORIGIN) == origin for each in pointers):
+                for each in step.results:
+                    each.attr[_ORIGIN] = origin
             return
-    for each in step.results:
-        each.attr[_ORIGIN] = origin
 
 
 def _follow_block(step: Operation) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from .....inputs.memory import LISTED, Array, Elements, elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Index = tuple[int, ...]
 
@@ -118,14 +115,13 @@ class View:
 
     def lies_in(self, other: View) -> bool:
         """Whether all of its elements are elements of another view."""
-        itemsize = self.elements.itemsize
-        first, off = divmod(self.start - other.start, itemsize)
-        if (self.low, itemsize) != (other.low, other.elements.itemsize) or off or not self.elements.count:
+        elements, itemsize = self.elements, self.elements.itemsize
+        if (self.low, itemsize) != (other.low, other.elements.itemsize) or not elements.count:
             return False
-        if (first, self.elements) == (0, other.elements):
+        if (self.start, elements) == (other.start, other.elements):
             return True
-        listed = self.elements.listed() if self.elements.count <= LISTED else np.array([0, self.elements.span - 1])
-        return bool(other.elements.hold((first + listed) * itemsize, itemsize).all())
+        listed = elements.listed() if elements.count <= LISTED else np.array([0, elements.span - 1])
+        return bool(other.elements.hold(self.start - other.start + listed * itemsize, itemsize).all())
 
 
 def argument_view(tensor: Tensor, parameter: str, known: Sequence[View], home: int) -> View:
@@ -138,11 +134,9 @@ def argument_view(tensor: Tensor, parameter: str, known: Sequence[View], home: i
     """
     view = replace(view_of(tensor, without_ptr(parameter), parameter), home=home)
     around = [other for other in known if view.lies_in(other)]
-    if not around:
-        return view
     # One tensor under several names is taken by the name that the kernel has for it.
-    other = min(around, key=lambda each: (each.elements.count, each.name.lower() != view.name.lower()))
-    return replace(view, name=other.name, known=other)
+    around.sort(key=lambda other: (other.elements.count, other.name.lower() != view.name.lower()))
+    return replace(view, name=around[0].name, known=around[0]) if around else view
 
 
 def without_ptr(parameter: str) -> str:
