@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import torch
+from msgspec import json
 from torch import Tensor
 
-from ..model.heads import KeptHeads, WholeHead
+from ..model.failures import UsageFailure
+from ..model.heads import ABOUT, Evidence, KeptHeads, WholeHead
 from ..model.intermediates import slots
 from ..model.layout_run import MATCH
+from ..model.writing import replacing
 from .closeup import shown_of, whole_head
 from .evidence import LayoutRun, Measured, Probed
 from .tally import Finding, Judgement
@@ -18,6 +24,27 @@ from .tally import Finding, Judgement
 MOST_BYTES = 320 << 20
 # float64 of expected and budget, float32 of what came (of float64 twice that), and whether it is wrong.
 _BYTES = 25
+
+
+def keep_heads(probed: Probed, file: str) -> Evidence:
+    """Writes whole heads of what a probe found into one .npz file without pickles, as --evidence asks.
+
+    A reader sees all of it or what was there before.
+
+    Raises:
+        UsageFailure: it cannot be written.
+    """
+    kept, arrays = whole_heads(probed)
+    named: dict[str, Any] = {ABOUT: np.array(json.encode(kept).decode())}
+    named |= {name: values.numpy() for name, values in arrays.items()}
+    try:
+        with replacing(file) as stream:
+            np.savez_compressed(stream, **named)
+            stream.seek(0)
+            digest = hashlib.sha256(stream.read()).hexdigest()
+    except OSError as error:
+        raise UsageFailure(f"--evidence {file}: cannot be written, {error.strerror}") from error
+    return Evidence(file=file, sha256=digest, heads=len(kept.heads), left_out=kept.left_out, limit=MOST_BYTES)
 
 
 def whole_heads(probed: Probed, most: int = MOST_BYTES) -> tuple[KeptHeads, dict[str, Tensor]]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from types import MappingProxyType
-from typing import Any
 
-from msgspec import json, structs
+from msgspec import structs
 
 from ..model.case import Case
-from ..model.failures import UsageFailure
-from ..model.heads import ABOUT, Evidence
 from ..model.intermediates import steps
 from ..model.layout_run import (
     NOT_EXPOSED,
@@ -27,7 +23,6 @@ from ..model.layout_run import (
 )
 from ..model.number import Number, spans
 from ..model.report import Listing, Report, explained_diagnoses
-from ..model.writing import replacing
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed
 from ..numerics.tally import Finding
@@ -181,28 +176,3 @@ def _heads(finding: Finding) -> Iterator[Head]:
                 keys=tuple(finding.column_ranges(batch, head)) if finding.name in MATRICES else (),
                 tiles=() if signs is None else tuple(bytes(row).decode() for row in signs[batch][head]),
             )
-
-
-def keep_heads(probed: Probed, file: str) -> Evidence:
-    """Writes whole heads of what a probe found into one .npz file without pickles, as --evidence asks.
-
-    A reader sees all of it or what was there before.
-
-    Raises:
-        UsageFailure: it cannot be written.
-    """
-    import numpy as np
-
-    from ..numerics.whole_heads import MOST_BYTES, whole_heads
-
-    kept, arrays = whole_heads(probed)
-    named: dict[str, Any] = {ABOUT: np.array(json.encode(kept).decode())}
-    named |= {name: values.numpy() for name, values in arrays.items()}
-    try:
-        with replacing(file) as stream:
-            np.savez_compressed(stream, **named)
-            stream.seek(0)
-            digest = hashlib.sha256(stream.read()).hexdigest()
-    except OSError as error:
-        raise UsageFailure(f"--evidence {file}: cannot be written, {error.strerror}") from error
-    return Evidence(file=file, sha256=digest, heads=len(kept.heads), left_out=kept.left_out, limit=MOST_BYTES)

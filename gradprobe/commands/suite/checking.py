@@ -126,13 +126,15 @@ class Checker:
 def _checked_as(planned: PlannedCheck, probed: Probed, differences: Sequence[Difference]) -> CheckOutcome:
     from ...model.report import SecondCheck
     from ...numerics.closeup import close_up_of, kept_close_ups
-    from ...pipeline.reported import keep_heads, report_of
+    from ...pipeline.reported import report_of
 
     report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title, chosen=planned.chosen)
     request = replace(planned.request, options={**planned.request.options, **probed.added})
     if planned.close_up is not None:
         report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
     if planned.evidence and probed.measured:
+        from ...numerics.whole_heads import keep_heads
+
         report = structs.replace(report, evidence=keep_heads(probed, planned.evidence))
     if (other := planned.against) is not None:
         against = SecondCheck(name=other.name, report=other.report, differences=tuple(differences))
