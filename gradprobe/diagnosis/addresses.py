@@ -26,7 +26,7 @@ from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from ..source.text import SourceLine
-from .explainers.diagnoses import Suspect, share
+from .explainers.diagnoses import Suspect
 from .explainers.misread import misread_in
 from .follow import copied, in_shape, results_among
 from .roles import Roles
@@ -337,11 +337,10 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
         for site, (visited, whole) in found.items():
             missing = run.valid & whole & ~visited
             b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
-            many, lacks = int(missing.sum()), f"key {n}" if is_by_row else f"row {m}"
-            reason = f"{many:,} pairs of a row and a key are left out, the first of row {m} and key {n} "
+            lacks = f"key {n}" if is_by_row else f"row {m}"
+            reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
             reason += f"(batch {b}, head {h}): what stores the one reads no {title(other)} of {lacks}"
-            extent = share(many, int((run.valid & whole).sum()), "pair")
-            yield Suspect("pairs", name, site, site.lines[:1], reason, extent)
+            yield Suspect("pairs", name, site, site.lines[:1], reason)
 
 
 def _pairs_of(elements: AccessedElements, name: str, valid: Array) -> tuple[Array, Array]:

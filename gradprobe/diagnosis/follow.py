@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,11 +46,6 @@ class FollowedRun:
         names = {storages.get(home, "") for home in (*(stored.home for stored in flow.stores), *flow.empty)}
         wanted = {*self.wrong} if names >= {*self.wrong} else {*self.wrong, ""}
         return [stored for stored in flow.stores if storages.get(stored.home, "") in wanted]
-
-    @cached_property
-    def tiles(self) -> Counter[Site]:
-        """By operation, how many tiles it came to."""
-        return Counter(node.site for node in self.flow.nodes)
 
     @cached_property
     def right(self) -> dict[Site, list[Node]]:

@@ -12,7 +12,6 @@ from ...frontends.triton.interpreter.dataflow import Line, Site, places
 from ...lint.reading import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
-from ...model.number import plural
 from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
 from ..lines import among
 
@@ -40,8 +39,6 @@ class Suspect:
     """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
     reason: str
     """One sentence."""
-    extent: str
-    """How often of how often it was seen to: "4 of 4 tiles"."""
     inputs: str = "its inputs are right"
     """Of a value, what is right there, or how it is off."""
     is_sure: bool = True
@@ -57,10 +54,6 @@ class Suspect:
     """Of pairs, whether products of them were made, so that what was summed is lost."""
     is_spoilt: bool = False
     """Of a value, whether it is right before the operation, which should leave it as it is."""
-
-
-def share(count: int, total: int, noun: str) -> str:
-    return f"{count:,} of {plural(total, noun)}"
 
 
 def blamed(site: Site, right: Iterable[Site]) -> Chain:
@@ -130,7 +123,7 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
         tuple(where.values()),
         also=also,
         reached=next((suspect.reach for suspect in group if suspect.reach), None),
-        seen=f"seen in {first.site.kernel}, {first.extent}",
+        seen=f"seen in {first.site.kernel}",
         says_wrong=says_wrong,
         says_right=says_right,
     )
@@ -153,8 +146,8 @@ def _summary(first: Suspect, names: Sequence[str]) -> str:
 
 
 def _sentence(suspect: Suspect) -> str:
-    line, calls = _last(suspect.lines)[1], _calls(suspect.site.lines)
-    return f"{suspect.site.kernel}, line {line}: {suspect.reason} ({suspect.extent}{calls})"
+    line = f"line {_last(suspect.lines)[1]}{_calls(suspect.site.lines)}"
+    return f"{suspect.site.kernel}, {line}: {suspect.reason}"
 
 
 def _calls(chain: Chain) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
+import numpy as np
+
 from ...frontends.triton.interpreter.dataflow import Conflict, Flow, Node, Site
 from ...model.intermediates import AXIS_WORDS
 from ...model.report import AxisReach
 from ..follow import FollowedRun
-from .diagnoses import Chain, Suspect, blamed, share
+from .diagnoses import Chain, Suspect, blamed
 
 # Of the indices that an access misses: as many as a picture has room for.
 _MOST_REACHED = 12
@@ -25,6 +27,9 @@ def misread_in(flow: Flow) -> Iterator[Suspect]:
     culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
+        if short := _short_before(flow, number, conflicts):
+            yield from (_never_reaching(flow, load, letter, number, short) for load, letter in short.items())
+            continue
         source = flow.sources[number]
         kind = "load" if source.site.operation == "load" else "store"
         first = min(conflicts, key=lambda conflict: "bhmndegw".find(conflict.letter[0]))
@@ -35,7 +40,6 @@ def misread_in(flow: Flow) -> Iterator[Suspect]:
             source.site,
             blamed(source.site, right),
             _reason(flow, number, first),
-            share(len(alike), len(alike) + flow.agreed[number, first.letter], "time"),
             beside=tuple(_addressing(flow, number, culprits)),
             reach=_reach(source.tensor, kind, {_indices(number, conflict) for conflict in alike}, first.letter),
         )
@@ -91,6 +95,26 @@ def _is_all(flow: Flow, number: int, letter: str) -> bool:
 
 def _is_short(flow: Flow, number: int, letter: str) -> bool:
     return (number, letter) in flow.reached and not _is_all(flow, number, letter)
+
+
+def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
+    """The loads of an earlier kernel that made a buffer which seems misread, where they never reach what it misses."""
+    site, letters = flow.sources[culprit].site, {conflict.letter for conflict in conflicts}
+    found: dict[int, str] = {}
+    for node in flow.nodes:
+        if node.site == site and culprit in flow.derived:
+            for lanes in (made.lanes for made in node.operands if made.lanes is not None):
+                for letter in sorted(letters & lanes.origins.keys()):
+                    found |= {load: letter for load in sorted(lanes.origins[letter]) if _is_short(flow, load, letter)}
+    return found
+
+
+def _never_reaching(flow: Flow, load: int, letter: str, culprit: int, short: Collection[int]) -> Suspect:
+    source, buffer = flow.sources[load], flow.sources[culprit].tensor
+    missed, word = int(np.flatnonzero(~flow.reached[load, letter])[0]), AXIS_WORDS[letter]
+    reason = f"{source.tensor} is never read at {word} {missed}, and {buffer}, which is made of it, is used there"
+    beside = tuple(_addressing(flow, load, short))
+    return Suspect("load", source.tensor, source.site, source.site.lines, reason, beside=beside)
 
 
 # --- the vote
@@ -173,8 +197,7 @@ def transposed(run: FollowedRun) -> Iterator[Suspect]:
         reason = f"the dot sums over {left}s on its left and over {right}s on its right"
         # It may be the address by which one of them is loaded across.
         beside = tuple(flow.sources[number].site.lines for number in sorted(_both(conflicts[0])))
-        extent = share(len(conflicts), run.tiles[site], "tile")
-        yield Suspect("value", "", site, site.lines, reason, extent, beside=beside)
+        yield Suspect("value", "", site, site.lines, reason, beside=beside)
 
 
 def is_loaded(node: Node) -> bool:

@@ -11,7 +11,7 @@ from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS, title
 from ...model.number import plural
 from ..follow import FollowedRun
-from .diagnoses import Suspect, share
+from .diagnoses import Suspect
 
 
 def pairs(run: FollowedRun) -> Iterator[Suspect]:
@@ -35,12 +35,10 @@ def _left_out(run: FollowedRun, name: str, stores: Sequence[StoredTile], missing
                 part[is_summed] = True
     is_lost = bool((missing & multiplied).any())
     b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
-    many = int(missing.sum())
-    reason = f"{many:,} pairs of a row and a key are left out, the first of row {m} and key {n} "
+    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
     reason += f"(batch {b}, head {h})" + ("" if is_lost else ", and no product uses them")
-    extent = share(many, int(run.roles.valid.sum()), "pair")
     beside = tuple(other.lines for other in others)
-    return Suspect("pairs", name, site, site.lines, reason, extent, beside=beside, is_lost=is_lost)
+    return Suspect("pairs", name, site, site.lines, reason, beside=beside, is_lost=is_lost)
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
@@ -57,12 +55,11 @@ def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
     """Results into which nothing was summed: the loop that makes them never runs."""
     if run.flow.failures:  # what could not be followed may have been loaded
         return
-    filled, total = {stored.home for stored in run.flow.stores}, int(run.roles.valid.sum())
+    filled = {stored.home for stored in run.flow.stores}
     for home, site in run.flow.empty.items():
         name = run.outcome.storages.get(home, "")
         if name in run.wrong and home not in filled:
-            reason = "what is stored comes from no load"
-            yield Suspect("pairs", name, site, site.lines, reason, share(total, total, "pair"))
+            yield Suspect("pairs", name, site, site.lines, "what is stored comes from no load")
 
 
 def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:
@@ -119,9 +116,9 @@ def never_stored(run: FollowedRun) -> Iterator[Suspect]:
             first = zip(letters, np.argwhere(never)[0], strict=True)
             place = ", ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in first)
             reason = f"no program stores {plural(many, word)} of {name}, the first at {place}"
-            site, extent = flow.sources[numbers[0]].site, share(many, int(needed.sum()), word)
+            site = flow.sources[numbers[0]].site
             beside = tuple(flow.lines[line] for line in _placing(run, numbers))
-            yield Suspect("unstored", name, site, site.lines, reason, extent, beside=beside)
+            yield Suspect("unstored", name, site, site.lines, reason, beside=beside)
 
 
 def _needed(run: FollowedRun, letters: str) -> Array:
@@ -135,13 +132,11 @@ def _needed(run: FollowedRun, letters: str) -> Array:
 
 
 def _placing(run: FollowedRun, numbers: Sequence[int]) -> list[int]:
-    """The lines behind all addresses of a kernel that leave something out; last those behind others as well."""
+    """The lines behind all addresses of a kernel that leave something out, the last first."""
     flow, kernel = run.flow, run.flow.sources[numbers[0]].site.kernel
-    shared, others = frozenset.intersection(*(flow.slices[number] for number in numbers)), frozenset[int]()
+    shared = frozenset.intersection(*(flow.slices[number] for number in numbers))
     for number, (letters, filled) in flow.filled.items():
-        if letters and number not in flow.derived and flow.sources[number].site.kernel == kernel:
-            if (_needed(run, letters) & ~filled).any():
-                shared &= flow.slices[number]
-            else:
-                others |= flow.slices[number]
-    return sorted(shared, key=lambda line: (line in others, -line))
+        is_own = letters and number not in flow.derived and flow.sources[number].site.kernel == kernel
+        if is_own and (_needed(run, letters) & ~filled).any():
+            shared &= flow.slices[number]
+    return sorted(shared, reverse=True)

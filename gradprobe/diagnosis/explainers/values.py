@@ -11,7 +11,7 @@ import numpy as np
 from ...frontends.triton.interpreter.dataflow import CASTS, Node, Site, behind, places
 from ...model.intermediates import MATRIX_OF, PRODUCTS, in_place_of, made_of
 from ..follow import STORED, FollowedRun
-from .diagnoses import Chain, Suspect, blamed, share
+from .diagnoses import Chain, Suspect, blamed
 from .misread import is_loaded
 from .sums import are_partial, pairs, summing
 
@@ -34,14 +34,12 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
     for node, used_by in _first_wrong(run):
         found[node.site].append((node, used_by))
     fine = _fine(run.flow.nodes) | {site for site in found if site.kernel in {one.site.kernel for one in pairs(run)}}
-    compared = Counter(node.site for node in run.flow.nodes if node.role is not None)
     lacking = {number for tiles in found.values() for node, _ in tiles for number in node.lacking}
     earlier, yielded, entered = set[str](), set[Suspect](), set[Site]()
     for site, tiles in sorted(found.items(), key=lambda each: each[1][0][0].number):
         node, used_by = tiles[0]
         nodes = sorted({each for each, _ in tiles}, key=lambda each: each.number)
-        extent = share(len(nodes), compared[site], "tile")
-        suspect = _masked(run, node, extent) or _wrong(run, nodes, node, used_by, extent)
+        suspect = _masked(run, node) or _wrong(run, nodes, node, used_by)
         constants = {entry.site for entry in _entries(node)}
         # One constant that does not belong there is told once, where it makes something wrong first.
         if suspect in yielded or entered & constants:
@@ -69,13 +67,13 @@ def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
     return is_unseen and bool(earlier - {node.site.kernel})
 
 
-def _wrong(run: FollowedRun, nodes: Sequence[Node], node: Node, used_by: Node, extent: str) -> Suspect:
+def _wrong(run: FollowedRun, nodes: Sequence[Node], node: Node, used_by: Node) -> Suspect:
     """What is told of the wrong tiles of an operation."""
     name, site, role = expected(node, run), node.site, node.role
     is_met = node is not used_by
     if is_met and role is not None and role.is_known and used_by.site.operation == "load":
         at, reason = summing(node)[0], f"{role.formula} is stored before all keys are in it"
-        return Suspect("pairs", node.name, at, at.lines, reason, extent)
+        return Suspect("pairs", node.name, at, at.lines, reason)
     is_open = is_met and role is not None and role.is_open
     is_spoilt, inputs = False, "its inputs are right"
     if site.operation == "select":  # nothing says what a mask should be
@@ -95,7 +93,7 @@ def _wrong(run: FollowedRun, nodes: Sequence[Node], node: Node, used_by: Node, e
         beside[used_by.site.lines] = None
     lines = blamed(site, run.right.keys() - {site})
     return Suspect(
-        "value", name, site, lines, reason, extent, inputs, beside=tuple(beside), is_open=is_open, is_spoilt=is_spoilt
+        "value", name, site, lines, reason, inputs, beside=tuple(beside), is_open=is_open, is_spoilt=is_spoilt
     )
 
 
@@ -109,14 +107,14 @@ def _of_rows(run: FollowedRun, nodes: Sequence[Node], name: str) -> str:
     return ("the factor " if name == "P" else "") + (low if low == high else f"{low} to {high}")
 
 
-def _masked(run: FollowedRun, node: Node, extent: str) -> Suspect | None:
+def _masked(run: FollowedRun, node: Node) -> Suspect | None:
     """The load whose mask leaves out what a wrong sum is made of."""
     if not node.lacking or node.is_known:
         return None
     source, line = run.flow.sources[max(node.lacking)], places(node.site.lines)[-1].line
     whole = [other.site for other in run.flow.sources if other is not source]
     reason = f"its mask leaves out what line {line} works on"
-    return Suspect("masked", source.tensor, source.site, blamed(source.site, whole), reason, extent)
+    return Suspect("masked", source.tensor, source.site, blamed(source.site, whole), reason)
 
 
 def _fine(nodes: Sequence[Node]) -> set[Site]:
@@ -273,7 +271,7 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
 
 def not_numbers(run: FollowedRun) -> Iterator[Suspect]:
     """The operations that make NaN of numbers, on the way to a result that holds NaN."""
-    found = Counter[Site]()
+    found = dict[Site, None]()
     stored = [store.node for store in run.stores if store.has_nan]
     for node in behind(stored, lambda node: [operand for operand in node.operands if operand.has_nan]):
         roles = [operand.role for operand in node.operands if operand.role is not None]
@@ -281,10 +279,8 @@ def not_numbers(run: FollowedRun) -> Iterator[Suspect]:
         is_of_right = all(role.name or role.is_by_row for role in roles)
         has_nan = any(operand.has_nan for operand in node.operands)
         if is_of_right and not has_nan and node.site.operation != "load":
-            found[node.site] += 1
-    for site, count in found.items():
-        extent = share(count, run.tiles[site], "tile")
-        yield Suspect("value", "NaN", site, site.lines, "it turns numbers into NaN", extent)
+            found[node.site] = None
+    yield from (Suspect("value", "NaN", site, site.lines, "it turns numbers into NaN") for site in found)
 
 
 def other_factors(run: FollowedRun, *, is_of_host: bool = False) -> Iterator[Suspect]:
@@ -293,20 +289,17 @@ def other_factors(run: FollowedRun, *, is_of_host: bool = False) -> Iterator[Sus
     Args:
         is_of_host: whether to look at what host code makes a result of too. It may multiply that yet, so none is sure.
     """
-    found = defaultdict[Site, list[tuple[str, Node]]](list)
+    found: dict[Site, tuple[str, Node]] = {}
     for stored in run.flow.stores:
         role = stored.node.role
         name = run.result_of(stored) if is_of_host else run.outcome.storages.get(stored.home, "")
         if name in run.wrong and role and role.is_known and role.formula != STORED.get(name, role.formula):
-            found[stored.site].append((name, stored.node))
-    tiles = Counter(stored.site for stored in run.flow.stores)
-    for site, stores in found.items():
-        name, node = stores[0]
+            found.setdefault(stored.site, (name, stored.node))
+    for site, (name, node) in found.items():
         assert node.role is not None
         reason = f"stores {node.role.formula} as {name}; should store {STORED[name]}"
         beside = tuple(dict.fromkeys(made.site.lines for made in _multiplied(node)))
-        extent = share(len(stores), tiles[site], "tile")
-        yield Suspect("stored", name, site, site.lines[:1], reason, extent, is_sure=not is_of_host, beside=beside)
+        yield Suspect("stored", name, site, site.lines[:1], reason, is_sure=not is_of_host, beside=beside)
 
 
 def _multiplied(node: Node) -> Iterator[Node]:
