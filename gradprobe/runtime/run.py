@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,6 @@ from ..frontends.interface import CUDA, CUDA_ON_CPU, TORCH
 from ..frontends.triton import interpreting
 from ..frontends.triton.launches import (
     KernelCall,
-    Launched,
     one_configuration,
     storage_of,
     whole_tracebacks,
@@ -73,7 +72,7 @@ def run_target(
     *,
     schedule: int = 0,
     unwritten: Unwritten | None = None,
-    launched: Launched = lambda kernel: None,
+    launched: Callable[[str], None] = lambda kernel: None,
 ) -> Outcome:
     """Runs the target once. One that raises on purpose has refused the layout, and its words are kept.
 

@@ -7,7 +7,7 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,6 @@ from . import interpreting
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Launched = Callable[[str], None]
 
 
 @dataclass(frozen=True)
