@@ -21,6 +21,7 @@ from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import OUTPUTS, Assigned
 from ..model.case import Case
 from ..model.intermediates import DERIVED, PRODUCTS, title
+from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
 from ..runtime.run import run_target
@@ -337,9 +338,11 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
         for site, (visited, whole) in found.items():
             missing = run.valid & whole & ~visited
             b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
-            lacks = f"key {n}" if is_by_row else f"row {m}"
+            reads = np.flatnonzero(visited[b, h, m] if is_by_row else visited[b, h, :, n]).tolist()
+            lane, others = (f"row {m}", "keys") if is_by_row else (f"key {n}", "rows")
+            those = f"{title(other)} at {others} {in_words(spans(reads), 4)}" if reads else f"nothing of {title(other)}"
             reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
-            reason += f"(batch {b}, head {h}): what stores the one reads no {title(other)} of {lacks}"
+            reason += f"(batch {b}, head {h}); what is stored for {lane} reads {those}"
             yield Suspect("pairs", name, site, site.lines[:1], reason)
 
 
