@@ -86,8 +86,6 @@ class Hypothesis:
     """Whether the fault itself makes NaN or infinity; elsewhere NaN only marks values that nobody knows."""
     is_plain: bool = False
     """Whether it only describes the numbers that came, so that it cannot fit them by chance."""
-    needs: str = "True"
-    """Where it may be, in the names of the problem and a few of the run."""
 
     @property
     def kind(self) -> str:
