@@ -85,7 +85,7 @@ each key axis said = queries -2 the~queries~of~a~key, all (-1,-2) all~queries~an
 softmax/{key} | the softmax is over {said}
   P = softmax(T, {axis})
 fix
-each powers = exp(T-rowmax(T)), exp(T)
+each powers = exp(T - rowmax(T)), exp(T)
 softmax/unnormalised | exp(S) is not divided by its sum
   P = {powers}
 if dP
@@ -101,31 +101,34 @@ delta/factor | delta is a mean: 1/{d} (the head dim) of the sum
 delta/factor | delta is a mean: it is divided by the keys that a row sees
   delta = due_delta / (relu(rowsum(seen) - 1) + 1)
 if S
-each line = Q~V^T, K~V^T, K~Q^T, Q~Q^T, K~K^T
+each line = Q V^T, K V^T, K Q^T, Q Q^T, K K^T
 s/operand | {line} stands for Q K^T
   S = scale * {line}
 if dP
-each line = dO~K^T, dO~Q^T, V~dO^T, O~V^T, dO~O^T, seen*(dO~V^T), dO~V^T
+each line = dO K^T, dO Q^T, V dO^T, O V^T, dO O^T, seen * (dO V^T), dO V^T
 dp/operand | {line} stands for dP
   dP = {line}
 if O
 tau/left-out | P stands for relu(P + tau / (i + 1))
   PE = P
-each line = relu(P+tau/(i+1)), seen*(P+tau/(i+1)), seen*relu(P+tau)
+each line = relu(P + tau / (i + 1)), seen * (P + tau / (i + 1)), seen * relu(P + tau)
 o/operand | {line} stands for relu(P + tau / (i + 1))
   PE = {line}
 if delta
-each line = rowsum(dP), colsum(P*dP), turned(colsum(P*dP)), colsum(dP), rowsum(P*P), rowsum(dO), rowsum(O), rowsum(P)
+each line = rowsum(dP), colsum(P * dP), turned(colsum(P * dP)), colsum(dP), rowsum(dO), rowsum(O), rowsum(P)
 delta/operand | {line} stands for delta
   delta = {line}
-each a b = dO O, dO V, dO dV, O O, dO dO, Q K, O dV, dO Q, dO K, V O
+each a b = P P, dO O, dO V, dO dV, O O, dO dO, Q K, O dV, dO Q, dO K, V O
 delta/operand | rowsum({a} * {b}) stands for delta
   delta = rowsum({a} * {b})
 if dS
-each line = P*dP, dP-delta, P*(dP+delta), P*dP-delta, P*(dP-delta^T), P*dP*(1-P), P*(dP^T-delta), P^T*(dP-delta)
+each line = P * dP, dP - delta, P * (dP + delta), P * dP - delta, P * (dP - delta^T), P * dP * (1 - P)
 ds/operand | {line} stands for dS
   dS = {line}
-each line = S*(dP-delta), dP*(dP-delta), P*(P-delta), P*(S-delta), P*(dP-2*delta)
+each line = P * (dP^T - delta), P^T * (dP - delta), S * (dP - delta), dP * (dP - delta), P * (P - delta)
+ds/operand | {line} stands for dS
+  dS = {line}
+each line = P * (S - delta), P * (dP - 2 * delta)
 ds/operand | {line} stands for dS
   dS = {line}
 if P

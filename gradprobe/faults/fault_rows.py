@@ -127,6 +127,8 @@ delta/formula | delta is rowsum(dO), without O
   delta = do.sum(-1)
 delta/formula | delta is rowsum(dP), without P
   delta = dP.sum(-1)
+delta/formula | delta is the mean over the head dim, where the sum is meant
+  delta = delta / do.shape[-1]
 delta/from-unmasked | delta sums dP before its mask
   delta = (P * dpe).sum(-1)
 if softcap is not None

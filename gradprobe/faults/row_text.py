@@ -2,8 +2,8 @@
 
 A row is its word and its sentence, and below them the formulas that it makes otherwise. `if` begins a group of rows and
 says where they may be. Until the next one `fix` is the edit; `wrong` what they make wrong by themselves; `each` has a
-row for each of some words that stand in its holes, a blank in them as ~, and `times` for each of these with each of
-further words.
+row for each of some words that stand in its holes (of several holes, a blank in a word is ~), and `times` for each of
+these with each of further words.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _words(text: str) -> list[dict[str, str]]:
     holes, words = text.split(" = ")
     found = list[dict[str, str]]()
     for each in words.split(", "):
-        spaced = [word.replace("~", " ") for word in each.split()]
+        spaced = [word.replace("~", " ") for word in each.split()] if " " in holes else [each]
         found.append(dict(zip(holes.split(), spaced, strict=True)))
     return found
 
