@@ -109,6 +109,7 @@ def test_what_cannot_run_to_its_end_exits_3_and_names_the_line(folder, barrier, 
 def test_without_a_compiler_it_says_so_and_exits_3(folder, monkeypatch):
     monkeypatch.setenv("GRADPROBE_CACHE_DIR", str(folder))
     monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
     ran = run(written(folder, barrier="__syncthreads();  // seen by no compiler"))
     assert ran.code == 3
     assert "there is no g++ on the PATH" in " ".join(ran.err.split())

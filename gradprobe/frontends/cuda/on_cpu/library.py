@@ -235,9 +235,9 @@ def _compile(source: CudaSource, folder: Path, *words: str) -> Path:
 def _compiler() -> tuple[str, str]:
     """The path of g++, and its version."""
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++")
-    if found is None:
+    if found is None or shutil.which("readelf") is None:
         raise TargetFailure(
-            "CUDA kernels run on a CPU through a C++ compiler, and there is no g++ on the PATH",
+            "CUDA kernels run on a CPU through a C++ compiler, and there is no g++ on the PATH with binutils",
             "install it (Debian, Ubuntu: apt install g++), or use a GPU with --device cuda",
         )
     version = _version(found)
