@@ -264,13 +264,14 @@ def with_length(reasons: Reasons, first: LayoutRun, right_at: Callable[[LayoutRu
     summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
     layouts = [name for found in merged for name in reasons.shown.get(found.fault, (first.layout,))]
-    cause = Diagnosis("tail/length", "M3", summary, 1.0, fix=fix)
+    where = tuple(at for found in merged for at in found.where)
+    cause = Diagnosis("tail/length", "M3", summary, 1.0, where=where, fix=fix)
     return _led(reasons, cause, merged, layouts, _FEW)
 
 
 def _led(reasons: Reasons, cause: Diagnosis, merged: Sequence[Diagnosis], layouts: Sequence[str], few: int) -> Reasons:
-    """The reasons with a cause, at the lines of those that it stands for; beyond edits if it is alone in many lines."""
-    lines = {(at.file, at.line): at for found in merged for at in found.where}
+    """The reasons with a cause in the place of some diagnoses; beyond edits where it is alone and in many lines."""
+    lines = {(at.file, at.line): at for at in cause.where}
     cause = structs.replace(cause, where=tuple(lines.values()), seen="seen while it ran")
     led = reasons.led_by(cause, merged, dict.fromkeys(layouts))
     return replace(led, is_beyond_edits=len(lines) > few and not any(found.also for found in led.diagnoses))
@@ -298,7 +299,8 @@ def with_contiguous(reasons: Reasons, runs: Sequence[LayoutRun], calls: Mapping[
     taken = "they are" if tensors[1:] else "it is"
     summary = f"no stride of {listed(tensors)} reaches {listed([*kernels])}: {taken} taken for contiguous"
     fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
-    cause = Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix)
+    where = tuple(at for found in misread for at in found.where[:1])
+    cause = Diagnosis("layout/contiguous", "S2", summary, 1.0, where=where, fix=fix)
     return _led(reasons, cause, misread, [run.layout for run in failing], 0)
 
 

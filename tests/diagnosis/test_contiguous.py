@@ -89,4 +89,3 @@ def test_a_wrapper_that_hands_over_the_strides_of_contiguous_tensors_has_one_cau
     assert report.known == ()
     said = "\n".join(line.plain for line in render(report_of(report), 200))
     assert "are taken for contiguous" in said
-    assert said.count("loads outside") <= 2  # as its evidence alone
