@@ -33,7 +33,7 @@ _CHANCE = 4.0
 
 
 @dataclass(frozen=True)
-class Way:
+class RoundingWay:
     """One way to round on the way to a result."""
 
     matrix: str
@@ -45,7 +45,7 @@ class Way:
     stored_o: bool = False
     """Whether delta is made from O as it is stored."""
 
-    def words(self, result: str, case: Case) -> dict[str, str]:
+    def describe(self, result: str, case: Case) -> dict[str, str]:
         """In parts: {"dS": "bfloat16, scaled after", "delta": "from O as it is stored"}."""
         name = "P" if result in ("O", "dV") else "dS"
         found = {name: self.matrix + (f", in tiles of {self.tile} keys" if self.tile else "")}
@@ -85,9 +85,9 @@ def rounded_parts(
     for result in (name for name in RESULTS if name in trace.values):
         left = {}
         for way in _ways(case, result, has_o="O" in trace.values):
-            left[way] = _Rounded(case, x, trace, result, way, evaluation or evaluate).left(models.get(result))
+            left[way] = _Rounded(case, x, trace, result, way, evaluation or evaluate).residual(models.get(result))
         best = min(left.values(), key=lambda rows: float(rows.mean()))
-        fits = [way.words(result, case) for way, rows in left.items() if _are_alike(rows, best)]
+        fits = [way.describe(result, case) for way, rows in left.items() if _are_alike(rows, best)]
         every = dict.fromkeys(part for words in fits for part in words)
         parts = {part: list(dict.fromkeys(words.get(part, FLOAT32) for words in fits)) for part in every}
         yield RoundedParts(result, parts, float(best.mean()))
@@ -99,29 +99,31 @@ def _are_alike(rows: Tensor, best: Tensor) -> bool:
     return bool(apart.mean() <= _CHANCE * apart.std() / len(apart) ** 0.5)
 
 
-def _ways(case: Case, result: str, *, has_o: bool) -> Iterator[Way]:
+def _ways(case: Case, result: str, *, has_o: bool) -> Iterator[RoundingWay]:
     """Every way, the likeliest first."""
     scores = [(), ("S",)] if case.family == "softmax" and not case.sinks else [()]
     if result in ("O", "dV"):
         for before in scores:
-            yield from (Way(word, rounded=before) for word in (case.dtype, FLOAT32))
+            yield from (RoundingWay(word, rounded=before) for word in (case.dtype, FLOAT32))
             if result == "O":
-                yield from (Way(f"{case.dtype}, not yet divided", tile, before) for tile in _RUNNING)
+                yield from (RoundingWay(f"{case.dtype}, not yet divided", tile, before) for tile in _RUNNING)
         return
     words = (f"{case.dtype}, scaled after", FLOAT32, f"{case.dtype}, scaled before")
     deltas = (True, False) if has_o and case.family == "softmax" else (False,)
     for before, more, word, stored in product(scores, [(), ("P",), ("P", "dP"), ("dP",)], words, deltas):
-        yield Way(word, 0, (*before, *more), stored)
+        yield RoundingWay(word, 0, (*before, *more), stored)
 
 
 class _Rounded(Accumulation):
     """One result of a problem, by one way to round."""
 
-    def __init__(self, case: Case, x: Attention, trace: Trace, result: str, way: Way, evaluation: Evaluate) -> None:
+    def __init__(
+        self, case: Case, x: Attention, trace: Trace, result: str, way: RoundingWay, evaluation: Evaluate
+    ) -> None:
         super().__init__(case, x, trace, result)
         self._way, self._evaluate = way, evaluation
 
-    def left(self, model: Model | None) -> Tensor:
+    def residual(self, model: Model | None) -> Tensor:
         """[rows] the squares of what came less this, as multiples of what storing it adds."""
         precision, squares, stored = precision_of(self.case.dtype, "ieee"), [], []
         for place in self.places:

@@ -15,7 +15,7 @@ import numpy as np
 
 from .....inputs.memory import Array
 from ..bfloat16 import values_of
-from ..memory.stream import Access, Handle, Launch, Line, attempted, executing
+from ..memory.stream import Access, Handle, InterpretedLaunch, Line, attempted, executing
 from ..memory.views import View
 from .lanes import Lanes, differ, spread
 
@@ -182,7 +182,7 @@ class Flow:
     """By the number of a source and a letter but those of dims, [length] bool: the indices that it loads or stores."""
     filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
     """By the number of a source, its letters but those of dims, and of these axes: what it loads or stores."""
-    launch: Launch | None = None
+    launch: InterpretedLaunch | None = None
     """The last that began."""
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)

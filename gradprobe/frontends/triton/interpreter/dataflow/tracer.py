@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .....inputs.memory import Array, Unwritten
 from ..memory.memory_watch import watched_memory
-from ..memory.stream import REARRANGING, Access, Handle, Launch, Note, Operation, Watcher
+from ..memory.stream import REARRANGING, Access, Handle, InterpretedLaunch, Note, Operation, Watcher
 from .accesses import IndexedAccesses, notes_of_slices
 from .graph import Conflict, Flow, Node, Site, Tile
 from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, varying, without
@@ -56,7 +56,7 @@ class _Tracer(Watcher):
                 yield name, self._moved
         yield from notes_of_slices(self._flow)
 
-    def begun(self, launch: Launch, arguments: Iterable[Any]) -> None:
+    def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
         """A launch is the flow's."""
         self._flow.launch = launch
         for argument in arguments:

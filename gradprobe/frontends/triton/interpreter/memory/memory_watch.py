@@ -15,7 +15,7 @@ from .....inputs.memory import Array, Marks, Unwritten
 from .....model.assignment import OUTPUTS
 from .....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 from .....source.text import SourceLine
-from .stream import Access, CodeLine, Launch, Program, Stream, Watcher, places
+from .stream import Access, CodeLine, InterpretedLaunch, Program, Stream, Watcher, places
 from .views import AddressSpot, View, bracketed, counted
 
 _KINDS, _ACCESSES = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN), ("store", "atomic", "load")
@@ -164,7 +164,7 @@ class Memory(Watcher):
         super().__init__()
         self._unwritten = unwritten
         self._stores = Stores()
-        self._last: dict[int, tuple[Launch, tuple[CodeLine, ...]]] = {}
+        self._last: dict[int, tuple[InterpretedLaunch, tuple[CodeLine, ...]]] = {}
         """By home of what nothing had written once: the last launch that stored there, with its lines."""
         self._findings: dict[tuple[object, ...], AccessFinding] = {}
         self.writers: dict[str, tuple[str, SourceLine]] = {}
@@ -189,7 +189,7 @@ class Memory(Watcher):
         """What went wrong in watching. The accesses concerned were executed as they were, and not judged."""
         return tuple(self.errors)
 
-    def begun(self, launch: Launch, arguments: object) -> None:
+    def begun(self, launch: InterpretedLaunch, arguments: object) -> None:
         """Stores of another launch race with none of its own."""
         self._stores = Stores()
 

@@ -86,7 +86,7 @@ class Access:
 
     kind: str
     """"load", "store" or "atomic"."""
-    launch: Launch
+    launch: InterpretedLaunch
     program: Program
     pointers: Any
     on: Array
@@ -115,7 +115,7 @@ class Access:
         return [(view, lanes[chosen], addresses[chosen]) for view, chosen in found]
 
 
-class Launch:
+class InterpretedLaunch:
     """One launch of a kernel, with the tensors that it is given."""
 
     def __init__(self, number: int, function: Any, known: Sequence[View]) -> None:
@@ -169,7 +169,7 @@ class Watcher:
         """What is to be called after operations, each with the name of its method."""
         return ()
 
-    def begun(self, launch: Launch, arguments: Iterable[Any]) -> None:
+    def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
         """Told of a launch before it runs."""
 
     def before(self, access: Access) -> Array | None:
@@ -197,7 +197,7 @@ class Stream:
         self._watchers = watchers
         # What goes wrong in following pointers is told by the first.
         self._errors = watchers[0].errors
-        self._launch: Launch | None = None
+        self._launch: InterpretedLaunch | None = None
         """The last that began."""
         self._launches = 0
         self._is_open = False
@@ -243,7 +243,7 @@ class Stream:
             host_args, host_kwargs = method(executor, args, kwargs)
             if self._is_open:
                 self._launches += 1
-                self._launch = launch = Launch(self._launches, executor.fn, self._known)
+                self._launch = launch = InterpretedLaunch(self._launches, executor.fn, self._known)
                 given = dict(zip(executor.arg_names, args, strict=False)) | kwargs
                 on_host = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
                 attempted(self._errors, launch.learn, given, on_host)
@@ -263,7 +263,7 @@ class Stream:
         return implicit_cvt
 
     def _accessing(self, kind: str, at: int, value_at: int | None, mask_at: int | None, method: Method) -> Method:
-        def event(launch: Launch, builder: Any, args: Any) -> Access:
+        def event(launch: InterpretedLaunch, builder: Any, args: Any) -> Access:
             pointers, value = args[at], None
             if value_at is None:
                 width = shipped._get_np_dtype(pointers.get_element_ty()).itemsize
