@@ -320,6 +320,8 @@ def _of_memory(report: Report) -> Iterator[str]:
     first, fault = report.runs[0].layout, report.causes[0].fault if report.causes else ""
     if fault == "tail/length":  # which has those of the first layout for evidence
         groups = [group for group in groups if first not in group.layouts]
+    if fault == "layout/contiguous":  # which has those of all others
+        groups = [group for group in groups if first in group.layouts]
     yield from (group.sentence for group in groups[:_MOST_STRAYS])
     if len(groups) > _MOST_STRAYS:
         yield f"and {plural(len(groups) - _MOST_STRAYS, 'more finding')} about memory, none worse: --json FILE has them"
