@@ -1,4 +1,4 @@
-"""Runs a target once more on what went wrong: what no variant of the reference predicts."""
+"""Runs a target once more on what went wrong, or reads how it was compiled: what no variant predicts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from ..faults.fault_rows import DEAD_FIX
 from ..faults.hypothesis import Hypothesis, Observed
 from ..model.assignment import Assigned
 from ..model.mechanisms import door
-from ..model.report import CONSISTENT, NAMED, Diagnosis
-from ..probing.experiment import Experiment
+from ..model.report import CONSISTENT, NAMED, Diagnosis, Where
+from ..numerics.compare import compare
+from ..numerics.declared_precision import precision_of
+from ..probing.experiment import Experiment, coarser_dots, dots_in_words, dots_of
 from ..processes.forks import halved
+from ..runtime.arithmetic import coarsest
+from .lines import among, line_of
 from .prediction import run_again
 
 Results = Mapping[str, Tensor]
@@ -114,6 +118,25 @@ def right_without_dead_rows(again: Again) -> Diagnosis | None:
     return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=DEAD_FIX)
 
 
+@door("behaviour/multiplies_coarser")
+def multiplies_coarser(again: Again) -> Diagnosis | None:
+    """What came is within the budget of the dots that were read in its compiled code, and finer ones were asked for."""
+    coarser, measured = coarser_dots(again.experiment), again.seen.measured
+    if not coarser:
+        return None
+    way, declared, case = coarsest(coarser), dots_of(again.experiment), again.experiment.case
+    precision, recovery = precision_of(case.dtype, way), measured.comparison.recovery
+    if not compare(case, measured.x, measured.trace, precision, recovery=recovery, blame=False).matches:
+        return None
+    places = list[Where]()
+    for dot in coarser:
+        places += [among(Where(dot.file, at, line_of(dot.file, at).strip(), kernel=dot.by)) for at in dot.lines]
+    summary = f"the dots multiply in {way}, and the check expects {declared}"
+    evidence = (f"compiled: {dots_in_words(coarser)}", f"every result is within the budget of {way} dots")
+    fix = f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}'
+    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, tuple(places), fix)
+
+
 def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
     """What running a target again shows: the first explanation of nearly all; where none is named, those of a part.
 
@@ -125,6 +148,7 @@ def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
     # What is stored elsewhere leaves its own place unwritten.
     is_unwritten = best is None or not (is_finite or (best.tensor and best.not_finite))
     behaviours = (
+        (True, multiplies_coarser),  # rounding is like other rounding, and what was compiled says whose it is
         (is_factor, wrong_in_the_first_call_alone),  # what is added twice is a factor, in one call
         (best is None, differs_from_run_to_run),
         (is_unwritten, reads_what_was_never_written),  # two runs, on memory that is prepared
