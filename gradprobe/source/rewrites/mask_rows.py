@@ -11,18 +11,16 @@ from ..kernel_file import Change, KernelFile, calls_in, inside, names_in
 from ..text import Edit
 from ..triton_source import bound_in
 from .patterns import FAMILIES, parsed
-from .spots import Spot, Undone
+from .spots import Spot, Undone, place_of
 
 # Words of masks that say which keys are seen; any other upper bound is the end of what there is.
 _SEEN = re.compile(r"window|left|right|causal|diag|distance", re.IGNORECASE)
-# What masks are called, and scores.
+# What masks are called, scores, positions of rows and of keys, and the size of a head.
 _MASK = re.compile(r"mask|valid|bound", re.IGNORECASE)
 _SCORES = re.compile(r"qk|score|^s|att|logit", re.IGNORECASE)
+_ROWS, _KEYS = re.compile(r"m|q|row|(^|_)i"), re.compile(r"n(?!t)|k|col|(^|_)j")
+_DIMS = re.compile(r"D$|D_|DIM|DMODEL|HEAD", re.IGNORECASE)
 _INFINITE, _ZERO = 'float("-inf")', "0.0"
-# What positions along an axis are called, those of rows and those of keys.
-_VECTOR = re.compile(r"off|range|row|key|col|pos|idx", re.IGNORECASE)
-_ROWS, _KEYS = re.compile(r"m|q|row|_i"), re.compile(r"n(?!t)|k|col|_j")
-_AXES = ("[:, None]", "[None, :]")
 # How many names of masks and tests of others are tried, and how many vectors of positions.
 _FEW_NAMES, _FEW_TESTS, _FEW_VECTORS = 3, 8, 2
 
@@ -149,17 +147,32 @@ def _guards_lost(at: Spot) -> Iterator[tuple[float, str]]:
 
 
 def _rows_and_keys(at: Spot) -> Iterator[str]:
-    """Rows against keys, first those that nothing reads, also with where the tile begins."""
+    """Rows against keys, as the function has them beside one another, also with where the tile begins."""
     starts = [name for loop in at.loops[:1] if isinstance(loop, ast.For) for name in bound_in([loop.target])]
-    vectors = sorted(filter(_VECTOR.search, at.scope), key=lambda name: name not in at.unread)
-    is_turned = "m[None, :]" in at.file.text_of(at.function)
-    for name in list(filter(_ROWS.search, vectors))[:_FEW_VECTORS]:
-        for other in list(filter(_KEYS.search, vectors))[:_FEW_VECTORS]:
-            row, key = f"{name}{_AXES[is_turned]}", f"{other}{_AXES[not is_turned]}"
-            yield f"{row} >= {key}"
+    positions, text = _positions(at.function), at.file.text_of(at.function)
+    for row in list(filter(_ROWS.search, positions))[-_FEW_VECTORS:]:
+        for key in list(filter(_KEYS.search, positions))[-_FEW_VECTORS:]:
+            here, there = f"{row}[:, None]", f"{key}[None, :]"
+            if here not in text and f"{row}[None, :]" in text:
+                here, there = f"{row}[None, :]", f"{key}[:, None]"
+            yield f"{here} >= {there}"
             for start in starts:
-                yield f"{row} >= ({start} + {key})"
-                yield f"({start} + {row}) >= {key}"
+                yield f"{here} >= ({start} + {there})"
+                yield f"({start} + {here}) >= {there}"
+
+
+@lru_cache(maxsize=256)
+def _positions(function: ast.FunctionDef) -> list[str]:
+    """The vectors of positions: what is made of tl.arange, or of one that is, but of no quotient or the head's dims."""
+    found: dict[str, None] = {}
+    for node in sorted(inside(function, ast.Assign), key=place_of):
+        names = names_in(node.value)
+        is_vector = names & found.keys() or calls_in(node.value, "arange")
+        is_quotient = any(isinstance(each, (ast.Subscript, ast.Div)) for each in ast.walk(node.value))
+        is_other = is_quotient or calls_in(node.value, "load", "where") or any(map(_DIMS.search, names))
+        if is_vector and not is_other:
+            found |= dict.fromkeys(bound_in([node]))
+    return list(found)
 
 
 def mask_dropped(file: KernelFile) -> Iterator[Change]:
