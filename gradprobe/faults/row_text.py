@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 
-class Row(NamedTuple):
+class FormulaRow(NamedTuple):
     """A row as it is written."""
 
     fault: str
@@ -28,9 +28,9 @@ class Row(NamedTuple):
 
 
 @cache
-def rows_of(text: str) -> list[Row]:
+def rows_of(text: str) -> list[FormulaRow]:
     """The rows of a text."""
-    given, found = dict[str, Any](), list[Row]()
+    given, found = dict[str, Any](), list[FormulaRow]()
     for line in filter(None, text.splitlines()):
         word, _, rest = line.partition(" ")
         if word == "if":
@@ -43,7 +43,7 @@ def rows_of(text: str) -> list[Row]:
             given[word] = rest
         elif word:
             fault, summary = line.split(" | ")
-            found.append(Row(fault, summary, [], **given))
+            found.append(FormulaRow(fault, summary, [], **given))
         else:
             found[-1].formulas.append(rest.strip())
     return found

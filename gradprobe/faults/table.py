@@ -14,7 +14,7 @@ from ..model.mechanisms import gathered
 from ..reference import Attention, Tile, tiles
 from . import factors, fault_rows, index
 from .hypothesis import SCORED, Hypothesis, Observed, entered
-from .row_text import Row, filled, rows_of
+from .row_text import FormulaRow, filled, rows_of
 from .variant import TileScope, compiled
 
 _CLASSES = {
@@ -72,12 +72,12 @@ def _shown(places: Sequence[TileScope], sees: str) -> bytes:
     return b"".join(at.value(sees)[0].cpu().numpy().tobytes() for at in places)
 
 
-def _holes(row: Row) -> tuple[str, ...]:
+def _holes(row: FormulaRow) -> tuple[str, ...]:
     text = " ".join((row.summary, *row.formulas))
     return tuple(name for name in ("m", "n", "size", "tile", "member", "dtype") if f"{{{name}}}" in text)
 
 
-def _hypothesis(row: Row, words: Mapping[str, Any], family: str) -> Hypothesis:
+def _hypothesis(row: FormulaRow, words: Mapping[str, Any], family: str) -> Hypothesis:
     """A row with its holes filled."""
     fault, kind = filled(row.fault, words), row.fault.partition("/")[0]
     titles = {hole: title(str(word)) for hole, word in words.items()}
