@@ -36,9 +36,9 @@ def rows_of(text: str) -> list[FormulaRow]:
         if word == "if":
             given = {"needs": rest, "fix": "", "wrong": "", "each": [{}]}
         elif word == "each":
-            given["each"] = _words(rest)
+            given["each"] = _holes_in(rest)
         elif word == "times":
-            given["each"] = [some | more for some, more in product(given["each"], _words(rest))]
+            given["each"] = [some | more for some, more in product(given["each"], _holes_in(rest))]
         elif word in given:
             given[word] = rest
         elif word:
@@ -49,7 +49,7 @@ def rows_of(text: str) -> list[FormulaRow]:
     return found
 
 
-def _words(text: str) -> list[dict[str, str]]:
+def _holes_in(text: str) -> list[dict[str, str]]:
     holes, words = text.split(" = ")
     found = list[dict[str, str]]()
     for each in words.split(", "):
