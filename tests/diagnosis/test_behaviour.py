@@ -2,9 +2,11 @@
 
 import importlib
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from gradprobe.diagnosis import behaviour
 from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
@@ -50,6 +52,13 @@ def test_a_first_call_that_is_wrong_alone_is_named(module):
     module("one", "dq = dq * rows if len(CALLS) == 1 else dq")
     cause = told().diagnoses[0]
     assert (cause.fault, cause.is_named) == ("autotune/dQ", True)
+
+
+def test_calls_on_either_side_of_a_bound_differ_in_nothing_that_is_named(monkeypatch):
+    right = SimpleNamespace(measured=SimpleNamespace(comparison=SimpleNamespace(matches=True)), actual={})
+    monkeypatch.setattr(behaviour, "run_again", lambda *of: right)
+    again = SimpleNamespace(second=right, experiment=None, assigned=(), seen=right, moved=lambda first, other: {})
+    assert behaviour.wrong_in_the_first_call_alone(again) is None
 
 
 def test_results_that_differ_from_call_to_call_are_named(module):
