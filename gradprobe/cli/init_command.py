@@ -59,6 +59,8 @@ def init(
     """
     with failures_told(None, "gradprobe init", show_traceback, runs=False):
         if is_listed:
+            if family or ci or target or force:
+                raise UsageFailure("init: --list writes nothing", "drop --family, --ci, --target and --force")
             list_it = partial(apart, _list_file, path, json_file, isolate=isolate, show_traceback=show_traceback)
             raise typer.Exit(_list_builtins(json_file) if path is None else list_it(target=_existing(path)))
         if json_file is not None:

@@ -73,7 +73,6 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
         UsageFailure: a file holds no report, cannot be written, or has a form that changes do not have.
     """
     from ..render.comparison import WORSE, changes_of, comparison_as_json, render_comparison, verdict_of
-    from ..render.page.page import page_of_comparison
 
     for flag in forms.files.keys() - {"--json", "--html"}:
         raise UsageFailure(f"{flag}: changes from {old} to {new} are written as --json and --html")
@@ -84,6 +83,8 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
             show_lines(list(render_comparison(changes, width())))
         dump(forms.files.get("--json"), comparison_as_json(changes))
         if "--html" in forms.files:
+            from ..render.page.page import page_of_comparison
+
             _write_page(forms.files["--html"], page_of_comparison(before, after))
     return int(verdict_of(changes) == WORSE)
 

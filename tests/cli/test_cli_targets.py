@@ -102,6 +102,13 @@ def test_json_has_a_schema_and_the_fields_of_each_target():
     assert set(lazy["exposes"]) == set(names()) - {"dSink", "dAlibi"}
 
 
+@pytest.mark.parametrize("words", ["--ci github", "--family lazy", "--force"])
+def test_what_says_how_to_write_is_refused_where_nothing_is_written(words):
+    ran = run(f"init --list {words}")
+    assert (ran.code, ran.out) == (2, "")
+    assert_message(ran, "init: --list writes nothing", "drop --family, --ci, --target and --force")
+
+
 def test_a_json_file_that_cannot_be_written_exits_2():
     ran = run("init --list --json no/such/folder.json")
     assert ran.code == 2
