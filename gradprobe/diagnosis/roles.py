@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..frontends.triton.interpreter.dataflow import Lanes, Node, Role
+from ..frontends.triton.interpreter.dataflow import Lanes, Role
 from ..inputs.memory import Array
 from ..model.case import Case
 from ..model.intermediates import PRODUCTS, SUBEXPRESSIONS, TABLE, unscaled
@@ -228,22 +228,6 @@ class Roles:
             expected = want + (np.bincount(row, actual - want) / np.bincount(row))[row]
             by = max(1.0, _largest(want) / most)
         return bool(np.abs(actual - expected).max() <= by * self._allowed(form.name, most))
-
-    def off_by_row(self, node: Node) -> list[float]:
-        """The factor that P has in each row, or the number by which S is off; nothing where its lanes are not known."""
-        role, lanes = node.role, node.lanes
-        if role is None or node.value is None or lanes is None or not {*"bhmn"} <= lanes.at.keys():
-            return []
-        name, (index, known) = role.name[0], _index(lanes, "bhmn")
-        seen = self.valid[index] & (self.parts["P"][index] > 0)
-        want, rows = self.parts[name][index][seen], index[2][seen]
-        got = node.value[known][seen] / self.constants("S")[role.factor]
-        if name == "P":
-            off = got / want
-        else:  # LSE may be taken off already: what is left over is less then
-            less = got - want + self.parts["LSE"][index[:3]][seen]
-            off = min(got - want, less, key=lambda way: float(np.abs(way).max(initial=0.0)))
-        return [float(np.median(off[rows == row])) for row in np.unique(rows)]
 
     # --- rows, sums and inputs
 

@@ -26,8 +26,8 @@ def test_a_factor_of_rows_is_blamed_where_it_arises_and_not_on_what_is_made_of_i
     (cause,) = [one for one in report["diagnoses"] if one["explained"] >= 0.9]
     assert cause["fault"] == "value/S"
     assert cause["where"][0]["line"] == line_of("keys_kernels.py", "0.25")
-    off = "S is off by 0.25 in all of a row"
-    assert cause["summary"] == f"keys_kernel computes S wrongly at line {cause['where'][0]['line']}: {off}"
+    assert cause["summary"].startswith(f"keys_kernel computes S wrongly at line {cause['where'][0]['line']}")
+    assert any("S is off by a number in all of a row" in said for said in cause["evidence"])
     assert not {"value/dV", "value/dS"} & {one["fault"] for one in report["diagnoses"]}
 
 

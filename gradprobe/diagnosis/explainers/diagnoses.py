@@ -39,8 +39,6 @@ class Suspect:
     """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
     reason: str
     """One sentence."""
-    inputs: str = "its inputs are right"
-    """Of a value, what is right there, or how it is off."""
     is_sure: bool = True
     """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
     beside: Sequence[Chain] = ()
@@ -62,13 +60,10 @@ def blamed(site: Site, right: Iterable[Site]) -> Chain:
     for other in right:
         if (other.operation, other.instruction) == (site.operation, site.instruction):
             elsewhere |= {other.lines[at:] for at in range(len(other.lines))}
-    for depth in range(1, len(lines)):
-        if lines[-depth:] not in elsewhere:
-            return lines[: len(lines) - depth + 1]
-    return lines[:1]
-
-
-# --- in words
+    depth = 1
+    while depth < len(lines) and lines[-depth:] in elsewhere:
+        depth += 1
+    return lines[: len(lines) - depth + 1]
 
 
 # By kind: the class of the fault, what is done at the line, and the summary.
@@ -81,33 +76,23 @@ _KINDS = {
     "pairs": ("M2", "summed", "{results} not summed over {terms}, in {kernel}"),
     "unstored": ("M2", "written", "{kernel} leaves a part of {name} unwritten: {reason}"),
 }
-_OF_ACCESSES = ("load", "masked", "store")
 
 
 def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diagnosis]:
     """The diagnoses of suspects, those of one fault together."""
-    groups: dict[tuple[str, str], list[Suspect]] = {}
     sure = [suspect for suspect in found if suspect.is_sure]
     if sure:
         found = sure + [suspect for suspect in found if suspect.kind == "pairs" and not suspect.is_sure]
+    groups: dict[tuple[str, str], list[Suspect]] = {}
     for suspect in found:
         # What one loop leaves out of two results is one fault.
         of = suspect.site.kernel + suspect.reason if suspect.kind == "pairs" else suspect.name
         groups.setdefault((suspect.kind, of), []).append(suspect)
-    made: list[Diagnosis] = []
-    for group in groups.values():
-        made.append(_diagnosis(group, family, also=bool(made)))
-    return made
+    return [_diagnosis(group, family, also=at > 0) for at, group in enumerate(groups.values())]
 
 
 def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
-    first, names = group[0], list(dict.fromkeys(suspect.name for suspect in group))
-    where: dict[tuple[str, int], Where] = {}
-    for suspect in group:
-        _add(where, suspect, _last(suspect.lines), _fault(suspect))
-    for suspect in group:
-        for place, note in _beside(suspect):
-            _add(where, suspect, place, note)
+    first = group[0]
     says_wrong = says_right = tuple[str, ...]()
     if first.kind == "value":
         says_wrong, says_right = entered_by(first.name), parents_of(first.name, family)
@@ -117,10 +102,10 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
     return Diagnosis(
         f"{first.kind}/{slug or 'result'}",
         LOST if first.is_lost else _KINDS[first.kind][0],
-        _summary(first, names),
+        _summary(group),
         1.0 if first.is_sure else CONSISTENT,
         tuple(dict.fromkeys(map(_sentence, group))),
-        tuple(where.values()),
+        _where(group),
         also=also,
         reached=next((suspect.reach for suspect in group if suspect.reach), None),
         seen=f"seen in {first.site.kernel}",
@@ -129,9 +114,11 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
     )
 
 
-def _summary(first: Suspect, names: Sequence[str]) -> str:
+def _summary(group: Sequence[Suspect]) -> str:
+    first, names = group[0], list(dict.fromkeys(suspect.name for suspect in group))
     step = [name for name in entered_by(first.name) if name != first.name]
     is_step = len(step) == 1  # to one intermediate, which is wrong by it
+    is_mask = first.site.operation == "select"  # nothing says what a mask should be
     return _KINDS[first.kind][2].format(
         kernel=first.site.kernel,
         name=first.name,
@@ -139,7 +126,7 @@ def _summary(first: Suspect, names: Sequence[str]) -> str:
         reason=first.reason,
         value=f"{first.name}, and so {step[0]}," if is_step else first.name or "a value",
         line=_last(first.lines)[1],
-        inputs=first.inputs,
+        inputs="it is right until that line masks it" if is_mask else "its inputs are right",
         results=f"{' and '.join(names)} {'are' if names[1:] else 'is'}",
         terms="the rows that see each key" if {*names} <= {"dK", "dV"} else "the keys that each row sees",
     )
@@ -156,21 +143,25 @@ def _calls(chain: Chain) -> str:
     return f", called at line {', '.join(lines)}" if lines else ""
 
 
+# --- lines
+
+
+def _where(group: Sequence[Suspect]) -> tuple[Where, ...]:
+    """The lines at fault, then those of what enters there; a line has the first of its notes."""
+    noted = [(suspect, _last(suspect.lines), _fault(suspect)) for suspect in group]
+    noted += [(suspect, *each) for suspect in group for each in _beside(suspect)]
+    found: dict[tuple[str, int], Where] = {}
+    for suspect, place, note in noted:
+        if place not in found:
+            code = linecache.getline(*place).strip()
+            found[place] = among(Where(*place, code, kernel=suspect.site.kernel, note=note))
+    return tuple(found.values())
+
+
 def _fault(suspect: Suspect) -> str:
     """The note of the line at fault."""
     does = f"{title(suspect.name)} is {_KINDS[suspect.kind][1]} here" if suspect.name else "wrong here"
     return does + _calls(suspect.lines)
-
-
-# --- lines
-
-
-def _add(where: dict[tuple[str, int], Where], suspect: Suspect, place: tuple[str, int], note: str) -> None:
-    """A line has the first of its notes."""
-    if place not in where:
-        file, line = place
-        code = linecache.getline(file, line).strip()
-        where[place] = among(Where(file, line, code, kernel=suspect.site.kernel, note=note))
 
 
 def _last(chain: Chain) -> tuple[str, int]:
@@ -181,15 +172,17 @@ def _last(chain: Chain) -> tuple[str, int]:
 
 def _beside(suspect: Suspect) -> Iterator[tuple[tuple[str, int], str]]:
     """The lines of what enters a wrong operation unseen: its address, its mask, its terms, the range of its loop."""
-    if suspect.kind == "pairs":
-        yield from _loops([suspect.lines, *suspect.beside])
-        return
     file, line = _last(suspect.lines)
     own, entering = source(file), [_last(chain) for chain in suspect.beside]
-    is_access = suspect.kind in _OF_ACCESSES
+    if suspect.kind == "pairs":
+        around = [(place.file, place.line) for chain in (suspect.lines, *suspect.beside) for place in places(chain)]
+        yield from (((of, loop), LOOP) for of, at in around for loop in source(of).loops(at))
+        yield from (((of, end), LOOP) for of, at in around for end in source(of).ends(at))
+        return
+    is_access = suspect.kind in ("load", "masked", "store")
     note = "its address" if is_access else f"used in {title(suspect.name)} here" if suspect.name else "used here"
     yield from ((place, note) for place in entering)
-    if suspect.kind == "masked" or suspect.site.operation == "select":
+    if suspect.kind == "masked":
         yield from (((file, at), "the mask") for at in own.masks(line))
     if is_access:
         passed = gathered("lint", passed_of_others, file, suspect.site.kernel, suspect.name)
@@ -201,12 +194,3 @@ def _beside(suspect: Suspect) -> Iterator[tuple[tuple[str, int], str]]:
             yield from (((of, mask), "the mask") for mask in source(of).masks(at, of_accesses=False))
     if suspect.kind == "unstored":
         yield from (((file, at), "launched here") for at in own.grids(suspect.site.kernel))
-
-
-def _loops(chains: Sequence[Chain]) -> Iterator[tuple[tuple[str, int], str]]:
-    """The loops around some lines, then where these begin and end: what is left out may be so by either."""
-    lines = [place for chain in chains for place in places(chain)]
-    for place in lines:
-        yield from (((place.file, at), LOOP) for at in source(place.file).loops(place.line))
-    for place in lines:
-        yield from (((place.file, at), LOOP) for at in source(place.file).ends(place.line))

@@ -13,9 +13,6 @@ from ...model.report import AxisReach
 from ..follow import FollowedRun
 from .diagnoses import Chain, Suspect, blamed
 
-# Of the indices that an access misses: as many as a picture has room for.
-_MOST_REACHED = 12
-
 
 def misread(run: FollowedRun) -> Iterator[Suspect]:
     """The loads and stores whose indices disagree with those of most others that they meet."""
@@ -30,32 +27,23 @@ def misread_in(flow: Flow) -> Iterator[Suspect]:
         if short := _short_before(flow, number, conflicts):
             yield from (_never_reaching(flow, load, letter, number, short) for load, letter in short.items())
             continue
-        source = flow.sources[number]
-        kind = "load" if source.site.operation == "load" else "store"
+        tensor, site = flow.sources[number].tensor, flow.sources[number].site
         first = min(conflicts, key=lambda conflict: "bhmndegw".find(conflict.letter[0]))
-        alike = [conflict for conflict in conflicts if conflict.letter == first.letter]
-        yield Suspect(
-            kind,
-            source.tensor,
-            source.site,
-            blamed(source.site, right),
-            _reason(flow, number, first),
-            beside=tuple(_addressing(flow, number, culprits)),
-            reach=_reach(source.tensor, kind, {_indices(number, conflict) for conflict in alike}, first.letter),
-        )
+        indices = {_indices(number, conflict) for conflict in conflicts if conflict.letter == first.letter}
+        pairs = [(due, None if own < 0 else own) for due, own in sorted(indices) if due != own]
+        is_load, reach = site.operation == "load", None
+        if pairs:
+            met = tuple(pairs[:12])  # as many as a picture has room for
+            reach = AxisReach(tensor=tensor, letter=first.letter, pairs=met, is_store=not is_load)
+        reason, beside = _reason(flow, number, first), tuple(_addressing(flow, number, culprits))
+        kind = "load" if is_load else "store"
+        yield Suspect(kind, tensor, site, blamed(site, right), reason, beside=beside, reach=reach)
 
 
 def _indices(culprit: int, conflict: Conflict) -> tuple[int, int]:
     """The index that an access meets, and its own."""
     left, right = conflict.example
     return (right, left) if culprit in conflict.left else (left, right)
-
-
-def _reach(tensor: str, kind: str, indices: Collection[tuple[int, int]], letter: str) -> AxisReach | None:
-    pairs = [(due, None if own < 0 else own) for due, own in sorted(indices) if due != own]
-    if not pairs:
-        return None
-    return AxisReach(tensor=tensor, letter=letter, pairs=tuple(pairs[:_MOST_REACHED]), is_store=kind == "store")
 
 
 def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
@@ -89,6 +77,7 @@ def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> Iterator
 
 
 def _is_all(flow: Flow, number: int, letter: str) -> bool:
+    """Whether an access reaches every head, row, ...; false where that is not known."""
     reached = flow.reached.get((number, letter))
     return reached is not None and bool(reached.all())
 
@@ -99,13 +88,14 @@ def _is_short(flow: Flow, number: int, letter: str) -> bool:
 
 def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
     """The loads of an earlier kernel that made a buffer which seems misread, where they never reach what it misses."""
-    site, letters = flow.sources[culprit].site, {conflict.letter for conflict in conflicts}
+    site, letters = flow.sources[culprit].site, sorted({conflict.letter for conflict in conflicts})
     found: dict[int, str] = {}
-    for node in flow.nodes:
-        if node.site == site and culprit in flow.derived:
-            for lanes in (made.lanes for made in node.operands if made.lanes is not None):
-                for letter in sorted(letters & lanes.origins.keys()):
-                    found |= {load: letter for load in sorted(lanes.origins[letter]) if _is_short(flow, load, letter)}
+    for node in flow.nodes if culprit in flow.derived else ():
+        tiles = [made.lanes for made in node.operands if made.lanes is not None and node.site == site]
+        for lanes in tiles:
+            for letter in letters:
+                loads = sorted(lanes.origins.get(letter, ()))
+                found |= {load: letter for load in loads if _is_short(flow, load, letter)}
     return found
 
 
@@ -122,28 +112,21 @@ def _never_reaching(flow: Flow, load: int, letter: str, culprit: int, short: Col
 
 def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
     """The loads and stores that disagree with most others, by number, with what they disagree in."""
-    pending = _of_the_first_kernel(flow)
+    pending = []
+    for conflict in flow.conflicts:
+        # A later kernel's are about what an earlier one stored that has conflicts itself.
+        is_of_earlier = conflict.left <= flow.derived or conflict.right <= flow.derived
+        if conflict.site.kernel == flow.conflicts[0].site.kernel or not is_of_earlier:
+            pending.append(conflict)
     culprits = _confined(flow, pending)
-    pending = [conflict for conflict in pending if not culprits.keys() & _both(conflict)]
-    while pending:
+    while pending := [conflict for conflict in pending if not culprits.keys() & _both(conflict)]:
         culprit = _culprit(flow, pending)
         culprits[culprit] = [conflict for conflict in pending if culprit in _both(conflict)]
-        pending = [conflict for conflict in pending if culprit not in _both(conflict)]
     return culprits
 
 
 def _both(conflict: Conflict) -> frozenset[int]:
     return conflict.left | conflict.right
-
-
-def _of_the_first_kernel(flow: Flow) -> list[Conflict]:
-    """The conflicts, without those of later kernels about what an earlier one stored that has conflicts itself."""
-    found = []
-    for conflict in flow.conflicts:
-        is_of_earlier = conflict.left <= flow.derived or conflict.right <= flow.derived
-        if conflict.site.kernel == flow.conflicts[0].site.kernel or not is_of_earlier:
-            found.append(conflict)
-    return found
 
 
 def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Conflict]]:
@@ -188,15 +171,15 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
 
 def transposed(run: FollowedRun) -> Iterator[Suspect]:
     """The dots that sum over one axis on their left and over another on their right."""
-    flow, found = run.flow, defaultdict[Site, list[Conflict]](list)
+    flow, found = run.flow, dict[Site, Conflict]()
     for conflict in flow.conflicts:
         if "/" in conflict.letter and not _both(conflict) & flow.irregular:
-            found[conflict.site].append(conflict)
-    for site, conflicts in found.items():
-        left, right = (AXIS_WORDS[letter] for letter in conflicts[0].letter.split("/"))
+            found.setdefault(conflict.site, conflict)
+    for site, conflict in found.items():
+        left, right = (AXIS_WORDS[letter] for letter in conflict.letter.split("/"))
         reason = f"the dot sums over {left}s on its left and over {right}s on its right"
         # It may be the address by which one of them is loaded across.
-        beside = tuple(flow.sources[number].site.lines for number in sorted(_both(conflicts[0])))
+        beside = tuple(flow.sources[number].site.lines for number in sorted(_both(conflict)))
         yield Suspect("value", "", site, site.lines, reason, beside=beside)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import Node, Site, StoredTile, behind
+from ...frontends.triton.interpreter.dataflow import Node, Site, behind
 from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS, title
 from ...model.number import plural
@@ -21,24 +21,28 @@ def pairs(run: FollowedRun) -> Iterator[Suspect]:
         stores = [stored for stored in run.flow.stores if stored.home == home]
         missing = run.roles.valid & (visits == 0)
         if home in of_wrong and missing.any() and (name := run.result_of(stores[0])) in run.wrong:
-            yield _left_out(run, name, stores, missing)
+            yield _left_out(run, name, [stored.node for stored in stores], missing)
 
 
-def _left_out(run: FollowedRun, name: str, stores: Sequence[StoredTile], missing: Array) -> Suspect:
+def _left_out(run: FollowedRun, name: str, stored: Sequence[Node], missing: Array) -> Suspect:
     """The dots that sum a result, first those of a store that something is missing in."""
-    of_missing = (stored.node for stored in stores if any(part.any() for part, _ in _lanes_of(stored.node, missing)))
-    site, *others = summing(next(of_missing, stores[0].node))
+    lacking = (node for node in stored if any(part.any() for part, _ in _lanes_of(node, missing)))
+    site, *others = summing(next(lacking, stored[0]))
     multiplied = np.zeros_like(missing)
     for node in run.flow.nodes:
-        if node.site in (site, *others):
-            for part, is_summed in _lanes_of(node, multiplied):
-                part[is_summed] = True
+        for part, is_summed in _lanes_of(node, multiplied) if node.site in (site, *others) else ():
+            part[is_summed] = True
     is_lost = bool((missing & multiplied).any())
-    b, h, m, n = (int(at) for at in np.argwhere(missing)[0])
-    reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
-    reason += f"(batch {b}, head {h})" + ("" if is_lost else ", and no product uses them")
+    reason = left_out(missing) + ("" if is_lost else ", and no product uses them")
     beside = tuple(other.lines for other in others)
     return Suspect("pairs", name, site, site.lines, reason, beside=beside, is_lost=is_lost)
+
+
+def left_out(missing: Array) -> str:
+    """What pairs are missing, of [batch, heads, rows, keys]."""
+    b, h, m, n = np.argwhere(missing)[0]
+    count = f"{int(missing.sum()):,} pairs of a row and a key are left out"
+    return f"{count}, the first of row {m} and key {n} (batch {b}, head {h})"
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
@@ -53,22 +57,18 @@ def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
 
 def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
     """Results into which nothing was summed: the loop that makes them never runs."""
-    if run.flow.failures:  # what could not be followed may have been loaded
-        return
     filled = {stored.home for stored in run.flow.stores}
     for home, site in run.flow.empty.items():
         name = run.outcome.storages.get(home, "")
-        if name in run.wrong and home not in filled:
+        # What could not be followed may have been loaded.
+        if name in run.wrong and home not in filled and not run.flow.failures:
             yield Suspect("pairs", name, site, site.lines, "what is stored comes from no load")
 
 
 def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:
     """Whether what these were stored into does not hold all pairs: right as far as it was summed."""
-    for stored in run.flow.stores:
-        visits = run.visits.get(stored.home) if stored.node in nodes else None
-        if visits is not None and (run.roles.valid & (visits == 0)).any():
-            return True
-    return False
+    homes = {stored.home for stored in run.flow.stores if stored.node in nodes} & run.visits.keys()
+    return any((run.roles.valid & (run.visits[home] == 0)).any() for home in homes)
 
 
 def summing(node: Node) -> tuple[Site, ...]:
@@ -105,17 +105,16 @@ def never_stored(run: FollowedRun) -> Iterator[Suspect]:
         if not {"m", "n"} <= {*flow.filled[number][0]}:
             by_name.setdefault(name, []).append(number)
     for name, numbers in by_name.items():
-        letters, filled = flow.filled[numbers[0]]
-        for number in numbers[1:]:
-            axes, others = flow.filled[number]
-            filled = filled | others if axes == letters else filled
-        needed = _needed(run, letters)
-        never = needed & ~filled
+        letters, _ = flow.filled[numbers[0]]
+        never = _needed(run, letters)
+        for number in numbers:
+            axes, filled = flow.filled[number]
+            never = never & ~filled if axes == letters else never
         if never.any():
-            word, many = AXIS_WORDS[letters[-1]], int(never.sum())
             first = zip(letters, np.argwhere(never)[0], strict=True)
             place = ", ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in first)
-            reason = f"no program stores {plural(many, word)} of {name}, the first at {place}"
+            many = plural(int(never.sum()), AXIS_WORDS[letters[-1]])
+            reason = f"no program stores {many} of {name}, the first at {place}"
             site = flow.sources[numbers[0]].site
             beside = tuple(flow.lines[line] for line in _placing(run, numbers))
             yield Suspect("unstored", name, site, site.lines, reason, beside=beside)

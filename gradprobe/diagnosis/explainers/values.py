@@ -22,8 +22,6 @@ _STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
 # What scores meet once their rows are whole: dO and q in sums over rows, dP in dS.
 _OF_WHOLE_ROWS = {"do", "q", "k", "dP", "dP - delta", "delta"}
 _MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
-# Rows that are off by less are not told.
-_TOLD = 1e-3
 # Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
 _OF_RESCALING = 1e-4
 
@@ -33,28 +31,27 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
     found = defaultdict[Site, list[tuple[Node, Node]]](list)
     for node, used_by in _first_wrong(run):
         found[node.site].append((node, used_by))
-    fine = _fine(run.flow.nodes) | {site for site in found if site.kernel in {one.site.kernel for one in pairs(run)}}
-    lacking = {number for tiles in found.values() for node, _ in tiles for number in node.lacking}
-    earlier, yielded, entered = set[str](), set[Suspect](), set[Site]()
-    for site, tiles in sorted(found.items(), key=lambda each: each[1][0][0].number):
+    summed = {suspect.site.kernel for suspect in pairs(run)}
+    lacking, earlier = set[int](), set[str]()
+    for site, tiles in sorted(found.items(), key=lambda each: min(node.number for node, _ in each[1])):
         node, used_by = tiles[0]
-        nodes = sorted({each for each, _ in tiles}, key=lambda each: each.number)
-        suspect = _masked(run, node) or _wrong(run, nodes, node, used_by)
-        constants = {entry.site for entry in _entries(node)}
-        # One constant that does not belong there is told once, where it makes something wrong first.
-        if suspect in yielded or entered & constants:
-            continue
+        lacking |= node.lacking
+        suspect = _masked(run, node) or _wrong(run, node, used_by)
         if suspect.kind == "value":
-            origins = node.lanes.origins.values() if node.lanes is not None else ()
+            is_unsure = site.kernel in summed or _is_fine(run, site) or _is_inherited(suspect, node, earlier)
             # What a load left out is missing in all that is made of it.
-            is_unsure = any(lacking & origin for origin in origins)
-            is_unsure |= site in fine or _is_inherited(suspect, node, earlier)
+            origins = node.lanes.origins.values() if node.lanes is not None else ()
+            is_unsure |= any(lacking & origin for origin in origins)
             suspect = replace(suspect, is_sure=not is_unsure)
         if suspect.is_sure and suspect.kind != "pairs":
             earlier.add(site.kernel)
-            entered |= constants if suspect.name else set()
-        yielded.add(suspect)
         yield suspect
+
+
+def _is_fine(run: FollowedRun, site: Site) -> bool:
+    """Whether its value is no intermediate and is right all the same: mostly, what is made of it is known."""
+    unknown = [node.used for node in run.flow.nodes if node.site == site and not node.is_known]
+    return bool(unknown) and 2 * sum(unknown) >= len(unknown)
 
 
 def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
@@ -67,46 +64,6 @@ def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
     return is_unseen and bool(earlier - {node.site.kernel})
 
 
-def _wrong(run: FollowedRun, nodes: Sequence[Node], node: Node, used_by: Node) -> Suspect:
-    """What is told of the wrong tiles of an operation."""
-    name, site, role = expected(node, run), node.site, node.role
-    is_met = node is not used_by
-    if is_met and role is not None and role.is_known and used_by.site.operation == "load":
-        at, reason = summing(node)[0], f"{role.formula} is stored before all keys are in it"
-        return Suspect("pairs", node.name, at, at.lines, reason)
-    is_open = is_met and role is not None and role.is_open
-    is_spoilt, inputs = False, "its inputs are right"
-    if site.operation == "select":  # nothing says what a mask should be
-        inputs = "it is right until that line masks it"
-    if role is not None and role.is_by_row:
-        name = role.name.partition(",")[0]
-        reason = inputs = f"{name} is off by {_of_rows(run, nodes, name)} in all of a row"
-    elif is_open or node.is_known:
-        fault = "it is not masked where rows see no keys" if is_open else f"it is {node.name} and not yet what is due"
-        reason = f"{fault}, and line {places(used_by.site.lines)[-1].line} sums over it"
-    else:
-        # One of its operands may be, rightly, what it should be itself.
-        is_spoilt = bool(name) and name in [operand.name for operand in node.operands]
-        reason = f"what is made here is not {name or 'any intermediate'}"
-    beside = dict.fromkeys(_entering(run, node))
-    if is_open:
-        beside[used_by.site.lines] = None
-    lines = blamed(site, run.right.keys() - {site})
-    return Suspect(
-        "value", name, site, lines, reason, inputs, beside=tuple(beside), is_open=is_open, is_spoilt=is_spoilt
-    )
-
-
-def _of_rows(run: FollowedRun, nodes: Sequence[Node], name: str) -> str:
-    """What some tiles have too much in each row: one factor, or one number."""
-    none = 1.0 if name == "P" else 0.0
-    off = [value for node in nodes for value in run.roles.off_by_row(node) if abs(value - none) > _TOLD]
-    if not off or name not in ("P", "S"):
-        return "a factor"
-    low, high = f"{min(off):.4g}", f"{max(off):.4g}"
-    return ("the factor " if name == "P" else "") + (low if low == high else f"{low} to {high}")
-
-
 def _masked(run: FollowedRun, node: Node) -> Suspect | None:
     """The load whose mask leaves out what a wrong sum is made of."""
     if not node.lacking or node.is_known:
@@ -117,13 +74,29 @@ def _masked(run: FollowedRun, node: Node) -> Suspect | None:
     return Suspect("masked", source.tensor, source.site, blamed(source.site, whole), reason)
 
 
-def _fine(nodes: Sequence[Node]) -> set[Site]:
-    """The sites whose value is no intermediate and is right all the same: mostly, what is made of it is known."""
-    balance = Counter[Site]()
-    for node in nodes:
-        if not node.is_known:
-            balance[node.site] += 1 if node.used else -1
-    return {site for site, count in balance.items() if count >= 0}
+def _wrong(run: FollowedRun, node: Node, used_by: Node) -> Suspect:
+    """What is told of a wrong tile, the first of its operation."""
+    name, site, role = expected(node, run), node.site, node.role
+    is_met = node is not used_by
+    if is_met and node.is_known and role is not None and used_by.site.operation == "load":
+        at, reason = summing(node)[0], f"{role.formula} is stored before all keys are in it"
+        return Suspect("pairs", node.name, at, at.lines, reason)
+    is_open, is_spoilt = is_met and role is not None and role.is_open, False
+    beside = dict.fromkeys(_entering(run, node))
+    if role is not None and role.is_by_row:
+        name = role.name.partition(",")[0]
+        reason = f"{name} is off by a {'number' if name == 'S' else 'factor'} in all of a row"
+    elif is_open or node.is_known:
+        fault = "it is not masked where rows see no keys" if is_open else f"it is {node.name} and not yet what is due"
+        reason = f"{fault}, and line {places(used_by.site.lines)[-1].line} sums over it"
+    else:
+        # One of its operands may be, rightly, what it should be itself.
+        is_spoilt = bool(name) and name in [operand.name for operand in node.operands]
+        reason = f"what is made here is not {name or 'any intermediate'}"
+    if is_open:
+        beside[used_by.site.lines] = None
+    lines, entering = blamed(site, run.right.keys() - {site}), tuple(beside)
+    return Suspect("value", name, site, lines, reason, beside=entering, is_open=is_open, is_spoilt=is_spoilt)
 
 
 def expected(node: Node, run: FollowedRun) -> str:
@@ -134,44 +107,34 @@ def expected(node: Node, run: FollowedRun) -> str:
     return made_of({operand.name for operand in node.operands if operand.role is not None})
 
 
-# --- what may be wrong where it enters
-
-
 def _entering(run: FollowedRun, node: Node) -> Iterator[Chain]:
     """The lines of what a wrong value was made of that may be wrong where it is compared with nothing, or with less."""
     yield from (run.flow.sources[number].site.lines for number in sorted(node.lacking))
-    is_lazy = run.roles.case.family == "lazy"
-    for operand in node.operands:
+    roles = [(operand, operand.role) for operand in node.operands]
+    for operand, role in roles:
         # What is right but for a factor of its row is held to less; lazy's dP is right without its mask as well.
-        role, is_unmasked = operand.role, is_lazy and operand.name == "dP"
+        is_unmasked = run.roles.case.family == "lazy" and operand.name == "dP"
         if role is None or role.is_by_row or is_unmasked:
             yield operand.site.lines
     # Scores that LSE is taken from are to be scaled where they are made, or since then.
-    scores = [node] if any(operand.name == "LSE" for operand in node.operands) else []
-    while scores := [operand for operand in scores[0].operands if operand.name == "Q K^T"] if scores else []:
-        yield scores[0].site.lines
-    for operand in node.operands:
-        if operand.role is not None and operand.role.is_open:  # where it is masked last, or made
-            masked = [made for made in _alike(operand, "is_open") if made.site.operation == "select"]
-            yield (masked or [operand])[0].site.lines
-    yield from (entry.site.lines for entry in _entries(node))
+    if any(operand.name == "LSE" for operand in node.operands):
+        yield from (made.site.lines for made in behind([node], _scores) if made is not node)
+    for operand, role in roles:
+        if role is not None and role.is_open:  # where it is masked last, or made
+            masked = (made for made in _alike(operand, "is_open") if made.site.operation == "select")
+            yield next(masked, operand).site.lines
+    for operand, role in roles:
+        if role is not None and role.factor:  # where it got the constant that it is multiplied by
+            yield [*_alike(operand, "factor")][-1].site.lines
 
 
-def _entries(node: Node) -> Iterator[Node]:
-    """Where the operands of a value got the constants that they are multiplied by."""
-    for operand in node.operands:
-        if operand.role is not None and operand.role.factor:
-            yield list(_alike(operand, "factor"))[-1]
+def _scores(node: Node) -> Sequence[Node]:
+    return [operand for operand in node.operands if operand.name == "Q K^T"][:1]
 
 
 def _alike(node: Node, name: str) -> Iterator[Node]:
     """A value and what it was made of, as far back as their roles have something in common."""
-    while True:
-        yield node
-        same = [made for made in node.operands if made.role is not None and getattr(made.role, name)]
-        if not same:
-            return
-        node = same[0]
+    return behind([node], lambda user: [made for made in user.operands if getattr(made.role, name, None)][:1])
 
 
 # --- the walk
@@ -185,11 +148,10 @@ def _first_wrong(run: FollowedRun) -> Iterator[tuple[Node, Node]]:
         if node in visited or node.is_known:
             continue
         visited.add(node)
-        is_by_row = node.role is not None and node.role.is_by_row
         wrong = [operand for operand in node.operands if _leads_on(run, node, operand)]
         # What has a factor of its row and should have none got it where its operands did, unless from a maximum.
-        if not wrong and is_by_row and not _is_less_a_maximum(node):
-            wrong = _by_row(node)
+        if not wrong and _is_by_row(node) and not _is_less_a_maximum(node):
+            wrong = [operand for operand in node.operands if _is_by_row(operand)]
         unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
         if wrong:
             pending += [(operand, node) for operand in wrong]
@@ -201,10 +163,19 @@ def _first_wrong(run: FollowedRun) -> Iterator[tuple[Node, Node]]:
             yield node, used_by
 
 
+def _is_by_row(node: Node) -> bool:
+    return node.role is not None and node.role.is_by_row
+
+
+def _is_less_a_maximum(node: Node) -> bool:
+    """Whether its rows have their factors of a running maximum, as a forward's have until they are divided."""
+    return any(made.name in _MAXIMA or (_is_by_row(made) and _is_less_a_maximum(made)) for made in node.operands)
+
+
 def _leads_on(run: FollowedRun, node: Node, operand: Node) -> bool:
     """Whether an operand of a wrong node is wrong itself, and not yet to be masked there or later."""
-    may_mask = node.site.operation == "select" or (node.role is not None and node.role.is_by_row)
-    if may_mask and operand.role is not None and operand.role.is_open and operand.role.name:
+    may_mask = node.site.operation == "select" or _is_by_row(node)
+    if may_mask and operand.name and operand.role is not None and operand.role.is_open:
         return False
     return not operand.is_known and not _rescales(run, operand) and _is_wrong(operand, node)
 
@@ -214,10 +185,8 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
     role = operand.role
     if role is None or node.site.operation not in ("dot", "reduce"):
         return False
-    if role.is_open:
-        return True
-    if node.site.operation == "reduce" or role.name not in _STEPS:
-        return False
+    if role.is_open or node.site.operation == "reduce" or role.name not in _STEPS:
+        return role.is_open
     others = [other.name for other in node.operands if other is not operand]
     return any(name in _SUMMED and role.name not in _SUMMED[name] for name in others)
 
@@ -242,16 +211,6 @@ def _is_wrong(node: Node, used_by: Node) -> bool:
     return False
 
 
-def _by_row(node: Node) -> list[Node]:
-    """The operands that have a factor of their row."""
-    return [operand for operand in node.operands if operand.role is not None and operand.role.is_by_row]
-
-
-def _is_less_a_maximum(node: Node) -> bool:
-    """Whether its rows have their factors of a running maximum, as a forward's have until they are divided."""
-    return any(operand.name in _MAXIMA for operand in node.operands) or any(map(_is_less_a_maximum, _by_row(node)))
-
-
 def _rescales(run: FollowedRun, node: Node) -> bool:
     """Whether it is the factor by which a moved maximum rescales sums: exp of the old one less the new one."""
     made = node
@@ -274,11 +233,9 @@ def not_numbers(run: FollowedRun) -> Iterator[Suspect]:
     found = dict[Site, None]()
     stored = [store.node for store in run.stores if store.has_nan]
     for node in behind(stored, lambda node: [operand for operand in node.operands if operand.has_nan]):
-        roles = [operand.role for operand in node.operands if operand.role is not None]
         # What was compared and is nothing that is known is wrong before it makes NaN.
-        is_of_right = all(role.name or role.is_by_row for role in roles)
-        has_nan = any(operand.has_nan for operand in node.operands)
-        if is_of_right and not has_nan and node.site.operation != "load":
+        is_of_right = all(made.role is None or made.name for made in node.operands)
+        if is_of_right and node.site.operation != "load" and not any(made.has_nan for made in node.operands):
             found[node.site] = None
     yield from (Suspect("value", "NaN", site, site.lines, "it turns numbers into NaN") for site in found)
 
@@ -289,15 +246,14 @@ def other_factors(run: FollowedRun, *, is_of_host: bool = False) -> Iterator[Sus
     Args:
         is_of_host: whether to look at what host code makes a result of too. It may multiply that yet, so none is sure.
     """
-    found: dict[Site, tuple[str, Node]] = {}
+    found: dict[Site, tuple[str, Node, str]] = {}
     for stored in run.flow.stores:
         role = stored.node.role
         name = run.result_of(stored) if is_of_host else run.outcome.storages.get(stored.home, "")
         if name in run.wrong and role and role.is_known and role.formula != STORED.get(name, role.formula):
-            found.setdefault(stored.site, (name, stored.node))
-    for site, (name, node) in found.items():
-        assert node.role is not None
-        reason = f"stores {node.role.formula} as {name}; should store {STORED[name]}"
+            found.setdefault(stored.site, (name, stored.node, role.formula))
+    for site, (name, node, formula) in found.items():
+        reason = f"stores {formula} as {name}; should store {STORED[name]}"
         beside = tuple(dict.fromkeys(made.site.lines for made in _multiplied(node)))
         yield Suspect("stored", name, site, site.lines[:1], reason, is_sure=not is_of_host, beside=beside)
 
