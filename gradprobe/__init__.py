@@ -4,7 +4,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not imported: that takes longer than all that a command does first
-    import os
     from collections.abc import Callable
     from typing import Any, Literal, overload
 
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
         max_memory: str | None = None,
         against: str | Callable[..., Any] | Report | None = None,
         fresh: bool = False,
-        evidence: str | os.PathLike[str] | None = None,
         battery: None = None,
         shrink_budget: int = 60,
         **options: Unpack[Options],
@@ -77,7 +75,6 @@ if TYPE_CHECKING:
         max_memory: str | None = None,
         against: str | Callable[..., Any] | Report | None = None,
         fresh: bool = False,
-        evidence: str | os.PathLike[str] | None = None,
         battery: Literal["pairs", "triples", "quick", True],
         shrink_budget: int = 60,
         **options: Unpack[Options],
@@ -95,7 +92,6 @@ def check(
     max_memory: str | None = None,
     against: str | Callable[..., Any] | Report | None = None,
     fresh: bool = False,
-    evidence: str | os.PathLike[str] | None = None,
     battery: str | bool | None = None,
     shrink_budget: int = 60,
     **options: Unpack[Options],
@@ -120,7 +116,6 @@ def check(
         against: another target, given in the same way, a report, the file of one, or "interpreted" or "compiled" for
             the same target: it is judged too, and the report's `against` says where they differ.
         fresh: whether every cache of compiled kernels is to be empty.
-        evidence: a file (.npz) to keep whole heads in, which `report.save("report.html", evidence=...)` shows.
         battery: "pairs", "triples" or "quick", or True to choose by the device: checks many cases of a target that is a
             word, in processes of their own, without edits, and returns all their reports.
         shrink_budget: how many cases a battery tries, to make the simplest failing one of each cause smaller.
@@ -135,7 +130,7 @@ def check(
     from .api.arguments import requested
     from .api.check_function import Manner, checked
 
-    several = (against, fresh, evidence, battery, shrink_budget)
+    several = (against, fresh, battery, shrink_budget)
     manner = Manner(isolate, timeout, fix_budget, max_memory, *several)
     request = requested(target, reference, family, options, ("reference", "family", *vars(manner)))
     return checked(target, reference, request, manner)

@@ -37,7 +37,6 @@ class Manner:
     max_memory: str | None
     against: Subject | Report | None
     fresh: bool
-    evidence: str | os.PathLike[str] | None
     battery: str | bool | None
     shrink_budget: int
 
@@ -81,8 +80,7 @@ def checked(
         beyond=not word,
     )
     functions = (None, None) if apart else (_function(target), _function(reference))
-    kept, fresh = os.fspath(manner.evidence or ""), manner.fresh
-    planned = PlannedCheck("", request, evidence=kept, fresh=fresh, functions=functions)
+    planned = PlannedCheck("", request, fresh=manner.fresh, functions=functions)
     try:
         if not request.options.get("untested"):
             refuse_untested()
@@ -109,12 +107,8 @@ def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest,
         )
     if manner.timeout is not None and not apart:
         raise UsageFailure("check: timeout stops a process, and this one makes the check", "add isolate=True")
-    if manner.evidence is not None and not os.fspath(manner.evidence).endswith(".npz"):
-        raise UsageFailure("check: the name of evidence must end in .npz")
-    # Each is about one check, and of these no two go together.
-    several = [name for name in ("battery", "against", "evidence") if getattr(manner, name)]
-    if len(several) > 1:
-        raise UsageFailure(f"check: {several[0]} takes no {several[1]}", "make two checks")
+    if manner.battery and manner.against:
+        raise UsageFailure("check: battery takes no against", "make two checks")
     if manner.battery and not apart:
         raise UsageFailure("check: a battery runs in processes of its own", "name the target by its word")
     return apart

@@ -49,21 +49,18 @@ class ShownReport(Report, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The page in small, for notebooks."""
-        from ..render.page.small import small_of
+        from ..render.page.page import small_of
 
         return small_of(self)
 
-    def save(self, file: str | os.PathLike[str], *, evidence: str | os.PathLike[str] | None = None) -> None:
+    def save(self, file: str | os.PathLike[str]) -> None:
         """Writes the report in the form that the name ends with: .json, .html, .md, .xml (JUnit) or .sarif.
 
-        Args:
-            evidence: what the check's own `evidence` wrote, for the page to open every tile of it.
-
         Raises:
-            UsageFailure: it ends otherwise, or the evidence is not that of this report.
+            UsageFailure: it ends otherwise.
             OSError: the file cannot be written.
         """
-        _save(Reports(reports=(self,), origin=self.origin), file, evidence)
+        _save(Reports(reports=(self,), origin=self.origin), file)
 
 
 class ShownReports(Reports, frozen=True, kw_only=True):
@@ -89,16 +86,16 @@ class ShownReports(Reports, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The table and the page in small, for notebooks."""
-        from ..render.page.small import small_of_several
+        from ..render.page.page import small_of_several
 
         return small_of_several(self, repr(self).partition("  ")[2], str(self))
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Writes them in the form that the name ends with, as a Report does."""
-        _save(self, file, None)
+        _save(self, file)
 
 
-def _save(several: Reports, file: str | os.PathLike[str], evidence: str | os.PathLike[str] | None) -> None:
+def _save(several: Reports, file: str | os.PathLike[str]) -> None:
     from ..commands.suite.checked import code_of_reports
     from ..render.files import maker_of
 
@@ -106,16 +103,7 @@ def _save(several: Reports, file: str | os.PathLike[str], evidence: str | os.Pat
     flag = _FORMS.get(path.suffix.lower())
     if flag is None:
         raise UsageFailure(f"save: no form for {path.name!r}", f"known: {', '.join(_FORMS)}")
-    if evidence is None:
-        replace_file(str(path), maker_of(flag)(several, code))
-        return
-    if flag != "--html":
-        raise UsageFailure(f"save: {path.name!r} has no room for evidence", "a page (.html) shows it")
-    from ..render.page.page import text
-    from ..render.page.tile_values import refuse_others
-
-    refuse_others(os.fspath(evidence), several.reports)
-    replace_file(str(path), text(several, code, os.fspath(evidence)))
+    replace_file(str(path), maker_of(flag)(several, code))
 
 
 def shown(report: Report) -> ShownReport:

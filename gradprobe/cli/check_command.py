@@ -28,7 +28,6 @@ def check(
     family: shared.Family = None,
     reference: shared.Reference = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
-    evidence: shared.Evidence = None,
     isolate: shared.Isolate = True,
     timeout: shared.Timeout = None,
     battery: shared.Battery = None,
@@ -78,10 +77,6 @@ def check(
         print_settings(effective.line(options, timeout, [plural(len(plan), "check")] if plan else []))
         if against is not None and (plan or battery):
             raise UsageFailure("--against takes one plain check", "drop --battery, or name a TARGET")
-        if evidence is not None:
-            if plan or battery or against is not None:
-                raise UsageFailure("--evidence takes one plain check of elements", "drop what makes it another")
-            forms = forms.beside(evidence)
         if timeout is not None and not isolate:
             raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
         how = Setting(
@@ -106,6 +101,6 @@ def check(
             from .paired_check import check_against
 
             raise typer.Exit(check_against(PlannedCheck("", effective.over(request), fresh=fresh), against, forms, how))
-        planned = PlannedCheck("", effective.over(request), evidence=forms.evidence, fresh=fresh)
+        planned = PlannedCheck("", effective.over(request), fresh=fresh)
         planned = replace(planned, chosen=shared.BUILT_IN if target is None else "")
         raise typer.Exit(check_one(planned, forms, how))

@@ -68,8 +68,6 @@ class Forms:
 
     files: Mapping[str, str] = field(default_factory=dict)
     """The name of a file, or - for stdout, by the option of its form."""
-    evidence: str = ""
-    """The file of whole heads, of which the page is told; "" without one."""
     details: bool = False
     """Whether stdout shows all of a report."""
 
@@ -77,25 +75,6 @@ class Forms:
     def json(cls, file: str | None) -> Forms:
         """JSON alone, where a file was named."""
         return cls({} if file is None else {"--json": file})
-
-    def beside(self, evidence: str) -> Forms:
-        """The same beside a file of whole heads, in the place of which nothing is left of an earlier run.
-
-        Raises:
-            UsageFailure: it cannot be written, or a form goes there.
-        """
-        path = Path(evidence)
-        if path.suffix != ".npz":
-            raise UsageFailure(f"--evidence {evidence}: the name must end in .npz, got {path.suffix or 'no ending'}")
-        try:
-            path.unlink(missing_ok=True)
-            path.touch()
-            path.unlink()
-        except OSError as error:
-            raise UsageFailure(f"--evidence {evidence}: cannot be written, {error.strerror}") from error
-        both = Forms({**self.files, "--evidence": evidence})
-        both.refuse_one_file_twice()
-        return replace(self, evidence=evidence)
 
     def show(self, report: Report, rest: str = "") -> None:
         """Shows a report, unless stdout is a document's. What ended it is said on stderr before.
@@ -158,17 +137,10 @@ class Forms:
 
         several = with_origin(several)
         # All are made before one is written: then they change at one moment.
-        made = [(flag, file, self._text(flag, several, code)) for flag, file in reversed(places.values())]
+        made = [(flag, file, maker_of(flag)(several, code)) for flag, file in reversed(places.values())]
         attempts = [_write(flag, file, text) for flag, file, text in made]
         attempts += [_without_docs(several)] if "--sarif" in self.files else []
         return [*attempts, _summarize(several)] if "--github" in self.files else attempts
-
-    def _text(self, flag: str, several: Reports, code: int | None) -> str:
-        if flag == "--html" and self.evidence and code is not None and several.reports[0].evidence is not None:
-            from ..render.page.page import text
-
-            return text(several, code, self.evidence)
-        return maker_of(flag)(several, code)
 
 
 def _place(file: str) -> str:

@@ -102,12 +102,6 @@ Battery = Annotated[
         "expose what others hide (default: triples on a GPU, else pairs)",
     ),
 ]
-Evidence = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE.npz", help="Keep whole heads of what is wrong, element by element; the page of --html opens them"
-    ),
-]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
 
 

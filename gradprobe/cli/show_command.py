@@ -39,9 +39,6 @@ def show(
         str | None, typer.Argument(metavar="NEW", help="A report of now, to say what changed since FILE")
     ] = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
-    evidence: Annotated[
-        str | None, typer.Option(metavar="FILE.npz", help="What check --evidence wrote, for the page of --html")
-    ] = None,
     show_traceback: Traceback = False,
 ) -> None:
     """Show a saved report in any form, without running anything: made on one machine, read on any.
@@ -59,7 +56,6 @@ def show(
             raise typer.Exit(_show_changes(file, newer, forms))
         several = with_origin(_last() if file is None else read(file))
         refuse_contradictions(several)
-        forms = _beside(evidence, several, forms)
         with damage_told(file or str(LAST)):
             _print(several, forms, show_traceback)
             code = forms.write(several, code_of_reports(several))
@@ -106,22 +102,6 @@ def _last() -> Reports:
     if report is None:
         raise UsageFailure("show: no check was made in this folder", "name a FILE, or run gradprobe check")
     return Reports(reports=(report,), origin=report.origin)
-
-
-def _beside(evidence: str | None, several: Reports, forms: Forms) -> Forms:
-    """The forms with the whole heads of a file.
-
-    Raises:
-        UsageFailure: there is no page for them, or they are not of this report.
-    """
-    if evidence is None:
-        return forms
-    if "--html" not in forms.files:
-        raise UsageFailure(f"--evidence {evidence}: the page shows it, and none is written", "add --html FILE")
-    from ..render.page.tile_values import refuse_others
-
-    refuse_others(evidence, several.reports)
-    return replace(forms, evidence=evidence)
 
 
 def _print(several: Reports, forms: Forms, tracebacks: bool) -> None:

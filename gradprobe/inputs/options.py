@@ -154,6 +154,7 @@ GONE = {
               "--seqlen",
     "sanitize": "is gone: compute-sanitizer runs around the command, as docs/cuda.md shows",
     "configs": "is gone: pin one configuration in the decorator, and check it; without a GPU the first that fits runs",
+    "evidence": "is gone: gradprobe diff NAME shows the numbers of a head",
     "schedules": "is gone: each run of --repeat N has an order of threads and blocks of its own",
 }  # fmt: skip
 MOVED = {"compare": "gradprobe show OLD.json NEW.json", "targets": "gradprobe init --list"}

@@ -13,7 +13,6 @@ from msgspec import Struct, field
 
 from .case import Case
 from .failures import Failure
-from .heads import Evidence
 from .layout_run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Difference, Element, Error, Intermediate, Run
 from .memory_finding import WARNING, MemoryFinding, WarningNote
 
@@ -399,8 +398,6 @@ class Report(Struct, frozen=True, kw_only=True):
     """What is kept of the values, at most one of each intermediate."""
     close_up: CloseUp | None = None
     """The one that was asked for."""
-    evidence: Evidence | None = None
-    """The file that whole heads are kept in, where one was asked for."""
     strides: SurveySummary | None = None
     against: SecondCheck | None = None
     audit: AuditSummary | None = None

@@ -402,7 +402,5 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
         yield Text(f"  {unused(base, shadow)}", CAUTION)
     if cache := report.environment.get("triton_cache"):
         yield Text(f"  Triton's cache: {base.short(cache)}", "dim")
-    if (kept := report.evidence) is not None:
-        yield from folded(f"evidence: {base.short(kept.file)} holds {kept.sentence}", width)
     if report.failing and report.reproduce:
         yield Text(f"  again: {report.reproduce}")

@@ -118,19 +118,6 @@ def test_two_functions_stand_side_by_side_and_a_report_may_stand_for_one():
         gradprobe.check(soft, against=soft, **SMALL)
 
 
-def test_whole_heads_are_kept_and_the_page_of_that_report_alone_shows_them(tmp_path):
-    kept = tmp_path / "heads.npz"
-    report = gradprobe.check(without_scale, evidence=kept, **SMALL)
-    report.save(tmp_path / "with.html", evidence=kept)
-    report.save(tmp_path / "without.html")
-    sizes = [(tmp_path / name).stat().st_size for name in ("with.html", "without.html")]
-    assert sizes[0] > sizes[1]
-    with pytest.raises(UsageFailure, match="no room for evidence"):
-        report.save(tmp_path / "r.md", evidence=kept)
-    with pytest.raises(UsageFailure, match="is not what the check of this report wrote"):
-        gradprobe.check(soft, **SMALL).save(tmp_path / "other.html", evidence=kept)
-
-
 @pytest.mark.nightly
 def test_a_battery_gives_all_its_reports_which_tell_themselves(tmp_path):
     several = gradprobe.check(f"{ROOT}/examples/delta.py:delta", battery="quick", shrink_budget=0)
@@ -152,7 +139,6 @@ def test_a_battery_gives_all_its_reports_which_tell_themselves(tmp_path):
     ({"battery": "quick", "causal": True}, "of --battery sets it"),
     ({"battery": True, "against": "flash"}, "battery takes no against"),
     ({"against": "flahs"}, "there is no such target"),
-    ({"evidence": "heads.txt"}, "must end in .npz"),
 ])  # fmt: skip
 def test_what_does_not_go_with_a_check_is_refused_before_anything_runs(options, words, monkeypatch):
     monkeypatch.setattr("gradprobe.api.check_function.check_each", None)
@@ -260,7 +246,7 @@ first = report.first_mismatch
 if first is not None:
     print(first.intermediate, first.row, report.causes[0].fault)
 report.save("report.html")
-beside: gradprobe.Report = gradprobe.check(attention, against="flash", evidence="heads.npz", fresh=True)
+beside: gradprobe.Report = gradprobe.check(attention, against="flash", fresh=True)
 several: gradprobe.Reports = gradprobe.check("lazy", battery="pairs", shrink_budget=0)
 wrong = [one.title for one in several.reports if one.verdict == "mismatch"]
 """

@@ -1,11 +1,9 @@
 """The map of a head is the same wherever its elements are: its letters are made on the CPU."""
 
-import numpy as np
 import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.heads import PARTS
 from gradprobe.model.layout_run import HIDDEN
 from gradprobe.numerics import sieve
 from gradprobe.numerics.compare import attention_of, compare
@@ -13,7 +11,6 @@ from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.tally import Grid
 from gradprobe.reference import Tile
 from gradprobe.runtime.trace import Trace
-from tests.cli.command import run
 from tests.emulated import Arithmetic, case_of, ran
 
 pytestmark = pytest.mark.gpu
@@ -46,18 +43,3 @@ def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch)
         assert finding.bounded
         assert all(bound.lower() >= sign.lower() for bound, sign in zip(bounds, exact, strict=True)), name
         assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], name
-
-
-@pytest.mark.parametrize("seqlen", [256, 4096])
-def test_evidence_of_a_run_there_is_plain_numpy_and_on_the_page(tmp_path, monkeypatch, seqlen):
-    monkeypatch.chdir(tmp_path)
-    words = f"--batch 1 --heads 2 --seqlen {seqlen} --head-dim 64 --dtype bfloat16 --causal --runs contiguous"
-    assert run(f"check sdpa-flash {words} --evidence heads.npz --html page.html").code == 0
-    with np.load("heads.npz", allow_pickle=False) as kept:
-        names = {name.rpartition(".")[0] for name in kept if name != "about"}
-        assert {name.partition(".")[0] for name in names} >= {"O", "dQ", "dK", "dV"}
-        for name in names:
-            actual, expected, budget, wrong = (kept[f"{name}.{part}"] for part in PARTS)
-            assert (np.abs(actual - expected) <= budget).all()
-            assert not wrong.any()
-    assert 'class="values"' in (tmp_path / "page.html").read_text()

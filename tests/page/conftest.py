@@ -10,7 +10,7 @@ from tests.page.made import pages
 def files(tmp_path_factory):
     """The file of each page, by its name."""
     folder = tmp_path_factory.mktemp("pages")
-    made = pages(folder)
+    made = pages()
     for name, page in made.items():
         (folder / f"{name}.html").write_text(page)
     return {name: folder / f"{name}.html" for name in made}

@@ -5,7 +5,6 @@ As a command it runs `gradprobe` on examples/delta.py, and keeps what it wrote w
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -14,13 +13,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
 from msgspec import structs
 
 from gradprobe.model.documents import FailureGroup, Reports, load, report_from
-from gradprobe.model.heads import ABOUT, PARTS, Evidence, KeptHeads, WholeHead
-from gradprobe.model.layout_run import Intermediate
 from gradprobe.model.report import Report
 from gradprobe.render.page.page import page_of, page_of_comparison, text
 from tests.render.written import document, entry, head, many_heads, run
@@ -61,64 +56,18 @@ def several() -> Reports:
     return Reports(reports=tuple(made), planned=4, groups=(group,))
 
 
-def seen_in_kernels(*kernels: str) -> Report:
-    """P, dP, delta and dS as they were seen in each of these kernels, P wrong, between O and the gradients."""
-    inside = [
-        structs.replace(part, kernel=kernel) for kernel in kernels for part in _compared("P", "dP", "delta", "dS")
-    ]
-    report = report_from(document(run("contiguous", entry("LSE"), entry("O", head(0), head(1)))))
-    (only,) = report.runs
-    parts = (*only.intermediates, *inside, *_compared("dQ", "dK", "dV"))
-    return structs.replace(report, runs=(structs.replace(only, intermediates=parts),))
-
-
-def _compared(*names: str) -> tuple[Intermediate, ...]:
-    """Those of two heads, of which P is wrong by itself and what is made of it inherits."""
-    states = {"P": "mismatch", "dP": "match", "delta": "match"}
-    parts = [entry(name, *(_far_off(at, states.get(name, "inherited")) for at in (0, 1))) for name in names]
-    return report_from(document(run("contiguous", *parts))).runs[0].intermediates
-
-
-def _far_off(number: int, status: str) -> dict[str, Any]:
-    return head(number, status=status, **({} if status == "match" else {"max_budget_ratio": 89_666.0}))
-
-
 def heads_128() -> Report:
     """A kernel that is wrong in every head of 128."""
     return report_from(many_heads(128, 1))
 
 
-def with_evidence(file: Path) -> Report:
-    """The failing check, of which a head of drawn values is kept in a file: some are wrong, one is NaN."""
-    report, draw = saved("check"), np.random.default_rng(0)
-    expected = draw.normal(size=(16, 24)) * 10.0 ** draw.integers(-6, 7, (16, 24))
-    wrong, budget = draw.random((16, 24)) < 0.3, np.abs(expected) * 1e-6
-    actual = (expected + budget * np.where(wrong, 40.0, 0.1)).astype(np.float32)
-    actual[3, 4], wrong[3, 4] = np.nan, True
-    one = WholeHead(intermediate="delta", batch=0, head=1, shape=(16, 24))
-    about = KeptHeads(command="", layout=report.shown.layout, heads=(one,))
-    named = zip(PARTS, (actual, expected, budget, wrong), strict=True)
-    arrays = {f"{one.key}.{part}": values for part, values in named}
-    np.savez(file, **{ABOUT: np.array(msgspec.json.encode(about).decode())}, **arrays)
-    known = Evidence(file=str(file), sha256=hashlib.sha256(file.read_bytes()).hexdigest(), heads=1)
-
-    def tiled(part: Intermediate) -> Intermediate:
-        heads = tuple(structs.replace(head, tiles=("zz", "zz")) for head in part.heads)
-        return structs.replace(part, tile=(8, 16), heads=heads)
-
-    runs = tuple(structs.replace(run, intermediates=tuple(map(tiled, run.intermediates))) for run in report.runs)
-    return structs.replace(report, evidence=known, runs=runs)
-
-
-def pages(folder: Path) -> Mapping[str, str]:
-    """Every kind of page, by its name; what they are made of beside reports goes into a folder."""
+def pages() -> Mapping[str, str]:
+    """Every kind of page, by its name."""
     wrong = saved("check")
     return {
         "wrong": page_of(wrong),
-        "evidence": page_of(with_evidence(folder / "heads.npz"), str(folder / "heads.npz")),
         "right": page_of(right()),
         "heads-128": page_of(heads_128()),
-        "kernel": page_of(seen_in_kernels("_flash_attn_bwd_kernel")),
         "strides": page_of(saved("strides")),
         "several": text(several(), 1),
         "comparison": page_of_comparison(Reports(reports=(right(),)), Reports(reports=(wrong,))),

@@ -48,8 +48,6 @@ class PlannedCheck:
     kept: str = ""
     """The file that what the target gave is written into, for a check that is set beside this one."""
     against: Counterpart | None = None
-    evidence: str = ""
-    """The file that whole heads are to be kept in."""
     chosen: str = ""
     """Why it is of this target, where nobody named one."""
     fresh: bool = False

@@ -132,10 +132,6 @@ def _checked_as(planned: PlannedCheck, probed: Probed, differences: Sequence[Dif
     request = replace(planned.request, options={**planned.request.options, **probed.added})
     if planned.close_up is not None:
         report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
-    if planned.evidence and probed.measured:
-        from ...numerics.whole_heads import keep_heads
-
-        report = structs.replace(report, evidence=keep_heads(probed, planned.evidence))
     if (other := planned.against) is not None:
         against = SecondCheck(name=other.name, report=other.report, differences=tuple(differences))
         report = structs.replace(report, against=against)
@@ -152,7 +148,7 @@ def probed_as(
 ) -> Probed:
     """What a check came to."""
     # What is set beside another, or kept whole, is of the case that was asked for.
-    is_plain = not (planned.close_up or planned.kept or planned.against or planned.evidence)
+    is_plain = not (planned.close_up or planned.kept or planned.against)
     target, reference = planned.functions
     return run_check(
         planned.request,
@@ -208,7 +204,7 @@ def rest_of(planned: PlannedCheck, checked: CheckOutcome) -> PlannedCheck | None
         return None
     left = [name for name in planned.layouts if name not in done]
     asked_again = replace(planned.request, options={**options, "runs": left})
-    return replace(planned, request=asked_again, kept="", against=None, evidence="") if left else None
+    return replace(planned, request=asked_again, kept="", against=None) if left else None
 
 
 def joined(checked: CheckOutcome, rest: CheckOutcome, heard: Heard) -> CheckOutcome:

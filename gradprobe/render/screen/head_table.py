@@ -1,8 +1,8 @@
-"""The table of heads, in which heads that are alike share a column, and intermediates that are alike a row."""
+"""HeadTable: the worst error of each head, in which alike heads share a column, and alike intermediates a row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
@@ -17,82 +17,89 @@ _CELL, _LONGEST = 8, 40
 # Ranges of heads in the title of a column.
 _RANGES = 3
 _Alike = Sequence[Intermediate]
+_States = tuple[str, ...]
+"""The status of an intermediate in each query head."""
+
+
+class HeadTable:
+    """The rows of one run; its columns are as many as there is room for."""
+
+    def __init__(self, report: Report, run: Run) -> None:
+        self._run = run
+        self.heads = report.case.heads if report.case else max(one.count for one in run.compares)
+        self.rows: dict[_States, list[Intermediate]] = {}
+        """Intermediates by their status in each query head, in the order of the dataflow."""
+        for one in run.compares:
+            states = tuple(status_in(one, self.heads, [head]) for head in range(self.heads))
+            self.rows.setdefault(states, []).append(one)
+
+    def columns(self, most: int) -> list[list[int]]:
+        """Heads that are alike in every row; where these are more groups than columns, the last ones share one."""
+        groups: dict[_States, list[int]] = {}
+        for head, states in enumerate(zip(*self.rows, strict=True)):
+            groups.setdefault(states, []).append(head)
+        found = list(groups.values())
+        if len(found) <= most:
+            return found
+        return [*found[: most - 1], sorted(head for group in found[most - 1 :] for head in group)]
+
+    def cell(self, states: _States, alike: _Alike, column: Sequence[int]) -> tuple[str, float]:
+        """The worst status of a row in some heads, and its worst error."""
+        here = {states[at] for at in column}
+        status = next(known for known in (MISMATCH, INHERITED, MATCH) if known in here)
+        worst = max((worst_in(one, self.heads, column) for one in alike), key=lambda by: (by != by, by))
+        return status, worst
+
+    def title(self, column: Sequence[int]) -> str:
+        """`0`, `1-3`, `0, 2, 4 ...`, `all`."""
+        if len(column) == self.heads > 1:
+            return "all"
+        ranges = spans(column)
+        return in_words(ranges[:_RANGES]) + (" ..." if len(ranges) > _RANGES else "")
+
+    def label(self, alike: _Alike) -> str:
+        """`P dP delta in dq_kernel`: their names, each with its kernel where it is another's row in another kernel."""
+        names: list[str] = []
+        for intermediate in alike:
+            everywhere = all(other in alike for other in self._run.compares if other.name == intermediate.name)
+            names.append(intermediate.name if everywhere else intermediate.title)
+        names = list(dict.fromkeys(names))
+        between = ", " if any(" " in name for name in names) else " "
+        label = between.join(names)
+        while len(label) > _LONGEST and len(names) > 1:
+            *names, _ = names
+            label = f"{between.join(names)} and {len(alike) - len(names)} more"
+        return label
 
 
 def head_table(report: Report, run: Run, width: int, marks: Signs) -> Iterator[Text]:
     """A header, then a row for intermediates that are wrong in the same heads."""
-    heads = report.case.heads if report.case else max(one.count for one in run.compares)
-    rows = _rows(run, heads)
-    labels = {states: _label(alike, run) for states, alike in rows.items()}
+    table = HeadTable(report, run)
+    labels = {states: table.label(alike) for states, alike in table.rows.items()}
     name = max(len(_TITLE), *map(len, labels.values()))
-    columns, cells = _fitting(list(rows), width - name - 2)
-    titles = [_title(column, heads) for column in columns]
-    header = "".join(f"{title:>{cell}}" for title, cell in zip(titles, cells, strict=True))
+    columns, cells = _fitting(table, width - name - 2)
+    header = "".join(f"{table.title(column):>{cell}}" for column, cell in zip(columns, cells, strict=True))
     yield Text(f"  {_TITLE:<{name}}{header}", "dim")
-    for states, alike in rows.items():
+    signs = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}
+    for states, alike in table.rows.items():
         line = Text(f"  {labels[states]:<{name}}")
         for column, cell in zip(columns, cells, strict=True):
-            status = next(known for known in (MISMATCH, INHERITED, MATCH) if known in {states[at] for at in column})
-            worst = max((worst_in(one, heads, column) for one in alike), key=lambda by: (by != by, by))
-            mark = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}[status]
-            line.append(f"{mark + ratio(worst) + marks.times:>{cell}}", STYLES.get(status, ""))
+            status, worst = table.cell(states, alike, column)
+            line.append(f"{signs[status] + ratio(worst) + marks.times:>{cell}}", STYLES.get(status, ""))
         yield line
 
 
 def legend(marks: Signs) -> Text:
     """What the marks in the table mean."""
-    return Text(
-        f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs", "dim"
-    )
+    words = f"  {marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
+    return Text(words, "dim")
 
 
-def _rows(run: Run, heads: int) -> Mapping[tuple[str, ...], list[Intermediate]]:
-    """Intermediates by their status in each query head, in the order of the dataflow."""
-    found: dict[tuple[str, ...], list[Intermediate]] = {}
-    for one in run.compares:
-        found.setdefault(tuple(status_in(one, heads, [head]) for head in range(heads)), []).append(one)
-    return found
-
-
-def _label(alike: _Alike, run: Run) -> str:
-    """`P dP delta in dq_kernel`: their names, each with its kernel where it is another's row in another kernel."""
-    names: list[str] = []
-    for intermediate in alike:
-        everywhere = all(other in alike for other in run.compares if other.name == intermediate.name)
-        names.append(intermediate.name if everywhere else intermediate.title)
-    names = list(dict.fromkeys(names))
-    between = ", " if any(" " in name for name in names) else " "
-    label = between.join(names)
-    while len(label) > _LONGEST and len(names) > 1:
-        *names, _ = names
-        label = f"{between.join(names)} and {len(alike) - len(names)} more"
-    return label
-
-
-def _fitting(rows: Sequence[tuple[str, ...]], room: int) -> tuple[list[list[int]], list[int]]:
+def _fitting(table: HeadTable, room: int) -> tuple[list[list[int]], list[int]]:
     """As many columns as there is room for, and how wide each is."""
     for most in range(max(1, room // (_CELL + 2)), 0, -1):
-        columns = _columns(rows, most)
-        cells = [max(_CELL, len(_title(column, len(rows[0])))) + 2 for column in columns]
+        columns = table.columns(most)
+        cells = [max(_CELL, len(table.title(column))) + 2 for column in columns]
         if sum(cells) <= room:
             break
     return columns, cells
-
-
-def _columns(rows: Sequence[tuple[str, ...]], most: int) -> list[list[int]]:
-    """Heads that are alike in every row; where these are more groups than columns, the last ones share one."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for head, states in enumerate(zip(*rows, strict=True)):
-        groups.setdefault(states, []).append(head)
-    found = list(groups.values())
-    if len(found) <= most:
-        return found
-    return [*found[: most - 1], sorted(head for group in found[most - 1 :] for head in group)]
-
-
-def _title(heads: Sequence[int], count: int) -> str:
-    """`0`, `1-3`, `0, 2, 4 ...`, `all`."""
-    if len(heads) == count > 1:
-        return "all"
-    ranges = spans(heads)
-    return in_words(ranges[:_RANGES]) + (" ..." if len(ranges) > _RANGES else "")

@@ -97,7 +97,7 @@ def _arithmetic(report: Report) -> Iterator[str]:
 
 
 def _asked_for(report: Report) -> Iterator[str]:
-    """What repeats showed, what another target came to, and the file of evidence."""
+    """What repeats showed, and what another target came to."""
     if any(run.repeats for run in report.measured):
         from ..repeat_sentences import repeat_sentences
 
@@ -106,8 +106,6 @@ def _asked_for(report: Report) -> Iterator[str]:
         from ..target_pair import beside
 
         yield from beside(report)
-    if (kept := report.evidence) is not None:
-        yield f"evidence: {base_of(report).short(kept.file)} holds {kept.sentence}"
 
 
 def _identities(report: Report) -> Iterator[str]:

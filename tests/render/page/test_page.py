@@ -1,10 +1,18 @@
-"""A page is one file with everything in it, and nothing in a report is anything but text there."""
+"""A page is one file with everything in it, says what the report says, and nothing in a report is more than text."""
 
+import json
+
+from lxml import html
 from msgspec import structs
 
-from gradprobe.model.documents import Reports
-from gradprobe.model.report import CheckedTarget, Diagnosis, Report
-from gradprobe.render.page.page import page_of, text
+from gradprobe.model.documents import Reports, load
+from gradprobe.model.layout_run import INCOMPLETE
+from gradprobe.model.number import Number
+from gradprobe.model.report import CheckedTarget, Diagnosis, Listing, Report, TriedEdit, Where
+from gradprobe.render.page.maps import class_of, drawn, maps_of, sign_of
+from gradprobe.render.page.page import page_of, page_of_comparison, text
+from tests.page.made import heads_128, right, saved, several
+from tests.render.written import document, entry, faulty, head, run
 
 EVIL = "<script>alert(1)</script>\"'&\x1b"
 REPORT = Report(
@@ -13,6 +21,25 @@ REPORT = Report(
     diagnoses=(Diagnosis("stride/do-head", "S1", EVIL, 1.0, evidence=(EVIL,), fix=EVIL),),
     reproduce=f"gradprobe check {EVIL}",
 )
+FAULTY = load(json.dumps(faulty()))
+LINES = tuple(f"    line {at}" for at in range(1, 10))
+CAUSE = Diagnosis(
+    "stride/do-head", "S1", "dO is read with q's head stride", 1.0,
+    where=(
+        Where("/repository/k.py", 5, "line 5", column=5, length=1, note="five"),
+        Where("/repository/k.py", 9, "line 9"),
+    ),
+    edit=TriedEdit(matches=True, words="all matches", diff="--- k.py\n+++ k.py\n-    line 5\n+    line <b>\n", tried=1),
+)  # fmt: skip
+EXPLAINED = structs.replace(FAULTY, diagnoses=(CAUSE,), listings=(Listing("/repository/k.py", 1, LINES),))
+
+
+def tree(report):
+    return html.document_fromstring(page_of(report))
+
+
+def text_of(node):
+    return " ".join(node.text_content().split())
 
 
 def test_a_script_in_a_name_or_a_cause_is_text():
@@ -31,5 +58,84 @@ def test_a_page_fetches_nothing():
 
 def test_several_reports_stand_on_one_page_and_an_unfinished_one_is_no_match():
     two = Reports(reports=(REPORT, structs.replace(REPORT, verdict="match")))
-    assert text(two, 1).count('class="opened"') == 2
+    assert text(two, 1).count('id="check-') == 2
     assert "incomplete" in text(Reports(reports=()), None)
+    matching = Reports(reports=(right(),), planned=2)
+    assert f'<strong class="verdict {INCOMPLETE}">INCOMPLETE</strong>' in text(matching, None)
+
+
+def test_the_facts_are_those_of_the_first_mismatch():
+    facts = dict(zip(*(tree(FAULTY).xpath(f"//dl//{tag}/text()") for tag in ("dt", "dd")), strict=True))
+    assert (facts["intermediate"], facts["head"]) == ("dP", "1 of batch 0")
+    assert (facts["actual"], facts["expected"]) == ("0.4662", "-0.014")
+    assert facts["error"] == "51x what is allowed"
+    assert facts["tile"].startswith("0,0")
+
+
+def test_a_named_line_stands_among_its_neighbours_with_its_wrong_piece_marked():
+    (listing,) = tree(EXPLAINED).xpath("//pre[contains(@class, 'listing')]")
+    (mark,) = listing.xpath(".//mark")
+    assert mark.text == "5"
+    shown = text_of(listing)
+    assert all(f"line {at}" in shown for at in (3, 4, 5, 6, 7, 9))
+    assert "line 8" not in shown
+    assert "five" in shown
+
+
+def test_what_the_copy_button_takes_of_a_diff_is_the_diff():
+    found = tree(EXPLAINED)
+    diff, command = (found.get_element_by_id(one.get("data-copy")) for one in found.xpath("//button[@data-copy]"))
+    assert diff.text_content() == CAUSE.edit.diff
+    assert command.text_content() == FAULTY.reproduce
+
+
+def test_the_letters_of_maps_and_the_classes_of_ratios_agree():
+    ratios = (0.0, 0.25, 0.3, 0.5, 1.0, 1.0000001, 16.0, 16.1, 256.0, 4096.0, 4097.0, 1e30, float("inf"), None)
+    classes = ["r0", "r0", "r0", "r0", "r1", "w1", "w1", "w2", "w2", "w3", "w4", "w4", "w4", "hidden"]
+    assert [class_of(sign_of(ratio)) for ratio in ratios] == classes
+    assert class_of(sign_of(Number("nan"))) == "w4"
+
+
+def test_a_map_crosses_what_is_wrong():
+    picture = drawn(("aA-", "Ced"), "dP")
+    assert 'class="cross" d="M1 1h2v1h-2z"' in picture
+    assert 'class="hidden" d="M2 0h1v1h-1z"' in picture
+
+
+def test_wrong_heads_whose_maps_are_alike_share_one():
+    wrong = [head(at, status="mismatch", tiles=lines) for at, lines in enumerate((["az"], ["az"], ["za"]))]
+    parts = entry("dP", *wrong, head(3, tiles=["aa"])) | {"tile": [32, 16]}
+    (only,) = load(json.dumps(document(run("contiguous", parts)))).runs
+    ((title, _, maps),) = maps_of(only)
+    assert title == "dP"
+    assert [one.name for one in maps] == ["batch 0, heads 0-1", "batch 0, head 2"]
+
+
+def test_every_head_stands_in_the_table_and_128_take_less_than_2_mb():
+    cells = tree(FAULTY).xpath("//table[@class='heads']//td")
+    assert any(cell.text.startswith("✗") and cell.get("class").startswith("t-w") for cell in cells)
+    assert len(page_of(heads_128()).encode()) < 2_000_000
+
+
+def test_the_page_of_a_survey_says_what_fails_in_common_and_leads_from_each_cell_to_its_layout():
+    report = saved("strides")
+    found = tree(report)
+    assert found.xpath("//main/p[2]/strong/text()") == ["wrong when do.stride(1) != o.stride(1)"]
+    assert "blank: not tried" in text_of(found.xpath("//p[@class='soft']")[0])
+    links = found.xpath("//table[@class='matrix']//a")
+    assert {link.get("href")[1:] for link in links} <= {*found.xpath("//@id")}
+    assert report.warnings[0].words in text_of(found)
+    assert "MISMATCH" in page_of(structs.replace(report, runs=()))
+
+
+def test_a_cause_of_several_checks_leads_to_each_of_them():
+    found = html.document_fromstring(text(several(), 1))
+    (group,) = found.xpath("//section")
+    assert text_of(group).startswith("2 cases dO is read with O's head stride")
+    assert {link.get("href")[1:] for link in group.xpath(".//a")} == {*found.xpath("//details[@class='opened']/@id")}
+
+
+def test_the_page_of_a_comparison_says_what_changed():
+    before, after = (Reports(reports=(report,)) for report in (right(), saved("check")))
+    assert "worse   verdict: match -&gt; mismatch" in page_of_comparison(before, after)
+    assert "nothing changed" in page_of_comparison(after, after)
