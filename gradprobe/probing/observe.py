@@ -109,7 +109,7 @@ def observe(
     breaches = guards.breaches()
     if bands is not None:
         breaches = [*breaches, *bands.breaches(dict(outcome.storages))]
-    memory = gathered("memory", iter, [found.finding for found in watch.findings]) if watch else []
+    memory = gathered("memory", iter, watch.findings) if watch else []
     memory += gathered("memory/cuda", iter, outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)
     if outcome.trace is not None:

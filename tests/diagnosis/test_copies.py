@@ -46,10 +46,10 @@ def test_each_element_of_a_copy_has_the_index_of_what_it_is_a_copy_of(axes):
 
 
 def test_what_answers_to_no_name_has_no_lines_behind_it():
-    from gradprobe.frontends.triton.interpreter.dataflow.accesses import slice_of
+    from gradprobe.frontends.triton.interpreter.memory.stream import lines_behind
 
     class Fields:
         def __getattr__(self, name):
             raise ValueError(f"{name!r} is not in list")
 
-    assert slice_of(Fields(), [Fields(), None], 3) == frozenset()
+    assert lines_behind(Fields(), [Fields(), None], 3) == frozenset()

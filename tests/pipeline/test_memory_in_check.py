@@ -123,7 +123,7 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
 def test_a_store_of_dv_thousands_of_rows_away_does_not_end_the_process(tmp_path):
     report, _ = checked(tmp_path, DKDV, DV_HEAD, f"{DV_HEAD} * 100000000")
     assert report.verdict == "mismatch"
-    assert "beyond its storage" in report.runs[0].memory[0].sentence
+    assert "outside dv" in report.runs[0].memory[0].sentence
 
 
 @interpreted

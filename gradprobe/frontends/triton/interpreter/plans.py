@@ -35,10 +35,6 @@ class InterpreterNotKnown(RuntimeError):
     """This release of Triton lacks something that must be patched."""
 
 
-class _NoPlan(Exception):
-    """What a call did, or was given, is more than types, constants and the builder's methods."""
-
-
 class Plans:
     """What the functions of triton.language do, as long as each type has one object for its tensors' shape."""
 
@@ -71,8 +67,7 @@ class Plans:
             found = check(*args, **named)
             for before, after in zip(args, found, strict=False):
                 # An operand that was spread and not cast gets its values back: numpy spreads as it computes.
-                is_spread = type(before) is _Tensor and after is not before and not named
-                if is_spread and before.dtype == after.dtype:
+                if type(before) is _Tensor and after is not before and not named and before.dtype == after.dtype:
                     after.handle = before.handle
             return found
 
@@ -106,26 +101,19 @@ class Plans:
                 return plan(semantic.builder, *tensors)  # type: ignore[operator]
             kwargs["_semantic"] = semantic
             # Of one value that is given twice, a plan would take both for the first.
-            if plan is None and len({id(tensor.handle) for tensor in tensors}) == len(tensors):
-                made[key], result = self._recorded(function, args, kwargs, tensors)  # type: ignore[index]
-                return result
-            return function(*args, **kwargs)
+            if plan is False or len({id(tensor.handle) for tensor in tensors}) < len(tensors):
+                return function(*args, **kwargs)
+            builder, self._asked = semantic.builder, False
+            semantic.builder = recorder = _Recorder(builder)
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                semantic.builder = builder
+            is_plain = not self._asked and not recorder.has_names
+            made[key] = (is_plain and plan_of(recorder.steps, tensors, result)) or False  # type: ignore[index]
+            return result
 
         return call
-
-    def _recorded(self, function: Any, args: Any, kwargs: Any, tensors: Sequence[Any]) -> tuple[Repeat | bool, Any]:
-        builder, self._asked = self._semantic.builder, False
-        self._semantic.builder = recorder = _Recorder(builder)
-        try:
-            result = function(*args, **kwargs)
-        finally:
-            self._semantic.builder = builder
-        if self._asked or recorder.has_names:
-            return False, result
-        try:
-            return plan_of(recorder.steps, tensors, result), result
-        except _NoPlan:
-            return False, result
 
 
 class _Recorder:
@@ -151,50 +139,42 @@ class _Recorder:
         return call
 
 
-def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repeat:
-    """The steps of a call, as a function that takes them again.
+def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repeat | None:
+    """The steps of a call, as a function that takes them again; None where they do not give the result."""
+    returned, values = getattr(result, "handle", None), list[Any]()
+    words = {id(tensor.handle): f"t{at}.handle" for at, tensor in enumerate(tensors)}
+    # What is another thing each time, and what is the same: made of constants.
+    live, fixed, lines = set(words), set[int](), list[str]()
 
-    Raises:
-        _NoPlan: the steps do not give the result.
-    """
-    returned = getattr(result, "handle", None)
-    operands = [tensor.handle for tensor in tensors]
-    constants: dict[int, Any] = {}
-    made, taken = set(map(id, operands)), list[Step]()
+    def word(thing: Any) -> str:
+        if id(thing) not in words:
+            words[id(thing)] = f"c{len(values)}"
+            values.append(thing)
+        return words[id(thing)]
+
     for name, args, product in _needed(steps, returned):
         for arg in args:
-            if id(arg) not in made and id(arg) not in constants:
-                if _holds_values(arg):
-                    raise _NoPlan
-                constants[id(arg)] = arg
+            if id(arg) not in live and id(arg) not in fixed and _holds_values(arg):
+                return None
         # What is returned is made anew, since others may change it.
-        if product is not returned and _is_pure(name) and not made.intersection(map(id, args)):
-            constants[id(product)] = product
-        else:
-            taken.append((name, args, product))
-            made.add(id(product))
-    used = {id(arg) for _, args, _ in taken for arg in args}
-    values = [constant for key, constant in constants.items() if key in used]
-    same = [f"t{at}" for at, tensor in enumerate(tensors) if tensor is result]
-    is_made = result is not None and not same
-    if is_made and (type(result) is not _Tensor or id(returned) not in made):
-        raise _NoPlan
-    attributes = vars(result) if is_made else {}
-    values += attributes.values()
-    words: dict[int, str] = {}
-    for word, things in (("t{}.handle", operands), ("v{}", [product for _, _, product in taken]), ("c{}", values)):
-        for at, thing in enumerate(things):
-            words.setdefault(id(thing), word.format(at))
-    lines = []
-    for at, (name, args, _) in enumerate(taken):
-        lines.append(f"v{at} = builder.{name}({', '.join([words[id(arg)] for arg in args])})")
-    if is_made:
+        if product is not returned and _is_pure(name) and live.isdisjoint(map(id, args)):
+            fixed.add(id(product))
+            continue
+        lines.append(f"v{len(lines)} = builder.{name}({', '.join(map(word, args))})")
+        words.setdefault(id(product), f"v{len(lines) - 1}")
+        live.add(id(product))
+    given = [f"t{at}" for at in range(len(tensors))]
+    same = [name for name, tensor in zip(given, tensors, strict=True) if tensor is result]
+    if result is None or same:
+        lines.append(f"return {same[0] if same else None}")
+    elif type(result) is not _Tensor or id(returned) not in live:
+        return None
+    else:
         lines.append("made = new(tensor)")
-        lines += [f"made.{name} = {words[id(value)]}" for name, value in attributes.items()]
-    lines.append(f"return {'made' if is_made else same[0] if same else None}")
-    kept = "".join([f", c{at}" for at in range(len(values))])
-    given = "".join([f", t{at}" for at in range(len(tensors))])
-    text = [f"def make(new, tensor{kept}):", f" def repeat(builder{given}):"]
+        lines += [f"made.{name} = {word(value)}" for name, value in vars(result).items()]
+        lines.append("return made")
+    kept = [f"c{at}" for at in range(len(values))]
+    text = [f"def make({', '.join(['new', 'tensor', *kept])}):", f" def repeat({', '.join(['builder', *given])}):"]
     text += [f"  {line}" for line in lines] + [" return repeat"]
     return _maker("\n".join(text))(object.__new__, _Tensor, *values)  # type: ignore[no-any-return]
 
@@ -226,7 +206,7 @@ def _holds_values(thing: Any) -> bool:
     # Triton's own tuple may raise anything for a name that it lacks.
     if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
         return any(map(_holds_values, thing))
-    return isinstance(thing, shipped.TensorHandle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
+    return hasattr(thing, "handle") or hasattr(thing, "materialize_pointers") or isinstance(thing, shipped.TensorHandle)
 
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...] | None, Sequence[Any]]:
@@ -238,30 +218,24 @@ def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, .
             return (id(left.shape), id(right.shape)), args
         if type(right) is int:
             return (id(left.shape), int, right), args[:1]
-    tensors: list[Any] = []
-    key: list[Any] = []
     kwargs.pop("_semantic", None)
-    can_be = _add((*args, *kwargs, *kwargs.values()), key, tensors)
-    return tuple(key) if can_be else None, tensors
-
-
-def _add(arguments: Sequence[Any], key: list[Any], tensors: list[Any]) -> bool:
-    """Adds types and constants to a key, and tensors to a list; False where there is something else among them."""
-    for argument in arguments:
-        kind = type(argument)
+    key, tensors, waiting = list[Any](), list[Any](), [*args, *kwargs, *kwargs.values()]
+    for each in waiting:
+        kind = type(each)
         if kind is _Tensor:
-            tensors.append(argument)
-            key.append(id(argument.shape))
+            tensors.append(each)
+            key.append(id(each.shape))
         elif kind in _CONSTANTS:
-            key += kind, repr(argument)
-        elif kind in (tl.constexpr, tuple, list, _Tuple):
-            parts = (argument.value,) if kind is tl.constexpr else tuple(argument)
-            key += kind, len(parts)
-            if not _add(parts, key, tensors):
-                return False
+            key += kind, repr(each)
+        elif kind is tl.constexpr:
+            key.append(kind)
+            waiting.append(each.value)
+        elif kind in (tuple, list, _Tuple):
+            key += kind, len(each)
+            waiting += each
         else:
-            return False
-    return True
+            return None, ()
+    return tuple(key), tensors
 
 
 PLANS = Plans(shipped.interpreter_semantic)

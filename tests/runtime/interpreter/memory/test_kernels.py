@@ -15,7 +15,7 @@ from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_m
 from gradprobe.frontends.triton.interpreter.memory.views import View, without_ptr
 from gradprobe.inputs.memory import Elements, Unwritten
 from tests.runtime.interpreter.memory import kernels
-from tests.runtime.interpreter.memory.watching import the_finding, watched
+from tests.runtime.interpreter.memory.watching import says, the_finding, watched
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run in the interpreter without a GPU only")
 
@@ -42,8 +42,8 @@ def test_what_leaves_the_storage_is_not_executed_and_what_stays_in_it_is():
     out, storage = inside(16, guard=4)
     x[:] = ramp(16)
     memory = watched(lambda: kernels.copy[(1,)](x, out, 8, 8, 16, SIZE=16), {"x": x})
-    store, load = memory.findings
-    assert (load.tensor, load.spot.side, load.spot.distance, load.spot.is_beyond) == ("x", "after", 1, False)
+    load, store = memory.findings
+    assert (load.tensor, says(load, ": 1 element after its end (program")) == ("x", True)
     assert (store.tensor, store.lanes, load.lanes) == ("out", 8, 8)
     # Of x[8:24] the last four lie behind the storage and give `other`; of out[8:24] they are dropped.
     assert storage.tolist() == [7.0] * 12 + ramp(16)[8:].tolist() + [7.0] * 4
@@ -52,17 +52,15 @@ def test_what_leaves_the_storage_is_not_executed_and_what_stays_in_it_is():
 def test_a_load_far_outside_gives_other_and_the_process_lives():
     x, out = ramp(16), torch.zeros(16)
     memory = watched(lambda: kernels.copy[(1,)](x, out, 1 << 40, 0, 16, SIZE=16), {"x": x})
-    assert the_finding(memory).spot.distance == (1 << 40) - 15
+    assert says(the_finding(memory), f"{(1 << 40) - 15:,} elements after its end")
     assert out.tolist() == [-1.0] * 16
     memory = watched(lambda: kernels.copy[(1,)](x, out, 0, -(1 << 40), 16, SIZE=16), {"x": x})
-    assert (the_finding(memory).spot.side, the_finding(memory).spot.distance) == ("before", 1 << 40)
-    assert "1,099,511,627,776 elements before its start, beyond its storage" in the_finding(memory).sentence()
+    assert says(the_finding(memory), "1,099,511,627,776 elements before its start")
 
 
 def test_an_address_that_would_lie_below_0_lies_before_its_tensor():
     view = View("x", "", 4096, Elements((16,), (1,), 4), 4096, 4160, 4096)
-    spot = view.spot(2**64 + 4096 - (1 << 42), 4, ())
-    assert (spot.side, spot.distance, spot.is_beyond) == ("before", 1 << 40, True)
+    assert view.spot(2**64 + 4096 - (1 << 42), 4).words == f"{1 << 40:,} elements before its start"
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -70,7 +68,7 @@ def test_an_access_to_a_tensor_of_few_or_no_elements_is_told_apart_from_none(siz
     out = torch.zeros(16)
     memory = watched(lambda: kernels.copy[(1,)](torch.ones(size), out, 0, 0, 16, SIZE=16), {})
     finding = the_finding(memory)
-    assert (finding.tensor, finding.lanes, finding.spot.distance) == ("in", 16 - size, 1)
+    assert (finding.tensor, finding.lanes, says(finding, ": 1 element after")) == ("in", 16 - size, True)
     assert out.tolist() == [1.0] * size + [-1.0] * (16 - size)
 
 
@@ -80,8 +78,8 @@ def test_a_view_with_gaps_is_copied_without_a_finding_and_each_gap_that_is_met_c
     assert right.findings == ()
     wrong = watched(lambda: kernels.copy_strided[(1,)](x, out, 40, 1, 16, 1, M=8, N=16), {"x": x})
     finding = the_finding(wrong)
-    assert (finding.lanes, finding.spot.side, finding.spot.index) == (64, "between", (0, 0))
-    assert finding.sentence().startswith(
+    assert finding.lanes == 64
+    assert finding.sentence.startswith(
         "copy_strided loads outside x: 1 element past [0, 0], in a gap of it (program (0, 0, 0)), line "
     )
 
@@ -95,7 +93,7 @@ def test_every_mixed_up_pair_of_strides_counts_exactly_the_lanes_that_leave_the_
     own = {13 * m + 3 * n for m in range(4) for n in range(4)}
     wrong = [at for m in range(4) for n in range(4) if (at := stride_xm * m + stride_xn * n) not in own]
     assert sum(finding.lanes for finding in memory.findings) == len(wrong)
-    assert [finding.spot.offset for finding in memory.findings] == wrong[:1]
+    assert len(memory.findings) == len(wrong[:1])
 
 
 def over_untouched_memory(rows, step):
@@ -117,7 +115,7 @@ def test_a_view_over_sixteen_gigabytes_of_untouched_memory_is_watched_exactly():
     assert right.findings == ()
     assert torch.equal(out, ramp(rows, 16))
     wrong = watched(lambda: kernels.copy_strided[(1,)](huge, out, step - 1, 1, 16, 1, M=rows, N=16), {"huge": huge})
-    assert the_finding(wrong).spot.offset == step - 1
+    assert says(the_finding(wrong), f"{step - 16:,} elements past [0, 15], in a gap")
     # Row m begins m elements too early: from 16 rows on it misses whole.
     assert the_finding(wrong).lanes == sum(min(m, 16) for m in range(rows))
     unwritten.allocated(huge)
@@ -126,7 +124,7 @@ def test_a_view_over_sixteen_gigabytes_of_untouched_memory_is_watched_exactly():
     read = lambda: half(huge, out, step, 1, 16, 1, M=rows, N=16)  # noqa: E731
     memory = watched(lambda: (back(), read()), {"huge": huge}, unwritten)
     finding = the_finding(memory)
-    assert (finding.kind, finding.spot.index, finding.lanes) == ("unwritten", (rows // 2, 0), rows // 2 * 16)
+    assert (finding.kind, finding.lanes, says(finding, "loads huge[32, 0]")) == ("unwritten", rows // 2 * 16, True)
 
 
 def test_an_offset_that_overflows_32_bits_is_outside_on_the_other_side():
@@ -135,7 +133,7 @@ def test_an_offset_that_overflows_32_bits_is_outside_on_the_other_side():
     memory = watched(lambda: kernels.sum_rows_in_32_bits[(1,)](huge, torch.zeros(1), step, M=rows), {"huge": huge})
     finding = the_finding(memory)
     # From row 32 on the product is 2^31 and more, which 32 bits take for what lies 2^32 below.
-    assert (finding.spot.side, finding.spot.offset, finding.lanes) == ("before", -(1 << 31), 32)
+    assert (finding.lanes, says(finding, f": {1 << 31:,} elements before its start")) == (32, True)
 
 
 def test_a_store_of_equal_bits_by_two_programs_is_no_finding_and_of_different_bits_is_one():
@@ -144,8 +142,9 @@ def test_a_store_of_equal_bits_by_two_programs_is_no_finding_and_of_different_bi
     assert equal.findings == ()
     differ = watched(lambda: kernels.store_number[(5,)](out, 0, 3.0, 1.0), {})
     finding = the_finding(differ)
-    assert (finding.lanes, finding.programs, finding.spot.index) == (4, 4, (0,))
-    assert (finding.program, finding.earlier.program) == ((1, 0, 0), (0, 0, 0))
+    assert says(
+        finding, "writes out[0] from two programs", ": (1, 0, 0) after (0, 0, 0), line", "4 lanes in 4 programs"
+    )
     apart = watched(lambda: kernels.store_number[(5,)](out, 1, 3.0, 1.0), {})
     assert apart.findings == ()
 
@@ -167,7 +166,7 @@ def test_programs_along_all_three_axes_of_the_grid_are_told_apart():
     out = torch.zeros(8)
     memory = watched(lambda: kernels.add_then_store[(1, 2, 2)](out), {})
     for finding in memory.findings:
-        assert (finding.program, finding.programs) == ((0, 0, 1), 3)
+        assert says(finding, ": (0, 0, 1) after", " in 3 programs")
     assert len(memory.findings) == 2
 
 
@@ -175,10 +174,9 @@ def test_programs_along_all_three_axes_of_the_grid_are_told_apart():
 def test_a_plain_store_and_an_atomic_of_two_programs_race_in_either_order(plain, access):
     memory = watched(lambda: kernels.store_and_add[(4,)](torch.zeros(1), 2.0, PLAIN=plain), {})
     finding = the_finding(memory)
-    assert (finding.access, finding.earlier.is_atomic) == (access, access == "store")
-    assert finding.earlier.program == (0, 0, 0)
+    assert (finding.access, says(finding, " after (0, 0, 0)")) == (access, True)
     assert finding.lanes == (3 if access == "atomic" else 1)
-    assert "by a plain store and an atomic" in finding.sentence()
+    assert "by a plain store and an atomic" in finding.sentence
 
 
 def test_an_atomic_that_changes_nothing_is_no_race():
@@ -188,7 +186,7 @@ def test_an_atomic_that_changes_nothing_is_no_race():
 
 def test_a_program_that_stores_where_it_has_added_itself_still_races_with_those_that_added():
     memory = watched(lambda: kernels.add_then_store[(3,)](torch.zeros(1)), {})
-    assert {(one.access, one.program) for one in memory.findings} == {("atomic", (1, 0, 0)), ("store", (1, 0, 0))}
+    assert {one.access for one in memory.findings if says(one, ": (1, 0, 0) after")} == {"atomic", "store"}
 
 
 def test_atomics_of_many_programs_are_no_race_and_their_sum_is_what_it_was():
@@ -201,9 +199,9 @@ def test_atomics_of_many_programs_are_no_race_and_their_sum_is_what_it_was():
 def test_an_atomic_outside_is_named_and_beyond_the_storage_not_done():
     out, storage = inside(10, guard=2, fill=0.0)
     finding = the_finding(watched(lambda: kernels.add_all[(2,)](out, N=16), {"out": out}))
-    assert (finding.access, finding.lanes, finding.spot.side) == ("atomic", 12, "after")
+    assert (finding.access, finding.lanes) == ("atomic", 12)
     assert storage.tolist() == [0.0] * 2 + [2.0] * 12
-    assert "does an atomic outside out: 1 element after its end" in finding.sentence()
+    assert "does an atomic outside out: 1 element after its end" in finding.sentence
 
 
 def test_compare_and_swap_of_which_a_lane_is_outside_is_not_made_and_gives_0():
@@ -223,7 +221,7 @@ def test_stores_under_a_lock_are_no_race():
 def test_a_program_that_takes_no_lock_races_with_those_that_do():
     out, lock = torch.zeros(8), torch.zeros(1, dtype=torch.int32)
     memory = watched(lambda: kernels.add_under_lock[(4,)](out, lock, LOCKING=2, N=8), {})
-    assert (the_finding(memory).program, the_finding(memory).programs) == ((2, 0, 0), 2)
+    assert says(the_finding(memory), ": (2, 0, 0) after", "in 2 programs")
     assert the_finding(memory).lanes == 16
 
 
@@ -234,13 +232,13 @@ def test_what_torch_or_an_earlier_launch_has_written_may_be_read_and_the_rest_no
     kernels_run = lambda: (kernels.copy[(1,)](out, x, 0, 0, 4, SIZE=16), kernels.copy_all[(2,)](x, out, SIZE=8))  # noqa: E731
     finding = the_finding(watched(kernels_run, {"x": x}, unwritten))
     assert (finding.kind, finding.kernel, finding.tensor) == ("unwritten", "copy_all", "x")
-    assert (finding.spot.index, finding.lanes, finding.programs) == ((4,), 8, 2)
+    assert says(finding, "loads x[4]", "8 lanes in 2 programs")
     unwritten.written(x)
     assert unwritten._storages == {}
     assert watched(kernels_run, {"x": x}, unwritten).findings == ()
     unwritten.allocated(x[2:4])
     read = lambda: kernels.copy_all[(1,)](x, out, SIZE=16)  # noqa: E731
-    assert the_finding(watched(read, {}, unwritten)).spot.index == (2,)
+    assert says(the_finding(watched(read, {}, unwritten)), "[2], which nothing has written")
 
 
 def test_what_is_allocated_once_more_has_lost_its_values():
@@ -251,8 +249,7 @@ def test_what_is_allocated_once_more_has_lost_its_values():
     unwritten.allocated(x)
     twice = watched(lambda: (read(), read()), {}, unwritten)
     # A program of each launch, by one number.
-    assert (the_finding(twice).lanes, the_finding(twice).programs) == (32, 2)
-    assert the_finding(twice).program == (0, 0, 0)
+    assert says(the_finding(twice), "(program (0, 0, 0))", "32 lanes in 2 programs")
 
 
 def test_a_read_outside_of_its_tensor_is_no_read_of_the_unwritten_memory_there():
@@ -274,15 +271,15 @@ def test_an_atomic_on_memory_without_a_value_reads_it_once():
     out, unwritten = torch.zeros(16), Unwritten()
     unwritten.allocated(out)
     finding = the_finding(watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten))
-    assert (finding.kind, finding.access, finding.lanes, finding.programs) == ("unwritten", "atomic", 16, 1)
-    assert "does an atomic on dtau[0], which nothing has written (program (0, 0, 0))" in finding.sentence()
+    assert (finding.kind, finding.access, says(finding, "16 lanes in 1 program")) == ("unwritten", "atomic", True)
+    assert "does an atomic on dtau[0], which nothing has written (program (0, 0, 0))" in finding.sentence
 
 
 def test_a_read_of_unwritten_memory_is_told_with_the_line_that_allocated_it():
     out, unwritten = torch.zeros(16), Unwritten()
     unwritten.allocated(out, ("/some/mine.py", 12))
     finding = the_finding(watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten))
-    assert finding.finding.allocated == ("/some/mine.py", 12)
+    assert finding.allocated == ("/some/mine.py", 12)
 
 
 def test_a_read_of_unwritten_memory_is_told_with_who_stored_the_rest():
@@ -334,7 +331,7 @@ def test_a_pointer_keeps_its_origin_through_whatever_moves_it(how):
         return
     finding = the_finding(wrong)
     distance = 8 if how in ("trans", "property") else 1
-    assert (finding.tensor, finding.spot.holder, finding.spot.distance) == ("a", f"b[{distance - 1}]", distance)
+    assert (finding.tensor, says(finding, f": {distance} element")) == ("a", True)
     assert finding.lanes == (56 if how == "broadcast" else 63)
 
 
@@ -343,18 +340,17 @@ def test_a_narrower_access_is_judged_by_the_element_that_it_lies_in():
     assert watched(lambda: kernels.load_bytes[(1,)](x, out, 0, N=32), {"x": x}).findings == ()
     assert bytes(out.numpy()) == x.numpy().tobytes()
     finding = the_finding(watched(lambda: kernels.load_bytes[(1,)](x, out, 6, N=32), {"x": x}))
-    assert (finding.lanes, finding.spot.offset, finding.spot.side) == (6, 8, "after")
+    assert (finding.lanes, says(finding, ": 1 element after its end")) == (6, True)
 
 
 def test_a_wider_access_is_outside_where_any_part_of_it_is_and_where_it_is_misaligned():
     x, out = torch.zeros(9)[:8], torch.zeros(4, dtype=torch.int64)
     assert watched(lambda: kernels.load_wide[(1,)](x, out, 0, N=4), {"x": x}).findings == ()
     finding, misaligned = watched(lambda: kernels.load_wide[(1,)](x, out, 4, N=4), {"x": x}).findings
-    assert (finding.lanes, finding.spot.offset, finding.spot.is_beyond) == (1, 7, False)
-    assert (misaligned.kind, misaligned.lanes, misaligned.spot.index) == ("misaligned", 3, (1,))
+    assert finding.lanes == 1
+    assert (misaligned.kind, misaligned.lanes) == ("misaligned", 3)
     assert (
-        "loads 8 bytes at once at x[1], an address that is no multiple of 8 (program (0, 0, 0))"
-        in misaligned.sentence()
+        "loads 8 bytes at once at x[1], an address that is no multiple of 8 (program (0, 0, 0))" in misaligned.sentence
     )
     finding = the_finding(watched(lambda: kernels.load_wide[(1,)](x, out, 2, N=1), {"x": x}))
     assert (finding.kind, finding.lanes) == ("outside", 1)
@@ -363,7 +359,7 @@ def test_a_wider_access_is_outside_where_any_part_of_it_is_and_where_it_is_misal
 def test_programs_that_store_to_different_bytes_of_one_element_do_not_race():
     out = torch.zeros(4)
     assert watched(lambda: kernels.store_bytes[(4,)](out), {}).findings == ()
-    assert the_finding(watched(lambda: kernels.store_bytes[(6,)](out), {})).programs == 2
+    assert says(the_finding(watched(lambda: kernels.store_bytes[(6,)](out), {})), "in 2 programs")
 
 
 @pytest.mark.skipif(triton.__version__ >= "3.9", reason="Triton 3.9 took block pointers away")
@@ -373,7 +369,7 @@ def test_block_pointers_keep_the_origin_of_their_base():
     copy = lambda start, checked: kernels.copy_block[(1,)](x, out, 10, 16, 16, start, CHECKED=checked, M=8, N=16)  # noqa: E731
     assert watched(lambda: (copy(2, False), copy(8, True)), {"x": x}).findings == ()
     finding = the_finding(watched(lambda: copy(5, False), {"x": x}))
-    assert (finding.tensor, finding.lanes, finding.spot.distance) == ("x", 3 * 16, 1)
+    assert (finding.tensor, finding.lanes, says(finding, ": 1 element after")) == ("x", 3 * 16, True)
 
 
 def test_descriptors_keep_the_origin_of_their_base():
@@ -381,7 +377,7 @@ def test_descriptors_keep_the_origin_of_their_base():
     described = lambda rows: kernels.copy_described[(1,)](x[:6], out, rows, 16, 16, M=8, N=16)  # noqa: E731
     assert watched(lambda: described(6), {"x": x[:6]}).findings == ()
     finding = the_finding(watched(lambda: described(8), {"x": x[:6]}))
-    assert (finding.tensor, finding.lanes, finding.spot.is_beyond) == ("x", 2 * 16, False)
+    assert (finding.tensor, finding.lanes) == ("x", 2 * 16)
 
 
 def test_a_descriptor_made_on_the_host_and_a_tuple_of_tensors_are_arguments_too():
@@ -419,21 +415,19 @@ def test_a_finding_names_the_kernels_line_first_and_then_each_function_on_the_wa
     x, out = ramp(16), torch.zeros(16)
     finding = the_finding(watched(lambda: kernels.load_through_two[(1,)](x, out, 1, N=16), {"x": x}))
     lines = Path(kernels.__file__).read_text().splitlines()
-    assert [place.function for place in finding.places] == ["load_through_two", "middle_load", "inner_load"]
-    assert [place.code for place in finding.places] == [lines[place.line - 1].strip() for place in finding.places]
-    assert finding.place.code == "middle_load(x_ptr, offs, shift),"
-    line = finding.places[-1].line
-    assert f"`middle_load(x_ptr, offs, shift),` (in inner_load, line {line})" in finding.sentence()
+    assert finding.code == lines[finding.line - 1].strip() == "middle_load(x_ptr, offs, shift),"
+    line = next(at for at, text in enumerate(lines, 1) if text.startswith("def inner_load")) + 1
+    assert says(finding, f"`middle_load(x_ptr, offs, shift),` (in inner_load, line {line})")
 
 
 def test_a_part_of_a_known_tensor_is_judged_as_it_was_passed_and_told_by_the_tensors_own_index():
     x, out, unwritten = ramp(4, 16), torch.zeros(32), Unwritten()
     memory = watched(lambda: kernels.copy[(1,)](x[1], out, 0, 0, 20, SIZE=32), {"x": x})
     finding = the_finding(memory)
-    assert (finding.tensor, finding.lanes, finding.spot.distance, finding.spot.holder) == ("x", 4, 1, "x[2, 0]")
+    assert (finding.tensor, finding.lanes, says(finding, ": 1 element after its end")) == ("x", 4, True)
     unwritten.allocated(x[1:2])
     memory = watched(lambda: kernels.copy[(1,)](x[1], out, 0, 0, 4, SIZE=32), {"x": x}, unwritten)
-    assert the_finding(memory).spot.index == (1, 0)
+    assert says(the_finding(memory), "loads x[1, 0]")
 
 
 def test_one_tensor_under_two_names_is_named_as_the_kernel_names_it():
@@ -461,9 +455,8 @@ def test_arguments_that_the_interpreter_copies_are_followed_into_the_copies(monk
     unwritten.written(x[1:])
     launch = lambda: kernels.copy[(1,)](x, out, -2, 0, 16, SIZE=16)  # noqa: E731
     outside, unread = watched(launch, {"x": x, "out": out, "before": storage[:1]}, unwritten).findings
-    assert (outside.tensor, outside.spot.side, outside.lanes) == ("x", "before", 2)
-    assert (outside.spot.holder, outside.spot.is_beyond) == ("", True)
-    assert (unread.kind, unread.spot.index, unread.lanes) == ("unwritten", (0,), 1)
+    assert (outside.tensor, outside.lanes, says(outside, "before its start")) == ("x", 2, True)
+    assert (unread.kind, unread.lanes, says(unread, "loads x[0]")) == ("unwritten", 1, True)
     assert out.tolist() == [-1.0, 7.0, *ramp(14).tolist()]
 
 

@@ -1,5 +1,7 @@
 """Wrong accesses planted into the tool's own kernels: each is named with tensor, program, line and figure."""
 
+import re
+
 import pytest
 import torch
 
@@ -7,13 +9,14 @@ from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_m
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.memory import Unwritten
 from gradprobe.inputs.tensor_layouts import place
+from gradprobe.model.number import plural
 from gradprobe.runtime.run import run_target
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.lazy_faults import BACKWARD, DKDV, DQ, FORWARD
 from tests.planted.planting import Edit, everywhere
 from tests.runtime.interpreter.memory.test_own_kernels import allocating
-from tests.runtime.interpreter.memory.watching import run_planted, run_watched, the_finding
+from tests.runtime.interpreter.memory.watching import run_planted, run_watched, says, the_finding
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run in the interpreter without a GPU only")
 
@@ -31,16 +34,16 @@ def planted(folder, kernel, find, replace, assigned=(), **options):
 
 
 def summary(finding):
-    """What, of which tensor, by which kernel; then side, distance, first program, lanes and programs."""
-    what = (finding.kind, finding.access, finding.tensor, finding.kernel)
-    return (*what, finding.spot.side, finding.spot.distance, finding.program, finding.lanes, finding.programs)
+    """What, of which tensor, by which kernel; where, by which program first; how many lanes and programs."""
+    spot, program = re.search(r": (\d+ elements? .*) \(program (\(.*?\))\)", finding.sentence).groups()
+    programs = int(re.search(r" in (\d+) programs?$", finding.sentence)[1])
+    return finding.kind, finding.access, finding.tensor, finding.kernel, spot, program, finding.lanes, programs
 
 
 def stands_at(finding, lines, text):
     """Whether the finding's line is the one line of the file with that text."""
-    place = finding.place
     (number,) = [number for number, line in enumerate(lines, 1) if text in line]
-    return (place.line, place.code, place.function) == (number, lines[number - 1].strip(), finding.kernel)
+    return (finding.line, finding.code) == (number, lines[number - 1].strip())
 
 
 def test_a_read_without_a_mask_on_the_tail_is_named_by_the_line_of_the_caller_of_the_helper(tmp_path):
@@ -48,34 +51,28 @@ def test_a_read_without_a_mask_on_the_tail_is_named_by_the_line_of_the_caller_of
     memory, lines = planted(tmp_path, DQ, LOAD_DO, unmasked)
     finding = the_finding(memory)
     # Rows 37 to 63 of the last head; those of the others lie in the head behind them.
-    assert summary(finding) == ("outside", "load", "do", DQ, "after", 1, (7, 0, 0), 27 * 16, 1)
+    assert summary(finding) == ("outside", "load", "do", DQ, "1 element after its end", "(7, 0, 0)", 27 * 16, 1)
     assert stands_at(finding, lines, unmasked)
-    assert [place.function for place in finding.places] == [DQ, "load_tile"]
-    helper = finding.places[1]
-    assert helper.code == lines[helper.line - 1].strip() == (
-        "return tl.load(p_tile, mask=(offs_r[:, None] < n_rows) & (offs_c[None, :] < n_cols), other=0.0)"
-    )  # fmt: skip
-    assert finding.spot.is_beyond is False
-    assert finding.sentence() == (
-        f"lazy_dq_kernel loads outside do: 1 element after its end (program (7, 0, 0)), line {finding.place.line}: "
-        f"`{unmasked}` (in load_tile, line {helper.line}); 432 lanes in 1 program"
+    load = "return tl.load(p_tile, mask=(offs_r[:, None] < n_rows) & (offs_c[None, :] < n_cols), other=0.0)"
+    helper = [line.strip() for line in lines].index(load) + 1
+    assert finding.sentence == (
+        f"lazy_dq_kernel loads outside do: 1 element after its end (program (7, 0, 0)), line {finding.line}: "
+        f"`{unmasked}` (in load_tile, line {helper}); 432 lanes in 1 program"
     )
 
 
 def test_a_tail_stored_into_the_next_head_is_a_race_and_behind_the_last_head_outside(tmp_path):
     memory, lines = planted(tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 11"))
-    outside, race = memory.findings
+    race, outside = memory.findings
     # 11 rows too many of 16 columns: behind the last head they would leave the storage of dv.
-    assert summary(outside) == ("outside", "store", "dv", DKDV, "after", 1, (11, 0, 0), 11 * 16, 1)
-    assert outside.spot.is_beyond
-    assert (race.kind, race.tensor, race.spot.index, race.program) == ("race", "dv", (0, 1, 0, 0), (3, 0, 0))
-    assert (race.earlier.program, race.earlier.is_atomic, race.earlier.place) == ((2, 0, 0), False, race.place)
+    assert summary(outside) == ("outside", "store", "dv", DKDV, "1 element after its end", "(11, 0, 0)", 11 * 16, 1)
+    assert (race.kind, race.tensor) == ("race", "dv")
     # Three heads are stored into, each by the one program of its first tile. Zeros are stored over what is not zero.
     assert race.lanes <= 3 * 11 * 16
-    assert race.programs == 3
+    assert says(race, " in 3 programs")
     assert stands_at(race, lines, STORE_DV.replace("n_ctx", "n_ctx + 11"))
     assert "writes dv[0, 1, 0, 0] from two programs without an atomic: (3, 0, 0) after (2, 0, 0), line" in (
-        race.sentence()
+        race.sentence
     )
 
 
@@ -100,11 +97,12 @@ def test_a_row_that_is_never_written_is_named_in_each_kernel_that_reads_it(tmp_p
     assert [finding.kernel for finding in memory.findings] == list(BACKWARD)
     for finding in memory.findings:
         assert (finding.kind, finding.access, finding.tensor) == ("unwritten", "load", "lse")
-        assert finding.spot.index == (0, 0, 36)
-        assert finding.place.code == LOAD_LSE
+        assert says(finding, "loads lse[0, 0, 36]")
+        assert finding.code == LOAD_LSE
     # One row of each of four heads; all three tiles of keys read it.
-    assert [(finding.lanes, finding.programs) for finding in memory.findings] == [(4, 4), (4, 4), (12, 12)]
-    assert "loads lse[0, 0, 36], which nothing has written (program (1, 0, 0))" in memory.findings[0].sentence()
+    for finding, many in zip(memory.findings, (4, 4, 12), strict=True):
+        assert says(finding, f"{many} lanes in {many} programs")
+    assert "loads lse[0, 0, 36], which nothing has written (program (1, 0, 0))" in memory.findings[0].sentence
 
 
 def test_two_programs_that_store_dq_to_one_address_are_named(tmp_path):
@@ -112,18 +110,18 @@ def test_two_programs_that_store_dq_to_one_address_are_named(tmp_path):
     finding = the_finding(memory)
     assert (finding.kind, finding.access, finding.tensor) == ("race", "store", "dq")
     # Row 0 sees itself alone, so its dQ is 0 in either head.
-    assert (finding.spot.index, finding.program, finding.earlier.program) == ((0, 0, 1, 0), (2, 0, 0), (0, 0, 0))
+    assert says(finding, "writes dq[0, 0, 1, 0] from two", ": (2, 0, 0) after (0, 0, 0), line")
     assert finding.lanes <= 2 * 36 * 16
-    assert finding.programs == 4
+    assert says(finding, "in 4 programs")
     assert stands_at(finding, lines, "store_tile(dq_ptr, dq * scale")
 
 
 def test_a_store_in_the_place_of_an_atomic_is_a_race(tmp_path):
     memory, lines = planted(tmp_path, DQ, ADD_DTAU, ADD_DTAU.replace("atomic_add", "store"))
     finding = the_finding(memory)
-    assert (finding.kind, finding.access, finding.tensor, finding.spot.index) == ("race", "store", "dtau", (0,))
+    assert (finding.kind, finding.access, finding.tensor) == ("race", "store", "dtau")
     # Of the eight programs the first of each head finds nothing of another.
-    assert (finding.program, finding.earlier.program, finding.lanes, finding.programs) == ((1, 0, 0), (0, 0, 0), 6, 6)
+    assert says(finding, "writes dtau[0] from", ": (1, 0, 0) after (0, 0, 0), line", "6 lanes in 6 programs")
     assert stands_at(finding, lines, "tl.store(dtau_ptr")
 
 
@@ -131,36 +129,28 @@ def test_an_atomic_beside_another_programs_plain_store_is_a_race_of_both(tmp_pat
     store = ADD_DTAU.replace("atomic_add", "store")
     both = f"if tile_m == 0:\n        {store}\n    else:\n        {ADD_DTAU}"
     memory, _ = planted(tmp_path, DQ, ADD_DTAU, both)
-    plain, atomic = memory.findings
-    assert (plain.access, plain.earlier.is_atomic, plain.place.code) == ("store", False, store)
-    assert (atomic.access, atomic.earlier.is_atomic, atomic.place.code) == ("atomic", False, ADD_DTAU)
-    assert (atomic.spot.index, atomic.program, atomic.earlier.program) == ((0,), (1, 0, 0), (0, 0, 0))
+    atomic, plain = memory.findings
+    assert (plain.access, plain.code) == ("store", store)
+    assert (atomic.access, atomic.code) == ("atomic", ADD_DTAU)
     # The second batch's first program stores over what the first batch's one stored and others added to.
-    assert (plain.spot.index, plain.program, plain.earlier.program) == ((0,), (4, 0, 0), (0, 0, 0))
+    assert says(plain, "writes dtau[0] from", ": (4, 0, 0) after (0, 0, 0)")
     assert (plain.lanes, atomic.lanes) == (2, 4)
-    assert f"by a plain store and an atomic: (1, 0, 0) after (0, 0, 0), line {plain.place.line}, line" in (
-        atomic.sentence()
-    )
+    assert f"by a plain store and an atomic: (1, 0, 0) after (0, 0, 0), line {plain.line}, line" in (atomic.sentence)
 
 
 def test_a_load_of_a_partial_tile_without_a_mask_is_named(tmp_path):
     memory, lines = planted(tmp_path, DQ, LOAD_LSE, "lse = tl.load(lse_ptr + offs_m * stride_lsem)")
     finding = the_finding(memory)
-    assert summary(finding) == ("outside", "load", "lse", DQ, "after", 1, (7, 0, 0), 27, 1)
-    assert finding.spot.is_beyond
+    assert summary(finding) == ("outside", "load", "lse", DQ, "1 element after its end", "(7, 0, 0)", 27, 1)
     assert stands_at(finding, lines, "lse = tl.load(lse_ptr + offs_m * stride_lsem)")
-    assert len(finding.places) == 1
+    assert not says(finding, "(in ")
 
 
 @pytest.mark.nightly
 def test_a_negative_offset_is_before_its_tensor(tmp_path):
     memory, _ = planted(tmp_path, DQ, LOAD_LSE, LOAD_LSE.replace("lse_ptr + offs_m", "lse_ptr + (offs_m - 3)"))
     finding = the_finding(memory)
-    assert summary(finding) == ("outside", "load", "lse", DQ, "before", 3, (0, 0, 0), 3, 1)
-    assert finding.spot.offset == -3
-    assert "loads outside lse: 3 elements before its start, beyond its storage (program (0, 0, 0))" in (
-        finding.sentence()
-    )
+    assert summary(finding) == ("outside", "load", "lse", DQ, "3 elements before its start", "(0, 0, 0)", 3, 1)
 
 
 def test_do_read_with_qs_head_stride_falls_between_the_elements_of_do(tmp_path):
@@ -176,11 +166,9 @@ def test_do_read_with_qs_head_stride_falls_between_the_elements_of_do(tmp_path):
     ]  # fmt: skip
     assert len(wrong) > 0
     assert memory.findings[1].lanes == len(wrong)
-    assert memory.findings[1].spot.offset == wrong[0]
-    assert memory.findings[1].spot.side == "between"
     below = max(at for at in own if at < wrong[0])
-    assert offset_in(strides, memory.findings[1].spot.index) == below
-    assert memory.findings[1].spot.distance == wrong[0] - below
+    (index,) = [list(index) for index in every_index(do.shape) if offset_in(strides, index) == below]
+    assert says(memory.findings[1], f": {plural(wrong[0] - below, 'element')} past {index}, in a gap of it")
 
 
 def every_index(shape):
@@ -201,16 +189,14 @@ def test_the_slot_of_a_packed_neighbour_is_named(tmp_path):
     memory, _ = planted(tmp_path, DQ, LOAD_K, moved, (("all", "packed"),))
     finding = the_finding(memory)
     # Slots of two heads of 16: from k's first head two heads on is v's first.
-    assert (finding.tensor, finding.spot.side, finding.spot.holder) == ("k", "between", "v[0, 0, 0, 0]")
-    assert (finding.spot.index, finding.spot.distance) == ((0, 1, 0, 15), 1)
-    assert ", where v[0, 0, 0, 0] lies (program (0, 0, 0))" in finding.sentence()
+    assert says(finding, "outside k: 1 element past [0, 1, 0, 15], in a gap of it")
 
 
 def test_a_tensor_of_stride_0_has_one_element(tmp_path):
     memory, _ = planted(tmp_path, DQ, LOAD_DO, LOAD_DO.replace("stride_dod", "1"), (("do", "expanded"),))
     finding = the_finding(memory)
     # All but the first of 16 columns, in 37 rows of 4 heads.
-    assert summary(finding) == ("outside", "load", "do", DQ, "after", 1, (0, 0, 0), 4 * 37 * 15, 8)
+    assert summary(finding) == ("outside", "load", "do", DQ, "1 element after its end", "(0, 0, 0)", 4 * 37 * 15, 8)
 
 
 @pytest.mark.parametrize("kernel", ["flash_dq_kernel", "flash_dkdv_kernel"])
@@ -220,7 +206,7 @@ def test_grouped_heads_read_without_grouping_leave_k(tmp_path, kernel):
     case = softmax_case(batch=1, heads=4, kv_heads=2, seqlen=37, head_dim=16)
     memory, _ = run_planted(tmp_path, [edit], case, file="flash.py")
     finding = the_finding(memory)
-    assert (finding.tensor, finding.kernel, finding.spot.side, finding.spot.distance) == ("k", kernel, "after", 1)
+    assert (finding.tensor, finding.kernel, says(finding, ": 1 element after its end")) == ("k", kernel, True)
 
 
 @pytest.mark.nightly
@@ -233,6 +219,6 @@ def test_findings_are_the_same_in_the_same_order_in_every_run(tmp_path):
     first, _ = run_planted(tmp_path, edits, lazy_case(**SIZES))
     again, _ = run_planted(tmp_path, edits, lazy_case(**SIZES))
     assert first.findings == again.findings
-    assert [(one.kind, one.access, one.tensor) for one in first.findings] == [
+    assert {(one.kind, one.access, one.tensor) for one in first.findings} == {
         ("outside", "store", "dv"), ("outside", "load", "do"), ("race", "store", "dtau"), ("race", "store", "dv"),
-    ]  # fmt: skip
+    }  # fmt: skip

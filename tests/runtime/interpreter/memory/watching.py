@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from gradprobe.frontends.triton.interpreter.memory.memory_watch import AccessFinding, Memory, watched_memory
+from gradprobe.frontends.triton.interpreter.memory.memory_watch import Memory, watched_memory
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.memory import Unwritten
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.case import Case
+from gradprobe.model.memory_finding import MemoryFinding
 from gradprobe.runtime.run import Outcome, run_target
 from gradprobe.targets.find import find_target
 from tests.planted.planting import KERNELS, Edit, Planted
@@ -26,9 +27,14 @@ def watched(launch: Callable[[], Any], tensors: Mapping[str, Tensor], unwritten:
     return memory
 
 
-def the_finding(memory: Memory) -> AccessFinding:
+def the_finding(memory: Memory) -> MemoryFinding:
     (finding,) = memory.findings
     return finding
+
+
+def says(finding: MemoryFinding, *words: str) -> bool:
+    """Whether all these words are in its sentence."""
+    return all(word in finding.sentence for word in words)
 
 
 def run_watched(target: str, case: Case, assigned: tuple[tuple[str, str], ...] = ()) -> tuple[Memory, Outcome]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..memory.stream import Access, Handle, InterpretedLaunch, Line, attempted, 
 from ..memory.views import View
 from .lanes import Lanes, differ, spread
 
-_KEY = "gradprobe node"
+_TILE = "gradprobe tile"
 CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
 """The operations that leave numbers what they are, but for a rounding."""
 
@@ -99,22 +99,22 @@ class Node:
         return self.role is not None and self.role.is_known
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """What a handle of the interpreter holds."""
 
     node: Node
     lanes: Lanes | None
     """None where no index is known."""
 
-    @staticmethod
-    def of(handle: Any) -> Tile | None:
-        """What a handle holds; None where it comes from no load."""
-        return handle.attr.get(_KEY) if isinstance(handle, Handle) else None
 
-    def keep(self, handle: Any) -> None:
-        """Makes it what a handle holds."""
-        handle.attr[_KEY] = self
+def tile_of(handle: Any) -> Tile | None:
+    """What a handle holds; None where it comes from no load."""
+    return handle.attr.get(_TILE) if isinstance(handle, Handle) else None
+
+
+def hold(handle: Any, node: Node, lanes: Lanes | None) -> None:
+    """Makes it what a handle holds."""
+    handle.attr[_TILE] = Tile(node, lanes)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class StoredTile:
     has_nan: bool
     """Whether what its mask let through holds NaN."""
     offsets: Array | None = None
-    """[lanes] int64, bytes from the start of the storage."""
+    """[lanes] int64, bytes from the start of the storage; None where the tensor's axes were known."""
     lanes: Lanes | None = None
     """[lanes], of what was stored."""
     behind: frozenset[int] = frozenset()
@@ -171,8 +171,6 @@ class Flow:
     lines: list[tuple[Line, ...]] = field(default_factory=list)
     """By number: the lines that made an address, each with the calls that led there."""
     stores: list[StoredTile] = field(default_factory=list)
-    unplaced: list[StoredTile] = field(default_factory=list)
-    """Those into tensors whose axes are not known while kernels run."""
     empty: dict[int, Site] = field(default_factory=dict)
     """By home, the last store of one number throughout that no load was made into."""
     nodes: list[Node] = field(default_factory=list)
@@ -204,9 +202,7 @@ class Flow:
 
     def line(self) -> int:
         """The number of the line that is executing."""
-        assert self.launch is not None
-        lines, _ = executing(self.launch.code)
-        return self._number(lines, self.lines)
+        return self._number(self.site("").lines, self.lines)
 
     def number(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
         """The number of the line that accesses a tensor, among the sources.
@@ -226,32 +222,31 @@ class Flow:
 
     def compare(self, left: Lanes, right: Lanes, site: Site) -> None:
         """Notes in which indices two tiles agree that met, and in which they do not."""
-        for letter in sorted(left.at.keys() & right.at.keys()):  # a set's order is another in each process
-            ours, theirs = left.origins[letter], right.origins[letter]
-            example = differ(left.at[letter], right.at[letter])
+        for x in sorted(left.at.keys() & right.at.keys()):  # a set's order is another in each process
+            example = differ(left.at[x], right.at[x])
             if example is not None:
-                self.conflicts.append(Conflict(site, letter, ours, theirs, example))
+                self.conflicts.append(Conflict(site, x, left.origins[x], right.origins[x], example))
                 continue
-            for number in ours | theirs:
-                self.agreed[number, letter] += 1
+            for number in left.origins[x] | right.origins[x]:
+                self.agreed[number, x] += 1
 
     def note(
-        self, handle: Any, site: Site, made_of: Iterable[Node], lanes: Lanes | None, lacking: Iterable[int] = ()
+        self, handle: Any, site: Site, operands: Iterable[Node], lanes: Lanes | None, lacking: Iterable[int] = ()
     ) -> None:
         """Makes a node of what an operation came to."""
         data = handle.data
         lanes = spread(lanes, data.shape) if lanes is not None else None
-        node = Node(site, tuple(made_of), lanes=lanes, lacking=frozenset(lacking), number=len(self.nodes))
+        node = Node(site, tuple(operands), lanes=lanes, lacking=frozenset(lacking), number=len(self.nodes))
         if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():  # the interpreter keeps its bits
             data = values_of(data)
         if data.dtype.kind == "f":
             node.role = self.judge(data, lanes) if lanes is not None else None
             node.has_nan = bool(np.isnan(data).any())
-            is_of_dims = lanes is not None and not lanes.is_matrix and not lanes.at.keys().isdisjoint("de")
-            if data.ndim == 1 or (data.ndim == 2 and not is_of_dims):  # it may be scores, or numbers of rows
+            has_dims = lanes is not None and not lanes.is_matrix and not lanes.at.keys().isdisjoint("de")
+            if data.ndim == 1 or (data.ndim == 2 and not has_dims):  # it may be scores, or numbers of rows
                 node.value = data
         self.nodes.append(node)
-        Tile(node, lanes).keep(handle)
+        hold(handle, node, lanes)
         pending = [*node.operands] if node.is_known else []
         while pending:
             operand = pending.pop()

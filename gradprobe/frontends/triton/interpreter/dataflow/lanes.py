@@ -51,35 +51,36 @@ class Lanes:
 
     def of_sum(self) -> tuple[str, Array, Array, Array] | None:
         """Of a sum over rows or keys: the letter of the other, and of each lane its batch, its index, what it sums."""
-        kept = {"m": "n", "n": "m"}[self.cover.letter] if self.cover is not None else ""
-        if self.cover is None or not {"b", kept} <= self.at.keys():
+        cover, at = self.cover, self.at
+        kept = {"m": "n", "n": "m"}[cover.letter] if cover is not None else ""
+        if cover is None or "b" not in at or kept not in at:
             return None
-        others = tuple(axis for axis in range(self.at["b"].ndim) if axis != self.cover.axis)
-        return kept, self.at["b"].max(others), self.at[kept].max(others), self.cover.counts
+        others = tuple(axis for axis in range(at["b"].ndim) if axis != cover.axis)
+        return kept, at["b"].max(others), at[kept].max(others), cover.counts
 
 
 def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
     """The lanes of a tile that two tiles met in, lane by lane."""
     at, origins = dict(left.at), dict(left.origins)
-    for letter, values in right.at.items():
-        at[letter] = np.where(at[letter] < 0, values, at[letter]) if letter in at else values
-        origins[letter] = origins.get(letter, frozenset()) | right.origins[letter]
-    made = Lanes(at, origins)
-    shape = np.broadcast_shapes(*(values.shape for values in at.values()))
-    return spread(made if made.is_matrix else replace(made, cover=cover), shape)
+    for x, index in right.at.items():
+        at[x] = np.where(at[x] < 0, index, at[x]) if x in at else index
+        origins[x] = origins.get(x, frozenset()) | right.origins[x]
+    made = Lanes(at, origins, cover)
+    shape = np.broadcast_shapes(*(index.shape for index in at.values()))
+    return spread(replace(made, cover=None) if made.is_matrix else made, shape)
 
 
 def spread(lanes: Lanes, shape: tuple[int, ...]) -> Lanes:
     """The same in the shape of a result, to which numpy broadcasts its operands."""
     at = dict(lanes.at)
-    for letter, values in at.items():
-        at[letter] = values if values.shape == shape else np.broadcast_to(values, shape)
+    for x, index in at.items():
+        at[x] = index if index.shape == shape else np.broadcast_to(index, shape)
     return replace(lanes, at=at)
 
 
 def without(lanes: Lanes, letters: set[str]) -> Lanes:
     """The same, as if nothing were known of some letters."""
-    return replace(lanes, at={x: at for x, at in lanes.at.items() if x not in letters})
+    return replace(lanes, at={x: index for x, index in lanes.at.items() if x not in letters})
 
 
 def differ(left: Array, right: Array) -> tuple[int, int] | None:
@@ -95,31 +96,34 @@ def differ(left: Array, right: Array) -> tuple[int, int] | None:
     apart = (left != right) & (left != NOWHERE) & (right != NOWHERE)
     if not apart.any():
         return None
-    where = int(np.flatnonzero(apart)[0])
-    return int(left.reshape(-1)[where]), int(right.reshape(-1)[where])
+    where = int(apart.argmax())
+    return int(left.flat[where]), int(right.flat[where])
 
 
-def along(values: Array, axis: int) -> Array | None:
+def along(index: Array, axis: int) -> Array | None:
     """The index of each lane of the other axes, where it is the same throughout `axis`; None where it varies."""
-    most = values.max(axis)
-    same = (values == np.expand_dims(most, axis)) | (values < 0)
+    most = index.max(axis)
+    same = (index == np.expand_dims(most, axis)) | (index < 0)
     return most if bool(same.all()) else None
+
+
+def varying(index: Array) -> list[int]:
+    """The axes along which an index varies."""
+    return [axis for axis in range(index.ndim) if along(index, axis) is None]
 
 
 def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Lanes | None:
     """The lanes of a tile after a reduction over one of its axes."""
-    found = {}
-    for letter, values in lanes.at.items():
-        index = along(values, axis)
-        if index is not None:
-            found[letter] = index.reshape(shape)
-    cover = None
-    if len(shape) == 1:  # a vector is left, and no number
+    at, cover = dict[str, Array](), lanes.cover
+    for x, index in lanes.at.items():
+        kept = along(index, axis)
+        if kept is not None:
+            at[x] = kept.reshape(shape)
+    if cover is None or cover.axis == axis:
         cover = contracted(lanes, axis, sizes)
-        if lanes.cover is not None and lanes.cover.axis != axis:
-            cover = lanes.cover
-    cover = replace(cover, axis=0) if cover is not None else None
-    return Lanes(found, {letter: lanes.origins[letter] for letter in found}, cover) if found else None
+    # Of a number that is left nothing is told.
+    cover = replace(cover, axis=0) if cover is not None and len(shape) == 1 else None
+    return Lanes(at, {x: lanes.origins[x] for x in at}, cover) if at else None
 
 
 def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | None:
@@ -129,7 +133,7 @@ def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | No
         over = next((x for x in "mn" if along(scores.at[x], axis) is None), "")
     if not over or "h" not in scores.at:
         return None
-    terms, head = (np.moveaxis(scores.at[x], axis, -1) for x in (over, "h"))
+    terms, head = np.moveaxis(scores.at[over], axis, -1), np.moveaxis(scores.at["h"], axis, -1)
     lane = np.broadcast_to(np.arange(len(terms))[:, None], terms.shape)
     known = (terms >= 0) & (head >= 0)
     counts = np.zeros((len(terms), sizes["h"], sizes[over]), np.int16)
@@ -141,8 +145,7 @@ def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
     """What the sum, or the maximum, of two tiles is over."""
     if (left.axis, left.letter, left.counts.shape) != (right.axis, right.letter, right.counts.shape):
         return None
-    counts = left.counts + right.counts if is_sum else np.maximum(left.counts, right.counts)
-    return replace(left, counts=counts)
+    return replace(left, counts=(np.add if is_sum else np.maximum)(left.counts, right.counts))
 
 
 def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
@@ -151,16 +154,11 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
     Kernels that do not mask them read whatever lies there, such as the next head's rows, and then make no use of it.
     """
     behind: Any = False
-    for letter in at.keys() & set("mn"):
-        last = at[letter] == sizes[letter] - 1
+    for x in at.keys() & {"m", "n"}:
+        last = at[x] == sizes[x] - 1
         for axis in range(last.ndim):
             behind = behind | (np.maximum.accumulate(last, axis) & ~last)
-    return {letter: np.where(behind, NOWHERE, values) for letter, values in at.items()}
-
-
-def varying(values: Array) -> list[int]:
-    """The axes along which an index varies."""
-    return [axis for axis in range(values.ndim) if along(values, axis) is None]
+    return {x: np.where(behind, NOWHERE, index) for x, index in at.items()}
 
 
 def is_block(at: Mapping[str, Array]) -> bool:
@@ -168,13 +166,8 @@ def is_block(at: Mapping[str, Array]) -> bool:
 
     A distance goes along both by its nature.
     """
-    for letter, values in at.items():
-        if (values == OUTSIDE).any() or (letter != "w" and len(varying(values)) > 1):
-            return False
-    return True
-
-
-_AXIS = re.compile(r"\(\w+\)|\w")
+    lies = [x == "w" or len(varying(index)) < 2 for x, index in at.items()]
+    return all(lies) and not any((index == OUTSIDE).any() for index in at.values())
 
 
 class IndexTable:
@@ -192,27 +185,28 @@ class IndexTable:
             offsets += index.astype(np.int64) * step
         order = np.argsort(offsets)
         self._offsets = offsets[order]
-        self._indices = {letter: index[order] for index, (letter, _, _) in zip(indices, held, strict=True)}
-        self._indices.pop("1", None)
-        if "h" in self._indices:
-            self._indices["g"] = self._indices["h"] // (sizes["h"] // sizes["g"])
+        self._at = {letter: index[order] for index, (letter, _, _) in zip(indices, held, strict=True)}
+        self._at.pop("1", None)
+        if "h" in self._at:
+            self._at["g"] = self._at["h"] // (sizes["h"] // sizes["g"])
 
     def at(self, offsets: Array) -> dict[str, Array]:
         """By letter, the index at each offset; OUTSIDE where there is no element."""
         places = np.minimum(np.searchsorted(self._offsets, offsets), len(self._offsets) - 1)
         inside = self._offsets[places] == offsets
-        found = {letter: np.where(inside, index[places], OUTSIDE) for letter, index in self._indices.items()}
+        found = {x: np.where(inside, index[places], OUTSIDE) for x, index in self._at.items()}
         if not inside.all():
             # Elements of an axis of stride 0 have no index of their own; what is none of them is outside all the same.
-            for letter in self._letters - found.keys():
-                found[letter] = np.where(inside, NOWHERE, OUTSIDE)
+            for x in self._letters - found.keys():
+                found[x] = np.where(inside, NOWHERE, OUTSIDE)
         return found
 
 
 def _split(elements: Elements, letters: str, sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
     """(letter, size, stride) of each axis; of axes that were made one, in brackets, each of them."""
     found: list[tuple[str, int, int]] = []
-    for word, size, step in zip(_AXIS.findall(letters), elements.shape, elements.strides, strict=True):
+    words = re.findall(r"\(\w+\)|\w", letters)
+    for word, size, step in zip(words, elements.shape, elements.strides, strict=True):
         if len(word) == 1:
             found.append((word, size, step))
             continue

@@ -18,9 +18,21 @@ from torch import Tensor
 
 from .....inputs.memory import Array, Unwritten
 from ..memory.memory_watch import watched_memory
-from ..memory.stream import REARRANGING, Access, Handle, InterpretedLaunch, Note, Operation, Watcher
-from .accesses import IndexedAccesses, notes_of_slices
-from .graph import Conflict, Flow, Node, Site, Tile
+from ..memory.stream import (
+    LINES,
+    MOVES,
+    Access,
+    Handle,
+    InterpretedLaunch,
+    Note,
+    Operation,
+    Watcher,
+    attributes,
+    carry,
+    lines_behind,
+)
+from .accesses import IndexedAccesses
+from .graph import Conflict, Flow, Node, Site, Tile, hold, tile_of
 from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, varying, without
 
 # The operations that work lane by lane, by which of their operands have lanes.
@@ -32,6 +44,10 @@ _BY_LANE = {
     "fma": slice(3),
     "select": slice(1, 3),
 }
+# Those on whole numbers and pointers, whose lines belong to the addresses that they make.
+_STEPS = (
+    "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui make_block_ptr advance"
+)
 _NO_LOAD = frozenset[int]()
 _SUMS, _MAXIMA = ("fadd", "add", "fma"), ("maximumf", "maxnumf", "maxsi")
 
@@ -46,15 +62,17 @@ class _Tracer(Watcher):
 
     def notes(self) -> Iterator[tuple[str, Note]]:
         """What is to be called after each operation."""
-        yield "create_dot", self._dotted
+        yield "dot", self._dotted
         yield "ReduceOps.apply_impl", self._reduced
         for names, operands in _BY_LANE.items():
             for name in names.split():
-                yield f"create_{name}", partial(self._met, name, operands)
-        for name in REARRANGING:
-            if name not in ("create_gather", "create_select"):
+                yield name, partial(self._met, name, operands)
+        for name in MOVES.split():
+            if name not in ("gather", "select"):
                 yield name, self._moved
-        yield from notes_of_slices(self._flow)
+        for name in _STEPS.split():
+            yield name, self._stepped
+        yield "int_cast", carry
 
     def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
         """A launch is the flow's."""
@@ -69,85 +87,95 @@ class _Tracer(Watcher):
         elif access.value is not None:
             self._accesses.stored(access)
 
+    def _stepped(self, step: Operation) -> None:
+        """An address was made by this line too."""
+        (result,) = step.results
+        if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
+            attributes(result)[LINES] = lines_behind(*step.args) | {self._flow.line()}
+
     def _moved(self, step: Operation) -> None:
         """What only moves lanes about makes no node of its own, unless it moves several tiles into one."""
-        tiles = [tile for tile in map(Tile.of, step.args) if tile is not None]
+        tiles = _tiles(step.args)
         if not tiles:
             return
-        found: list[dict[str, Array]] = [{} for _ in step.results]
         origins: dict[str, frozenset[int]] = {}
         for lanes in (tile.lanes for tile in tiles if tile.lanes):
-            for letter in lanes.at:
-                origins[letter] = origins.get(letter, _NO_LOAD) | lanes.origins.get(letter, _NO_LOAD)
-        for letter in origins:
-            args = [_numbered(letter, arg) for arg in step.args]
-            for at, moved in zip(found, step.again(args), strict=True):
-                at[letter] = moved.data
-        for handle, at in zip(step.results, found, strict=True):
+            for x in lanes.at:
+                origins[x] = origins.get(x, _NO_LOAD) | lanes.origins.get(x, _NO_LOAD)
+        moved: list[dict[str, Array]] = [{} for _ in step.results]
+        for x in origins:
+            indices = step.again([_numbered(x, arg) for arg in step.args])
+            for at, index in zip(moved, indices, strict=True):
+                at[x] = index.data
+        for handle, at in zip(step.results, moved, strict=True):
             made = Lanes(at, origins, _kept_cover(tiles, handle)) if at else None
             if len(tiles) == 1:
-                Tile(tiles[0].node, made).keep(handle)
+                hold(handle, tiles[0].node, made)
             else:
                 self._flow.note(handle, self._flow.site("join"), _nodes(tiles), made)
 
     def _met(self, name: str, operands: slice, step: Operation) -> None:
         """What meets lane by lane; but for an accumulator that holds nothing yet, rescaled, by NaN too."""
-        args = step.args[operands]
-        tiles = [Tile.of(arg) for arg in args]
+        args, (result,) = step.args[operands], step.results
+        tiles = [tile_of(arg) for arg in args]
+        if not any(tiles):
+            return
         others = [arg.data for arg, tile in zip(args, tiles, strict=True) if tile is None]
-        is_nothing = not step.result.data.any() or any(not other.any() for other in others)
-        if not any(tiles) or (name == "fmul" and others and is_nothing):
+        if name == "fmul" and others and not (result.data.any() and others[0].any()):
             return
         site = self._flow.site(name)
         known = [tile.lanes if tile else None for tile in tiles]
         if len(tiles) == 2:
             known = [_less_across(*pair) for pair in (tiles, tiles[::-1])]
-        self._flow.note(step.result, site, _nodes(tiles), lane_by_lane(self._flow, known, name, site))
+        self._flow.note(result, site, _nodes(tiles), lane_by_lane(self._flow, known, name, site))
 
     def _dotted(self, step: Operation) -> None:
-        a, b, d, *_ = step.args
-        tiles = [Tile.of(a), Tile.of(b), Tile.of(d)]
+        (a, b, added, *_), flow = step.args, self._flow
+        tiles = [tile_of(a), tile_of(b), tile_of(added)]
         if not any(tiles):
             return
-        flow, site = self._flow, self._flow.site("dot")
-        left, right, added = (tile.lanes if tile else None for tile in tiles)
-        made, lacking = None, set[int]()
-        if a.data.ndim == 2:
-            made = product(flow, site, left, right, a.data, b.data, lacking)
-        lanes = lane_by_lane(flow, [made, added], "fadd", site)
-        flow.note(step.result, site, _nodes(tiles), lanes, lacking)
+        site, lacking = flow.site("dot"), set[int]()
+        left, right, before = (tile.lanes if tile else None for tile in tiles)
+        made = product(flow, site, left, right, a.data, b.data, lacking) if a.data.ndim == 2 else None
+        lanes = lane_by_lane(flow, [made, before], "fadd", site)
+        flow.note(step.results[0], site, _nodes(tiles), lanes, lacking)
 
     def _reduced(self, step: Operation) -> None:
-        tile = Tile.of(step.args[0][0].handle)
+        tile, axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self._flow
         if tile is None:
             return
-        site, lanes, axis = self._flow.site("reduce"), tile.lanes, step.of.axis
+        site = flow.site("reduce")
         for each in step.results:
-            shape = each.handle.data.shape
-            left = None if lanes is None or axis is None else reduced(lanes, axis, shape, self._flow.sizes)
-            self._flow.note(each.handle, site, [tile.node], left)
+            handle, lanes = each.handle, None
+            if tile.lanes is not None and axis is not None:
+                lanes = reduced(tile.lanes, axis, handle.data.shape, flow.sizes)
+            flow.note(handle, site, [tile.node], lanes)
 
 
-def _nodes(tiles: Sequence[Tile | None]) -> tuple[Node, ...]:
-    return tuple(tile.node for tile in tiles if tile is not None)
+def _tiles(args: Iterable[Any]) -> list[Tile]:
+    return [tile for tile in map(tile_of, args) if tile is not None]
+
+
+def _nodes(tiles: Sequence[Tile | None]) -> list[Node]:
+    return [tile.node for tile in tiles if tile is not None]
 
 
 def _numbered(letter: str, argument: Any) -> Any:
     """A handle with the indices of what it holds in their place; what is no handle as it is."""
     if not isinstance(argument, Handle):
         return argument
-    tile = Tile.of(argument)
+    tile = tile_of(argument)
     found = tile.lanes.at.get(letter) if tile is not None and tile.lanes else None
     return Handle(np.full(argument.data.shape, NOWHERE, np.int32) if found is None else found, tl.int32)
 
 
 def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
     """The cover of a vector that becomes a column or a row; of anything else that is moved, none."""
-    cover = tiles[0].lanes.cover if len(tiles) == 1 and tiles[0].lanes else None
-    if cover is None:
+    lanes = tiles[0].lanes
+    if len(tiles) > 1 or lanes is None or lanes.cover is None:
         return None
-    sizes = [axis for axis, size in enumerate(handle.data.shape) if size == len(cover.counts)]
-    return replace(cover, axis=sizes[0]) if len(sizes) == 1 else None
+    sizes = [axis for axis, size in enumerate(handle.data.shape) if size == len(lanes.cover.counts)]
+    return replace(lanes.cover, axis=sizes[0]) if len(sizes) == 1 else None
 
 
 # --- what tiles come to that meet lane by lane
@@ -162,14 +190,15 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Sit
 
 
 def _meeting(flow: Flow, left: Lanes, right: Lanes, name: str, site: Site) -> Lanes:
-    lost = _lost(flow, left, right, is_sum=name in _SUMS)
+    is_sum = name in _SUMS
+    lost = _lost(flow, left, right, is_sum=is_sum)
     left, right = without(left, lost), without(right, lost)
     flow.compare(left, right, site)
-    cover = right.cover
-    if left.cover is not None and right.cover is not None and name in (*_SUMS, *_MAXIMA):
-        cover = together(left.cover, right.cover, is_sum=name in _SUMS)
-    elif cover is None or (left.cover is not None and left.at.keys() >= right.at.keys()):
-        cover = left.cover
+    ours, cover = left.cover, right.cover
+    if ours is not None and cover is not None and (is_sum or name in _MAXIMA):
+        cover = together(ours, cover, is_sum=is_sum)
+    elif cover is None or (ours is not None and left.at.keys() >= right.at.keys()):
+        cover = ours
     return joined(left, right, cover)
 
 
@@ -181,14 +210,18 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
     """
     found = set[str]()
     are_sums = left.cover is not None and right.cover is not None
-    for letter in left.at.keys() & right.at.keys():
-        ours, theirs = left.origins[letter], right.origins[letter]
-        may_differ = letter in "hb" and is_sum and (are_sums or ours == theirs)
-        if letter in "de":
-            may_differ = {flow.sources[at].tensor for at in ours} == {flow.sources[at].tensor for at in theirs}
-        if may_differ and differ(left.at[letter], right.at[letter]) is not None:
-            found.add(letter)
+    for x in left.at.keys() & right.at.keys():
+        ours, theirs = left.origins[x], right.origins[x]
+        may_differ = x in "hb" and is_sum and (are_sums or ours == theirs)
+        if x in "de":
+            may_differ = _tensors(flow, ours) == _tensors(flow, theirs)
+        if may_differ and differ(left.at[x], right.at[x]) is not None:
+            found.add(x)
     return found
+
+
+def _tensors(flow: Flow, loads: frozenset[int]) -> set[str]:
+    return {flow.sources[load].tensor for load in loads}
 
 
 def _less_across(tile: Tile | None, other: Tile | None) -> Lanes | None:
@@ -199,16 +232,18 @@ def _less_across(tile: Tile | None, other: Tile | None) -> Lanes | None:
     """
     lanes = tile.lanes if tile is not None else None
     scores = other.lanes if other is not None else None
-    made = tile.node.lanes if tile is not None else None  # with one axis, however many it has by now
-    if lanes is None or scores is None or made is None or not scores.is_matrix:
+    vector = tile.node.lanes if tile is not None else None  # with one axis, however many it has by now
+    if lanes is None or scores is None or vector is None or not scores.is_matrix:
+        return lanes
+    if any(index.ndim != 1 for index in vector.at.values()):
         return lanes
     lost = set[str]()
-    for letter in lanes.at.keys() & set("mn") if all(at.ndim == 1 for at in made.at.values()) else ():
-        due = scores.at[letter]
+    for x in lanes.at.keys() & {"m", "n"}:
+        due = scores.at[x]
         # A vector as it is goes along the last axis.
-        goes, should_go = varying(np.broadcast_to(lanes.at[letter], due.shape)), varying(due)
+        goes, should_go = varying(np.broadcast_to(lanes.at[x], due.shape)), varying(due)
         if len(goes) == len(should_go) == 1 and goes != should_go:
-            lost.add(letter)
+            lost.add(x)
     return without(lanes, lost)
 
 
@@ -228,24 +263,24 @@ def product(
     kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
     for lanes, axis in ((a or Lanes({}, {}), 1), (b or Lanes({}, {}), 0)):
         at, over = dict[str, Array](), dict[str, Array | None]()
-        for letter, values in lanes.at.items():
+        for x, values in lanes.at.items():
             index = along(values, axis)
             if index is None:
-                over[letter] = along(values, 1 - axis)
+                over[x] = along(values, 1 - axis)
             else:
-                at[letter] = np.broadcast_to(np.expand_dims(index, axis), (left.shape[0], right.shape[1]))
-        kept.append(Lanes(at, {letter: lanes.origins[letter] for letter in at}))
+                at[x] = np.broadcast_to(np.expand_dims(index, axis), (left.shape[0], right.shape[1]))
+        kept.append(Lanes(at, {x: lanes.origins[x] for x in at}))
         summed.append(over)
         cover = contracted(lanes, axis, flow.sizes) if lanes.is_matrix else cover
     flow.compare(kept[0], kept[1], site)
-    made = joined(kept[0], kept[1])
     if a is not None and b is not None:
         for ours, theirs in _compare_sums(flow, a, b, summed, site):
             lacking |= _left_out(ours, theirs, (right != 0).any(1))
             lacking |= _left_out(theirs, ours, (left != 0).any(0))
     is_over_rows = any("m" in over for over in summed) or (cover is not None and cover.letter == "m")
-    at = {letter: values for letter, values in made.at.items() if letter != "h" or not is_over_rows}
-    return Lanes(at, {letter: made.origins[letter] for letter in at}, cover) if at else None
+    made = joined(kept[0], kept[1])
+    at = {x: index for x, index in made.at.items() if x != "h" or not is_over_rows}
+    return Lanes(at, {x: made.origins[x] for x in at}, cover) if at else None
 
 
 def _compare_sums(
@@ -257,16 +292,15 @@ def _compare_sums(
         What each side sums over, where both go along one axis.
     """
     left, right = summed
-    for letter in left.keys() & right.keys():
-        ours, theirs = left[letter], right[letter]
+    for x in left.keys() & right.keys():
+        ours, theirs = left[x], right[x]
         if ours is not None and theirs is not None:
-            both = Lanes({letter: ours}, a.origins), Lanes({letter: theirs}, b.origins)
+            both = Lanes({x: ours}, a.origins), Lanes({x: theirs}, b.origins)
             flow.compare(*both, site)
             yield both
         elif ours is not None or theirs is not None:
             # One side has another index in each column, so that most of them differ.
-            apart = Conflict(site, letter, a.origins[letter], b.origins[letter], (NOWHERE, NOWHERE))
-            flow.conflicts.append(apart)
+            flow.conflicts.append(Conflict(site, x, a.origins[x], b.origins[x], (NOWHERE, NOWHERE)))
     x, y = (next((letter for letter in "mnde" if letter in side), "") for side in summed)
     if x and y and not left.keys() & right.keys():
         flow.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE)))
@@ -274,9 +308,9 @@ def _compare_sums(
 
 def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
     """The loads of one side of a dot that leave out what the other side has there, and not 0 throughout."""
-    ((letter, at),) = lanes.at.items()
-    is_left_out = ((at == NOWHERE) & (beside.at[letter] >= 0) & held).any()
-    return lanes.origins[letter] if is_left_out else _NO_LOAD
+    ((x, index),) = lanes.at.items()
+    is_left_out = ((index == NOWHERE) & (beside.at[x] >= 0) & held).any()
+    return lanes.origins[x] if is_left_out else _NO_LOAD
 
 
 @contextlib.contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -14,104 +14,68 @@ from triton.runtime import interpreter as shipped
 from .....inputs.memory import Array, Marks, Unwritten
 from .....model.assignment import OUTPUTS
 from .....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, MemoryFinding
+from .....model.number import plural
 from .....source.text import SourceLine
 from .stream import Access, CodeLine, InterpretedLaunch, Program, Stream, Watcher, places
-from .views import AddressSpot, View, bracketed, counted
+from .views import AddressSpot, View
 
-_KINDS, _ACCESSES = (OUTSIDE, MISALIGNED, RACE, UNWRITTEN), ("store", "atomic", "load")
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
-@dataclass(frozen=True)
-class Rival:
-    """One line storing in one program: of a race, the store that another program made to the same address before."""
+@dataclass
+class Tally:
+    """All accesses of one kind that one line of a kernel made to one tensor, counted as they are made."""
+
+    first: MemoryFinding
+    runs_on: bool = True
+    """Whether each of these accesses left the tensor with every lane, in a program where its line had been inside."""
+    lanes: int = 0
+    """In all launches; one element as often as it was accessed."""
+    made_by: set[tuple[int, Program]] = field(default_factory=set)
+    """The number of each launch, and its programs that did it."""
+
+    @property
+    def finding(self) -> MemoryFinding:
+        """The first one, with how often it was done."""
+        often = f"{plural(self.lanes, 'lane')} in {plural(len(self.made_by), 'program')}"
+        sentence, runs_on = f"{self.first.sentence}; {often}", self.first.kind == OUTSIDE and self.runs_on
+        return replace(self.first, sentence=sentence, lanes=self.lanes, runs_on=runs_on)
+
+
+class Event(NamedTuple):
+    """A store of one program."""
 
     program: Program
     lines: tuple[CodeLine, ...]
     is_atomic: bool
 
-    @property
-    def place(self) -> SourceLine:
-        return places(self.lines)[0]
+
+def _deed(kind: str, access: Access, name: str, spot: AddressSpot, earlier: Event | None) -> str:
+    """What a program did to an element."""
+    does, by = _VERBS[access.kind], f"(program {access.program})"
+    element = name + (spot.words if spot.is_element else f" ({spot.words})")
+    if kind == OUTSIDE:
+        return f"{does} outside {name}: {spot.words} {by}"
+    if kind == UNWRITTEN:
+        return f"{does}{' on' if access.kind == 'atomic' else ''} {element}, which nothing has written {by}"
+    if earlier is None:
+        rule = f"an address that is no multiple of {access.width}"
+        return f"{does} {access.width} bytes at once at {element}, {rule} {by}: a GPU ends the process there"
+    mixed = access.kind == "atomic" or earlier.is_atomic
+    how = "by a plain store and an atomic" if mixed else "without an atomic"
+    own, other = places(access.lines)[0], places(earlier.lines)[0]
+    there = f", line {other.line}" if other != own else ""
+    return f"writes {element} from two programs {how}: {access.program} after {earlier.program}{there}"
 
 
-@dataclass
-class AccessFinding:
-    """All accesses of one kind that one line of a kernel made to one tensor, counted as they are made."""
-
-    kind: str
-    """"outside" its tensor; "race": two programs of a launch leave different bits at one address, not both by atomics;
-    "unwritten": a read of what nothing has written; "misaligned": wider than the elements are, at an address that is no
-    multiple of that width."""
-    access: str
-    """"load", "store" or "atomic"."""
-    tensor: str
-    """Its name, or that of the kernel's parameter without "ptr" where the caller does not know it."""
-    kernel: str
-    places: tuple[SourceLine, ...]
-    """The line in the kernel, then those in the functions that it called to get there."""
-    program: Program
-    """The first that did it; all that follows is about its first element."""
-    spot: AddressSpot
-    earlier: Rival | None
-    """Of a race: the other program."""
-    width: int
-    """In bytes, of one element."""
-    allocated: tuple[str, int] = ("", 0)
-    """Of a read of what nothing has written: the file and the line that allocated it, where they are known."""
-    rest: tuple[str, str, int] = ("", "", 0)
-    """Of the same: the kernel, the file and the line that stored the rest of it before; "" where none did."""
-    runs_on: bool = True
-    """Whether each of these accesses left the tensor with every lane, in a program where its line had been inside."""
-    lanes: int = 0
-    """How many elements were accessed so, in all launches; the same one as often as it was."""
-    made_by: set[tuple[int, Program]] = field(default_factory=set)
-    """The number of each launch, and its programs that did it."""
-
-    @property
-    def programs(self) -> int:
-        """How many programs did it, counted anew in each launch."""
-        return len(self.made_by)
-
-    @property
-    def place(self) -> SourceLine:
-        return self.places[0]
-
-    @property
-    def finding(self) -> MemoryFinding:
-        """The same as a report tells it."""
-        place = self.place
-        return MemoryFinding(
-            self.kind, self.tensor, self.sentence(), self.kernel, place.file, place.line, place.code,
-            access=self.access, lanes=self.lanes, wraps=self.spot.wrapped is not None, allocated=self.allocated,
-            runs_on=self.kind == OUTSIDE and self.runs_on, rest=self.rest,
-        )  # fmt: skip
-
-    def sentence(self) -> str:
-        """What happened, where, and how often; without a full stop."""
-        place, inner = self.place, self.places[-1]
-        where = f"line {place.line}" + (f": `{place.code}`" if place.code else "")
-        if inner is not place:
-            line = f"line {inner.line}" if inner.file == place.file else inner.place
-            where += f" (in {inner.function}, {line})"
-        often = f"{counted(self.lanes, 'lane')} in {counted(self.programs, 'program')}"
-        return f"{self.kernel} {self._deed()}, {where}; {often}"
-
-    def _deed(self) -> str:
-        does, spot, by = _VERBS[self.access], self.spot.in_words, f"(program {self.program})"
-        element = f"{self.tensor} ({spot})" if self.spot.side else f"{self.tensor}{bracketed(self.spot.index)}"
-        if self.kind == OUTSIDE:
-            return f"{does} outside {self.tensor}: {spot} {by}"
-        if self.kind == UNWRITTEN:
-            return f"{does}{' on' if self.access == 'atomic' else ''} {element}, which nothing has written {by}"
-        if self.kind == MISALIGNED:
-            rule = f"an address that is no multiple of {self.width}"
-            return f"{does} {self.width} bytes at once at {element}, {rule} {by}: a GPU ends the process there"
-        assert self.earlier is not None
-        mixed = self.access == "atomic" or self.earlier.is_atomic
-        how = "by a plain store and an atomic" if mixed else "without an atomic"
-        there = f", line {self.earlier.place.line}" if self.earlier.place != self.place else ""
-        return f"writes {element} from two programs {how}: {self.program} after {self.earlier.program}{there}"
+def _where(lines: Sequence[CodeLine]) -> str:
+    """The line in the kernel, and that of the function that it called to get there."""
+    outer, *_, inner = *places(lines), *places(lines[-1:])
+    where = f"line {outer.line}" + (f": `{outer.code}`" if outer.code else "")
+    if inner == outer:
+        return where
+    line = f"line {inner.line}" if inner.file == outer.file else inner.place
+    return f"{where} (in {inner.function}, {line})"
 
 
 class Stores:
@@ -123,7 +87,7 @@ class Stores:
 
     def __init__(self) -> None:
         self._marks: dict[int, Marks] = {}
-        self.events: list[Rival] = []
+        self.events: list[Event] = []
         """By their numbers, which begin at 1: a mark of 0 says that nothing has stored."""
         self._first = 1
         """The number of the first event of the program that runs."""
@@ -145,7 +109,7 @@ class Stores:
             marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
         # Fine enough to tell neighbours of this width apart.
         self._marks[view.low] = marks = marks if marks.unit <= width else marks.refined(width)
-        self.events.append(Rival(access.program, access.lines, is_atomic))
+        self.events.append(Event(access.program, access.lines, is_atomic))
         offsets, event = view.in_bytes(addresses), len(self.events)
         before = marks.read(offsets, width)
         by_others = (before != 0) & (np.abs(before) < self._first)
@@ -166,23 +130,19 @@ class Memory(Watcher):
         self._stores = Stores()
         self._last: dict[int, tuple[InterpretedLaunch, tuple[CodeLine, ...]]] = {}
         """By home of what nothing had written once: the last launch that stored there, with its lines."""
-        self._findings: dict[tuple[object, ...], AccessFinding] = {}
+        self._tallies: dict[tuple[object, ...], Tally] = {}
         self.writers: dict[str, tuple[str, SourceLine]] = {}
         """By the caller's input that a kernel changed: the first that stored other bits than it held, and its line."""
-        self._inside: dict[tuple[int, ...], tuple[int, Program, tuple[CodeLine, ...]]] = {}
+        self._inside: dict[tuple[int, ...], tuple[int, Program, object]] = {}
         """By line, of whose code the id is taken since its hash takes long: the program in which it last stayed inside
         its tensor, and the line, so that no other code takes its id."""
         self._changing: list[tuple[View, Array, Array, Array]] = []
         """Of the access that is being made: view, addresses, the stores of others there, and what they hold."""
 
     @property
-    def findings(self) -> tuple[AccessFinding, ...]:
-        """By kind, stores before loads; among these in the order in which they were first seen."""
-
-        def order(found: AccessFinding) -> tuple[int, int]:
-            return _KINDS.index(found.kind), _ACCESSES.index(found.access)
-
-        return tuple(sorted(self._findings.values(), key=order))
+    def findings(self) -> tuple[MemoryFinding, ...]:
+        """In the order in which they were first seen."""
+        return tuple([tally.finding for tally in self._tallies.values()])
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -224,7 +184,7 @@ class Memory(Watcher):
 
     def _judge(self, access: Access, view: View, addresses: Array) -> Array:
         """Which of these accesses may be executed: those that stay in the view's storage."""
-        width, unwritten = access.width, self._unwritten
+        width, home, unwritten = access.width, view.home, self._unwritten
         inside = stays = view.hold(addresses, width)
         within = stored = addresses
         if not inside.all():
@@ -236,46 +196,51 @@ class Memory(Watcher):
         if width > view.elements.itemsize:  # an element by itself lies where its tensor does
             self._count(MISALIGNED, access, view, within, within % width != 0)
         if access.kind != "store":
-            unread = unwritten.among(view.home, view.in_bytes(within), width)
-            self._count(UNWRITTEN, access, view, within, unread)
+            unread = unwritten.among(home, view.in_bytes(within), width)
+            if unread is not None:
+                self._count(UNWRITTEN, access, view, within, unread)
         if access.kind != "load":
             others = self._stores.add(access, view, stored)
-            unwritten.stored(view.home, view.in_bytes(stored), width)
-            if view.home in unwritten.places:
-                self._last[view.home] = access.launch, access.lines
+            unwritten.stored(home, view.in_bytes(stored), width)
+            if home in unwritten.places:
+                self._last[home] = access.launch, access.lines
             if _is_input(view) or others.any():
                 self._changing.append((view, stored, others, _bits_at(stored, width)))
         return stays
 
     def _count(
-        self,
-        kind: str,
-        access: Access,
-        view: View,
-        addresses: Array,
-        which: Array | None,
-        other: Rival | None = None,
+        self, kind: str, access: Access, view: View, addresses: Array, which: Array, earlier: Event | None = None
     ) -> None:
         """Counts `which` of the addresses as a finding; only the first of its kind is described."""
-        if which is None or not which.any():
+        if not which.any():
             return
         launch, lines = access.launch, access.lines
         key = (kind, access.kind, view.name, launch.kernel, lines)
-        found = self._findings.get(key)
-        if found is None:
-            spot = view.spot(int(addresses[which][0]), access.width, launch.around)
-            of = (kind, access.kind, view.name, launch.kernel, places(lines), access.program, spot, other, access.width)
-            self._findings[key] = found = AccessFinding(*of)
-            before, stored_by = self._last.get(view.home, (launch, ()))
-            if kind == UNWRITTEN:
-                found.allocated = self._unwritten.places.get(view.home, ("", 0))
-            if kind == UNWRITTEN and before is not launch:
-                place = places(stored_by)[0]
-                found.rest = before.kernel, place.file, place.line
+        tally = self._tallies.get(key)
+        if tally is None:
+            spot = view.spot(int(addresses[which][0]), access.width)
+            deed, place = _deed(kind, access, view.name, spot, earlier), places(lines)[0]
+            sentence = f"{launch.kernel} {deed}, {_where(lines)}"
+            allocated, rest = self._origin(view, launch) if kind == UNWRITTEN else (("", 0), ("", "", 0))
+            self._tallies[key] = tally = Tally(
+                MemoryFinding(
+                    kind, view.name, sentence, launch.kernel, place.file, place.line, place.code,
+                    access=access.kind, wraps=spot.wraps, allocated=allocated, rest=rest,
+                )
+            )  # fmt: skip
         program = launch.number, access.program
-        found.runs_on &= bool(which.all()) and self._inside.get(_key(lines), ())[:2] == program
-        found.lanes += int(which.sum())
-        found.made_by.add(program)
+        tally.runs_on &= bool(which.all()) and self._inside.get(_key(lines), ())[:2] == program
+        tally.lanes += int(which.sum())
+        tally.made_by.add(program)
+
+    def _origin(self, view: View, launch: InterpretedLaunch) -> tuple[tuple[str, int], tuple[str, str, int]]:
+        """Of a storage that has no values: where it was allocated, and who stored the rest of it before."""
+        allocated = self._unwritten.places.get(view.home, ("", 0))
+        before, lines = self._last.get(view.home, (launch, ()))
+        if before is launch:
+            return allocated, ("", "", 0)
+        place = places(lines)[0]
+        return allocated, (before.kernel, place.file, place.line)
 
 
 def _is_input(view: View) -> bool:
@@ -299,9 +264,7 @@ def watched_memory(
     """While open, every access of a kernel in Triton's interpreter is judged; results stay what they were.
 
     An access that leaves the storage of its tensor is not executed: a load gives the mask's `other`, or 0, and a store
-    or an atomic does nothing. Everything else happens as without the watcher. A tensor's elements are those of the
-    view that was passed; an address of unknown origin belongs to the storage that holds it. Views of over 2^24
-    elements with gaps in between count as if they had none.
+    or an atomic does nothing. A tensor's elements are those of the view that was passed.
 
     Args:
         tensors: those that the caller knows by name. Others are named after the kernel's parameter, without "ptr".

@@ -38,43 +38,42 @@ CodeLine = tuple[CodeType, int]
 """A line that is executing."""
 Line = CodeLine | SourceLine
 # Methods of the builder whose result holds what its operands hold, moved about but not changed.
-_MOVES = "splat unsplat broadcast expand_dims reshape trans select cat join split gather"
-REARRANGING = tuple(f"create_{name}" for name in _MOVES.split())
-# Those whose result holds, in place, pointers that come from its operands.
-IN_PLACE = ("create_addptr", "create_bitcast", "create_int_to_ptr", "create_ptr_to_int")
-# What makes the pointers of blocks. Block pointers are gone from Triton 3.8 on.
-OF_BLOCKS = ("BlockPointerHandle.materialize_pointers", "TensorDescHandle.materialize_pointers")
-# By the builder's method: the kind of access, and where its pointers, its value and its mask are among the arguments.
-_ACCESSES: dict[str, tuple[str, int, int | None, int | None]] = {
-    "create_masked_load": ("load", 0, None, 1),
-    "create_masked_store": ("store", 0, 1, 2),
-    "create_atomic_rmw": ("atomic", 1, 2, 3),
-    "create_atomic_cas": ("atomic", 0, 2, None),
+MOVES = "splat unsplat broadcast expand_dims reshape trans select cat join split gather"
+# Those that make pointers of pointers, and what makes the pointers of blocks. Triton 3.8 has no block pointers.
+_POINTING = "addptr bitcast int_to_ptr ptr_to_int"
+_OF_BLOCKS = ("BlockPointerHandle.materialize_pointers", "TensorDescHandle.materialize_pointers")
+# By the builder's method: the kind of access, and where its pointers and its mask are among the arguments.
+_ACCESSES: dict[str, tuple[str, int, int | None]] = {
+    "masked_load": ("load", 0, 1),
+    "masked_store": ("store", 0, 2),
+    "atomic_rmw": ("atomic", 1, 3),
+    "atomic_cas": ("atomic", 0, None),
 }
-# Of pointers, in the `attr` of their handle: the number of the argument of the launch that all of them point into.
+# What the `attr` of handles keeps. Of pointers: the number of the argument of the launch that all of them point into.
 # Where pointers into several arguments become one tile it is lost, and addresses are looked up instead.
 _ORIGIN = "gradprobe origin"
+# The numbers of the lines that addresses were made by, where somebody gives them.
+LINES = "gradprobe lines"
+NO_LINES = frozenset[int]()
 
 
 @dataclass(slots=True)
 class Operation:
-    """What a method of the interpreter did."""
+    """What a method of the builder, a block or a reduction did."""
 
     of: Any
-    """What it is a method of: the builder, a block, a reduction."""
+    method: Method
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    result: Any
-    method: Method
-
-    @property
-    def results(self) -> Sequence[Any]:
-        return self.result if isinstance(self.result, (tuple, list)) else (self.result,)
+    results: Sequence[Any]
 
     def again(self, args: Sequence[Any]) -> Sequence[Any]:
         """The results that it gives for other arguments."""
-        result = self.method(self.of, *args, **self.kwargs)
-        return result if isinstance(result, (tuple, list)) else (result,)
+        return _several(self.method(self.of, *args, **self.kwargs))
+
+
+def _several(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, (tuple, list)) else (result,)
 
 
 Note = Callable[[Operation], object]
@@ -104,15 +103,15 @@ class Access:
     @functools.cached_property
     def parts(self) -> list[tuple[View, Array, Array]]:
         """(view, flat numbers of the lanes, addresses) for each tensor that is known of those that are accessed."""
-        data = self.pointers.data
-        on = self.on if self.on.shape == data.shape else np.broadcast_to(self.on, data.shape)
+        data, on, launch = self.pointers.data, self.on, self.launch
+        on = on if on.shape == data.shape else np.broadcast_to(on, data.shape)
         lanes = on.reshape(-1).nonzero()[0]
         addresses = data.reshape(-1)[lanes]
         origin = self.pointers.attr.get(_ORIGIN)
         if origin is not None:
-            return [(self.launch.views[origin], lanes, addresses)]
-        found = self.launch.by_view(addresses)
-        return [(view, lanes[chosen], addresses[chosen]) for view, chosen in found]
+            return [(launch.views[origin], lanes, addresses)]
+        found = launch.by_view(addresses)
+        return [(view, lanes[some], addresses[some]) for view, some in found]
 
 
 class InterpretedLaunch:
@@ -123,27 +122,25 @@ class InterpretedLaunch:
         self.kernel: str = getattr(function, "__name__", str(function))
         self.code: CodeType | None = getattr(function, "__code__", None)
         self.views: list[View] = []
-        """By the number that is the origin of their pointers."""
-        self.around = tuple(known)
-        """All tensors that an address may belong to, the caller's before the arguments."""
+        """Of its arguments. The number of each is the origin of pointers into it."""
         self.origins: dict[int, int] = {}
-        """The origin of the pointers made from an argument, by the argument's id."""
+        """By the id of an argument."""
+        self._known = known
+        """The caller's tensors."""
 
     def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
         """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
-        moves: dict[int, int] = {}
-        arguments = []
+        moves, arguments = dict[int, int](), []
         for parameter, argument in given.items():
             copies = tensors_in(on_host[parameter], parameter)
             for (name, tensor, _), (_, copy, handed) in zip(tensors_in(argument, parameter), copies, strict=True):
                 home = tensor.untyped_storage().data_ptr()
                 moves[home] = copy.untyped_storage().data_ptr() - home
-                arguments.append((name, copy, handed, home))
-        known = [view.moved(moves.get(view.home, 0)) for view in self.around]
-        for name, copy, handed, home in arguments:
+                arguments.append((copy, name, home, handed))
+        self._known = [view.moved(moves.get(view.home, 0)) for view in self._known]
+        for copy, name, home, handed in arguments:
             self.origins[id(handed)] = len(self.views)
-            self.views.append(argument_view(copy, name, known, home))
-        self.around = (*known, *self.views)
+            self.views.append(argument_view(copy, name, self._known, home))
 
     def by_view(self, addresses: Array) -> Iterator[tuple[View, Array]]:
         """(view, index of its addresses) of addresses of unknown origin.
@@ -152,11 +149,11 @@ class InterpretedLaunch:
         """
         left = np.ones(len(addresses), bool)
         for owns in (View.hold, View.in_storage):
-            for view in (*self.views, *self.around):
-                chosen = np.flatnonzero(left & owns(view, addresses, 1))
-                if chosen.size:
-                    left[chosen] = False
-                    yield view, chosen
+            for view in (*self.views, *self._known):
+                some = np.flatnonzero(left & owns(view, addresses, 1))
+                if some.size:
+                    left[some] = False
+                    yield view, some
 
 
 class Watcher:
@@ -166,7 +163,7 @@ class Watcher:
         self.errors: dict[str, None] = {}
 
     def notes(self) -> Iterable[tuple[str, Note]]:
-        """What is to be called after operations, each with the name of its method."""
+        """What is to be called after operations of the builder, or of "Class.name", each with its name."""
         return ()
 
     def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
@@ -195,53 +192,48 @@ class Stream:
     def __init__(self, tensors: Mapping[str, Tensor], watchers: Sequence[Watcher]) -> None:
         self._known = [view_of(tensor, name) for name, tensor in tensors.items()]
         self._watchers = watchers
+        """None once it is closed."""
         # What goes wrong in following pointers is told by the first.
         self._errors = watchers[0].errors
         self._launch: InterpretedLaunch | None = None
-        """The last that began."""
         self._launches = 0
-        self._is_open = False
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """Raises InterpreterNotKnown: this release of Triton lacks something that has to be patched."""
-        patches: list[tuple[Any, str, Callable[[Method], Method]]] = [
-            (shipped.GridExecutor, "_init_args_hst", self._beginning),
-            (shipped, "_implicit_cvt", self._marking),
-        ]
-        for name, of in _ACCESSES.items():
-            patches.append((shipped.InterpreterBuilder, name, partial(self._accessing, *of)))
-        for owner, name, _ in patches:
-            if not hasattr(owner, name):
-                lacking = f"{owner.__name__}.{name}"
-                raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {lacking}")
-        for name, notes in self._notes().items():
-            of_class, _, attribute = name.rpartition(".")
-            owner = getattr(shipped, of_class or "InterpreterBuilder", None)
-            if hasattr(owner, attribute):  # an operation that this release lacks is left out
-                patches.append((owner, attribute, partial(_noting, notes)))
+        needed: dict[str, Callable[[Method], Method]] = {
+            "GridExecutor._init_args_hst": self._beginning,
+            "interpreter._implicit_cvt": self._marking,
+        }
+        needed |= {_path(name): partial(self._accessing, *access) for name, access in _ACCESSES.items()}
+        asked: dict[str, Callable[[Method], Method]] = {
+            path: partial(_noting, notes) for path, notes in self._notes().items()
+        }
         with contextlib.ExitStack() as stack:
-            for owner, name, wrapper in patches:
-                stack.enter_context(replaced(owner, name, wrapper(getattr(owner, name))))
-            self._is_open = True
+            for path, wrapper in (needed | asked).items():
+                of, name = path.split(".")
+                owner = shipped if of == "interpreter" else getattr(shipped, of, None)
+                if hasattr(owner, name):
+                    stack.enter_context(replaced(owner, name, wrapper(getattr(owner, name))))
+                elif path in needed:  # any other operation that this release lacks is left out
+                    raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {path}")
             try:
                 yield
             finally:  # whoever patched over it meanwhile may hold on to a patch
-                self._is_open, self._launch = False, None
+                self._watchers, self._launch = (), None
 
     def _notes(self) -> dict[str, list[Note]]:
-        notes: dict[str, list[Note]] = {name: [_follow_pointers] for name in REARRANGING}
-        notes |= {name: [_follow_first] for name in IN_PLACE}
-        notes |= {name: [_follow_block] for name in OF_BLOCKS}
+        notes: dict[str, list[Note]] = {_path(name): [carry] for name in f"{MOVES} {_POINTING}".split()}
+        notes |= {path: [_carry_to_block] for path in _OF_BLOCKS}
         for watcher in self._watchers:
             for name, note in watcher.notes():
-                notes.setdefault(name, []).append(partial(attempted, watcher.errors, note))
+                notes.setdefault(_path(name), []).append(partial(attempted, watcher.errors, note))
         return notes
 
     def _beginning(self, method: Method) -> Method:
         def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
             host_args, host_kwargs = method(executor, args, kwargs)
-            if self._is_open:
+            if self._watchers:
                 self._launches += 1
                 self._launch = launch = InterpretedLaunch(self._launches, executor.fn, self._known)
                 given = dict(zip(executor.arg_names, args, strict=False)) | kwargs
@@ -255,47 +247,32 @@ class Stream:
 
     def _marking(self, method: Method) -> Method:
         def implicit_cvt(argument: Any) -> Any:
-            made = method(argument)
-            if self._launch is not None and id(argument) in self._launch.origins:
-                made.handle.attr[_ORIGIN] = self._launch.origins[id(argument)]
+            made, launch = method(argument), self._launch
+            if launch is not None and id(argument) in launch.origins:
+                made.handle.attr[_ORIGIN] = launch.origins[id(argument)]
             return made
 
         return implicit_cvt
 
-    def _accessing(self, kind: str, at: int, value_at: int | None, mask_at: int | None, method: Method) -> Method:
-        def event(launch: InterpretedLaunch, builder: Any, args: Any) -> Access:
-            pointers, value = args[at], None
-            if value_at is None:
-                width = shipped._get_np_dtype(pointers.get_element_ty()).itemsize
-            else:
-                value = args[value_at]
-                width = value.data.dtype.itemsize
-            if mask_at is None:  # a compare-and-swap
-                on, value, is_exchange = np.ones(pointers.data.shape, bool), None, True
-            else:
-                # A block's mask comes as an array, all others as handles.
-                on = args[mask_at].data if isinstance(args[mask_at], Handle) else args[mask_at]
-                is_exchange = kind == "atomic" and getattr(args[0], "name", "") == "XCHG"
-            lines = executing(launch.code)
-            return Access(kind, launch, builder.grid_idx, pointers, on, width, value, is_exchange, *lines)
-
+    def _accessing(self, kind: str, pointers_at: int, mask_at: int | None, method: Method) -> Method:
         def access(builder: Any, *args: Any, **kwargs: Any) -> Any:
             launch, kept = self._launch, None
-            made = attempted(self._errors, event, launch, builder, args) if launch is not None else None
+            made = (
+                attempted(self._errors, _account, launch, kind, builder, args, pointers_at, mask_at) if launch else None
+            )
             if made is None:
                 return method(builder, *args, **kwargs)
             for watcher in self._watchers:
                 lanes = attempted(watcher.errors, watcher.before, made)
                 kept = lanes if kept is None else kept
-            if kept is None:
-                result = method(builder, *args, **kwargs)
-            elif mask_at is None:
+            if kept is not None and mask_at is None:
                 # Where one lane is to be left out none is made: locks are numbers, and no tiles.
-                value = args[2]
-                result = Handle(np.zeros_like(value.data), value.dtype.scalar)
+                result = Handle(np.zeros_like(args[2].data), args[2].dtype.scalar)
             else:
-                mask = Handle(kept.reshape(made.pointers.data.shape), tl.int1)
-                result = method(builder, *args[:mask_at], mask, *args[mask_at + 1 :], **kwargs)
+                if kept is not None:
+                    mask = Handle(kept.reshape(made.pointers.data.shape), tl.int1)
+                    args = tuple(mask if at == mask_at else arg for at, arg in enumerate(args))
+                result = method(builder, *args, **kwargs)
             for watcher in self._watchers:
                 attempted(watcher.errors, watcher.after, made, result)
             return result
@@ -303,41 +280,85 @@ class Stream:
         return access
 
 
+def _path(name: str) -> str:
+    return name if "." in name else f"InterpreterBuilder.create_{name}"
+
+
+def _account(launch: InterpretedLaunch, kind: str, builder: Any, args: Any, at: int, mask_at: int | None) -> Access:
+    pointers, value, is_exchange = args[at], None, mask_at is None
+    width = shipped._get_np_dtype(pointers.get_element_ty()).itemsize
+    if mask_at is None:  # a compare-and-swap
+        on: Array = np.ones(pointers.data.shape, bool)
+    else:
+        # A block's mask comes as an array, all others as handles.
+        on = args[mask_at].data if isinstance(args[mask_at], Handle) else args[mask_at]
+        if kind != "load":
+            value, is_exchange = args[mask_at - 1], getattr(args[0], "name", "") == "XCHG"
+    return Access(kind, launch, builder.grid_idx, pointers, on, width, value, is_exchange, *executing(launch.code))
+
+
 def _noting(notes: Sequence[Note], method: Method) -> Method:
     def noted(of: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(of, *args, **kwargs)
-        operation = Operation(of, args, kwargs, result, method)
+        step = Operation(of, method, args, kwargs, _several(result))
         for note in notes:
-            note(operation)
+            note(step)
         return result
 
     return noted
 
 
-def _follow_first(step: Operation) -> None:
-    """The result points into the argument that the first operand points into."""
-    attr = step.args[0].attr
-    if _ORIGIN in attr:
-        step.result.attr[_ORIGIN] = attr[_ORIGIN]
+# --- what handles keep
 
 
-def _follow_pointers(step: Operation) -> None:
-    """Pointers into one argument that are rearranged still point into it."""
+def carry(step: Operation) -> None:
+    """What is moved about points into what it pointed into, and was made by the lines that it was made by."""
     # A loop, since this runs more often than anything else here.
+    origins, lines = set[int | None](), NO_LINES
     for arg in step.args:
-        if isinstance(arg, Handle) and _ORIGIN in arg.attr:
-            origin = arg.attr[_ORIGIN]
-            pointers = [each for each in step.args if isinstance(each, Handle) and each.dtype.scalar.is_ptr()]
-            if all(each.attr.get(_ORIGIN) == origin for each in pointers):
-                for each in step.results:
-                    each.attr[_ORIGIN] = origin
-            return
+        if isinstance(arg, Handle):
+            attr = arg.attr
+            if _ORIGIN in attr or arg.dtype.scalar.is_ptr():
+                origins.add(attr.get(_ORIGIN))
+            if LINES in attr:
+                lines |= attr[LINES]
+    if origins or lines:
+        _mark(step.results, origins, lines)
 
 
-def _follow_block(step: Operation) -> None:
+def _carry_to_block(step: Operation) -> None:
     """The pointers of a block point into the argument of its base."""
-    pointers, _ = step.result
-    pointers.attr[_ORIGIN] = step.of.base.attr.get(_ORIGIN)
+    block, (pointers, _) = step.of, step.results
+    lines = lines_behind(block, block.base, block.strides, *step.args)
+    _mark([pointers], {block.base.attr.get(_ORIGIN)}, lines)
+
+
+def _mark(handles: Sequence[Any], origins: set[int | None], lines: frozenset[int]) -> None:
+    origin = origins.pop() if len(origins) == 1 else None
+    for each in handles:
+        if origin is not None:
+            each.attr[_ORIGIN] = origin
+        if lines:
+            each.attr[LINES] = lines
+
+
+def lines_behind(*values: Any) -> frozenset[int]:
+    """The lines that made some handles, blocks, or lists of them."""
+    found = NO_LINES
+    for value in values:
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            found |= attributes(each).get(LINES, NO_LINES)
+    return found
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Where a handle, or the handle of a block, keeps what is noted of it; of anything else nothing is."""
+    if isinstance(value, Handle):
+        return value.attr  # type: ignore[no-any-return]
+    return vars(value) if hasattr(type(value), "materialize_pointers") else {}
+
+
+# --- lines
 
 
 def executing(kernel: CodeType | None) -> tuple[tuple[CodeLine, ...], int]:
@@ -361,9 +382,12 @@ def executing(kernel: CodeType | None) -> tuple[tuple[CodeLine, ...], int]:
 
 def places(lines: Sequence[Line]) -> tuple[SourceLine, ...]:
     """The same in words."""
-    return tuple(line if isinstance(line, SourceLine) else _place(*line) for line in lines)
-
-
-def _place(code: CodeType, line: int) -> SourceLine:
-    file = code.co_filename
-    return SourceLine(file, line, linecache.getline(file, line).strip(), function=code.co_name)
+    found = []
+    for line in lines:
+        if isinstance(line, SourceLine):
+            found.append(line)
+        else:
+            code, number = line
+            text = linecache.getline(code.co_filename, number).strip()
+            found.append(SourceLine(code.co_filename, number, text, function=code.co_name))
+    return tuple(found)
