@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..frontends.interface import COMPILED
 from ..inputs.options import flags
 from ..model.allowance import NOTHING, Allowance
 from ..model.assignment import missing
-from ..model.case import Case, ranked
+from ..model.case import LOG2, Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
 from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
@@ -274,12 +274,17 @@ def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
 
 @door("length", lambda problem, first: "")
 def _right_at(problem: Problem, first: LayoutRun) -> str:
-    """At which length of whole blocks the first layout is right, as an option; "" at none, or where one was given."""
+    """With which length of whole blocks the first layout is right, as options; "" with none, or where one was given."""
     if set(OF_LENGTH) & problem.request.options.keys() or problem.saved is not None:
         return ""
+    readings: list[dict[str, Any]] = [{}]
+    if "lse" in problem.target.takes and "lse_as" not in problem.fixed:
+        readings.append({"lse_as": LOG2})  # by the length alone it stays wrong
     # A run of the longer one takes its time; what leaves a tensor is worth it.
     for length in WHOLE_BLOCKS if first.memory else WHOLE_BLOCKS[:1]:
-        run = tried(problem, {"seqlen": length}).run
-        if run is not None and run.matches:
-            return f"--seqlen {length}"
+        for reading in readings:
+            options = {"seqlen": length, **reading}
+            run = tried(problem, options).run
+            if run is not None and run.matches:
+                return " ".join(flags(options))
     return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -152,7 +152,8 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs,
     products = matmuls_watched(dots) if inputs.tensors["q"].is_cuda else nullcontext()
     with warned_once(), np.errstate(all="ignore"), target.surroundings.inside(), products:
         if target.is_backward:
-            return target.function(**arguments)
+            result = target.function(**arguments)
+            return tuple(result) if isinstance(result, Iterator) else result  # a generator runs when it is read
         return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
 
 

@@ -59,6 +59,14 @@ def spoiling(q, k, v):
         q.data.zero_()  # as a store beyond the last block may do
     return o
 
+def whole_blocks_of_an_lse_to_base_2(q, k, v, o, do, lse):
+    rows = q.shape[2] // 64 * 64
+    p = torch.exp2(q @ k.mT * q.shape[-1] ** -0.5 * 1.4426950408889634 - lse[..., None])
+    ds = p * (do @ v.mT - (o * do).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
+    dq, dk, dv = ds @ k, ds[:, :, :rows].mT @ q[:, :, :rows], p[:, :, :rows].mT @ do[:, :, :rows]
+    dq[:, :, rows:] = 0
+    return (gradient for gradient in (dq, dk, dv))
+
 def padded_keys_of_three_axes(q, k, v):
     h, l, d = q.shape
     k, v = (torch.nn.functional.pad(tensor, (0, 0, 0, -l % 64)) for tensor in (k, v))
@@ -199,6 +207,12 @@ def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_w
     )
 
 
+def test_lengths_are_told_with_the_unit_of_lse_where_both_are_needed():
+    code, report = checked(f"forms.py:whole_blocks_of_an_lse_to_base_2 {SMALL} --heads 1 --head-dim 8")
+    assert code == 1
+    assert report["known"][0].startswith("contiguous, it is right at --seqlen 128 --lse-as log2: ")
+
+
 @pytest.mark.nightly
 def test_axes_are_found_of_a_target_that_is_wrong_throughout_at_lengths_that_end_inside_a_block():
     code, report = checked(f"forms.py:padded_keys_of_three_axes {SMALL}")
@@ -231,15 +245,15 @@ def test_a_mask_that_was_asked_for_and_is_missing_is_a_mismatch():
     assert not any("found by trying" in note for note in report["notes"])
 
 
-def test_nothing_is_tried_of_a_target_that_takes_the_case_as_it_is(folder):
+def test_nothing_is_tried_of_a_target_that_takes_the_case_as_it_is(folder, monkeypatch):
+    monkeypatch.setenv("GRADPROBE_WITHOUT", "second-cases")  # which are of what was not given
     calls = folder / "calls"
-    # A check that keeps evidence has no small second cases of what was not given.
-    run(f"check forms.py:counted {SMALL} --heads 1 --evidence e.npz")
+    run(f"check forms.py:counted {SMALL} --heads 1")
     searched = calls.read_text()
     calls.unlink()
     run(
         f"check forms.py:counted {SMALL} --heads 1 --head-dim 24 --dtype float32 --seqlen 72 --shapes bhld "
-        "--no-causal --no-as-cuda --evidence e.npz"
+        "--no-causal --no-as-cuda"
     )
     assert searched == calls.read_text() != ""
 
