@@ -84,7 +84,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("memory/bands", "probing/observe", ("runtime/allocations",)),
     Mechanism("memory/cuda", "probing/observe", ("frontends/cuda/watch",)),
     Mechanism("one-hot", "probing/insides", ("probing/insides", "numerics/black_box")),
-    Mechanism("identities", "numerics/identities", ("numerics/identities",)),
     Mechanism("evenness", "probing/measure", ("numerics/evenness",)),
     _behaviour("wrong_in_the_first_call_alone"),
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),

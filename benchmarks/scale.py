@@ -1,6 +1,6 @@
 """What a check costs beside the float64 reference that it needs, and how that grows with length.
 
-    python benchmarks/scale.py [--part layouts|exposed|lazy|lengths|growth|float64 ...]
+    python benchmarks/scale.py [--part layouts|exposed|lazy|lengths|growth ...]
 
 The reference here is plain: forward and backward in float64, tiles of 1024 rows (256 on a CPU), tiles that causal hides
 skipped. On a GPU the case is H = 16, L = 8192, D = 128 in bfloat16, causal, by PyTorch's flash attention; on a CPU
@@ -12,12 +12,9 @@ from __future__ import annotations
 import argparse
 import gc
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import lazy_attention
@@ -25,10 +22,7 @@ import torch
 from torch import Tensor
 
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.numerics.declared_precision import precision_of
-from gradprobe.numerics.float64 import VARIABLE, WAYS, SplitCounts, _measured, multiplying
 from gradprobe.pipeline.run_check import run_check
-from gradprobe.reference import Attention, evaluate, tiles
 
 ROWS = 1024 if torch.cuda.is_available() else 256
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -136,7 +130,7 @@ def told(words: str, seconds: float, beside: float, wanted: str = "") -> None:
 def told_of(words: str, stages: list[Mapping[str, float]], beside: float, wanted: str) -> None:
     """Of some checks of one case the medians."""
     for name, part in (
-        ("reference, comparison, identities", [one["compare"] + one["reference"] for one in stages]),
+        ("reference, comparison", [one["compare"] + one["reference"] for one in stages]),
         ("all but imports and the target", [seconds_of(one) for one in stages]),
     ):
         told(f"{words}: {name}", statistics.median(part), beside, wanted)
@@ -171,7 +165,7 @@ def lazy(_beside: float) -> None:
         told(f"{words}: float64 reference, streaming", beside, beside)
         stages = [check(lazy_attention.rounding, **case, **options) for _ in range(4)][1:]
         seconds = statistics.median(one["compare"] + one["reference"] for one in stages)
-        told(f"{words}: reference, comparison, identities", seconds, beside, "  (wanted: 3)")
+        told(f"{words}: reference, comparison", seconds, beside, "  (wanted: 3)")
 
 
 def peak(case: Mapping[str, Any]) -> tuple[Mapping[str, float], float]:
@@ -218,38 +212,8 @@ def exponent(sizes: list[int], values: list[float]) -> float:
     return products / sum((a - mean_x) ** 2 for a in x)
 
 
-def float64(_beside: float) -> None:
-    """The reference and a check with float64's own products and with split ones, and how far these are off."""
-    if DEVICE == "cuda":
-        way = _measured(torch.device("cuda", torch.cuda.current_device()))
-        print(f"float64's own product takes {way.ratio:.2f} times as long as the split one; split: {way.is_split}")
-    for dtype in ("bfloat16", "float32"):
-        case, counts, found = CASE | {"dtype": dtype}, SplitCounts(), {}
-        x = Attention("softmax", *(t.double() for t in drawn(case)), case["head_dim"] ** -0.5, causal=True)
-        for word in WAYS:
-            os.environ[VARIABLE] = word
-            with multiplying(x.q.device, precision_of(dtype, "ieee"), counts):
-                seconds = timed(partial(evaluated, x), runs=1)
-                found[word] = evaluated(x)
-            stages = check("sdpa-efficient", dtype=dtype, runs=["contiguous"], recover=False)
-            print(f"{dtype}, {word}: reference {seconds:.3f} s, check {stages['compare'] + stages['reference']:.3f} s")
-        own, split = (found[word] for word in WAYS)
-        off = {name: float((split[name] - value).abs().max() / value.abs().max()) for name, value in own.items()}
-        print(f"  {counts}; off by " + ", ".join(f"{name} {share:.0e}" for name, share in off.items()))
-    del os.environ[VARIABLE]
-
-
-def evaluated(x: Attention) -> dict[str, Tensor]:
-    """The last tile of the last head, once all tiles of the problem were evaluated."""
-    every = [replace(tile, keys=x.seen_keys(tile)) for tile in tiles(x, rows=ROWS, heads=1)]
-    for tile in every:
-        values = evaluate(x, tile)
-    return {name: values[name] for name in ("LSE", "O", "delta", "dQ", "dK", "dV")}
-
-
 PARTS = {
     "layouts": layouts, "exposed": exposed, "lazy": lazy, "lengths": lengths, "growth": growth,
-    "float64": float64,
 }  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from gradprobe.model.intermediates import slots
 from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
 from gradprobe.numerics.declared_precision import exactly, precision_of
-from gradprobe.numerics.identities import identities
 from gradprobe.probing.runs import environment
 from gradprobe.reference import Attention
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
@@ -97,15 +96,9 @@ def by_layouts(right: Right, trace: Trace) -> bool:
     return any(not torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
 
 
-def by_identities(right: Right, trace: Trace) -> bool:
-    found = identities(right.case, right.x, trace, right.compared(trace))
-    return any(one.of == "target" and not one.holds for one in found)
-
-
 ORACLES: dict[str, tuple[str, Callable[[Right, Trace], bool]]] = {
     "budget": ("normal", by_budget),
     "layouts": ("normal", by_layouts),
-    "identities": ("normal", by_identities),
     "dyadic": ("dyadic", by_budget),
 }
 

@@ -117,7 +117,7 @@ COMPUTING = (
 READ_WITHOUT = "numerics.evidence"
 # Of kernels: the interpreter's, those that Triton's front end lowers, and the tool's own, which is imported where a GPU
 # judges large matrices.
-WITH_TRITON = ("frontends.triton.interpreter.", "frontends.triton.lowering", "numerics.fused")
+WITH_TRITON = ("frontends.triton.interpreter.", "frontends.triton.lowering")
 
 
 def test_no_module_but_what_computes_imports_torch_at_its_top_level_nor_any_but_what_has_kernels_triton():

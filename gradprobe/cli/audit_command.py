@@ -31,7 +31,7 @@ def audit(
     """Judge a reference of your own, and name its first wrong formula with its line.
 
     It is called as its parameters' names say, in torch or numpy, for one head or many, with and without a causal mask,
-    and judged by the built-in formulas, autograd and the identities. A wrong one exits with 1.
+    and judged by the built-in formulas. A wrong one exits with 1.
     """
     request = CheckRequest(reference, family, None, options)
     with failures_told(forms, request.command("audit"), show_traceback, reference):

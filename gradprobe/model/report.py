@@ -313,19 +313,6 @@ class SecondCheck(Struct, frozen=True, kw_only=True):
         return self.name.endswith(".json")
 
 
-class SplitProducts(Struct, frozen=True, kw_only=True):
-    """How products of float64 matrices were made of float32's, exactly, where the device is slow at float64."""
-
-    split: int
-    """How many were."""
-    native: int = 0
-    """How many could not be held to the error wanted so, and were float64's own."""
-    forced: bool = False
-    """Whether GRADPROBE_FLOAT64 said so."""
-    ratio: float | None = None
-    """How many times as long float64's own took of one product, where that was measured."""
-
-
 class AuditSummary(Struct, frozen=True, kw_only=True):
     """What an audit of a reference has besides its runs."""
 
@@ -392,8 +379,6 @@ class Report(Struct, frozen=True, kw_only=True):
     reproduce: str = ""
     """One command line that repeats this."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    products: SplitProducts | None = None
-    """None where float64 was used for all of the reference and its budgets."""
     close_ups: tuple[CloseUp, ...] = ()
     """What is kept of the values, at most one of each intermediate."""
     close_up: CloseUp | None = None

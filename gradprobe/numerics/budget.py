@@ -15,7 +15,6 @@ from ..reference import Attention, Tile, evaluate
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from .bounds import Chain
 from .declared_precision import TINY, U32, Narrow, Precision, long_sum, nearest, softcap_slope, truncated
-from .float64 import split_share
 from .totals import TOTALS, Error, by_row, totals_of
 
 
@@ -102,20 +101,12 @@ def tile_budget(
 
         if is_exact(x, tile, values, precision):
             return _exact_budget(x, tile, values)
-    share = split_share()
-    # What the reference errs by may move an entry over the ReLU's kink, as what the kernel errs by may.
-    chain = Chain(x, tile, values, replace(precision, accumulate=(1 + share) * precision.accumulate))
+    chain = Chain(x, tile, values, precision)
     rows = {name: _finite_or_unbounded(bound) for name, bound in chain.rows().items()}
     errors = {name: step(chain) for name, step in _SUMS.items() if name in chain.values}
     squares, sums = ({name: _finite_or_unbounded(error[which]) for name, error in errors.items()} for which in (0, 1))
     budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
-    budget = _widened(budget, shift) if shift else budget
-    if not share:
-        return budget
-    from .own_error import own_error
-
-    own = own_error(x, tile, values, precision, share)
-    return _widened(budget, {name: _finite_or_unbounded(error) for name, error in own.items()})
+    return _widened(budget, shift) if shift else budget
 
 
 def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> TileBudget:

@@ -112,8 +112,8 @@ def whole_head(
     comparison = measured.comparison
     if name not in BY_ROW:
         index = head if comparison.findings[name].axes[0] not in "b1" else (batch, head)
-        if comparison.by_sieve is not None and name in BY_KEY:  # of a large case its block alone is computed
-            block = comparison.by_sieve.compared(block_at(batch, head, case.heads // case.kv_heads))
+        if comparison.by_block is not None and name in BY_KEY:  # of a large case its block alone is computed
+            block = comparison.by_block(block_at(batch, head, case.heads // case.kv_heads))
             came = measured.trace.values[name][batch, head]
             judged = judge_whole(came, block.expected[name][0, 0], block.bounds[name][0, 0])
             return judged, torch.zeros_like(judged.right), None

@@ -7,7 +7,7 @@ own values in place of each parent and so tells a mismatch from an error that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -63,18 +63,6 @@ Evaluate = Callable[[Attention, Tile, Mapping[str, Tensor] | None], dict[str, Te
 
 
 @dataclass(frozen=True)
-class SieveResult:
-    """What is known of a run of which all passed the sieve."""
-
-    bounds: Mapping[str, Tensor]
-    """What each element of linear size is allowed at least, the rounding of its own dtype included."""
-    compared: Callable[[Block], Comparison]
-    """Compares a block by the whole budget."""
-    whole: Collection[tuple[int, int]] = ()
-    """(batch, key head) of those of which the bounds come of the whole budget already."""
-
-
-@dataclass(frozen=True)
 class Comparison:
     """What a comparison found."""
 
@@ -89,10 +77,6 @@ class Comparison:
     """The reference's values of what grows linearly with length (all but P, dP and dS)."""
     bounds: Mapping[str, Tensor]
     """The allowed errors of the same."""
-    row_sums: Mapping[str, tuple[Tensor, Tensor, Tensor]]
-    """For P and dS: the target's row sums, the reference's, and what the budget allows of each row, [B, H, M]."""
-    leaks: Mapping[str, int]
-    """For P and dS: how many of the target's masked entries are not 0."""
     recovery: Recovery | None = None
     reading: Mapping[str, float] = field(default_factory=dict)
     """For each recovered intermediate, the most that reading it out of the gradients may add to an element's error."""
@@ -100,8 +84,8 @@ class Comparison:
     """What it was compared with: the reference, or a coarser arithmetic that the target proved to have."""
     replaced: Mapping[str, Tensor] = field(default_factory=dict)
     """The values of a user's own reference, by which it was judged in place of those."""
-    by_sieve: SieveResult | None = None
-    """What the sieve knows, where all passed it; what the whole budget says is then computed where it is asked for."""
+    by_block: Callable[[Block], Comparison] | None = None
+    """Compares a block alone, of a large run; `expected` and `bounds` of all are computed where they are asked for."""
 
     def values(self, x: Attention, tile: Tile) -> dict[str, Tensor]:
         """What was expected of a tile."""
@@ -206,10 +190,6 @@ class _Pass:
         summed = {name: shape for name, shape in shapes.items() if name not in BY_ROW}
         self.own = Whole(x, summed) if blame else None
         """What is summed over rows, as the target's own P, dP, delta and dS imply it."""
-        rows = [x.q.new_zeros(shapes["LSE"]) for _ in range(6)]
-        sums = {"P": (rows[0], rows[1], rows[2]), "dS": (rows[3], rows[4], rows[5])}
-        self.row_sums = {name: parts for name, parts in sums.items() if name in trace.values}
-        self.leaks = dict.fromkeys(self.row_sums, 0)
         self.undecided = 0
 
     def run(self, tick: Callable[[float], None]) -> Comparison:
@@ -227,8 +207,6 @@ class _Pass:
                 self.undecided,
                 self.whole.values,
                 self.whole.bounds,
-                self.row_sums,
-                self.leaks,
                 self.recovery,
             ),
             reading=self.reading,
@@ -254,7 +232,6 @@ class _Pass:
         return rows[..., tile.keys] if name in MATRICES else rows
 
     def _tile(self, tile: Tile) -> None:
-        place = (tile.batch, tile.heads, tile.rows)
         values = self.evaluate(self.x, tile, None)
         shift = rounding_shift(self.x, tile, values, self.precision)
         values = with_replaced(values, self.replaced, tile)
@@ -271,10 +248,6 @@ class _Pass:
                 if inherited is not None and name == "dS" and not bool((inherited | judged.right).all()):
                     inherited = inherited | self._inherits_otherwise(actual, tile, shift, values)
                 self.tallies[name].add(tile, judged, inherited, values["valid"] if name in MATRICES else None)
-                if name in self.row_sums:
-                    self.leaks[name] += int((judged.actual[~values["valid"]] != 0).sum())
-                    for sums, part in zip(self.row_sums[name], judged, strict=False):
-                        sums[place] = part.sum(-1)
 
     def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
         """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
@@ -327,6 +300,12 @@ class _Pass:
                     bound = bound + output_rounding(whole.values[name], whole.bounds[name], actual.dtype)
                     inherited = _within(judged.actual, own.values[name], bound, poisoned=True)
                 self.tallies[name].add_whole(judged, inherited)
+
+
+def allowed(comparison: Comparison, name: str, dtype: torch.dtype) -> Tensor:
+    """The whole allowance of an intermediate of linear size, the rounding of its own dtype included."""
+    bound = comparison.bounds[name]
+    return bound + output_rounding(comparison.expected[name], bound, dtype)
 
 
 def with_replaced(values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile) -> dict[str, Tensor]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ..model.assignment import run_name
 from ..model.case import Case
 from ..model.intermediates import MATRIX_OF
-from ..model.layout_run import FAILED, MATCH, MISMATCH, SKIPPED, Element, RepeatedResult, TensorLayout
+from ..model.layout_run import FAILED, MATCH, MISMATCH, SKIPPED, Element, Identity, RepeatedResult, TensorLayout
 from ..model.memory_finding import ERROR, WARNING, WarningNote
-from ..model.report import CheckedTarget, CompileError, Diagnosis, SplitProducts
+from ..model.report import CheckedTarget, CompileError, Diagnosis
 
 if TYPE_CHECKING:
     from ..model.memory_finding import MemoryFinding
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .coarser import Coarser, CoarserDots
     from .compare import Comparison
     from .conventions import Convention
-    from .identities import Invariant
     from .operands import Operand, OperandOfEach
     from .roundings import Roundings
     from .tally import Finding
@@ -39,7 +38,8 @@ class Measured:
     trace: Trace
     comparison: Comparison
     first: Element | None
-    invariants: tuple[Invariant, ...]
+    invariants: tuple[Identity, ...] = ()
+    """Of results in 16 bits how even their errors are, where that is known."""
     coarser: tuple[Coarser | Operand | OperandOfEach | Roundings | CoarserDots, ...] = ()
     """What proves to be rounded further than the contract says: sums, an operand of the scores, or all of dots."""
     rows: tuple[SeenRow, ...] = ()
@@ -72,9 +72,9 @@ class Measured:
         return not given >= {"P", "dS"} and not given.isdisjoint(MATRIX_OF)
 
     @property
-    def broken(self) -> list[Invariant]:
-        """The identities that the target breaks."""
-        return [invariant for invariant in self.invariants if invariant.of == "target" and not invariant.holds]
+    def broken(self) -> list[Identity]:
+        """Those that the target breaks."""
+        return [one for one in self.invariants if not one.holds]
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,6 @@ class Probed:
     sought: bool = True
     """Whether a cause was sought, where something is wrong."""
     steps: Steps = field(default_factory=dict)
-    products: SplitProducts | None = None
-    """How products of float64 were made, where not by float64."""
     not_checked: tuple[str, ...] = ()
     """What the target may take and neither this case nor a small second one used."""
     undeclared: tuple[str, ...] = ()

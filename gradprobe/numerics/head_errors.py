@@ -5,23 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from ..model.layout_run import Identity
+from ..model.number import Number
 from ..reference import Attention
 from ..runtime.trace import Trace
 from .compare import Comparison
 from .evenness import HeadScatter, excess
-from .identities import Invariant
 from .slopes import steepest
+
+NAME = "I11 heads round alike"
 
 
 def evenness(
     x: Attention, trace: Trace, comparison: Comparison, heads: Mapping[str, Sequence[HeadScatter]]
-) -> list[Invariant]:
+) -> list[Identity]:
     """The head that errs most beyond that, and by how much; empty where no head's errors are known."""
     found = [
         _judged(x, trace, comparison, result, head, of_result, sum(map(len, heads.values())))
         for result, of_result in heads.items() for head in of_result
     ]  # fmt: skip
-    return [Invariant("I11", "target", most, 1.0, where) for most, where in sorted(found)[-1:]]
+    return [_identity(*furthest) for furthest in sorted(found)[-1:]]
+
+
+def _identity(most: float, where: str) -> Identity:
+    holds = most <= 1.0
+    name = NAME if holds else f"{NAME}: {where}"
+    return Identity(name=name, holds=holds, residual=Number(most), budget=Number(1.0))
 
 
 def _judged(

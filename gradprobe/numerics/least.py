@@ -19,8 +19,8 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import add_transposed
 from ..reference.softmax import kept_share
+from .bounds import UNBOUNDED
 from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum
-from .kink import Kink, kink_of
 
 # Factors below this count as 0, so that float32 holds every product of four of them with all its bits.
 SMALLEST = 2.0**-30
@@ -34,30 +34,10 @@ TINIEST = 2.0**-100
 NEARLY_0 = {torch.float: 2.0**-149, torch.double: 2.0**-1000}
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What the least bounds of P, dP or dS are made of, on a tile of h heads, m rows and n keys.
-
-        P: P of_row + floor
-        dP: weight dot + relative |dP|
-        dS: (weight dot + of_row) P + relative |dS| + floor
-
-    dot and floor of what masks leave alone.
-    """
-
-    expected: Tensor
-    """[h, m, n] float64."""
-    p: Tensor
-    """[h, m, n] float64, what is expected of P."""
-    valid: Tensor
-    """[h, m, n] bool, whether masks leave it; may be expanded."""
-    dot: Tensor
-    """[h, m, n] float32; anything of P."""
-    of_row: Tensor
-    """[h, m] float32; anything of dP."""
-    weight: float
-    relative: float
-    floor: float
+# Entries of one tile that are counted. Where all of a tile lie on the kink the whole budget is asked.
+MOST = 1 << 14
+# So that a threshold is below the whole budget's however both are rounded.
+BELOW = 1 - 2.0**-20
 
 
 def at_least(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
@@ -181,6 +161,79 @@ def of_operands(a: Tensor, b: Tensor, precision: Precision) -> Tensor:
     return LAMBDA * precision.operand * (2 * at_least(sizes(a, 2), sizes(b, 2).mT)).sqrt()
 
 
+@dataclass(frozen=True)
+class Kink:
+    """Entries of a tile, n of them, of which rounding surely decides whether the lazy ReLU lets them through, and what
+    a flip of each moves at least.
+
+    `bounds.Chain` widens what a flip there may move. These are some of the entries that it counts, so what they widen
+    is never kinder; a kernel rarely flips others, since their threshold is most of the whole one.
+    """
+
+    at: tuple[Tensor, Tensor, Tensor]
+    """The head, row and key of each on the tile."""
+    other: Tensor
+    """[n] the value that dP may have there beside the expected one: dO V^T where that is 0, else 0."""
+    flip: Tensor
+    """[n] |dO V^T|."""
+    ds: Tensor
+    """[n] what its own flip moves dS by."""
+    delta: Tensor
+    """[h, m, 1] what flips move delta by."""
+    counts: Tensor
+    """[h] how many entries lie there, those beyond MOST included."""
+
+    def of_products(self, k: Tensor) -> Tensor:
+        """[h, m, D]: what flips at single entries move dS K by."""
+        head, row, key = self.at
+        into = k.new_zeros(*self.delta.shape[:2], k.shape[-1])
+        return into.index_put_((head, row), self.ds[:, None] * k[head, key].abs(), accumulate=True)
+
+    @property
+    def over_keys(self) -> Tensor:
+        """[h, m, 1]: what flips move the sum of a row's dP by."""
+        return torch.zeros_like(self.delta[..., 0]).index_put_(self.at[:2], self.flip, accumulate=True)[..., None]
+
+    def nearer(self, expected: Tensor, came: Tensor) -> Tensor:
+        """dP as expected, with the other value where that is nearer to what came."""
+        known, there = expected[self.at], came[self.at].double()
+        nearer = (there - self.other).abs() < (there - known).abs()
+        return expected.index_put(self.at, self.other.where(nearer, known))
+
+
+def kink_of(x: Attention, tile: Tile, values: Mapping[str, Tensor], relative: Tensor) -> Kink | None:
+    """The entries of a tile; None where there are none, as in softmax.
+
+    Args:
+        values: what `reference.evaluate` gives of the tile.
+        relative: [h, m, 1] or [h, m, n], at most the relative error that P is allowed.
+    """
+    if x.tau is None:
+        return None
+    p, (low, high) = values["P"], _around(x, tile, relative)
+    every = ((p >= low) & (p <= high)).nonzero()
+    if not len(every):
+        return None
+    head, row, key = at = every[:MOST].unbind(1)
+    dpe, of_p = values["dPE"][at], p[at]
+    ds = of_p * dpe.abs()
+    delta = p.new_zeros(p.shape[:2]).index_put_((head, row), ds, accumulate=True)
+    other = dpe.masked_fill(values["dP"][at] != 0, 0.0)
+    counts = torch.bincount(every[:, 0], minlength=len(p))
+    return Kink((head, row, key), other, dpe.abs(), ds, delta[..., None], counts)
+
+
+def _around(x: Attention, tile: Tile, relative: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the largest P of which |P + tau / (i + 1)| is within its error, tau below 0."""
+    assert x.tau is not None
+    floor = -x.tau[tile.heads, None, None] / (x.positions(tile)[0] + 1)
+    relative = (relative.clamp(max=UNBOUNDED) + U32) * BELOW
+    absolute = (U_FUNCTION + U32) * floor * BELOW
+    low = (floor - absolute) / (1 + relative)
+    high = ((floor + absolute) / (1 - relative)).masked_fill(relative >= 1, torch.inf)
+    return low.masked_fill(floor <= 0, torch.inf), high
+
+
 class Least:
     """Lower bounds of one tile's budget, in the shapes of `TileBudget`.
 
@@ -288,14 +341,6 @@ class Least:
         product, size = ((self.p @ of).double() for of in (k, k.abs()))
         mean = (product.abs() - off * size - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
         return mean, (size * (1.0 - off) - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
-
-    def terms(self, name: str, rounding: float) -> Terms:
-        """The terms of `of_matrix`, without dropout and of the softmax family."""
-        of_row = self._of_row_of_p(rounding) if name == "P" else self.moved_delta.float()
-        expected, p, valid = (self.values[of] for of in (name, "P", "valid"))
-        relative = rounding + (self.precision.matrix if name == "dS" else 0.0)
-        floor = TINY if name == "P" else self.precision.floor
-        return Terms(expected, p, valid, self.dot, of_row[..., 0], self.weight_of_dot, relative, floor)
 
     def _of_row_of_p(self, rounding: float) -> Tensor:
         return (self.common + (U_FUNCTION + rounding)).float()

@@ -54,10 +54,10 @@ def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: El
 
 def _expected(x: Attention, comparison: Comparison, element: Element) -> Tensor:
     """[R, C] of what is summed over rows; of a large case, its block's alone is computed."""
-    if comparison.by_sieve is None or element.intermediate not in BY_KEY:
+    if comparison.by_block is None or element.intermediate not in BY_KEY:
         return _matrix(comparison.expected[element.intermediate], element)
     block = block_at(element.batch or 0, element.head or 0, x.n_heads // x.k.shape[1])
-    return comparison.by_sieve.compared(block).expected[element.intermediate][0, 0]
+    return comparison.by_block(block).expected[element.intermediate][0, 0]
 
 
 def _matrix(tensor: Tensor, element: Element) -> Tensor:

@@ -88,7 +88,7 @@ def rounded_operand(
     for model, evaluation in _models(case, x, trace, is_exact=plain.precision.exact):
         comparison = compared(evaluation)
         if comparison.matches:
-            return replace(_about(plain, comparison), evaluate=evaluation), model
+            return replace(comparison, evaluate=evaluation), model
     return None
 
 
@@ -145,17 +145,6 @@ def _of_each(of_queries: Evaluate, of_keys: Evaluate) -> Evaluate:
         return from_keys | {name: from_queries[name] for name in ("dS", "dQ")}
 
     return evaluated
-
-
-def _about(plain: Comparison, modelled: Comparison) -> Comparison:
-    """The comparison that identities need: values of the exact reference, with bounds widened as far as the model."""
-    moved = {name: (modelled.expected[name] - expected).abs() for name, expected in plain.expected.items()}
-    bounds = {name: bound + moved[name].nan_to_num(0.0) for name, bound in plain.bounds.items()}
-    row_sums = {
-        name: (actual, expected, allowed + (modelled.row_sums[name][1] - expected).abs())
-        for name, (actual, expected, allowed) in plain.row_sums.items()
-    }
-    return replace(modelled, expected=plain.expected, bounds=bounds, row_sums=row_sums)
 
 
 def _rounded(x: Attention, operand: Operand) -> Attention | None:

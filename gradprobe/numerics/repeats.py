@@ -13,8 +13,8 @@ from ..model.case import Case
 from ..model.intermediates import slots
 from ..model.layout_run import MISMATCH, Line, RepeatedResult
 from ..model.number import Number, spans
+from .compare import allowed
 from .evidence import Measured
-from .identities import allowed
 
 
 class Repeats:
@@ -90,7 +90,7 @@ class Repeats:
         comparison, first = self._first.comparison, self._first.trace.values[name]
         if name not in comparison.bounds:
             return None
-        bound = self._placed(name, allowed(comparison, {name: first.dtype})[name])
+        bound = self._placed(name, allowed(comparison, name, first.dtype))
         spread = self._placed(name, self._most[name].double() - self._least[name].double())
         differs = self._placed(name, self._differs[name])
         return (spread / bound).nan_to_num(torch.inf).where(differs, torch.zeros_like(spread))

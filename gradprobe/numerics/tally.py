@@ -351,10 +351,10 @@ class Grid:
 
         Args:
             worst: ratios [B, H, R].
-            seen: the tiles that masks leave, [B, R, C]; None of what has no masks.
+            seen: the tiles that masks leave, [R, C]; None of what has no masks.
         """
         of_rows = pad(worst, (0, -worst.shape[2] % self.cell[0])).unflatten(2, (-1, self.cell[0])).amax(3)
-        self._seen = self._seen if seen is None else seen[:, None].expand_as(self._seen)
+        self._seen = self._seen if seen is None else seen.expand_as(self._seen)
         self._worst = of_rows[..., None] * self._seen.double()
         self._flows = torch.ones_like(self._flows)
 

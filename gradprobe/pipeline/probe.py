@@ -17,7 +17,6 @@ from ..model.failures import Refusal, TargetFailure, fault_words
 from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun, Probed, Steps
-from ..numerics.float64 import products_of
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, Tick, dots_of, experiment_of, silent
@@ -133,7 +132,6 @@ def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Pro
         reproduce=experiment.command,
         warned=warned_in(records),
         seconds=experiment.stopwatch.seconds,
-        products=products_of(experiment.products, experiment.values["q"].device),
     )
 
 

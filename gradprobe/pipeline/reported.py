@@ -16,7 +16,6 @@ from ..model.layout_run import (
     Element,
     Error,
     Head,
-    Identity,
     Intermediate,
     Run,
     add_counts,
@@ -32,7 +31,7 @@ from ..runtime.trace import dtype_of
 # What a report calls as a probe does.
 _ALIKE = (
     "verdict", "case", "diagnoses", "known", "compile_errors", "sought", "notes", "beyond", "not_checked",
-    "undeclared", "reproduce", "products",
+    "undeclared", "reproduce",
 )  # fmt: skip
 
 
@@ -97,7 +96,7 @@ def run_of(case: Case, run: verdict.LayoutRun, steps: verdict.Steps = MappingPro
         intermediates=tuple(_intermediates(case, measured)),
         first_mismatch=_placed(measured.first, case, steps),
         compared=_counts(case, measured),
-        invariants=tuple(_identities(measured)),
+        invariants=measured.invariants,
         repeats=run.repeats,
         repeated=run.repeated,
         laid=run.laid,
@@ -118,12 +117,6 @@ def _counts(case: Case, measured: Measured) -> Counts:
     names, heads = {finding.name for finding in seen}, case.batch * case.heads
     findings = [*seen, *(each for each in measured.comparison.findings.values() if each.name not in names)]
     return Counts(heads, heads * case.seqlen_q, sum(finding.total for finding in findings), len(findings))
-
-
-def _identities(measured: Measured) -> Iterator[Identity]:
-    for tried in measured.invariants:
-        residual, budget = Number(tried.residual), Number(tried.budget)
-        yield Identity(name=tried.name, of=tried.of, holds=tried.holds, residual=residual, budget=budget)
 
 
 def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:

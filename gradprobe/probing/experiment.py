@@ -20,8 +20,7 @@ from ..inputs.tensor_layouts import Inputs, effective_values, place
 from ..model.assignment import Assigned, planned_runs
 from ..model.case import DOTS, Case
 from ..model.intermediates import DERIVED
-from ..numerics.float64 import SplitCounts
-from ..numerics.sieve import Sieve
+from ..numerics.walk import LargeRuns
 from ..reference import manual_attention_backward
 from ..runtime.arithmetic import CUBLAS, Dots, coarsest
 from ..runtime.run import Outcome
@@ -88,9 +87,7 @@ class Experiment:
     """What was seen to run the target's kernels, of BACKENDS."""
     dots: tuple[Dots, ...] = ()
     """How its dots were seen to multiply float32."""
-    sieve: Sieve = field(default_factory=Sieve)
-    products: SplitCounts = field(default_factory=SplitCounts)
-    """Of float64 matrices."""
+    large: LargeRuns = field(default_factory=LargeRuns)
 
     @property
     def is_cuda(self) -> bool:
@@ -129,8 +126,8 @@ def experiment_of(
 
         values = values_of(saved, case)
     values = {name: value.to(case.device) for name, value in values.items()}
-    sieve = Sieve(several=len(layouts_of(case)) > 1 or case.repeat > 1)
-    return Experiment(case, target, reference, values, saved, tick, command=command, sieve=sieve)
+    large = LargeRuns(several=len(layouts_of(case)) > 1 or case.repeat > 1)
+    return Experiment(case, target, reference, values, saved, tick, command=command, large=large)
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:

@@ -1,9 +1,8 @@
-"""Measures a run: its results compared with the reference, their identities, and the first mismatch."""
+"""Measures a run: its results compared with the reference, and the first mismatch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -14,20 +13,16 @@ from ..inputs.draw import outputs_of
 from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import OUTPUTS, PLAIN
 from ..model.case import Case
-from ..model.failures import ReferenceFailure
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.declared_precision import Precision, exactly, precision_of
 from ..numerics.evidence import Measured
-from ..numerics.float64 import multiplying
-from ..numerics.identities import Invariant, identities
-from ..numerics.sieve import is_large
+from ..numerics.large_run import LargeRun
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
-from ..targets.find import Target
 from .experiment import Experiment, coarser_dots, declared_way, derived, dots_in_words, dots_of
 
 if TYPE_CHECKING:
@@ -41,38 +36,24 @@ if TYPE_CHECKING:
 def measure(
     experiment: Experiment, inputs: Inputs, trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
 ) -> Measured:
-    """Compares a trace, tries its identities, and locates its first mismatch.
+    """Compares a trace, and locates its first mismatch.
 
     Args:
         coarse: whether by an arithmetic that is coarser than the contract.
-
-    Raises:
-        ReferenceFailure: the reference breaks an identity that it should keep.
     """
     of = Measurement(experiment, inputs, recovery, coarse)
     reference, is_by_formulas = _reference_trace(experiment, inputs), experiment.reference is None
-    is_much = is_large(of.case, of.values, trace, of.precision, is_recovered=recovery is not None)
-    with experiment.stopwatch.timed("compare"), of.multiplying():
-        if is_by_formulas and recovery is None and not coarse:
-            sifted = experiment.sieve.sift(of.case, of.values, trace, of.precision, of.tick)
-            if sifted is not None:
-                return of.found(trace, sifted.comparison(partial(of.compared, trace)), tuple(sifted.invariants))
-        if is_by_formulas and is_much:
-            from ..numerics.by_block import BlockComparison
-
-            blocks = BlockComparison(of.case, of.values, trace, of.precision, of.rows, recovery, coarse, of.evaluated)
-            comparison, invariants = blocks.compared(partial(of.compared, trace), of.tick, until_wrong=coarse)
-        else:
-            if of.rows is not None and reference is not None:
-                reference = Trace(of.rows.results(reference.values), reference.sources)
-            comparison = of.compared(trace, reference)
-            invariants = of.identities(trace, comparison)
-        found = of.found(trace, comparison, invariants)
-        if is_by_formulas and not comparison.matches:
+    run = LargeRun(of.case, of.values, trace, of.precision, of.rows, recovery, coarse, of.evaluated)
+    with experiment.stopwatch.timed("compare"):
+        comparison, whole = None, cache(partial(of.compared, trace, reference))
+        if is_by_formulas and run.is_worth_it:
+            comparison = experiment.large.compared(run, whole, of.tick, until_wrong=coarse)
+        is_by_block = comparison is not None
+        found = of.found(trace, comparison or whole())
+        if is_by_formulas and not found.comparison.matches:
             found = _in_its_units(of, found)
         if is_by_formulas and not coarse:
-            found = _by_coarser(of, found, is_much)
-        _refuse_broken(experiment.reference, found.invariants)
+            found = _by_coarser(of, found, is_by_block)
         # Of the coarser arithmetic only whether it explains all is asked.
         if found.comparison.matches or coarse:
             return found
@@ -105,24 +86,21 @@ class Measurement:
         self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
     ) -> Comparison:
         """A trace compared by this precision and the reference's evaluation, or by others in their place."""
-        with self.multiplying():
-            return compare(
-                self.case, self.x(), trace, held or self._held,
-                reference=reference, recovery=self.recovery, evaluate=by or self.evaluated, tick=self.tick,
-            )  # fmt: skip
+        if self.rows is not None and reference is not None:
+            reference = Trace(self.rows.results(reference.values), reference.sources)
+        return compare(
+            self.case, self.x(), trace, held or self._held,
+            reference=reference, recovery=self.recovery, evaluate=by or self.evaluated, tick=self.tick,
+        )  # fmt: skip
 
-    def found(self, trace: Trace, comparison: Comparison, invariants: tuple[Invariant, ...]) -> Measured:
+    def found(self, trace: Trace, comparison: Comparison) -> Measured:
         """What was measured, with the dots that are coarser than what is declared."""
         coarser: tuple[CoarserDots, ...] = ()
         if dots := coarser_dots(self.experiment):
             from ..numerics.coarser import CoarserDots
 
             coarser = (CoarserDots(declared_way(self.experiment) or "", dots_in_words(dots)),)
-        return Measured(self.x, trace, comparison, None, invariants, coarser)
-
-    def multiplying(self) -> AbstractContextManager[None]:
-        """While open, products of float64 are made as is faster here."""
-        return multiplying(self.experiment.values["q"].device, self.precision, self.experiment.products)
+        return Measured(self.x, trace, comparison, None, coarser=coarser)
 
     def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         """A tile of the reference; its time counts as the reference's."""
@@ -132,21 +110,6 @@ class Measurement:
     def tick(self, fraction: float) -> None:
         self.experiment.tick(f"comparing {self.layout}", fraction, f"{self.layout}, compared")
 
-    def identities(self, trace: Trace, comparison: Comparison) -> tuple[Invariant, ...]:
-        return tuple(identities(self.case, self.x(), trace, comparison))
-
-
-def _refuse_broken(reference: Target | None, invariants: Iterable[Invariant]) -> None:
-    """Refuses a reference, a user's own or the built-in one, that breaks an identity."""
-    for invariant in invariants:
-        if invariant.of == "reference" and not invariant.holds:
-            name = reference.name if reference else "the built-in reference"
-            raise ReferenceFailure(
-                f"the verdict is about the reference: {name} breaks {invariant.name} "
-                f"(off by {invariant.residual:.3g}, allowed {invariant.budget:.3g})",
-                "a reference is checked before it is used: correct it, or compute it in float64",
-            )
-
 
 def _in_its_units(of: Measurement, found: Measured) -> Measured:
     """What was measured, read by the conventions in which the target exports; beside it where these count as wrong."""
@@ -155,7 +118,7 @@ def _in_its_units(of: Measurement, found: Measured) -> Measured:
     read, comparison, conventions = in_other_conventions(of.case, of.x(), found.trace, found.comparison, of.compared)
     if not conventions:
         return found
-    meant = Measured(found.problem, read, comparison, None, of.identities(read, comparison))
+    meant = Measured(found.problem, read, comparison, None)
     if not of.case.strict:
         return replace(meant, coarser=found.coarser, conventions=conventions, unread=found.trace)
     from ..numerics.locate import locate
@@ -175,12 +138,12 @@ def _by_coarser(of: Measurement, plain: Measured, is_by_block: bool) -> Measured
         lenient, coarser = _coarser(of, plain, heads)
         found = replace(plain, coarser=(*coarser, *plain.coarser))
         if coarser and not of.case.strict:
-            found = replace(found, comparison=lenient, invariants=of.identities(plain.trace, lenient))
+            found = replace(found, comparison=lenient)
     if heads and found.comparison.matches:
         from ..numerics.head_errors import evenness
 
         even = gathered("evenness", evenness, of.x(), found.trace, plain.comparison, heads)
-        found = replace(found, invariants=(*found.invariants, *even))
+        found = replace(found, invariants=tuple(even))
     return found
 
 

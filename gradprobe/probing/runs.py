@@ -1,4 +1,4 @@
-"""The runs of a target: one for each layout, further ones that must agree with it, and what a report says of them."""
+"""The runs of a target: one for each layout, and what a report says of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from ..frontends.python import plain_function
 from ..inputs.guard_bands import same_bits
 from ..inputs.history import installed_versions
 from ..inputs.tensor_layouts import laid
-from ..model.assignment import AS_SAVED, ORDERED_RUN, UNIT_RUN, Assigned
+from ..model.assignment import ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.case import Case
 from ..model.layout_run import Line
 from ..model.memory_finding import RACE, SHUFFLE, MemoryFinding, telling, worst_first
 from ..model.number import in_words, spans
 from ..model.report import CheckedTarget, Source
 from ..numerics.evidence import LayoutRun, Measured
-from ..numerics.identities import agreement
 from ..runtime.run import Outcome
 from ..runtime.trace import Trace
 from ..runtime.versions import untested
@@ -57,14 +56,8 @@ def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
 
 def records_of(experiment: Experiment) -> Iterator[RunRecord]:
     """A record of each run of a case under all of its layouts, as soon as it is measured."""
-    first: LayoutRun | None = None
     for assigned in layouts_of(experiment.case):
-        for made in _of_layout(experiment, assigned):
-            record = made
-            if first is not None:
-                record = replace(made, run=_beside(first, made.run, experiment))
-            elif made.run.measured is not None and summable(made.run.measured):
-                first = made.run
+        for record in _of_layout(experiment, assigned):
             experiment = experiment.after(outcomes_of([record]))
             yield record
 
@@ -72,16 +65,6 @@ def records_of(experiment: Experiment) -> Iterator[RunRecord]:
 def runs_of(experiment: Experiment) -> list[LayoutRun]:
     """The runs of a case under all of its layouts."""
     return [record.run for record in records_of(experiment)]
-
-
-def _beside(first: LayoutRun, run: LayoutRun, experiment: Experiment) -> LayoutRun:
-    """The run; one with the values of the first with I10, which says that both give the same."""
-    before, now = first.measured, run.measured
-    is_pair = first.layout in ("contiguous", AS_SAVED) and run.layout.startswith("distinct")
-    if before is None or now is None or not is_pair:
-        return run
-    invariant = agreement("I10", experiment.case, before.raw, now.raw, before.comparison)
-    return replace(run, measured=replace(now, invariants=(*now.invariants, invariant)))
 
 
 def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[RunRecord]:
@@ -151,9 +134,6 @@ def _repeated(
         seen.add(measured)
         if kept.matches and not measured.matches:
             kept = measured
-        if summable(first):
-            invariant = agreement("repeat", case, first.raw, trace, first.comparison)
-            kept = replace(kept, invariants=(*kept.invariants, invariant))
     repeated = seen.found(atomics_into(execution.outcome, seen.varying))
     return replace(run, measured=kept, repeats=seen.count, repeated=repeated), executions
 
@@ -188,11 +168,6 @@ def with_strays(records: Sequence[RunRecord]) -> list[LayoutRun]:
         memory = tuple(worst_first(found.values())) if run.measured else run.memory
         runs.append(replace(run, memory=memory))
     return runs
-
-
-def summable(measured: Measured) -> bool:
-    """Whether two runs can be compared: not where only P, dP or dS, of quadratic size, came."""
-    return bool(measured.comparison.bounds.keys() & measured.trace.values.keys())
 
 
 def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line, ...]]:

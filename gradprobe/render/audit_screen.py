@@ -42,12 +42,6 @@ def _verdict(report: Report, width: int) -> Iterator[Text]:
 def _sentences(report: Report) -> Iterator[str]:
     audit = report.audit
     assert audit is not None
-    broken = {one.name: None for run in report.runs for one in run.broken}
-    held = sorted({one.key for run in report.runs for one in run.invariants if one.of == "target" and one.holds})
-    if broken:
-        yield f"identities broken: {'; '.join(broken)}"
-    elif held:
-        yield f"identities hold: {' '.join(held)}"
     if report.verdict != MATCH:
         wrong = [run.layout for run in report.runs if run.verdict != MATCH]
         right = [run.layout for run in report.runs if run.verdict == MATCH]

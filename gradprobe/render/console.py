@@ -24,7 +24,7 @@ from ..model.memory_finding import (
     grouped,
 )
 from ..model.number import LAMBDA, in_words, plural
-from ..model.report import Report, Source, SplitProducts
+from ..model.report import Report, Source
 from .notation import (
     ASCII,
     CAUTION,
@@ -35,7 +35,6 @@ from .notation import (
     folded,
     greppable,
     headed,
-    identities,
     place_in_words,
     ratio,
     size_in_words,
@@ -335,11 +334,6 @@ def _sentences(report: Report) -> Iterator[str]:
         yield f"wrong rows: {place}" if first else "no single element is out of bounds"
     if broken:
         yield f"identities broken: {'; '.join(identity.name for identity in broken)}"
-    elif shown.compares:
-        # I2 before I10, and what is no number last.
-        tried = {key for run in report.measured for key in identities(run)}
-        kept = sorted(tried, key=lambda key: (key == "repeat", len(key), key))
-        yield from [f"identities hold: {' '.join(kept)}"] if kept else []
     yield from report.notes
     yield from (f"the target warns: {words}" for words in report.target_warnings)
     if shown.undecided:
@@ -373,13 +367,6 @@ def receipt(report: Report) -> str:
     return f"{words}, {heads} and {plural(case.seqlen_q, 'query row')}"
 
 
-def _split(products: SplitProducts) -> str:
-    """Says how products of float64 were made."""
-    why = "GRADPROBE_FLOAT64=split" if products.ratio is None else f"{products.ratio:.1f} times as fast on this device"
-    count = f"{products.split} of {plural(products.split + products.native, 'float64 product')}"
-    return f"{count} made of exact float32 ones ({why})"
-
-
 def unused(base: Base, shadow: str) -> str:
     """Says of a file that another search path would have found that it is not the one that ran."""
     return f"another file named {os.path.basename(shadow)} is on the path and was not used: {base.short(shadow)}"
@@ -389,8 +376,6 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
     target, base = report.target, base_of(report)
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
     yield from folded(f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}", width)
-    if report.products is not None:
-        yield from folded(_split(report.products), width)
     files: dict[tuple[str, str], list[str]] = {}
     own = Source(name=target.function, file=target.file, line=target.line, sha256=target.sha256)
     for source in target.kernels or (own,):

@@ -5,10 +5,11 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.model.layout_run import HIDDEN
-from gradprobe.numerics import sieve
+from gradprobe.numerics import large_run
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.tally import Grid
+from gradprobe.numerics.walk import LargeRuns
 from gradprobe.reference import Tile
 from gradprobe.runtime.trace import Trace
 from tests.emulated import Arithmetic, case_of, ran
@@ -30,15 +31,16 @@ def test_a_map_made_of_tensors_on_a_gpu_is_that_of_the_same_on_the_cpu():
 
 
 def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch):
-    monkeypatch.setattr(sieve, "LEAST_SCORES", 0)
+    monkeypatch.setattr(large_run, "LEAST_SCORES", 0)
     case = case_of("softmax", batch=2, heads=2, seqlen=300, head_dim=64, dtype="bfloat16", causal=True)
     values = draw(case)
     came = ran(case, Arithmetic(tensor_core=True, delta_from_o=True), values=values)
     there = {name: value.to("cuda") for name, value in values.items()}
     trace = Trace({name: value.to("cuda") for name, value in came.values.items()}, came.sources)
-    passed = sieve.Sieve().sift(case, there, trace, precision_of("bfloat16", "ieee"))
+    run_there = large_run.LargeRun(case, there, trace, precision_of("bfloat16", "ieee"))
+    passed = LargeRuns().compared(run_there, lambda: pytest.fail("all of it was compared"))
     whole = compare(case, attention_of(case, there), trace, precision_of("bfloat16", "ieee"))
-    for name, finding in passed.comparison(lambda: pytest.fail("all of it was compared")).findings.items():
+    for name, finding in passed.findings.items():
         bounds, exact = (bytes(one.signs.flatten().tolist()).decode() for one in (finding, whole.findings[name]))
         assert finding.bounded
         assert all(bound.lower() >= sign.lower() for bound, sign in zip(bounds, exact, strict=True)), name

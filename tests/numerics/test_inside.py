@@ -273,14 +273,12 @@ def test_no_recover_asks_nothing_more():
     assert all(run.inside is None for run in report.runs)
 
 
-def test_what_is_recovered_stands_beside_what_is_exported_and_each_identity_once():
+def test_what_is_recovered_stands_beside_what_is_exported():
     report = probe(softmax_case(seqlen=40), target_of(gradients))
     shown = report.runs[0].shown
     recovered = {name for name, source in shown.trace.sources.items() if source == "recovered"}
     assert recovered == {"P", "dP", "delta", "dS"}
     assert shown.comparison.absent == ("LSE", "O")
-    names = [(invariant.of, invariant.name) for invariant in shown.invariants]
-    assert len(names) == len(set(names))
     assert report.runs[0].holding("dS").trace.values["dS"].shape == (2, 3, 40, 40)
     assert report.runs[0].holding("dQ") is not report.runs[0].inside.measured
 

@@ -14,7 +14,7 @@ from gradprobe.numerics.block import blocks
 from gradprobe.numerics.budget import Whole, tile_budget
 from gradprobe.numerics.compare import attention_of
 from gradprobe.numerics.declared_precision import precision_of
-from gradprobe.numerics.sifted import KEPT
+from gradprobe.numerics.large_run import KEPT
 from gradprobe.numerics.totals import TOTALS, Totals
 from gradprobe.reference import Tile, evaluate
 from gradprobe.reference.attention import BY_KEY, MATRICES, add_tile

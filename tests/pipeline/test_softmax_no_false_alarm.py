@@ -144,7 +144,6 @@ def test_a_bias_of_minus_infinity_accuses_nothing_and_makes_a_dead_row(name):
     values["bias"][..., 3] = values["bias"][..., 7, :] = -torch.inf
     comparison = compared(case, ARITHMETICS[name], values=values)
     assert_right(comparison)
-    assert comparison.leaks == {"P": 0, "dS": 0}
 
 
 @pytest.mark.parametrize("lse", [-torch.inf, torch.inf, 0.0])

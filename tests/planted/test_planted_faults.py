@@ -2,7 +2,6 @@
 
 import pytest
 
-from gradprobe.numerics.float64 import VARIABLE
 from tests.cases import lazy_case
 from tests.planted.lazy_faults import FAULTS, HISTORICAL
 from tests.planted.planting import assert_as_recorded, probe_planted
@@ -17,15 +16,6 @@ def probed(fault, folder, **sizes):
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found_and_placed(fault, tmp_path):
     assert_as_recorded(fault, probed(fault, tmp_path))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_it_is_so_too_where_float64_products_are_split(fault, tmp_path, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "split")
-    report = probed(fault, tmp_path)
-    assert report.products is not None
-    assert_as_recorded(fault, report)
 
 
 def test_the_planted_faults_are_at_least_12_over_five_classes():

@@ -79,16 +79,6 @@ def test_where_one_gradient_alone_speaks_that_is_named(function, gradient, check
     assert wrong == {gradient}
 
 
-def test_identities_are_said_to_hold_of_what_the_target_gave_alone(check):
-    ran, report = check(f"torch_backwards.py:right_dv {SMALL}")
-    assert ran.code == 0
-    of_target = {one["name"].split()[0] for run in report["runs"] for one in run["invariants"] if one["of"] == "target"}
-    (said,) = [one for one in _sentences(report_from(report)) if one.startswith("identities hold")]
-    assert set(said.removeprefix("identities hold: ").split()) == of_target
-    assert "I1" in of_target
-    assert not {"I2", "I3", "I4"} & of_target
-
-
 def test_a_first_mismatch_is_wrong_by_the_order_of_the_worst(check):
     _, report = check(f"two_errors.py:backward {SMALL}")
     first, (run, *_) = report["first_mismatch"], report["runs"]

@@ -20,7 +20,6 @@ from ...runtime.trace import Trace
 from ..budget import RECOVERABLE, Recovery
 from ..compare import Comparison, promoted, tiles_of
 from ..evidence import Measured
-from ..identities import Invariant
 from ..locate import locate
 from ..rows import in_whole, rows_of
 from ..tally import Finding, RisingErrors
@@ -189,9 +188,7 @@ def beside(case: Case, own: Measured, inner: Measured) -> Measured:
     )
     sources = {name: (own if name in known else inner).trace.sources[name] for name in order}
     shown = replace(own, trace=replace(own.trace, sources=sources), comparison=promoted(comparison))
-    return replace(
-        shown, first=_first(case, own, inner, findings), invariants=_either(own.invariants, inner.invariants)
-    )
+    return replace(shown, first=_first(case, own, inner, findings))
 
 
 def _first(case: Case, own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> Element | None:
@@ -238,16 +235,6 @@ def _blamed_by_some(case: Case, of_some: Mapping[str, Finding], own: Finding, in
     return (
         replace(own, own=own.own * 0, rising_own=RisingErrors()) if own.mismatched and inherits else _blamed(own, inner)
     )
-
-
-def _either(own: tuple[Invariant, ...], inner: tuple[Invariant, ...]) -> tuple[Invariant, ...]:
-    """Each identity once: the one-hot problems' where the run's own results do not show it, or keep it."""
-    kept = {(invariant.of, invariant.name): invariant for invariant in own}
-    for invariant in inner:
-        before = kept.get((invariant.of, invariant.name))
-        if before is None or (before.holds and not invariant.holds):
-            kept[invariant.of, invariant.name] = invariant
-    return tuple(kept.values())
 
 
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, or all.

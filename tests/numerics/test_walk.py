@@ -1,0 +1,333 @@
+"""A large run is told block by block as it is at once; what passes the sieve is what the whole budget lets pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+
+from gradprobe.inputs.draw import draw
+from gradprobe.model.layout_run import HIDDEN, MATCH, MISMATCH
+from gradprobe.numerics import large_run, least, sieve, walk
+from gradprobe.numerics.budget import Recovery
+from gradprobe.numerics.compare import allowed, attention_of, compare
+from gradprobe.numerics.declared_precision import precision_of
+from gradprobe.numerics.large_run import LargeRun
+from gradprobe.numerics.locate import locate
+from gradprobe.numerics.totals import TOTALS
+from gradprobe.numerics.walk import LargeRuns
+from gradprobe.pipeline.probe import probe
+from gradprobe.reference.attention import MATRICES
+from gradprobe.runtime.trace import Trace
+from tests.emulated import Arithmetic, case_of, changed, ran, softmax, target_of
+from tests.sampling import DRAWS, tries
+
+GRADIENTS = ("O", "dQ", "dK", "dV")
+EVERYTHING = (*GRADIENTS, "LSE", "P", "dP", "delta", "dS")
+NAN = float("nan")
+OPTIONS = (
+    {"causal": True}, {"window": (20, 3)}, {"kv_heads": 1, "causal": True},
+    {"seqlen_q": 90, "seqlen_k": 60, "causal": True},
+    {"softcap": 1.5, "alibi": True}, {"sinks": True}, {"dropout": 0.3}, {"mask": "dead-rows"}, {"seqlens": (70, 3)},
+    {"bias": True, "causal": True, "sinks": True}, {"bias": True, "bias_axes": "m", "softcap": 1.5},
+    {"bias": True, "bias_axes": "bh"}, {"batch": 1, "cu_seqlens": (0, 17, 17, 70), "causal": True},
+)  # fmt: skip
+# Of tau below 0 some entries lie on the ReLU's kink; of zeros in q all of a row's P are alike.
+OF_LAZY = (
+    {"tau": (-1.0, -0.5)}, {"batch": 2, "tau": (-1.0, 1.0), "seqlens": (70, 3)},
+    {"bias": True, "bias_window": 9}, {"bias": True},
+)  # fmt: skip
+HOW = {
+    "float32": Arithmetic(delta_from_o=True),
+    "float16": Arithmetic(tensor_core=True, delta_from_o=True),
+    "bfloat16": Arithmetic(tensor_core=True, delta_from_o=True),
+}
+ALL = [("softmax", options) for options in OPTIONS] + [("lazy", options) for options in OF_LAZY]
+SPOILT = [ALL[at] for at in (0, 1, 2, 3, 4, 9, 10, 11, *range(13, 17))]
+
+
+@pytest.fixture(autouse=True)
+def all_are_large(monkeypatch):
+    monkeypatch.setattr(large_run, "LEAST_SCORES", 0)
+    monkeypatch.setattr(sieve, "TILE_ELEMENTS", {"cpu": 1 << 12})
+    monkeypatch.setattr(walk, "TILE_ELEMENTS", {"cpu": 1 << 12})
+    for module in (sieve, walk):
+        monkeypatch.setattr(module, "ROWS", {"cpu": 32})
+
+
+def case_with(dtype="float32", family="softmax", **options):
+    lengths = {} if "cu_seqlens" in options else {"seqlen": 70}
+    return case_of(family, **{"batch": 2, "heads": 2, "head_dim": 16, "dtype": dtype} | lengths | options)
+
+
+def never():
+    pytest.fail("the whole case was compared")
+
+
+def walked(case, values, trace, precision, runs=None, **how):
+    return (runs or LargeRuns()).compared(LargeRun(case, values, trace, precision, **how), never)
+
+
+def letters(finding):
+    """Those of all maps."""
+    return bytes(finding.signs.flatten().tolist()).decode()
+
+
+def right(case, names=GRADIENTS):
+    values = draw(case)
+    return values, ran(case, HOW[case.dtype], values=values, names=names)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("family", "options"), ALL, ids=str)
+def test_a_right_run_passes_with_ratios_that_are_not_too_small(family, options, dtype, monkeypatch):
+    case = case_with(dtype, family, **options)
+    values, trace = right(case, names=None)
+    precision = precision_of(dtype, "ieee")
+    monkeypatch.setattr(walk, "_by_the_whole_budget", lambda parts, block: pytest.fail("the whole budget was asked"))
+    passed = walked(case, values, trace, precision)
+    whole = compare(case, attention_of(case, values), trace, precision)
+    assert whole.matches
+    assert passed.matches
+    for name, finding in passed.findings.items():
+        assert finding.total == whole.findings[name].total
+        assert bool((finding.ratio >= whole.findings[name].ratio * (1 - 1e-9)).all()), name
+        assert finding.max_abs_err == pytest.approx(whole.findings[name].max_abs_err, rel=1e-6), name
+        bounds, exact = letters(finding), letters(whole.findings[name])
+        assert all(bound.lower() >= sign.lower() for bound, sign in zip(bounds, exact, strict=True)), name
+        if name in MATRICES and not options.keys() & {"mask", "seqlens"}:
+            assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], name
+
+
+def on_the_kink(values, random):
+    """The values, some rows of them with P so alike that tau = -1 brings them to the ReLU's kink."""
+    alike = random.random() < 0.3
+    return values | {"q": values["q"] * (random.choice([0.0, 1e-7, 1e-3]) if alike else 1.0)}
+
+
+@tries(push=40, night=2_000)
+@given(random=DRAWS)
+def test_one_element_is_judged_as_the_whole_budget_judges_it(random):
+    dtype, (family, options) = random.choice(["float32", "float16", "bfloat16"]), random.choice(SPOILT)
+    case = case_with(dtype, family, **{"batch": 1, **options})
+    values = on_the_kink(draw(case), random) if family == "lazy" else draw(case)
+    trace = ran(case, HOW[dtype], values=values)
+    precision, x = precision_of(dtype, "ieee"), attention_of(case, values)
+    name = random.choice([*trace.values])
+    spoilt = trace.values[name].clone()
+    at = random.randrange(spoilt.numel())
+    whole = compare(case, x, trace, precision)
+    bound = allowed(whole, name, spoilt.dtype).flatten()[at] if name not in MATRICES else 1e-3
+    by = random.choice([0.2, 0.9, 0.999, 1.001, 1.1, 3.0, 1e6, float("nan")])
+    spoilt.view(-1)[at] += by * bound * random.choice([-1, 1])
+    spoilt_trace = Trace({**trace.values, name: spoilt}, trace.sources)
+    found = walked(case, values, spoilt_trace, precision)
+    of_whole = compare(case, x, spoilt_trace, precision, blame=False)
+    # What all blocks add to is told by the whole budget of all of them alone.
+    assert found.matches == of_whole.matches if found else not of_whole.matches or TOTALS.keys() & trace.values.keys()
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_smallest_number_is_wrong_where_0_is_due(name):
+    case = case_with("float32", "softmax", causal=True, seqlen=40)
+    values, trace = right(case, names=None)
+    spoilt = {**trace.values, name: trace.values[name].clone()}
+    spoilt[name][0, 0, 3, 20] = 2.0**-149  # a key of the tile that its row does not see
+    precision = precision_of("float32", "ieee")
+    assert walked(case, values, trace, precision).matches
+    found = walked(case, values, Trace(spoilt, trace.sources), precision)
+    assert found.findings[name].wrong.tolist() == [[1, 0], [0, 0]]
+
+
+def test_what_fails_the_sieve_alone_is_judged_by_the_whole_budget(monkeypatch):
+    case = case_with("bfloat16", causal=True)
+    values, trace = right(case)
+    monkeypatch.setattr(least, "weight", lambda precision, terms: 0.0)
+    found = walked(case, values, trace, precision_of("bfloat16", "ieee"))
+    whole = compare(case, attention_of(case, values), trace, precision_of("bfloat16", "ieee"))
+    assert found.matches
+    torch.testing.assert_close(found.findings["dQ"].ratio, whole.findings["dQ"].ratio, rtol=1e-6, atol=0.0)
+
+
+def test_a_further_run_needs_no_reference_and_is_judged_by_its_own_values(monkeypatch):
+    case = case_with("float16", causal=True)
+    values, trace = right(case)
+    runs, precision = LargeRuns(), precision_of("float16", "ieee")
+    assert walked(case, values, trace, precision, runs).matches
+    other = ran(case, Arithmetic(backwards=True, tile=64), values=values, names=GRADIENTS)
+    assert any(not other.values[name].equal(trace.values[name]) for name in GRADIENTS)
+    with monkeypatch.context() as patch:
+        patch.setattr(sieve, "evaluate", lambda *_: pytest.fail("the reference was evaluated again"))
+        again = walked(case, values, other, precision, runs)
+    assert again.matches
+    counts = [
+        {name: one.total for name, one in of.findings.items()} for of in (again, walked(case, values, other, precision))
+    ]
+    assert counts[0] == counts[1]
+    wrong = other.values["dK"].clone()
+    wrong[1, 0, 5, 3] += 0.5
+    found = walked(case, values, Trace({**other.values, "dK": wrong}, other.sources), precision, runs)
+    assert found.findings["dK"].wrong.tolist() == [[0, 0], [1, 0]]
+    moved = {**values, "q": values["q"].flip(2)}
+    assert not walked(case, moved, trace, precision, runs).matches, "other values, another problem"
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {"causal": True, "bias": True, "bias_axes": "m"}], ids=str)
+def test_a_further_runs_error_is_the_first_ones_and_what_lies_between_them(options):
+    case, precision = case_with("float32", **options), precision_of("float32", "ieee")
+    values, trace = right(case, names=None)
+    name = "dBias" if "bias" in options else "dK"
+    runs = LargeRuns()
+    walked(case, values, trace, precision, runs)
+    bound, error = (of[name].float() for of in (runs._known.bounds, runs._known.errors))
+
+    def with_errors_of(share):
+        return Trace({**trace.values, name: trace.values[name] - error + share * bound}, trace.sources)
+
+    walked(case, values, with_errors_of(0.8), precision, runs)
+    assert walk._again(runs._known, with_errors_of(-0.8)) is not None
+    assert walk._again(runs._known, with_errors_of(1.6)) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "bound", "passes"),
+    [
+        (1.0, 1.0, True),
+        (1.01, 1.0, False),
+        (0.0, 0.0, True),
+        (1e-300, 0.0, False),
+        (NAN, 1.0, False),
+        (0.0, NAN, False),
+    ],
+)
+def test_what_is_within_its_bound_passes_and_a_nan_never(error, bound, passes):
+    judged = sieve.errors_of(*(torch.tensor([[[0.5, of]]], dtype=torch.double) for of in (error, bound)))
+    assert judged.right.tolist() == [passes]
+
+
+@pytest.mark.parametrize(("gigabytes", "times"), [(8, 1), (24, 3), (32, 4), (80, 4)])
+def test_tiles_of_short_cases_are_as_much_larger_as_a_gpu_has_room_for(gigabytes, times, monkeypatch):
+    properties = SimpleNamespace(total_memory=gigabytes << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert [sieve.tiles_of_short_cases(torch.device(name)) for name in ("cpu", "cuda")] == [1, times]
+
+
+def target(fault=lambda name, tensor: tensor):
+    def emulated(q, k, v, do, *, causal=False, scale=None):
+        results = softmax(q, k, v, do, causal=causal, scale=scale, fault=fault)
+        return {name: results[name] for name in GRADIENTS}
+
+    return target_of(emulated)
+
+
+@pytest.mark.parametrize("name", ["dS", "P"])
+def test_a_fault_is_told_as_of_a_small_case(name, monkeypatch):
+    wrong = target(changed(name, lambda tensor: tensor[:, 1, 40:44].mul_(1.05)))
+    told = []
+    for least_scores in (0, 1 << 40):
+        monkeypatch.setattr(large_run, "LEAST_SCORES", least_scores)
+        report = probe(case_with(causal=True, batch=1), wrong, why=False)
+        told.append([(run.layout, run.verdict, run.measured.first) for run in report.runs if run.measured])
+    assert told[0] == told[1]
+    assert told[0][0][1] == MISMATCH
+
+
+def test_a_large_check_compares_all_layouts_block_by_block():
+    report = probe(case_with("bfloat16", causal=True), target(), why=False)
+    assert report.verdict == MATCH
+    assert all(run.measured.comparison.by_block is not None for run in report.runs)
+
+
+def times(name, factor, *place):
+    return lambda values: values[name][place].mul_(factor)
+
+
+FAULTS = {
+    "one key head": times("dK", 1.01, 1, 1),
+    "one query head": times("dQ", 1.1, 0, 3),
+    "some rows of two heads": times("dV", NAN, slice(None), 0, slice(7, 9)),
+    "dS, and what comes of it": lambda values: [times(name, 1.5, 1)(values) for name in ("dS", "dQ", "dK")],
+    "everywhere": times("dQ", 1.5),
+}
+
+
+def run_of(fault, names, dtype="float32"):
+    case = case_of("softmax", batch=2, heads=4, kv_heads=2, seqlen=70, head_dim=16, causal=True, dtype=dtype)
+    values = draw(case)
+    trace = ran(case, Arithmetic(tensor_core=dtype != "float32", delta_from_o=True), values=values, names=names)
+    came = {name: value.clone() for name, value in trace.values.items()}
+    FAULTS[fault](came)
+    return case, values, Trace(came, trace.sources), precision_of(dtype, "ieee")
+
+
+def told_of(finding):
+    counts = (finding.total, finding.non_finite, finding.status, finding.first, finding.first_wrong)
+    return (*counts, *(of.tolist() for of in (finding.wrong, finding.own, finding.wrong_rows)))
+
+
+@pytest.mark.parametrize("by_sieve", [True, False])
+@pytest.mark.parametrize("of_several", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "names"), [(fault, EVERYTHING if fault.startswith("dS") else GRADIENTS) for fault in FAULTS]
+)
+def test_findings_and_place_are_those_of_the_whole(fault, names, by_sieve, of_several, monkeypatch):
+    if not by_sieve:
+        monkeypatch.setattr(LargeRun, "sifts", False)
+    if of_several:
+        monkeypatch.setattr(walk, "TILE_ELEMENTS", {"cpu": 1 << 16})
+    case, values, trace, precision = run_of(fault, names)
+    x = attention_of(case, values)
+    whole, found = compare(case, x, trace, precision), walked(case, values, trace, precision)
+    assert not whole.matches
+    for name, finding in whole.findings.items():
+        part = found.findings[name]
+        assert told_of(part) == told_of(finding), name
+        assert bool((part.ratio >= finding.ratio * (1 - 1e-9)).all())
+        if not by_sieve:
+            assert torch.equal(part.ratio, finding.ratio)
+            assert part.rms_ratio == pytest.approx(finding.rms_ratio, rel=1e-9, nan_ok=True)
+            assert part.max_abs_err == finding.max_abs_err
+            assert torch.equal(part.signs, finding.signs)
+    assert found.absent == whole.absent
+    assert repr(locate(x, trace, found)) == repr(locate(x, trace, whole))
+
+
+def test_what_is_inherited_in_one_block_is_not_promoted_for_a_fault_of_another(monkeypatch):
+    case, values, trace, precision = run_of("one query head", GRADIENTS)
+    by_budget = LargeRun.by_budget
+
+    def with_an_inherited_one(run, block, *, blame=False):
+        comparison = by_budget(run, block, blame=blame)
+        finding = comparison.findings["dV"]
+        wrong = replace(finding, wrong=finding.wrong + 1) if block.batch == 0 else finding
+        return replace(comparison, findings={**comparison.findings, "dV": wrong})
+
+    monkeypatch.setattr(LargeRun, "by_budget", with_an_inherited_one)
+    together = walked(case, values, trace, precision)
+    assert [together.findings[name].status for name in ("dV", "dQ")] == ["inherited", "mismatch"]
+
+
+def test_until_wrong_looks_no_further_and_the_coarser_arithmetic_is_asked_for():
+    case, values, trace, precision = run_of("everywhere", GRADIENTS, "bfloat16")
+    ticks, run = [], LargeRun(case, values, trace, precision, coarse=True)
+    found = LargeRuns().compared(run, never, ticks.append, until_wrong=True)
+    assert not found.matches
+    assert not ticks
+    coarse = compare(case, attention_of(case, values), trace, precision.coarser)
+    assert found.findings["dQ"].wrong[0, :2].tolist() == coarse.findings["dQ"].wrong[0, :2].tolist()
+
+
+def test_what_was_recovered_is_widened_in_every_block():
+    case, values, trace, precision = run_of("everywhere", EVERYTHING)
+    zero_key = torch.zeros(2, 4, 70, dtype=torch.long)
+    zero_key[1, 3, 40:] = -1
+    recovery = Recovery(torch.float32, torch.float32, 1.0, zero_key)
+    whole = compare(case, attention_of(case, values), trace, precision, recovery=recovery)
+    found = walked(case, values, trace, precision, recovery=recovery)
+    for name, finding in whole.findings.items():
+        assert told_of(found.findings[name]) == told_of(finding), name
+    assert found.reading == pytest.approx(whole.reading)
+    assert found.recovery is recovery
