@@ -43,8 +43,8 @@ def doctor(
 
             refuse_set(request)
             shared.refuse_wrong_words(request)
-        from ..commands.doctor.examination import examine_machine, examine_target
-        from ..commands.doctor.examination_screen import as_json, render_examination
+        from ..commands.doctor.climbing import examine_machine, examine_target
+        from ..commands.doctor.doctor_screen import as_json, render_examination
         from ..runtime.caches import fresh_caches
 
         with fresh_caches() if fresh else contextlib.nullcontext(), Progress() as tick:

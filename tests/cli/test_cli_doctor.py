@@ -52,7 +52,7 @@ def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
         "gradprobe.doctor/1", "red", "2 heads, dO moved",
     )  # fmt: skip
     assert [rung["state"] for rung in told["rungs"][:4]] == ["green", "green", "red", "not run"]
-    assert [(rung["rung"], rung["state"]) for rung in told["closer"]] == [("1 head, dO moved", "green")]
+    assert told["closer"] == []
     assert told["files"][0]["kernels"] == ["delta_kernel"]
 
 

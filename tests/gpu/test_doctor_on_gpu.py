@@ -36,7 +36,6 @@ def test_every_rung_is_green_compiled_interpreted_and_in_cuda(tmp_path, record_p
     assert code == 0, out
     assert {rung["how"] for rung in told["rungs"]} == {"compiled", "interpreted", "CUDA"}
     assert told["machine"]["gpu"]
-    assert told["mended"]
 
 
 def test_a_wrong_stride_is_wrong_in_the_interpreter_and_with_empty_caches_too(tmp_path):
@@ -46,10 +45,9 @@ def test_a_wrong_stride_is_wrong_in_the_interpreter_and_with_empty_caches_too(tm
     assert code == 1
     assert out.startswith('RED  first at "2 heads, dO moved"; the 4 rungs below it are green')
     assert [(rung["rung"], rung["state"]) for rung in told["closer"]] == [
-        ("1 head, dO moved", "green"), ("in Triton's interpreter", "red"), ("with every cache empty", "red"),
+        ("in Triton's interpreter", "red"), ("with every cache empty", "red"),
     ]  # fmt: skip
     assert told["stale"] == []
-    assert told["cache"]["of_kernels"]
 
 
 def test_a_cache_that_holds_another_kernel_s_code_is_named(tmp_path):

@@ -1,193 +1,182 @@
-"""Climbing: rungs tried in processes of their own, so that one which crashes ends no other."""
+"""Climbing: rungs tried in processes of their own, so that one which crashes ends no other; and what was found."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ...inputs.history import CheckRequest
 from ...model.failures import Failure, NoRoom, Refusal, TargetFailure
 from ...model.layout_run import FAILED, MATCH
+from ...model.report import Report
 from ...model.writing import visible
-from ...processes import TaskResult, run_each, tell
+from ...processes import TaskResult, run_each
 from ...processes.ended import TIMEOUT
 from ...render.console import first_line
-from ..suite.checked import CheckOutcome
+from ...runtime.caches import fresh_caches
+from ...targets.builtin import has_driver
+from ..suite.checked import CheckOutcome, PlannedCheck
 from ..suite.checking import Checker, Setting
-from .ladder import narrower, target_rungs
-from .machine_survey import MachineSurvey, survey_machine, survey_target
+from .ladder import (
+    COMPILED,
+    CUDA,
+    FAILS,
+    GREEN,
+    INTERPRETED,
+    NOT_RUN,
+    RED,
+    REFUSED,
+    Rung,
+    RungResult,
+    machine_rungs,
+    target_rungs,
+)
+from .machine_survey import MachineSurvey, survey_machine, survey_target, variables_here
 from .primitives import run_primitive
-from .rung import CUDA, FAILS, GREEN, RED, REFUSED, Rung, RungResult
-
-if TYPE_CHECKING:
-    from ...model.report import Report
-    from ...numerics.evidence import Probed
 
 # Seconds for one rung of a machine, its compilers included; some hang for ever on a machine that is at fault.
 _LONGEST = 120.0
-
-
-class Climber:
-    """`Climber(device)(rung)` tries a rung on "cpu" or "cuda"; None in its place asks for a survey."""
-
-    def __init__(self, device: str) -> None:
-        if device == "cuda":
-            os.environ.pop("TRITON_INTERPRET", None)  # a compiled rung is compiled, whatever is in force
-        from ...runtime.backend import prepare_backend
-
-        self._device = prepare_backend(device)
-        self._check = Checker(Setting())
-
-    def __call__(self, rung: Rung | None) -> RungResult | MachineSurvey:
-        return survey_machine(self._device) if rung is None else self.tried(rung)
-
-    def tried(self, rung: Rung) -> RungResult:
-        """What came of it."""
-        start = time.perf_counter()
-        if rung.planned is not None:
-            return _of_check(rung, self._check(rung.planned))
-        try:
-            words = run_primitive(rung.primitive, rung.how == CUDA, self._device)
-            state = RED if words else GREEN
-        except Exception as error:
-            state, words = FAILS, _first(error)
-        return RungResult(rung, state, words, time.perf_counter() - start)
+# Each process imports torch, a second or more of a core.
+_WORKERS = 2
+FRESH, AS_INTERPRETED = "with every cache empty", "in Triton's interpreter"
+Tick = Callable[[str, float | None], object]
 
 
 @dataclass(frozen=True)
-class RungStep:
-    """A rung of a target."""
+class Examination:
+    """What was found."""
 
-    climbed: RungResult
-    closer: RungResult | None
-    """The same with one head, where it is bad and has several."""
+    target: str
+    """"" of the machine alone."""
+    survey: MachineSurvey
+    climbed: tuple[RungResult, ...]
+    """Of a target up to the first that is bad, and those above it, which were not run."""
+    closer: tuple[RungResult, ...]
+    """The first that is bad once more, in other ways."""
+    left_out: tuple[str, ...]
+    """Which ways there are not here, and why."""
+    seconds: float
+    command: str
+    """The command line that repeats it."""
+
+    @property
+    def first_bad(self) -> RungResult | None:
+        """The rung that is the story."""
+        return next((one for one in self.climbed if one.is_bad), None)
+
+    @property
+    def stale(self) -> tuple[str, ...]:
+        """What certainly runs otherwise than its file stands there."""
+        found = [words for file in self.survey.files for words in file.stale]
+        if any(one.rung.title == FRESH and one.state == GREEN for one in self.closer):
+            found.append(f"a cache of compiled kernels is stale: {FRESH} it is green")
+        return tuple(found)
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all is green, 1 where numbers are wrong or something stale runs, 3 where nothing came."""
+        states = {one.state for one in self.climbed}
+        if self.stale or RED in states:
+            return 1
+        return Failure.exit_code if FAILS in states or GREEN not in states else 0
 
 
-class _VerdictKnown(Exception):
-    """Whether a check is right is known: its argument is the report so far."""
+class Climber:
+    """`Climber(setup)(rung)` tries a rung, of a machine or of a target; None in its place asks for a survey.
 
-
-class TargetClimber:
-    """`TargetClimber(request)(number)` tries a rung of the target's ladder; None beyond its end.
-
-    The survey that decides the ladder is told with the first rung. The target is imported once: some modules cannot be
-    imported twice by one process.
+    A target is imported once: some modules cannot be imported twice by one process.
     """
 
-    def __init__(self, request: CheckRequest) -> None:
-        from ...pipeline.probe import probed
+    def __init__(self, setup: tuple[CheckRequest | None, str]) -> None:
+        request, device = setup
+        if device == "cuda":
+            os.environ.pop("TRITON_INTERPRET", None)  # a compiled rung is compiled, whatever is in force
         from ...pipeline.resolve import resolve_problem
+        from ...runtime.backend import prepare_backend
 
-        self._probed = probed
-        with contextlib.redirect_stdout(sys.stderr):
-            self._problem = resolve_problem(request)
-        self._survey = survey_target(self._problem)
-        assert self._survey.built is not None
-        self._rungs = target_rungs(request, self._survey.built)
+        self._problem = None
+        if request is None:
+            self._device = prepare_backend(device)
+        else:
+            with contextlib.redirect_stdout(sys.stderr):
+                self._problem = resolve_problem(request)
 
-    def __call__(self, number: int) -> RungStep | None:
-        tell(self._survey)
-        if number >= len(self._rungs):
-            return None
-        climbed = self._tried(self._rungs[number], lambda so_far: None)
-        small = narrower(climbed.rung, self._rungs) if climbed.is_bad else None
-        return RungStep(climbed, None if small is None else self._tried(small, _stop))
-
-    def _tried(self, rung: Rung, told: Callable[[Probed], object]) -> RungResult:
+    def __call__(self, rung: Rung | None) -> RungResult | MachineSurvey:
+        if rung is None:
+            return survey_machine(self._device) if self._problem is None else survey_target(self._problem)
         start = time.perf_counter()
         try:
-            state, words, report = self._checked(rung, told)
-        except _VerdictKnown as seen:
-            state, words, report = RED if seen.args[0].failing else GREEN, "", None
+            state, words, report = self._tried(rung)
         except Exception as error:
             state, words, report = REFUSED if isinstance(error, (Refusal, NoRoom)) else FAILS, _first(error), None
         return RungResult(rung, state, words, time.perf_counter() - start, report)
 
-    def _checked(self, rung: Rung, told: Callable[[Probed], object]) -> tuple[str, str, Report]:
+    def _tried(self, rung: Rung) -> tuple[str, str, Report | None]:
+        """Its state, what was wrong, and the report of a check."""
+        if rung.planned is None:
+            words = run_primitive(rung.primitive, rung.how == CUDA, self._device)
+            return RED if words else GREEN, words, None
+        if self._problem is None:
+            return _of_check(Checker(Setting())(rung.planned))
+        from ...pipeline.probe import probed
         from ...pipeline.reported import report_of
 
-        assert rung.planned is not None
         options = rung.planned.request.options
         problem = replace(self._problem.with_options(options), fixed=frozenset(options))
         with contextlib.redirect_stdout(sys.stderr):
-            probed, _ = self._probed(problem, rung.planned.repro_command, _silent, told)
-        report = report_of(probed)
-        return (RED, visible(first_line(report)), report) if probed.failing else (GREEN, "", report)
-
-
-def _stop(so_far: Probed) -> None:
-    raise _VerdictKnown(so_far)
+            found, _ = probed(problem, rung.planned.repro_command, _silent, lambda so_far: None)
+        report = report_of(found)
+        return (RED, visible(first_line(report)), report) if found.failing else (GREEN, "", report)
 
 
 def _silent(stage: str, fraction: float, layout: str = "") -> None:
     """Tells nobody how far a check is."""
 
 
-_MACHINE, _TARGET = f"{__name__}:Climber", f"{__name__}:TargetClimber"
+def _of_check(checked: CheckOutcome) -> tuple[str, str, Report | None]:
+    report = checked.report
+    if checked.verdict == MATCH:
+        return GREEN, "", report
+    if checked.verdict == FAILED:
+        words = report.error.message if report.error else ""
+        return REFUSED if checked.is_refused else FAILS, visible(words), report
+    return RED, visible(first_line(report)), report
 
 
-def climb(
-    rungs: Sequence[Rung | None], device: str, *, workers: int = 1, timeout: float | None = _LONGEST
+def _first(error: Exception) -> str:
+    """The first line of what was raised."""
+    words = str(error).strip().partition("\n")[0]
+    return visible(words if isinstance(error, Failure) else f"{type(error).__name__}: {words}")
+
+
+def _climb(
+    request: CheckRequest | None,
+    device: str,
+    items: Sequence[Rung | None],
+    *,
+    workers: int = 1,
+    timeout: float | None = _LONGEST,
 ) -> Iterator[RungResult | MachineSurvey]:
     """Each rung, or survey, as it comes.
 
     Args:
+        items: what is appended meanwhile is tried too.
         timeout: seconds for one.
 
     Raises:
-        Failure: no survey can be made, as where torch cannot be imported.
+        Failure: no survey can be made, as where torch or the target cannot be imported.
     """
-    for ended in run_each(_MACHINE, device, rungs, workers=workers, timeout=timeout):
+    setup = (request, device)
+    for ended in run_each(f"{__name__}:Climber", setup, items, workers=workers, timeout=timeout):
         if ended.item is None and ended.result is None:
-            raise _failure("torch", ended)
-        yield ended.result if isinstance(ended.result, MachineSurvey) else _ended(ended, ended.item, ended.result)
-
-
-def climbed_alone(rung: Rung, device: str, timeout: float | None = _LONGEST) -> RungResult:
-    """A rung in a process that no other shares."""
-    (climbed,) = climb([rung], device, timeout=timeout)
-    assert isinstance(climbed, RungResult)
-    return climbed
-
-
-def climb_target(
-    request: CheckRequest, timeout: float | None, surveys: Callable[[MachineSurvey], object]
-) -> Iterator[RungStep]:
-    """The rungs of a target in order.
-
-    Args:
-        timeout: seconds for one.
-        surveys: given the survey, before the first rung.
-
-    Raises:
-        Failure: the target is not there, or its process does not get as far as a survey.
-    """
-    found: list[MachineSurvey] = []
-
-    def keep(_: int, survey: MachineSurvey) -> None:
-        if not found:
-            found.append(survey)
-            surveys(survey)
-
-    for ended in run_each(_TARGET, request, range(_MOST), timeout=timeout, told=keep):
-        if not found:
-            raise _failure(f"target {request.target!r}", ended)
-        assert found[0].built is not None
-        rungs = target_rungs(request, found[0].built)
-        if ended.index >= len(rungs):
-            return
-        step = ended.result
-        climbed = _ended(ended, rungs[ended.index], step.climbed if isinstance(step, RungStep) else None)
-        yield RungStep(climbed, step.closer if isinstance(step, RungStep) else None)
-
-
-# More rungs than any ladder has.
-_MOST = 100
+            raise _failure("torch" if request is None else f"target {request.target!r}", ended)
+        yield ended.result if isinstance(ended.result, (RungResult, MachineSurvey)) else _died(ended)
 
 
 def _failure(subject: str, ended: TaskResult) -> Failure:
@@ -197,27 +186,100 @@ def _failure(subject: str, ended: TaskResult) -> Failure:
     return TargetFailure(f"{subject} crashed while it was imported{how}")
 
 
-def _ended(ended: TaskResult, rung: Rung, climbed: object) -> RungResult:
-    if isinstance(climbed, RungResult):
-        return climbed
+def _died(ended: TaskResult) -> RungResult:
     if (crash := ended.crash) is not None:
         how = "" if crash.kind == TIMEOUT else "it ended its process: "
-        return RungResult(rung, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
-    return RungResult(rung, FAILS, ended.raised.message if ended.raised else "it sent no answer")
+        return RungResult(ended.item, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
+    return RungResult(ended.item, FAILS, ended.raised.message if ended.raised else "it sent no answer")
 
 
-def _of_check(rung: Rung, checked: CheckOutcome) -> RungResult:
-    report, seconds = checked.report, checked.report.seconds.get("total", 0.0)
-    climbed = RungResult(rung, GREEN, "", seconds, report)
-    if checked.verdict == MATCH:
-        return climbed
-    if checked.verdict == FAILED:
-        words = report.error.message if report.error else ""
-        return replace(climbed, state=REFUSED if checked.is_refused else FAILS, words=visible(words))
-    return replace(climbed, state=RED, words=visible(first_line(report)))
+def examine_machine(command: str, tick: Tick) -> Examination:
+    """Climbs the ladder of this machine in every way that there is here."""
+    start = time.perf_counter()
+    tick("importing torch", None)
+    ways, left_out = _ways()
+    rungs = [(device, rung) for how, device in ways for rung in machine_rungs(how, device)]
+    found, surveys = dict[tuple[str, str], RungResult](), dict[str, MachineSurvey]()
+    for device in dict.fromkeys(device for _, device in ways):
+        here = [rung for where, rung in rungs if where == device]
+        # The first in CUDA C++ compiles for others: it begins at once, so that none of them does so beside it.
+        here.sort(key=lambda rung: rung.how != CUDA or rung.primitive != "add_one")
+        # Programs of several processes on one GPU wait for one another.
+        workers = min(len(os.sched_getaffinity(0)), _WORKERS) if device == "cpu" else 1
+        for outcome in _climb(None, device, [None, *here], workers=workers):
+            if isinstance(outcome, MachineSurvey):
+                surveys[device] = outcome
+            else:
+                found[outcome.rung.key] = outcome
+                tick(f"rung {len(found)} of {len(rungs)}: {outcome.rung.title}", len(found) / len(rungs))
+    climbed = tuple(found[rung.key] for _, rung in rungs)
+    survey = replace(surveys[ways[0][1]], variables=variables_here())
+    made = Examination("", survey, climbed, (), left_out, 0.0, command)
+    return replace(made, closer=_closer(None, made), seconds=time.perf_counter() - start)
 
 
-def _first(error: Exception) -> str:
-    """The first line of what was raised."""
-    words = str(error).strip().partition("\n")[0]
-    return visible(words if isinstance(error, Failure) else f"{type(error).__name__}: {words}")
+def _ways() -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """The ways in which kernels run here, each with its device; and why there are no others."""
+    backend = "cpu"
+    if has_driver():
+        (survey,) = _climb(None, "auto", [None])
+        assert isinstance(survey, MachineSurvey)
+        backend = survey.backend
+    if backend == "cpu":
+        left_out = ("compiled: torch sees no GPU",)
+        if shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++"):
+            return [(INTERPRETED, "cpu"), (CUDA, "cpu")], left_out
+        return [(INTERPRETED, "cpu")], (*left_out, "CUDA: neither a GPU nor g++, which runs CUDA kernels on the CPU")
+    ways = [(COMPILED, "cuda"), (CUDA, "cuda"), (INTERPRETED, "cpu")]
+    if importlib.util.find_spec("cuda") is not None:
+        return ways, ()
+    return [ways[0], ways[2]], ("CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')",)
+
+
+def examine_target(request: CheckRequest, command: str, timeout: float | None, tick: Tick) -> Examination:
+    """Climbs with the user's own kernel, to the first rung that is bad.
+
+    Raises:
+        Failure: the target is not there or cannot be imported.
+    """
+    start, climbed = time.perf_counter(), list[RungResult]()
+    tick("importing torch and the target", None)
+    items: list[Rung | None] = [None]
+    rungs: list[Rung] = []
+    for outcome in _climb(request, "", items, timeout=timeout):
+        if isinstance(outcome, MachineSurvey):
+            survey = replace(outcome, variables=variables_here())
+            assert survey.built is not None
+            rungs = target_rungs(request, survey.built)
+            items += rungs
+        else:
+            climbed.append(outcome)
+            if outcome.is_bad:
+                break
+        if (done := len(climbed)) < len(rungs):
+            tick(f"rung {done + 1} of {len(rungs)}: {rungs[done].title}", done / len(rungs))
+    climbed += [RungResult(rung, NOT_RUN) for rung in rungs[len(climbed) :]]
+    made = Examination(request.target, survey, tuple(climbed), (), (), 0.0, command)
+    return replace(made, closer=_closer(request, made), seconds=time.perf_counter() - start)
+
+
+def _closer(request: CheckRequest | None, made: Examination) -> tuple[RungResult, ...]:
+    """The first bad rung in Triton's interpreter, and with empty caches, where it is compiled."""
+    bad, device = made.first_bad, made.survey.backend
+    has_cuda = any(not file.file.endswith(".py") for file in made.survey.files)
+    if bad is None or bad.rung.how == INTERPRETED or (device == "cpu" and bad.rung.how != CUDA and not has_cuda):
+        return ()
+    rung, found = bad.rung, list[RungResult]()
+    if request is not None and rung.planned is not None and device == "cuda":
+        options = {**rung.planned.request.options, "device": "cpu"}
+        planned = PlannedCheck(AS_INTERPRETED, replace(rung.planned.request, options=options))
+        found.append(_alone(replace(rung, title=AS_INTERPRETED, planned=planned), "cpu"))
+    with fresh_caches():
+        return (*found, _alone(replace(rung, title=FRESH), device))
+
+
+def _alone(rung: Rung, device: str) -> RungResult:
+    """A rung in a process that no other shares."""
+    (climbed,) = _climb(None, device, [rung])
+    assert isinstance(climbed, RungResult)
+    return climbed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
@@ -13,7 +13,61 @@ from ...model.intermediates import title
 from ...model.number import plural
 from ..suite.checked import PlannedCheck
 from .primitives import IN_CUDA, IN_TRITON
-from .rung import COMPILED, CUDA, Rung
+
+if TYPE_CHECKING:
+    from ...model.report import Report
+
+GREEN, RED, FAILS, REFUSED, NOT_RUN = "green", "red", "fails", "refused", "not run"
+COMPILED, INTERPRETED, CUDA = "compiled", "interpreted", "CUDA"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step."""
+
+    title: str
+    blames: str
+    """What is at fault where it is red and all below it is green; what it rules out where it is green."""
+    how: str
+    """COMPILED, INTERPRETED or CUDA; "" of a user's own kernel."""
+    planned: PlannedCheck | None = None
+    """The check that it is; None where it is a primitive."""
+    primitive: str = ""
+    """FUNCTION or FUNCTION:DTYPE:PRECISION of `primitives`."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from all others of its ladder."""
+        return self.how, self.title
+
+    @property
+    def in_full(self) -> str:
+        """The command that shows all of its check; "" of a primitive."""
+        if self.planned is None:
+            return ""
+        request = self.planned.request
+        options = {name: word for name, word in request.options.items() if name != "recover"}
+        return replace(self.planned, request=replace(request, options=options)).repro_command
+
+
+@dataclass(frozen=True)
+class RungResult:
+    """A rung that was tried."""
+
+    rung: Rung
+    state: str
+    """GREEN; RED where numbers are wrong, FAILS where it came to none; REFUSED by the target, or NOT_RUN."""
+    words: str = ""
+    """What was wrong, or why it was not run."""
+    seconds: float = 0.0
+    report: Report | None = None
+    """Of a rung that is a check."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it is at fault, or what is below it."""
+        return self.state in (RED, FAILS)
+
 
 _SMALL: Mapping[str, Any] = {"batch": 1, "heads": 1, "seqlen": 16, "head_dim": 16}
 _FULL: Mapping[str, Any] = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "recover": False}
@@ -32,7 +86,7 @@ def machine_rungs(how: str, device: str) -> list[Rung]:
         Rung("atomic adds, strided 2-D tensor", "strided adds", how, primitive="add_strided"),
     ]
     for dtype, precision in _DOTS:
-        if (precision == "tf32" and how != COMPILED) or (dtype == "float32" and how == CUDA and precision == "tf32"):
+        if precision == "tf32" and how != COMPILED:
             continue  # only compiled Triton has dots of TF32
         name = dtype if dtype != "float32" else f"{dtype}, {precision.upper()}"
         rungs.append(Rung(f"dots in {name}", "wrong dots", how, primitive=f"dots:{dtype}:{precision}"))
@@ -57,10 +111,11 @@ def machine_rungs(how: str, device: str) -> list[Rung]:
 # What a rung of the ladder sets itself.
 SET = ("layout", "runs", "inputs", "repeat")
 _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
+_PER_BATCH = ("seqlens", "cu_seqlens", "cu_seqlens_k")
 # Interpreted programs take a millisecond each: longer tiles than these are seen well enough at part of their length.
 _LARGEST_TILE = 128
-# A bias that covers every distance of a rung, and one that covers few.
-_LONG_BIAS, _SHORT_BIAS = 3 * _LARGEST_TILE, 7
+# A bias that covers every distance of a rung.
+_LONG_BIAS = 3 * _LARGEST_TILE
 
 
 @dataclass(frozen=True)
@@ -87,73 +142,48 @@ def refuse_set(request: CheckRequest) -> None:
 
 
 def target_rungs(request: CheckRequest, built: Built) -> list[Rung]:
-    """The rungs of a user's own kernel: heads, then tiles, then one tensor moved at a time, then the rest of the case.
+    """The rungs of a user's own kernel: heads, then tiles, then one tensor moved at a time, then the whole case.
 
     What is given on the command line is never exceeded, and a length that is given stays.
     """
-    ladder, found = _Ladder(request, built), dict[str, Rung]()
-    for rung in (*ladder.heads_and_tiles(), *ladder.moved(), *ladder.rest()):
+    found: dict[str, Rung] = {}
+    for rung in _of_target(request, built):
         assert rung.planned is not None
         found.setdefault(repr(sorted(rung.planned.request.options.items(), key=str)), rung)
     return list(found.values())
 
 
-class _Ladder:
-    """What the rungs of a target have in common."""
+def _of_target(request: CheckRequest, built: Built) -> Iterator[Rung]:
+    given = request.options
+    per_batch = any(name in given for name in _PER_BATCH)
+    is_fixed = any(name in given for name in _LENGTHS)
+    heads, batch, tile = _heads(given), given.get("batch", 2), min(built.tile, _LARGEST_TILE)
+    lower: dict[str, Any] = {"recover": False, "head_dim": 32}
+    lower |= {} if is_fixed else {"seqlen": tile}
+    if built.family == "lazy":
+        lower |= {"tau": "-0.5", "bias_window": _LONG_BIAS} if "bias" in built.tensors else {"tau": "-0.5"}
+    several = {"heads": heads, "batch": batch if per_batch else 1}
 
-    def __init__(self, request: CheckRequest, built: Built) -> None:
-        self._request, self._built, self._given = request, built, request.options
-        self._heads, self._batch = _heads(self._given), self._given.get("batch", 2)
-        self._fixed = any(name in self._given for name in _LENGTHS)
-        self._tile = min(built.tile, _LARGEST_TILE)
-        self._name = plural(self._heads, "head")
-        self._options = {"heads": self._heads, "batch": self._batch if _per_batch(self._given) else 1}
+    def rung(title: str, blames: str, run: str = "contiguous", **options: Any) -> Rung:
+        words = {**lower, **given, **several, **options, "runs": [run]}
+        return Rung(title, blames, "", PlannedCheck(title, replace(request, options=words)))
 
-    def heads_and_tiles(self) -> Iterator[Rung]:
-        """One head, then several; one tile, then several, then a part of one, unless a length is given."""
-        tile, whole = self._tile, "" if self._fixed else ", one tile"
-        yield self._rung(f"1 head{whole}", "formulas, masks, dots", **_one(self._given))
-        if self._heads > 1:
-            yield self._rung(f"{self._name}{whole}", "what tells heads apart")
-        if not self._fixed:
-            yield self._rung(f"{self._name}, many tiles", "loops over tiles", seqlen=3 * tile)
-            part = 2 * tile + tile // 2 + 1
-            yield self._rung(f"{self._name}, a partial tile", "the end of a tile", seqlen=part)
-
-    def moved(self) -> Iterator[Rung]:
-        """One tensor moved at a time, then all."""
-        # dO first: it comes from autograd, and nobody chose how it lies.
-        for name in sorted(self._built.tensors, key=lambda tensor: tensor != "do"):
-            run = f"{name}=distinct-unit"
-            yield self._rung(f"{self._name}, {title(name)} moved", f"strides of {title(name)}", run)
-        yield self._rung(f"{self._name}, dO expanded", "a dO as from .sum()", "do=expanded")
-        yield self._rung(f"{self._name}, all moved, no unit stride", "last strides taken as 1", "distinct")
-        if self._batch > 1 and not _per_batch(self._given):
-            words, blames = f"{self._batch} batches, all moved", "what tells batches apart"
-            yield self._rung(words, blames, "distinct-unit", batch=self._batch)
-
-    def rest(self) -> Iterator[Rung]:
-        """What the lower rungs left out of the case."""
-        given, is_lazy = self._given, self._built.family == "lazy"
-        if "head_dim" not in given:
-            yield self._rung(f"{self._name}, head dim 24", "dims no power of 2", head_dim=24)
-        if is_lazy and "bias" in self._built.tensors and "bias_window" not in given:
-            yield self._rung(f"{self._name}, a short bias", "the window of the bias", bias_window=_SHORT_BIAS)
-        if is_lazy and "tau" not in given:
-            yield self._rung(f"{self._name}, a tau of each sign", "what tau does to the mask", tau=None)
-        yield Rung("the case of gradprobe check", "what no rung below covers", "", PlannedCheck("", self._request))
-
-    def _rung(self, title: str, blames: str, run: str = "contiguous", **options: Any) -> Rung:
-        words = {**self._given, **self._plain(), **self._options, **options}
-        named = {name: word for name, word in words.items() if word is not None} | {"runs": [run]}
-        return Rung(title, blames, "", PlannedCheck(title, replace(self._request, options=named)))
-
-    def _plain(self) -> dict[str, Any]:
-        """What the lower rungs have in place of what the case has by default."""
-        plain: dict[str, Any] = {"head_dim": 32} if self._fixed else {"head_dim": 32, "seqlen": self._tile}
-        if self._built.family == "lazy":
-            plain |= {"tau": "-0.5"} | ({"bias_window": _LONG_BIAS} if "bias" in self._built.tensors else {})
-        return {"recover": False, **{name: word for name, word in plain.items() if name not in self._given}}
+    name = plural(heads, "head")
+    whole = "" if is_fixed else ", one tile"
+    yield rung(f"1 head{whole}", "formulas, masks, dots", **_one_head(given, per_batch))
+    if heads > 1:
+        yield rung(f"{name}{whole}", "what tells heads apart")
+    if not is_fixed:
+        yield rung(f"{name}, many tiles", "loops over tiles", seqlen=3 * tile)
+        yield rung(f"{name}, a partial tile", "the end of a tile", seqlen=2 * tile + tile // 2 + 1)
+    # dO first: it comes from autograd, and nobody chose how it lies.
+    for tensor in sorted(built.tensors, key=lambda tensor: tensor != "do"):
+        yield rung(f"{name}, {title(tensor)} moved", f"strides of {title(tensor)}", f"{tensor}=distinct-unit")
+    yield rung(f"{name}, dO expanded", "a dO as from .sum()", "do=expanded")
+    yield rung(f"{name}, all moved, no unit stride", "last strides taken as 1", "distinct")
+    if batch > 1 and not per_batch:
+        yield rung(f"{batch} batches, all moved", "what tells batches apart", "distinct-unit", batch=batch)
+    yield Rung("the case of gradprobe check", "what no rung below covers", "", PlannedCheck("", request))
 
 
 def _heads(given: Mapping[str, Any]) -> int:
@@ -162,25 +192,11 @@ def _heads(given: Mapping[str, Any]) -> int:
     return int(given.get("heads", max(2, given.get("kv_heads", 1), taus)))
 
 
-def _one(given: Mapping[str, Any]) -> dict[str, Any]:
+def _one_head(given: Mapping[str, Any], per_batch: bool) -> dict[str, Any]:
     """One head of one batch, where no option is about several."""
-    few: dict[str, Any] = {"heads": 1} | ({"kv_heads": 1} if "kv_heads" in given else {})
-    few |= {"tau": str(given["tau"]).partition(",")[0]} if "tau" in given else {}
-    return few if _per_batch(given) else few | {"batch": 1}
-
-
-def _per_batch(given: Mapping[str, Any]) -> bool:
-    return any(name in given for name in ("seqlens", "cu_seqlens", "cu_seqlens_k"))
-
-
-def narrower(rung: Rung, rungs: Sequence[Rung]) -> Rung | None:
-    """A rung above the first ones with one head: None where it is one of them, or has one head anyway."""
-    planned = rung.planned
-    if planned is None or rung in rungs[:2] or not rung.title or "," not in rung.title:
-        return None
-    request = planned.request
-    options = {**request.options, **_one(request.options)}
-    if options == dict(request.options):
-        return None
-    title = f"1 head, {rung.title.partition(', ')[2]}"
-    return replace(rung, title=title, planned=PlannedCheck(title, replace(request, options=options)))
+    few: dict[str, Any] = {"heads": 1} if per_batch else {"heads": 1, "batch": 1}
+    if "kv_heads" in given:
+        few["kv_heads"] = 1
+    if "tau" in given:
+        few["tau"] = str(given["tau"]).partition(",")[0]
+    return few

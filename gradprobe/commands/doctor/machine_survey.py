@@ -8,12 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ...inputs.history import installed_versions
 from ...model.assignment import TENSORS
 from ...processes.attributes import replaced
-from ...targets.naming import source_of
+from ...runtime.versions import untested
+from ...targets.naming import source_of, triton_folder
 from .ladder import Built
 from .module_copies import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
 
@@ -21,14 +23,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...frontends.triton.launches import KernelCall
-    from ...model.case import Case
     from ...pipeline.resolve import Problem
-    from ...targets.find import Target
 
 _Launched = dict[str, dict[str, None]]
 
 _TILE = 32
 _LIBRARIES = ("gradprobe", "torch", "triton", "numpy")
+_PREFIXES = ("TRITON_", "CUDA_", "NVIDIA_TF32_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUBLAS_", "GRADPROBE_")
+
+
+def variables_here() -> dict[str, str]:
+    """What is set that may change which code runs, or how it computes."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
 
 
 @dataclass(frozen=True)
@@ -37,49 +43,44 @@ class MachineSurvey:
 
     backend: str
     """Where kernels run: "cuda" or "cpu"."""
-    tf32: str
-    """What torch and Triton do with float32 dots, in words."""
     gpu: str
     """Its name and memory; "" where there is none."""
-    mended: tuple[str, ...]
-    """What of Triton's interpreter gradprobe mends."""
     files: tuple[LoadedFile, ...]
     """Those of the target and of its kernels; without a target those of the libraries."""
     built: Built | None = None
+    cache: str = field(default_factory=lambda: str(triton_folder()))
+    """The folder of Triton's compiled kernels."""
+    versions: dict[str, str] = field(default_factory=installed_versions)
+    untested: str = field(default_factory=untested)
+    """Which versions gradprobe is not tested with; "" where it is with all."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Those of the process that was typed."""
 
 
 def survey_machine(device: str) -> MachineSurvey:
     """The survey of this process, in which kernels run on "cpu" or "cuda"."""
-    return MachineSurvey(device, _tf32(), _gpu(), _mended() if device == "cpu" else (), _libraries())
+    found = (loaded_file(name, origin_of(name)) for name in _LIBRARIES)
+    return MachineSurvey(device, _gpu(), tuple(one for one in found if one is not None))
 
 
 def survey_target(problem: Problem) -> MachineSurvey:
     """The survey of this process, which has imported a target."""
-    device = problem.case.device
-    built, files = _of_target(problem)
-    return MachineSurvey(device, _tf32(), _gpu(), _mended() if device == "cpu" else (), files, built)
-
-
-def _libraries() -> tuple[LoadedFile, ...]:
-    found = (loaded_file(name, origin_of(name)) for name in _LIBRARIES)
-    return tuple(one for one in found if one is not None)
-
-
-def _of_target(problem: Problem) -> tuple[Built, tuple[LoadedFile, ...]]:
-    values = _values_of(problem.target, problem.case)
+    values = _values_of(problem)
     calls, launched = _launched(problem, values)
     tensors = tuple(name for name in TENSORS if name in values and not name.startswith(("seqlens", "cu_")))
-    tiles = [size for call in calls for size in _tiles(call)]
-    return Built(problem.target.family, tensors, max(tiles, default=_TILE)), tuple(_files(problem, launched))
+    tile = max((size for call in calls for size in _tiles(call)), default=_TILE)
+    built = Built(problem.target.family, tensors, tile)
+    return MachineSurvey(problem.case.device, _gpu(), tuple(_files(problem, launched)), built)
 
 
-def _values_of(target: Target, case: Case) -> dict[str, Tensor]:
+def _values_of(problem: Problem) -> dict[str, Tensor]:
     """Values of a case, contiguous, on its device. O, LSE and delta hold no more than numbers of their shapes."""
     import torch
 
     from ...inputs.draw import draw, outputs_of
     from ...model.intermediates import DERIVED
 
+    case, target = problem.case, problem.target
     values = draw(case)
     for name in DERIVED:
         if name in target.takes:
@@ -113,8 +114,7 @@ def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelC
         with contextlib.suppress(Exception):  # the rungs will tell what it takes
             run_target(problem.target, problem.case, place(values, (), shapes=problem.case.shapes))
     for launch in record.started:
-        source = source_of(launch.entry)
-        found.setdefault(source.file, {})[launch.call.name] = None
+        found.setdefault(source_of(launch.entry).file, {})[launch.call.name] = None
     return [launch.call for launch in record.started], found
 
 
@@ -123,7 +123,9 @@ def _files(problem: Problem, launched: _Launched) -> Iterator[LoadedFile]:
     source, word = problem.target.source, problem.request.target.rpartition(":")[0]
     kernels = kernels_of(list(sys.modules.values()))
     modules = {source.file: getattr(problem.target.function, "__module__", "")}
-    modules |= {file: kernels[file][0].fn.__module__ for file in launched if file in kernels and file != source.file}
+    for file in launched:
+        if file in kernels and file != source.file:
+            modules[file] = kernels[file][0].fn.__module__
     for file, module in modules.items():
         named = os.path.realpath(word) == file
         if found := loaded_file(module, file, named=named, kernels=kernels.get(file, ())):
@@ -141,20 +143,6 @@ def _tiles(call: KernelCall) -> list[int]:
     return found
 
 
-def _tf32() -> str:
-    import torch
-
-    words = f"torch: matmul {_on(torch.backends.cuda.matmul)}, cuDNN {_on(torch.backends.cudnn)}"
-    return f"{words}; compiled Triton: float32 dots are TF32 unless a kernel asks for another input_precision"
-
-
-def _on(setting: Any) -> str:
-    try:
-        return "on" if setting.allow_tf32 else "off"
-    except RuntimeError:  # both of torch's names for it were set, and it does not say which counts
-        return "set twice"
-
-
 def _gpu() -> str:
     import torch
 
@@ -164,12 +152,3 @@ def _gpu() -> str:
     major, minor = torch.cuda.get_device_capability()
     name = torch.cuda.get_device_name()
     return f"{name}, sm_{major}{minor}, {total / 2**30:.0f} GiB, {free / 2**30:.0f} GiB free"
-
-
-def _mended() -> tuple[str, ...]:
-    """What gradprobe mends in this release's interpreter."""
-    from ...model.resolution import resolve
-    from ...runtime.backend import make_interpreter_right
-
-    make_interpreter_right(resolve({"dtype": "bfloat16", "device": "cpu"}, "softmax", takes_bias=False))
-    return ("bfloat16, which it computes on the bits", "scalars and bools", "operations that are worked out each time")

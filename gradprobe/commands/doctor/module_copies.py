@@ -64,11 +64,14 @@ def loaded_file(module: str, file: str, *, named: bool = False, kernels: Iterabl
         return None
     plain, those = module.replace("gradprobe_target_", ""), list(kernels)
     others = shadows(plain, path, [*_site_folders(), *map(os.path.abspath, _OF_PROJECTS)])
-    copies = tuple(_copy(Path(other), sha256(path)) for other in others)
+    own, copies = sha256(path), list[Copy]()
+    for other in others:
+        digest = sha256(Path(other))
+        copies.append(Copy(other, digest, Path(other).stat().st_mtime, digest == own))
     stale = (*stale_bytecode(path), *_stale_kernels(path, those))
     names = tuple(str(kernel.fn.__name__) for kernel in those)
     why = "the file that was named" if named else why_imported(plain, path)
-    return LoadedFile(plain, str(path), sha256(path), path.stat().st_mtime, why, copies, stale, names)
+    return LoadedFile(plain, str(path), own, path.stat().st_mtime, why, tuple(copies), stale, names)
 
 
 def cuda_file(file: str, kernels: tuple[str, ...]) -> LoadedFile:
@@ -86,57 +89,24 @@ def sha256(file: Path) -> str:
 _OF_PROJECTS = ("src", "python", "lib")
 
 
-def _copy(file: Path, digest: str) -> Copy:
-    own = sha256(file)
-    return Copy(str(file), own, file.stat().st_mtime, own == digest)
-
-
 def _site_folders() -> list[str]:
     return [*site.getsitepackages(), site.getusersitepackages()]
 
 
 def why_imported(module: str, file: Path) -> str:
-    """Why Python imports this file under a module's name: the entry of its search path, and what put it there."""
+    """Why Python imports this file under a module's name: the entry of its search path, and what that is."""
     for number, entry in enumerate(sys.path, 1):
         if found_in(entry or os.getcwd(), module) == file:
             return f"{_entry(Path(entry).resolve())}, place {number} of {len(sys.path)} on the search path"
-    finder = _finder(module)
-    return f"an import hook, {finder}" if finder else "it is not on the search path"
+    return "an import hook: it is not on the search path"
 
 
 def _entry(root: Path) -> str:
-    """What put a folder on the search path."""
     if root == Path.cwd().resolve():
         return "the current folder"
     if root in (Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry):
         return "PYTHONPATH"
-    for folder in map(Path, _site_folders()):
-        if folder.resolve() == root:
-            return "site-packages"
-        if found := next((file for file in sorted(folder.glob("*.pth")) if root in _named_in(file)), None):
-            return f"{found.name} of site-packages"
-    return str(root)
-
-
-def _named_in(file: Path) -> set[Path]:
-    """The folders that a .pth file puts on the search path."""
-    try:
-        lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return set()
-    return {Path(line).resolve() for line in lines if line and not line.startswith(("#", "import"))}
-
-
-def _finder(module: str) -> str:
-    """The import hook, not Python's own, that finds a module: an editable install has one."""
-    for finder in sys.meta_path:
-        own = finder if isinstance(finder, type) else type(finder)
-        if own.__module__.startswith(("_frozen_importlib", "importlib")):
-            continue
-        with contextlib.suppress(Exception):
-            if finder.find_spec(module.partition(".")[0], None) is not None:
-                return f"{own.__module__}.{own.__name__}"
-    return ""
+    return "site-packages" if root in (Path(folder).resolve() for folder in _site_folders()) else str(root)
 
 
 def stale_bytecode(file: Path) -> Iterator[str]:
@@ -153,19 +123,13 @@ def stale_bytecode(file: Path) -> Iterator[str]:
     except (ValueError, EOFError, TypeError, SyntaxError):
         return
     if runs != stands:
-        place = _near(kept.parent)
+        place = os.path.relpath(kept.parent)
         yield f"Python runs a stale compiled file, not what {file.name} holds now: delete it in {place}"
 
 
 def _is_of_this_python(kept: Path) -> bool:
     """Whether a compiled file is younger than this Python; an older release may compile the same text otherwise."""
     return kept.stat().st_mtime >= os.stat(os.__file__).st_ctime
-
-
-def _near(folder: Path) -> str:
-    """A folder as one types it in the current one."""
-    here = Path.cwd()
-    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
 
 
 def _is_taken(raw: bytes, file: Path) -> bool:

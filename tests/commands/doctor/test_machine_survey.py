@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.commands.doctor.machine_survey import _on, _tiles, survey_target
+from gradprobe.commands.doctor.machine_survey import _tiles, survey_target
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline.resolve import resolve_problem
 
@@ -22,22 +22,6 @@ def test_tiles_are_of_rows_and_keys_and_not_of_head_dims():
         "BLOCK_N": None,
     }
     assert sorted(_tiles(SimpleNamespace(constants=arguments))) == [16, 64]
-
-
-class SetTwice:
-    """As torch 2.9 and later is, once both names of TF32 were set."""
-
-    @property
-    def allow_tf32(self):
-        raise RuntimeError("mix of the legacy and new APIs to set the TF32 flags")
-
-
-@pytest.mark.parametrize(
-    ("of", "words"),
-    [(SimpleNamespace(allow_tf32=True), "on"), (SimpleNamespace(allow_tf32=False), "off"), (SetTwice(), "set twice")],
-)
-def test_tf32_is_on_or_off_or_torch_does_not_say(of, words):
-    assert _on(of) == words
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets nothing in this process")

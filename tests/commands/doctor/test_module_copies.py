@@ -60,8 +60,7 @@ def test_a_copy_in_the_folder_where_a_project_keeps_its_sources_is_named_though_
 
 @pytest.mark.parametrize(
     ("put", "words"),
-    [("cwd", "the current folder"), ("PYTHONPATH", "PYTHONPATH"), ("site", "site-packages"),
-     ("pth", "planted.pth of site-packages")],
+    [("cwd", "the current folder"), ("PYTHONPATH", "PYTHONPATH"), ("site", "site-packages")],
 )  # fmt: skip
 def test_why_a_module_is_imported_names_what_put_its_folder_on_the_path(here, monkeypatch, put, words):
     folder, packages = here / "elsewhere", here / "site"
@@ -69,26 +68,11 @@ def test_why_a_module_is_imported_names_what_put_its_folder_on_the_path(here, mo
     packages.mkdir()
     root = {"cwd": here, "site": packages}.get(put, folder)
     (root / "planted_why.py").write_text(NEW)
-    (packages / "planted.pth").write_text(f"# a comment\n{folder if put == 'pth' else ''}\n")
     monkeypatch.setenv("PYTHONPATH", str(folder) if put == "PYTHONPATH" else "")
     monkeypatch.setattr("site.getsitepackages", lambda: [str(packages)])
     monkeypatch.setattr(sys, "path", [str(root), *sys.path])
     why = why_imported("planted_why", root / "planted_why.py")
     assert why == f"{words}, place 1 of {len(sys.path)} on the search path"
-
-
-def test_an_import_hook_of_an_editable_install_is_named(here, monkeypatch):
-    (here / "hooked").mkdir()
-    file = here / "hooked" / "planted_hook.py"
-    file.write_text(NEW)
-
-    class EditableFinder:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            return importlib.util.spec_from_file_location(name, file) if name == "planted_hook" else None
-
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder])
-    assert why_imported("planted_hook", file).endswith("EditableFinder")
 
 
 def test_bytecode_that_python_takes_unchecked_and_is_of_an_older_text_is_stale(here):

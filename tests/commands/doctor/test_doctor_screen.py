@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.doctor.examination import FRESH, Examination
-from gradprobe.commands.doctor.examination_screen import as_json, render_examination
-from gradprobe.commands.doctor.ladder import Built, machine_rungs
-from gradprobe.commands.doctor.machine import Machine
-from gradprobe.commands.doctor.machine_survey import MachineSurvey
-from gradprobe.commands.doctor.module_copies import Copy, LoadedFile
-from gradprobe.commands.doctor.rung import (
+from gradprobe.commands.doctor.climbing import FRESH, Examination
+from gradprobe.commands.doctor.doctor_screen import as_json, render_examination
+from gradprobe.commands.doctor.ladder import (
     COMPILED,
     CUDA,
     FAILS,
@@ -21,19 +17,21 @@ from gradprobe.commands.doctor.rung import (
     NOT_RUN,
     RED,
     REFUSED,
+    Built,
     Rung,
     RungResult,
+    machine_rungs,
 )
-from gradprobe.runtime.versions import InstalledPackage
+from gradprobe.commands.doctor.machine_survey import MachineSurvey
+from gradprobe.commands.doctor.module_copies import Copy, LoadedFile
 
 HOME = str(Path.home())
 FILE = LoadedFile(
     "mine", f"{HOME}/mine.py", "ab" * 32, 1.0, "the current folder, place 1 of 5 on the search path", (), ()
 )
-MACHINE = Machine({"torch": "2.13.0"}, (InstalledPackage("torch", "2.13.0", ">=2.11,<2.16", True),), {}, "")
-SURVEY = MachineSurvey("cpu", "off", "", (), (FILE,), Built("softmax", ("q",), 32))
 CACHE = f"{HOME}/.triton/cache"
-MADE = Examination("mine.py:f", MACHINE, SURVEY, (), (), CACHE, (), 1.0, "gradprobe doctor mine.py:f")
+SURVEY = MachineSurvey("cpu", "", (FILE,), Built("softmax", ("q",), 32), CACHE)
+MADE = Examination("mine.py:f", SURVEY, (), (), (), 1.0, "gradprobe doctor mine.py:f")
 
 
 def climbed(*states):

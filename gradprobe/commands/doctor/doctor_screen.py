@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,10 +13,9 @@ from rich.text import Text
 from ...model.number import plural
 from ...render.notation import CAUTION, folded, headed, quoted
 from ...render.source_places import base_of, place_of
-from .examination import Examination
-from .machine import MATTERS
+from .climbing import Examination
+from .ladder import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, REFUSED, RungResult
 from .module_copies import LoadedFile
-from .rung import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, REFUSED, RungResult
 
 SCHEMA = "gradprobe.doctor/1"
 _STYLES = {GREEN: "green", RED: "bold red", FAILS: "bold red", REFUSED: CAUTION}
@@ -34,10 +32,14 @@ def render_examination(made: Examination, width: int) -> list[Text]:
     if (bad := made.first_bad) is not None:
         is_greppable = bad.words.startswith("FIRST MISMATCH ")
         lines += [Text(bad.words, "bold")] if is_greppable else folded(bad.words, width)
-    lines += [line for words in made.stale for line in folded(_short(words), width, "bold red")]
+    for words in made.stale:
+        lines += folded(_short(words), width, "bold red")
     lines += [*_copies(made, width), Text()]
     lines += [*(_target_ladder(made, width) if made.target else _machine_ladder(made, width)), *_why(made, width)]
-    return [*lines, Text(), *(line for label, words in _facts(made) for line in _folded(label, words, width))]
+    lines.append(Text())
+    for label, words in _facts(made):
+        lines += _labelled(label, words, width)
+    return lines
 
 
 def _verdict(made: Examination) -> str:
@@ -52,8 +54,9 @@ def _verdict(made: Examination) -> str:
     if not below:
         return f'"{bad.rung.title}"{how}, the lowest rung ({subject})'
     green = sum(one.state == GREEN for one in below)
-    words = f"the {plural(len(below), 'rung')} below it {'are' if len(below) > 1 else 'is'} green"
-    words = words if green == len(below) else f"{green} of {plural(len(below), 'rung')} below it green"
+    words = f"{green} of {plural(len(below), 'rung')} below it green"
+    if green == len(below):
+        words = f"the {plural(green, 'rung')} below it {'are' if green > 1 else 'is'} green"
     return f'first at "{bad.rung.title}"{how}; {words} ({subject})'
 
 
@@ -74,35 +77,25 @@ def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
     for climbed in made.climbed:
         if climbed.is_bad and climbed is not made.first_bad:
             yield from folded(f"{climbed.rung.title}, {climbed.rung.how}: {climbed.words}", width)
-    yield from (line for words in made.left_out for line in folded(words, width, "dim"))
+    for words in made.left_out:
+        yield from folded(words, width, "dim")
 
 
 def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
-    run, above = ([one for one in made.climbed if (one.state == NOT_RUN) == is_above] for is_above in (False, True))
-    longest, refusals = max(len(one.rung.title) for one in (*run, *made.closer)), list[str]()
+    run = [one for one in made.climbed if one.state != NOT_RUN]
+    above = made.climbed[len(run) :]
+    longest = max(len(one.rung.title) for one in (*run, *made.closer))
     yield Text(f"  {'':<17}{'rung':<{longest}}  rules out; red: at fault", "dim")
-    for climbed in run:
-        yield _rung(climbed, longest)
-        if climbed.state == REFUSED and (why := _refusal(climbed)) not in refusals:
-            refusals.append(why)
-            yield from folded(f"        {why}", width, "dim")
-    for climbed in made.closer:
-        yield _rung(climbed, longest)
+    refusals = set[str]()
+    for climbed in (*run, *made.closer):
+        line = Text.assemble("  ", (f"{climbed.state:<8}", _STYLES[climbed.state]), f"{climbed.seconds:>5.1f} s  ")
+        line.append(f"{climbed.rung.title:<{longest}}")
+        yield line.append(f"  {climbed.rung.blames}", "bold red" if climbed.is_bad else "dim")
+        if climbed.state == REFUSED and climbed.words not in refusals:
+            refusals.add(climbed.words)
+            yield from folded(f"        {climbed.words}", width, "dim")
     if above:
-        words = f"above it {plural(len(above), 'rung')} not run, to {quoted(above[-1].rung.title)}"
-        yield Text(f"  {words}", "dim")
-
-
-def _refusal(climbed: RungResult) -> str:
-    """The target's own words, which it has for several layouts alike."""
-    found = re.search(r" refused every layout \([^:]*: (.*)\): nothing was compared", climbed.words)
-    return found[1] if found else climbed.words
-
-
-def _rung(climbed: RungResult, longest: int) -> Text:
-    line = Text.assemble("  ", (f"{climbed.state:<8}", _STYLES[climbed.state]), f"{climbed.seconds:>5.1f} s  ")
-    line.append(f"{climbed.rung.title:<{longest}}")
-    return line.append(f"  {climbed.rung.blames}", "bold red" if climbed.is_bad else "dim")
+        yield Text(f"  above it {plural(len(above), 'rung')} not run, to {quoted(above[-1].rung.title)}", "dim")
 
 
 def _why(made: Examination, width: int) -> Iterator[Text]:
@@ -121,55 +114,33 @@ def _why(made: Examination, width: int) -> Iterator[Text]:
 
 def _copies(made: Examination, width: int) -> Iterator[Text]:
     """Copies of another text: nobody can tell from outside which of the two is meant."""
-    for file in made.other_copies:
+    for file in made.survey.files:
         others = [copy for copy in file.copies if not copy.same]
-        words = f"runs: {_short(file.file)} ({file.why}), {_age(file.modified)}, sha256 {file.sha256[:12]}"
-        yield from folded(f"{plural(len(others) + 1, 'different text')} of module {file.module}", width, CAUTION)
-        yield from folded(f"  {words}", width)
+        if others:
+            yield from folded(f"{plural(len(others) + 1, 'different text')} of module {file.module}", width, CAUTION)
+            yield from folded(f"  runs: {_of_file(file)}", width)
         for copy in others:
             told = f"  not: {_short(copy.file)}, {_age(copy.modified)}, sha256 {copy.sha256[:12]}"
             yield from folded(told, width)
 
 
 def _facts(made: Examination) -> Iterator[tuple[str, str]]:
-    survey, here = made.survey, made.machine
-    for file in survey.files if made.target else ():
-        yield "runs", _of_file(file)
-    versions = ", ".join(f"{name} {version}" for name, version in here.versions.items())
-    outside = ", ".join(f"{one.name} {one.found} is not {one.bound}" for one in here.untested)
-    yield "versions", f"{versions}; {f'untested: {outside}' if outside else 'within what is tested'}"
-    for file in () if made.target else survey.files:
-        yield file.module, f"{_short(file.file)} ({file.why})"
+    survey = made.survey
+    for file in survey.files:
+        kernels = f", with {', '.join(file.kernels)}" if file.kernels else ""
+        yield ("runs", _of_file(file) + kernels) if made.target else (file.module, f"{_short(file.file)} ({file.why})")
+    versions = ", ".join(f"{name} {version}" for name, version in survey.versions.items())
+    yield "versions", f"{versions}; {survey.untested or 'within what is tested'}"
     yield "GPU", survey.gpu or "none that torch sees"
-    yield "variables", "; ".join(_variable(*one) for one in here.variables.items()) or "none of TRITON_* and CUDA_*"
-    yield "cache", _of_cache(made)
-    yield from () if made.target else _of_arithmetic(made)
-    more = "; --json FILE holds more, for a bug report" if made.target else ""
-    yield "seconds", f"{made.seconds:.1f}{more}"
-
-
-def _of_arithmetic(made: Examination) -> Iterator[tuple[str, str]]:
-    if made.machine.smi:
-        yield "nvidia-smi", made.machine.smi.replace("\n", "; ")
-    yield "TF32", made.survey.tf32
-    if made.survey.mended:
-        yield "mended", f"in Triton's interpreter: {'; '.join(made.survey.mended)}"
+    variables = [f"{name}={_short(value)}" for name, value in survey.variables.items()]
+    yield "variables", "; ".join(variables) or "none of TRITON_* and CUDA_*"
+    unused = " (not used: kernels are interpreted)" if survey.backend == "cpu" else ""
+    yield "cache", f"Triton's, {_short(survey.cache)}{unused}"
+    yield "seconds", f"{made.seconds:.1f}"
 
 
 def _of_file(file: LoadedFile) -> str:
-    kernels = f", with {', '.join(file.kernels)}" if file.kernels else ""
-    same = [_short(copy.file) for copy in file.copies if copy.same]
-    alike = f"; the same text lies in {', '.join(same)}" if same else ""
-    return f"{_short(file.file)} ({file.why}), {_age(file.modified)}, sha256 {file.sha256[:12]}{kernels}{alike}"
-
-
-def _variable(name: str, value: str) -> str:
-    return f"{name}={_short(value)}" + (f" ({MATTERS[name]})" if name in MATTERS else "")
-
-
-def _of_cache(made: Examination) -> str:
-    unused = " (not used: kernels are interpreted)" if made.survey.backend == "cpu" else ""
-    return f"Triton's, {_short(made.cache)}{unused}"
+    return f"{_short(file.file)} ({file.why}), {_age(file.modified)}, sha256 {file.sha256[:12]}"
 
 
 def _age(modified: float) -> str:
@@ -180,9 +151,8 @@ def _age(modified: float) -> str:
     return f"{plural(int(seconds), 'second')} old"
 
 
-def _folded(label: str, words: str, width: int) -> Iterator[Text]:
-    lines = folded(words, width - _LABEL)
-    for at, line in enumerate(lines):
+def _labelled(label: str, words: str, width: int) -> Iterator[Text]:
+    for at, line in enumerate(folded(words, width - _LABEL)):
         yield Text.assemble("  ", (f"{'' if at else label:<{_LABEL}}", "dim"), line.plain.removeprefix("  "))
 
 
@@ -194,7 +164,8 @@ def _short(text: str) -> str:
 
 def as_json(made: Examination) -> dict[str, Any]:
     """The document gradprobe.doctor/1, for bug reports."""
-    bad = made.first_bad
+    bad, machine = made.first_bad, asdict(made.survey)
+    files = machine.pop("files")
     document = {
         "schema": SCHEMA,
         "verdict": {0: "green", 1: "stale" if made.stale and bad is None else "red", 3: "error"}[made.exit_code],
@@ -204,10 +175,8 @@ def as_json(made: Examination) -> dict[str, Any]:
         "rungs": [_climbed(one) for one in made.climbed],
         "closer": [_climbed(one) for one in made.closer],
         "left_out": list(made.left_out),
-        "files": [asdict(file) for file in made.survey.files],
-        "cache": {"folder": made.cache},
-        "machine": {**asdict(made.machine), "gpu": made.survey.gpu, "tf32": made.survey.tf32},
-        "mended": list(made.survey.mended),
+        "files": files,
+        "machine": machine,
         "reproduce": made.command,
         "seconds": round(made.seconds, 3),
     }
