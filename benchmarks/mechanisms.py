@@ -64,7 +64,7 @@ _MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
         "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/row_text", "faults/variant",
-        "faults/__init__", "diagnosis/prediction", "diagnosis/search", "diagnosis/testing",
+        "faults/__init__", "diagnosis/search", "diagnosis/testing",
     )),
     *map(_kind, ("factors", "index")),
     *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("formulas", "operands", "sums")),
@@ -89,7 +89,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     _behaviour("differs_from_run_to_run"), _behaviour("reads_what_was_never_written"),
     _behaviour("right_without_dead_rows"), _behaviour("multiplies_coarser"),
     Mechanism("plain-python", "diagnosis/plain_python", ("diagnosis/plain_python",)),
-    Mechanism("contiguous", "diagnosis/why", functions=("with_contiguous",)),
+    Mechanism("contiguous", "diagnosis/why", functions=("by_contiguity",)),
     Mechanism("length", "pipeline/probe"),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
@@ -104,7 +104,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
             "__init__", "address_rows", "all_rows", "candidates", "mask_rows", "patterns", "spots", "value_rows",
         )),
     )),
-    Mechanism("halved", "processes/forks", functions=("halved",), is_speculation=True),
     Mechanism("plans", f"{_INTERPRETER}/plans", (f"{_INTERPRETER}/plans",), is_speculation=True),
 )  # fmt: skip
 # What every check goes through, and what only an option asks for.

@@ -1,9 +1,9 @@
-"""Runs a target once more on what went wrong, or reads how it was compiled: what no variant predicts."""
+"""What a run showed, and what running the target once more shows that no hypothesis predicts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,18 +11,75 @@ from torch import Tensor
 
 from ..faults.fault_rows import DEAD_FIX
 from ..faults.hypothesis import Hypothesis, Observed
+from ..frontends.interface import TORCH
 from ..model.assignment import Assigned
+from ..model.failures import Failure
+from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Where
-from ..numerics.compare import compare
+from ..numerics.compare import allowed_on, compare, judge, tiles_of
 from ..numerics.declared_precision import precision_of
-from ..probing.experiment import Experiment, coarser_dots, dots_in_words, dots_of
-from ..processes.forks import halved
+from ..numerics.evidence import LayoutRun, Measured
+from ..probing.experiment import Experiment, coarser_dots, dots_in_words, dots_of, inputs_of
+from ..probing.measure import measure
+from ..probing.observe import execute
+from ..reference import evaluate
+from ..reference.attention import BY_ROW
 from ..runtime.arithmetic import coarsest
 from .lines import among, line_of
-from .prediction import run_again
 
 Results = Mapping[str, Tensor]
+
+
+def observed_in(experiment: Experiment, run: LayoutRun) -> Observed:
+    """What a run that came to results showed."""
+    assert run.measured is not None
+    return _observed(experiment, run.measured, inputs_of(experiment, run.assigned).tensors)
+
+
+def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
+    """What another run shows, in a layout; None where the target does not take it."""
+    try:
+        inputs = inputs_of(experiment, assigned)
+        trace = execute(experiment, inputs).outcome.trace
+        return _observed(experiment, measure(experiment, inputs, trace), inputs.tensors) if trace else None
+    except Failure:
+        return None
+
+
+def _observed(experiment: Experiment, measured: Measured, tensors: Results) -> Observed:
+    """Every element that came, what was expected of it, and whether it is right.
+
+    Args:
+        tensors: the inputs as they lay in memory before the run.
+    """
+    x, trace, comparison = measured.x, measured.trace, measured.comparison
+    actual = {name: value.double() for name, value in trace.values.items()}
+    right = {name: value.isnan() & False for name, value in actual.items()}
+    expected, allowed = ({name: value * 0 for name, value in actual.items()} for _ in range(2))
+    for tile in tiles_of(experiment.case, x):
+        place, values = (tile.batch, tile.heads, tile.rows), evaluate(x, tile)
+        budget = allowed_on(x, tile, values, comparison.precision, comparison.recovery)
+        for name in actual.keys() & {*BY_ROW}:
+            judged = judge(trace.values[name][place], values, budget, name)
+            _, expected[name][place], allowed[name][place], right[name][place] = judged
+    for name in actual.keys() - {*BY_ROW}:
+        _, expected[name], allowed[name], right[name] = comparison.judged(trace, name)
+    return Observed(
+        experiment.case,
+        x,
+        actual,
+        {**comparison.expected, **expected},
+        right,
+        tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH),
+        tensors,
+        allowed,
+        measured,
+        launches=bool(experiment.backends - {TORCH}),
+    )
+
+
+# --- runs once more
 
 
 @dataclass(frozen=True)
@@ -38,6 +95,11 @@ class Again:
         """The next call with the same values."""
         return run_again(self.experiment, self.assigned)
 
+    def is_right(self, **changes: object) -> bool:
+        """Whether a further call is right, of an experiment with some changes."""
+        ran = run_again(replace(self.experiment, **changes), self.assigned)  # type: ignore[arg-type]
+        return ran is not None and ran.measured.comparison.matches
+
     def on_memory_of(self, number: float) -> Results:
         """The results of a call on memory that holds a number where nobody wrote."""
         case = replace(self.experiment.case, poison=True)
@@ -47,11 +109,12 @@ class Again:
     def moved(self, first: Results, other: Results) -> dict[str, Tensor]:
         """Where two runs differ by more than what is allowed of either, by intermediate, the first that does first."""
         moved = dict[str, Tensor]()
-        for name in (name for name in self.seen.right if name in first and name in other):
-            a, b = first[name], other[name]
-            where = ~((a == b) | (a.isnan() & b.isnan())) & ~((a - b).abs() <= 2 * self.seen.allowed[name])
-            if bool(where.any()):
-                moved[name] = where
+        for name in self.seen.right:
+            if name in first and name in other:
+                a, b = first[name], other[name]
+                where = ~((a == b) | (a.isnan() & b.isnan())) & ~((a - b).abs() <= 2 * self.seen.allowed[name])
+                if bool(where.any()):
+                    moved[name] = where
         return moved
 
     def share(self, moved: Mapping[str, Tensor]) -> float:
@@ -64,19 +127,15 @@ class Again:
 def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
     """The first call is wrong; a second and a third are right."""
     second = again.second
-    if second is None or not second.measured.comparison.matches:
-        return None
-    third = run_again(again.experiment, again.assigned)
-    if third is None or not third.measured.comparison.matches:
+    if second is None or not second.measured.comparison.matches or not again.is_right():
         return None
     # Both may lie near the bound, on either side of it: then nothing moved by more than is allowed of both.
     name = next(iter(again.moved(again.seen.actual, second.actual)), "")
     if not name:
         return None
     summary = f"{name} is wrong in the first call and right in later ones"
-    evidence = ("two further calls with the same values gave right results",)
     fix = "what a kernel adds to must be zeroed before each config that is tried: triton.autotune(reset_to_zero=...)"
-    return Diagnosis(f"autotune/{name}", "ATUNE", summary, 1.0, evidence, fix=fix)
+    return Diagnosis(f"autotune/{name}", "ATUNE", summary, 1.0, fix=fix)
 
 
 @door("behaviour/differs_from_run_to_run")
@@ -93,8 +152,7 @@ def differs_from_run_to_run(again: Again) -> Diagnosis | None:
 @door("behaviour/reads_what_was_never_written")
 def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
-    seen = again.seen
-    moved = again.moved(*halved(lambda some: [again.on_memory_of(each) for each in some], (math.nan, 7.0)))
+    seen, moved = again.seen, again.moved(again.on_memory_of(math.nan), again.on_memory_of(7.0))
     if not moved:
         return None
     wrong = {name: where | ~seen.right[name] & ~seen.actual[name].isfinite() for name, where in moved.items()}
@@ -112,9 +170,7 @@ def right_without_dead_rows(again: Again) -> Diagnosis | None:
     name = next((name for name in seen.own if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())), None)
     if name is None or mask is None or bool(mask.any(-1).all()):
         return None
-    values = {**again.experiment.values, "mask": mask | ~mask.any(-1, keepdim=True)}
-    shown = run_again(replace(again.experiment, values=values), again.assigned)
-    if shown is None or not shown.measured.comparison.matches:
+    if not again.is_right(values={**again.experiment.values, "mask": mask | ~mask.any(-1, keepdim=True)}):
         return None
     summary = f"rows that see no key make {name} NaN: exp(-inf - -inf), or 0 / 0"
     evidence = "with a mask that shows those rows every key, the same values give right results"
@@ -135,9 +191,9 @@ def multiplies_coarser(again: Again) -> Diagnosis | None:
     for dot in coarser:
         places += [among(Where(dot.file, at, line_of(dot.file, at).strip(), kernel=dot.by)) for at in dot.lines]
     summary = f"the dots multiply in {way}, and the check expects {declared}"
-    evidence = (f"compiled: {dots_in_words(coarser)}", f"every result is within the budget of {way} dots")
+    evidence = f"compiled: {dots_in_words(coarser)}"
     fix = f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}'
-    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, tuple(places), fix)
+    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, (evidence,), tuple(places), fix)
 
 
 def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
@@ -147,19 +203,19 @@ def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
         best: the hypothesis that is named.
     """
     is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
-    is_factor = best is None or best.kind in ("factor", "accumulation")
     # What is stored elsewhere leaves its own place unwritten.
     is_unwritten = best is None or not (is_finite or (best.tensor and best.not_finite))
-    behaviours = (
+    asked: list[tuple[bool, Callable[[Again], Diagnosis | None]]] = [
         (True, multiplies_coarser),  # rounding is like other rounding, and what was compiled says whose it is
-        (is_factor, wrong_in_the_first_call_alone),  # what is added twice is a factor, in one call
+        # What is added twice is a factor, in one call.
+        (best is None or best.kind in ("factor", "accumulation"), wrong_in_the_first_call_alone),
         (best is None, differs_from_run_to_run),
         (is_unwritten, reads_what_was_never_written),  # two runs, on memory that is prepared
         (best is None, right_without_dead_rows),
-    )
+    ]
     found = list[Diagnosis]()
-    for is_asked, behaviour in behaviours:
-        diagnosis = behaviour(again) if is_asked else None
+    for is_asked, explain in asked:
+        diagnosis = explain(again) if is_asked else None
         if diagnosis is not None and diagnosis.explained >= NAMED:
             return [diagnosis]
         if diagnosis is not None and best is None and diagnosis.explained >= CONSISTENT:

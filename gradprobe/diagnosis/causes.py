@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from msgspec import structs
@@ -20,10 +20,10 @@ from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, Where, causes_
 from ..numerics.evidence import LayoutRun
 from ..numerics.tally import Finding
 from ..probing.experiment import Experiment
-from .behaviour import Again, behaving
+from .behaviour import Again, behaving, observed_in
 from .lines import Lines
-from .prediction import observed_in
-from .search import Finalist, explaining, in_parts, ranked
+from .search import explaining, in_parts, ranked
+from .testing import Fit
 
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6
@@ -68,154 +68,118 @@ def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> lis
     return [first, *others]
 
 
-@dataclass(frozen=True)
-class FailureInquiry:
-    """A failing layout, and what is found of it."""
-
-    layout: FailingLayout
-    seen: Observed
-    """What is to be explained of it."""
-    table: Table
-    is_first: bool
-    named: list[Hypothesis] = field(default_factory=list)
-    """The hypotheses that are named."""
-
-
 class CauseSearch:
-    """Explains one failing layout after another: what the faults of those before explain is not sought again."""
+    """Explains one failing layout after another: what the causes of those before explain is not sought again."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment, self._lines = experiment, Lines(experiment)
         self._searched = 0
-        self._found: list[Diagnosis] = []
-        self.shown: dict[str, tuple[str, ...]] = {}
-        """By fault that is named, the layouts that it explains."""
-        self.predicted: dict[str, Hypothesis] = {}
-        """By fault that is named, what predicts it."""
-        self._own: dict[str, frozenset[str]] = {}
-        """By fault that no hypothesis predicts, what was wrong by itself where it was found."""
-        self._unexplained: dict[str, list[str]] = {}
+        self.found = list[Diagnosis]()
+        """The causes, each with the layouts in which it shows; then what is consistent with the first layout."""
+        self._predicted = dict[str, Hypothesis]()
+        """By fault of a cause, what gives the numbers that came."""
+        self._own = dict[str, frozenset[str]]()
+        """By fault of a cause that no hypothesis predicts, what was wrong by itself where it was found."""
+        self._unexplained = dict[str, list[str]]()
         """The layouts that nothing explains, by what is wrong in them."""
-        self._failures: list[str] = []
+        self._failures = list[str]()
         """What could not be looked at."""
 
     def explain(self, layout: FailingLayout) -> None:
         """Tells what is wrong in a layout, if nothing that is told already explains it."""
-        if self._searched and self._is_explained(layout):
+        is_first = not self._searched
+        if not is_first and self._is_explained(layout):
             return
-        if self._unexplained and layout.fact in self._unexplained:  # then nothing explains it either
+        if layout.fact in self._unexplained:  # then nothing explains it either
             self._unexplained[layout.fact].append(layout.name)
             return
         if self._searched == _MOST_LAYOUTS:
             self._failures.append(f"in {layout.name} something else is wrong: {_MOST_LAYOUTS} layouts were searched")
             return
         self._searched += 1
-        is_first = self._searched == 1
         seen, table = layout.seen if is_first else layout.unspoilt, Table(layout.seen.case.family, layout.run)
-        inquiry, found = FailureInquiry(layout, seen, table, is_first), list[Diagnosis]()
-        for explain in (
-            self._by_hypotheses,  # a formula that gives every number that came names the fault
-            self._by_further_runs,  # what no formula predicts, before what only looks like it
-            self._by_dataflow,  # the lines of what is named, else the first value that is wrong by itself
-        ):
-            found = explain(inquiry, found)
-        self._tell(inquiry, table.agreeing(found))
-
-    def _by_hypotheses(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> list[Diagnosis]:
-        layout = inquiry.layout
-        where = "" if inquiry.is_first else f"in {layout.name}: "
-        parts = in_parts(self._experiment, layout.run.assigned, inquiry.seen)
+        found, named = list[Diagnosis](), dict[str, Hypothesis]()
+        # A formula that gives every number that came names the fault; what no formula predicts comes before what only
+        # looks like it; the dataflow has the lines of what is named, else the first value that is wrong by itself.
+        parts = in_parts(self._experiment, layout.run.assigned, seen)
         for part in parts:
             if part and part[0].explained >= NAMED:
-                inquiry.named.append(part[0].hypothesis)
-        for finalist, diagnosis in _diagnoses(inquiry.seen, parts, where):
-            found.append(self._lines.of(finalist.hypothesis, finalist.explanation.active, diagnosis))
-        return found
+                named[part[0].hypothesis.fault] = part[0].hypothesis
+        for fit, diagnosis in _diagnoses(seen, parts, "" if is_first else f"in {layout.name}: "):
+            found.append(self._lines.of(fit.hypothesis, fit.active, diagnosis))
+        again = Again(self._experiment, layout.run.assigned, seen)
+        found = table.agreeing([*behaving(again, next(iter(named.values()), None)), *found])
+        if is_first or not causes_among(found):  # beside another fault its lines would show as well
+            found = self._with_dataflow(layout.run, table, found)
+        self._add(layout, found, named)
 
-    def _by_further_runs(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> list[Diagnosis]:
-        again = Again(self._experiment, inquiry.layout.run.assigned, inquiry.seen)
-        return [*behaving(again, next(iter(inquiry.named), None)), *found]
-
-    def _by_dataflow(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> list[Diagnosis]:
+    def _with_dataflow(self, run: LayoutRun, table: Table, found: list[Diagnosis]) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
 
         A fault in following it costs that alone.
         """
-        causes, run = causes_among(found), inquiry.layout.run
-        # Beside another fault its lines would show as well.
-        if causes and not inquiry.is_first:
-            return found
+        causes = causes_among(found)
         try:
             if not self._experiment.backends & {INTERPRETED, CUDA_ON_CPU}:
                 from .plain_python import with_python_lines
 
                 return with_python_lines(self._experiment, run, found)
-            from .dataflow import seen_in_dataflow, with_dataflow
+            from .dataflow import seen_in_dataflow
 
             watched = run.watched or seen_in_dataflow(self._experiment, run)
             failures, left = watched.failures, [diagnosis for diagnosis in found if diagnosis not in causes]
-            found = [*with_dataflow(causes, inquiry.table.agreeing(watched.seen), self._lines.read), *left]
+            found = [*_joined(causes, table.agreeing(watched.seen), self._lines.read), *left]
         except Exception as error:
             failures = (fault_words(error),)
         words = "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
         self._failures += [f"{words}: {fault}" for fault in failures]
         return found
 
-    def _tell(self, inquiry: FailureInquiry, found: list[Diagnosis]) -> None:
+    def _add(self, layout: FailingLayout, found: list[Diagnosis], named: Mapping[str, Hypothesis]) -> None:
         """All that was found in the first layout; of another what is new in it, before what explains nothing yet."""
-        causes, before, name = causes_among(found), causes_among(self._found), inquiry.layout.name
-        faults = {diagnosis.fault for diagnosis in found}
-        predicted = {each.fault: each for each in inquiry.named if each.fault in faults}
-        self.predicted = predicted | self.predicted
-        if inquiry.is_first:
-            self._found = found
-        else:
-            # What the dataflow shows of a fault in one layout it shows in another.
-            told, new = _lines_of(before), list[Diagnosis]()
-            for cause in causes:
-                is_seen = cause.fault not in predicted and not told.isdisjoint(_lines_of([cause]))
-                if cause.fault not in self.shown and not is_seen:
-                    new.append(structs.replace(cause, also=bool(before or new)))
-            self._found = [*before, *new, *(each for each in self._found if each not in before)]
-        for cause in causes:
-            self._shows(cause.fault, name)
-            if cause.fault not in predicted:
-                self._own[cause.fault] = frozenset(inquiry.layout.seen.own)
+        causes, before = causes_among(found), causes_among(self.found)
+        if self._searched == 1:
+            self.found = [diagnosis for diagnosis in found if diagnosis not in causes]
         if not causes:
-            self._unexplained[inquiry.layout.fact] = [name]
+            self._unexplained[layout.fact] = [layout.name]
+        new, lines = list[Diagnosis](), _lines_of(before)
+        for cause in causes:
+            known = [each.fault for each in before if each.fault == cause.fault]
+            if cause.fault not in named and not lines.isdisjoint(_lines_of([cause])):
+                # What the dataflow shows of a fault in one layout it shows in another.
+                known = [each.fault for each in before if not _lines_of([each]).isdisjoint(_lines_of([cause]))]
+            if known:
+                self._show(known, layout)
+                continue
+            new.append(structs.replace(cause, also=bool(before or new), layouts=(layout.name,)))
+            if cause.fault in named:
+                self._predicted[cause.fault] = named[cause.fault]
+            else:
+                self._own[cause.fault] = frozenset(layout.seen.own)
+        self.found[len(before) : len(before)] = new
 
-    def _shows(self, fault: str, layout: str) -> None:
-        self.shown[fault] = (*self.shown.get(fault, ()), layout)
+    def _show(self, faults: Collection[str], layout: FailingLayout) -> None:
+        for at, cause in enumerate(self.found):
+            if cause.fault in faults and cause.is_named:
+                self.found[at] = structs.replace(cause, layouts=(*cause.layouts, layout.name))
 
     def _is_explained(self, layout: FailingLayout) -> bool:
         """Whether what kernels did to memory, or a fault that is told, explains a layout."""
         own = set(layout.unspoilt.own)
         if not own:
             return True
-        faults = explaining(layout.unspoilt, list(self.predicted.values()))
-        faults = faults or tuple(fault for fault, others in self._own.items() if own <= others)
-        for fault in faults:
-            self._shows(fault, layout.name)
+        fault = explaining(layout.unspoilt, self._predicted)
+        faults = [fault] if fault else [fault for fault, others in self._own.items() if own <= others]
+        self._show(faults, layout)
         return bool(faults)
 
     @property
-    def diagnoses(self) -> list[Diagnosis]:
-        """The diagnoses; a cause that explains several layouts says so."""
-        found = list[Diagnosis]()
-        for diagnosis in self._found:
-            layouts = self.shown.get(diagnosis.fault, ()) if diagnosis.is_named else ()
-            said = (f"layouts that show it: {', '.join(layouts)}",) if len(layouts) > 1 else ()
-            found.append(structs.replace(diagnosis, evidence=(*diagnosis.evidence, *said)))
-        return found
-
-    @property
-    def facts(self) -> tuple[str, ...]:
+    def facts(self) -> list[str]:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
-        facts = list[str]()
+        facts, is_of_some = list[str](), bool(causes_among(self.found)) or len(self._unexplained) > 1
         for fact, names in self._unexplained.items():
-            is_of_some = self.shown or len(self._unexplained) > 1
             facts.append(f"in {', '.join(names)} no hypothesis fits: {fact}" if is_of_some else fact)
-        return tuple(dict.fromkeys((*facts, *self._failures)))
+        return [*dict.fromkeys((*facts, *self._failures))]
 
 
 def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
@@ -224,29 +188,27 @@ def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
 
 def of_the_formula(seen: Observed) -> list[Diagnosis]:
     """Diagnoses by hypotheses about the formula and its arithmetic alone: no tensor is read or stored elsewhere."""
-    tested = [finalist for finalist in ranked(seen) if not finalist.hypothesis.tensor]
+    tested = [fit for fit in ranked(seen) if not fit.hypothesis.tensor]
     return [diagnosis for _, diagnosis in _diagnoses(seen, [tested])]
 
 
-def _diagnoses(
-    seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = ""
-) -> Iterator[tuple[Finalist, Diagnosis]]:
+def _diagnoses(seen: Observed, parts: Sequence[Sequence[Fit]], where: str = "") -> Iterator[tuple[Fit, Diagnosis]]:
     """Diagnoses of the hypotheses that explain half or more: the best of each part, then the others of the first."""
     best, wrong = [part[0] for part in parts if part], seen.wrong_names
-    for number, finalist in enumerate([*best, *parts[0][1:]]):
-        of, explained = finalist.hypothesis, finalist.explained
+    for number, fit in enumerate([*best, *parts[0][1:]]):
+        of, explained = fit.hypothesis, fit.explained
         if explained < CONSISTENT:
             continue
         said = f"{where}explains {explained:.0%} of {sum(map(seen.wrong, wrong)):,} wrong elements in "
         said += f"{plural(len(wrong), 'intermediate')}, and what is right stays right"
         yield (
-            finalist,
+            fit,
             Diagnosis(
                 of.fault,
                 of.fault_class,
                 of.summary,
                 explained,
-                (said, *finalist.said),
+                (said, *fit.said),
                 fix=of.fix,
                 also=0 < number < len(best),
                 # What is rounded where it is used may be exported right.
@@ -277,6 +239,50 @@ def fact_about(seen: Observed) -> str:
     return "; ".join(said)
 
 
+# --- beside what hypotheses name, what the dataflow shows
+
+# What was seen in memory, at its own lines; and what the dataflow shows of addresses.
+_OF_MEMORY, _OF_ADDRESSES = ("outside", "race", "unwritten"), ("load", "store", "unstored")
+# The class of sums that lose what was summed: it is overwritten, or added twice.
+_LOST = "ACC"
+
+
+def _joined(named: list[Diagnosis], seen: list[Diagnosis], read: Collection[str]) -> list[Diagnosis]:
+    """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
+
+    Args:
+        read: the faults whose lines were read off the source, at which an address is made: these stay the first.
+    """
+    of_pairs = [cause for cause in seen if cause.kind == "pairs"]
+    if named and named[0].kind == "tile" and of_pairs:
+        seen = of_pairs  # what is left out says where; the values that it makes wrong do not
+    else:
+        seen = [cause for cause in seen if cause.is_named or cause not in of_pairs] or seen
+    if not named or not seen:
+        return [*named, *seen]
+    first, *others = named
+    never = [cause for cause in of_pairs if cause.is_named and cause.fault_class != _LOST]
+    # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
+    if never and first.fault_class == _LOST and (not first.says_wrong or "P" in first.says_wrong):
+        return [*never, *others]  # it looks the same, and nothing was lost
+    shown = [where for cause in seen for where in cause.where]
+    heads = {where.kernel: where for where in reversed(shown)}
+    # Before all others the first line of each kernel, at which something goes wrong in it.
+    lines = list(dict.fromkeys([*(where for where in shown if where is heads[where.kernel]), *shown]))
+    if first.where and (first.fault in read or first.kind in _OF_MEMORY):
+        # One line may have several places, each with an edit.
+        lines, met = [*first.where], {(where.file, where.line) for where in first.where}
+        for where in (where for cause in seen if cause.kind in _OF_ADDRESSES for where in cause.where):
+            if (where.file, where.line) not in met:
+                met.add((where.file, where.line))
+                lines.append(where)
+    elif first.kind in ("stride", "index"):  # a pointer's line in the kernel comes before the accesses that it misleads
+        lines.sort(key=lambda where: where.note != "its address" or where.function != "")
+    reached = None if first.misread else next((cause.reached for cause in seen if cause.reached), None)
+    evidence = (*first.evidence, *(sentence for cause in seen for sentence in cause.evidence))
+    return [structs.replace(first, evidence=evidence, where=tuple(lines), reached=reached), *others]
+
+
 # --- no diagnosis says of an intermediate what the report's own table denies
 
 
@@ -285,7 +291,7 @@ class Table:
 
     def __init__(self, family: str, run: LayoutRun) -> None:
         self._family, self._names = family, [row.name for row, _ in steps(family)]
-        self._findings: dict[str, list[tuple[str, Finding]]] = {}
+        self._findings = dict[str, list[tuple[str, Finding]]]()
         shown = run.shown
         for row in shown.rows if shown is not None else ():
             self._findings.setdefault(row.finding.name, []).append((row.kernel, row.finding))
@@ -297,17 +303,18 @@ class Table:
 
         A kernel computes anew what another one exports right: a hypothesis about that stands where none agrees better.
         """
-        found, better = list[Diagnosis](), list[Diagnosis]()
+        found, agreed = list[Diagnosis](), list[Diagnosis]()
         for diagnosis in diagnoses:
-            agreed = [diagnosis]
             if diagnosis.kind == _VALUE:
-                agreed = self._in_agreeing_kernels(self._after_export(diagnosis))
-            elif self._denies(diagnosis.says_wrong):
-                found += agreed if self._is_made_anew(diagnosis.says_wrong) else []
-                continue
-            found += agreed
-            better += agreed
-        return better if causes_among(better) or not causes_among(found) else found
+                stands = self._in_agreeing_kernels(self._after_export(diagnosis))
+                found += stands
+                agreed += stands
+            elif not self._denies(diagnosis.says_wrong):
+                found.append(diagnosis)
+                agreed.append(diagnosis)
+            elif self._is_made_anew(diagnosis.says_wrong):
+                found.append(diagnosis)
+        return agreed if causes_among(agreed) or not causes_among(found) else found
 
     def _is_made_anew(self, names: Collection[str]) -> bool:
         """Whether some of these were seen where they are exported alone: another kernel may make them wrong."""

@@ -8,19 +8,16 @@ made. So a diagnosis of the dataflow gives the line; a hypothesis that fits give
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-
-from msgspec.structs import replace
 
 from ..model.failures import Failure, fault_words
 from ..model.intermediates import SUBEXPRESSIONS
 from ..model.layout_run import INHERITED, MISMATCH
 from ..model.mechanisms import door, gathered
-from ..model.report import Diagnosis, Where
 from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
 from ..probing.experiment import Experiment
-from .explainers.diagnoses import LOST, Suspect, diagnoses_of
+from .explainers.diagnoses import Suspect, diagnoses_of
 from .explainers.misread import misread, transposed
 from .explainers.sums import never_stored, nothing_summed, pairs
 from .explainers.values import not_numbers, other_factors, wrong_values
@@ -112,49 +109,3 @@ def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
             break
     # A value whose name is known says more than one that is nothing that is known.
     return sorted(found, key=lambda suspect: (not suspect.is_sure, suspect.name in _UNTOLD))
-
-
-# --- beside what hypotheses name
-
-
-# What was seen in memory, at its own lines; and what the dataflow shows of addresses.
-_OF_MEMORY, _MISREAD = ("outside", "race", "unwritten"), ("load", "store", "unstored")
-
-
-def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()) -> list[Diagnosis]:
-    """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
-
-    Args:
-        read: the faults whose lines were read off the source, at which an address is made: these stay the first.
-    """
-    of_pairs = [cause for cause in seen if cause.kind == "pairs"]
-    if named and named[0].kind == "tile" and of_pairs:
-        seen = of_pairs  # what is left out says where; the values that it makes wrong do not
-    else:
-        seen = [cause for cause in seen if cause.is_named or cause not in of_pairs] or seen
-    if not named or not seen:
-        return [*named, *seen]
-    first, *others = named
-    never = [cause for cause in of_pairs if cause.is_named and cause.fault_class != LOST]
-    # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
-    if never and first.fault_class == LOST and (not first.says_wrong or "P" in first.says_wrong):
-        return [*never, *others]  # it looks the same, and nothing was lost
-    lines = _of_each_kernel_first([where for cause in seen for where in cause.where])
-    if first.where and (first.fault in read or first.kind in _OF_MEMORY):
-        # One line may have several places, each with an edit.
-        lines, told = first.where, {(where.file, where.line) for where in first.where}
-        for where in (where for cause in seen if cause.kind in _MISREAD for where in cause.where):
-            if (where.file, where.line) not in told:
-                told.add((where.file, where.line))
-                lines = (*lines, where)
-    elif first.kind in ("stride", "index"):  # a pointer's line in the kernel comes before the accesses that it misleads
-        lines = tuple(sorted(lines, key=lambda where: where.note != "its address" or where.function != ""))
-    reached = None if first.misread else next((cause.reached for cause in seen if cause.reached), None)
-    evidence = (*first.evidence, *(sentence for cause in seen for sentence in cause.evidence))
-    return [replace(first, evidence=evidence, where=lines, reached=reached), *others]
-
-
-def _of_each_kernel_first(lines: Sequence[Where]) -> tuple[Where, ...]:
-    """Lines, each once: before all others the first one of each kernel, at which something goes wrong in it."""
-    first = {where.kernel: where for where in reversed(lines)}
-    return tuple(dict.fromkeys([*(where for where in lines if where is first[where.kernel]), *lines]))

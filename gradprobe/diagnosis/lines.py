@@ -214,6 +214,7 @@ def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
         _lines_of(group.memory),
         fix.replace("TENSOR", worst.tensor or "that tensor"),
         seen="seen while it ran",
+        layouts=group.layouts,
     )
 
 

@@ -1,8 +1,9 @@
-"""A hypothesis tested against everything that came: which wrong elements it reproduces, which right ones it spoils."""
+"""A hypothesis held against everything that came: which wrong elements it reproduces, which right ones it spoils."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -32,7 +33,6 @@ _ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 _OF_O = frozenset({"LSE", "P", "O"})
 _OF_DELTA = _OF_O | {"dP", "delta"}
 Buffers = Mapping[str, Tensor]
-Place = tuple[int | slice, ...]
 
 
 class Score(NamedTuple):
@@ -50,9 +50,11 @@ class Score(NamedTuple):
         return self.reproduced - self.spoilt
 
 
-class Explanation(NamedTuple):
-    """What a hypothesis explains of a run."""
+@dataclass(frozen=True)
+class Fit:
+    """How well a hypothesis explains a run."""
 
+    hypothesis: Hypothesis
     reproduced: float = 0.0
     """The share of wrong elements reproduced; or less, the mean of that share over what is wrong by itself.
 
@@ -68,28 +70,42 @@ class Explanation(NamedTuple):
     """How unlikely it is that the fault itself explains what it does by chance; what is inherited says nothing."""
     contradicted: int = 0
     """How many intermediates came right that the fault would have made wrong, had it stood in what computes them."""
+    said: tuple[str, ...] = ()
+    """What keeps it from being certain."""
+
+
+class _Part(NamedTuple):
+    """What of a run a hypothesis is held against."""
+
+    names: Collection[str]
+    tiles: Sequence[Tile]
+    place: tuple[int, ...] = ()
+    """One batch of all; () for all."""
+    is_rough: bool = False
 
 
 class Tester:
-    """Tests hypotheses against everything that came in one run."""
+    """Tests hypotheses against what came in one run."""
 
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
         self.wrong = {name: seen.wrong(name) for name in seen.right}
         self._plain = plain_variant(seen.x, readable(seen))
-        self._every = (*tiles(seen.x),)
-        finite = [(seen.actual[name].isfinite(), right) for name, right in seen.right.items()]
-        self._has_nan = any(bool(of.any()) and not bool((of | right).all()) for of, right in finite)
+        self._all = _Part(list(self.wrong), (*tiles(seen.x),))
+        self._has_nan = False
         """Whether an intermediate holds NaN and numbers: NaN throughout says nothing of where it came from."""
+        for name, right in seen.right.items():
+            finite = seen.actual[name].isfinite()
+            self._has_nan |= bool(finite.any()) and not bool((finite | right).all())
 
-    # --- in full
-
-    def fully(self, hypothesis: Hypothesis) -> Explanation:
+    def fit(self, hypothesis: Hypothesis) -> Fit:
         """What a hypothesis explains, of each intermediate in whichever kernels explain most; else right arithmetic."""
         best, active, contradicted = dict(self._of_right_arithmetic), set[str](), len(self.wrong)
         wrong = {name: count for name, count in self.wrong.items() if count}
-        for variant, buffers in self._ways(hypothesis, self._every):
-            found = self._scores(variant, buffers, hypothesis.not_finite)
+        if not wrong:
+            return Fit(hypothesis)
+        for variant, buffers in self._ways(hypothesis, self._all):
+            found = self._scores(variant, buffers, self._all, hypothesis.not_finite)
             denied = sum(score.spoilt > 0 for name, score in found.items() if name not in wrong)
             # Of several ways the one that leaves right what came right tells how well it fits.
             contradicted = min(contradicted, denied)
@@ -99,85 +115,72 @@ class Tester:
                     active.add(name)
             if not contradicted and all(found[name].gain == count for name, count in wrong.items()):
                 break
-        if not wrong:
-            return Explanation()
+        reproduced = sum(score.reproduced for score in best.values()) / sum(wrong.values())
         shares = [best[name].reproduced / wrong[name] for name in self.seen.own if name in wrong]
-        of_own = sum(shares) / len(shares) if shares else 1.0
-        reproduced = min(sum(of.reproduced for of in best.values()) / sum(wrong.values()), of_own)
+        if shares:
+            reproduced = min(reproduced, sum(shares) / len(shares))
         kept = 1.0
         for name in active:
             right = max(1, self.seen.right[name].numel() - wrong[name])
             kept = min(kept, 1 - max(0, best[name].spoilt - _BY_CHANCE) / right)
         whole = frozenset(name for name, count in wrong.items() if best[name].gain >= NAMED * count)
         bits = sum(best[name].bits for name in active)
-        return Explanation(reproduced, reproduced * kept, frozenset(active), whole, bits, contradicted)
+        return Fit(hypothesis, reproduced, reproduced * kept, frozenset(active), whole, bits, contradicted)
+
+    def share(self, hypothesis: Hypothesis) -> float:
+        """About the share that it explains in the batch that first went wrong; of what is stored elsewhere, in all."""
+        part = self._all_roughly if hypothesis.finish is not None else self._first_batch
+        most = dict.fromkeys(part.names, 0)
+        for variant, buffers in self._ways(hypothesis, part):
+            for name, score in self._scores(variant, buffers, part, hypothesis.not_finite).items():
+                most[name] = max(most[name], score.gain)
+        shares = list[float]()
+        for name, gain in most.items():
+            wrong = int((~self.seen.right[name][part.place]).sum())
+            shares += [gain / wrong] if wrong else []
+        return sum(shares) / max(1, len(shares))
+
+    @cached_property
+    def _all_roughly(self) -> _Part:
+        return _Part(self.seen.own, self._all.tiles, (), is_rough=True)
+
+    @cached_property
+    def _first_batch(self) -> _Part:
+        """The first wrong batch of what is wrong by itself there; all where that is nothing."""
+        first = self.seen.measured.first
+        batch = (first.batch or 0) if first else 0
+        names = [name for name in self.seen.own if name in (*BY_ROW, *BY_KEY)]
+        names = [name for name in names if not bool(self.seen.right[name][batch].all())]
+        here = _Part(names, self._all.tiles[batch : batch + 1], (batch,), is_rough=True)
+        return here if names else self._all_roughly
 
     @cached_property
     def _of_right_arithmetic(self) -> dict[str, Score]:
         """What is explained by the LSE, O and delta that came, and no fault besides."""
-        found = self._scores(self._plain, self._branches[0], True)
+        found = self._scores(self._plain, self._branches[0], self._all, True)
         return {name: score if score.gain > 0 else Score() for name, score in found.items()}
 
-    def _scores(self, variant: Variant, buffers: Buffers, not_finite: bool) -> dict[str, Score]:
-        values, bounds = self._predicted(variant, buffers, self._every, is_bounded=True)
-        scores = dict[str, Score]()
-        for name in self.wrong:
-            # A fault makes values larger than bounds were made for.
-            reference, largest = (_sizes(of[name]).max().item() for of in (self.seen.expected, values))
-            growth = max(1.0, largest / reference) if reference else 1.0
-            scores[name] = self._score(name, values[name], _ROOM * growth * bounds[name].nan_to_num(0.0), not_finite)
+    def _scores(self, variant: Variant, buffers: Buffers, part: _Part, not_finite: bool) -> dict[str, Score]:
+        seen, scores = self.seen, dict[str, Score]()
+        values, bounds = self._predicted(variant, buffers, part)
+        for name in part.names:
+            value = values[name][part.place]
+            of = (seen.actual, seen.expected, seen.allowed, seen.right)
+            came = Judgement(*(each[name][part.place] for each in of))
+            if part.is_rough:
+                allowed = _ROOM * came.bound + _ROUGH[seen.case.dtype] * _sizes(value)
+            else:
+                # A fault makes values larger than bounds were made for.
+                due, largest = (_sizes(each).max().item() for each in (came.expected, value))
+                allowed = _ROOM * (max(1.0, largest / due) if due else 1.0) * bounds[name].nan_to_num(0.0)
+            near = _near(came, value, allowed, not_finite and self._has_nan)
+            tiny = torch.finfo(seen.measured.trace.values[name].dtype).tiny
+            scores[name] = _score(came, value, allowed, near, tiny)
         return scores
-
-    def _score(self, name: str, value: Tensor, allowed: Tensor, not_finite: bool) -> Score:
-        """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
-        came = self._judgement(name)
-        near, off = _near(came, value, allowed, not_finite and self._has_nan), (came.actual - came.expected).abs()
-        room = came.bound.maximum(allowed.minimum(off / _SHARPER))
-        is_more = value.abs() > room
-        # A 0 is reproduced by a 0, and not by a number whose own bound is so wide that it takes in 0.
-        reproduced = near & ~came.right & ~((came.actual == 0) & is_more)
-        # All of a head exactly 0 is no small number: only what gives 0 explains that.
-        flushed = value.abs() <= torch.finfo(self.seen.measured.trace.values[name].dtype).tiny
-        reproduced &= flushed | ~_is_nothing(came.actual)
-        # How unlikely it is that predictions of something else, off by up to as much, lie as near. A NaN is one of two,
-        # and so is a 0: nothing flows for many reasons.
-        room, off, is_more = room[reproduced], off[reproduced], is_more[reproduced]
-        chance = (room / off).masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5).clamp(_LEAST_CHANCE, 1.0)
-        return Score(int(reproduced.sum()), int((~near & came.right).sum()), float(-chance.log2().sum()))
-
-    # --- roughly
-
-    def roughly(self, hypothesis: Hypothesis) -> float:
-        """About the share that it explains in the batch that first went wrong; of what is stored elsewhere, in all."""
-        places, where = self._here
-        if hypothesis.finish is not None or not places:
-            places, where = dict.fromkeys(self.seen.own, ()), self._every
-        most = dict.fromkeys(places, 0)
-        for variant, buffers in self._ways(hypothesis, where):
-            values, _ = self._predicted(variant, buffers, where)
-            for name, place in places.items():
-                value, came = values[name][place], self._judgement(name, place)
-                allowed = _ROOM * came.bound + _ROUGH[self.seen.case.dtype] * _sizes(value)
-                near = _near(came, value, allowed, hypothesis.not_finite and self._has_nan)
-                # As many as it reproduces more than it spoils.
-                most[name] = max(most[name], int(near.sum()) - int(came.right.sum()))
-        wrong = {name: int((~self.seen.right[name][place]).sum()) for name, place in places.items()}
-        shares = [gain / wrong[name] for name, gain in most.items() if wrong[name]]
-        return sum(shares) / max(1, len(shares))
-
-    @cached_property
-    def _here(self) -> tuple[dict[str, Place], tuple[Tile, ...]]:
-        """The first wrong batch of each intermediate that is wrong by itself there, and its tile."""
-        first, found = self.seen.measured.first, dict[str, Place]()
-        batch = (first.batch or 0) if first else 0
-        for name in self.seen.own:
-            if name in (*BY_ROW, *BY_KEY) and not bool(self.seen.right[name][batch].all()):
-                found[name] = (batch,)
-        return found, self._every[batch : batch + 1]
 
     # --- what a hypothesis predicts
 
-    def _ways(self, hypothesis: Hypothesis, where: Sequence[Tile]) -> Iterator[tuple[Variant, Buffers]]:
+    def _ways(self, hypothesis: Hypothesis, part: _Part) -> Iterator[tuple[Variant, Buffers]]:
         """Where a fault may stand: in all that computes, with each set of buffers; or in what stored a buffer alone."""
         variant, changes = hypothesis.variant(self._plain), hypothesis.changes
         # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
@@ -186,10 +189,11 @@ class Tester:
             yield variant, buffers
         hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
         stores: list[tuple[str, ...]] = [(name,) for name in ("LSE", "delta") if name in hidden]
-        stores += [hidden] if {"LSE", "O"} & set(hidden) and "delta" in hidden else []
+        if {"LSE", "O"} & {*hidden} and "delta" in hidden:
+            stores.append(hidden)
         for names in stores:
-            if changes & set(names):
-                yield self._plain, {**self._branches[0], **self._stored(names, variant, where)}
+            if changes & {*names}:
+                yield self._plain, {**self._branches[0], **self._stored(names, variant, part)}
 
     @cached_property
     def _branches(self) -> tuple[Buffers, ...]:
@@ -197,15 +201,15 @@ class Tester:
         actual, choices = self.seen.actual, dict[tuple[str, ...], Buffers]()
         known = {**self.seen.expected, **actual}
         for hidden in ((), ("delta",), BUFFERS):
-            choice = {name: known[name] for name in BUFFERS if name in actual or (name in known and name not in hidden)}
-            choices.setdefault(tuple(choice), choice)
+            names = [name for name in BUFFERS if name in actual or (name in known and name not in hidden)]
+            choices.setdefault(tuple(names), {name: known[name] for name in names})
         return tuple(choices.values())
 
-    def _stored(self, names: Sequence[str], variant: Variant, where: Sequence[Tile]) -> dict[str, Tensor]:
+    def _stored(self, names: Sequence[str], variant: Variant, part: _Part) -> dict[str, Tensor]:
         """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
         whole = {name: self.seen.expected[name].clone() for name in names}
         kept = {name: value for name, value in self._branches[0].items() if name not in names}
-        for tile in where:
+        for tile in part.tiles:
             place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept)
             for name in names:
                 whole[name][place] = values[name]
@@ -214,38 +218,27 @@ class Tester:
                 whole["delta"][place] = self._plain.on(tile, forward)["delta"]
         return whole
 
-    def _predicted(
-        self, variant: Variant, buffers: Buffers, where: Sequence[Tile], is_bounded: bool = False
-    ) -> tuple[Buffers, Buffers]:
+    def _predicted(self, variant: Variant, buffers: Buffers, part: _Part) -> tuple[Buffers, Buffers]:
         """What a variant gives on some tiles where the target exposes anything, and the errors allowed to it."""
         measured = self.seen.measured
         precision = measured.comparison.precision
         shapes = {name: tuple(value.shape) for name, value in self.seen.actual.items()}
-        whole = Whole(variant, shapes, bounded=is_bounded)
-        for tile in where:
+        whole = Whole(variant, shapes, bounded=not part.is_rough)
+        for tile in part.tiles:
             values = variant.on(tile, buffers)
-            whole.add(tile, values, tile_budget(variant, tile, values, precision) if is_bounded else None)
+            whole.add(tile, values, None if part.is_rough else tile_budget(variant, tile, values, precision))
         finished = dict(whole.values)
-        finished |= variant.finish(finished) if variant.finish is not None else {}
+        if variant.finish is not None:
+            finished |= variant.finish(finished)
         for name in whole.bounds:
             value, dtype = whole.values[name], measured.trace.values[name].dtype
             bound = whole.bound(name, value, precision) if name in whole.squares else whole.bounds[name]
             whole.bounds[name] = bound + output_rounding(value, bound, dtype)
         return finished, whole.bounds
 
-    def _judgement(self, name: str, place: Place = ()) -> Judgement:
-        seen = self.seen
-        return Judgement(*(of[name][place] for of in (seen.actual, seen.expected, seen.allowed, seen.right)))
-
 
 def _sizes(values: Tensor) -> Tensor:
     return values.abs().nan_to_num(0.0, 0.0, 0.0)
-
-
-def _is_nothing(actual: Tensor) -> Tensor:
-    """Where all of a head is exactly 0."""
-    rest = tuple(range(min(2, actual.dim()), actual.dim()))
-    return ~(actual != 0).any(rest, keepdim=True) if rest else actual == 0
 
 
 def _near(came: Judgement, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
@@ -259,3 +252,23 @@ def _near(came: Judgement, predicted: Tensor, allowed: Tensor, not_finite: bool)
     near = (actual == predicted) | (error <= came.bound) | ((error <= allowed) & ~(error > sharp))
     near |= ~actual.isfinite() & ~predicted.isfinite() & (predicted != expected) if not_finite else False
     return near
+
+
+def _score(came: Judgement, value: Tensor, allowed: Tensor, near: Tensor, tiny: float) -> Score:
+    """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
+    reproduced, off = near & ~came.right, (came.actual - came.expected).abs()
+    spoilt = int((~near & came.right).sum())
+    if not bool(reproduced.any()):
+        return Score(0, spoilt)
+    room = came.bound.maximum(allowed.minimum(off / _SHARPER))
+    is_more = value.abs() > room
+    # A 0 is reproduced by a 0, and not by a number whose own bound is so wide that it takes in 0. All of a head exactly
+    # 0 is no small number: only what gives 0 explains that.
+    rest = tuple(range(min(2, value.dim()), value.dim()))
+    is_something = (came.actual != 0).any(rest, keepdim=True) if rest else came.actual != 0
+    reproduced &= ~((came.actual == 0) & is_more) & ((value.abs() <= tiny) | is_something)
+    # How unlikely it is that predictions of something else, off by up to as much, lie as near. A NaN is one of two, and
+    # so is a 0: nothing flows for many reasons.
+    room, off, is_more = room[reproduced], off[reproduced], is_more[reproduced]
+    chance = (room / off).masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5).clamp(_LEAST_CHANCE, 1.0)
+    return Score(int(reproduced.sum()), spoilt, float(-chance.log2().sum()))

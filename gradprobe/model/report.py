@@ -171,6 +171,8 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     says_right: tuple[str, ...] = ()
     """The intermediates of which it says that they, and all that they are made of, are right; of what it says is wrong
     too, that it is right up to the line."""
+    layouts: tuple[str, ...] = ()
+    """Those in which it shows, where that is known."""
 
     @property
     def kind(self) -> str:

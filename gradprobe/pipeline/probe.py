@@ -14,7 +14,6 @@ from ..model.allowance import NOTHING, Allowance
 from ..model.assignment import missing
 from ..model.case import LOG2, Case, ranked
 from ..model.failures import Refusal, TargetFailure, fault_words
-from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun, Probed, Steps
 from ..numerics.range import refuse_out_of_range, unshown
@@ -170,7 +169,7 @@ def _explained(
 
     One cause stands in it where only other lengths, or layouts, are right.
     """
-    from ..diagnosis.why import reasons_of, with_contiguous, with_length  # here alone: much stands behind it
+    from ..diagnosis.why import Inquiry, reasons_of  # here alone: much stands behind it
 
     steps: Steps = {}
     if experiment.case.ranks:  # a sharded target is run by its ranks: neither launches nor strides are seen here
@@ -178,12 +177,9 @@ def _explained(
 
         reasons, steps = reasons_on_ranks(experiment, report.runs)
     else:
-        reasons = reasons_of(experiment, report.runs)
+        launches = {record.run.layout: record.executions[0].outcome.calls for record in records if record.executions}
+        reasons = reasons_of(Inquiry(experiment, report.runs, launches, right_at))
     compilation.result()  # of which trials of edits know
-    if report.runs[0].verdict == MISMATCH:
-        reasons = with_length(reasons, report.runs[0], right_at)
-    launches = {record.run.layout: record.executions[0].outcome.calls for record in records if record.executions}
-    reasons = with_contiguous(reasons, report.runs, launches)
     allowance = budget()
     if report.failing is not None and not experiment.case.ranks and allowance.count:
         experiment.tick("trying edits", 0.0)

@@ -92,7 +92,7 @@ def _calls(record: RunRecord) -> dict[Any, KernelCall]:
 
 
 def _asking(calls: dict[Any, KernelCall]) -> ParallelWork[list[CompileError | None]]:
-    return ParallelWork(partial(_errors_of, list(calls.values())), is_short=True)
+    return ParallelWork(partial(_errors_of, list(calls.values())))
 
 
 def _errors_of(calls: list[KernelCall]) -> list[CompileError | None]:

@@ -15,15 +15,11 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import zip_longest
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
-from ..model.mechanisms import is_on
 from .child import heard_by
-from .resource_limits import cores
 
 _PR_SET_PDEATHSIG = 1
 # How much longer than a fork may compute it may take in all, where others have the processors.
@@ -125,7 +121,6 @@ class Forks:
 
 
 Done = TypeVar("Done")
-Item = TypeVar("Item")
 
 
 def may_fork() -> bool:
@@ -138,15 +133,6 @@ def may_fork() -> bool:
     return sys.platform == "linux" and not holds_gpu and "jaxlib" not in sys.modules and os.getpid() not in CROWDED
 
 
-def at_once() -> int:
-    """How many processes may work beside one another, this one among them, and not those that do so already."""
-    return max(1, min(cores(), _MOST) - len(_BESIDE)) if may_fork() else 1
-
-
-# More share the work of one no better: each takes memory, and what only one can do stays as long.
-_MOST = 8
-_BESIDE: set[int] = set()
-"""The forks that work beside this process."""
 CROWDED: set[int] = set()
 """The process, where others beside it have the cores: a fork, or one of several that run tests."""
 
@@ -154,12 +140,9 @@ CROWDED: set[int] = set()
 class ParallelWork(Generic[Done]):
     """Work that a fork does while this process goes on."""
 
-    def __init__(self, work: Callable[[], Done], *, is_short: bool = False) -> None:
-        """`is_short`: whether the others that work beside this process need leave no core for it."""
+    def __init__(self, work: Callable[[], Done]) -> None:
         self._work = work
         self._fork: _Fork | None = _started(lambda: (work(),))
-        if not is_short:
-            _BESIDE.add(self._fork.process)
 
     def result(self) -> Done:
         """What it returned; where the fork came to no end, it is done here."""
@@ -188,16 +171,6 @@ class ParallelWork(Generic[Done]):
     def __exit__(self, *_: object) -> None:
         if self._fork is not None:
             _ended(self._fork)
-
-
-def halved(work: Callable[[Sequence[Item]], list[Done]], items: Sequence[Item]) -> list[Done]:
-    """What work makes of each item, in their order: of every second one in a fork beside this process."""
-    if len(items) < 2 or at_once() < 2 or not is_on("halved"):
-        return work(items)
-    with ParallelWork(partial(work, items[1::2])) as other:
-        here = work(items[::2])
-        there = other.result()
-    return [done for pair in zip_longest(here, there) for done in pair][: len(items)]
 
 
 def _started(work: Callable[[], Any], *, is_waited_for: bool = False, computes: int | None = None) -> _Fork:
@@ -249,7 +222,6 @@ def _ended(fork: _Fork) -> Any:
     os.close(fork.descriptor)
     with contextlib.suppress(ChildProcessError):  # where a target ignores SIGCHLD or waits for all children, it is gone
         os.waitpid(fork.process, 0)
-    _BESIDE.discard(fork.process)
     try:
         return pickle.loads(fork.answer)
     except (EOFError, pickle.UnpicklingError):

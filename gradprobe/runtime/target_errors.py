@@ -66,7 +66,7 @@ def _is_limit(inner: BaseException, calls: Sequence[KernelCall]) -> bool:
         return False
     from ..frontends.triton.lowering import is_taken
 
-    with ParallelWork(partial(is_taken, calls[-1]), is_short=True) as fork:
+    with ParallelWork(partial(is_taken, calls[-1])) as fork:
         return bool(fork.answer(_PATIENCE))
 
 

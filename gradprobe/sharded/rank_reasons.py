@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from ..diagnosis.behaviour import observed_in
 from ..diagnosis.causes import of_the_formula
-from ..diagnosis.prediction import observed_in
 from ..diagnosis.smaller import MOST_SCORES
 from ..diagnosis.why import Reasons
 from ..faults.hypothesis import Observed

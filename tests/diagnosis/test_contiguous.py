@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.diagnosis.why import Reasons, with_contiguous
+from gradprobe.diagnosis.why import Inquiry, by_contiguity
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.report import Diagnosis, Where, causes_among
 from gradprobe.pipeline.reported import report_of
@@ -15,9 +15,11 @@ from gradprobe.render.console import render
 from tests.planted.planting import KERNELS
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="only the interpreter sees every address")
-K = Diagnosis("load/k", "S1", "reads other elements of k", 1.0, (), (Where("a.py", 9, "k", kernel="backward"),))
-DO = Diagnosis("outside/dO", "M3", "loads outside dO", 1.0, (), (Where("a.py", 8, "do", kernel="backward"),), also=True)
-MASK = Diagnosis("tail/dQ", "M3", "the tail", 1.0, also=True)
+IN = {"kernel": "backward"}
+K = Diagnosis("load/k", "S1", "of k", 1.0, (), (Where("a.py", 9, "k", **IN),), seen="seen in backward")
+DO = Diagnosis("outside/dO", "M3", "of dO", 1.0, (), (Where("a.py", 8, "do", **IN),), also=True, seen="seen")
+MASK = Diagnosis("pairs/dQ", "M3", "the tail", 1.0, also=True, seen="seen in backward")
+STRIDE = Diagnosis("stride/k", "S1", "predicted", 1.0)
 
 
 def calls(**numbers):
@@ -43,35 +45,34 @@ def runs(first="match", second="mismatch"):
 
 
 def test_the_kernels_that_misread_are_given_no_stride():
-    made = with_contiguous(Reasons((K, DO)), runs(), CALLS)
-    (cause,) = made.causes
+    of = Inquiry(None, runs(), CALLS)
+    (cause,) = causes_among(by_contiguity(of, [K, DO]))
     assert cause.fault == "layout/contiguous"
     assert cause.summary == "no stride of k and dO reaches backward: they are taken for contiguous"
     assert [where.line for where in cause.where] == [9, 8]
-    assert made.is_beyond_edits
-    assert made.shown["layout/contiguous"] == ("distinct",)
+    assert of.is_beyond_edits
 
 
 def test_another_cause_stands_beside_it_and_is_tried_by_edits():
-    made = with_contiguous(Reasons((K, DO, MASK)), runs(), CALLS)
-    assert [one.fault for one in made.causes] == ["layout/contiguous", "tail/dQ"]
-    assert not made.is_beyond_edits
+    of = Inquiry(None, runs(), CALLS)
+    assert [one.fault for one in causes_among(by_contiguity(of, [K, DO, MASK]))] == ["layout/contiguous", "pairs/dQ"]
+    assert not of.is_beyond_edits
 
 
 OTHERS = {
-    "its strides reach it": (Reasons((K,)), runs(), {**CALLS, "distinct": calls(backward=(20, 17))}),
-    "they reach it in bytes": (Reasons((K,)), runs(), {**CALLS, "distinct": calls(backward=(20, 34))}),
-    "nothing was launched": (Reasons((K,)), runs(), {}),
-    "it is wrong when contiguous": (Reasons((K,)), runs("mismatch"), CALLS),
-    "nothing is wrong": (Reasons((K,)), runs(second="match"), CALLS),
-    "no address is": (Reasons((MASK,)), runs(), CALLS),
-    "a hypothesis predicts it": (Reasons((K,), predicted={"stride/k": None}), runs(), CALLS),
+    "its strides reach it": ([K], runs(), {**CALLS, "distinct": calls(backward=(20, 17))}),
+    "they reach it in bytes": ([K], runs(), {**CALLS, "distinct": calls(backward=(20, 34))}),
+    "nothing was launched": ([K], runs(), {}),
+    "it is wrong when contiguous": ([K], runs("mismatch"), CALLS),
+    "nothing is wrong": ([K], runs(second="match"), CALLS),
+    "no address is": ([MASK], runs(), CALLS),
+    "a hypothesis predicts it": ([STRIDE, K], runs(), CALLS),
 }
 
 
-@pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
-def test_nothing_else_is_taken_for_it(case):
-    assert with_contiguous(*case) is case[0]
+@pytest.mark.parametrize(("found", "ran", "given"), OTHERS.values(), ids=OTHERS)
+def test_nothing_else_is_taken_for_it(found, ran, given):
+    assert by_contiguity(Inquiry(None, ran, given), found) == found
 
 
 @interpreted

@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.diagnosis import why
 from gradprobe.diagnosis.smaller import MOST_SCORES, Smaller, size_in_words, smaller_failing
-from gradprobe.diagnosis.why import Reasons, told_once
+from gradprobe.diagnosis.why import told_once
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import Saved, with_inputs
 from gradprobe.model.report import Diagnosis
@@ -79,8 +79,8 @@ def test_a_cause_that_was_told_once_is_told_once_with_that_for_evidence():
 def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_one(monkeypatch):
     race, cause = Diagnosis("race/dK", "RACE", "raced", 1.0), Diagnosis("factor/dK", "A", "doubled", 1.0)
     monkeypatch.setattr(why, "smaller_failing", lambda *_: Smaller(None, [], "a smaller case"))
-    monkeypatch.setattr(why, "_reasons_of", lambda *_: Reasons((race, cause)))
-    first, second = why._of_a_smaller_case(None, [], (race,)).diagnoses
+    monkeypatch.setattr(why, "by_numbers", lambda *_: [race, cause])
+    first, second = why._by_a_smaller_case(why.Inquiry(None, []), None, [], [race])
     assert first == race
     assert second.evidence[-1].startswith("sought on a smaller case")
 

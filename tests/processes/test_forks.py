@@ -9,7 +9,7 @@ import pytest
 
 from gradprobe.processes import forks
 from gradprobe.processes.child import heard_by, tell
-from gradprobe.processes.forks import Forks, ParallelWork, halved
+from gradprobe.processes.forks import Forks, ParallelWork
 
 
 @pytest.fixture(autouse=True)
@@ -73,16 +73,6 @@ def test_what_is_under_way_when_nobody_waits_any_more_is_ended():
     assert time.monotonic() - start < 10
 
 
-def test_half_of_the_work_is_done_beside_and_all_is_answered_in_order():
-    found = halved(lambda some: [(one, os.getpid()) for one in some], range(5))
-    assert [one for one, _ in found] == [0, 1, 2, 3, 4]
-    assert [process == os.getpid() for _, process in found] == [True, False, True, False, True]
-    assert halved(lambda some: [os.getpid() for _ in some], [0]) == [os.getpid()]
-    with ParallelWork(lambda: (os.getpid(), halved(lambda some: [os.getpid() for _ in some], [0, 1]))) as other:
-        process, done_in = other.result()
-    assert done_in == [process, process] != [os.getpid(), os.getpid()]
-
-
 def test_what_a_fork_cannot_do_or_say_is_done_here():
     here = os.getpid()
 
@@ -117,4 +107,4 @@ def test_a_fork_that_is_waited_for_may_fork_and_one_beside_this_process_may_not(
 def test_beside_jax_nothing_is_forked(monkeypatch):
     assert forks.may_fork()
     monkeypatch.setitem(sys.modules, "jaxlib", sys)
-    assert (forks.may_fork(), forks.at_once()) == (False, 1)
+    assert not forks.may_fork()

@@ -22,7 +22,7 @@ A = torch.zeros(4096)
 def errors(*launches):
     """What is wrong with each of some launches: (kernel, arguments by name)."""
     calls = [called(kernel, (A, A), named) for kernel, named in launches]
-    found = ParallelWork(lambda: compile_errors(calls), is_short=True).answer(60)
+    found = ParallelWork(lambda: compile_errors(calls)).answer(60)
     assert found is not None
     return [one and one.sentence.partition(": ")[2] for one in found]
 
@@ -72,5 +72,5 @@ def test_descriptors_tuples_and_constants_can_be_told():
 
     descriptor = TensorDescriptor.from_tensor(torch.zeros(64, 64), [16, 16])
     call = called(described, (descriptor, (A, 3)), {"KIND": "sum"})
-    (error,) = ParallelWork(lambda: compile_errors([call]), is_short=True).answer(60) or ["no answer"]
+    (error,) = ParallelWork(lambda: compile_errors([call])).answer(60) or ["no answer"]
     assert error is None
