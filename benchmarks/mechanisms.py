@@ -46,10 +46,6 @@ def paths_of(name: str) -> Iterator[Path]:
     yield from sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
 
 
-def _kind(name: str) -> Mechanism:
-    return Mechanism(f"faults/{name}", "faults/table", (f"faults/{name}",))
-
-
 def _flow(name: str, *files: str) -> Mechanism:
     folder = "diagnosis/explainers"
     return Mechanism(f"dataflow/{name}", "diagnosis/dataflow", tuple(f"{folder}/{file}" for file in files))
@@ -66,8 +62,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/row_text", "faults/variant",
         "faults/__init__", "diagnosis/search", "diagnosis/testing",
     )),
-    *map(_kind, ("factors", "index")),
-    *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("formulas", "operands", "sums")),
+    Mechanism("faults/index", "faults/table", ("faults/index",)),
+    *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("factors", "formulas", "operands", "sums")),
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",

@@ -23,7 +23,7 @@ from ..probing.experiment import Experiment
 from .behaviour import Again, behaving, observed_in
 from .lines import Lines
 from .search import explaining, in_parts, ranked
-from .testing import Fit
+from .testing import Finalist
 
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6
@@ -192,7 +192,9 @@ def of_the_formula(seen: Observed) -> list[Diagnosis]:
     return [diagnosis for _, diagnosis in _diagnoses(seen, [tested])]
 
 
-def _diagnoses(seen: Observed, parts: Sequence[Sequence[Fit]], where: str = "") -> Iterator[tuple[Fit, Diagnosis]]:
+def _diagnoses(
+    seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = ""
+) -> Iterator[tuple[Finalist, Diagnosis]]:
     """Diagnoses of the hypotheses that explain half or more: the best of each part, then the others of the first."""
     best, wrong = [part[0] for part in parts if part], seen.wrong_names
     for number, fit in enumerate([*best, *parts[0][1:]]):

@@ -16,7 +16,7 @@ from ..model.intermediates import DERIVED, reached
 from ..model.report import NAMED
 from ..probing.experiment import Experiment
 from .behaviour import run_again
-from .testing import Fit, Tester
+from .testing import Finalist, Tester
 
 # How many of those that fit roughly are tested in full, and what they must explain roughly to be; nor is one that
 # explains less than half of what the best does. How many of those that explain all are held against a second draw.
@@ -25,7 +25,7 @@ _FINALISTS, _ROUGHLY, _HELD = 16, 0.25, 8
 _SURE = 10.0
 
 
-def ranked(seen: Observed) -> list[Fit]:
+def ranked(seen: Observed) -> list[Finalist]:
     """The hypotheses that explain anything, best first; each fault once, in its best form.
 
     Of two numbers many hypotheses explain both. Each of them counts log2(1 / p) bits, p being the share of what a
@@ -41,16 +41,16 @@ def ranked(seen: Observed) -> list[Fit]:
     likely = sorted(likely, key=lambda at: -shares[at])[:_FINALISTS]
     outside = seen.actual.keys() - seen.right.keys()
 
-    def order(fit: Fit) -> tuple[float, int, int]:
+    def order(fit: Finalist) -> tuple[float, int, int]:
         """What explains more first; of as much, what would make fewer wrong that came right or are not in question."""
         others = reached(fit.hypothesis.changes, seen.case.family)
         return -round(fit.explained, 3), fit.contradicted + len(outside.intersection(others)), len(others)
 
-    fits, needed = list[Fit](), math.log2(len(every)) + _SURE
+    fits, needed = list[Finalist](), math.log2(len(every)) + _SURE
     for at in sorted(likely):  # of those that explain as much, the first of the table
         fit = tester.fit(every[at])
         fits.append(replace(fit, bits=math.inf if every[at].is_plain else fit.bits - needed))
-    best = dict[str, Fit]()
+    best = dict[str, Finalist]()
     for fit in sorted(fits, key=order):
         best.setdefault(fit.hypothesis.fault, fit)
     return list(best.values())
@@ -65,7 +65,7 @@ def explaining(seen: Observed, known: Mapping[str, Hypothesis]) -> str:
     return ""
 
 
-def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[list[Fit]]:
+def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[list[Finalist]]:
     """The hypotheses that explain a run, best first.
 
     Where none explains nearly all, those of what the best one explains wholly, and those of the rest: if each part is
@@ -79,18 +79,18 @@ def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list
     if whole.isdisjoint(seen.own) or rest.isdisjoint(seen.own):
         return [tested]
     # What is right stands beside each of them: a fault that would have made it wrong is none.
-    found = list[list[Fit]]()
+    found = list[list[Finalist]]()
     for names in (seen.right.keys() - rest, seen.right.keys() - whole):
         found += in_parts(experiment, assigned, seen.of(names))
     return found if all(each and each[0].explained >= NAMED for each in found) else [tested]
 
 
-def _fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Fit]:
+def _fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Finalist]:
     """The hypotheses that explain a run, best first; those that may be called its cause explain a second draw too."""
     tested = ranked(seen)
     named = [fit for fit in tested if fit.explained >= NAMED]
     second = _second(experiment, assigned, seen.right) if named else None
-    held, best = list[Fit](), 0.0
+    held, best = list[Finalist](), 0.0
     for fit in named[:_HELD]:
         # None that is left can explain more than one that holds.
         if best and round(fit.explained, 3) <= round(best, 3):
@@ -124,7 +124,7 @@ def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) 
     return Tester(seen.of(names)) if seen is not None else None
 
 
-def _again(fit: Fit, second: Tester | None) -> Fit:
+def _again(fit: Finalist, second: Tester | None) -> Finalist:
     """A hypothesis that explains no more than the same fault reproduces of the second draw, in its best form there.
 
     That what is right stays right the first has shown: of a few dozen zeros the rounding of a fault spoils six.
@@ -132,7 +132,7 @@ def _again(fit: Fit, second: Tester | None) -> Fit:
     if second is None:
         return replace(fit, said=("tested on one draw of values only: the target refused another",))
     forms = _alike(list(hypotheses(second.seen)), fit.hypothesis) if second.seen.wrong_names else []
-    again = max(map(second.fit, forms), key=lambda other: other.explained, default=Fit(fit.hypothesis))
+    again = max(map(second.fit, forms), key=lambda other: other.explained, default=Finalist(fit.hypothesis))
     return replace(fit, explained=min(fit.explained, again.reproduced), bits=fit.bits + again.bits)
 
 

@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fit:
+class Finalist:
     """How well a hypothesis explains a run."""
 
     hypothesis: Hypothesis
@@ -74,7 +74,7 @@ class Fit:
     """What keeps it from being certain."""
 
 
-class _Part(NamedTuple):
+class _Portion(NamedTuple):
     """What of a run a hypothesis is held against."""
 
     names: Collection[str]
@@ -91,19 +91,19 @@ class Tester:
         self.seen = seen
         self.wrong = {name: seen.wrong(name) for name in seen.right}
         self._plain = plain_variant(seen.x, readable(seen))
-        self._all = _Part(list(self.wrong), (*tiles(seen.x),))
+        self._all = _Portion(list(self.wrong), (*tiles(seen.x),))
         self._has_nan = False
         """Whether an intermediate holds NaN and numbers: NaN throughout says nothing of where it came from."""
         for name, right in seen.right.items():
             finite = seen.actual[name].isfinite()
             self._has_nan |= bool(finite.any()) and not bool((finite | right).all())
 
-    def fit(self, hypothesis: Hypothesis) -> Fit:
+    def fit(self, hypothesis: Hypothesis) -> Finalist:
         """What a hypothesis explains, of each intermediate in whichever kernels explain most; else right arithmetic."""
         best, active, contradicted = dict(self._of_right_arithmetic), set[str](), len(self.wrong)
         wrong = {name: count for name, count in self.wrong.items() if count}
         if not wrong:
-            return Fit(hypothesis)
+            return Finalist(hypothesis)
         for variant, buffers in self._ways(hypothesis, self._all):
             found = self._scores(variant, buffers, self._all, hypothesis.not_finite)
             denied = sum(score.spoilt > 0 for name, score in found.items() if name not in wrong)
@@ -125,33 +125,33 @@ class Tester:
             kept = min(kept, 1 - max(0, best[name].spoilt - _BY_CHANCE) / right)
         whole = frozenset(name for name, count in wrong.items() if best[name].gain >= NAMED * count)
         bits = sum(best[name].bits for name in active)
-        return Fit(hypothesis, reproduced, reproduced * kept, frozenset(active), whole, bits, contradicted)
+        return Finalist(hypothesis, reproduced, reproduced * kept, frozenset(active), whole, bits, contradicted)
 
     def share(self, hypothesis: Hypothesis) -> float:
         """About the share that it explains in the batch that first went wrong; of what is stored elsewhere, in all."""
-        part = self._all_roughly if hypothesis.finish is not None else self._first_batch
-        most = dict.fromkeys(part.names, 0)
-        for variant, buffers in self._ways(hypothesis, part):
-            for name, score in self._scores(variant, buffers, part, hypothesis.not_finite).items():
+        portion = self._all_roughly if hypothesis.finish is not None else self._first_batch
+        most = dict.fromkeys(portion.names, 0)
+        for variant, buffers in self._ways(hypothesis, portion):
+            for name, score in self._scores(variant, buffers, portion, hypothesis.not_finite).items():
                 most[name] = max(most[name], score.gain)
         shares = list[float]()
         for name, gain in most.items():
-            wrong = int((~self.seen.right[name][part.place]).sum())
+            wrong = int((~self.seen.right[name][portion.place]).sum())
             shares += [gain / wrong] if wrong else []
         return sum(shares) / max(1, len(shares))
 
     @cached_property
-    def _all_roughly(self) -> _Part:
-        return _Part(self.seen.own, self._all.tiles, (), is_rough=True)
+    def _all_roughly(self) -> _Portion:
+        return _Portion(self.seen.own, self._all.tiles, (), is_rough=True)
 
     @cached_property
-    def _first_batch(self) -> _Part:
+    def _first_batch(self) -> _Portion:
         """The first wrong batch of what is wrong by itself there; all where that is nothing."""
         first = self.seen.measured.first
         batch = (first.batch or 0) if first else 0
         names = [name for name in self.seen.own if name in (*BY_ROW, *BY_KEY)]
         names = [name for name in names if not bool(self.seen.right[name][batch].all())]
-        here = _Part(names, self._all.tiles[batch : batch + 1], (batch,), is_rough=True)
+        here = _Portion(names, self._all.tiles[batch : batch + 1], (batch,), is_rough=True)
         return here if names else self._all_roughly
 
     @cached_property
@@ -160,14 +160,14 @@ class Tester:
         found = self._scores(self._plain, self._branches[0], self._all, True)
         return {name: score if score.gain > 0 else Score() for name, score in found.items()}
 
-    def _scores(self, variant: Variant, buffers: Buffers, part: _Part, not_finite: bool) -> dict[str, Score]:
+    def _scores(self, variant: Variant, buffers: Buffers, portion: _Portion, not_finite: bool) -> dict[str, Score]:
         seen, scores = self.seen, dict[str, Score]()
-        values, bounds = self._predicted(variant, buffers, part)
-        for name in part.names:
-            value = values[name][part.place]
+        values, bounds = self._predicted(variant, buffers, portion)
+        for name in portion.names:
+            value = values[name][portion.place]
             of = (seen.actual, seen.expected, seen.allowed, seen.right)
-            came = Judgement(*(each[name][part.place] for each in of))
-            if part.is_rough:
+            came = Judgement(*(each[name][portion.place] for each in of))
+            if portion.is_rough:
                 allowed = _ROOM * came.bound + _ROUGH[seen.case.dtype] * _sizes(value)
             else:
                 # A fault makes values larger than bounds were made for.
@@ -180,7 +180,7 @@ class Tester:
 
     # --- what a hypothesis predicts
 
-    def _ways(self, hypothesis: Hypothesis, part: _Part) -> Iterator[tuple[Variant, Buffers]]:
+    def _ways(self, hypothesis: Hypothesis, portion: _Portion) -> Iterator[tuple[Variant, Buffers]]:
         """Where a fault may stand: in all that computes, with each set of buffers; or in what stored a buffer alone."""
         variant, changes = hypothesis.variant(self._plain), hypothesis.changes
         # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
@@ -193,7 +193,7 @@ class Tester:
             stores.append(hidden)
         for names in stores:
             if changes & {*names}:
-                yield self._plain, {**self._branches[0], **self._stored(names, variant, part)}
+                yield self._plain, {**self._branches[0], **self._stored(names, variant, portion)}
 
     @cached_property
     def _branches(self) -> tuple[Buffers, ...]:
@@ -205,11 +205,11 @@ class Tester:
             choices.setdefault(tuple(names), {name: known[name] for name in names})
         return tuple(choices.values())
 
-    def _stored(self, names: Sequence[str], variant: Variant, part: _Part) -> dict[str, Tensor]:
+    def _stored(self, names: Sequence[str], variant: Variant, portion: _Portion) -> dict[str, Tensor]:
         """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
         whole = {name: self.seen.expected[name].clone() for name in names}
         kept = {name: value for name, value in self._branches[0].items() if name not in names}
-        for tile in part.tiles:
+        for tile in portion.tiles:
             place, values = (tile.batch, tile.heads, tile.rows), variant.on(tile, kept)
             for name in names:
                 whole[name][place] = values[name]
@@ -218,15 +218,15 @@ class Tester:
                 whole["delta"][place] = self._plain.on(tile, forward)["delta"]
         return whole
 
-    def _predicted(self, variant: Variant, buffers: Buffers, part: _Part) -> tuple[Buffers, Buffers]:
+    def _predicted(self, variant: Variant, buffers: Buffers, portion: _Portion) -> tuple[Buffers, Buffers]:
         """What a variant gives on some tiles where the target exposes anything, and the errors allowed to it."""
         measured = self.seen.measured
         precision = measured.comparison.precision
         shapes = {name: tuple(value.shape) for name, value in self.seen.actual.items()}
-        whole = Whole(variant, shapes, bounded=not part.is_rough)
-        for tile in part.tiles:
+        whole = Whole(variant, shapes, bounded=not portion.is_rough)
+        for tile in portion.tiles:
             values = variant.on(tile, buffers)
-            whole.add(tile, values, None if part.is_rough else tile_budget(variant, tile, values, precision))
+            whole.add(tile, values, None if portion.is_rough else tile_budget(variant, tile, values, precision))
         finished = dict(whole.values)
         if variant.finish is not None:
             finished |= variant.finish(finished)

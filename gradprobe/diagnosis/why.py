@@ -53,7 +53,7 @@ class Reasons:
 
 
 @dataclass
-class Inquiry:
+class FailedCheck:
     """A check that failed, and what is told of it beside its diagnoses."""
 
     experiment: Experiment
@@ -67,28 +67,28 @@ class Inquiry:
     is_beyond_edits: bool = False
 
 
-def reasons_of(inquiry: Inquiry) -> Reasons:
+def reasons_of(check: FailedCheck) -> Reasons:
     """Why runs with a wrong element went wrong, in every layout; and what is told of memory.
 
     What goes wrong in here is told, and no verdict depends on it.
     """
-    strays = ((run.layout, stray) for run in inquiry.runs for stray in run.memory)
-    found = [*of_strays(strays, [run.layout for run in inquiry.runs if run.measured is not None])]
+    strays = ((run.layout, stray) for run in check.runs for stray in run.memory)
+    found = [*of_strays(strays, [run.layout for run in check.runs if run.measured is not None])]
     for explain in EXPLAINERS:
         try:
-            found = explain(inquiry, found)
+            found = explain(check, found)
         except Exception as error:
-            inquiry.known.append(f"no reason could be sought, by a fault of gradprobe: {fault_words(error)}")
-            inquiry.is_sought = False
+            check.known.append(f"no reason could be sought, by a fault of gradprobe: {fault_words(error)}")
+            check.is_sought = False
     faults = {("fault", diagnosis.fault) for diagnosis in found}
     spoken(faults.__contains__)
-    return Reasons(tuple(found), tuple(inquiry.known), inquiry.is_sought, inquiry.is_beyond_edits)
+    return Reasons(tuple(found), tuple(check.known), check.is_sought, check.is_beyond_edits)
 
 
-def by_numbers(inquiry: Inquiry, memory: list[Diagnosis]) -> list[Diagnosis]:
+def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
     """What gives the wrong numbers of every layout, among what was seen of memory."""
     failing = list[LayoutRun]()
-    for run in inquiry.runs:
+    for run in check.runs:
         measured = run.measured and (run.measured.as_read or run.measured)
         if measured is not None and not measured.comparison.matches:
             failing.append(replace(run, measured=measured))
@@ -97,23 +97,23 @@ def by_numbers(inquiry: Inquiry, memory: list[Diagnosis]) -> list[Diagnosis]:
     of_results = [found for found in memory if found.kind in _OF_RESULTS]
     memory = [found for found in memory if found not in of_results]
     # Another convention counts as wrong with --strict alone, and is told beside.
-    case = replace(inquiry.experiment.case, strict=False)
-    experiment, plain = replace(inquiry.experiment, case=case), [run for run in failing if run.is_plain]
+    case = replace(check.experiment.case, strict=False)
+    experiment, plain = replace(check.experiment, case=case), [run for run in failing if run.is_plain]
     if case.scores > MOST_SCORES:
-        return _by_a_smaller_case(inquiry, experiment, plain or failing, memory)
+        return _by_a_smaller_case(check, experiment, plain or failing, memory)
     if not plain:
-        _describe(inquiry, experiment, failing[0])
+        _describe(check, experiment, failing[0])
         return memory
     search, layouts = CauseSearch(experiment), failing_layouts(experiment, plain)
     for layout in layouts:
         search.explain(layout)
     found = _in_order(search.found, memory, layouts)
-    inquiry.known += search.facts
+    check.known += search.facts
     if not causes_among(found):  # of two results in one memory the one was written over the other
         wrong = {word for layout in layouts[:1] for word in layout.seen.own}
         shared = [each for each in of_results if each.kind == "shared"]
         shared = [each for each in shared if wrong & set(each.summary.replace(":", " ").split())]
-        inquiry.known = [] if shared else inquiry.known
+        check.known = [] if shared else check.known
         found = [*shared, *found]
     for at, diagnosis in enumerate(found):
         if diagnosis.is_named and not diagnosis.seen and len(diagnosis.layouts) > 1:
@@ -123,35 +123,35 @@ def by_numbers(inquiry: Inquiry, memory: list[Diagnosis]) -> list[Diagnosis]:
 
 
 def _by_a_smaller_case(
-    inquiry: Inquiry, experiment: Experiment, failing: Sequence[LayoutRun], memory: list[Diagnosis]
+    check: FailedCheck, experiment: Experiment, failing: Sequence[LayoutRun], memory: list[Diagnosis]
 ) -> list[Diagnosis]:
     small = smaller_failing(experiment, failing)
     if small is None:
-        inquiry.known, inquiry.is_sought = [_TOO_LARGE], False
+        check.known, check.is_sought = [_TOO_LARGE], False
         return memory
-    of_small, words = Inquiry(small.experiment, small.runs), f"sought on {small.words}"
+    of_small, words = FailedCheck(small.experiment, small.runs), f"sought on {small.words}"
     found, of_large = by_numbers(of_small, memory), {diagnosis.fault for diagnosis in memory}
     for at, diagnosis in enumerate(found):
         if diagnosis.fault not in of_large:
             found[at] = structs.replace(diagnosis, evidence=(*diagnosis.evidence, words))
             break
-    inquiry.known = [words, *of_small.known] if of_small.known else []
+    check.known = [words, *of_small.known] if of_small.known else []
     return found
 
 
-def _describe(inquiry: Inquiry, experiment: Experiment, failing: LayoutRun) -> None:
+def _describe(check: FailedCheck, experiment: Experiment, failing: LayoutRun) -> None:
     """Says where the case's own values came out right and others did not."""
     assert failing.measured is not None
     if not failing.inside:
-        inquiry.known.append("right with the case's own values, wrong with others")
+        check.known.append("right with the case's own values, wrong with others")
     if not rows_of(experiment.case, failing.measured.comparison.recovery):
-        inquiry.known.append(fact_about(observed_in(experiment, failing)))
+        check.known.append(fact_about(observed_in(experiment, failing)))
 
 
-def by_convention(inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
+def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     """What --strict alone counts as wrong, since it is exported in another convention, before all else."""
     exports = dict[Diagnosis, list[str]]()
-    for run in inquiry.runs:
+    for run in check.runs:
         measured = run.measured
         for of in measured.conventions if measured is not None and measured.as_read is not None else ():
             summary = f"exports {of.relation} as {of.name}, another convention; the gradients made of it are right"
@@ -159,7 +159,7 @@ def by_convention(inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
             export = Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=(of.name,))
             exports.setdefault(export, []).append(run.layout)
     if exports:
-        inquiry.is_beyond_edits = not causes_among(found)
+        check.is_beyond_edits = not causes_among(found)
     for export, layouts in reversed(exports.items()):
         found = _led(structs.replace(export, layouts=tuple(layouts)), found)
     return found
@@ -247,27 +247,27 @@ def tensor_of(diagnosis: Diagnosis) -> str:
 # --- what a target should have refused: one cause in place of many
 
 
-def by_length(inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
+def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     """Another length is right in the first layout: then nothing else is wrong with it there."""
-    first, explained = inquiry.runs[0], _is_predicted(found)
+    first, explained = check.runs[0], _is_predicted(found)
     findings = first.measured.comparison.findings.values() if first.measured is not None else ()
     # No more than a coarser arithmetic errs, which other values at another length may not show.
     is_slight = all(finding.max_ratio <= LAMBDA for finding in findings)
     if first.verdict != MISMATCH or ((explained or is_slight) and not first.memory):
         return found
-    words = inquiry.right_at(first)
+    words = check.right_at(first)
     if not words:
         return found
     kinds = () if explained or not first.memory else _MISREAD
     merged = [each for each in found if first.layout in each.layouts and each.kind in kinds]
     if not merged:
         said = "it takes multiples of a block, and does not refuse other lengths"
-        inquiry.known.insert(0, f"{first.layout}, it is right at {words}: {said}")
+        check.known.insert(0, f"{first.layout}, it is right at {words}: {said}")
         return found
     summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
     where = [at for each in merged for at in each.where]
-    return _merged(inquiry, Diagnosis("tail/length", "M3", summary, 1.0, fix=fix), found, merged, where, _FEW)
+    return _merged(check, Diagnosis("tail/length", "M3", summary, 1.0, fix=fix), found, merged, where, _FEW)
 
 
 def _is_predicted(found: Sequence[Diagnosis]) -> bool:
@@ -276,7 +276,7 @@ def _is_predicted(found: Sequence[Diagnosis]) -> bool:
 
 
 def _merged(
-    inquiry: Inquiry,
+    check: FailedCheck,
     cause: Diagnosis,
     found: list[Diagnosis],
     merged: list[Diagnosis],
@@ -288,21 +288,21 @@ def _merged(
     layouts = tuple(dict.fromkeys(name for each in merged for name in each.layouts))
     cause = structs.replace(cause, where=tuple(lines.values()), seen="seen while it ran", layouts=layouts)
     led = _led(cause, found, merged)
-    inquiry.is_beyond_edits = len(lines) > few and not any(each.also for each in led)
+    check.is_beyond_edits = len(lines) > few and not any(each.also for each in led)
     return led
 
 
-@door("contiguous", lambda inquiry, found: found)
-def by_contiguity(inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
+@door("contiguous", lambda check, found: found)
+def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     """Kernels are right in the first layout and misread tensors of which they get no stride."""
-    first, *others = inquiry.runs
+    first, *others = check.runs
     failing = [run for run in others if run.verdict == MISMATCH]
     if first.verdict != MATCH or _is_predicted(found):
         return found
     misread, kernels = list[Diagnosis](), dict[str, None]()
     for each in found:
         of = dict.fromkeys(where.kernel for where in each.where)
-        if each.kind in _MISREAD and _gets_no_stride(tensor_of(each), [*of], first, failing, inquiry.calls):
+        if each.kind in _MISREAD and _gets_no_stride(tensor_of(each), [*of], first, failing, check.calls):
             misread.append(each)
             kernels |= of
     if not misread:
@@ -312,7 +312,7 @@ def by_contiguity(inquiry: Inquiry, found: list[Diagnosis]) -> list[Diagnosis]:
     summary = f"no stride of {listed(tensors)} reaches {listed([*kernels])}: {taken} taken for contiguous"
     fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
     where = [at for each in misread for at in each.where[:1]]
-    return _merged(inquiry, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, where, 0)
+    return _merged(check, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, where, 0)
 
 
 def _gets_no_stride(
@@ -342,7 +342,7 @@ def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
 
 
 # Each is given what those before it found, and gives all that is told then, the best first.
-EXPLAINERS: tuple[Callable[[Inquiry, list[Diagnosis]], list[Diagnosis]], ...] = (
+EXPLAINERS: tuple[Callable[[FailedCheck, list[Diagnosis]], list[Diagnosis]], ...] = (
     by_numbers,  # hypotheses, further runs and the dataflow, beside what was seen of memory
     by_length,
     by_contiguity,

@@ -31,10 +31,10 @@ if not causal
 mask/causal | a causal mask is applied where none was asked for
   sees = visible(causal=True)
 if window
-each side ends = left window[0]-1,window[1], left window[0]+1,window[1], left -1,window[1]
+each side ends = left window[0]-1,window[1], left window[0]+1,window[1]
 mask/window-{side} | the window is taken for ({ends})
   sees = visible(window=({ends}))
-each side ends = right window[0],window[1]-1, right window[0],window[1]+1, right window[0],-1
+each side ends = right window[0],window[1]-1, right window[0],window[1]+1
 mask/window-{side} | the window is taken for ({ends})
   sees = visible(window=({ends}))
 if (causal or window) and x.n_query != x.n_key
@@ -50,8 +50,6 @@ mask/length | padding is not masked
 if mask is not None
 mask/mask | the mask that is given is left out
   sees = visible(mask=None)
-mask/mask | the mask that is given is read with its meaning reversed
-  sees = visible(mask=~x.mask)
 if {name} is not None
 each name = bias, alibi, tau
 mask/{name} | {name} is left out
@@ -108,29 +106,11 @@ delta/dropped | delta is not subtracted: dS = P * dP
   delta = 0 * delta
 delta/sign | delta is added where it is to be subtracted
   delta = -delta
-delta/unweighted | delta is subtracted outside the product: dS = P * dP - delta
-  dS = (P * dP - delta[..., None] * valid) * slope
 if lazy
 fix {due}
 wrong delta dS
 delta/formula | delta is computed by another formula: rowsum(dO * O), which holds tau's share
   delta = (do * (pe @ v)).sum(-1)
-if not lazy
-fix {due}
-wrong delta dS
-delta/formula | delta is computed by another formula: rowsum(P * dP), which differs here
-  delta = (P * dP).sum(-1)
-if True
-fix {due}
-wrong delta dS
-delta/formula | delta is rowsum(dO), without O
-  delta = do.sum(-1)
-delta/formula | delta is rowsum(dP), without P
-  delta = dP.sum(-1)
-delta/formula | delta is the mean over the head dim, where the sum is meant
-  delta = delta / do.shape[-1]
-delta/from-unmasked | delta sums dP before its mask
-  delta = (P * dpe).sum(-1)
 if softcap is not None
 fix dS = P * (dP - delta) * (1 - tanh(S / softcap)^2)
 softcap/derivative | the softcap's derivative is missing in dS
@@ -240,11 +220,6 @@ fix multiply by {meant}
 each of meant other = dQ k q, dQ k v, dQ k do, dK q k, dK q do, dK q v, dV do q, dV do v, O v k
 operand/{of} | {of} is made with {other} in place of {meant}
   {of} = product('{of}', other={other})
-if {meant}.shape[2:] == do.shape[2:]
-fix multiply by {meant}
-each of meant = dK q, dV do
-operand/{of} | {of} is made with O in place of {meant}
-  {of} = product('{of}', other=O)
 if True
 fix multiply {meant}
 each of meant other = dQ dS P, dQ dS dP, dK dS P, dK dS dP, dV P dS, dV P dP
@@ -274,11 +249,6 @@ each step = P, dP, delta, dS, dQ, dK, dV, dBias, dSink, dAlibi, dTau, O
 times factor inverse = CONSTANTS
 factor/{step} | {step} is off by the factor {factor} throughout
   {step} = {step} * {value}
-if True
-fix multiply LSE by {inverse}; if it is meant to come to base 2, check it with --lse-as log2
-each factor inverse = -1 -1, ln2 log2e, log2e ln2
-factor/LSE | LSE is off by the factor {factor} throughout
-  LSE = LSE * {value}
 if scale and is_new('S', {factor})
 wrong LSE P O
 each factor inverse = CONSTANTS
@@ -316,14 +286,10 @@ tile/{first}-last-{axis} | {first} leaves out the last tile of {n} {axis}
   sees = {at} < ({end} - 1) // {n} * {n}
 tile/{first}-first-{axis} | {first} leaves out the first {n} {axis}
   sees = {at} >= {n}
-tile/{first}-{axis}-beyond | {first} leaves out the {axis} beyond {n}
-  sees = {at} < {n}
 if True
 wrong *
 tile/{first}-first-rows | {first} skips the first tile of {m} rows that sees each tile of {n} keys
   sees = i // {m} > of_first_key(first_row, {n}) // {m}
-tile/{first}-first-rows | {first} begins {m} rows late: at the end of each tile of {n} keys, not at its start
-  sees = i >= (j // {n} * {n} + {n} - 1) // {m} * {m}
 tile/{first}-last-rows | {first} ends with the rows that see the first key of each tile of {n}
   sees = i // {m} <= (of_first_key(end_row, {n}) - 1) // {m}
 tile/{first}-first-keys | {first} begins with the keys that the last row of each tile of {m} sees
@@ -334,10 +300,6 @@ tile/{first}-last-keys | {first} ends one tile of {n} keys before the last that 
   sees = j // {n} * {n} < of_row(end_key, {m}, {m} - 1) - {n}
 accumulation/{first} | {first} keeps the last tile of {n} keys that each tile of {m} rows sees: it is overwritten
   sees = j // {n} == (of_row(end_key, {m}, {m} - 1) - 1) // {n}
-tile/{first}-keys-step | {first} steps over the keys by {m}, the tile of rows, where tiles of keys hold {n}
-  sees = j % {m} < {n}
-tile/{first}-rows-step | {first} steps over the rows by {n}, the tile of keys, where tiles of rows hold {m}
-  sees = i % {n} < {m}
 """
 
 # What is rounded to fewer bits before it is used.
@@ -347,8 +309,6 @@ each input = q, k, v, do
 precision/{input} | {input} is rounded to {dtype} before it is used
   {input} = rounded({input}, '{dtype}')
 if True
-precision/inputs | every input is rounded to {dtype} before it is used
-  inputs = {dtype}
 precision/P-dS | each of P and dS is rounded to {dtype} before it is used
   of_P = {dtype}
   of_dS = {dtype}

@@ -14,12 +14,12 @@ from .hypothesis import Hypothesis, Observed, entered
 from .variant import found_at, offsets, whole_storage
 
 _AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
+# Tensors that the reference's problem holds, by the same names.
 _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
-"""Tensors that the reference's problem holds, by the same names."""
+# By the name of the output that a gradient is stored into.
 _GRADIENTS = {name.lower(): name for name in MATRIX_OF}
-"""By the name of the output that a gradient is stored into."""
+# Elements of a storage that is copied to see what stores leave in it.
 _LARGEST = 1 << 24
-"""Elements of a storage that is copied to see what stores leave in it."""
 _LIMIT = 2**31
 
 
@@ -76,8 +76,12 @@ def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
                 reads = {name: found_at(tensor, way.at)}
                 taken = way.strides if way.axes else ()
                 yield Hypothesis(*way[:3], {}, way.fix, wrong, reads=reads, tensor=name, axes=way.axes, taken=taken)
-    if 1 < seen.case.kv_heads < seen.case.heads:
-        yield _of_key_heads(seen)
+    case = seen.case
+    if 1 < case.kv_heads < case.heads:
+        heads = {"key_heads": torch.arange(case.heads, device=seen.x.q.device) % case.kv_heads}
+        summary, fix = "query heads read key head h % kv_heads, where h // group is meant", "h // (heads // kv_heads)"
+        wrong = frozenset({"LSE", "P", "O", "dP", "dQ", "dK", "dV"})
+        yield Hypothesis("index/kv-head", "S3", summary, {}, fix, wrong, reads=heads, tensor="k", axes="g")
     for name, gradient in _GRADIENTS.items():
         if name in seen.tensors and gradient in seen.own:
             yield from _stored(seen, name, gradient, seen.tensors[name])
@@ -108,9 +112,9 @@ def _stored(seen: Observed, name: str, gradient: str, tensor: Tensor) -> Iterato
     ways = list[_Way]()
     if len(whole_storage(tensor)) <= _LARGEST:
         ways += _by_other_strides(seen, name, tensor, "store", "is stored")
-        dense, said = _dense(tensor), f"{gradient} is stored as if it were contiguous"
+        dense, summary = _dense(tensor), f"{gradient} is stored as if it were contiguous"
         at = offsets(tensor.shape, dense)
-        ways.append(_Way(f"layout/{name}", "S2", said, "", at, axes_of(name, seen), dense))
+        ways.append(_Way(f"layout/{name}", "S2", summary, "", at, axes_of(name, seen), dense))
     for way in (*_each_once(tensor, ways), *_wrapped(seen, name, tensor)):
         finish = partial(_stored_at, gradient, tensor, way.at)
         yield Hypothesis(*way[:3], {}, way.fix, (gradient,), finish=finish, tensor=name, axes=way.axes, not_finite=True)
@@ -163,39 +167,34 @@ def _by_other_strides(
 
     Kernels are known to mix up one stride, those of a program's offset, those of a tile, or all.
     """
-    axes = axes_of(name, seen)
+    axes, tensors = axes_of(name, seen), _addressed(seen) | dict(seen.tensors)
+    own = [KINDS.get(letter, "?") for letter in axes]
     for kinds in ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd"):
-        at = [axis for axis, letter in enumerate(axes) if KINDS.get(letter, "?") in kinds]
-        for other, theirs in _others(seen, name, kinds) if len(at) == len(kinds) else ():
+        along = [axis for axis, letter in enumerate(own) if letter in kinds]
+        for other in tensors if len(along) == len(kinds) else ():
+            letters = [KINDS.get(letter, "?") for letter in axes_of(other, seen)]
+            theirs = dict(zip(letters, tensors[other].stride(), strict=False))
+            # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
+            is_foreign = other in seen.tensors or len(kinds) == 1
+            if other == name or not is_foreign or not {*kinds} <= theirs.keys():
+                continue
             taken = list(tensor.stride())
-            for axis in at:
-                taken[axis] = theirs[KINDS[axes[axis]]]
-            words = [*dict.fromkeys(_AXES[axes[axis]] for axis in at)] if len(at) < len(axes) else []
+            for axis in along:
+                taken[axis] = theirs[own[axis]]
+            words = [*dict.fromkeys(_AXES[axes[axis]] for axis in along)] if len(along) < len(axes) else []
             which = f"{' and '.join(words)} stride{'s' * (len(words) > 1)}" if words else "strides"
-            summary = f"{title(name)} {verb} with {title(other)}'s {which}"
-            fault, strides = "-".join((f"{kind}/{name}", *words)), tuple(taken)
-            along = "".join(axes[axis] for axis in at)
-            yield _Way(fault, "S1", summary, "", offsets(tensor.shape, strides), along, strides)
-
-
-def _others(seen: Observed, name: str, kinds: str) -> Iterator[tuple[str, dict[str, int]]]:
-    """The other tensors that have some kinds of axes, with their strides by kind."""
-    for other, tensor in (_addressed(seen) | dict(seen.tensors)).items():
-        letters = [KINDS.get(letter, "?") for letter in axes_of(other, seen)]
-        strides = dict(zip(letters, tensor.stride(), strict=False))
-        # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
-        is_foreign = other in seen.tensors or len(kinds) == 1
-        if other != name and is_foreign and set(kinds) <= strides.keys():
-            yield other, strides
+            summary, fault = f"{title(name)} {verb} with {title(other)}'s {which}", "-".join((f"{kind}/{name}", *words))
+            letters, strides = [axes[axis] for axis in along], tuple(taken)
+            yield _Way(fault, "S1", summary, "", offsets(tensor.shape, strides), "".join(letters), strides)
 
 
 # --- other numbers in an index
 
 
 def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
-    axes = axes_of(name, seen)
+    axes, of = axes_of(name, seen), title(name)
     for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
-        if not set(missing) <= set(axes) or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
+        if not {*missing} <= {*axes} or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
             continue
         # A bias of one key in every key adds the same to all scores of a row, as none does. A mask of keys alone shows
         # key 0: its mask in every key is the mask left out.
@@ -203,7 +202,7 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]
             continue
         words = ["key" if axis == "n" and "m" in axes else _AXES[axis] for axis in missing]
         left = [0 if axis in missing else step for axis, step in zip(axes, tensor.stride(), strict=True)]
-        first, every, of = " 0 and ".join(words), " and ".join(words), title(name)
+        first, every = " 0 and ".join(words), " and ".join(words)
         summary = f"{of} of {first} 0 is read in every {every}: that term of its index is missing"
         fix = f"add the {every} times its stride to the pointer of {of}"
         fault = "-".join((f"index/{name}", *words))
@@ -224,19 +223,6 @@ def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way
     for way, index in ways.items():
         summary = f"{title(name)} of another head is read: {way.replace('-', ' ')}"
         yield _Way(f"index/{name}-{way}", "S3", summary, "", own.index_select(axis, index), letter)
-
-
-def _of_key_heads(seen: Observed) -> Hypothesis:
-    return Hypothesis(
-        "index/kv-head",
-        "S3",
-        "query heads read key head h % kv_heads, where h // group is meant",
-        fix="h // (heads // kv_heads)",
-        wrong=("LSE", "P", "O", "dP", "dQ", "dK", "dV"),
-        reads={"key_heads": torch.arange(seen.case.heads, device=seen.x.q.device) % seen.case.kv_heads},
-        tensor="k",
-        axes="g",
-    )
 
 
 # Which axes' terms one expression adds up, in 32 bits, before the sum is added to a pointer.

@@ -5,37 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, product
+from functools import partial
+from itertools import combinations, groupby, product
 from typing import Any
 
+from torch import Tensor
+
 from ..model.case import Case
-from ..model.intermediates import PRODUCTS, names, reached, steps, title
+from ..model.intermediates import GRADIENT_OF, PRODUCTS, names, reached, steps, title
 from ..model.mechanisms import gathered
+from ..model.number import listed
 from ..reference import Attention, Tile, tiles
-from . import factors, fault_rows, index
+from . import fault_rows, index
 from .hypothesis import SCORED, Hypothesis, Observed, entered
 from .row_text import FormulaRow, filled, rows_of
 from .variant import TileScope, compiled
 
-_CLASSES = {
-    "mask": "M1",
-    "dropout": "DRP",
-    "dead": "N1",
-    "precision": "PREC",
-    "tile": "M2",
-    "tail": "M3",
-    "accumulation": "ACC",
-}
-"""By the first word of a fault; others are of the algebra."""
-_INPUTS = ("q", "k", "v", "do")
-_READ = (*_INPUTS, "scale", "bias", "alibi", "tau", "sinks", "softcap")
+# By the first word of a fault; others are of the algebra.
+_CLASSES = {"mask": "M1", "dropout": "DRP", "dead": "N1", "precision": "PREC"}
+_CLASSES |= {"tile": "M2", "tail": "M3", "accumulation": "ACC"}
+_READ = ("q", "k", "v", "do", "scale", "bias", "alibi", "tau", "sinks", "softcap")
+# Of tiles, beside those of the case.
 _SIZES = (16, 32, 64, 128)
-"""Of tiles, beside those of the case."""
 _DTYPES = {
     "float32": ("bfloat16", "float16", "tf32", "bfloat16, cut off"),
     "float16": ("bfloat16",),
     "bfloat16": ("float16",),
 }
+_HOLES = ("m", "n", "size", "tile", "member", "dtype")
+# A factor nearer to 1 is none; one of less leaves nothing of a result.
+_NEAR, _LEAST = 1e-3, 1e-6
+# Elements that a factor is measured by at least: one alone has a ratio of its own, whatever is wrong with it.
+_FEWEST = 8
+
+# --- rows of formulas
 
 
 def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
@@ -45,14 +48,15 @@ def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
     sums = [name for name in (*seen.own, *seen.wrong_names) if name in ("dQ", "dK", "dV", "O", "LSE", "delta")]
     due = {row.name: f"{row.name} = {step.formula}" for row, step in steps(family)}
     common = {"first": [*sums, seen.own[0]][0], "due": due["delta"]}
-    for holes, group in groupby(rows_of(text), key=_holes):
-        possible = [(row, {**words}) for row in group for words in row.each]
-        possible = [of for of in possible if eval(compiled(filled(of[0].needs, of[1])), {}, problem)]
-        for _, words in possible:
-            if "factor" in words:
-                words["value"] = eval(compiled(words["factor"]), {}, problem)
-        for way, (row, words) in product(_ways(holes, seen.case), possible):
-            found = _hypothesis(row, {**words, **way, **common}, family)
+    for holes, rows in groupby(rows_of(text), key=_holes):
+        possible = list[tuple[FormulaRow, dict[str, Any]]]()
+        for row in rows:
+            for words in row.each:
+                if eval(compiled(filled(row.needs, words)), {}, problem):
+                    value = {"value": eval(compiled(words["factor"]), {}, problem)} if "factor" in words else {}
+                    possible.append((row, {**words, **value}))
+        for way, (row, filling) in product(_ways(holes, seen.case), possible):
+            found = _hypothesis(row, {**filling, **way, **common}, family)
             if holes and found.sees != "valid":  # in a short problem many sizes hide the same, and some nothing
                 key = _shown(places, found.sees), found.changes
                 if key[0] == plain or key in met:
@@ -74,7 +78,7 @@ def _shown(places: Sequence[TileScope], sees: str) -> bytes:
 
 def _holes(row: FormulaRow) -> tuple[str, ...]:
     text = " ".join((row.summary, *row.formulas))
-    return tuple(name for name in ("m", "n", "size", "tile", "member", "dtype") if f"{{{name}}}" in text)
+    return tuple(name for name in _HOLES if f"{{{name}}}" in text)
 
 
 def _hypothesis(row: FormulaRow, words: Mapping[str, Any], family: str) -> Hypothesis:
@@ -83,7 +87,7 @@ def _hypothesis(row: FormulaRow, words: Mapping[str, Any], family: str) -> Hypot
     titles = {hole: title(str(word)) for hole, word in words.items()}
     made = dict[str, str]()
     for formula in row.formulas:
-        made |= _expanded(filled(formula, words))
+        made |= _expanded(*filled(formula, words).split(" = ", 1))
     sees = made.pop("sees", "valid")
     if kind in ("tile", "accumulation") and sees != "valid":
         sees = f"valid & ({sees})"
@@ -108,13 +112,10 @@ def _hypothesis(row: FormulaRow, words: Mapping[str, Any], family: str) -> Hypot
     )
 
 
-def _expanded(formula: str) -> dict[str, str]:
-    """What a formula makes; what multiplies V, every input, and the products of a matrix are several."""
-    name, made = formula.split(" = ", 1)
+def _expanded(name: str, made: str) -> dict[str, str]:
+    """What a formula makes; what multiplies V, and the products of a matrix, are several."""
     if name == "weights":
         return {of: f"product('{of}', {made})" for of in ("O", "dV")}
-    if name == "inputs":
-        return {of: f"rounded({of}, '{made}')" for of in _INPUTS}
     if name in ("of_P", "of_dS"):
         matrix = name.removeprefix("of_")
         other = f"rounded({'pe' if matrix == 'P' else matrix}, '{made}')"
@@ -124,7 +125,7 @@ def _expanded(formula: str) -> dict[str, str]:
 
 def _problem(seen: Observed) -> dict[str, Any]:
     """What a row may ask of a run."""
-    x, lazy, met = seen.x, seen.x.family == "lazy", set[tuple[str, float]]()
+    x, case, met = seen.x, seen.case, set[tuple[str, float]]()
 
     def is_new(what: str, factor: float) -> bool:
         key = what, round(factor, 9)
@@ -137,15 +138,15 @@ def _problem(seen: Observed) -> dict[str, Any]:
         **vars(x),
         "ln2": math.log(2),
         "log2e": 1 / math.log(2),
-        "D": seen.case.head_dim,
-        "group": seen.case.heads // seen.case.kv_heads,
-        "p": seen.case.dropout,
+        "D": case.head_dim,
+        "group": case.heads // case.kv_heads,
+        "p": case.dropout,
         "x": x,
         "seen": seen,
-        "case": seen.case,
+        "case": case,
         "is_new": is_new,
-        "lazy": lazy,
-        "has_window": lazy and x.bias is not None and x.bias.shape[1] > 1,
+        "lazy": x.family == "lazy",
+        "has_window": x.family == "lazy" and x.bias is not None and x.bias.shape[1] > 1,
         "is_bare": all(other is None for other in others),
         "dead": not all(bool(x.valid(tile).any(-1).all()) for tile in tiles(x)),
     }
@@ -154,33 +155,75 @@ def _problem(seen: Observed) -> dict[str, Any]:
 def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
     """What fills holes: the sizes of the case first, then square tiles."""
     longest, own = max(case.seqlen_q, case.seqlen_k), (case.block_m, case.block_n)
-    pairs = [(0, n) for n in (*own, *_SIZES)]
+    sizes: list[int] = [*own, *_SIZES]
+    pairs = [(0, 0)]
     if "m" in holes:
         pairs = [own, *((n, n) for n in _SIZES), *product(_SIZES, _SIZES)]
     elif "n" in holes:
-        pairs = [pair for pair in (*pairs, (0, 256)) if pair[1] < longest]
+        pairs = [(0, n) for n in (*sizes, 256) if n < longest]
     elif "size" in holes:
         pairs = [(0, n) for n in (longest, case.block_m, 8, *_SIZES) if n <= longest]
     elif "member" in holes:
         pairs = [(0, n) for n in range(case.heads // case.kv_heads)]
     elif "tile" in holes:
-        pairs = [(0, n) for _, n in pairs if case.seqlen_q % n or case.seqlen_k % n]
-    else:
-        pairs = [(0, 0)]
+        pairs = [(0, n) for n in sizes if case.seqlen_q % n or case.seqlen_k % n]
     for dtype in _DTYPES[case.dtype] if "dtype" in holes else [""]:
         for m, n in dict.fromkeys(pairs):
             yield {"m": m, "dtype": dtype, **dict.fromkeys(("n", "size", "tile", "member"), n)}
 
 
+# --- what the numbers that came say themselves
+
+
+def _zeros(seen: Observed) -> Iterator[Hypothesis]:
+    """Gradients that are 0 throughout, together where there are several: one kernel may have left them."""
+    found = [name for name in GRADIENT_OF.values() if name in seen.own and not bool(seen.actual[name].any())]
+    if found:
+        are = "are" if len(found) > 1 else "is"
+        summary = f"{listed(found)} {are} 0 throughout: nothing was stored there, or None was returned"
+        yield Hypothesis(f"zero/{found[0]}", "H1", summary, {name: f"{name} * 0" for name in found}, is_plain=True)
+
+
+def _exchanged(seen: Observed) -> Iterator[Hypothesis]:
+    """One gradient in another's place, too or instead."""
+    for pair in combinations([name for name in ("dQ", "dK", "dV") if name in seen.actual], 2):
+        if seen.actual[pair[0]].shape != seen.actual[pair[1]].shape:
+            continue
+        # Only the one that is wrong stands where the other belongs.
+        here, of = pair if all(map(seen.wrong, pair)) else sorted(pair, key=seen.wrong, reverse=True)
+        places, fault, summary = {here: of}, f"twice/{of}", f"{of} stands in the place of {here} too"
+        if seen.wrong(of):
+            places[of], fault = here, f"swap/{here}-{of}"
+            summary = f"{here} and {of} have changed places"
+        fix, finish = "return each gradient in its own place", partial(_placed, places)
+        yield Hypothesis(fault, "H1", summary, {}, fix, tuple(places), finish=finish)
+
+
+def _placed(places: Mapping[str, str], values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return {here: values[of] for here, of in places.items()} if {*places.values()} <= values.keys() else {}
+
+
+def _measured(seen: Observed) -> Iterator[Hypothesis]:
+    """What is wrong by itself times the factor that it shows itself, by least squares."""
+    for step in filter(seen.actual.__contains__, seen.own):
+        wrong = ~seen.right[step] & seen.actual[step].isfinite()
+        actual, expected = seen.actual[step][wrong], seen.expected[step][wrong]
+        squares = float((expected**2).sum())
+        factor = float((actual * expected).sum()) / squares if squares else 0.0
+        if len(actual) >= _FEWEST and abs(factor) > _LEAST and abs(factor - 1) > _NEAR:
+            summary = f"{step} is off by the factor {factor:.5g} throughout"
+            yield Hypothesis(f"factor/{step}", "A", summary, {step: f"{step} * {factor!r}"})
+
+
 _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
-    ("faults/factors", factors.zeros),
+    ("faults/factors", _zeros),
     ("faults/index", index.elsewhere),
-    ("faults/formulas", lambda seen: _of_rows(fault_rows.FORMULAS, seen)),
-    ("faults/operands", lambda seen: _of_rows(fault_rows.OPERANDS, seen)),
-    ("faults/factors", factors.exchanged),
-    ("faults/factors", lambda seen: _of_rows(fault_rows.FACTORS, seen)),
-    ("faults/factors", factors.measured),
-    ("faults/sums", lambda seen: _of_rows(fault_rows.SUMS, seen)),
+    ("faults/formulas", partial(_of_rows, fault_rows.FORMULAS)),
+    ("faults/operands", partial(_of_rows, fault_rows.OPERANDS)),
+    ("faults/factors", _exchanged),
+    ("faults/factors", partial(_of_rows, fault_rows.FACTORS)),
+    ("faults/factors", _measured),
+    ("faults/sums", partial(_of_rows, fault_rows.SUMS)),
 )
 
 

@@ -32,7 +32,6 @@ _NAMES = {
     "dead": "~valid.any(-1, keepdim=True)",  # [h or 1, m, 1] the rows that see no key
     "scores": "scale * q @ k.mT",
     "tanh": "(scores / softcap).tanh()",
-    "slope": "1.0 if softcap is None else 1 - tanh**2",  # the softcap's derivative
     "spread": "dP - delta[..., None]",
     "s": "evaluate(x, tile)['S']",  # the scores, -inf where masked
     "dpe": "do @ v.mT",  # before any mask

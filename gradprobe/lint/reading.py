@@ -7,7 +7,7 @@ and whose a stride is, the names of parameters say: no kernel is run, and no lau
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..model.intermediates import AXIS_WORDS, KINDS
@@ -59,7 +59,8 @@ class KernelStrides:
 
     def __init__(self, function: Function) -> None:
         self._name = function.name
-        self._words = _pointers_of(function)
+        # The word of each parameter that is a pointer: called one, or after a tensor, also where nobody knows of which.
+        self._words = {name: word_of(name) for name in function.parameters if tensor_of(name) or "ptr" in name.lower()}
         self._strides = _strides_of(function, self._words)
         self.record = read_kernel(function, self._words, self._strides)
         self.untold = set(self.record.lost)
@@ -89,11 +90,7 @@ class KernelStrides:
 
     def read_by_others(self, tensor: str, axes: str) -> list[LintFinding]:
         """Where a tensor that is known to be misread along some axes is advanced by another's stride."""
-        found = list[LintFinding]()
-        for each in self._foreign:
-            if tensor_of(each.base) == tensor:
-                found.append(self._finding(each))
-        return _along(axes, found)
+        return _along(axes, [self._finding(each) for each in self._foreign if tensor_of(each.base) == tensor])
 
     def left_out(self, tensor: str, axes: str) -> list[LintFinding]:
         """Where each pointer of a tensor is first used, if it never advances along one of some axes.
@@ -106,18 +103,15 @@ class KernelStrides:
             used = {self._strides[each.stride] for each in advances}
             spots = [each.trail[0] for each in advances]
             spots += [each.spot for each in self.record.accesses if each.base == base]
-            is_lacking = not {(word, axis) for axis in _kinds(axes)} <= used
+            is_lacking = not {(word, KINDS.get(axis, axis)) for axis in axes} <= used
             if tensor_of(base) == tensor and is_lacking and spots and base not in self.record.lost:
                 found.append(LintFinding(where_of(spots[0], self._name, "its address"), tensor))
         return found
 
     def _due(self, advance: Advance) -> str:
         """The parameter that belongs in a stride's place; "" where none is called so."""
-        axis = self._strides[advance.stride][1]
-        for name, of in self._strides.items():
-            if axis and of == (self._words[advance.base], axis):
-                return name
-        return ""
+        word, axis = self._words[advance.base], self._strides[advance.stride][1]
+        return next((name for name, of in self._strides.items() if axis and of == (word, axis)), "")
 
     def _finding(self, advance: Advance) -> LintFinding:
         word, (other, axis) = self._words[advance.base], self._strides[advance.stride]
@@ -129,11 +123,6 @@ class KernelStrides:
         instead = self._due(advance) if spot == advance.trail[0] else ""
         step = f"{owner}'s {AXIS_WORDS[axis]} stride" if axis else f"a stride of {owner}"
         return LintFinding(where_of(spot, self._name, step, instead), tensor_of(word) or word, owner, axis)
-
-
-def _pointers_of(function: Function) -> dict[str, str]:
-    """The word of each parameter that is a pointer: called one, or after a tensor, also where nobody knows of which."""
-    return {name: word_of(name) for name in function.parameters if tensor_of(name) or "ptr" in name.lower()}
 
 
 def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -185,13 +174,9 @@ def _owner(argument: ast.expr) -> str:
 
 
 def _along(axes: str, found: list[LintFinding]) -> list[LintFinding]:
-    """Those along some axes; all where none is."""
-    return [each for each in found if each.axis in _kinds(axes)] or found
-
-
-def _kinds(axes: str) -> Collection[str]:
-    """The letters that names of strides tell for some axes."""
-    return {KINDS.get(axis, axis) for axis in axes}
+    """Those along some axes, as names of strides tell them; all where none is."""
+    kinds = [KINDS.get(axis, axis) for axis in axes]
+    return [each for each in found if each.axis in kinds] or found
 
 
 def where_of(at: SourceLine, kernel: str, note: str, instead: str = "") -> Where:

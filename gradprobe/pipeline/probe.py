@@ -169,7 +169,7 @@ def _explained(
 
     One cause stands in it where only other lengths, or layouts, are right.
     """
-    from ..diagnosis.why import Inquiry, reasons_of  # here alone: much stands behind it
+    from ..diagnosis.why import FailedCheck, reasons_of  # here alone: much stands behind it
 
     steps: Steps = {}
     if experiment.case.ranks:  # a sharded target is run by its ranks: neither launches nor strides are seen here
@@ -178,7 +178,7 @@ def _explained(
         reasons, steps = reasons_on_ranks(experiment, report.runs)
     else:
         launches = {record.run.layout: record.executions[0].outcome.calls for record in records if record.executions}
-        reasons = reasons_of(Inquiry(experiment, report.runs, launches, right_at))
+        reasons = reasons_of(FailedCheck(experiment, report.runs, launches, right_at))
     compilation.result()  # of which trials of edits know
     allowance = budget()
     if report.failing is not None and not experiment.case.ranks and allowance.count:

@@ -9,6 +9,7 @@ import ast
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from .kernel_file import called
 from .text import SourceLine
@@ -35,21 +36,7 @@ class Advance:
     """The parameter of the pointer that is advanced by it."""
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """A number, a block of numbers, or a pointer."""
-
-    strides: tuple[Advance, ...] = ()
-    """Of a number: those that stand in its sum."""
-    bases: frozenset[str] = frozenset()
-    """Of a pointer: the parameters of which it starts from one."""
-
-
-_NOTHING = Quantity()
-
-
-@dataclass(frozen=True)
-class PointerAccess:
+class PointerAccess(NamedTuple):
     """A load, a store or an atomic."""
 
     base: str
@@ -69,6 +56,18 @@ class Record:
     """The parameters of pointers that could not be followed everywhere."""
 
 
+class _Quantity(NamedTuple):
+    """A number, a block of numbers, or a pointer."""
+
+    strides: tuple[Advance, ...] = ()
+    """Of a number: those that stand in its sum."""
+    bases: frozenset[str] = frozenset()
+    """Of a pointer: the parameters of which it starts from one."""
+
+
+_NOTHING = _Quantity()
+
+
 def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[str] = ()) -> Record:
     """What the pointers of a kernel do, whichever way its branches go.
 
@@ -76,12 +75,9 @@ def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[s
         pointers: the parameters that are some.
         strides: likewise.
     """
-    scope, record = dict[str, Quantity](), Record()
-    for name in pointers:
-        scope[name] = Quantity(bases=frozenset({name}))
-    for name in strides:
-        scope[name] = Quantity((Advance(name),))
-    _PointerReader(function, scope, record).follow()
+    record, scope = Record(), {name: _Quantity((Advance(name),)) for name in strides}
+    scope |= {name: _Quantity(bases=frozenset({name})) for name in pointers}
+    _PointerReader(function, scope, record).value()
     return record
 
 
@@ -90,13 +86,13 @@ class _PointerReader:
     """One function of a kernel, followed from its first statement. What pointers do is noted in the record."""
 
     function: Function
-    scope: dict[str, Quantity]
+    scope: dict[str, _Quantity]
     """What its parameters are, and then its variables."""
     record: Record
     depth: int = _DEPTH
-    returned: list[Quantity] = field(default_factory=list)
+    returned: list[_Quantity] = field(default_factory=list)
 
-    def follow(self) -> Quantity:
+    def value(self) -> _Quantity:
         """What the function returns."""
         self._block(self.function.tree.body)
         return _either(self.returned)
@@ -108,7 +104,14 @@ class _PointerReader:
     def _statement(self, node: ast.stmt) -> bool:
         match node:
             case ast.If():
-                return self._branch(node)
+                before, ways = self.scope, list[dict[str, _Quantity]]()
+                for block in (node.body, node.orelse):
+                    self.scope = dict(before)
+                    if not self._block(block):
+                        ways.append(self.scope)
+                names = set[str]().union(*ways)
+                self.scope = {name: _either([way.get(name, _NOTHING) for way in ways]) for name in names}
+                return not ways
             case ast.For() | ast.While():
                 # What one turn leaves to the next is seen in the second.
                 self._block([*node.body, *node.body])
@@ -118,8 +121,8 @@ class _PointerReader:
                 self.returned.append(self._value(node.value))
                 return True
             case ast.AugAssign(target=ast.Name(id=name)):
-                before = self.scope.get(name, _NOTHING)
-                self.scope[name] = self._operation(before, self._value(node.value), node.op)
+                before_it = self.scope.get(name, _NOTHING)
+                self.scope[name] = self._operation(before_it, self._value(node.value), node.op)
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 for target in targets_of(node):
                     self._assign(target, value)
@@ -127,42 +130,31 @@ class _PointerReader:
                 self._value(node.value)
         return False
 
-    def _branch(self, node: ast.If) -> bool:
-        before, ways = self.scope, list[dict[str, Quantity]]()
-        for block in (node.body, node.orelse):
-            self.scope = dict(before)
-            if not self._block(block):
-                ways.append(self.scope)
-        self.scope = {}
-        for name in set().union(*ways):
-            self.scope[name] = _either([way.get(name, _NOTHING) for way in ways])
-        return not ways
-
     def _assign(self, target: ast.expr, source: ast.expr) -> None:
         """Assigns what an expression is; of a tuple each part by itself."""
         names = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-        parts = source.elts if isinstance(source, ast.Tuple) else [source]
-        values = self._values(parts)
-        if len(names) != len(parts):
+        values = self._values(source.elts if isinstance(source, ast.Tuple) else [source])
+        if len(names) != len(values):
             # Each part of a tuple of strides is one.
-            is_tuple = len(parts) == 1 and not values[0].bases
+            is_tuple = len(values) == 1 and not values[0].bases
             values = [values[0] if is_tuple else self._lost(values)] * len(names)
         for name, value in zip(names, values, strict=True):
             if isinstance(name, ast.Name):
                 self.scope[name.id] = value
 
-    def _values(self, nodes: Iterable[ast.AST]) -> list[Quantity]:
+    def _values(self, nodes: Iterable[ast.AST]) -> list[_Quantity]:
         return [self._value(node) for node in nodes if isinstance(node, ast.expr)]
 
-    def _value(self, node: ast.expr | None) -> Quantity:
+    def _value(self, node: ast.expr | None) -> _Quantity:
         match node:
             case None:
                 return _NOTHING
             case ast.Name():
-                value, trails = self.scope.get(node.id, _NOTHING), list[Advance]()
-                for each in value.strides:
-                    trails.append(replace(each, trail=(*each.trail, self.function.line_of(node))))
-                return replace(value, strides=tuple(trails))
+                strides, bases = self.scope.get(node.id, _NOTHING)
+                if not strides:
+                    return _Quantity((), bases)
+                at = self.function.line_of(node)
+                return _Quantity(tuple(replace(each, trail=(*each.trail, at)) for each in strides), bases)
             case ast.Call():
                 return self._call(node)
             case ast.BinOp():
@@ -178,31 +170,29 @@ class _PointerReader:
         self._values(ast.iter_child_nodes(node))
         return _NOTHING
 
-    def _operation(self, left: Quantity, right: Quantity, operator: ast.operator) -> Quantity:
+    def _operation(self, left: _Quantity, right: _Quantity, operator: ast.operator) -> _Quantity:
         is_sum = isinstance(operator, (ast.Add, ast.Sub))
         if left.bases or right.bases:
             address, offset = (right, left) if right.bases else (left, right)
             return self._advanced(address, offset) if is_sum else self._lost([address])
         # A product of two strides is none.
         is_product = isinstance(operator, ast.Mult) and not (left.strides and right.strides)
-        return Quantity((*left.strides, *right.strides)) if is_sum or is_product else _NOTHING
+        return _Quantity((*left.strides, *right.strides)) if is_sum or is_product else _NOTHING
 
-    def _advanced(self, address: Quantity, offset: Quantity) -> Quantity:
+    def _advanced(self, address: _Quantity, offset: _Quantity) -> _Quantity:
         """The pointer behind a sum. Which of several it is, a branch decides that is not known."""
         if len(address.bases) != 1 or offset.bases:
             return self._lost([address, offset])
-        (base,) = address.bases
         for each in offset.strides:
-            self.record.advances[replace(each, base=base)] = None
+            self.record.advances[replace(each, base=min(address.bases))] = None
         return address
 
-    def _lost(self, values: Iterable[Quantity]) -> Quantity:
+    def _lost(self, values: Iterable[_Quantity]) -> _Quantity:
         """Nothing: what is made of values by what is not followed. Pointers among them went astray."""
-        for value in values:
-            self.record.lost |= value.bases
+        self.record.lost.update(*(value.bases for value in values))
         return _NOTHING
 
-    def _call(self, node: ast.Call) -> Quantity:
+    def _call(self, node: ast.Call) -> _Quantity:
         own, name, given = self.function.called(node), called(node), node.args
         words = {word.arg: word.value for word in node.keywords if word.arg}
         if isinstance(node.func, ast.Attribute) and own is None:  # a method
@@ -213,9 +203,8 @@ class _PointerReader:
         if is_own(own) and self.depth:
             with contextlib.suppress(OSError, SyntaxError):
                 function = read_function(own)
-                names = [*function.parameters[: len(given)], *words]
-                scope = dict(zip(names, values, strict=False))
-                return _PointerReader(function, scope, self.record, self.depth - 1).follow()
+                scope = dict(zip([*function.parameters[: len(given)], *words], values, strict=False))
+                return _PointerReader(function, scope, self.record, self.depth - 1).value()
         if name in ("load", "store") or name.startswith("atomic_"):
             for base in values[0].bases if values else ():
                 self.record.accesses[PointerAccess(base, name, self.function.line_of(node))] = None
@@ -224,7 +213,7 @@ class _PointerReader:
             return _either(values[1:])
         return values[0] if name in _SAME and values else self._lost(values)
 
-    def _described(self, given: dict[str, ast.expr]) -> Quantity:
+    def _described(self, given: dict[str, ast.expr]) -> _Quantity:
         """A block pointer, or a descriptor: it is advanced by all its strides."""
         base, strides = self._value(given.get("base")), given.get("strides")
         if not base.bases or not isinstance(strides, (ast.Tuple, ast.List)):
@@ -237,7 +226,7 @@ class _PointerReader:
         return base
 
 
-def _either(values: Sequence[Quantity]) -> Quantity:
+def _either(values: Sequence[_Quantity]) -> _Quantity:
     """What a variable may be behind several branches.
 
     Of several sums with strides in them nobody knows here which one goes with which pointer.
@@ -245,4 +234,4 @@ def _either(values: Sequence[Quantity]) -> Quantity:
     some = dict.fromkeys(value for value in values if value != _NOTHING)
     if len(some) == 1:
         return next(iter(some))
-    return Quantity(bases=frozenset[str]().union(*(value.bases for value in some)))
+    return _Quantity(bases=frozenset[str]().union(*(value.bases for value in some)))

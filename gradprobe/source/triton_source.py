@@ -52,17 +52,14 @@ class Function:
         return found
 
     @cached_property
-    def _variables(self) -> frozenset[str]:
-        return frozenset({*self.parameters, *bound_in(self.tree.body)})
-
-    @cached_property
     def _scope(self) -> dict[str, Any]:
         """What it finds outside itself when this is first asked for, by name."""
         found = dict(self.plain.__globals__)
         for name, cell in zip(self.plain.__code__.co_freevars, self.plain.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # a variable that has no value yet
                 found[name] = cell.cell_contents
-        return found
+        own = (*self.parameters, *bound_in(self.tree.body))
+        return {name: value for name, value in found.items() if name not in own}
 
     def line_of(self, node: ast.AST) -> SourceLine:
         """The line where a node of its tree begins, with as much of the node as stands there."""
@@ -79,9 +76,7 @@ class Function:
         while isinstance(root, ast.Attribute):
             names.append(root.attr)
             root = root.value
-        if not isinstance(root, ast.Name) or root.id in self._variables:
-            return None
-        value = self._scope.get(root.id)
+        value = self._scope.get(root.id) if isinstance(root, ast.Name) else None
         for name in reversed(names):
             value = getattr(value, name, None)
         return value

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradprobe.diagnosis.why import Inquiry, by_contiguity
+from gradprobe.diagnosis.why import FailedCheck, by_contiguity
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.report import Diagnosis, Where, causes_among
 from gradprobe.pipeline.reported import report_of
@@ -45,7 +45,7 @@ def runs(first="match", second="mismatch"):
 
 
 def test_the_kernels_that_misread_are_given_no_stride():
-    of = Inquiry(None, runs(), CALLS)
+    of = FailedCheck(None, runs(), CALLS)
     (cause,) = causes_among(by_contiguity(of, [K, DO]))
     assert cause.fault == "layout/contiguous"
     assert cause.summary == "no stride of k and dO reaches backward: they are taken for contiguous"
@@ -54,7 +54,7 @@ def test_the_kernels_that_misread_are_given_no_stride():
 
 
 def test_another_cause_stands_beside_it_and_is_tried_by_edits():
-    of = Inquiry(None, runs(), CALLS)
+    of = FailedCheck(None, runs(), CALLS)
     assert [one.fault for one in causes_among(by_contiguity(of, [K, DO, MASK]))] == ["layout/contiguous", "pairs/dQ"]
     assert not of.is_beyond_edits
 
@@ -72,7 +72,7 @@ OTHERS = {
 
 @pytest.mark.parametrize(("found", "ran", "given"), OTHERS.values(), ids=OTHERS)
 def test_nothing_else_is_taken_for_it(found, ran, given):
-    assert by_contiguity(Inquiry(None, ran, given), found) == found
+    assert by_contiguity(FailedCheck(None, ran, given), found) == found
 
 
 @interpreted

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradprobe.diagnosis.why import Inquiry, by_length
+from gradprobe.diagnosis.why import FailedCheck, by_length
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.report import Diagnosis, Where, causes_among
 
@@ -14,11 +14,11 @@ LOAD = Diagnosis("load/v", "S1", "reads other elements of v", 1.0, (), (Where("a
 STRIDE = Diagnosis("load/q", "S1", "of q", 1.0, (), (Where("a.py", 5, "q"),), layouts=("distinct",), **SEEN)
 
 
-def inquiry(*memory, ratio=100.0, right_at=lambda first: "--seqlen 128"):
+def check(*memory, ratio=100.0, right_at=lambda first: "--seqlen 128"):
     comparison = SimpleNamespace(findings={"dQ": SimpleNamespace(max_ratio=ratio)})
     measured = SimpleNamespace(comparison=comparison)
     run = SimpleNamespace(layout="contiguous", memory=memory, measured=measured, verdict="mismatch")
-    return Inquiry(None, [run], right_at=right_at)
+    return FailedCheck(None, [run], right_at=right_at)
 
 
 def finding():
@@ -34,7 +34,7 @@ def finding():
     ],
 )
 def test_what_shows_at_one_length_alone_is_one_cause_beside_wrong_strides(found, told, beyond):
-    of = inquiry(finding())
+    of = check(finding())
     causes = causes_among(by_length(of, [*found]))
     assert [one.fault for one in causes] == told
     assert of.is_beyond_edits is beyond
@@ -42,19 +42,19 @@ def test_what_shows_at_one_length_alone_is_one_cause_beside_wrong_strides(found,
 
 
 def test_without_memory_it_is_a_sentence_and_nothing_where_another_length_is_wrong_too():
-    of = inquiry()
+    of = check()
     assert by_length(of, []) == []
     assert of.known[0].startswith("contiguous, it is right at")
-    assert by_length(inquiry(finding(), right_at=lambda first: ""), [OUT]) == [OUT]
+    assert by_length(check(finding(), right_at=lambda first: ""), [OUT]) == [OUT]
 
 
 def test_a_cause_that_is_predicted_is_asked_for_no_other_length():
     tail = Diagnosis("tail/k", "M3", "the tail", 1.0)
-    assert by_length(inquiry(right_at=pytest.fail), [tail]) == [tail]
+    assert by_length(check(right_at=pytest.fail), [tail]) == [tail]
 
 
 def test_no_other_length_is_asked_for_where_rounding_may_decide():
-    by_length(inquiry(ratio=1.04, right_at=pytest.fail), [])
-    of = inquiry(ratio=float("nan"))
+    by_length(check(ratio=1.04, right_at=pytest.fail), [])
+    of = check(ratio=float("nan"))
     by_length(of, [])
     assert of.known

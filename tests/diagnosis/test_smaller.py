@@ -80,7 +80,7 @@ def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_on
     race, cause = Diagnosis("race/dK", "RACE", "raced", 1.0), Diagnosis("factor/dK", "A", "doubled", 1.0)
     monkeypatch.setattr(why, "smaller_failing", lambda *_: Smaller(None, [], "a smaller case"))
     monkeypatch.setattr(why, "by_numbers", lambda *_: [race, cause])
-    first, second = why._by_a_smaller_case(why.Inquiry(None, []), None, [], [race])
+    first, second = why._by_a_smaller_case(why.FailedCheck(None, []), None, [], [race])
     assert first == race
     assert second.evidence[-1].startswith("sought on a smaller case")
 

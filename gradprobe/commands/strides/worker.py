@@ -94,10 +94,10 @@ def _reasons(
     records = list(records_of(experiment))
     experiment, runs = experiment.after(outcomes_of(records)), with_strays(records)
     # What explains is imported where something is wrong alone.
-    from ...diagnosis.why import Inquiry, reasons_of
+    from ...diagnosis.why import FailedCheck, reasons_of
     from ...pipeline.probe import reasons_with_edits
 
-    found = reasons_of(Inquiry(experiment, runs))
+    found = reasons_of(FailedCheck(experiment, runs))
     found = reasons_with_edits(experiment, runs, found, edits) if edits.count else found
     return found.diagnoses, found.known
 

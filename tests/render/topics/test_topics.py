@@ -28,12 +28,14 @@ _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
 def _words_of_faults():
     """What stands before the slash in every fault that the source can name."""
     files = [
-        *(file for file in (PACKAGE / "faults").glob("*.py") if file.name not in ("table.py", "fault_rows.py")),
+        *(file for file in (PACKAGE / "faults").glob("*.py") if file.name != "fault_rows.py"),
         PACKAGE / "diagnosis" / "behaviour.py",
         PACKAGE / "diagnosis" / "why.py",
         PACKAGE / "diagnosis" / "plain_python.py",
     ]
-    found = {word for file in files for word in _WORD.findall(re.sub(r'@door\(".*"\)', "", file.read_text()))}
+    found = {
+        word for file in files for word in _WORD.findall(re.sub(r'@door\(".*"\)|"faults/\w+"', "", file.read_text()))
+    }
     told = [
         (PACKAGE / file).read_text()
         for file in ("auditing/audit.py", "sharded/rank_reasons.py", "diagnosis/edits/tried.py")
