@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,8 +25,10 @@ from ..model.number import listed
 from ..numerics.compare import compare, promoted
 from ..numerics.evidence import Measured, SeenRow
 from ..numerics.locate import locate
-from ..numerics.tally import Finding, RisingErrors
+from ..probing.experiment import MOST_INTERPRETED, Experiment
+from ..probing.runs import RunRecord
 from ..runtime.trace import Trace, expected_shapes
+from .dataflow import seen_in_dataflow
 from .explainers.misread import culprits_of
 from .follow import FollowedRun
 
@@ -33,8 +36,6 @@ from .follow import FollowedRun
 _SUMMED = {PRODUCTS[gradient].other: (gradient, name) for gradient, name in MATRIX_OF.items()}
 # Operations that leave scores what they are, but for a constant or a mask.
 _THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf", "fadd")
-# What a constant that fits may leave of the error without it.
-_EXPLAINED = 0.01
 
 
 @dataclass(eq=False)
@@ -46,11 +47,30 @@ class KernelValue:
     into: set[str] = field(default_factory=set)
     """The gradients that it went into."""
     tiles: dict[Node, Node] = field(default_factory=dict)
-    """Each, with the scores that are summed of it."""
-    summed: set[Node] = field(default_factory=set)
-    """The tiles that are summed themselves."""
+    """Each, with the scores that are summed of it: itself, or what is made of it."""
     values: Array = field(default_factory=lambda: np.empty(0))
     """[B, H, M, N] or [B, H, M]; 0 where a mask covers it and nothing sums over it."""
+
+
+def with_kernel_values(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[list[RunRecord], bool]:
+    """The records with what the kernels of the first that fails hold, and whether that is all that it hides.
+
+    It is run once more in its layout, and followed; where that does not show P or dS of every gradient that is wrong,
+    what was followed stays for the diagnosis.
+    """
+    case = experiment.case
+    is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
+    for at, record in enumerate(records):
+        run, measured = record.run, record.run.measured if record.run is not None else None
+        if run is None or measured is None or case.cu_seqlens_q or case.dropout or not (case.recover and is_small):
+            continue
+        if measured.is_recoverable and not measured.comparison.matches and not measured.coarser:
+            experiment.tick(f"following {run.layout}", 0.0, f"{run.layout}, followed")
+            with experiment.stopwatch.timed("compare"):
+                watched = seen_in_dataflow(experiment, run, partial(shown_in, case, measured))
+            followed = replace(record, run=replace(run, watched=watched))
+            return [*records[:at], followed, *records[at + 1 :]], watched.shown is not None
+    return [*records], False
 
 
 def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
@@ -60,10 +80,9 @@ def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
     """
     culprits, found = frozenset(culprits_of(run.flow)), list[KernelValue]()
     for value in sorted(_parts_of(run, case), key=lambda value: min(node.number for node in value.tiles)):
-        values = _values(run, case, value, culprits)
+        values = _values(run, value, culprits)
         if values is not None:
-            value.values = values
-            found.append(value)
+            found.append(replace(value, values=values))
     return found
 
 
@@ -74,9 +93,7 @@ def _parts_of(run: FollowedRun, case: Case) -> list[KernelValue]:
     """By name, and by the operation that makes it before constants, masks and roundings."""
     found: dict[tuple[str, Site], KernelValue] = {}
     of_lazy: list[tuple[Node, str]] = []
-    for dot in run.flow.nodes:
-        if dot.site.operation != "dot" or len(dot.operands) < 2:
-            continue
+    for dot in (node for node in run.flow.nodes if node.site.operation == "dot" and len(node.operands) > 1):
         for scores, times in (dot.operands[:2], dot.operands[1::-1]):
             gradient, name = _SUMMED.get(_input(run, times), ("", ""))
             if not gradient or scores.lanes is None or not scores.lanes.is_matrix:
@@ -87,22 +104,29 @@ def _parts_of(run: FollowedRun, case: Case) -> list[KernelValue]:
             for part, node in ((name, scores), *(_factors(run, scores) if name == "dS" else ())):
                 value = found.setdefault((part, _core(node).site), KernelValue(part, dot.site.kernel))
                 value.into.add(gradient)
-                value.tiles.setdefault(node, scores)
-                value.summed |= {node} & {scores}
+                value.tiles[node] = node if node is scores else value.tiles.get(node, scores)
     for scores, gradient in of_lazy:
-        for node in behind([scores], lambda one: () if one.site.operation in ("dot", "load") else one.operands):
+        for node in behind([scores], _until_summed):
             if ("P", node.site) in found:
                 found["P", node.site].into.add(gradient)
-    # One operation in two loops is one, where each gradient of the one is of the other.
-    for key, value in [*found.items()]:
-        for other in found.values():
+    return _joined([*found.values()])
+
+
+def _joined(values: Sequence[KernelValue]) -> list[KernelValue]:
+    """One operation in two loops is one, where each gradient of the one is of the other."""
+    left = [*values]
+    for value in values:
+        for other in left:
             is_alike = (value.name, value.kernel) == (other.name, other.kernel)
             if is_alike and value is not other and value.into <= other.into:
                 other.tiles |= value.tiles
-                other.summed |= value.summed
-                del found[key]
+                left.remove(value)
                 break
-    return [*found.values()]
+    return left
+
+
+def _until_summed(node: Node) -> Sequence[Node]:
+    return () if node.site.operation in ("dot", "load") else node.operands
 
 
 def _core(node: Node) -> Node:
@@ -115,22 +139,22 @@ def _core(node: Node) -> Node:
 def _factors(run: FollowedRun, node: Node) -> Iterator[tuple[str, Node]]:
     """P, and dP and delta, of which a product is made."""
     core = _core(node)
-    rows = [one for one in core.operands if one.value is not None and one.value.ndim == 1]
-    scores = [one for one in core.operands if _is_scores(one)]
+    rows = [made for made in core.operands if made.value is not None and made.value.ndim == 1]
+    scores = [made for made in core.operands if _is_scores(made)]
     if core.site.operation in ("exp", "exp2"):
         yield "P", node
     elif core.site.operation == "fmul" and len(scores) > 1:
-        for one in scores:
-            yield from _factors(run, one)
+        for made in scores:
+            yield from _factors(run, made)
     elif core.site.operation in ("fsub", "fadd") and len(rows) == len(scores) == 1 and _is_dp(run, scores[0]):
         yield from (("dP", scores[0]), ("delta", rows[0]))
 
 
 def _is_dp(run: FollowedRun, node: Node) -> bool:
     """Whether a dot of dO and v, and no other, made it, whatever became of it since."""
-    made = behind([node], lambda one: () if one.site.operation == "dot" else filter(_is_scores, one.operands))
-    dots = [one for one in made if one.site.operation == "dot"]
-    return bool(dots) and all({_input(run, one) for one in dot.operands} == {"do", "v"} for dot in dots)
+    made = behind([node], lambda made: () if made.site.operation == "dot" else filter(_is_scores, made.operands))
+    dots = [{_input(run, operand) for operand in made.operands} for made in made if made.site.operation == "dot"]
+    return bool(dots) and all(inputs == {"do", "v"} for inputs in dots)
 
 
 def _is_scores(node: Node) -> bool:
@@ -146,29 +170,20 @@ def _input(run: FollowedRun, node: Node) -> str:
     return next((source.tensor for source in run.flow.sources if source.site == node.site), "")
 
 
-def _is_rounded(node: Node) -> bool:
-    """Whether all its numbers are of 16 bits: the flow has those of bfloat16 as float32."""
-    value = node.value
-    if value is None or value.dtype != np.float32:
-        return value is not None and value.dtype.itemsize < 4
-    return bool(np.any(value)) and not np.any(np.ascontiguousarray(value).view(np.uint32) & np.uint32(0xFFFF))
-
-
 # --- its values
 
 
-def _values(run: FollowedRun, case: Case, value: KernelValue, culprits: frozenset[int]) -> Array | None:
+def _values(run: FollowedRun, value: KernelValue, culprits: frozenset[int]) -> Array | None:
     """The last value of every element, without the constant that it is multiplied by; None where some lack.
 
-    Of rows and keys that see nothing a kernel may hold anything, if it stores nothing of that: what it holds there
-    counts where the gradient that came is made of it.
+    What a mask covers counts where it is summed into a row, or key, of a gradient that sees something, or is stored: of
+    others a kernel may hold anything.
     """
     valid = run.roles.valid
-    rows = valid.any(3)
-    live, needed = rows[..., None] & valid.any(2)[:, :, None], rows if value.name == "delta" else valid
-    whole, reached = np.zeros(needed.shape), np.zeros(needed.shape, bool)
-    counts, known_constants = np.zeros(needed.shape, bool), _constants(run, value)
-    constant = next(iter(known_constants.values()), 1.0)
+    needed = valid.any(3) if value.name == "delta" else valid
+    whole, reached, is_summed = np.zeros(needed.shape), np.zeros(needed.shape, bool), np.zeros(needed.shape, bool)
+    constants = _constants(run, value)
+    other = next(iter(constants.values()), 1.0)
     for node in sorted(value.tiles, key=lambda node: node.number):
         at = _index(node, value.tiles[node], culprits)
         if at is None or node.value is None:
@@ -176,21 +191,22 @@ def _values(run: FollowedRun, case: Case, value: KernelValue, culprits: frozense
         known = np.logical_and.reduce([each >= 0 for each in at])
         index = tuple(each[known] for each in at)
         values = node.value.reshape(known.shape)[known].astype(np.float64)
-        whole[index], reached[index] = values / known_constants.get(node.site, constant), True
-        counts[index] = node in value.summed
+        whole[index], reached[index] = values / constants.get(node.site, other), True
+        is_summed[index] = value.tiles[node] is node
     if not (reached | ~needed).all():
         return None
     if value.name == "delta":
         return whole
-    values = np.where(valid | (counts & live), whole, 0.0)
-    gradient = next((name for name in ("dV", "dK", "dQ") if name in value.into), "")
-    if value.name == "dS" and not known_constants:
-        constant = _fitting(run, gradient, values)
-        values, whole = values / constant, whole / constant
-    if case.family == "softmax" and MATRIX_OF[gradient] == value.name:
-        whole = np.where(valid | counts, whole, 0.0)
-        values = min((values, whole), key=lambda each: _off(run, gradient, each))
-    return values
+    is_live, trace = np.zeros_like(valid), run.outcome.trace
+    assert trace is not None
+    for gradient in value.into:
+        is_stored = (trace.values[gradient] != 0).any(-1).cpu().numpy()
+        is_stored = np.repeat(is_stored, valid.shape[1] // is_stored.shape[1], 1)
+        if PRODUCTS[gradient].is_transposed:
+            is_live |= (valid.any(2) | is_stored)[:, :, None]
+        else:
+            is_live |= (valid.any(3) | is_stored)[..., None]
+    return np.where(valid | (is_summed & is_live), whole, 0.0)
 
 
 def _index(node: Node, scores: Node, culprits: frozenset[int]) -> list[Array] | None:
@@ -199,8 +215,9 @@ def _index(node: Node, scores: Node, culprits: frozenset[int]) -> list[Array] | 
     Of loads that nothing contradicts: what was misread is where the others are that it is multiplied by.
     """
     at = _clean(node if _is_scores(node) else scores, culprits)
-    for made in behind([scores], lambda one: () if one.site.operation in ("dot", "load") else one.operands):
-        if _is_scores(made) and _are_laid_alike(at, others := _clean(made, culprits)):
+    for made in filter(_is_scores, behind([scores], _until_summed)):
+        others = _clean(made, culprits)
+        if _are_laid_alike(at, others):
             at = others | at
     if not {*"bhmn"} <= at.keys() or node.value is None:
         return None
@@ -225,29 +242,20 @@ def _are_laid_alike(lanes: Mapping[str, Array], others: Mapping[str, Array]) -> 
 
 
 def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
-    """By operation, what it is multiplied by where it is right."""
+    """By operation, what it is multiplied by where it is right; of a dS that is right nowhere, since its product."""
     constants, found = run.roles.constants(value.name), dict[Site, float]()
     for node in value.tiles:
         if node.role is not None and node.name == value.name and np.any(node.value):
             found.setdefault(node.site, constants[node.role.factor])
+    for node in value.tiles if value.name == "dS" and not found else ():
+        got, made = node.value, _core(node).value
+        if got is not None and made is not None and got.shape == made.shape and np.any(got):
+            square = float(np.sum(np.where(got == 0, 0, made) ** 2))  # a mask covers what is 0
+            factor = float(np.sum(got * made)) / square if square else 1.0
+            nearest = min(constants.values(), key=lambda constant: abs(constant - factor))
+            # Rounding moves a factor of many numbers by less than a hundredth.
+            found.setdefault(node.site, nearest if abs(nearest - factor) <= 0.01 * abs(nearest) else 1.0)
     return found
-
-
-def _fitting(run: FollowedRun, gradient: str, values: Array) -> float:
-    """What it is multiplied by, as the gradient that came shows; what is wrong anyway is shown as it is."""
-    constants = run.roles.constants("dS").values()
-    off = {constant: _off(run, gradient, values / constant) for constant in constants}
-    best = min(off, key=lambda constant: off[constant])
-    return best if off[best] <= _EXPLAINED * off[1.0] else 1.0
-
-
-def _off(run: FollowedRun, gradient: str, values: Array) -> float:
-    """How far a gradient that is made of P or dS is from the one that came; what is NaN in both is no error."""
-    assert run.outcome.trace is not None
-    came = run.outcome.trace.values[gradient].double().cpu().numpy()
-    made = run.roles.gradient(gradient, values)
-    error = np.where(np.isnan(came) & np.isnan(made), 0.0, np.abs(made - came))
-    return float(np.where(np.isnan(error), np.inf, error).sum())
 
 
 # --- judged
@@ -264,20 +272,21 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
 
     Each gradient is judged with what its own kernel holds, so that it is called inherited where it is right given that.
     """
-    seen = [one for one in seen if one.name not in own.trace.values]
     findings, gradients = own.comparison.findings, [name for name in MATRIX_OF if name in own.trace.values]
+    seen = [value for value in seen if value.name not in own.trace.values]
     chains = {name: _chain(case, own, name, seen) for name in gradients}
     rows = _rows(case, own, seen, chains)
     shown = {(row.finding.name, gradient) for row in rows for gradient in row.into}
-    for name in [name for name in gradients if findings[name].mismatched] or gradients:
-        if MATRIX_OF[name] not in own.trace.values and (MATRIX_OF[name], name) not in shown:
-            return None
-    if not rows or not all(_is_proved(own, row) for row in rows):
+    wanted = {(MATRIX_OF[name], name) for name in gradients if findings[name].mismatched}
+    wanted = wanted or {(MATRIX_OF[name], name) for name in gradients}
+    is_whole = all(matrix in own.trace.values or (matrix, name) in shown for matrix, name in wanted)
+    if not rows or not is_whole or not all(_is_proved(own, row) for row in rows):
         return None
     known = dict(findings)
-    for name in findings.keys() & GRADIENT_OF.values():
-        for chain in [chains[name]] if name in chains else chains.values():
-            known[name] = _less_blamed(known[name], chain.comparison.findings.get(name, known[name]))
+    for name in [name for name in GRADIENT_OF.values() if name in findings and findings[name].mismatched]:
+        by_chain = [chains[name]] if name in chains else [*chains.values()]
+        judged = [chain.comparison.findings[name] for chain in by_chain if name in chain.comparison.findings]
+        known[name] = min((findings[name], *judged), key=lambda finding: int(finding.own.sum()))
     for row in rows:  # the first that is wrong stands for all of its name
         before = known.setdefault(row.finding.name, row.finding)
         if row.finding.status == MISMATCH != before.status:
@@ -286,8 +295,8 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
     absent = tuple(name for name in own.comparison.absent if name not in known)
     trace = replace(own.trace, sources={name: own.trace.sources.get(name, "seen") for name in known})
     comparison = promoted(replace(own.comparison, findings=known, absent=absent))
-    judged = replace(own, trace=trace, comparison=comparison, rows=tuple(rows))
-    return replace(judged, first=_first(judged))
+    whole = replace(own, trace=trace, comparison=comparison, rows=tuple(rows))
+    return replace(whole, first=_first(whole))
 
 
 def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False) -> Measured:
@@ -305,6 +314,14 @@ def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue]
     return replace(own, trace=trace, comparison=comparison)
 
 
+def _is_rounded(node: Node) -> bool:
+    """Whether all its numbers are of 16 bits: the flow has those of bfloat16 as float32."""
+    value = node.value
+    if value is None or value.dtype != np.float32:
+        return value is not None and value.dtype.itemsize < 4
+    return bool(np.any(value)) and not np.any(np.ascontiguousarray(value).view(np.uint32) & np.uint32(0xFFFF))
+
+
 def _rows(case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mapping[str, Measured]) -> list[SeenRow]:
     """Each that was seen, judged: kernel by kernel, and in each in dataflow order."""
     found: list[SeenRow] = []
@@ -318,16 +335,11 @@ def _rows(case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mappin
             # What a coarser arithmetic explains is held to that: what it goes into may be right all the same.
             coarse = _chain(case, own, gradient, seen, coarse=True)
             measured = measured if coarse.comparison.findings[value.name].mismatched else coarse
-        found.append(SeenRow(_place(value, seen), into, measured.comparison.findings[value.name], measured))
+        again = [other for other in seen if (other.name, other.kernel) == (value.name, value.kernel)]
+        kernel = f"{value.kernel} for {listed(into)}" if again[1:] else value.kernel
+        found.append(SeenRow(kernel, into, measured.comparison.findings[value.name], measured))
     kernels = [row.kernel for row in found]
     return sorted(found, key=lambda row: (kernels.index(row.kernel), names().index(row.finding.name)))
-
-
-def _place(value: KernelValue, seen: Sequence[KernelValue]) -> str:
-    """The kernel, and what is computed for where the kernel computes it again for other gradients."""
-    again = [other for other in seen if (other.name, other.kernel) == (value.name, value.kernel)]
-    of = [name for name in names() if name in value.into]
-    return f"{value.kernel} for {listed(of)}" if again[1:] else value.kernel
 
 
 def _is_proved(own: Measured, row: SeenRow) -> bool:
@@ -341,19 +353,11 @@ def _is_proved(own: Measured, row: SeenRow) -> bool:
     return True
 
 
-def _less_blamed(own: Finding, judged: Finding) -> Finding:
-    """A finding whose wrong heads inherit where one of the two says so."""
-    if not own.mismatched:
-        return own
-    left = own.own.minimum(judged.own)
-    return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else RisingErrors())
-
-
 def _first(judged: Measured) -> Element | None:
     """The first mismatch: of what belongs to the forward, of the kernels in their order, of the gradients."""
     seen = {row.finding.name for row in judged.rows}
-    wrong = {name: one for name, one in judged.comparison.findings.items() if one.status == MISMATCH}
-    plain = {name: one for name, one in wrong.items() if name not in seen}
+    wrong = {name: finding for name, finding in judged.comparison.findings.items() if finding.status == MISMATCH}
+    plain = {name: finding for name, finding in wrong.items() if name not in seen}
     row = next((row for row in judged.rows if row.finding.status == MISMATCH), None)
     if row is None or any(names().index(name) < names().index("dQ") for name in plain):
         return locate(judged.x, judged.trace, replace(judged.comparison, findings=plain))

@@ -70,15 +70,6 @@ class Roles:
             found |= {f"-{words}" if words else "-1": -constant for words, constant in found.items()}
         return found
 
-    def gradient(self, name: str, ds: Array) -> Array:
-        """dQ or dK of some dS; dV of some P."""
-        product = PRODUCTS[name]
-        other, matrix = self._inputs[product.other], ds * self.x.scale if product.is_scaled else ds
-        if not product.is_transposed:
-            return np.asarray(matrix @ self._of_heads(other))
-        of_heads = matrix.swapaxes(2, 3) @ other
-        return np.asarray(of_heads.reshape(len(ds), self.case.kv_heads, -1, *of_heads.shape[2:]).sum(2))
-
     def whole(self) -> Iterator[tuple[str, Array]]:
         """(axes, values) of the tensors that host code makes and kernels read."""
         yield from ((_AXES[form.name], form.values) for form in self._wholes)
