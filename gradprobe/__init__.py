@@ -75,7 +75,7 @@ if TYPE_CHECKING:
         max_memory: str | None = None,
         against: str | Callable[..., Any] | Report | None = None,
         fresh: bool = False,
-        battery: Literal["pairs", "triples", "quick", True],
+        battery: Literal["pairs", "quick", True],
         shrink_budget: int = 60,
         **options: Unpack[Options],
     ) -> Reports: ...
@@ -116,8 +116,8 @@ def check(
         against: another target, given in the same way, a report, the file of one, or "interpreted" or "compiled" for
             the same target: it is judged too, and the report's `against` says where they differ.
         fresh: whether every cache of compiled kernels is to be empty.
-        battery: "pairs", "triples" or "quick", or True to choose by the device: checks many cases of a target that is a
-            word, in processes of their own, without edits, and returns all their reports.
+        battery: "pairs", or True for it, or "quick": checks many cases of a target that is a word, in processes of
+            their own, without edits, and returns all their reports.
         shrink_budget: how many cases a battery tries, to make the simplest failing one of each cause smaller.
         options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
             False; for `dtype` also one of torch's; for `layout` one word, several, or a dict; a tuple where

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..commands.suite.batteries import begun, refuse_set_by_it, refuse_unknown_battery
-from ..commands.suite.checked import Counterpart, PlannedCheck
+from ..commands.suite.batteries import battery_plan, refuse_set_by_it, refuse_unknown_battery
 from ..commands.suite.checking import Setting, check_each
 from ..commands.suite.other_check import report_beside
+from ..commands.suite.plan import Counterpart, PlannedCheck
+from ..commands.suite.runner import Runner
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
 from ..model.documents import AUTO, Reports
@@ -117,7 +118,11 @@ def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest,
 def _battery(word: str, request: CheckRequest, setting: Setting) -> Reports:
     refuse_unknown_battery(word)
     refuse_set_by_it(word, request.options)
-    return begun(word, request, setting).reports()
+    runner = Runner(*battery_plan(word, request, setting))
+    for _ in runner.outcomes():
+        pass
+    runner.finish()
+    return runner.so_far
 
 
 def _function(subject: Subject | None) -> Callable[..., Any] | None:

@@ -96,7 +96,7 @@ class ShownReports(Reports, frozen=True, kw_only=True):
 
 
 def _save(several: Reports, file: str | os.PathLike[str]) -> None:
-    from ..commands.suite.checked import code_of_reports
+    from ..commands.suite.outcome import code_of_reports
     from ..render.files import maker_of
 
     path, code = PurePath(os.fspath(file)), code_of_reports(several)

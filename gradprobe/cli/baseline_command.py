@@ -12,7 +12,7 @@ import typer
 from ..commands.baseline import entry as kept
 from ..commands.baseline.entry import FEWEST, Entry, case_of, measure, ran_on
 from ..commands.baseline.growth import changes, compared, growth, refuse_other
-from ..commands.suite.checked import code_of
+from ..commands.suite.outcome import code_of
 from ..inputs import history as last
 from ..inputs.options import command_line
 from ..model.documents import document_of

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from ..commands.configuration.effective import configured, effective_settings
-from ..commands.suite.checked import PlannedCheck
 from ..commands.suite.checking import Setting
+from ..commands.suite.plan import Plan, PlannedCheck
 from ..model.failures import UsageFailure
 from ..model.number import plural
 from . import shared_options as shared
-from .checks import check_one
+from .checks import check_against, check_one
 from .error_output import failures_told, print_settings
 from .report_forms import Forms, with_forms
 
@@ -89,18 +89,20 @@ def check(
         # Of several checks only where it is asked for: it would be the time of each that fails.
         several = 0 if plan or battery else shared.FIX_BUDGET
         how = replace(how, fix_budget=several if fix_budget is None else fix_budget)
-        if plan:
+        if plan or battery:
+            from ..commands.suite.runner import Runner
             from .check_series import check_several
 
-            raise typer.Exit(check_several(plan, forms, how))
-        if battery:
-            from .battery_output import check_battery
+            checks = Plan(plan)
+            if battery:
+                from ..commands.suite.batteries import battery_plan, refuse_set_by_it
 
-            raise typer.Exit(check_battery(battery, request, effective, forms, how))
+                refuse_set_by_it(battery, request.options)
+                checks, how = battery_plan(battery, effective.over(request), how)
+            raise typer.Exit(check_several(Runner(checks, how), forms))
         if against is not None:
-            from .paired_check import check_against
-
-            raise typer.Exit(check_against(PlannedCheck("", effective.over(request), fresh=fresh), against, forms, how))
+            planned = PlannedCheck("", effective.over(request), fresh=fresh)
+            raise typer.Exit(check_against(planned, against, forms, how))
         planned = PlannedCheck("", effective.over(request), fresh=fresh)
         planned = replace(planned, chosen=shared.BUILT_IN if target is None else "")
         raise typer.Exit(check_one(planned, forms, how))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..commands.suite.checked import CheckOutcome, PlannedCheck
 from ..commands.suite.checking import Setting, check_each
+from ..commands.suite.outcome import CheckOutcome
+from ..commands.suite.plan import Counterpart, PlannedCheck
 from ..inputs import history as last
 from ..model.documents import Reports
 from ..model.failures import INTERRUPTED, Failure
@@ -46,6 +50,24 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
     (checked,) = made
     is_kept = checked.verdict != FAILED and planned.close_up is None and last.save(checked.request, checked.report)
     return tell(checked.report, checked.code, forms, setting.tracebacks, SHOW if is_kept else "")
+
+
+def check_against(planned: PlannedCheck, word: str, forms: Forms, setting: Setting) -> int:
+    """Checks another target, then this one, and shows this one with what it differs in; the exit code.
+
+    Raises:
+        UsageFailure: as `report_beside` does.
+    """
+    from ..commands.suite.other_check import report_beside
+
+    with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
+        kept = os.path.join(folder, "given.pt")
+        with Progress() as tick:
+            tick(f"checking {word}", None)
+            report = report_beside(planned, word, kept, setting)
+        say(report, setting.tracebacks)
+        beside = Counterpart(word, report, kept if os.path.exists(kept) else "")
+        return check_one(replace(planned, against=beside), forms, setting)
 
 
 def _case_line(planned: PlannedCheck) -> list[Text]:

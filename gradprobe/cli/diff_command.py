@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
-from ..commands.suite.checked import PlannedCheck, code_of_report
 from ..commands.suite.checking import Setting
+from ..commands.suite.outcome import code_of_report
+from ..commands.suite.plan import PlannedCheck
 from ..inputs import history as last
 from ..model.failures import UsageFailure, did_you_mean
 from ..model.intermediates import lookup, names

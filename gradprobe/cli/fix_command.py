@@ -11,8 +11,9 @@ import typer
 
 from ..commands.apply_edit import apply, refuse_dirty, refuse_link
 from ..commands.configuration.effective import effective_settings
-from ..commands.suite.checked import CheckOutcome, PlannedCheck
 from ..commands.suite.checking import Setting, check_each
+from ..commands.suite.outcome import CheckOutcome
+from ..commands.suite.plan import PlannedCheck
 from ..inputs import history as last
 from ..model.failures import UsageFailure
 from ..model.layout_run import FAILED

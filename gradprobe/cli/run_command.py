@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..commands.suite.checked import code_of
+from ..commands.suite.outcome import code_of
 from ..inputs import history as last
 from ..model.assignment import PLAIN
 from ..model.failures import UsageFailure

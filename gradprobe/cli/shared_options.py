@@ -92,14 +92,14 @@ ShrinkBudget = Annotated[
         f"makes none smaller (default: {SHRINK_BUDGET})",
     ),
 ]
-BATTERY_WORDS = "[pairs|triples|quick]"
+BATTERY_WORDS = "[pairs|quick]"
 Battery = Annotated[
     str | None,
     typer.Option(
         "--battery",
         metavar=BATTERY_WORDS,
-        help="Check cases that hold every pair or triple of properties that TARGET takes, or some thirty that each "
-        "expose what others hide (default: triples on a GPU, else pairs)",
+        help="Check cases that hold every pair of properties that TARGET takes, or some thirty that each expose what "
+        "others hide (default: pairs)",
     ),
 ]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]

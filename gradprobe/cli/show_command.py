@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..commands.saved_reports import damage_told, read, refuse_contradictions
-from ..commands.suite.checked import code_of_reports
+from ..commands.suite.outcome import code_of_reports
 from ..inputs.history import FILE as LAST
 from ..inputs.history import last_report
 from ..inputs.options import command_line

@@ -12,7 +12,7 @@ import typer
 from msgspec import structs
 
 from ..commands.configuration.effective import effective_settings
-from ..commands.suite.checked import code_of
+from ..commands.suite.outcome import code_of
 from ..inputs import history as last
 from ..model.documents import Reports
 from ..model.failures import UsageFailure

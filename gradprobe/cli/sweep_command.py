@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,19 +12,18 @@ from typing import Annotated, Any
 import typer
 
 from ..commands.configuration.effective import EffectiveSettings, effective_settings
-from ..commands.suite.batteries import looked_into
-from ..commands.suite.checked import CheckOutcome, PlannedCheck
-from ..commands.suite.checking import Setting, check_each
+from ..commands.suite.checking import Setting
 from ..commands.suite.journal import Journal, SweepRequest
-from ..commands.suite.matrix import Takes, described
-from ..commands.suite.on_ray import RayCluster, check_each_on_ray
-from ..commands.suite.sweeping import Sweep, sweep_of
+from ..commands.suite.on_ray import RayCluster
+from ..commands.suite.runner import Runner
+from ..commands.suite.sweeps import SweepPlan
+from ..commands.suite.takes import Takes, described
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
 from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.number import plural
 from ..processes.resource_limits import gpus
-from ..render.terminal import Progress, note
+from ..render.terminal import note
 from . import shared_options as shared
 from .check_series import check_several
 from .error_output import failures_told, print_settings
@@ -99,15 +97,15 @@ def sweep(
         if resume is not None:
             _refuse_beside_resume({"target": target, "family": family, "reference": reference, **own, **options})
             with Journal.reopened(resume) as kept:
-                raise typer.Exit(_swept(kept.asked, _cases(kept.asked, setting), kept, forms, setting, on))
+                raise typer.Exit(_swept(kept, _plan(kept.asked, setting), forms, setting, on))
         shared.settle_default(target, effective)
         asked = _asked(request, target, effective, draw, minutes, grid=grid)
         print_settings(
             effective.line(options, timeout, [plural(len(asked.requests), "target")] if target is None else [])
         )
-        cases = _cases(asked, setting)
+        plan = _plan(asked, setting)
         with Journal.begun(asked, journal) as kept:
-            raise typer.Exit(_swept(asked, cases, kept, forms, setting, on))
+            raise typer.Exit(_swept(kept, plan, forms, setting, on))
 
 
 def _refuse_beside_resume(words: Mapping[str, Any]) -> None:
@@ -153,36 +151,17 @@ def _at_a_time(workers: int | None, options: Mapping[str, Any]) -> int:
     return shared.count_of_workers(workers)
 
 
-def _cases(asked: SweepRequest, setting: Setting) -> Sweep:
+def _plan(asked: SweepRequest, setting: Setting) -> SweepPlan:
     """The cases of a sweep; where they depend on what the targets take, these are asked."""
-    takes: Iterable[Takes | None] = itertools.repeat(None, len(asked.requests))
+    takes: list[Takes | None] = [None] * len(asked.requests)
     if asked.is_drawn or not asked.varied:
-        takes = described(asked.requests, str(asked.requests[0].options.get("device", "auto")), setting.timeout)
-    return sweep_of(asked, list(takes))
+        takes = list(described(asked.requests, setting.timeout))
+    return SweepPlan(asked, takes)
 
 
-def _swept(
-    asked: SweepRequest, cases: Sweep, journal: Journal, forms: Forms, setting: Setting, on: RayCluster | None
-) -> int:
+def _swept(journal: Journal, plan: SweepPlan, forms: Forms, setting: Setting, on: RayCluster | None) -> int:
     """Makes the checks of a sweep; their exit code."""
-
-    def check(plan: Sequence[PlannedCheck]) -> Iterator[CheckOutcome]:
-        return check_each(plan, setting) if on is None else check_each_on_ray(plan, setting, on)
-
-    def results(tick: Progress) -> Iterator[CheckOutcome]:
-        return cases.results(journal, check, 2 * setting.workers, tick)
-
-    # Of cases that nobody asked for by name, what the target refuses is no error.
-    drawn: dict[str, Any] = {"untaken": (), "closer": functools.partial(looked_into, setting=setting)}
-    code = check_several(
-        cases.planned,
-        forms,
-        setting,
-        weigh=cases.weigh,
-        sweep=results,
-        titles=cases.titles,
-        **(drawn if asked.is_drawn else {}),
-    )
+    code = check_several(Runner(plan, setting, journal, on), forms)
     if code == INTERRUPTED and journal.file:
         note(f"it goes on with gradprobe sweep --resume {shlex.quote(journal.file)}")
     return code

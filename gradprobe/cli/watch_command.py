@@ -15,8 +15,9 @@ from typing import Any
 from rich.text import Text
 
 from ..commands.configuration.effective import effective_settings
-from ..commands.suite.checked import CheckOutcome, PlannedCheck
 from ..commands.suite.checking import Setting, check_each
+from ..commands.suite.outcome import CheckOutcome
+from ..commands.suite.plan import PlannedCheck
 from ..commands.warm_check import (
     Sources,
     at_first,

@@ -23,7 +23,8 @@ from ..processes.warm import warm_process
 from ..targets.builtin import BUILTINS, FILES, has_driver
 from ..targets.find import parts_of
 from .configuration.settings import table_of
-from .suite.checked import CheckOutcome, PlannedCheck
+from .suite.outcome import CheckOutcome
+from .suite.plan import PlannedCheck
 
 # What a kernel is written in, and may include.
 _SETTINGS = "pyproject.toml"

@@ -56,19 +56,19 @@ class AxisShare(Struct, frozen=True, kw_only=True):
     made: int
 
 
-PAIRS, TRIPLES = 2, 3
+PAIRS = 2
 """How many properties are combined."""
 AUTO, QUICK = "auto", "quick"
-"""A battery without a word, by the device; and the table of some thirty cases."""
-BATTERIES = {"pairs": PAIRS, "triples": TRIPLES, QUICK: 0, AUTO: 0}
-"""What --battery takes, with how many properties are combined."""
+"""A battery without a word, which is pairs; and the table of some thirty cases."""
+BATTERIES = ("pairs", QUICK, AUTO)
+"""What --battery takes."""
 
 
 class Coverage(Struct, frozen=True, kw_only=True):
     """What of all combinations stands in a case that the target takes."""
 
     strength: int
-    """PAIRS or TRIPLES."""
+    """PAIRS; of an older report 3 too."""
     properties: int
     """How many there are; 0 where nothing was combined, since the case without any is not right."""
     held: int = 0

@@ -361,5 +361,5 @@ def test_battery_may_stand_without_its_word(words, parsed):
 
 def test_a_word_that_is_no_battery_is_refused():
     ran = run("check forwards.py:right --battery=all")
-    message = "gradprobe: --battery takes pairs, triples or quick, got 'all'\n"
-    assert (ran.code, ran.err) == (2, f"{message}  alone it chooses by the device\n")
+    message = "gradprobe: --battery takes pairs or quick, got 'all'\n"
+    assert (ran.code, ran.err) == (2, f"{message}  alone it is pairs\n")

@@ -58,7 +58,7 @@ MISTYPED = {
     "init --list kernel.pyy": "did you mean 'kernel.py'?",
     "check kernel.pi:lazy_attention": "did you mean 'kernel.py'?",
     "check --battery piars": "got 'piars'",
-    "check lazy --battery tripels": "did you mean 'triples'?",
+    "check lazy --battery piars": "did you mean 'pairs'?",
     "strides lazzy": "did you mean 'lazy'?",
     "shrink lazzy": "did you mean 'lazy'?",
     "lint kernl.py": "did you mean 'kernel.py'?",

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from gradprobe.commands.suite.checked import CheckOutcome, PlannedCheck
+from gradprobe.commands.suite.outcome import CheckOutcome
+from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.commands.suite.source_hashes import sources_of
 from gradprobe.commands.warm_check import (
     Sources,

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from gradprobe.commands.suite.checked import PlannedCheck, for_the_interpreter
 from gradprobe.commands.suite.checking import Setting, check_each
+from gradprobe.commands.suite.plan import PlannedCheck, for_the_interpreter
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.tensor_layouts import place

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...model.failures import UsageFailure
-from ..suite.checked import PlannedCheck
+from ..suite.plan import PlannedCheck
 from .settings import (
     CaseSettings,
     Settings,

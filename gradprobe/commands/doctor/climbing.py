@@ -21,8 +21,9 @@ from ...processes.ended import TIMEOUT
 from ...render.console import first_line
 from ...runtime.caches import fresh_caches
 from ...targets.builtin import has_driver
-from ..suite.checked import CheckOutcome, PlannedCheck
 from ..suite.checking import Checker, Setting
+from ..suite.outcome import CheckOutcome
+from ..suite.plan import PlannedCheck
 from .ladder import (
     COMPILED,
     CUDA,

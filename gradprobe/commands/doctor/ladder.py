@@ -11,7 +11,7 @@ from ...inputs.options import command_line
 from ...model.failures import UsageFailure
 from ...model.intermediates import title
 from ...model.number import plural
-from ..suite.checked import PlannedCheck
+from ..suite.plan import PlannedCheck
 from .primitives import IN_CUDA, IN_TRITON
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ...inputs.history import CheckRequest
 from ...model.failures import Failure, TargetFailure, UsageFailure
 from ...processes import run_each
 from ...source.kernel_file import KernelFile
-from ..suite.matrix import DESCRIBER, Takes
+from ..suite.takes import DESCRIBER, Takes
 
 
 def read_file(path: Path, function: str | None) -> KernelFile:

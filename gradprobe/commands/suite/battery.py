@@ -1,20 +1,13 @@
-"""The battery: cases that each expose a class of faults which others hide, and whether a failing one counts."""
+"""The battery: cases that each expose a class of faults which others hide."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from msgspec import structs
-
-from ...model.assignment import SCALED
-from ...model.failures import TargetFailure
-from ...model.layout_run import FAILED
-from ...model.memory_finding import HUGE, UNDECLARED, WarningNote
-from .check_table import words_of
-from .checked import CheckOutcome
+from ...model.memory_finding import HUGE
 
 
 @dataclass(frozen=True)
@@ -31,7 +24,7 @@ class Item:
     beyond: str = ""
     """What it asks for that no parameter of the target says that it takes; "" where there is no such thing."""
     is_alone: bool = False
-    """Whether it shows what no combination of factors does."""
+    """Whether it shows what no pair of factors does."""
 
     @property
     def name(self) -> str:
@@ -62,7 +55,7 @@ class _Row:
     told_by: frozenset[str] = frozenset()
     """The parameters that tell it nevertheless."""
     is_alone: bool = False
-    """Whether it shows what no combination of factors does."""
+    """Whether it shows what no pair of factors does."""
 
 
 _SQUARE = "lazy attention has as many keys as rows"
@@ -148,20 +141,36 @@ def battery(family: str, takes: Collection[str], required: Collection[str] = ())
         takes: the canonical names of the target's parameters.
         required: of those without a default.
     """
-    needed = frozenset(required)
-    rows = (row for row in _ROWS if family == "lazy" or not row.of_lazy)
-    return tuple(_item(row, _why_not(row, family, frozenset(takes), needed), needed, frozenset(takes)) for row in rows)
+    items, own, needed = [], frozenset(takes), frozenset(required)
+    always = always_given(needed)
+    for row in _ROWS:
+        if row.of_lazy and family != "lazy":
+            continue
+        why_not = row.not_lazy if family == "lazy" else ""
+        why_not = why_not or lacking(row.needs, own)
+        why_not = why_not or (one_length(needed) if row.rows != row.keys else "")
+        beyond = "" if row.told_by & own else row.beyond
+        options: dict[str, Any] = {}
+        if not why_not:
+            lengths = {} if "cu_seqlens" in row.options else _lengths(row, needed)
+            layout = {"layout": list(row.layout)} if row.layout else {}
+            options = {"heads": row.heads, "head_dim": 16, **lengths, **always, **row.options, **layout}
+        items.append(Item(row.number, row.title, options, why_not, beyond, row.is_alone))
+    return tuple(items)
 
 
-def _why_not(row: _Row, family: str, takes: frozenset[str], required: frozenset[str]) -> str:
-    if family == "lazy" and row.not_lazy:
-        return row.not_lazy
-    return lacking(row.needs, takes) or (one_length(required) if row.rows != row.keys else "")
+def always_given(required: Collection[str]) -> dict[str, Any]:
+    """The options of parameters that have no default, which every case has."""
+    options: dict[str, Any] = {}
+    for parameter in sorted(required):
+        options |= ALWAYS.get(parameter, {})
+    return options
 
 
 def lacking(needs: Collection[str], takes: frozenset[str]) -> str:
     """Why a target does not take what needs these parameters; "" where it does."""
-    takes |= {"cu_seqlens"} if PACKING & takes else set()
+    if PACKING & takes:
+        takes |= {"cu_seqlens"}
     called = {"keep": "mask of what dropout keeps"}
     missing = [called.get(name, name) for name in needs if name not in takes]
     return f"takes no {' and no '.join(missing)}" if missing else ""
@@ -173,16 +182,6 @@ def one_length(required: frozenset[str]) -> str:
     return f"takes one {packed[0]} for rows and keys" if packed else ""
 
 
-def _item(row: _Row, why_not: str, required: frozenset[str], takes: frozenset[str]) -> Item:
-    if why_not:
-        return Item(row.number, row.title, {}, why_not)
-    always = {name: word for parameter in sorted(required) for name, word in ALWAYS.get(parameter, {}).items()}
-    lengths = {} if "cu_seqlens" in row.options else _lengths(row, required)
-    layout = {"layout": list(row.layout)} if row.layout else {}
-    options = {"heads": row.heads, "head_dim": 16, **lengths, **always, **row.options, **layout}
-    return Item(row.number, row.title, options, "", "" if row.told_by & takes else row.beyond, row.is_alone)
-
-
 def _lengths(row: _Row, required: frozenset[str]) -> dict[str, Any]:
     """Batches and lengths in words; where the target needs a length of each, the second is half as long."""
     rows, keys = ((size, size // 2)[: row.batch] for size in (row.rows, row.keys))
@@ -190,10 +189,12 @@ def _lengths(row: _Row, required: frozenset[str]) -> dict[str, Any]:
         more = {"cu_seqlens_k": ends(keys)} if rows != keys else {}
         return {"cu_seqlens": ends(rows), **more}
     sizes = {"seqlen": row.rows} if rows == keys else {"seqlen_q": row.rows, "seqlen_k": row.keys}
-    return {"batch": row.batch, **sizes, **({"seqlens": ",".join(map(str, rows))} if "seqlens" in required else {})}
+    padded = {"seqlens": ",".join(map(str, rows))} if "seqlens" in required else {}
+    return {"batch": row.batch, **sizes, **padded}
 
 
 def ends(lengths: Collection[int]) -> str:
+    """Where packed sequences of these lengths begin and end, as the command line has it."""
     return ",".join(map(str, accumulate(lengths, initial=0)))
 
 
@@ -201,37 +202,11 @@ def set_by(option: str, *, alone: bool = False) -> str:
     """What of the battery sets an option, in words; "" where nothing does, and it may be given beside.
 
     Args:
-        alone: whether only what stands beside combinations is asked for.
+        alone: whether only what stands beside pairs is asked for.
     """
     if option in _OWN:
         return "every item"
-    by = next((row for row in _ROWS if option in row.options and (row.is_alone or not alone)), None)
-    return f"item {by.number} ({by.title})" if by else ""
-
-
-def weighed(checked: CheckOutcome, item: Item, made: Callable[[Mapping[str, Any]], CheckOutcome]) -> CheckOutcome:
-    """The check; one that does not count, as a warning.
-
-    Args:
-        made: makes the check with other options.
-    """
-    if checked.verdict == "match":
-        return checked
-    if item.options.get("layout") == [f"all={HUGE}"]:
-        is_right = made({**checked.request.options, "layout": [f"all={SCALED}"]}).verdict == "match"
-        words = "right in the same strides when they are small, so an index is held in 32 bits"
-        warned = WarningNote(HUGE, checked.title, f"{words}: {words_of(checked.report)}", (HUGE,))
-        return checked.as_warning(warned) if is_right else checked
-    error = checked.report.error if checked.verdict == FAILED else None
-    if item.beyond and error is not None and error.kind == TargetFailure.__name__:
-        words = f"given {item.beyond}, which none of its parameters says: {words_of(checked.report)}"
-        return checked.as_warning(WarningNote(UNDECLARED, checked.title, words, ()))
-    return checked
-
-
-def hinted(checked: CheckOutcome, item: Item) -> CheckOutcome:
-    """The check; of wrong numbers where nothing says that the target takes such a case, with the way out."""
-    if checked.verdict != "mismatch" or not item.beyond:
-        return checked
-    way = f"not meant to take {item.beyond}? let it raise a ValueError: a refused case does not count"
-    return replace(checked, report=structs.replace(checked.report, hints=(*checked.report.hints, way)))
+    for row in _ROWS:
+        if option in row.options and (row.is_alone or not alone):
+            return f"item {row.number} ({row.title})"
+    return ""

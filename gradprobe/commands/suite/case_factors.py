@@ -8,9 +8,22 @@ from typing import Any
 
 from ...model.assignment import PLAIN
 from ...model.case import Case
-from .battery import ALWAYS, FEWER, OWN_DIM, PACKING, SOFTCAPS, TWO_LENGTHS, UNEVEN, ends, lacking, one_length, set_by
-from .covering import Combination, Row, Space
-from .matrix import Takes
+from .battery import (
+    FEWER,
+    OWN_DIM,
+    PACKING,
+    SOFTCAPS,
+    TWO_LENGTHS,
+    UNEVEN,
+    always_given,
+    ends,
+    lacking,
+    one_length,
+    set_by,
+)
+from .covering import Level as Place
+from .covering import Row, Space
+from .takes import Takes
 
 
 @dataclass(frozen=True)
@@ -131,67 +144,72 @@ class Factors:
     """Options that every case has."""
     lacking: tuple[tuple[str, str], ...]
     """The levels that it does not take by its signature, each with the reason."""
-    found: Mapping[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)
+    found: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)
     """Options that were found by trying for some levels, by the numbers of factor and level."""
 
     @property
     def plain(self) -> dict[str, Any]:
         """The words of the case without any option that the target can do without."""
         lengths: dict[str, Any] = {"seqlens": "72,36"} if "seqlens" in self.takes.required else {}
-        lengths = _packed(72, 72) if PACKING & self.takes.required else lengths
+        if PACKING & self.takes.required:
+            lengths = _packed(72, 72)
         return {**self.always, **lengths, "layout": ["all=contiguous"]}
 
     @property
     def space(self) -> Space:
         """The levels as numbers, with what excludes one another."""
-        excluded = map(self._pair, _excluded(two_lengths=_has_two_lengths(self.takes)))
-        counts = tuple(len(factor.levels) for factor in self.each)
-        return Space(counts, frozenset(pair for pair in excluded if len(pair) == 2))
-
-    def _pair(self, names: Mapping[str, str]) -> Combination:
-        """The levels with these names, by that of their factor; without those that the target does not take."""
-        return frozenset(
-            (at, number)
-            for at, factor in enumerate(self.each)
-            for number, level in enumerate(factor.levels)
-            if names.get(factor.name) == level.name
-        )
+        places = {}
+        for at, factor in enumerate(self.each):
+            for number, level in enumerate(factor.levels):
+                places[factor.name, level.name] = (at, number)
+        excluded = set()
+        for pair in _excluded(two_lengths="cu_seqlens" not in self.takes.names):
+            if places.keys() >= pair:
+                excluded.add(frozenset(places[level] for level in pair))
+        return Space(tuple(len(factor.levels) for factor in self.each), frozenset(excluded))
 
     def around(self, case: Case) -> Factors:
         """The same for a target that was found to take a case: that has the simplest levels, and what was found."""
+        found, each = found_by_trying(case), []
         simplest = {DTYPE: case.dtype, DIM: f"D={case.head_dim}", MASK: "causal" if case.causal else ""}
-        simplest |= {LENGTH: "128k" if case.seqlen_q % 128 == 0 else ""}
-        own = () if case.head_dim == Case.head_dim else (_of_dim(case.head_dim),)
-        each = []
+        simplest[LENGTH] = "128k" if case.seqlen_q % 128 == 0 else ""
         for factor in self.each:
-            more = own if factor.name == DIM else ()
-            levels = {level.name: level for level in (*more, *factor.levels)}
-            first = simplest.get(factor.name, "")
-            each.append(replace(factor, levels=tuple(sorted(levels.values(), key=lambda level: level.name != first))))
-        found = found_by_trying(case)
-        each = [one for one in each if one.name != HEADS or "h" in str(found.get("shapes", PLAIN))]
+            if factor.name == HEADS and "h" not in str(found.get("shapes", PLAIN)):
+                continue
+            levels = {level.name: level for level in factor.levels}
+            if factor.name == DIM and case.head_dim != Case.head_dim:
+                levels.setdefault(simplest[DIM], _of_dim(case.head_dim))
+            first = levels.pop(simplest.get(factor.name, ""), None)
+            each.append(replace(factor, levels=(*([first] if first else []), *levels.values())))
         return replace(self, each=tuple(each), always={**self.always, **found})
 
     def title(self, row: Row) -> str:
         """In what a case is not the simplest."""
-        levels, sizes = self._levels(row), {LENGTH, SIDES}
-        words = {factor.name: levels[factor.name].name for factor, number in zip(self.each, row, strict=True) if number}
-        if sizes & words.keys():
+        levels, words = self._levels(row), {}
+        for factor, number in zip(self.each, row, strict=True):
+            if number:
+                words[factor.name] = factor.levels[number].name
+        for name in {LENGTH, SIDES} & words.keys():
             rows, keys = self._rows_and_keys(levels)
-            words |= dict.fromkeys(sizes & words.keys(), f"L={rows}" if rows == keys else f"M={rows} N={keys}")
+            words[name] = f"L={rows}" if rows == keys else f"M={rows} N={keys}"
         return " ".join(dict.fromkeys(words.values())) or "simplest"
 
     def beyond(self, row: Row) -> str:
         """What a case asks for that no parameter of the target says that it takes; "" where there is no such thing."""
         levels = self._levels(row).values()
-        return " and ".join(one.beyond for one in levels if one.beyond and not one.told_by & self.takes.names)
+        asked = [level.beyond for level in levels if level.beyond and not level.told_by & self.takes.names]
+        return " and ".join(asked)
 
     def options(self, row: Row) -> dict[str, Any]:
         """The words of the command line for a case."""
         levels = self._levels(row)
-        given = {name: word for level in levels.values() for name, word in level.options.items()}
-        found = {name: word for place in enumerate(row) for name, word in self.found.get(place, {}).items()}
-        options = {"head_dim": 16, **self.always, **given, **self._sizes(levels), **found, "layout": _layout(levels)}
+        options: dict[str, Any] = {"head_dim": 16, **self.always}
+        for level in levels.values():
+            options |= level.options
+        options |= self._sizes(levels)
+        for place in enumerate(row):
+            options |= self.found.get(place, {})
+        options["layout"] = _layout(levels)
         if "softcap" in options:
             options["softcap"] = SOFTCAPS.get(options["pattern"], options["softcap"])
         if "window" in options and min(self._rows_and_keys(levels)) < _SHORT:
@@ -212,15 +230,19 @@ class Factors:
         """Batches, heads and lengths; of several sequences the second is half as long."""
         mask, shapes = levels[MASK].name if MASK in levels else "", str(self.always.get("shapes", PLAIN))
         rows, keys = self._rows_and_keys(levels)
-        heads, kv_heads = _HEADS[levels[HEADS].name if HEADS in levels else _EACH][self.on_gpu]
-        sizes: dict[str, Any] = {"heads": heads if "h" in shapes else 1}
-        sizes |= {"kv_heads": kv_heads} if kv_heads != heads and "h" in shapes else {}
+        sizes: dict[str, Any] = {"heads": 1}
+        if "h" in shapes:
+            heads, kv_heads = _HEADS[levels[HEADS].name if HEADS in levels else _EACH][self.on_gpu]
+            sizes = {"heads": heads} if heads == kv_heads else {"heads": heads, "kv_heads": kv_heads}
         if mask == _PACKED or PACKING & self.takes.required:
             return sizes | _packed(rows, keys)
         is_padded = mask == _PADDED or "seqlens" in self.takes.required
-        batch = 1 if "b" not in shapes else 2 if self.on_gpu or is_padded or max(rows, keys) <= _SHORT else 1
-        sizes |= {"batch": batch, **({"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys})}
-        return sizes | ({"seqlens": ",".join(map(str, (rows, rows // 2)[:batch]))} if is_padded else {})
+        has_two = "b" in shapes and (self.on_gpu or is_padded or max(rows, keys) <= _SHORT)
+        sizes["batch"] = 2 if has_two else 1
+        sizes |= {"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}
+        if is_padded:
+            sizes["seqlens"] = f"{rows},{rows // 2}" if has_two else str(rows)
+        return sizes
 
 
 def _packed(rows: int, keys: int) -> dict[str, Any]:
@@ -236,20 +258,21 @@ def _layout(levels: Mapping[str, Level]) -> list[str]:
     return ["all=contiguous", *(word for word in qkv + do if not word.endswith("=contiguous"))]
 
 
-def _has_two_lengths(takes: Takes) -> bool:
-    """Whether packed sequences may have other lengths of keys."""
-    return "cu_seqlens" not in takes.names
+def _excluded(*, two_lengths: bool) -> Iterator[set[tuple[str, str]]]:
+    """Levels that no case has together, by the names of their factors.
 
-
-def _excluded(*, two_lengths: bool) -> Iterator[dict[str, str]]:
-    """Levels that no case has together, by the names of their factors."""
+    Args:
+        two_lengths: whether packed sequences may have other lengths of keys.
+    """
     for mask in (_PADDED, *(() if two_lengths else (_PACKED,))):
-        yield from ({MASK: mask, SIDES: side} for side in _UNEQUAL)
+        for side in _UNEQUAL:
+            yield {(MASK, mask), (SIDES, side)}
     # Nothing is counted from a corner, or both corners are one.
-    masks = next(factor for factor in _FACTORS if factor.name == MASK).levels
-    flat = [level.name for level in masks if "causal" not in level.options and "window" not in level.options]
-    yield from ({OPTION: _TOP_LEFT, MASK: mask} for mask in flat)
-    yield {OPTION: _TOP_LEFT, SIDES: _EQUAL}
+    yield {(OPTION, _TOP_LEFT), (SIDES, _EQUAL)}
+    for factor in _FACTORS:
+        for level in factor.levels if factor.name == MASK else ():
+            if "causal" not in level.options and "window" not in level.options:
+                yield {(OPTION, _TOP_LEFT), (MASK, level.name)}
 
 
 # What of a case says how a target takes its tensors, and is found by trying where nobody gave it.
@@ -261,9 +284,12 @@ _HOW = (
 
 def found_by_trying(case: Case) -> dict[str, Any]:
     """The options that were found for a case whose words had none of them."""
-    plain = Case(case.family)
-    differ = {name: getattr(case, name) for name in _HOW if getattr(case, name) != getattr(plain, name)}
-    return {name: ",".join(word) if isinstance(word, tuple) else word for name, word in differ.items()}
+    plain, found = Case(case.family), {}
+    for name in _HOW:
+        value = getattr(case, name)
+        if value != getattr(plain, name):
+            found[name] = ",".join(value) if isinstance(value, tuple) else value
+    return found
 
 
 def factors_of(takes: Takes, given: Mapping[str, Any], *, on_gpu: bool) -> Factors:
@@ -273,17 +299,22 @@ def factors_of(takes: Takes, given: Mapping[str, Any], *, on_gpu: bool) -> Facto
         given: options that are the same in all of them.
         on_gpu: whether they run on a GPU, where lengths are those of larger tiles.
     """
-    always = {name: word for one in sorted(takes.required) for name, word in ALWAYS.get(one, {}).items()}
-    each, lacks = list[Factor](), list[tuple[str, str]]()
+    always, each, lacks = always_given(takes.required), list[Factor](), list[tuple[str, str]]()
     for factor in _FACTORS:
-        if any(name in given for level in factor.levels for name in level.options):
+        if any(given.keys() & level.options.keys() for level in factor.levels):
             continue
-        known = [level for level in factor.levels if level.family in ("", takes.family)]
-        left = [level for level in known if not _is_always(level, takes, always)]
-        why = {level.name: _why_not(level, takes) for level in left}
-        lacks += [(name, reason) for name, reason in why.items() if reason]
-        levels = tuple(level for level in left if not why[level.name])
-        each += [Factor(factor.name, levels)] if len(levels) > 1 or factor.name in (DO, QKV) else []
+        levels = []
+        for level in factor.levels:
+            if level.family not in ("", takes.family) or _is_always(level, takes, always):
+                continue
+            why_not = one_length(takes.required) if level.name in _UNEQUAL else ""
+            why_not = why_not or lacking(level.needs, takes.names)
+            if why_not:
+                lacks.append((level.name, why_not))
+            else:
+                levels.append(level)
+        if len(levels) > 1 or factor.name in (DO, QKV):
+            each.append(Factor(factor.name, tuple(levels)))
     return Factors(tuple(each), takes, on_gpu, always, tuple(lacks))
 
 
@@ -296,19 +327,14 @@ def _is_always(level: Level, takes: Takes, always: Mapping[str, Any]) -> bool:
     return bool(level.options) and level.options.items() <= always.items()
 
 
-def _why_not(level: Level, takes: Takes) -> str:
-    """Why a target does not take a level, by its signature; "" where it does."""
-    if level.name in _UNEQUAL and (refusal := one_length(takes.required)):
-        return refusal
-    return lacking(level.needs, takes.names)
-
-
 def set_by_factors(option: str) -> str:
-    """What of the combinations, and of what stands beside them, sets an option; "" where it may be given beside.
+    """What of the pairs, and of what stands beside them, sets an option; "" where it may be given beside.
 
     A dtype that is given is that of all.
     """
     if option == "dtype":
         return ""
-    by = next((factor.name for factor in _FACTORS for level in factor.levels if option in level.options), "")
-    return f"the property {by}" if by else set_by(option, alone=True)
+    for factor in _FACTORS:
+        if any(option in level.options for level in factor.levels):
+            return f"the property {factor.name}"
+    return set_by(option, alone=True)

@@ -21,10 +21,9 @@ from ...model.memory_finding import MemoryFinding
 from ...pipeline.run_check import run_check
 from ...processes import TaskResult, run_each, run_here, tell
 from ...processes.ended import DEVICE, TIMEOUT
-from .checked import (
+from .outcome import (
     CheckOutcome,
     Heard,
-    PlannedCheck,
     Stage,
     code_of,
     code_of_report,
@@ -34,6 +33,7 @@ from .checked import (
     of_raised,
     run_ended,
 )
+from .plan import PlannedCheck
 from .source_hashes import sources_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 # Seconds between two words of how far one stage is: a comparison has hundreds.
 _BETWEEN = 0.1
 FACTORY = f"{__name__}:Checker"
-Alike = Callable[[PlannedCheck], Hashable]
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,6 @@ class Setting:
     """How many edits of a target that is wrong are tried."""
     shrink_budget: int = 0
     """How many cases are tried, of several checks, to make the simplest that fails of each cause smaller."""
-
     beyond: bool = False
     """Whether a target that matches is run on small second cases of what its own case does not use."""
 
@@ -111,19 +109,18 @@ class Checker:
 
                 beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
             probed = probed_as(planned, _Ticks(say), pass_on, allowance, beyond=self._setting.beyond)
-            made = _checked_as(planned, probed, beside.differences if beside else ())
+            outcome = _outcome_of(planned, probed, beside.differences if beside else ())
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
                 raise  # by who sits before this process
             stack = traceback.format_exc() if self._setting.tracebacks else ""
-            made = of_error(planned, error, heard, time.perf_counter() - start, stack)
+            outcome = of_error(planned, error, heard, time.perf_counter() - start, stack)
         note("check", time.process_time())
-        return replace(
-            made, report=structs.replace(made.report, sources=sources_of(made.report, planned.request, self._before))
-        )
+        sources = sources_of(outcome.report, planned.request, self._before)
+        return replace(outcome, report=structs.replace(outcome.report, sources=sources))
 
 
-def _checked_as(planned: PlannedCheck, probed: Probed, differences: Sequence[Difference]) -> CheckOutcome:
+def _outcome_of(planned: PlannedCheck, probed: Probed, differences: Sequence[Difference]) -> CheckOutcome:
     from ...model.report import SecondCheck
     from ...numerics.closeup import close_up_of, kept_close_ups
     from ...pipeline.reported import report_of
@@ -175,58 +172,6 @@ class _Ticks:
             self._say(Stage(stage, fraction, layout))
 
 
-def findings_of(planned: PlannedCheck, layout: str, setting: Setting) -> tuple[MemoryFinding, ...]:
-    """The findings about memory; none where it cannot be run there, or is right.
-
-    Args:
-        layout: the one that was run when the device was lost; "" where that is not known.
-    """
-    from .interpreted import small_case
-
-    small = small_case(planned)
-    layouts = {"runs": [layout]} if layout else {}
-    options = small.request.options
-    kept = {name: word for name, word in options.items() if not (layout and name in ("layout", "runs"))}
-    again = replace(small, request=replace(small.request, options=kept | layouts))
-    (ended,) = run_each(FACTORY, setting, [again], timeout=setting.timeout)
-    runs = ended.result.report.runs if isinstance(ended.result, CheckOutcome) else ()
-    return tuple(finding for run in runs for finding in run.memory)
-
-
-def rest_of(planned: PlannedCheck, checked: CheckOutcome) -> PlannedCheck | None:
-    """A check of those layouts; None where there are none, where none was measured, or where one took too long."""
-    error, options = checked.report.error, planned.request.options
-    if error is None or error.kind == TIMEOUT or planned.close_up or "layout" in options:
-        return None
-    # "distinct, the reference" is where the user's reference crashed in `distinct`.
-    done = [run.layout.partition(", ")[0] for run in checked.report.runs]
-    if not (done and done[-1]):  # nothing was measured, or nobody knows which layout was run
-        return None
-    left = [name for name in planned.layouts if name not in done]
-    asked_again = replace(planned.request, options={**options, "runs": left})
-    return replace(planned, request=asked_again, kept="", against=None) if left else None
-
-
-def joined(checked: CheckOutcome, rest: CheckOutcome, heard: Heard) -> CheckOutcome:
-    """A check that a layout ended, with those that were checked after it.
-
-    Args:
-        heard: what the later check said before it ended.
-    """
-    first, then = checked.report, rest.report
-    runs = then.runs
-    if then.error and not runs:
-        runs = (run_ended(then.error, heard.stage.layout if heard.stage else ""),)
-    code = code_of([checked.code, rest.code])
-    # What is wrong is shown with its reasons.
-    own = then if code == rest.code == 1 != checked.code else first
-    runs = (*first.runs, *runs)
-    seconds = {**first.seconds, "total": round(first.seconds["total"] + then.seconds["total"], 4)}
-    report = structs.replace(own, error=first.error, reproduce=first.reproduce, runs=runs, seconds=seconds)
-    verdict, compared = MISMATCH if code == 1 else FAILED, add_counts(run.compared for run in runs)
-    return replace(checked, report=structs.replace(report, verdict=verdict, compared=compared), code=code)
-
-
 def check_each(
     planned: Sequence[PlannedCheck],
     setting: Setting,
@@ -234,7 +179,7 @@ def check_each(
     echo: Callable[[str], object] | None = None,
     tick: Callable[[str, float, str], object] = lambda stage, fraction, layout: None,
     told: Callable[[Report], object] = lambda so_far: None,
-    alike: Alike = lambda planned: None,
+    alike: Callable[[PlannedCheck], Hashable] = lambda planned: None,
 ) -> Generator[CheckOutcome, None, None]:
     """Each check as it is made; with one worker in the order of the plan. One that crashes or hangs is one too.
 
@@ -252,29 +197,34 @@ def check_each(
         Failure: no process can be started at all.
         KeyboardInterrupt: Ctrl-C, after the checks of which a layout was measured by then.
     """
-    number = 0
-    for plans in _groups(planned):
-        yield from _of_group(plans, number, setting, echo, tick, told, alike)
-        number += len(plans)
+    groups: list[Sequence[PlannedCheck]] = [list(group) for _, group in groupby(planned, shares)]
+    first = 0
+    for plans in groups if len(groups) > 1 else [planned]:
+        heard, done = defaultdict[int, Heard](Heard), set[int]()
+        ends = _ends(plans, heard, setting, echo, tick, told, alike)
+        try:
+            for ended in ends:
+                done.add(ended.index)
+                outcome = _with_rest(ended.item, _ended(ended, heard[ended.index], setting), setting, echo)
+                yield with_interpreter(ended.item, outcome, setting).numbered(first + ended.index)
+        except KeyboardInterrupt:
+            for index in sorted(heard):
+                if index not in done and heard[index].so_far is not None:
+                    yield of_interrupt(plans[index], heard[index]).numbered(first + index)
+            raise
+        first += len(plans)
 
 
-def _groups(planned: Sequence[PlannedCheck]) -> list[Sequence[PlannedCheck]]:
-    """What shares a process; the plan itself where all of it does."""
-    groups = [list(group) for _, group in groupby(planned, shares)]
-    return [planned] if len(groups) == 1 else [*groups]
-
-
-def _of_group(
+def _ends(
     plans: Sequence[PlannedCheck],
-    first: int,
+    heard: dict[int, Heard],
     setting: Setting,
     echo: Callable[[str], object] | None,
     tick: Callable[[str, float, str], object],
     told: Callable[[Report], object],
-    alike: Alike,
-) -> Iterator[CheckOutcome]:
-    """The checks that share a process, of which the first has that number."""
-    heard, done = defaultdict[int, Heard](Heard), set[int]()
+    alike: Callable[[PlannedCheck], Hashable],
+) -> Iterator[TaskResult]:
+    """The ends of checks that share a process; what is said of each before is heard."""
 
     def take(index: int, value: Any) -> None:
         heard[index].take(value)
@@ -283,30 +233,10 @@ def _of_group(
         else:
             told(value)
 
-    ends = (
-        run_each(
-            FACTORY,
-            setting,
-            plans,
-            timeout=setting.timeout,
-            workers=setting.workers,
-            alike=alike,
-            echo=echo,
-            told=take,
-        )
-        if setting.isolate
-        else run_here(FACTORY, setting, plans, told=take)
-    )
-    try:
-        for ended in ends:
-            checked = _checked(ended, heard[ended.index], setting)
-            done.add(ended.index)
-            checked = _with_rest(ended.item, checked, setting, echo)
-            yield with_interpreter(ended.item, checked, setting).numbered(first + ended.index)
-    except KeyboardInterrupt:
-        begun = [index for index in sorted(heard) if index not in done and heard[index].so_far is not None]
-        yield from (of_interrupt(plans[index], heard[index]).numbered(first + index) for index in begun)
-        raise
+    if not setting.isolate:
+        return run_here(FACTORY, setting, plans, told=take)
+    how: dict[str, Any] = {"timeout": setting.timeout, "workers": setting.workers, "alike": alike, "echo": echo}
+    return run_each(FACTORY, setting, plans, told=take, **how)
 
 
 def shares(planned: PlannedCheck) -> tuple[object, ...]:
@@ -315,52 +245,103 @@ def shares(planned: PlannedCheck) -> tuple[object, ...]:
     return request.target, request.reference, request.options.get("device")
 
 
-def _with_rest(
-    planned: PlannedCheck, checked: CheckOutcome, setting: Setting, echo: Callable[[str], object] | None
-) -> CheckOutcome:
-    """The check; where a layout ended it, with those that it had not come to, in processes after it."""
-    before = None
-    while setting.isolate and (rest := rest_of(planned, checked)) not in (None, before):
-        before, heard = rest, Heard()
-        checked = joined(checked, _alone(rest, setting, echo, heard), heard)
-    return checked
-
-
-_UNSEEN = "the same case in Triton's interpreter was stopped after {:.0f} s"
-
-
-def with_interpreter(planned: PlannedCheck, checked: CheckOutcome, setting: Setting) -> CheckOutcome:
-    """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
-    if checked.report.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
-        return checked
-    from .interpreted import is_to_be_interpreted, small_case, with_causes_of, without_gpu
-
-    if not is_to_be_interpreted(planned, checked.report):
-        return checked
-    with without_gpu():
-        (ended,) = run_each(FACTORY, replace(setting, timeout=None), [small_case(planned)], timeout=LAST_RESORT)
-    if not isinstance(ended.result, CheckOutcome):
-        late = ended.crash is not None and ended.crash.kind == TIMEOUT
-        known = (*checked.report.known, *([_UNSEEN.format(LAST_RESORT)] if late else []))
-        return replace(checked, report=structs.replace(checked.report, known=known))
-    return replace(checked, report=with_causes_of(checked.report, planned, ended.result.report))
-
-
-def _alone(planned: PlannedCheck, setting: Setting, echo: Callable[[str], object] | None, heard: Heard) -> CheckOutcome:
-    """A check made in a process that no other shares."""
-    (ended,) = run_each(
-        FACTORY, setting, [planned], timeout=setting.timeout, echo=echo, told=lambda _, value: heard.take(value)
-    )
-    return _checked(ended, heard, setting)
-
-
-def _checked(ended: TaskResult, heard: Heard, setting: Setting) -> CheckOutcome:
+def _ended(ended: TaskResult, heard: Heard, setting: Setting) -> CheckOutcome:
     planned: PlannedCheck = ended.item
     if ended.crash is not None:
         layout = heard.stage.layout if heard.stage else ""
-        memory = findings_of(planned, layout, setting) if ended.crash.kind == DEVICE else ()
+        memory = _seen_small(planned, layout, setting) if ended.crash.kind == DEVICE else ()
         return of_crash(planned, ended.crash, heard, memory)
     if ended.raised is not None:
         return of_raised(planned, ended.raised, heard, ended.raised.traceback if setting.tracebacks else "")
     assert isinstance(ended.result, CheckOutcome)
     return ended.result
+
+
+def _seen_small(planned: PlannedCheck, layout: str, setting: Setting) -> tuple[MemoryFinding, ...]:
+    """What a small case in the interpreter does to memory; nothing where it cannot be run there, or is right.
+
+    Args:
+        layout: the one that was run when the device was lost; "" where that is not known.
+    """
+    from .interpreted import small_case
+
+    small = small_case(planned)
+    options = dict(small.request.options)
+    if layout:
+        options.pop("layout", None)
+        options["runs"] = [layout]
+    again = replace(small, request=replace(small.request, options=options))
+    (ended,) = run_each(FACTORY, setting, [again], timeout=setting.timeout)
+    runs = ended.result.report.runs if isinstance(ended.result, CheckOutcome) else ()
+    return tuple(finding for run in runs for finding in run.memory)
+
+
+def _with_rest(
+    planned: PlannedCheck, outcome: CheckOutcome, setting: Setting, echo: Callable[[str], object] | None
+) -> CheckOutcome:
+    """The check; where a layout ended it, with those that it had not come to, in processes after it."""
+    before = None
+    while setting.isolate and (rest := _rest_of(planned, outcome)) not in (None, before):
+        before, heard = rest, defaultdict[int, Heard](Heard)
+        (ended,) = _ends([rest], heard, setting, echo, lambda *_: None, lambda _: None, lambda _: None)
+        outcome = _joined(outcome, _ended(ended, heard[0], setting), heard[0])
+    return outcome
+
+
+def with_interpreter(planned: PlannedCheck, outcome: CheckOutcome, setting: Setting) -> CheckOutcome:
+    """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
+    report = outcome.report
+    if report.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
+        return outcome
+    from .interpreted import is_compiled, small_case, with_causes_of, without_gpu
+
+    if not is_compiled(planned, report):
+        return outcome
+    with without_gpu():
+        (ended,) = run_each(FACTORY, replace(setting, timeout=None), [small_case(planned)], timeout=LAST_RESORT)
+    if isinstance(ended.result, CheckOutcome):
+        return replace(outcome, report=with_causes_of(report, planned, ended.result.report))
+    if ended.crash is not None and ended.crash.kind == TIMEOUT:
+        known = (*report.known, f"the same case in Triton's interpreter was stopped after {LAST_RESORT:.0f} s")
+        return replace(outcome, report=structs.replace(report, known=known))
+    return outcome
+
+
+def _rest_of(planned: PlannedCheck, outcome: CheckOutcome) -> PlannedCheck | None:
+    """A check of those layouts; None where there are none, where none was measured, or where one took too long."""
+    error, options = outcome.report.error, planned.request.options
+    if error is None or error.kind == TIMEOUT or planned.close_up or "layout" in options:
+        return None
+    # "distinct, the reference" is where the user's reference crashed in `distinct`.
+    done = [run.layout.partition(", ")[0] for run in outcome.report.runs]
+    if not (done and done[-1]):  # nothing was measured, or nobody knows which layout was run
+        return None
+    left = [name for name in planned.layouts if name not in done]
+    request = replace(planned.request, options={**options, "runs": left})
+    return replace(planned, request=request, kept="", against=None) if left else None
+
+
+def _joined(outcome: CheckOutcome, rest: CheckOutcome, heard: Heard) -> CheckOutcome:
+    """A check that a layout ended, with those that were checked after it.
+
+    Args:
+        heard: what the later check said before it ended.
+    """
+    first, then = outcome.report, rest.report
+    runs = then.runs
+    if then.error and not runs:
+        runs = (run_ended(then.error, heard.stage.layout if heard.stage else ""),)
+    runs = (*first.runs, *runs)
+    code = code_of([outcome.code, rest.code])
+    # What is wrong is shown with its reasons.
+    own = then if code == rest.code == 1 != outcome.code else first
+    report = structs.replace(
+        own,
+        error=first.error,
+        reproduce=first.reproduce,
+        runs=runs,
+        seconds={**first.seconds, "total": round(first.seconds["total"] + then.seconds["total"], 4)},
+        verdict=MISMATCH if code == 1 else FAILED,
+        compared=add_counts(run.compared for run in runs),
+    )
+    return replace(outcome, report=report, code=code)

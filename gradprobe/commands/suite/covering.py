@@ -1,4 +1,4 @@
-"""Covering arrays: few rows in which every combination of so many levels stands, as far as constraints allow it."""
+"""Covering arrays: few rows in which every two levels of factors stand together, as far as constraints allow it."""
 
 from __future__ import annotations
 
@@ -9,148 +9,101 @@ from dataclasses import dataclass
 
 # Rows that are drawn for each row that is kept: from there on more of them save under 2 % of the rows.
 _DRAWN = 12
-Combination = frozenset[tuple[int, int]]
-"""Some (factor, level), by number."""
-
-
-@dataclass(frozen=True)
-class Space:
-    """Factors with their levels, and what must not stand together. Level 0 of a factor is its simplest.
-
-    Held as bits: a level is one bit, and a combination of levels is an int with several.
-    """
-
-    counts: tuple[int, ...]
-    """How many levels each factor has."""
-    forbidden: frozenset[Combination] = frozenset()
-
-    def bit(self, factor: int, level: int) -> int:
-        return 1 << (sum(self.counts[:factor]) + level)
-
-    def bits(self, levels: Iterable[tuple[int, int]]) -> int:
-        return sum(self.bit(*one) for one in levels)
-
-    def combinations(self, strength: int) -> Iterator[Combination]:
-        """All of so many factors that hold nothing forbidden; those of fewer factors where there are fewer."""
-        forbidden = [self.bits(one) for one in self.forbidden]
-        strength = min(strength, len(self.counts))
-        for factors in itertools.combinations(range(len(self.counts)), strength):
-            for levels in itertools.product(*(range(self.counts[factor]) for factor in factors)):
-                found = frozenset(zip(factors, levels, strict=True))
-                if not any(self.bits(found) & one == one for one in forbidden):
-                    yield found
-
-
+Level = tuple[int, int]
+"""(factor, level), by number."""
 Row = tuple[int, ...]
 """A level of each factor."""
 
 
-def covering(space: Space, strength: int, given: Collection[Row] = (), seed: int = 0) -> list[Row]:
-    """Rows without anything forbidden in which, with the given ones, every combination stands that a row can hold.
+@dataclass(frozen=True)
+class Space:
+    """Factors with their levels, and what must not stand: a level, or two together. Level 0 is the simplest."""
+
+    counts: tuple[int, ...]
+    """How many levels each factor has."""
+    forbidden: frozenset[frozenset[Level]] = frozenset()
+
+    def allows(self, level: Level, chosen: Iterable[Level]) -> bool:
+        """Whether a level may stand beside others."""
+        if frozenset([level]) in self.forbidden:
+            return False
+        return not any(frozenset([level, other]) in self.forbidden for other in chosen)
+
+    def levels(self, factor: int) -> list[Level]:
+        """All of one factor."""
+        return [(factor, level) for level in range(self.counts[factor])]
+
+    def pairs(self) -> Iterator[frozenset[Level]]:
+        """Every two levels of two factors that may stand together."""
+        for one, other in itertools.combinations(range(len(self.counts)), 2):
+            for pair in itertools.product(self.levels(one), self.levels(other)):
+                if self.allows(pair[0], ()) and self.allows(pair[1], pair[:1]):
+                    yield frozenset(pair)
+
+
+def standing(row: Row) -> set[frozenset[Level]]:
+    """The pairs that stand in a row."""
+    return set(map(frozenset, itertools.combinations(enumerate(row), 2)))
+
+
+def covering(space: Space, given: Collection[Row] = (), seed: int = 0) -> list[Row]:
+    """Rows without anything forbidden in which, with the given ones, every pair stands that a row can hold.
 
     Greedy, one row after another (Cohen, Dalal, Fredman and Patton, 1997), and the same for a seed on every machine.
     """
-    search = _CoveringSearch(space, strength, random.Random(seed))
+    rng, rows = random.Random(seed), list[Row]()
+    wanted = dict.fromkeys(space.pairs())  # in this order, so that a seed gives one array
     for row in given:
-        search.cover(row)
-    return list(search.rows())
+        _cross_off(row, wanted)
+    while wanted:
+        # The best of some rows that hold the first pair still wanted.
+        first = next(iter(wanted))
+        drawn = [row for row in (_drawn(space, first, wanted, rng) for _ in range(_DRAWN)) if row is not None]
+        best = max(drawn, key=lambda row: len(standing(row) & wanted.keys())) if drawn else simplest(space, first)
+        del wanted[first]
+        if best is not None:
+            _cross_off(best, wanted)
+            rows.append(best)
+    return rows
 
 
-def standing(row: Row, strength: int) -> Iterator[Combination]:
-    """The combinations that stand in a row."""
-    return map(frozenset, itertools.combinations(enumerate(row), min(strength, len(row))))
+def _cross_off(row: Row, wanted: dict[frozenset[Level], None]) -> None:
+    for pair in standing(row):
+        wanted.pop(pair, None)
 
 
-def simplest(space: Space, held: Combination) -> Row | None:
-    """The row with the simplest levels beside a combination; None where no row can hold it."""
-    forbidden = [space.bits(one) for one in space.forbidden]
-    fixed, row = dict(held), list[int]()
+def _drawn(
+    space: Space, first: frozenset[Level], wanted: Collection[frozenset[Level]], rng: random.Random
+) -> Row | None:
+    """A row, grown factor after factor in a drawn order, each with a level that covers most; None where stuck."""
+    chosen = dict(first)
+    left = [factor for factor in range(len(space.counts)) if factor not in chosen]
+    rng.shuffle(left)
+    for factor in left:
+        gains = {}
+        for level in space.levels(factor):
+            if space.allows(level, chosen.items()):
+                gains[level] = sum(frozenset([level, other]) in wanted for other in chosen.items())
+        if not gains:
+            return None
+        best = [level for level, gain in gains.items() if gain == max(gains.values())]
+        chosen[factor] = rng.choice(best)[1]
+    return tuple(chosen[factor] for factor in range(len(space.counts)))
 
-    def grows(bits: int) -> bool:
+
+def simplest(space: Space, held: frozenset[Level]) -> Row | None:
+    """The row with the simplest levels beside some; None where no row can hold these."""
+    fixed = dict(held)
+
+    def grown(row: Row) -> Row | None:
         factor = len(row)
         if factor == len(space.counts):
-            return True
-        for level in [fixed[factor]] if factor in fixed else range(space.counts[factor]):
-            more = bits | space.bit(factor, level)
-            if not any(more & one == one for one in forbidden):
-                row.append(level)
-                if grows(more):
-                    return True
-                row.pop()
-        return False
+            return row
+        others = {**fixed, **dict(enumerate(row))}
+        for level in [(factor, fixed[factor])] if factor in fixed else space.levels(factor):
+            beside = [other for other in others.items() if other != level]
+            if space.allows(level, beside) and (whole := grown((*row, level[1]))) is not None:
+                return whole
+        return None
 
-    return tuple(row) if grows(space.bits(held)) else None
-
-
-class _CoveringSearch:
-    def __init__(self, space: Space, strength: int, rng: random.Random) -> None:
-        self._space, self._strength, self._rng = space, min(strength, len(space.counts)), rng
-        self._levels = [
-            [space.bit(factor, level) for level in range(count)] for factor, count in enumerate(space.counts)
-        ]
-        self._forbidden = [space.bits(one) for one in space.forbidden]
-        # In this order, so that a seed gives one array.
-        self._wanted = dict.fromkeys(space.bits(one) for one in space.combinations(strength))
-
-    def cover(self, row: Row) -> None:
-        for one in self._standing(row):
-            self._wanted.pop(one, None)
-
-    def rows(self) -> Iterator[Row]:
-        """The best of some rows that hold the first combination still wanted, until none is that a row can hold."""
-        while self._wanted:
-            first = next(iter(self._wanted))
-            drawn = [row for _ in range(_DRAWN) if (row := self._drawn(first)) is not None]
-            row = max(drawn, key=self._gain) if drawn else simplest(self._space, self._named(first))
-            self._wanted.pop(first)
-            if row is not None:
-                self.cover(row)
-                yield row
-
-    def _named(self, bits: int) -> Combination:
-        return frozenset(
-            (factor, level) for factor, own in enumerate(self._levels) for level, bit in enumerate(own) if bit & bits
-        )
-
-    def _gain(self, row: Row) -> int:
-        return sum(one in self._wanted for one in self._standing(row))
-
-    def _standing(self, row: Row) -> Iterator[int]:
-        bits = (self._levels[factor][level] for factor, level in enumerate(row))
-        return map(sum, itertools.combinations(bits, self._strength))
-
-    def _drawn(self, first: int) -> Row | None:
-        """A row, grown factor after factor in a drawn order, each with a level that covers most; None where stuck."""
-        chosen = {factor: bit for factor, bits in enumerate(self._levels) for bit in bits if bit & first}
-        parts = _Parts(self._strength - 1, chosen.values())
-        left = [factor for factor in range(len(self._levels)) if factor not in chosen]
-        self._rng.shuffle(left)
-        for factor in left:
-            held = sum(chosen.values())
-            allowed = [bit for bit in self._levels[factor] if self._is_allowed(held | bit)]
-            if not allowed:
-                return None
-            gains = [parts.gain(bit, self._wanted) for bit in allowed]
-            best = [bit for bit, gain in zip(allowed, gains, strict=True) if gain == max(gains)]
-            chosen[factor] = self._rng.choice(best)
-            parts.add(chosen[factor])
-        return tuple(own.index(chosen[factor]) for factor, own in enumerate(self._levels))
-
-    def _is_allowed(self, held: int) -> bool:
-        return not any(held & one == one for one in self._forbidden)
-
-
-class _Parts:
-    """The sums of up to so many levels of those that are chosen."""
-
-    def __init__(self, most: int, chosen: Iterable[int]) -> None:
-        self._of_size: list[list[int]] = [[0], *([] for _ in range(most))]
-        for bit in chosen:
-            self.add(bit)
-
-    def add(self, bit: int) -> None:
-        for size in range(len(self._of_size) - 1, 0, -1):
-            self._of_size[size] += [part | bit for part in self._of_size[size - 1]]
-
-    def gain(self, bit: int, wanted: Collection[int]) -> int:
-        return sum((part | bit) in wanted for part in self._of_size[-1])
+    return grown(())

@@ -14,8 +14,8 @@ from ...model.case import DTYPES, Case
 from ...model.failures import UsageFailure
 from ...model.resolution import resolve
 from .battery import ALWAYS, FEWER, OWN_DIM, PACKING, SOFTCAPS, TWO_LENGTHS, ends
-from .checked import titled
-from .matrix import Takes
+from .plan import titled
+from .takes import Takes
 from .traits import Instance
 
 # Draws of one case before it is said that none suits.

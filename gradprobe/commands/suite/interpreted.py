@@ -16,18 +16,24 @@ from ...inputs.options import flags
 from ...model.layout_run import INHERITED, MISMATCH
 from ...model.report import Diagnosis, Report
 from ...processes.ended import DEVICE
-from .checked import PlannedCheck, for_the_interpreter
+from .plan import PlannedCheck, for_the_interpreter
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # What was seen in memory, whatever numbers came of it.
 _OF_MEMORY = ("outside/", "race/", "unwritten/", "shared/")
 
 
-def is_to_be_interpreted(planned: PlannedCheck, report: Report) -> bool:
-    """Whether a GPU gave a wrong result, whether or not it was lost in a later layout."""
-    is_whole = report.error is None or report.error.kind == DEVICE
-    is_wrong = report.verdict == MISMATCH and is_whole and planned.close_up is None
-    return is_wrong and report.target.backend == "triton" and report.case is not None and report.case.device == "cuda"
+def small_case(planned: PlannedCheck) -> PlannedCheck:
+    """The check in the interpreter, where operations are followed and so nothing has to be recovered."""
+    small = for_the_interpreter(planned.request)
+    return PlannedCheck(planned.title, replace(small, options={**small.options, "recover": False}))
+
+
+def is_compiled(planned: PlannedCheck, report: Report) -> bool:
+    """Whether it is of a GPU, whether or not that was lost in a later layout."""
+    if report.target.backend != "triton" or report.case is None or planned.close_up is not None:
+        return False
+    return report.case.device == "cuda" and (report.error is None or report.error.kind == DEVICE)
 
 
 @contextlib.contextmanager
@@ -39,13 +45,8 @@ def without_gpu() -> Iterator[None]:
         yield
     finally:
         del os.environ[_VISIBLE]
-        os.environ |= {} if before is None else {_VISIBLE: before}
-
-
-def small_case(planned: PlannedCheck) -> PlannedCheck:
-    """The check in the interpreter, where operations are followed and so nothing has to be recovered."""
-    small = for_the_interpreter(planned.request)
-    return PlannedCheck(planned.title, replace(small, options={**small.options, "recover": False}))
+        if before is not None:
+            os.environ[_VISIBLE] = before
 
 
 def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Report:
@@ -62,10 +63,12 @@ def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Repo
     first, *others = map(_as_interpreted, small.diagnoses)
     seen = f"seen in Triton's interpreter, where {_size_in_words(planned)} goes wrong in the same way"
     first = structs.replace(first, evidence=(*first.evidence, seen))
-    told = {one.fault for one in small.diagnoses}
+    named = {diagnosis.fault for diagnosis in small.diagnoses}
     is_all = set(here) <= set(there)
-    own = [one for one in report.causes if one.fault.startswith(_OF_MEMORY) or not is_all]
-    beside = [structs.replace(one, also=True) for one in own if one.fault not in told]
+    beside = []
+    for cause in report.causes:
+        if cause.fault not in named and (cause.fault.startswith(_OF_MEMORY) or not is_all):
+            beside.append(structs.replace(cause, also=True))
     causes = len(small.causes) - 1
     diagnoses = (first, *others[:causes], *beside, *others[causes:])
     return structs.replace(report, diagnoses=diagnoses, known=small.known)
@@ -73,21 +76,23 @@ def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Repo
 
 def _wrong(report: Report) -> list[str]:
     """What was returned and is wrong in some run, in the order of the dataflow."""
-    found = (one for run in report.runs for one in run.intermediates if one.source == "exported")
-    return list(dict.fromkeys(one.name for one in found if one.status in (MISMATCH, INHERITED)))
+    found: dict[str, None] = {}
+    for run in report.runs:
+        for value in run.intermediates:
+            if value.source == "exported" and value.status in (MISMATCH, INHERITED):
+                found[value.name] = None
+    return list(found)
 
 
 def _as_interpreted(diagnosis: Diagnosis) -> Diagnosis:
-    if diagnosis.edit is None or not diagnosis.edit.words:
+    edit = diagnosis.edit
+    if edit is None or not edit.words:
         return diagnosis
-    return structs.replace(
-        diagnosis, edit=structs.replace(diagnosis.edit, words=f"in Triton's interpreter, {diagnosis.edit.words}")
-    )
+    return structs.replace(diagnosis, edit=structs.replace(edit, words=f"in Triton's interpreter, {edit.words}"))
 
 
 def _size_in_words(planned: PlannedCheck) -> str:
     """What is smaller there."""
-    options = for_the_interpreter(planned.request).options
-    smaller = {name: word for name, word in options.items() if planned.request.options.get(name) != word}
-    smaller.pop("device", None)
+    asked, options = planned.request.options, for_the_interpreter(planned.request).options
+    smaller = {name: word for name, word in options.items() if asked.get(name) != word and name != "device"}
     return " ".join(["the same case", *(["with", *flags(smaller)] if smaller else [])])

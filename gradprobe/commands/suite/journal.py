@@ -19,11 +19,14 @@ from ...model.documents import document_of, load, parsed
 from ...model.failures import UsageFailure
 from ...model.report import Report
 from ...model.writing import open_in_place
+from .outcome import CheckOutcome, code_of_report
+from .plan import PlannedCheck
 
 SCHEMA = "gradprobe.sweep/1"
 DEFAULT = FOLDER / "sweep.jsonl"
 # Sweeps of one folder at a time that keep what they come to.
 _MOST = 100
+_ANEW = "sweep again, from the beginning"
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,8 @@ class SweepRequest:
 class Journal:
     """An open journal: `add` appends a report."""
 
-    def __init__(
-        self, asked: SweepRequest, file: str | Path, stream: IO[bytes], reports: Sequence[Report] = ()
-    ) -> None:
-        self.asked, self.file, self._stream = asked, str(file), stream
+    def __init__(self, asked: SweepRequest, file: str, stream: IO[bytes], reports: Sequence[Report] = ()) -> None:
+        self.asked, self.file, self._stream = asked, file, stream
         self.reports = reports
         """What it held when it was opened."""
 
@@ -61,7 +62,7 @@ class Journal:
         Raises:
             UsageFailure: it cannot be written, or another sweep writes it.
         """
-        stream, name = _opened(file)
+        stream, name = (_named(file, "ab"), file) if file is not None else _unnamed()
         with contextlib.suppress(OSError):  # a pipe or a device
             stream.truncate(0)
         _write(stream, {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked)})
@@ -76,22 +77,33 @@ class Journal:
         """
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(_named(file, "r+b"))
-            head, asked, reports, torn = _read(stream, file)
+            version, asked, reports, torn = _read(stream, file)
             stream.seek(-torn, os.SEEK_END)
             stream.truncate()
             # Of a check whose process died nobody knows what it was made of: it is made again.
-            reports = tuple(report for report in reports if report.sources)
-            changed = [] if head["version"] == __version__ else ["gradprobe"]
-            if changed := [*changed, *(name for report in reports for name in changed_since(report))]:
+            reports = [report for report in reports if report.sources]
+            changed = [] if version == __version__ else ["gradprobe"]
+            for report in reports:
+                changed += changed_since(report)
+            if changed:
                 name = os.path.relpath(changed[0]) if os.path.isabs(changed[0]) else changed[0]
-                words = f"--resume {file}: {name} has changed since"
-                raise UsageFailure(words, "sweep again, from the beginning")
+                raise UsageFailure(f"--resume {file}: {name} has changed since", _ANEW)
             stack.pop_all()
             return cls(asked, file, stream, reports)
 
     def add(self, report: Report) -> None:
         """Appends a report, so that it is there whatever becomes of this process."""
         _write(self._stream, document_of(report))
+
+    def outcome_of(self, planned: PlannedCheck, report: Report) -> CheckOutcome:
+        """What a check came to before.
+
+        Raises:
+            UsageFailure: the report is of another case.
+        """
+        if report.title != planned.title:
+            raise UsageFailure("--resume: the file holds other cases than this command draws", _ANEW)
+        return CheckOutcome(planned.request, report, code_of_report(report))
 
     def __enter__(self) -> Journal:
         return self
@@ -100,24 +112,23 @@ class Journal:
         self._stream.close()
 
 
-def _read(stream: IO[bytes], file: str) -> tuple[dict[str, Any], SweepRequest, tuple[Report, ...], int]:
-    """The first line, what was asked for, the reports, and how many bytes at the end are no whole line."""
-    *lines, torn = stream.read().split(b"\n")
-    number = 1
+def _read(stream: IO[bytes], file: str) -> tuple[str, SweepRequest, list[Report], int]:
+    """The version that wrote it, what was asked for, the reports, and how many bytes at the end are no whole line."""
+    first, *lines = stream.read().split(b"\n")
+    number, reports = 1, []
     try:
         if not lines:
             raise UsageFailure("it has no whole line")
-        head = parsed(lines[0])
+        head = parsed(first)
         if head.get("schema") != SCHEMA:
             raise UsageFailure(f"expected the schema {SCHEMA}, got {head.get('schema')!r}")
-        asked, _ = msgspec.convert(head["asked"], SweepRequest), str(head["version"])
+        asked = msgspec.convert(head["asked"], SweepRequest)
         if not all(map(is_sound, asked.requests)):
             raise UsageFailure("$.asked.requests: an option has no value of its type")
-        reports = []
-        for line in lines[1:]:
+        for line in lines[:-1]:
             number += 1
             reports.append(load(line))
-        return head, asked, tuple(reports), len(torn)
+        return str(head["version"]), asked, reports, len(lines[-1])
     except (ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError, UsageFailure) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         words = f"--resume {file}: it holds no sweep of this gradprobe, line {number}: {reason}"
@@ -129,16 +140,14 @@ def _write(stream: IO[bytes], document: Mapping[str, Any]) -> None:
     stream.flush()
 
 
-def _opened(file: str | None) -> tuple[IO[bytes], str | Path]:
-    if file is not None:
-        return _named(file, "ab"), file
-    try:
+def _unnamed() -> tuple[IO[bytes], str]:
+    """The first journal of this folder's own that no other sweep writes."""
+    with contextlib.suppress(OSError):
         make_folder()
-        for name in (DEFAULT, *(DEFAULT.with_stem(f"{DEFAULT.stem}-{number}") for number in range(2, _MOST))):
+        for number in range(1, _MOST):
+            path = DEFAULT if number == 1 else DEFAULT.with_stem(f"{DEFAULT.stem}-{number}")
             with contextlib.suppress(BlockingIOError):
-                return _locked(name, "ab"), name
-    except OSError:
-        pass
+                return _locked(path, "ab"), str(path)
     return open(os.devnull, "ab"), ""  # a folder that cannot be written is no reason to fail a sweep
 
 
@@ -154,8 +163,10 @@ def _named(file: str, mode: str) -> IO[bytes]:
 
 def _locked(file: str | Path, mode: str) -> IO[bytes]:
     """An open file that no other process has open so."""
-    with contextlib.ExitStack() as stack:
-        stream: IO[bytes] = stack.enter_context(open_in_place(file, mode))
+    stream: IO[bytes] = open_in_place(file, mode)
+    try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        stack.pop_all()
-        return stream
+    except BaseException:
+        stream.close()
+        raise
+    return stream

@@ -20,8 +20,9 @@ from ...processes import Crash
 from ...processes import resource_limits as limits
 from ...processes.ended import CRASH
 from ...processes.resource_limits import VISIBLE
-from .checked import CheckOutcome, Heard, PlannedCheck, of_crash
 from .checking import Setting, check_each, shares
+from .outcome import CheckOutcome, Heard, of_crash
+from .plan import PlannedCheck
 
 EMBEDDED = "local"
 """The address of a cluster that is started for one sweep, on this machine alone."""
@@ -117,13 +118,15 @@ def _stage(planned: Sequence[PlannedCheck], staged: Path) -> None:
     Raises:
         UsageFailure: that is more than sources.
     """
-    requests = [one.request for one in planned]
-    files = {word.partition(":")[0] for one in requests for word in (one.target, one.reference or "")}
-    own = {str(one.options["inputs"]) for one in requests if "inputs" in one.options}
-    here = Path.cwd()
-    folders = {Path(file).absolute().parent for file in files if os.path.isfile(file)}
-    found = {path for folder in folders if folder.is_relative_to(here) for path in _sources(folder)}
-    found |= {path for file in own if (path := Path(file).absolute()).is_relative_to(here)}
+    here, found = Path.cwd(), set[Path]()
+    for request in (check.request for check in planned):
+        for word in (request.target, request.reference or ""):
+            file = Path(word.partition(":")[0]).absolute()
+            if file.is_file() and file.is_relative_to(here):
+                found.update(_sources(file.parent))
+        inputs = Path(str(request.options.get("inputs", ""))).absolute()
+        if inputs.is_file() and inputs.is_relative_to(here):
+            found.add(inputs)
     size = sum(path.stat().st_size for path in found)
     if size > _MOST:
         words = f"--ray: the sources below the target's folder take {size >> 20} MiB, more than {_MOST >> 20}"
@@ -137,7 +140,7 @@ def _stage(planned: Sequence[PlannedCheck], staged: Path) -> None:
 def _sources(folder: Path) -> Iterator[Path]:
     """The sources in a folder and below it, without hidden folders and environments."""
     for name, below, files in os.walk(folder):
-        below[:] = [one for one in below if not one.startswith(".") and not os.path.exists(f"{name}/{one}/pyvenv.cfg")]
+        below[:] = [sub for sub in below if not sub.startswith(".") and not os.path.exists(f"{name}/{sub}/pyvenv.cfg")]
         yield from (Path(name, file) for file in files if Path(file).suffix in _SOURCES)
 
 

@@ -11,8 +11,8 @@ from ...model.failures import UsageFailure, did_you_mean
 from ...model.report import Report
 from ...targets.builtin import BUILTINS
 from ..saved_reports import read
-from .checked import PlannedCheck
 from .checking import Setting, check_each
+from .plan import PlannedCheck
 
 # The same target, run otherwise: the word for it, and the device that it runs on then.
 _RUN_OTHERWISE = {"interpreted": "cpu", "compiled": "cuda"}
@@ -33,39 +33,27 @@ def report_beside(
         UsageFailure: the file holds no report of one check, or the other target is not there, or is this one run
             in the same way.
     """
-    if function is None and not word.endswith(".json") and ":" not in word and word not in (*_RUN_OTHERWISE, *BUILTINS):
-        way_out = did_you_mean(word, [*_RUN_OTHERWISE, *BUILTINS])
-        raise UsageFailure(f"--against {word}: there is no such target", way_out)
     if function is None and word.endswith(".json"):
-        return _saved(word)
-    return _counterpart(_other(planned, word, setting, function), word, kept, setting)
-
-
-def _saved(file: str) -> Report:
-    several = read(file).reports
-    if len(several) != 1:
-        raise UsageFailure(f"--against {file}: expected the report of one check, got {len(several)}")
-    return several[0]
-
-
-def _other(planned: PlannedCheck, word: str, setting: Setting, function: Callable[..., Any] | None) -> PlannedCheck:
+        several = read(word).reports
+        if len(several) != 1:
+            raise UsageFailure(f"--against {word}: expected the report of one check, got {len(several)}")
+        return several[0]
     request, (own, reference) = planned.request, planned.functions
     if function is None and word in _RUN_OTHERWISE:
         if not setting.isolate:
             raise UsageFailure(f"--against {word}: one process cannot do both", "drop --no-isolate")
         other = replace(request, options={**request.options, "device": _RUN_OTHERWISE[word]})
     else:
+        known = [*_RUN_OTHERWISE, *BUILTINS]
+        if function is None and ":" not in word and word not in known:
+            raise UsageFailure(f"--against {word}: there is no such target", did_you_mean(word, known))
         other, own = replace(request, target=word), function
-    made = PlannedCheck("", other, functions=(own, reference))
-    if (made.request, made.functions) == (request, planned.functions):
+    if (other, (own, reference)) == (request, planned.functions):
         raise UsageFailure(f"--against {word}: this is the target itself, run in the same way")
-    return made
-
-
-def _counterpart(other: PlannedCheck, word: str, kept: str, setting: Setting) -> Report:
+    beside = PlannedCheck("", other, kept=kept, functions=(own, reference))
     plain = replace(setting, fix_budget=0, beyond=False)
-    (checked,) = check_each([replace(other, kept=kept)], plain, echo=sys.stderr.write)
-    error = checked.report.error
-    if checked.code == UsageFailure.exit_code and error is not None:
+    (outcome,) = check_each([beside], plain, echo=sys.stderr.write)
+    error = outcome.report.error
+    if outcome.code == UsageFailure.exit_code and error is not None:
         raise UsageFailure(f"--against {word}: {error.message}", error.way_out)
-    return checked.report
+    return outcome.report

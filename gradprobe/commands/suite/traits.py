@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -117,38 +118,36 @@ def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tupl
     """
     if not failing or not matching:
         return ()
-    common = [trait for trait in failing[0].traits if all(trait in one.traits for one in failing)]
-    if _count(failing) == 1:  # a number of its own is nothing that it has in common
-        common = [trait for trait in common if not _is_number(trait)]
-    having = {trait: [at for at, one in enumerate(matching) if trait in one.traits] for trait in common}
+    count = _count(failing)
+    common = [trait for trait in failing[0].traits if all(trait in case.traits for case in failing)]
+    if count == 1:  # a number of its own is nothing that it has in common
+        common = [trait for trait in common if not re.search(r" = .*\d$", trait[1])]
+    having = {trait: tuple(at for at, case in enumerate(matching) if trait in case.traits) for trait in common}
     # Of an axis the trait that the fewest matches have; none that all have.
     sharpest: dict[str, tuple[str, str]] = {}
     for trait in sorted(common, key=lambda trait: len(having[trait])):
         if len(having[trait]) < len(matching):
             sharpest.setdefault(trait[0], trait)
     in_order = [trait for trait in common if trait in sharpest.values()]
-    count, sole = _count(failing), [trait for trait in in_order if not having[trait]]
     all_failures = f"all {count} failures have" if count > 1 else "the failure has"
-    if sole:
+    if sole := [trait for trait in in_order if not having[trait]]:
         subjects = {axis.split()[-1]: words for axis, words in reversed(sole)}
-        told = [words for _, words in sole if words in subjects.values()]
-        return tuple(f"{all_failures} {words}, no match has" for words in told[:_TOLD])
-    # Of those that the same matches have, one says it all.
-    telling = list({tuple(having[trait]): trait for trait in reversed(in_order)}.values())[::-1]
-    joined = _joined(telling, failing, matching)
-    if joined:
-        *words, last = (words for _, words in joined)
-        return (f"{all_failures} {', '.join(words)} and {last}, no match has {'both' if len(joined) == 2 else 'all'}",)
-    rare = _rare(telling, failing, matching)
-    return tuple(f"{all_failures} {trait[1]}, and {few} of {_count(matching)} matches" for trait, few in rare[:_TOLD])
-
-
-def _is_number(trait: tuple[str, str]) -> bool:
-    return trait[1].rpartition(" = ")[2][-1:].isdigit() and " = " in trait[1]
+        words = [words for _, words in sole if words in subjects.values()]
+        return tuple(f"{all_failures} {word}, no match has" for word in words[:_TOLD])
+    # Of those that the same matches have, the first says it all.
+    telling = list({having[trait]: trait for trait in reversed(in_order)}.values())[::-1]
+    if joined := _joined(telling, failing, matching):
+        *others, last = (words for _, words in joined)
+        both = "both" if len(joined) == 2 else "all"
+        return (f"{all_failures} {', '.join(others)} and {last}, no match has {both}",)
+    matches, sentences = _count(matching), []
+    for few, trait_words in _rare(telling, count, matching)[:_TOLD]:
+        sentences.append(f"{all_failures} {trait_words}, and {few} of {matches} matches")
+    return tuple(sentences)
 
 
 def _count(instances: Collection[Instance]) -> int:
-    return len({one.number for one in instances})
+    return len({case.number for case in instances})
 
 
 def _joined(
@@ -157,27 +156,22 @@ def _joined(
     """The fewest traits that no match has together; none where chance, or another choice, would do as well."""
     # One table of all with so many failures among them.
     tables = math.comb(_count([*failing, *matching]), _count(failing))
+    matches = [set(case.traits) for case in matching]
     for size in range(2, _JOINED + 1):
         choices = math.comb(len(traits), size)
-        found = [
-            some
-            for some in itertools.combinations(traits, size)
-            if not any(all(trait in one.traits for trait in some) for one in matching)
-        ]
+        found = [some for some in itertools.combinations(traits, size) if not any(map(set(some).issubset, matches))]
         if found:
             return found[0] if len(found) == 1 and choices <= _CHANCE * tables else ()
     return ()
 
 
-def _rare(
-    traits: Sequence[tuple[str, str]], failing: Sequence[Instance], matching: Sequence[Instance]
-) -> list[tuple[tuple[str, str], int]]:
+def _rare(traits: Sequence[tuple[str, str]], fails: int, matching: Sequence[Instance]) -> list[tuple[int, str]]:
     """The traits that few matches have, with how many, the least probable first."""
-    fails, matches, found = _count(failing), _count(matching), []
+    matches, found = _count(matching), []
     for trait in traits:
-        few = _count([one for one in matching if trait in one.traits])
+        few = _count([case for case in matching if trait in case.traits])
         # Of all choices of so many failures, those in which each has the trait; and any of these traits would be told.
         chance = len(traits) * math.comb(fails + few, fails) / math.comb(fails + matches, fails)
         if chance < _CHANCE:
-            found.append((chance, trait, few))
-    return [(trait, few) for _, trait, few in sorted(found)]
+            found.append((chance, trait[1], few))
+    return [(few, words) for _, words, few in sorted(found)]

@@ -1,6 +1,6 @@
 """Small checks for tests of suites."""
 
-from gradprobe.commands.suite.checked import PlannedCheck
+from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.inputs.history import CheckRequest
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}

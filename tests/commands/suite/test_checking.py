@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.commands.suite.checked import PlannedCheck, code_of
 from gradprobe.commands.suite.checking import Setting, check_each
+from gradprobe.commands.suite.outcome import code_of
+from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.allowance import Allowance
 from gradprobe.model.documents import Reports, dump, load, several_document

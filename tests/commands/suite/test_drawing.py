@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from gradprobe.commands.suite.drawing import beyond, case_of, cost, drawn, drawn_in_order, title_of, worth_first
-from gradprobe.commands.suite.matrix import Takes
+from gradprobe.commands.suite.takes import Takes
 from gradprobe.model.case import Case
 from gradprobe.model.failures import UsageFailure
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gradprobe.commands.suite import folding
-from gradprobe.commands.suite.folding import folded_by_cause, with_smallest
+from gradprobe.commands.suite import fold
+from gradprobe.commands.suite.fold import folded_by_cause, with_smallest
 from gradprobe.model.case import Case
 from gradprobe.model.documents import Reports, load_several, several_document, text_of
 from gradprobe.model.layout_run import Element, Error, Run
@@ -83,7 +83,7 @@ def test_the_simplest_of_a_group_is_made_smaller_in_the_tries_that_are_given():
 
 def test_the_tries_are_shared_by_the_groups(monkeypatch):
     asked = []
-    monkeypatch.setattr(folding, "run_each", lambda factory, setup, items, **_: asked.extend(items) or [])
+    monkeypatch.setattr(fold, "run_each", lambda factory, setup, items, **_: asked.extend(items) or [])
     groups = folded_by_cause([report(number, first=name) for number, name in enumerate(("dQ", "dK", "dV"))])
     with_smallest(groups, dict.fromkeys(range(3), planned("soft.py:doubled_dq").request), 40, 1)
     assert [one.tries for one in asked] == [14, 14, 14]

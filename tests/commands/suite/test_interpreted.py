@@ -8,9 +8,10 @@ import pytest
 from msgspec import structs
 
 from gradprobe.commands.suite import checking
-from gradprobe.commands.suite.checked import CheckOutcome, PlannedCheck
 from gradprobe.commands.suite.checking import Setting, with_interpreter
 from gradprobe.commands.suite.interpreted import with_causes_of
+from gradprobe.commands.suite.outcome import CheckOutcome
+from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.layout_run import Error, Intermediate, Run
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report
@@ -99,5 +100,5 @@ RACE = Diagnosis("race/dK", "RACE", "dK differs from call to call", 1.0)
     ],
 )
 def test_a_cause_of_the_large_case_stays_where_the_small_one_does_not_go_wrong_as_it_does(here, there, own, told):
-    large, small = report_of(*here, diagnoses=(own,)), report_of(*there, diagnoses=(SEEN,) if there else ())
-    assert [one.fault for one in with_causes_of(large, PlannedCheck("", REQUEST), small).causes] == told
+    large, other = report_of(*here, diagnoses=(own,)), report_of(*there, diagnoses=(SEEN,) if there else ())
+    assert [one.fault for one in with_causes_of(large, PlannedCheck("", REQUEST), other).causes] == told

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gradprobe.commands.suite.matrix import Takes, combinations, described, suiting, titles
+from gradprobe.commands.suite.sweeps import combinations, suiting, titles
+from gradprobe.commands.suite.takes import Takes, described
 from gradprobe.model.failures import UsageFailure
 from tests.commands.suite.plans import planned
 
@@ -74,7 +75,7 @@ def test_titles_hold_what_differs_and_nothing_else():
 def test_targets_are_described_in_processes_of_their_own(folder):
     (folder / "dies.py").write_text("import os\nos._exit(1)\n")
     request = [planned(word).request for word in ("lazily.py:backward", "dies.py:f", "soft.py:attention")]
-    lazy, dead, softmax = described(request, "cpu", 60)
+    lazy, dead, softmax = described(request, 60)
     assert (lazy.family, dead, softmax.family) == ("lazy", None, "softmax")
     assert {"tau", "do", "bias"} <= lazy.names
     assert softmax.required == {"q", "k", "v", "scale"}

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.cli import check_series as several
-from gradprobe.cli.check_series import check_several
+from gradprobe.cli import check_series
 from gradprobe.cli.report_forms import Forms
+from gradprobe.commands.suite import runner
 from gradprobe.commands.suite.check_table import CheckTable
-from gradprobe.commands.suite.checked import CheckOutcome
 from gradprobe.commands.suite.checking import Setting
+from gradprobe.commands.suite.outcome import CheckOutcome
+from gradprobe.commands.suite.plan import Plan
 from gradprobe.inputs import history as last
 from gradprobe.model.documents import report_from
 from gradprobe.model.failures import INTERRUPTED
@@ -27,6 +28,10 @@ PLAN = [
     planned("soft.py:doubled_dq", "wrong"),
     planned("soft.py:wrong_delta", "wrong too"),
 ]
+
+
+def check_several(plan, forms, setting):
+    return check_series.check_several(runner.Runner(Plan([*plan]), setting), forms)
 
 
 def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
@@ -115,7 +120,7 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
         raise KeyboardInterrupt
 
     (folder / "all.json").write_text("of an older run")
-    monkeypatch.setattr(several, "check_each", dying)
+    monkeypatch.setattr(runner, "check_each", dying)
     assert check_several(PLAN, Forms.json("all.json"), PLAIN) == INTERRUPTED
     seen.append(json.loads((folder / "all.json").read_text()))
     assert [(document["verdict"], len(document["reports"])) for document in seen] == [
@@ -126,7 +131,7 @@ def test_the_file_holds_what_came_when_the_rest_is_lost(monkeypatch, folder):
 
 def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(monkeypatch, capsys, folder):
     results = [fake(PLAN[number], "mismatch").numbered(number) for number in (3, 0, 2)]
-    monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
+    monkeypatch.setattr(runner, "check_each", lambda *_, **__: iter(results))
     check_several(PLAN, Forms.json("all.json"), PLAIN)
     assert "\nright:\nMISMATCH  dQ " in capsys.readouterr().out
     titles = [report["title"] for report in json.loads((folder / "all.json").read_text())["reports"]]
@@ -134,15 +139,16 @@ def test_the_simplest_is_the_first_of_the_plan_also_where_another_came_before(mo
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(monkeypatch, capsys):
-    monkeypatch.setattr(several, "check_each", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr(runner, "check_each", lambda *_, **__: pytest.fail("it ran"))
     assert check_several(PLAN, Forms.json("no/such/all.json"), PLAIN) == 2
     assert "--json no/such/all.json: cannot be written, No such file or directory" in capsys.readouterr().err
 
 
 def test_beyond_40_checks_those_that_match_are_counted_only(monkeypatch, capsys):
     plan = [planned("t", f"case {number}") for number in range(60)]
-    results = [fake(one, "mismatch" if number in (7, 50) else "match") for number, one in enumerate(plan)]
-    monkeypatch.setattr(several, "check_each", lambda *_, **__: iter(results))
+    verdicts = ["mismatch" if number in (7, 50) else "match" for number in range(60)]
+    results = [fake(plan[number], verdict).numbered(number) for number, verdict in enumerate(verdicts)]
+    monkeypatch.setattr(runner, "check_each", lambda *_, **__: iter(results))
     assert check_several(plan, Forms({"--json": "all.json"}, details=True), PLAIN) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()

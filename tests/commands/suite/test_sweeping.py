@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from gradprobe.commands.suite.checked import CheckOutcome
+from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
-from gradprobe.commands.suite.matrix import Takes
-from gradprobe.commands.suite.sweeping import sweep_of
+from gradprobe.commands.suite.outcome import CheckOutcome
+from gradprobe.commands.suite.runner import Runner
+from gradprobe.commands.suite.sweeps import SweepPlan
+from gradprobe.commands.suite.takes import Takes
 from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import CheckedTarget, Report
@@ -47,10 +49,11 @@ class Bench:
 
 def run(asked, journal, bench, told=lambda words, share: None):
     """The titles and numbers of what came out, in order."""
-    found = []
+    runner, found = Runner(SweepPlan(asked, [TAKES]), Setting(), journal), []
+    runner._check_each = bench
     try:
-        for checked in sweep_of(asked, [TAKES]).results(journal, bench, 2, told):
-            found.append((checked.report.number, checked.title))
+        for outcome in runner.outcomes(told):
+            found.append((outcome.report.number, outcome.title))
     except (KeyboardInterrupt, MemoryError):
         pass
     return found
@@ -95,7 +98,7 @@ def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
 
 def test_a_sweep_of_minutes_draws_until_its_time_is_up_and_resumed_for_what_is_left(monkeypatch):
     now, shares = [0.0], []
-    monkeypatch.setattr("gradprobe.commands.suite.sweeping.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gradprobe.commands.suite.sweeps.time.monotonic", lambda: now[0])
     asked = SweepRequest((REQUEST,), {}, minutes=1.0)
 
     def slow(plan):

@@ -1,4 +1,4 @@
-"""The rounds of a battery of combinations, with targets that are told of as predicates over options."""
+"""The rounds of a battery of pairs, with targets that are told of as predicates over options."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.commands.suite.case_factors import factors_of
-from gradprobe.commands.suite.combining import CombinationRounds
-from gradprobe.commands.suite.matrix import Takes
+from gradprobe.commands.suite.pairs import PairRounds
+from gradprobe.commands.suite.takes import Takes
 from gradprobe.model.case import Case
 
 TAKES = Takes("softmax", frozenset({"q", "k", "v", "causal", "window", "scale"}), frozenset())
@@ -17,7 +17,7 @@ TAKES = Takes("softmax", frozenset({"q", "k", "v", "causal", "window", "scale"})
 class Ended:
     """What came of all rounds."""
 
-    combining: CombinationRounds
+    combining: PairRounds
     rounds: list[list[str]] = field(default_factory=list)
     """The titles of each."""
     options: dict = field(default_factory=dict)
@@ -27,9 +27,9 @@ class Ended:
         return self.combining.coverage
 
 
-def ended(verdict=lambda options: "match", strength=2, case=None, takes=TAKES):
+def ended(verdict=lambda options: "match", case=None, takes=TAKES):
     """All rounds of a target of which `verdict` says match, mismatch, refused or warning, by its options."""
-    combining = CombinationRounds(factors_of(takes, {}, on_gpu=False), strength)
+    combining = PairRounds(factors_of(takes, {}, on_gpu=False))
     found, items = Ended(combining), next(combining.rounds)
     while True:
         asked = [item for item in items if not item.why_not]
@@ -61,8 +61,7 @@ def test_of_a_right_target_each_level_stands_alone_first_and_then_every_pair():
     assert 20 <= len(array) <= 60
     told = found.coverage
     assert (told.strength, told.missing, told.wrong_alone) == (2, 0, ())
-    space = found.combining._space
-    assert told.held == len(list(space.combinations(2)))
+    assert told.held == len(list(found.combining._space.pairs()))
 
 
 def test_a_plain_case_that_is_wrong_is_the_only_one():
@@ -113,17 +112,6 @@ def test_pairs_that_are_wrong_are_found_in_their_simplest_cases_and_hide_no_othe
     assert {(one.get("dtype"), one["head_dim"]) for one in right if "head_dim" in one} >= {
         (dtype, dim) for dtype in ("float32", "float16", "bfloat16") for dim in (16, 64, 128, 72)
     }
-
-
-@pytest.mark.nightly
-def test_a_triple_that_is_refused_is_found_among_triples():
-    def refuses(options):
-        return is_causal_in_16_bits(options) and options["head_dim"] == 64
-
-    found = ended(lambda options: "refused" if refuses(options) else "match", strength=3)
-    assert any("float16 causal D=64" in titles for titles in found.rounds[3:])
-    assert found.coverage.missing == 0
-    assert ended(strength=3).coverage.held - 2 == found.coverage.held
 
 
 def test_what_was_found_by_trying_goes_with_every_case_of_its_level():

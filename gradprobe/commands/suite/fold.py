@@ -1,0 +1,243 @@
+"""Failures of several checks, folded by their cause: each once, with what sets its cases apart, and a smallest case."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from ...inputs.history import CheckRequest
+from ...inputs.options import parse
+from ...model.allowance import LAST_RESORT
+from ...model.assignment import run_name
+from ...model.case import Case
+from ...model.documents import AxisShare, FailureGroup
+from ...model.failures import UsageFailure
+from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error
+from ...model.report import Report
+from ...model.resolution import resolve
+from ...processes import run_each
+from .traits import Instance, set_apart
+
+SHRINKER = f"{__name__}:Shrinker"
+# Values of one axis that are told apart; of more, classes.
+_FEW = 6
+
+
+def folded_by_cause(reports: Sequence[Report], closer: Report | None = None) -> tuple[FailureGroup, ...]:
+    """One group for each cause: the mismatches first, each kind in the order of the checks.
+
+    Two failures have one cause where the same fault is named at the same line; where none is named, where the same
+    intermediate is wrong first; and of errors, where the same happened at the same place.
+
+    Args:
+        closer: of one of them what came of a check that looked closer. A cause that it names is that of all that were
+            like it before.
+    """
+    numbered = sorted((report for report in reports if not report.is_warning), key=lambda report: report.number)
+    found: dict[tuple[str, ...], list[Report]] = {}
+    for report in numbered:
+        if report.verdict in (MISMATCH, FAILED):
+            found.setdefault(_key(report), []).append(report)
+    if closer is not None and closer.causes:
+        found = _named(found, closer)
+    cases = _Cases(numbered)
+    groups = sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH)
+    return tuple(_group(those, cases) for those in groups)
+
+
+def _named(found: Mapping[tuple[str, ...], list[Report]], closer: Report) -> dict[tuple[str, ...], list[Report]]:
+    named: dict[tuple[str, ...], list[Report]] = {}
+    for key, those in found.items():
+        looked = [closer if report.number == closer.number else report for report in those]
+        named.setdefault(_key(closer) if closer in looked else key, []).extend(looked)
+    return named
+
+
+def _key(report: Report) -> tuple[str, ...]:
+    target, error = report.target.name, report.error
+    if report.verdict == FAILED:
+        if error is None:
+            return (target,)
+        # What is the same but for its numbers is the same.
+        words = re.sub(r"\d+", "0", error.words or error.message)
+        return target, error.kind, str(error.file), str(error.line), words
+    if not report.causes:
+        return target, _first_wrong(report)
+    first = report.causes[0]
+    where = (first.where[0].file, str(first.where[0].line)) if first.where else ()
+    return target, first.fault, *where
+
+
+def _first_wrong(report: Report) -> str:
+    """What is first wrong, in the words that follow a count of failures."""
+    run = report.failing
+    if run is not None and run.first_mismatch:
+        return f"{run.first_mismatch.title} first"
+    if run is not None and run.broken:
+        return f"breaks {run.broken[0].name}"
+    memory = report.memory
+    return f"{memory[0].kind} {memory[0].tensor}".strip() if memory else "an error after it"
+
+
+def _group(reports: Sequence[Report], cases: _Cases) -> FailureGroup:
+    first = reports[0]
+    summary, cause = "", f"{_first_wrong(first)}, no cause named" if first.verdict != FAILED else FAILED
+    if first.causes:
+        named = first.causes[0]
+        at = f" at {os.path.basename(named.where[0].file)}:{named.where[0].line}" if named.where else ""
+        summary, cause = named.summary, f"{named.fault}{at}"
+    elif first.verdict == FAILED and first.error:
+        cause = _raised(first.error)
+    return FailureGroup(
+        verdict=first.verdict,
+        cause=cause,
+        summary=summary,
+        titles=tuple(report.title for report in reports),
+        numbers=tuple(report.number for report in reports),
+        common=cases.apart(reports),
+    )
+
+
+def _raised(error: Error) -> str:
+    """What the target's code raised, with its line; else what kind of failure it is."""
+    raised = re.search(r" raised (\w+)", error.message)
+    at = error.details[0].partition(" in ")[0] if error.details else ""
+    return f"{raised[1]} at {at}" if raised and at else error.kind
+
+
+class _Cases:
+    """The cases of all checks, and of those that match each layout."""
+
+    def __init__(self, reports: Sequence[Report]) -> None:
+        self._family = next((report.case.family for report in reports if report.case), "softmax")
+        cases = [case for report in reports if (case := self.of(report))]
+        self.square = all(case.seqlen_q == case.seqlen_k for case in cases)
+        """Whether all have as many keys as rows."""
+        self._matching: dict[str, list[Instance]] = {}
+        """By target."""
+        for report in reports:
+            wrong = _wrong_layouts(report)
+            right = [run.layout for run in report.runs if run.verdict == MATCH and run.layout not in wrong]
+            self._matching.setdefault(report.target.name, []).extend(self._instances(report, right))
+
+    def of(self, report: Report) -> Case | None:
+        """The case of a check, also of one that nobody got as far as making; None where there is none."""
+        if report.case is not None:
+            return report.case
+        family = report.target.family or self._family
+        try:
+            return resolve({**parse(report.options), "device": "cpu"}, family, takes_bias=False)
+        except UsageFailure:
+            return None
+
+    def _instances(self, report: Report, layouts: Sequence[str]) -> list[Instance]:
+        """A report's case in some layouts; nothing where the case is not known."""
+        case = self.of(report)
+        if case is None:
+            return []
+        return [Instance.of(report.number, case, layout, square=self.square) for layout in dict.fromkeys(layouts)]
+
+    def apart(self, failing: Sequence[Report]) -> tuple[str, ...]:
+        """What sets these failures apart; nothing where the case of one is not known."""
+        instances = list[Instance]()
+        for report in failing:
+            layouts = _wrong_layouts(report)
+            # Of a check that came to no layout, which it was is not known.
+            found = self._instances(report, layouts or [""] * (report.verdict == FAILED))
+            if not found:
+                return ()
+            instances += found
+        return set_apart(instances, self._matching[failing[0].target.name])
+
+
+def _wrong_layouts(report: Report) -> list[str]:
+    """Those in which it fails, each named as the first run in it."""
+    wrong = [run for run in report.runs if run.verdict in (MISMATCH, FAILED, CRASHED)]
+    return [run.layout.partition(", ")[0] for run in wrong]
+
+
+def by_axis(reports: Sequence[Report]) -> tuple[AxisShare, ...]:
+    """How many checks fail for each value along each axis on which their cases differ; warnings are left out.
+
+    Of an axis with many values, classes of them are counted; of axes that part the cases alike, the first.
+    """
+    counted = [report for report in reports if not report.is_warning]
+    cases, traits, fails = _Cases(counted), list[tuple[tuple[str, str], ...]](), list[bool]()
+    for report in counted:
+        if (case := cases.of(report)) is not None:
+            traits.append(Instance.of(0, case, run_name(case.layouts), square=cases.square).traits)
+            fails.append(report.verdict != MATCH)
+    shares: dict[tuple[int, ...], list[AxisShare]] = {}
+    for axis in dict.fromkeys(axis for those in traits for axis, _ in those):
+        words = _at_one_level([[word for name, word in those if name == axis] for those in traits])
+        made, failed = Counter(words), Counter(word for word, is_wrong in zip(words, fails, strict=True) if is_wrong)
+        if len(made) > 1:
+            parts = tuple(words.index(word) for word in words)
+            found = [AxisShare(axis=axis, value=word, failed=failed[word], made=made[word]) for word in sorted(made)]
+            shares.setdefault(parts, found)
+    return tuple(share for those in shares.values() for share in those)
+
+
+def _at_one_level(levels: Sequence[Sequence[str]]) -> list[str]:
+    """One trait of each case, all of one kind: the sharpest of which there are few."""
+    words: list[str] = []
+    for level in range(max(map(len, levels))):
+        words = [those[min(level, len(those) - 1)] if those else "others" for those in levels]
+        if len(set(words)) <= _FEW:
+            break
+    return words
+
+
+@dataclass(frozen=True)
+class ToShrink:
+    """The simplest failing case of a group."""
+
+    request: CheckRequest
+    tries: int
+    """How many smaller cases are tried at most."""
+
+
+class Shrinker:
+    """`Shrinker(None)(asked)` is the report of the smallest case that was found; None where nothing smaller was."""
+
+    def __init__(self, setup: None) -> None:
+        import torch  # noqa: F401 - outside the time of a search
+
+    def __call__(self, asked: ToShrink) -> Report | None:
+        from ..shrink.shrinking import shrink
+
+        result = shrink(
+            asked.request,
+            most=asked.tries,
+            scripted=False,
+            alone=False,
+            timeout=None,
+            told=lambda *words: None,
+            echo=sys.stderr.write,
+        )
+        return result.told.report if result.told and result.told.report.verdict == MISMATCH else None
+
+
+def with_smallest(
+    groups: Sequence[FailureGroup], requests: Mapping[int, CheckRequest], tries: int, workers: int
+) -> tuple[FailureGroup, ...]:
+    """The groups of mismatches with a smallest case each, as far as it is found in so many tries, shared by all.
+
+    Args:
+        requests: of each check, by its number.
+    """
+    wanted = [at for at, group in enumerate(groups) if group.numbers[0] in requests and group.is_mismatch]
+    share = math.ceil(tries / max(1, len(wanted)))
+    asked = [ToShrink(requests[groups[at].numbers[0]], share) for at in wanted]
+    found = list(groups)
+    for ended in run_each(SHRINKER, None, asked, timeout=LAST_RESORT, workers=workers) if share else ():
+        at = wanted[ended.index]
+        found[at] = structs.replace(found[at], shrunk=ended.result)
+    return tuple(found)

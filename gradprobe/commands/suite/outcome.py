@@ -1,0 +1,202 @@
+"""CheckOutcome: what a check gave, or what is known of one that did not end; exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from msgspec import structs
+
+from ...inputs.history import CheckRequest
+from ...model.documents import Reports
+from ...model.failures import Failure, ReferenceFailure, TargetFailure, UsageFailure, as_failure
+from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error, Run
+from ...model.memory_finding import WARNING, MemoryFinding, WarningNote
+from ...model.report import CheckedTarget, Report, SecondCheck, error_of
+from ...processes import Crash, WorkerException
+from ...processes.ended import CRASH, DEVICE, MEMORY, TIMEOUT
+from ...render.terminal import interrupted
+from .plan import PlannedCheck
+
+INTERRUPTED = "Interrupted"
+"""The kind of error of a check that Ctrl-C ended."""
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """A check that was made, also one that failed, crashed or took too long."""
+
+    request: CheckRequest
+    report: Report
+    """With the title of its case."""
+    code: int
+    """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
+
+    @property
+    def title(self) -> str:
+        return self.report.title
+
+    @property
+    def verdict(self) -> str:
+        """match, mismatch or error."""
+        return self.report.verdict
+
+    @property
+    def error_kind(self) -> str:
+        """Of what ended it; "" where nothing did."""
+        return self.report.error.kind if self.report.error else ""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the target raised on purpose instead, or there is no room for what it is to be given."""
+        return self.verdict == FAILED and self.error_kind in ("Refusal", "NoRoom")
+
+    def numbered(self, number: int) -> CheckOutcome:
+        """The same at a place in the plan."""
+        return replace(self, report=structs.replace(self.report, number=number))
+
+    def as_warning(self, warned: WarningNote) -> CheckOutcome:
+        """The same, of which one sentence is told and which does not count."""
+        return replace(self, report=structs.replace(self.report, severity=WARNING, warnings=(warned,)), code=0)
+
+
+def code_of(codes: Sequence[int]) -> int:
+    """The exit code of several: a mismatch anywhere is one; else an error is one, and 2 where only words are wrong."""
+    if 1 in codes:
+        return 1
+    return 3 if 3 in codes else max(codes, default=0)
+
+
+def code_of_report(report: Report) -> int:
+    """The exit code of a check alone, by what it came to."""
+    if report.is_warning:
+        return 0
+    if report.verdict == MATCH and report.against is not None and report.against.report.verdict == FAILED:
+        return Failure.exit_code  # it was to be set beside something
+    if report.verdict in (MATCH, MISMATCH):
+        return int(report.verdict == MISMATCH)
+    kind = report.error.kind if report.error else ""
+    return UsageFailure.exit_code if kind == UsageFailure.__name__ else Failure.exit_code
+
+
+def code_of_reports(several: Reports) -> int:
+    """That of the command that made them."""
+    # Nothing compared is no match.
+    return code_of(list(map(code_of_report, several.reports))) if several.counted else Failure.exit_code
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a check is at."""
+
+    words: str
+    fraction: float
+    layout: str
+    """The layout that it is done for; "" where there is none yet."""
+
+
+@dataclass
+class Heard:
+    """All that was said of one check, the latest of each."""
+
+    stage: Stage | None = None
+    so_far: Report | None = None
+    """Of the layouts that were measured."""
+
+    def take(self, value: Stage | Report) -> None:
+        if isinstance(value, Stage):
+            self.stage = value
+        else:
+            self.so_far = value
+
+    @property
+    def layout(self) -> str:
+        """What was run at last, as no run that is measured is called; "" before the first."""
+        layout = self.stage.layout if self.stage else ""
+        measured = [run.layout for run in self.so_far.runs] if self.so_far else []
+        return f"{layout}, once more" if layout in measured else layout
+
+    def subject(self, planned: PlannedCheck) -> str:
+        """What ended, in words."""
+        if self.stage is not None and self.stage.words.startswith("reference "):
+            return f"reference {planned.request.reference!r}"
+        return f"target {planned.request.target!r}"
+
+
+LOST, LATE = "crashed", "took too long"
+_DEBUGGED = "check --no-isolate runs it in this process, for a debugger"
+_WAYS_OUT = {
+    TIMEOUT: "a smaller case may do, or a longer --timeout",
+    MEMORY: "a smaller case may do, or a higher --max-memory",
+}
+
+
+def of_error(planned: PlannedCheck, error: BaseException, heard: Heard, seconds: float, stack: str) -> CheckOutcome:
+    """A check that an exception ended, also one that asks for the end of its process."""
+    failure = as_failure(error)
+    if not isinstance(error, Exception):
+        where = f" ({heard.layout})" if heard.layout else ""
+        words = f"{heard.subject(planned)} raised {type(error).__name__}{where}"
+        failure = TargetFailure(words, failure.way_out)
+    return _ended(planned, structs.replace(error_of(failure), stack=stack), failure.exit_code, heard, seconds)
+
+
+def of_raised(planned: PlannedCheck, raised: WorkerException, heard: Heard, stack: str) -> CheckOutcome:
+    """The same of an exception in another process."""
+    more: dict[str, Any] = {"details": raised.details, "way_out": raised.way_out, "stack": stack}
+    return _ended(planned, Error(kind=raised.kind, message=raised.message, **more), raised.exit_code, heard, 0.0)
+
+
+def of_crash(planned: PlannedCheck, crash: Crash, heard: Heard, memory: Sequence[MemoryFinding] = ()) -> CheckOutcome:
+    """A check whose process died or was stopped.
+
+    Args:
+        memory: what the interpreter's watch sees the kernels do there.
+    """
+    what = LATE if crash.kind == TIMEOUT else LOST
+    where = f" ({heard.layout})" if heard.layout else ""
+    words = f"{crash.words}{crash.where}"
+    if memory:
+        words += f"; small in the interpreter {memory[0].sentence}"
+    more: dict[str, Any] = {"stderr_tail": crash.stderr_tail, "stack": crash.stack, "memory": tuple(memory)}
+    if crash.last:
+        more |= asdict(crash.last)
+    message = f"{heard.subject(planned)} {what}{where}: {words}"
+    way_out = _WAYS_OUT.get(crash.kind, _DEBUGGED)
+    error = Error(kind=crash.kind, message=message, way_out=way_out, words=words, **more)
+    return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
+
+
+def of_interrupt(planned: PlannedCheck, heard: Heard) -> CheckOutcome:
+    """A check that Ctrl-C ended, with the layouts that were measured."""
+    done = len(heard.so_far.runs) if heard.so_far else 0
+    failure = interrupted(done, max(done, len(planned.layouts)), "layouts")
+    error = Error(kind=INTERRUPTED, message=str(failure), way_out=failure.way_out)
+    return _ended(planned, error, Failure.exit_code, heard, 0.0)
+
+
+def _ended(planned: PlannedCheck, error: Error, code: int, heard: Heard, seconds: float) -> CheckOutcome:
+    """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
+    so_far, request = heard.so_far, planned.request
+    ended: dict[str, Any] = {"title": planned.title, "error": error}
+    if (other := planned.against) is not None:
+        ended["against"] = SecondCheck(name=other.name, report=other.report)
+    total = {"total": round(seconds, 4)}
+    if so_far is None or code != Failure.exit_code or error.kind == ReferenceFailure.__name__:
+        # The target and the words of the case that a report would have been about.
+        name = request.target or getattr(planned.functions[0], "__name__", "")
+        target = CheckedTarget(name=name, family=request.family or "", reference=request.reference or "")
+        ended |= {"target": target, "options": dict(request.options), "reproduce": planned.repro_command}
+        return CheckOutcome(request, Report(verdict=FAILED, seconds=total, **ended), code)
+    runs = (*so_far.runs, run_ended(error, heard.layout))
+    verdict = FAILED if so_far.failing is None else MISMATCH
+    report = structs.replace(so_far, verdict=verdict, runs=runs, seconds={**so_far.seconds, **total}, **ended)
+    return CheckOutcome(request, report, 1 if verdict == MISMATCH else code)
+
+
+def run_ended(error: Error, layout: str) -> Run:
+    """The layout that ended a check, as one of its runs."""
+    verdict = CRASHED if error.kind in (CRASH, DEVICE, MEMORY) else FAILED
+    short = structs.replace(error, way_out="", stderr_tail="", stack="", memory=())
+    return Run(layout=layout, verdict=verdict, memory=error.memory, error=short)

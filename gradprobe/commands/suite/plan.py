@@ -1,0 +1,172 @@
+"""Plan: checks with a title each, to which what came of the first may add more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...inputs.history import CheckRequest
+from ...inputs.options import command_line
+from ...model.assignment import parse_run, planned_runs, run_name
+from ...model.case import Case, fewer_heads, shortened
+from ...model.documents import Coverage, RefusedCase
+from ...model.report import Report
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """A check that was made, to set another beside it."""
+
+    name: str
+    """The word that named it."""
+    report: Report
+    kept: str
+    """The file of what its target gave; "" where it gave nothing."""
+
+
+@dataclass(frozen=True)
+class PlannedCheck:
+    """A check that is to be made, alone or of several."""
+
+    title: str
+    """A short name of its case: "gqa", "heads=3 dtype=float16"."""
+    request: CheckRequest
+    close_up: tuple[str, tuple[int, int] | None] | None = None
+    """Where it is one intermediate that is asked for: its name, and the batch and head to show."""
+    kept: str = ""
+    """The file that what the target gave is written into, for a check that is set beside this one."""
+    against: Counterpart | None = None
+    chosen: str = ""
+    """Why it is of this target, where nobody named one."""
+    fresh: bool = False
+    """Whether every cache of compiled kernels is to be empty."""
+    functions: tuple[Callable[..., Any] | None, Callable[..., Any] | None] = (None, None)
+    """What stands in this process for the word of the target, and of the reference."""
+    number: int | None = None
+    """Its place in the table of several; None for its place in the plan."""
+    cost: float = 1.0
+    """About how long it takes, where 1 is what each takes however small it is."""
+    beyond: str = ""
+    """What it asks for that no parameter of the target says that it takes; "" where there is no such thing."""
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The names of the layouts that it is to run in; a run that tells more of one is not counted."""
+        options = self.request.options
+        if "layout" in options:
+            return (" ".join(options["layout"]),)
+        asked = tuple(parse_run(word) for word in options.get("runs") or ())
+        return tuple(map(run_name, planned_runs(asked, are_saved="inputs" in options)))
+
+    @property
+    def case_line(self) -> str:
+        """The target and its case, as far as the words say: before anything is imported that could say more."""
+        options = {name: word for name, word in self.request.options.items() if not isinstance(word, list)}
+        sizes = {"batch": Case.batch, "heads": Case.heads, "seqlen": Case.seqlen_q, "head_dim": Case.head_dim}
+        if {"seqlen_q", "seqlen_k", "cu_seqlens"} & options.keys():
+            del sizes["seqlen"]
+        known = {} if "inputs" in options else {**sizes, "dtype": Case.dtype}
+        return f"{self.request.target}  {' '.join(titled({**known, **options}))}"
+
+    @property
+    def repro_command(self) -> str:
+        """The command line that repeats it alone; "" where a function has no word."""
+        request = self.request
+        if not request.target or request.reference == "":
+            return ""
+        words: dict[str, Any] = {"family": request.family, "reference": request.reference}
+        name, at = self.close_up or ("", None)
+        if at:
+            words["at"] = f"{at[0]},{at[1]}"
+        if self.against:
+            words["against"] = self.against.name
+        if self.fresh:
+            words["fresh"] = True
+        return command_line(f"diff {name}" if name else "check", request.target, request.options, words)
+
+
+@dataclass
+class Plan:
+    """Several checks: what pyproject.toml configures, a battery, a sweep."""
+
+    checks: list[PlannedCheck] = field(default_factory=list)
+    """May grow behind its end."""
+    is_own: bool = False
+    """Whether nobody asked for its cases by name: then no error is what a target refuses, nor an accident in what none
+    of its parameters tells."""
+    looks_closer: bool = False
+    """Whether the simplest that fails is made once more with the inside of a black box, which the others leave out."""
+    untaken: list[RefusedCase] = field(default_factory=list)
+    """The cases of its own that the target does not take."""
+    is_sweep: bool = False
+    """Whether failures are counted along the axes of its cases."""
+    titles: Sequence[str] = ()
+    """Such as those of checks that are added may be."""
+    coverage: Coverage | None = None
+    """Which combinations all of them hold, once all are made."""
+
+    def begin(self, kept: Sequence[Report], workers: int) -> None:
+        """Plans the first checks, where there are none yet, by what a journal holds already."""
+
+    def more(self, made: Sequence[Any]) -> Sequence[PlannedCheck]:
+        """The checks to add, each time that one more CheckOutcome came."""
+        return ()
+
+    def alike(self, planned: PlannedCheck) -> Hashable:
+        """What is the same of checks of which one child makes one after another, as far as it can."""
+        return None
+
+    def progress(self, done: Sequence[PlannedCheck]) -> tuple[str, float]:
+        """How many are made, in words, and the share of all by what they cost."""
+        whole = sum(planned.cost for planned in self.checks)
+        return f"{len(done)} of {len(self.checks)} made", sum(planned.cost for planned in done) / whole
+
+
+# A multiple of the usual tiles.
+_SPAN = 128
+# Batches, and key heads: two show what one hides.
+_FEW = 2
+_LENGTHS = ("seqlen", "seqlen_q", "seqlen_k")
+# Options that fix the length of each sequence.
+_OWN_LENGTHS = ("seqlens", "cu_seqlens", "cu_seqlens_k", "inputs")
+
+
+def for_the_interpreter(request: CheckRequest) -> CheckRequest:
+    """The same check on the CPU, only as large as it must be to show the effect of the layout.
+
+    Where an option gives a value for each batch or head, their number stays.
+    """
+    options = {name: word for name, word in request.options.items() if name != "dots"}
+    options["device"] = "cpu"
+    if not any(name in options for name in _OWN_LENGTHS):
+        for name in _LENGTHS:
+            if name in options:
+                options[name] = shortened(options[name], _SPAN)
+        if "batch" in options:
+            options["batch"] = min(options["batch"], _FEW)
+    if "heads" in options and "," not in str(options.get("tau", "")):
+        heads, keys = fewer_heads(options["heads"], options.get("kv_heads", options["heads"]), _FEW)
+        options["heads"] = heads
+        if "kv_heads" in options:
+            options["kv_heads"] = keys
+    return replace(request, options=options)
+
+
+_SHORT = {
+    "seqlen": "L", "seqlen_q": "Lq", "seqlen_k": "Lk", "head_dim": "D", "head_dim_v": "Dv", "heads": "H",
+    "kv_heads": "Hkv", "batch": "B",
+}  # fmt: skip
+
+
+def titled(options: Mapping[str, Any]) -> list[str]:
+    """Options as titles have them: H=1, float16, no-causal."""
+    words = []
+    for name, value in options.items():
+        if isinstance(value, bool):
+            words.append(name if value else f"no-{name}")
+        elif name in ("dtype", "pattern"):
+            words.append(str(value))
+        else:
+            words.append(f"{_SHORT.get(name, name.replace('_', '-'))}={value}")
+    return words

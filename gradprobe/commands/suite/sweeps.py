@@ -1,0 +1,149 @@
+"""A sweep as a plan: every combination of the values of options, a dozen cases that suit a target, or drawn ones."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...inputs.history import CheckRequest
+from ...model.case import Case
+from ...model.failures import UsageFailure
+from ...model.report import Report
+from .drawing import BATCH, beyond, case_of, cost, drawn_in_order, title_of, worth_first
+from .journal import SweepRequest
+from .outcome import CheckOutcome
+from .plan import Plan, PlannedCheck, titled
+from .takes import Takes
+
+# Of combinations: days of checks.
+LARGEST = 10_000
+# Options that decide lengths, or heads, by themselves.
+_LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k", "inputs"}
+_GROUPS = {"heads", "kv_heads", "tau", "inputs"}
+
+
+def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """The options of each case; the last option varies fastest.
+
+    Raises:
+        UsageFailure: there are more than anybody waits for.
+    """
+    count = math.prod(len(words) for words in values.values())
+    if count > LARGEST:
+        raise UsageFailure(f"sweep: {count:,} cases are more than {LARGEST:,}", "give fewer values")
+    return [dict(zip(values, words, strict=True)) for words in itertools.product(*values.values())]
+
+
+def suiting(takes: Takes, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A dozen or so cases for a target: lengths of less than a tile, of one and a bit, and of several; both head dims.
+
+    An option that is given is the same in all.
+    """
+    is_softmax, has_values = takes.family == "softmax", "inputs" in given
+    axes: dict[str, Sequence[Any]] = {}
+    if "dtype" not in given and not has_values:
+        axes["dtype"] = ("float32", "float16")
+    if is_softmax and "causal" in takes.names and "causal" not in given:
+        axes["causal"] = (False, True)
+    largest = {}
+    if not _LENGTHS & given.keys():
+        axes["seqlen"], largest = (1, 37, 72), {"seqlen": 72}
+    if "head_dim" not in given and not has_values:
+        axes["head_dim"] = (16,)
+    cases = combinations(axes)
+    if "head_dim" in axes:
+        cases.append({**largest, "head_dim": 72})
+    if is_softmax and not _GROUPS & given.keys():
+        cases.append({**largest, "heads": 4, "kv_heads": 2})
+    return cases
+
+
+def titles(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each case: the options in which they differ."""
+    names = dict.fromkeys(name for case in cases for name in case)
+    vary = [name for name in names if len({str(case.get(name)) for case in cases}) > 1]
+    return [" ".join(titled({name: case[name] for name in vary if name in case})) for case in cases]
+
+
+class SweepPlan(Plan):
+    """The cases of a sweep, those first that show most for what they cost; of one by minutes, more while it lasts."""
+
+    def __init__(self, asked: SweepRequest, takes: Sequence[Takes | None]) -> None:
+        """
+        Args:
+            takes: what each target takes; None of one that cannot be imported, which is asked once, and says why.
+
+        Raises:
+            UsageFailure: there are too many cases, or none.
+        """
+        is_closed = asked.is_drawn and not any("recover" in request.options for request in asked.requests)
+        super().__init__(is_own=asked.is_drawn, looks_closer=is_closed, is_sweep=True)
+        self._seconds, self._until = 60.0 * (asked.minutes or 0.0), 0.0
+        self._stream: Iterator[PlannedCheck] = iter(())
+        """What a sweep by minutes goes on with, without end."""
+        is_one = len(asked.requests) == 1
+        for request, taken in zip(asked.requests, takes, strict=True):
+            if asked.is_drawn and taken is not None:
+                self._draw(asked, request, taken, is_one=is_one)
+            else:
+                self._combine(asked, request, taken, is_one=is_one)
+
+    def _combine(self, asked: SweepRequest, request: CheckRequest, taken: Takes | None, *, is_one: bool) -> None:
+        if asked.varied and not asked.is_drawn:
+            matrix = combinations(asked.varied)
+        else:
+            matrix = suiting(taken, request.options) if taken else [{}]
+        names, first = titles(matrix), len(self.checks)
+        cases = [_case_of_either({**request.options, **options}, request.family) for options in matrix]
+        for at in worth_first(cases):
+            title = names[at] if is_one and names[at] else f"{request.target} {names[at]}".rstrip()
+            whole = replace(request, options={**request.options, **matrix[at]})
+            self.checks.append(PlannedCheck(title, whole, number=first + at, cost=cost(cases[at])))
+
+    def _draw(self, asked: SweepRequest, request: CheckRequest, taken: Takes, *, is_one: bool) -> None:
+        """Adds cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
+        fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
+        given, seed = {"recover": [False], **fixed, **asked.varied}, request.options.get("seed", 0)
+
+        def stream() -> Iterator[PlannedCheck]:
+            for options in drawn_in_order(taken, given, seed):
+                title = title_of(options, [*fixed, "recover"])
+                title = title if is_one else f"{request.target} {title}"
+                whole, price = replace(request, options=options), cost(case_of(options, taken))
+                yield PlannedCheck(title, whole, cost=price, beyond=beyond(options, taken))
+
+        if asked.minutes is None:
+            self.checks += itertools.islice(stream(), asked.draw)
+            return
+        whole = stream()
+        sample = list(itertools.islice(whole, BATCH))
+        self.titles = [planned.title for planned in sample]
+        self._stream = itertools.chain(sample, whole)
+
+    def begin(self, kept: Sequence[Report], workers: int) -> None:
+        spent = sum(report.seconds.get("total", 0.0) for report in kept) / workers
+        self._until = time.monotonic() + self._seconds - spent
+        last = max((report.number for report in kept), default=-1)
+        self.checks += itertools.islice(self._stream, last + 1 + 2 * workers)
+
+    def more(self, made: Sequence[CheckOutcome]) -> Sequence[PlannedCheck]:
+        return list(itertools.islice(self._stream, int(time.monotonic() < self._until)))
+
+    def progress(self, done: Sequence[PlannedCheck]) -> tuple[str, float]:
+        if not self._seconds:
+            return super().progress(done)
+        return f"{len(done)} made", min(1.0, 1.0 - (self._until - time.monotonic()) / self._seconds)
+
+
+def _case_of_either(options: Mapping[str, Any], family: str | None) -> Case | None:
+    """The case of options for a target that is not looked at; None where it is not known."""
+    if "inputs" in options:
+        return None
+    for name in ("softmax", "lazy"):
+        if family in (None, name) and (case := case_of(options, Takes(name, frozenset(), frozenset()))) is not None:
+            return case
+    return None
