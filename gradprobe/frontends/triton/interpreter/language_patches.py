@@ -1,10 +1,7 @@
 """Patches of launches, of the language and of how a kernel's text is rewritten: right, and by less of Python.
 
-As it is shipped, the interpreter leaves libdevice out: its functions return None.
-
-The interpreter copies the whole storage of each tensor to the host and back. On the CPU both are one storage, and a
-copy onto itself brings every page into memory, also where most of a large mapping is never touched. The interpreter
-also keeps a bool in 32 bits and then refuses it: without the patch, a bool that is no tl.constexpr stops every launch.
+As it is shipped, the interpreter leaves libdevice out, refuses a bool that is no tl.constexpr, and copies the whole
+storage of each tensor onto itself, which brings every page of a large mapping into memory.
 
 A compiler finds names, and counts loops, where Python does not: a function of triton.language under a name of the
 user's (`exp = tl.exp`), what a closure holds, and the variable of a loop, which has a dtype.
@@ -35,19 +32,16 @@ Original = Callable[..., Any]
 # What a launch replaces besides builtins.
 _REPLACED = ("range", "static_range", "reduce", "associative_scan")
 _MODULES = ("core", "math", "standard", "random", "semantic")
-# Functions of libdevice by what numpy calls them; those of one name are not listed.
-_CALLED = {
-    "fabs": "abs", "pow": "power", "nearbyint": "rint", "div_rn": "divide", "mul_rn": "multiply", "add_rn": "add",
-    "sub_rn": "subtract",
-}  # fmt: skip
-# And those that numpy lacks, or has in another sense.
-_COMPUTED: dict[str, Callable[..., Any] | None] = {
-    "remainder": None,
+# Functions of libdevice that numpy calls otherwise, lacks, or has in another sense; the rest is called as numpy's are.
+_DEVICE: dict[str, Callable[..., Any] | None] = {
+    "fabs": np.abs,
+    "pow": np.power,
+    "nearbyint": np.rint,
+    "div_rn": np.divide,
     "erf": np.frompyfunc(math.erf, 1, 1),
-    "erfc": np.frompyfunc(math.erfc, 1, 1),
-    "exp10": lambda x: np.power(10.0, x),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),  # halves away from 0
+    "remainder": None,
 }
 
 
@@ -56,13 +50,11 @@ _COMPUTED: dict[str, Callable[..., Any] | None] = {
 
 def _restore_args_dev(original: Original, self: Any, args: Any, args_hst: Any, kwargs: Any, kwargs_hst: Any) -> None:
     """Copies results back only where they lie elsewhere."""
-    if _storages((*args, *kwargs.values())) != _storages((*args_hst, *kwargs_hst.values())):
+    storages: list[list[int]] = []
+    for given in ((*args, *kwargs.values()), (*args_hst, *kwargs_hst.values())):
+        storages.append([tensor.untyped_storage().data_ptr() for _, tensor, _ in tensors_in(given)])
+    if storages[0] != storages[1]:
         original(self, args, args_hst, kwargs, kwargs_hst)
-
-
-def _storages(arguments: Any) -> list[int]:
-    """Where the tensors among a launch's arguments lie."""
-    return [tensor.untyped_storage().data_ptr() for given in arguments for _, tensor, _ in tensors_in(given)]
 
 
 def _implicit_cvt(original: Original, argument: Any) -> Any:
@@ -85,12 +77,6 @@ def create_splat(original: Original, self: Any, shape: Any, scalar: Any) -> Any:
     """Spreads a comparison as bools: it keeps its operands' type, as which 3.9 spreads it, and refuses the mask."""
     is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
     return original(self, shape, shipped.TensorHandle(scalar.data, tl.int1) if is_compared else scalar)
-
-
-def create_expand_dims(original: Original, self: Any, argument: Any, axis: int) -> Any:
-    """The same in a third of the time."""
-    at = axis if axis >= 0 else axis + argument.data.ndim + 1
-    return shipped.TensorHandle(argument.data[(*(slice(None),) * at, None)], argument.dtype.scalar)
 
 
 def _validate_np_data_size(original: Original, data: Any, dtype: Any) -> Any:
@@ -248,19 +234,18 @@ def libdevice_modules() -> list[ModuleType]:
 
 def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
     own = name.removeprefix("fast_").removesuffix("f") if name.startswith("fast_") else name
-    function = _COMPUTED.get(own, getattr(np, _CALLED.get(own, own), None))
-    if function is None or not (own in _COMPUTED or isinstance(function, np.ufunc)):
+    function = _DEVICE.get(own) if own in _DEVICE else getattr(np, own, None)
+    if function is None or not (own in _DEVICE or isinstance(function, np.ufunc)):
         raise NotImplementedError(f"libdevice.{name} is not supported in interpreter mode")
     semantic = shipped.interpreter_semantic
-    operands = [semantic.to_tensor(arg) for arg in args]
-    if len(operands) == 2:
-        left, right = semantic.binary_op_type_checking_impl(*operands, False, False, True, True)
+    first, *others = [semantic.to_tensor(arg) for arg in args]
+    if others:
+        left, right = semantic.binary_op_type_checking_impl(first, *others, False, False, True, True)
         handle = semantic.builder.binary_op(left.handle, right.handle, function)
         return tl.tensor(handle, left.type if left.type.is_block() else right.type)
-    (operand,) = operands
-    values = function(operand.handle.data)
-    scalar = tl.int32 if values.dtype == np.bool_ else operand.type.scalar
-    made = operand.type.with_element_ty(scalar) if operand.type.is_block() else scalar
+    values = function(first.handle.data)
+    scalar = tl.int32 if values.dtype == np.bool_ else first.type.scalar
+    made = first.type.with_element_ty(scalar) if first.type.is_block() else scalar
     return tl.tensor(shipped.TensorHandle(values.astype(shipped._get_np_dtype(scalar)), scalar), made)
 
 
@@ -268,7 +253,7 @@ PATCHES: dict[Any, tuple[Callable[..., Any], ...]] = {
     shipped: (
         _patch_lang_tensor, _get_np_dtype, _patch_lang, _patch_attr, _validate_np_data_size, _implicit_cvt,
     ),
-    shipped.InterpreterBuilder: (create_splat, create_expand_dims),
+    shipped.InterpreterBuilder: (create_splat,),
     shipped.GridExecutor: (_init_args_hst, _restore_args_dev),
     shipped.FunctionRewriter: (_compile_and_exec,),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .....inputs.memory import Array
-from ..memory.stream import Access, lines_behind
+from ..memory.stream import Access, Watcher, lines_behind
 from ..memory.views import View
 from .graph import Flow, Node, StoredTile, tile_of
 from .lanes import NOWHERE, Cover, IndexTable, Lanes, is_block, varying, without_tail
@@ -18,8 +18,8 @@ _LARGEST_SHADOW = 1 << 24
 _NODE = "node"
 
 
-class IndexedAccesses:
-    """The loads and stores of a flow.
+class IndexedAccesses(Watcher):
+    """Notes the loads and stores of a flow.
 
     A load gives every lane the index of the element that it read: by the address in a tensor whose axes are known, else
     by what was stored there.
@@ -27,16 +27,19 @@ class IndexedAccesses:
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self._tables: dict[tuple[int, int], IndexTable] = {}
         self._shadows: dict[int, dict[str, Array]] = {}
         """By home and letter, the index that was stored with each element; and the number of the node, as _NODE."""
         self._over: dict[int, str] = {}
         """By home of sums, what they are over: m or n; "" where parts of the dims are stored apart: not known."""
 
-    def loaded(self, result: Any, access: Access) -> None:
-        """Notes what a load read."""
-        if not access.parts:
-            return
+    def after(self, access: Access, result: Any) -> None:
+        """Notes what it read or wrote, but for an exchange that compares."""
+        if access.value is not None:
+            self._store(access)
+        elif access.kind == "load" and access.parts:
+            self._load(access, result)
+
+    def _load(self, access: Access, result: Any) -> None:
         flow, is_derived = self.flow, True
         at, names = dict[str, Array](), dict[str, None]()
         writers: list[Node] = []
@@ -60,8 +63,7 @@ class IndexedAccesses:
         cover = self._cover_of(view.home, at) if len(access.parts) == 1 else None
         flow.note(result, site, writers, Lanes(at, dict.fromkeys(at, frozenset([number])), cover) if at else None)
 
-    def stored(self, access: Access) -> None:
-        """Notes what a store, or an atomic, wrote."""
+    def _store(self, access: Access) -> None:
         value, flow, site = access.value, self.flow, self.flow.site_of(access)
         tile, behind = tile_of(value), lines_behind(access.pointers)
         if tile is None:
@@ -130,12 +132,8 @@ class IndexedAccesses:
         """By letter, the indices of elements; None of a tensor whose axes are not known."""
         owner = view.known or view
         letters = self.flow.axes(owner)
-        if not letters:
-            return None
-        key = owner.start, owner.elements.span
-        if key not in self._tables:
-            self._tables[key] = IndexTable(owner.elements, letters, self.flow.sizes)
-        return self._tables[key].at(owner.in_elements(addresses))
+        table = IndexTable(owner.elements, letters, self.flow.sizes) if letters else None
+        return table.at(owner.in_elements(addresses)) if table else None
 
     def _stored_at(self, view: View, addresses: Array) -> dict[str, Array]:
         """What stores left in memory there."""

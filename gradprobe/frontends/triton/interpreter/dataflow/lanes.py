@@ -6,7 +6,6 @@ e value head dim, w distance.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -174,44 +173,30 @@ class IndexTable:
     """The index of each element of a tensor, by its offset from the first one; a key head for each head too."""
 
     def __init__(self, elements: Elements, letters: str, sizes: Mapping[str, int]) -> None:
-        axes = _split(elements, letters, sizes)
-        self._letters = {letter for letter, _, _ in axes} - {"1"}
-        # Of an axis of stride 0 nothing is known but its first index.
-        held = [(letter, size, step) for letter, size, step in axes if step or size == 1]
-        shape = [size for _, size, _ in held]
-        indices = np.indices(shape, np.int32).reshape(len(held), math.prod(shape))
-        offsets = np.zeros(math.prod(shape), np.int64)
-        for index, (_, _, step) in zip(indices, held, strict=True):
-            offsets += index.astype(np.int64) * step
-        order = np.argsort(offsets)
-        self._offsets = offsets[order]
-        self._at = {letter: index[order] for index, (letter, _, _) in zip(indices, held, strict=True)}
-        self._at.pop("1", None)
-        if "h" in self._at:
-            self._at["g"] = self._at["h"] // (sizes["h"] // sizes["g"])
+        self._elements, self._sizes = elements, sizes
+        self._axes: list[tuple[int, str, int]] = []
+        """(stride, letter, size), the longest stride first; of axes that were made one, in brackets, each of them."""
+        for word, size, step in zip(re.findall(r"\(\w+\)|\w", letters), elements.shape, elements.strides, strict=True):
+            inner = step
+            for letter in reversed(word.strip("()")):
+                length = size if len(word) == 1 else sizes[letter]
+                self._axes.append((inner, letter, length))
+                inner *= length
+        self._axes.sort(reverse=True)
 
     def at(self, offsets: Array) -> dict[str, Array]:
-        """By letter, the index at each offset; OUTSIDE where there is no element."""
-        places = np.minimum(np.searchsorted(self._offsets, offsets), len(self._offsets) - 1)
-        inside = self._offsets[places] == offsets
-        found = {x: np.where(inside, index[places], OUTSIDE) for x, index in self._at.items()}
-        if not inside.all():
-            # Elements of an axis of stride 0 have no index of their own; what is none of them is outside all the same.
-            for x in self._letters - found.keys():
-                found[x] = np.where(inside, NOWHERE, OUTSIDE)
-        return found
-
-
-def _split(elements: Elements, letters: str, sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """(letter, size, stride) of each axis; of axes that were made one, in brackets, each of them."""
-    found: list[tuple[str, int, int]] = []
-    words = re.findall(r"\(\w+\)|\w", letters)
-    for word, size, step in zip(words, elements.shape, elements.strides, strict=True):
-        if len(word) == 1:
-            found.append((word, size, step))
-            continue
-        inner = step
-        for letter in reversed(word.strip("()")):
-            found.append((letter, sizes[letter], inner))
-            inner *= sizes[letter]
-    return found
+        """By letter, the index at each offset, in elements; OUTSIDE where there is no element."""
+        size = self._elements.itemsize
+        inside, rest = self._elements.hold(offsets * size, size), offsets
+        found: dict[str, Any] = {}
+        for step, letter, length in self._axes:
+            if step or length == 1:
+                found[letter] = np.clip(rest // max(step, 1), 0, length - 1)
+                rest = rest - found[letter] * step
+            elif not inside.all():  # nothing is known of it but what is none of its elements
+                found[letter] = NOWHERE
+        found.pop("1", None)
+        if "h" in found:
+            found["g"] = found["h"] // (self._sizes["h"] // self._sizes["g"])
+        is_known, others = inside & (rest == 0), np.where(inside, NOWHERE, OUTSIDE)
+        return {x: np.where(is_known, index, others).astype(np.int32) for x, index in found.items()}

@@ -18,19 +18,7 @@ from torch import Tensor
 
 from .....inputs.memory import Array, Unwritten
 from ..memory.memory_watch import watched_memory
-from ..memory.stream import (
-    LINES,
-    MOVES,
-    Access,
-    Handle,
-    InterpretedLaunch,
-    Note,
-    Operation,
-    Watcher,
-    attributes,
-    carry,
-    lines_behind,
-)
+from ..memory.stream import LINES, MOVES, Handle, InterpretedLaunch, Note, Operation, attributes, carry, lines_behind
 from .accesses import IndexedAccesses
 from .graph import Conflict, Flow, Node, Site, Tile, hold, tile_of
 from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, varying, without
@@ -52,13 +40,13 @@ _NO_LOAD = frozenset[int]()
 _SUMS, _MAXIMA = ("fadd", "add", "fma"), ("maximumf", "maxnumf", "maxsi")
 
 
-class _Tracer(Watcher):
-    """Notes what kernels make in one flow."""
+class _Tracer(IndexedAccesses):
+    """Notes all that kernels make in one flow."""
 
     def __init__(self, flow: Flow, learn: Callable[[Any], None]) -> None:
         """`learn` is called with each argument of a launch, before it runs."""
-        self.errors, self._flow, self._learn = flow.failures, flow, learn
-        self._accesses = IndexedAccesses(flow)
+        super().__init__(flow)
+        self._learn = learn
 
     def notes(self) -> Iterator[tuple[str, Note]]:
         """What is to be called after each operation."""
@@ -76,26 +64,19 @@ class _Tracer(Watcher):
 
     def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
         """A launch is the flow's."""
-        self._flow.launch = launch
+        self.flow.launch = launch
         for argument in arguments:
-            self._flow.attempt(self._learn, argument)
-
-    def after(self, access: Access, result: Any) -> None:
-        """Notes what it read or wrote, but for an exchange that compares."""
-        if access.kind == "load":
-            self._accesses.loaded(result, access)
-        elif access.value is not None:
-            self._accesses.stored(access)
+            self.flow.attempt(self._learn, argument)
 
     def _stepped(self, step: Operation) -> None:
         """An address was made by this line too."""
         (result,) = step.results
         if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
-            attributes(result)[LINES] = lines_behind(*step.args) | {self._flow.line()}
+            attributes(result)[LINES] = lines_behind(*step.args) | {self.flow.line()}
 
     def _moved(self, step: Operation) -> None:
         """What only moves lanes about makes no node of its own, unless it moves several tiles into one."""
-        tiles = _tiles(step.args)
+        tiles = [tile for tile in map(tile_of, step.args) if tile is not None]
         if not tiles:
             return
         origins: dict[str, frozenset[int]] = {}
@@ -112,7 +93,7 @@ class _Tracer(Watcher):
             if len(tiles) == 1:
                 hold(handle, tiles[0].node, made)
             else:
-                self._flow.note(handle, self._flow.site("join"), _nodes(tiles), made)
+                self.flow.note(handle, self.flow.site("join"), _nodes(tiles), made)
 
     def _met(self, name: str, operands: slice, step: Operation) -> None:
         """What meets lane by lane; but for an accumulator that holds nothing yet, rescaled, by NaN too."""
@@ -123,14 +104,14 @@ class _Tracer(Watcher):
         others = [arg.data for arg, tile in zip(args, tiles, strict=True) if tile is None]
         if name == "fmul" and others and not (result.data.any() and others[0].any()):
             return
-        site = self._flow.site(name)
+        site = self.flow.site(name)
         known = [tile.lanes if tile else None for tile in tiles]
         if len(tiles) == 2:
             known = [_less_across(*pair) for pair in (tiles, tiles[::-1])]
-        self._flow.note(result, site, _nodes(tiles), lane_by_lane(self._flow, known, name, site))
+        self.flow.note(result, site, _nodes(tiles), lane_by_lane(self.flow, known, name, site))
 
     def _dotted(self, step: Operation) -> None:
-        (a, b, added, *_), flow = step.args, self._flow
+        (a, b, added, *_), flow = step.args, self.flow
         tiles = [tile_of(a), tile_of(b), tile_of(added)]
         if not any(tiles):
             return
@@ -141,7 +122,7 @@ class _Tracer(Watcher):
         flow.note(step.results[0], site, _nodes(tiles), lanes, lacking)
 
     def _reduced(self, step: Operation) -> None:
-        tile, axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self._flow
+        tile, axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self.flow
         if tile is None:
             return
         site = flow.site("reduce")
@@ -150,10 +131,6 @@ class _Tracer(Watcher):
             if tile.lanes is not None and axis is not None:
                 lanes = reduced(tile.lanes, axis, handle.data.shape, flow.sizes)
             flow.note(handle, site, [tile.node], lanes)
-
-
-def _tiles(args: Iterable[Any]) -> list[Tile]:
-    return [tile for tile in map(tile_of, args) if tile is not None]
 
 
 def _nodes(tiles: Sequence[Tile | None]) -> list[Node]:
@@ -214,14 +191,11 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
         ours, theirs = left.origins[x], right.origins[x]
         may_differ = x in "hb" and is_sum and (are_sums or ours == theirs)
         if x in "de":
-            may_differ = _tensors(flow, ours) == _tensors(flow, theirs)
+            tensors = [{flow.sources[load].tensor for load in loads} for loads in (ours, theirs)]
+            may_differ = tensors[0] == tensors[1]
         if may_differ and differ(left.at[x], right.at[x]) is not None:
             found.add(x)
     return found
-
-
-def _tensors(flow: Flow, loads: frozenset[int]) -> set[str]:
-    return {flow.sources[load].tensor for load in loads}
 
 
 def _less_across(tile: Tile | None, other: Tile | None) -> Lanes | None:
@@ -235,8 +209,6 @@ def _less_across(tile: Tile | None, other: Tile | None) -> Lanes | None:
     vector = tile.node.lanes if tile is not None else None  # with one axis, however many it has by now
     if lanes is None or scores is None or vector is None or not scores.is_matrix:
         return lanes
-    if any(index.ndim != 1 for index in vector.at.values()):
-        return lanes
     lost = set[str]()
     for x in lanes.at.keys() & {"m", "n"}:
         due = scores.at[x]
@@ -244,7 +216,7 @@ def _less_across(tile: Tile | None, other: Tile | None) -> Lanes | None:
         goes, should_go = varying(np.broadcast_to(lanes.at[x], due.shape)), varying(due)
         if len(goes) == len(should_go) == 1 and goes != should_go:
             lost.add(x)
-    return without(lanes, lost)
+    return without(lanes, lost) if all(index.ndim == 1 for index in vector.at.values()) else lanes
 
 
 # --- what tiles come to that meet in a dot
@@ -324,5 +296,6 @@ def followed(tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], N
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
-    with watched_memory(tensors, Unwritten(), _Tracer(flow, learn)):
+    with watched_memory(tensors, Unwritten(), _Tracer(flow, learn)) as memory:
+        flow.failures = memory.errors
         yield flow

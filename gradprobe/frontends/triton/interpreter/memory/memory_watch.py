@@ -125,8 +125,8 @@ class Memory(Watcher):
     """What was seen of the accesses of all kernels that ran while it looked on."""
 
     def __init__(self, unwritten: Unwritten) -> None:
-        super().__init__()
         self._unwritten = unwritten
+        self.errors: dict[str, None] = {}
         self._stores = Stores()
         self._last: dict[int, tuple[InterpretedLaunch, tuple[CodeLine, ...]]] = {}
         """By home of what nothing had written once: the last launch that stored there, with its lines."""
@@ -218,29 +218,21 @@ class Memory(Watcher):
         key = (kind, access.kind, view.name, launch.kernel, lines)
         tally = self._tallies.get(key)
         if tally is None:
-            spot = view.spot(int(addresses[which][0]), access.width)
-            deed, place = _deed(kind, access, view.name, spot, earlier), places(lines)[0]
-            sentence = f"{launch.kernel} {deed}, {_where(lines)}"
-            allocated, rest = self._origin(view, launch) if kind == UNWRITTEN else (("", 0), ("", "", 0))
-            self._tallies[key] = tally = Tally(
-                MemoryFinding(
-                    kind, view.name, sentence, launch.kernel, place.file, place.line, place.code,
-                    access=access.kind, wraps=spot.wraps, allocated=allocated, rest=rest,
-                )
-            )  # fmt: skip
+            spot, place = view.spot(int(addresses[which][0]), access.width), places(lines)[0]
+            sentence = f"{launch.kernel} {_deed(kind, access, view.name, spot, earlier)}, {_where(lines)}"
+            of = (kind, view.name, sentence, launch.kernel, place.file, place.line, place.code)
+            first = MemoryFinding(*of, access=access.kind, wraps=spot.wraps)
+            if kind == UNWRITTEN:
+                first = replace(first, allocated=self._unwritten.places.get(view.home, ("", 0)))
+                before, stored_by = self._last.get(view.home, (launch, ()))
+                if before is not launch:
+                    place = places(stored_by)[0]
+                    first = replace(first, rest=(before.kernel, place.file, place.line))
+            self._tallies[key] = tally = Tally(first)
         program = launch.number, access.program
         tally.runs_on &= bool(which.all()) and self._inside.get(_key(lines), ())[:2] == program
         tally.lanes += int(which.sum())
         tally.made_by.add(program)
-
-    def _origin(self, view: View, launch: InterpretedLaunch) -> tuple[tuple[str, int], tuple[str, str, int]]:
-        """Of a storage that has no values: where it was allocated, and who stored the rest of it before."""
-        allocated = self._unwritten.places.get(view.home, ("", 0))
-        before, lines = self._last.get(view.home, (launch, ()))
-        if before is launch:
-            return allocated, ("", "", 0)
-        place = places(lines)[0]
-        return allocated, (before.kernel, place.file, place.line)
 
 
 def _is_input(view: View) -> bool:
@@ -259,7 +251,7 @@ def _bits_at(addresses: Array, width: int) -> Array:
 
 @contextlib.contextmanager
 def watched_memory(
-    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, *others: Watcher
+    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, follower: Watcher | None = None
 ) -> Iterator[Memory]:
     """While open, every access of a kernel in Triton's interpreter is judged; results stay what they were.
 
@@ -269,11 +261,11 @@ def watched_memory(
     Args:
         tensors: those that the caller knows by name. Others are named after the kernel's parameter, without "ptr".
         unwritten: which memory has no value as yet; without it, no read is reported as one of unwritten memory.
-        others: look on too.
+        follower: looks on too.
 
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
     memory = Memory(Unwritten() if unwritten is None else unwritten)
-    with Stream(tensors, (memory, *others)).opened():
+    with Stream(tensors, (memory, follower) if follower else (memory,), memory.errors).opened():
         yield memory

@@ -49,7 +49,7 @@ _ACCESSES: dict[str, tuple[str, int, int | None]] = {
     "atomic_rmw": ("atomic", 1, 3),
     "atomic_cas": ("atomic", 0, None),
 }
-# What the `attr` of handles keeps. Of pointers: the number of the argument of the launch that all of them point into.
+# What the `attr` of handles keeps. Of pointers: the id of the argument of the launch that all of them point into.
 # Where pointers into several arguments become one tile it is lost, and addresses are looked up instead.
 _ORIGIN = "gradprobe origin"
 # The numbers of the lines that addresses were made by, where somebody gives them.
@@ -103,15 +103,14 @@ class Access:
     @functools.cached_property
     def parts(self) -> list[tuple[View, Array, Array]]:
         """(view, flat numbers of the lanes, addresses) for each tensor that is known of those that are accessed."""
-        data, on, launch = self.pointers.data, self.on, self.launch
+        data, on = self.pointers.data, self.on
         on = on if on.shape == data.shape else np.broadcast_to(on, data.shape)
         lanes = on.reshape(-1).nonzero()[0]
         addresses = data.reshape(-1)[lanes]
-        origin = self.pointers.attr.get(_ORIGIN)
-        if origin is not None:
-            return [(launch.views[origin], lanes, addresses)]
-        found = launch.by_view(addresses)
-        return [(view, lanes[some], addresses[some]) for view, some in found]
+        view = self.launch.views.get(self.pointers.attr.get(_ORIGIN))
+        if view is not None:
+            return [(view, lanes, addresses)]
+        return [(view, lanes[some], addresses[some]) for view, some in self.launch.by_view(addresses)]
 
 
 class InterpretedLaunch:
@@ -121,9 +120,7 @@ class InterpretedLaunch:
         self.number = number
         self.kernel: str = getattr(function, "__name__", str(function))
         self.code: CodeType | None = getattr(function, "__code__", None)
-        self.views: list[View] = []
-        """Of its arguments. The number of each is the origin of pointers into it."""
-        self.origins: dict[int, int] = {}
+        self.views: dict[int, View] = {}
         """By the id of an argument."""
         self._known = known
         """The caller's tensors."""
@@ -139,8 +136,7 @@ class InterpretedLaunch:
                 arguments.append((copy, name, home, handed))
         self._known = [view.moved(moves.get(view.home, 0)) for view in self._known]
         for copy, name, home, handed in arguments:
-            self.origins[id(handed)] = len(self.views)
-            self.views.append(argument_view(copy, name, self._known, home))
+            self.views[id(handed)] = argument_view(copy, name, self._known, home)
 
     def by_view(self, addresses: Array) -> Iterator[tuple[View, Array]]:
         """(view, index of its addresses) of addresses of unknown origin.
@@ -149,7 +145,7 @@ class InterpretedLaunch:
         """
         left = np.ones(len(addresses), bool)
         for owns in (View.hold, View.in_storage):
-            for view in (*self.views, *self._known):
+            for view in (*self.views.values(), *self._known):
                 some = np.flatnonzero(left & owns(view, addresses, 1))
                 if some.size:
                     left[some] = False
@@ -158,9 +154,6 @@ class InterpretedLaunch:
 
 class Watcher:
     """Looks on. What it does not override it is not told; a fault of it stops no kernel."""
-
-    def __init__(self) -> None:
-        self.errors: dict[str, None] = {}
 
     def notes(self) -> Iterable[tuple[str, Note]]:
         """What is to be called after operations of the builder, or of "Class.name", each with its name."""
@@ -189,12 +182,12 @@ def attempted(errors: dict[str, None], action: Callable[..., Any], *args: Any) -
 class Stream:
     """What kernels do, as long as it is open."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], watchers: Sequence[Watcher]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], watchers: Sequence[Watcher], errors: dict[str, None]) -> None:
+        """`errors` takes what goes wrong in watching."""
         self._known = [view_of(tensor, name) for name, tensor in tensors.items()]
         self._watchers = watchers
         """None once it is closed."""
-        # What goes wrong in following pointers is told by the first.
-        self._errors = watchers[0].errors
+        self._attempt = partial(attempted, errors)
         self._launch: InterpretedLaunch | None = None
         self._launches = 0
 
@@ -227,7 +220,7 @@ class Stream:
         notes |= {path: [_carry_to_block] for path in _OF_BLOCKS}
         for watcher in self._watchers:
             for name, note in watcher.notes():
-                notes.setdefault(_path(name), []).append(partial(attempted, watcher.errors, note))
+                notes.setdefault(_path(name), []).append(partial(self._attempt, note))
         return notes
 
     def _beginning(self, method: Method) -> Method:
@@ -238,9 +231,9 @@ class Stream:
                 self._launch = launch = InterpretedLaunch(self._launches, executor.fn, self._known)
                 given = dict(zip(executor.arg_names, args, strict=False)) | kwargs
                 on_host = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
-                attempted(self._errors, launch.learn, given, on_host)
+                self._attempt(launch.learn, given, on_host)
                 for watcher in self._watchers:
-                    attempted(watcher.errors, watcher.begun, launch, given.values())
+                    self._attempt(watcher.begun, launch, given.values())
             return host_args, host_kwargs
 
         return init_args
@@ -248,8 +241,8 @@ class Stream:
     def _marking(self, method: Method) -> Method:
         def implicit_cvt(argument: Any) -> Any:
             made, launch = method(argument), self._launch
-            if launch is not None and id(argument) in launch.origins:
-                made.handle.attr[_ORIGIN] = launch.origins[id(argument)]
+            if launch is not None and id(argument) in launch.views:
+                made.handle.attr[_ORIGIN] = id(argument)
             return made
 
         return implicit_cvt
@@ -257,13 +250,11 @@ class Stream:
     def _accessing(self, kind: str, pointers_at: int, mask_at: int | None, method: Method) -> Method:
         def access(builder: Any, *args: Any, **kwargs: Any) -> Any:
             launch, kept = self._launch, None
-            made = (
-                attempted(self._errors, _account, launch, kind, builder, args, pointers_at, mask_at) if launch else None
-            )
+            made = self._attempt(_account, launch, kind, builder, args, pointers_at, mask_at) if launch else None
             if made is None:
                 return method(builder, *args, **kwargs)
             for watcher in self._watchers:
-                lanes = attempted(watcher.errors, watcher.before, made)
+                lanes = self._attempt(watcher.before, made)
                 kept = lanes if kept is None else kept
             if kept is not None and mask_at is None:
                 # Where one lane is to be left out none is made: locks are numbers, and no tiles.
@@ -274,7 +265,7 @@ class Stream:
                     args = tuple(mask if at == mask_at else arg for at, arg in enumerate(args))
                 result = method(builder, *args, **kwargs)
             for watcher in self._watchers:
-                attempted(watcher.errors, watcher.after, made, result)
+                self._attempt(watcher.after, made, result)
             return result
 
         return access
@@ -313,28 +304,25 @@ def _noting(notes: Sequence[Note], method: Method) -> Method:
 
 def carry(step: Operation) -> None:
     """What is moved about points into what it pointed into, and was made by the lines that it was made by."""
-    # A loop, since this runs more often than anything else here.
+    handles = [arg for arg in step.args if isinstance(arg, Handle)]
+    if not any([arg.attr for arg in handles]):  # as of most
+        return
     origins, lines = set[int | None](), NO_LINES
-    for arg in step.args:
-        if isinstance(arg, Handle):
-            attr = arg.attr
-            if _ORIGIN in attr or arg.dtype.scalar.is_ptr():
-                origins.add(attr.get(_ORIGIN))
-            if LINES in attr:
-                lines |= attr[LINES]
-    if origins or lines:
-        _mark(step.results, origins, lines)
+    for arg in handles:
+        if _ORIGIN in arg.attr or arg.dtype.scalar.is_ptr():
+            origins.add(arg.attr.get(_ORIGIN))
+        lines |= arg.attr.get(LINES, NO_LINES)
+    _mark(step.results, origins.pop() if len(origins) == 1 else None, lines)
 
 
 def _carry_to_block(step: Operation) -> None:
     """The pointers of a block point into the argument of its base."""
     block, (pointers, _) = step.of, step.results
     lines = lines_behind(block, block.base, block.strides, *step.args)
-    _mark([pointers], {block.base.attr.get(_ORIGIN)}, lines)
+    _mark([pointers], block.base.attr.get(_ORIGIN), lines)
 
 
-def _mark(handles: Sequence[Any], origins: set[int | None], lines: frozenset[int]) -> None:
-    origin = origins.pop() if len(origins) == 1 else None
+def _mark(handles: Sequence[Any], origin: int | None, lines: frozenset[int]) -> None:
     for each in handles:
         if origin is not None:
             each.attr[_ORIGIN] = origin
