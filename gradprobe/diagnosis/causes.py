@@ -128,7 +128,7 @@ class CauseSearch:
 
             watched = run.watched or seen_in_dataflow(self._experiment, run)
             failures, left = watched.failures, [diagnosis for diagnosis in found if diagnosis not in causes]
-            found = [*_joined(causes, table.agreeing(watched.seen), self._lines.read), *left]
+            found = [*with_dataflow(causes, table.agreeing(watched.seen), self._lines.read), *left]
         except Exception as error:
             failures = (fault_words(error),)
         words = "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
@@ -249,7 +249,7 @@ _OF_MEMORY, _OF_ADDRESSES = ("outside", "race", "unwritten"), ("load", "store", 
 _LOST = "ACC"
 
 
-def _joined(named: list[Diagnosis], seen: list[Diagnosis], read: Collection[str]) -> list[Diagnosis]:
+def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()) -> list[Diagnosis]:
     """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
 
     Args:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradprobe.diagnosis.dataflow import suspects, with_dataflow
+from gradprobe.diagnosis.causes import with_dataflow
+from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import Suspect, diagnoses_of
 from gradprobe.diagnosis.explainers.misread import misread
 from gradprobe.diagnosis.explainers.sums import never_stored

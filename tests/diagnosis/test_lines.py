@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.diagnosis.dataflow import with_dataflow
+from gradprobe.diagnosis.causes import with_dataflow
 from gradprobe.diagnosis.lines import _fix_of, among
 from gradprobe.lint.reading import LintFinding
 from gradprobe.model.report import Diagnosis, Where

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gradprobe.diagnosis.dataflow import suspects, with_dataflow
+from gradprobe.diagnosis.causes import with_dataflow
+from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.frontends import source
 from gradprobe.model.report import Diagnosis
