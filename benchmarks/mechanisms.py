@@ -96,7 +96,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
     Mechanism("audit/explain", "auditing/explain", ("auditing/explain", "auditing/formulas")),
     Mechanism("edits", "diagnosis/edits/tried", (
-        "diagnosis/edits", "diagnosis/cases", "source/reach", *(f"source/rewrites/{name}" for name in (
+        "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/replay", "source/reach",
+        *(f"source/rewrites/{name}" for name in (
             "__init__", "address_rows", "all_rows", "candidates", "mask_rows", "patterns", "spots", "value_rows",
         )),
     )),

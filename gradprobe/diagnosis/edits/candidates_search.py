@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
@@ -20,11 +21,14 @@ from ...source.rewrites.candidates import SOONEST, Candidate, Fault, candidates_
 from ...source.rewrites.spots import Edits
 from ..cases import Trial, fresh, in_words, smaller
 from .judge import Judge, JudgedEdit
-from .trial import EditResult, holding, result_of, run_trial
+from .quick_trials import Answer, QuickTrials
+from .trial import EditResult, begun, holding, result_of, run_trial
 
 # Edits that run at once, and those that are begun before the answer of an earlier one is taken: the same on every
 # machine, since what is tried next depends on what came.
 _AT_ONCE, _BEGUN = 2, 3
+# Candidates that are tried quickly before what came of the first is looked at.
+_SIFTED = 8
 # Seconds of a processor for one run of one edit, which may never end.
 _LONGEST_TRIAL = 60
 # Scores of a case up to which an edit that is tried on it counts as one; of a larger one it counts as that many more.
@@ -100,12 +104,21 @@ class Ground:
     """Those in which it shows, from the quickest on."""
     small: Small | None = None
     begun: set[tuple[Path, Edits]] = field(default_factory=set)
+    quick: QuickTrials | None = None
+    """Of that case; None before the first edit is tried so."""
 
     def enlarge(self) -> bool:
         """Goes on with the next larger case in which it shows; whether there is one."""
         larger = next(self.cases, None)
         self.small = larger or self.small
+        self.close()
         return larger is not None
+
+    def close(self) -> None:
+        """Ends what it has begun."""
+        if self.quick is not None:
+            self.quick.close()
+        self.quick = None
 
     def begins(self, candidate: Candidate, *, again: bool) -> bool:
         """Whether a candidate is to be tried: it was not, or is to be tried again."""
@@ -127,11 +140,14 @@ class Search:
     """One search, of so many edits."""
 
     def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], folder: Path, allowance: Allowance) -> None:
-        self._experiment, self._folder, self._left = experiment, folder, allowance.count
+        self._experiment, self._folder, self._left = experiment, folder, float(allowance.count)
         self._until = time.monotonic() + allowance.seconds
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
-        self._found, self._grounds, self._faults = Found(), 0, list[FileFaults]()
+        self._found, self._grounds, self._faults = Found(), list[Ground](), list[FileFaults]()
+        self._ready = deque[tuple[Ground, Candidate]]()
+        """What is to be tried next as a whole."""
+        self._begun, self._is_near_end = 0, False
         self._queue: list[tuple[float, int, int, Ground, Candidate | None, Iterable[Costed]]] = []
         """What waits, a heap: (cost, the newest ground first, number, ground, candidate, those behind it)."""
         self._numbers, self._modules = count(), dict[str, list[str]]()
@@ -144,38 +160,79 @@ class Search:
 
         Nothing is tried where what is wrong does not show in a fork as it did in the check.
         """
-        found, left = self._found, _AFTER_PART
+        found = self._found
         self._faults = list(faults)
         ground = self._build_on(Candidate(faults[0].file, (), 0.0), self.wrong[0])
         for each in faults:
             if each.printed:
                 self._put(ground, Candidate(each.file, each.printed, 0.0, is_wanted=True))
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
-            while left > 0 and not any(each.is_certain for each in found.passed):
+            while not any(each.is_certain for each in found.passed):
                 self._begin(forks)
                 answer = next(forks.answers(self._until), None)
                 if answer is None:
                     break
                 self._take(*answer)
-                left -= bool(found.passed)
+                if found.passed and not self._is_near_end:
+                    self._is_near_end, self._left = True, min(self._left, _AFTER_PART)
+        for ground in self._grounds:
+            ground.close()
         found.is_late = time.monotonic() > self._until
         return found
 
     def _begin(self, forks: Forks) -> None:
-        """Begins with the likeliest candidates: the next one is made ready while forks work."""
-        while len(forks) < _BEGUN and self._left > 0 and self._queue:
+        """Begins with the likeliest candidates that are promising: the next one is made ready while forks work."""
+        while len(forks) < _BEGUN and (self._ready or (self._left > 0 and self._queue)):
+            if not self._ready:
+                self._sift()
+                continue
+            ground, candidate = self._ready.popleft()
+            assert ground.small is not None
+            trial = ground.small[0]
+            forks.add((ground, ground.small, candidate), partial(self._running(candidate), trial))
+            self._left -= max(1, trial.case.scores // _OF_ONE)
+            self._begun += 1
+            if candidate.is_wanted and self._begun == 1:
+                break  # it likely ends the search: nothing is begun beside it
+
+    def _sift(self) -> None:
+        """Tries the likeliest few candidates quickly; ready is what makes less wrong, and what that tells nothing of.
+
+        So is, untried, the first of all, which likely ends the search, and one that is tried again.
+        """
+        asked = list[tuple[Ground, Candidate, Callable[[], Answer | None]]]()
+        while self._queue and len(asked) < _SIFTED:
             cost, _, _, ground, candidate, behind = heapq.heappop(self._queue)
-            if candidate is not None and ground.begins(candidate, again=cost == -math.inf):
-                if ground.small is None and not ground.enlarge():
-                    continue  # what is wrong shows in none of its cases
-                assert ground.small is not None
-                trial = ground.small[0]
-                forks.add((ground, ground.small, candidate), partial(self._running(candidate), trial))
-                self._left -= max(1, trial.case.scores // _OF_ONE)
             for later, following in islice(behind, 1):
                 self._put(ground, following, later, behind)
-            if candidate is not None and candidate.is_wanted and not self._found.tried:
-                break  # it likely ends the search: nothing is begun beside it
+            is_again = cost == -math.inf
+            if candidate is None or not ground.begins(candidate, again=is_again):
+                continue
+            if ground.small is None and not ground.enlarge():
+                continue  # what is wrong shows in none of its cases
+            if is_again or not self._begun:
+                self._ready.append((ground, candidate))
+                break
+            ask = self._quick(ground).ask
+            asked.append((ground, candidate, ask(candidate.file, candidate.edits, self._until)))
+        for ground, candidate, answer in asked:
+            is_better, cost = answer() or (True, 0.0)
+            self._left -= cost
+            if is_better:
+                self._ready.append((ground, candidate))
+            else:
+                self._found.tried += 1
+
+    def _quick(self, ground: Ground) -> QuickTrials:
+        """What tries candidates quickly in the small case of a ground."""
+        if ground.quick is None:
+            assert ground.small is not None
+            first, *others = dict.fromkeys([ground.base.file, *(each.file for each in self._faults)])
+            copy = self._copied(ground.base)
+            files = {first.file: (first, str(copy))} | {file.file: (file, file.file) for file in others}
+            begin = partial(begun, self._experiment, first.file, copy, self._modules_of(first.file), ground.small[0])
+            ground.quick = QuickTrials(begin, ground.base.edits, files)
+        return ground.quick
 
     def _put(
         self, ground: Ground, candidate: Candidate | None, cost: float = -math.inf, behind: Iterable[Costed] = ()
@@ -185,9 +242,9 @@ class Search:
 
     def _build_on(self, base: Candidate, failing: LayoutRun, late: float = 0.0) -> Ground:
         """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout."""
-        ground = Ground(self._grounds, base, failing, self._showing(base, failing))
-        self._grounds += 1
-        for each in self._faults if self._grounds <= _MOST + 1 else ():
+        ground = Ground(len(self._grounds), base, failing, self._showing(base, failing))
+        self._grounds.append(ground)
+        for each in self._faults if len(self._grounds) <= _MOST + 1 else ():
             later = late + each.late
             # None is made before it may be its turn.
             self._put(ground, None, later - SOONEST, ground.candidates(each, later))
@@ -281,9 +338,15 @@ class Search:
     def _running(self, candidate: Candidate) -> partial[EditResult]:
         """What runs a trial with a copy of the file that has the edits, under the file's own name."""
         file = candidate.file.file
-        if file not in self._modules:
-            self._modules[file] = holding(file)
+        return partial(run_trial, self._experiment, file, self._copied(candidate), self._modules_of(file))
+
+    def _copied(self, candidate: Candidate) -> Path:
         copy = self._folder / str(next(self._numbers)) / candidate.file.path.name
         copy.parent.mkdir()
         copy.write_bytes(candidate.text.encode())
-        return partial(run_trial, self._experiment, file, copy, self._modules[file])
+        return copy
+
+    def _modules_of(self, file: str) -> list[str]:
+        if file not in self._modules:
+            self._modules[file] = holding(file)
+        return self._modules[file]

@@ -89,7 +89,7 @@ class Judge:
                 self._put_to(candidate, judged, [replace(each, is_lowered=True) for each in found[:1]])
             if judged.right:
                 self._put_to(candidate, judged, [each for each in found[1:] if each.title not in judged.right])
-            if not judged.is_open or (judged.right and lengths is not TAILS):
+            if judged.is_broken or (judged.right and (judged.doubts or lengths is not TAILS)):
                 break
         drawn = list(further(self._case, self._target.takes, judged.right))
         for at in range(0, len(drawn), _AT_A_TIME):
@@ -126,7 +126,9 @@ class Judge:
             return result is None
         if result is None or result.failure:
             return bool(before.failure)
-        if not (before.failure or result.is_no_worse_than(before)):
+        # Where memory suffers anyhow, how often says nothing.
+        is_harmed = result.harm > 0 and not before.harm
+        if not before.failure and (is_harmed or not result.names <= before.names):
             return False
         # The target does not take it where what is right in the check is as wrong with the edit as it is without it.
         as_wrong = {name for name in before.names if str(before.errors.get(name)) == str(result.errors.get(name))}

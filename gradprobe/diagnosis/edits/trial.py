@@ -71,13 +71,10 @@ def run_trial(experiment: Experiment, file: str, copy: Path, modules: Sequence[s
         modules: those that hold anything of the file, from `holding`.
     """
     try:
-        target = _loaded(experiment.target, file, copy, modules)
-        alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1)
-        saved = experiment.saved if trial.case.inputs is not None else None
-        begun = experiment_of(alone, target, experiment.reference, saved, tick=silent)
-        begun = _spread(begun) if trial.is_spread else begun
+        own = begun(experiment, file, copy, modules, trial)
+        own = _spread(own) if trial.is_spread else own
         with reached_goals(str(copy), trial.traced) as reached:
-            record = next(records_of(begun))
+            record = next(records_of(own))
     except Failure as failure:
         return EditResult(failure=str(failure) or type(failure).__name__)
     run = record.run
@@ -86,6 +83,14 @@ def run_trial(experiment: Experiment, file: str, copy: Path, modules: Sequence[s
     if trial.is_lowered and not compiles(record):
         return EditResult(failure="it runs in the interpreter alone")
     return replace(result_of(run), reached=frozenset(reached))
+
+
+def begun(experiment: Experiment, file: str, copy: Path, modules: Sequence[str], trial: Trial) -> Experiment:
+    """The experiment of a trial; its target is loaded anew, from the copy."""
+    target = _loaded(experiment.target, file, copy, modules)
+    alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1)
+    saved = experiment.saved if trial.case.inputs is not None else None
+    return experiment_of(alone, target, experiment.reference, saved, tick=silent)
 
 
 def _spread(experiment: Experiment) -> Experiment:

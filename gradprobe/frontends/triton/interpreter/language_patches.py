@@ -150,14 +150,17 @@ def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
 
 
 def _compile_and_exec(original: Original, self: Any, tree: ast.AST) -> Any:
-    """Lets a kernel find functions of the language by its own names, and its closure's."""
-    made, function = original(self, tree), self.fn
+    return named(original(self, tree), self.fn)
+
+
+def named(made: FunctionType, function: FunctionType) -> FunctionType:
+    """Lets what was made of a kernel find functions of the language by its own names, and its closure's."""
     is_alias = any(id(function.__globals__.get(name)) in _places() for name in made.__code__.co_names)
     if not (function.__closure__ or is_alias):
         return made
-    named = FunctionType(made.__code__, _Names(function), made.__name__, made.__defaults__, made.__closure__)
-    named.__annotations__, named.__kwdefaults__ = made.__annotations__, made.__kwdefaults__
-    return named
+    found = FunctionType(made.__code__, _Names(function), made.__name__, made.__defaults__, made.__closure__)
+    found.__annotations__, found.__kwdefaults__ = made.__annotations__, made.__kwdefaults__
+    return found
 
 
 class _Names(dict[str, Any]):

@@ -1,0 +1,216 @@
+"""Replay: launches in Triton's interpreter, noted with the memory around them, and run again by other functions."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from triton.runtime import interpreter as shipped
+
+from ....inputs.memory import Array
+from ....processes.attributes import replaced
+from ..launches import tensors_in
+from .language_patches import named
+from .memory.stream import Access, Program, Stream, Watcher
+
+Bytes = dict[int, Tensor]
+"""What storages hold, by their addresses."""
+Changes = dict[int, tuple[Tensor, Tensor]]
+"""Of storages, by their addresses: which bytes an earlier launch left otherwise, and all of them."""
+Codes = Mapping[tuple[str, str], CodeType]
+"""By file and name, functions that are other than they were: from `code_of`."""
+
+
+class TooLong(BaseException):  # noqa: N818 - an edit that never ends is no error; it is to pass whoever catches those
+    """A kernel made more accesses than it may."""
+
+
+@dataclass(eq=False)
+class RecordedLaunch:
+    """One launch, as it can be run again."""
+
+    kernel: Any
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+    grid: Program = (1, 1, 1)
+    before: Bytes = field(default_factory=dict)
+    after: Bytes = field(default_factory=dict)
+
+    @cached_property
+    def functions(self) -> set[tuple[str, str]]:
+        """(file, name) of its kernel and of what that calls of the same file."""
+        return {(each.fn.__code__.co_filename, name) for name, each in _own(self.kernel).items()}
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those that it was given."""
+        given = (*self.args, *self.named.values())
+        return [tensor for argument in given for _, tensor, _ in tensors_in(argument)]
+
+    @property
+    def programs(self) -> list[tuple[int, ...]]:
+        return list(np.ndindex(self.grid))
+
+    def held(self) -> Bytes:
+        """What its storages hold now."""
+        return {address: memory.clone() for address, memory in self._storages().items()}
+
+    def restore(self, held: Bytes) -> None:
+        for address, memory in self._storages().items():
+            memory.copy_(held[address])
+
+    def overlay(self, changes: Changes) -> None:
+        """Puts bytes that an earlier launch would have left otherwise, (which, all) of each storage."""
+        for address, memory in self._storages().items():
+            if address in changes:
+                which, others = changes[address]
+                memory[which] = others[which]
+
+    def changes(self) -> Changes:
+        """What its storages hold other than they did after it, in the same form."""
+        found = {}
+        for address, memory in self._storages().items():
+            which = memory != self.after[address]
+            if which.any():
+                found[address] = which, memory.clone()
+        return found
+
+    def _storages(self) -> Bytes:
+        found = Bytes()
+        for tensor in self.tensors:
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(storage)
+        return found
+
+
+@contextlib.contextmanager
+def recorded_kernels() -> Iterator[list[RecordedLaunch]]:
+    """While open, launches are noted, each with copies of the memory that it was given."""
+    found = list[RecordedLaunch]()
+    method = shipped.InterpretedFunction.run
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        launch = RecordedLaunch(kernel, args, named)
+        launch.before = launch.held()
+        result = method(kernel, *args, grid=grid, warmup=warmup, **named)
+        if not warmup:
+            launch.grid, launch.after = tuple(shipped.interpreter_builder.grid_dim), launch.held()
+            found.append(launch)
+        return result
+
+    with replaced(shipped.InterpretedFunction, "run", run):
+        yield found
+
+
+class Replay(Watcher):
+    """Runs launches again. An access that leaves the storages that its launch was given is not made, and counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accesses = self.strays = 0
+        self.read, self.written = set[int](), set[int]()
+        """The storages that were read and written since `reset`; what atomics were done on is both."""
+        self._most = 0
+        self._lows = self._highs = np.zeros(0, np.uint64)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Replay]:
+        with Stream({}, (self,)).opened(), np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield self
+
+    def reset(self, most: int) -> None:
+        """Counts anew, up to so many accesses."""
+        self.accesses = self.strays = 0
+        self.read, self.written, self._most = set(), set(), most
+
+    def run(self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]) -> None:
+        """Runs some programs of a launch on what its storages hold.
+
+        Raises:
+            TooLong: they made more accesses than they may.
+            Exception: whatever the kernel raises.
+        """
+        ends = sorted((address, address + memory.numel()) for address, memory in launch._storages().items())
+        self._lows, self._highs = np.array(ends, np.uint64).T
+        function = _rebound(launch.kernel, codes)
+        executor = shipped.GridExecutor(
+            function, launch.kernel.arg_names, (len(programs),), launch.kernel.pre_run_hooks
+        )
+        builder = shipped.InterpreterBuilder
+
+        def at(builder: Any, number: int, *_: int) -> None:
+            builder.grid_dim, builder.grid_idx = launch.grid, programs[number]
+
+        with replaced(builder, "set_grid_dim", lambda *_: None), replaced(builder, "set_grid_idx", at):
+            executor(*launch.args, **launch.named)
+
+    def before(self, access: Access) -> Array | None:
+        self.accesses += 1
+        if self.accesses > self._most:
+            raise TooLong
+        addresses = access.pointers.data.reshape(-1)
+        on = np.broadcast_to(access.on, access.pointers.data.shape).reshape(-1)
+        at = np.maximum(np.searchsorted(self._lows, addresses, "right").astype(np.int64) - 1, 0)
+        inside = (addresses >= self._lows[at]) & (addresses + np.uint64(access.width) <= self._highs[at])
+        storages = set(self._lows[np.unique(at[on & inside])].tolist())
+        if access.kind != "store":
+            self.read |= storages
+        if access.kind != "load":
+            self.written |= storages
+        strays = int((on & ~inside).sum())
+        self.strays += strays
+        return on & inside if strays else None
+
+
+def _rebound(kernel: Any, codes: Codes) -> FunctionType:
+    """A kernel's function that finds others in the place of some of its file, as do those that it calls."""
+    namespace = dict(kernel.fn.__globals__)
+    for name, value in _own(kernel).items():
+        was, code = value.fn, codes.get((value.fn.__code__.co_filename, value.fn.__name__))
+        if code is not None:
+            exec(code, namespace, scope := dict[str, Any]())
+            made = scope[was.__name__]
+        else:
+            made = _in(value.rewrite(), namespace)
+        namespace[name] = named(made, _in(was, namespace))
+    return namespace[kernel.fn.__name__]  # type: ignore[no-any-return]
+
+
+def _own(kernel: Any) -> dict[str, Any]:
+    """A kernel, and the functions of its file that it calls, by name."""
+    found, waiting = {kernel.fn.__name__: kernel}, [kernel.fn]
+    for function in waiting:
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            while hasattr(value, "fn") and not isinstance(value, shipped.InterpretedFunction):
+                value = value.fn  # of what tunes it
+            is_kernel = isinstance(value, shipped.InterpretedFunction) and name not in found
+            if is_kernel and value.fn.__code__.co_filename == kernel.fn.__code__.co_filename:
+                found[name] = value
+                waiting.append(value.fn)
+    return found
+
+
+def _in(function: FunctionType, namespace: dict[str, Any]) -> FunctionType:
+    """A function that looks for names elsewhere."""
+    name, defaults, closure = function.__name__, function.__defaults__, function.__closure__
+    made = FunctionType(function.__code__, namespace, name, defaults, closure)
+    made.__annotations__, made.__kwdefaults__ = function.__annotations__, function.__kwdefaults__
+    return made
+
+
+def code_of(function: ast.FunctionDef, file: str) -> CodeType:
+    """A kernel's function, without its decorators, as the interpreter takes it."""
+    function.decorator_list = []
+    tree = shipped.FunctionRewriter.ast_transformer.visit(ast.Module([function], []))
+    return compile(ast.fix_missing_locations(tree), file, "exec")
