@@ -67,7 +67,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
-        "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses", "diagnosis/tolerances",
+        "diagnosis/explainers/__init__", "diagnosis/explainers/diagnoses", "diagnosis/forms",
         "frontends/python/statements",
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses",)),

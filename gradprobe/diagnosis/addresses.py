@@ -7,6 +7,7 @@ Triton kernel do that disagree, and the same vote says which is at fault. Names,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,7 @@ from ..runtime.trace import Trace
 from ..source.text import SourceLine
 from .explainers.diagnoses import Suspect
 from .explainers.misread import misread_in
+from .explainers.sums import left_out
 from .follow import copied, in_shape, results_among
 from .roles import Roles
 
@@ -39,6 +41,9 @@ _LEVELS = ("b", "h", "g", "bh", "bg", "bhm", "bgn")
 _INPUTS = ("q", "k", "v", "do", "o")
 # What kernels make and read again is called as it is where it is an input.
 _CALLED = {name: own for own, name in DERIVED.items()}
+
+Touched = dict[int, dict[int, set[int]]]
+"""By unit and place: what is touched there, as numbers of the indices of some letters; OUTSIDE for no element."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +69,18 @@ class AccessedElements:
 
     def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case) -> None:
         self.launch, self.kernel, self.case = launch, launch.entry.name, case
-        self.places: list[AccessLine] = []
-        """The lines that read one tensor, or write it."""
+        self._touched: dict[AccessLine, Array] = {}
+        """By line that reads one tensor, or writes it: [unit and an index a letter, accesses]."""
         self._inlined = launch.lines(sorted({int(each) for each in np.unique(launch.records["pc"])} - {0}))
-        parts = [np.empty((2 + len(_LETTERS), 0), np.int64)]
-        for home in {one.home for one in known}:
-            parts += self._of_home([one for one in known if one.home == home])
-        self.unit, self.place, *indices = np.concatenate(parts, 1)
-        self._at = dict(zip(_LETTERS, indices, strict=True))
+        for home in {tensor.home for tensor in known}:
+            self._read([tensor for tensor in known if tensor.home == home])
 
-    def _of_home(self, known: Sequence[KnownTensor]) -> Iterator[Array]:
-        """For each tensor of one storage: units, places, and the index of each letter."""
+    @property
+    def places(self) -> list[AccessLine]:
+        return [*self._touched]
+
+    def _read(self, known: Sequence[KnownTensor]) -> None:
+        """Notes what was touched of the tensors of one storage."""
         home, width = known[0].home, known[0].tensor.element_size()
         end = home + known[0].tensor.untyped_storage().nbytes()
         regions = [number for number, base in enumerate(self.launch.bases) if home <= base < end]
@@ -83,30 +89,29 @@ class AccessedElements:
         many = np.maximum(records["bytes"] // width, 1)
         step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
         records = np.repeat(records, many)
-        address = records["address"].astype(np.int64) + step * width
-        left = np.ones(len(records), bool)
+        offset, rest = np.divmod(records["address"].astype(np.int64) + step * width - home, width)
         for one in known:
-            indices = _indices(one, self.case, address)
+            first = (one.tensor.data_ptr() - home) // width
+            sizes = {letter: self.case.size(letter) for letter in _LETTERS}
+            table = IndexTable(elements_of(one.tensor), one.letters, sizes)
+            at = table.at(np.where(rest == 0, offset - first, -1))
+            indices = np.stack([at.get(letter, np.full(len(records), NOWHERE)) for letter in _LETTERS])
             # What is no element belongs to the one tensor that lies there; of several it could be any.
-            own = left & ((indices[0] != OUTSIDE) | (len(known) == 1))
-            left &= ~own
-            if own.any():
-                yield self._columns(one, records[own], [each[own] for each in indices])
+            is_own = (indices[0] != OUTSIDE) | (len(known) == 1)
+            self._note(one.name, records[is_own], indices[:, is_own])
+            records, offset, rest = records[~is_own], offset[~is_own], rest[~is_own]
 
-    def _columns(self, one: KnownTensor, records: Array, indices: Sequence[Array]) -> Array:
+    def _note(self, name: str, records: Array, indices: Array) -> None:
         chains = np.vstack([records["pc"].T, records["access"] == 0]).astype(np.int64)
         _, first, chain = np.unique(_hashes(chains), return_index=True, return_inverse=True)
-        numbers = []
-        for *addresses, is_load in chains[:, first].T.tolist():
-            site = Site(self.kernel, self._lines(addresses), "load" if is_load else "store", 0)
-            place = AccessLine(one.name, site)
-            if place not in self.places:
-                self.places.append(place)
-            numbers.append(self.places.index(place))
         thread = records["thread"].astype(np.int64)
         within = {BLOCK: thread * 0, WARP: thread // _LANES}.get(self.launch.together, thread)
-        unit = records["block"].astype(np.int64) * _MOST_THREADS + within
-        return _distinct(np.stack([unit, np.array(numbers)[chain.reshape(-1)], *indices]))
+        rows = np.vstack([records["block"].astype(np.int64) * _MOST_THREADS + within, indices])
+        for number, (*addresses, is_load) in enumerate(chains[:, first].T.tolist()):
+            site = Site(self.kernel, self._lines(addresses), "load" if is_load else "store", 0)
+            place, own = AccessLine(name, site), rows[:, chain.reshape(-1) == number]
+            own = np.concatenate([self._touched.get(place, own[:, :0]), own], 1)
+            self._touched[place] = own[:, np.unique(_hashes(own), return_index=True)[1]]
 
     def _lines(self, chain: Sequence[int]) -> tuple[SourceLine, ...]:
         inwards = [line for address in chain if address for line in self._inlined[address]]
@@ -115,47 +120,35 @@ class AccessedElements:
         return tuple(line for line in reversed(inwards) if line.file.endswith(files))
 
     def forget_stores(self, names: set[str]) -> None:
-        kept = np.array([_is_load(place) or place.tensor not in names for place in self.places], bool)[self.place]
-        self.unit, self.place = self.unit[kept], self.place[kept]
-        self._at = {letter: index[kept] for letter, index in self._at.items()}
+        """As if nothing had been stored to some tensors."""
+        kept = [place for place in self._touched if _is_load(place) or place.tensor not in names]
+        self._touched = {place: self._touched[place] for place in kept}
 
     def size(self, letters: str) -> tuple[int, ...]:
         return tuple(self.case.size(letter) for letter in letters)
 
-    def sets(self, level: str, name: str = "", *, is_load: bool = True) -> dict[int, dict[int, set[int]]]:
-        """By unit and place: what is touched there, as numbers of the indices of some letters; OUTSIDE for no element.
+    def sets(self, level: str, name: str = "", *, is_load: bool = True) -> Touched:
+        """What is touched by some letters; nothing of tensors that lack one.
 
         Args:
-            level: the letters. Places of tensors that lack one are left out.
             name: the tensor whose loads, or stores, are meant; "" for all.
         """
-        wanted = [not name or (place.tensor, _is_load(place)) == (name, is_load) for place in self.places]
-        kept = np.array(wanted, bool)[self.place]
-        for letter in level:
-            kept &= self._at[letter] != NOWHERE
-        indices = [self._at[letter][kept] for letter in level]
-        keys = np.where(indices[0] == OUTSIDE, OUTSIDE, np.ravel_multi_index(np.maximum(indices, 0), self.size(level)))
-        found: dict[int, dict[int, set[int]]] = {}
-        for unit, place, key in _distinct(np.stack([self.unit[kept], self.place[kept], keys])).T.tolist():
-            found.setdefault(unit, {}).setdefault(place, set()).add(key)
+        found, several = Touched(), math.prod(self.size(level)) - OUTSIDE
+        for number, (place, rows) in enumerate(self._touched.items()):
+            if name and (place.tensor, _is_load(place)) != (name, is_load):
+                continue
+            indices = rows[[1 + _LETTERS.index(letter) for letter in level]]
+            is_known = (indices != NOWHERE).all(0)
+            keys = np.ravel_multi_index(tuple(np.maximum(indices, 0)), self.size(level))
+            keys = np.where(indices[0] == OUTSIDE, OUTSIDE, keys)
+            pairs = np.unique((rows[0] * several + keys - OUTSIDE)[is_known])
+            for unit, key in zip(*(each.tolist() for each in np.divmod(pairs, several)), strict=True):
+                found.setdefault(unit, {}).setdefault(number, set()).add(key + OUTSIDE)
         return found
 
 
 def _is_load(place: AccessLine) -> bool:
     return place.site.operation == "load"
-
-
-def _indices(one: KnownTensor, case: Case, address: Array) -> list[Array]:
-    """By letter, the index of the element at each address."""
-    offset, rest = np.divmod(address - one.tensor.data_ptr(), one.tensor.element_size())
-    sizes = {letter: case.size(letter) for letter in _LETTERS}
-    found = IndexTable(elements_of(one.tensor), one.letters, sizes).at(np.where(rest == 0, offset, -1))
-    return [found.get(letter, np.full(len(address), NOWHERE)) for letter in _LETTERS]
-
-
-def _distinct(rows: Array) -> Array:
-    """The different columns."""
-    return rows[:, np.unique(_hashes(rows), return_index=True)[1]]
 
 
 def _hashes(rows: Array) -> Array:
@@ -199,7 +192,7 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     if outcome.trace is None:
         return None
     known = _known_tensors(case, inputs, recording, outcome.trace, copies)
-    of_inputs = {one.name for one in known if one.is_input}
+    of_inputs = {tensor.name for tensor in known if tensor.is_input}
     launches = _of_attention([AccessedElements(launch, known, case) for launch in recording.launches], of_inputs)
     by_thread = []
     for launch in recording.launches:
@@ -220,12 +213,11 @@ def _known_tensors(
             # What is passed to be written into, dq, is called what it becomes, dQ.
             known.append(KnownTensor(title(name) if name in OUTPUTS else name, letters, tensor, name in _INPUTS))
     launched = [tensor for launch in recording.launches for _, tensor in launch.tensors]
-    results = []
-    for name, view in results_among(launched, trace):
-        results.append(KnownTensor(_CALLED.get(name, name), case.axes(name), view, is_input=False))
-    for one in (*results, *copies):
-        if all(one.home != other.home for other in known):
-            known.append(one)
+    found = results_among(launched, trace)
+    results = [KnownTensor(_CALLED.get(name, name), case.axes(name), view, False) for name, view in found]
+    for each in (*results, *copies):
+        if all(each.home != other.home for other in known):
+            known.append(each)
     return known
 
 
@@ -234,9 +226,8 @@ def _of_attention(launches: Sequence[AccessedElements], inputs: set[str]) -> Ite
     for number, elements in enumerate(launches):
         later = [other for other in launches[number + 1 :] if other.kernel != elements.kernel]
         elements.forget_stores({place.tensor for other in later for place in other.places if not _is_load(place)})
-        touched = [elements.places[place] for place in np.unique(elements.place)]
-        loads = {place.tensor for place in touched if _is_load(place)}
-        if len(loads) > 1 and not {place.tensor for place in touched} <= inputs:
+        loads = {place.tensor for place in elements.places if _is_load(place)}
+        if len(loads) > 1 and not {place.tensor for place in elements.places} <= inputs:
             yield elements
 
 
@@ -266,44 +257,41 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
     apart: set[tuple[int, int, str]] = set()
     for level in _LEVELS:
         for unit, here in elements.sets(level).items():
-            if unit not in whole:
-                continue
             by_tensor: dict[str, set[int]] = {}
-            for place, keys in here.items():
+            for place, keys in here.items() if unit in whole else ():
                 by_tensor.setdefault(places[place].tensor, set()).update(keys)
                 if len(level) == 1:
                     empty = np.zeros(elements.size(level), bool)
                     flow.reached.setdefault((place + offset, level), empty)[sorted(keys - {OUTSIDE})] = True
-            for place, keys in here.items():
-                for name, others in by_tensor.items():
-                    if name == places[place].tensor or (unit, place, name) in apart:
-                        continue
-                    alone, due = keys - others, others - keys - {OUTSIDE}
-                    if OUTSIDE in alone and (unit, place) in short:
-                        alone, due = {OUTSIDE}, others - {OUTSIDE}
-                    if not alone or not due:
-                        flow.agreed[place + offset, level] += 1
-                        continue
-                    apart.add((unit, place, name))
-                    met = [other + offset for other in here if places[other].tensor == name and here[other] & due]
-                    letter, example = _example(elements, level, alone, due)
-                    if example[0] == OUTSIDE:
-                        flow.irregular.add(place + offset)
-                    sides = frozenset([place + offset]), frozenset(met)
-                    flow.conflicts.append(Conflict(places[place].site, letter, *sides, example))
+            met = [(place, keys, name) for place, keys in here.items() for name in by_tensor]
+            for place, keys, name in met:
+                if name == places[place].tensor or (unit, place, name) in apart:
+                    continue
+                alone, due = keys - by_tensor[name], by_tensor[name] - keys - {OUTSIDE}
+                if OUTSIDE in alone and (unit, place) in short:
+                    alone, due = {OUTSIDE}, by_tensor[name] - {OUTSIDE}
+                if not alone or not due:
+                    flow.agreed[place + offset, level] += 1
+                    continue
+                apart.add((unit, place, name))
+                others = [other + offset for other in here if places[other].tensor == name and here[other] & due]
+                letter, example = _example(elements, level, alone, due)
+                flow.irregular |= {place + offset} if example[0] == OUTSIDE else set()
+                sides = frozenset([place + offset]), frozenset(others)
+                flow.conflicts.append(Conflict(places[place].site, letter, *sides, example))
 
 
 def _rows_of(elements: AccessedElements) -> tuple[set[int], set[tuple[int, int]]]:
     """The units that read a whole row of a tensor, which no copy or conversion by element does; the units and loads
     that miss some dims, as one does that takes the last stride for 1."""
-    whole, short = set[int](), set[tuple[int, int]]()
+    whole, short, places = set[int](), set[tuple[int, int]](), elements.places
     for letter in "de":
         (size,) = elements.size(letter)
         for unit, here in elements.sets(letter).items():
             for place, keys in here.items():
-                if _is_load(elements.places[place]) and len(keys - {OUTSIDE}) < size:
+                if _is_load(places[place]) and len(keys - {OUTSIDE}) < size:
                     short.add((unit, place))
-                elif _is_load(elements.places[place]):
+                elif _is_load(places[place]):
                     whole.add(unit)
     return whole, short
 
@@ -341,8 +329,7 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
             reads = np.flatnonzero(visited[b, h, m] if is_by_row else visited[b, h, :, n]).tolist()
             lane, others = (f"row {m}", "keys") if is_by_row else (f"key {n}", "rows")
             those = f"{title(other)} at {others} {in_words(spans(reads), 4)}" if reads else f"nothing of {title(other)}"
-            reason = f"{int(missing.sum()):,} pairs of a row and a key are left out, the first of row {m} and key {n} "
-            reason += f"(batch {b}, head {h}); what is stored for {lane} reads {those}"
+            reason = f"{left_out(missing)}; what is stored for {lane} reads {those}"
             yield Suspect("pairs", name, site, site.lines[:1], reason)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,32 +14,28 @@ import torch
 from ..frontends.triton.interpreter.dataflow import Lanes, Role
 from ..inputs.memory import Array
 from ..model.case import Case
-from ..model.intermediates import PRODUCTS, SUBEXPRESSIONS, TABLE, unscaled
-from ..reference import Attention, Tile, evaluate
-from .tolerances import rounded, tolerances
+from ..model.intermediates import PRODUCTS, SUBEXPRESSIONS, TABLE, in_place_of, unscaled
+from ..reference import Attention
+from .forms import Forms, forms_of, rounded
 
 # Of the tensors that kernels read.
 _AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "LSE": "bhm", "delta": "bhm"}
 _UNKNOWN, _TOO_SMALL = Role(""), Role("", "too small to tell")
 # What is taken the exponential of: masked where it is far below what is seen. exp(-100) vanishes beside 1.
 _LOGITS, _VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
-
-
-@dataclass(frozen=True)
-class _Form:
-    """One thing that a tile may be: an intermediate, or what kernels make on the way to one."""
-
-    name: str
-    values: Array
-    """[B, H, M, N], [B, H, M] or, of what is summed, the matrix that is summed."""
-    is_zero_where_masked: bool = False
-    """Whether masked entries count too, and are 0."""
-    times: str = ""
-    """Of a sum: the input that the matrix is multiplied by, "" for a sum of the matrix itself."""
-
-    @cached_property
-    def largest(self) -> float:
-        return _largest(self.values)
+# Those of scores that are 0 where they are masked, where masked entries count too.
+_MASKED = ("P", "dS", "dT", "relu(P + tau / (i + 1))", "P * dP", "dP, masked", "P after dropout")
+# In this order tiles of scores are compared with them.
+_MATRICES = (
+    *("Q K^T", "S", "P", "dP", "dS", "dP - delta", "S - LSE", "tanh^2", "1 - tanh^2", "dT", "P + tau / (i + 1)"),
+    *_MASKED[3:],
+)
+# A form, its constant, and what a running maximum makes of it.
+_WHILE_RUNNING = (
+    ("P", "", "times a factor of its row"),
+    ("S", "", "less a maximum of its row"),
+    ("S", "log2(e)", "less a maximum of its row"),
+)
 
 
 class Roles:
@@ -72,7 +68,7 @@ class Roles:
 
     def whole(self) -> Iterator[tuple[str, Array]]:
         """(axes, values) of the tensors that host code makes and kernels read."""
-        yield from ((_AXES[form.name], form.values) for form in self._wholes)
+        yield from ((_AXES[name], values) for name, values in self._wholes.items())
         if self.case.heads > self.case.kv_heads:
             yield "bhnd", self._of_heads(self._inputs["k"])
             yield "bhne", self._of_heads(self._inputs["v"])
@@ -80,78 +76,40 @@ class Roles:
     # --- what tiles are compared with
 
     @cached_property
-    def _batches(self) -> list[tuple[Tile, Mapping[str, torch.Tensor]]]:
-        """Each batch as one tile, with the reference's values on it."""
-        x = self.x
-        tiles = [Tile(batch, slice(0, x.n_heads), slice(0, x.n_query)) for batch in range(x.n_batch)]
-        return [(tile, evaluate(x, tile)) for tile in tiles]
-
-    @cached_property
-    def _tolerances(self) -> dict[str, float]:
-        found = tolerances(self.x, self._batches, self._dtype)
-        return found | {"o": found["O"]}
-
-    @cached_property
-    def parts(self) -> dict[str, Array]:
-        """Every matrix and row of the reference, [B, H, M, N] and [B, H, M]."""
-        found: dict[str, list[Array]] = {}
-        for tile, on_it in self._batches:
-            q, k, _, _ = self.x.tensors(tile)
-            values = {**on_it, "QK": q @ k.mT}
-            values["valid"] = values["valid"].expand(values["QK"].shape)
-            for name in ("QK", "S", "P", "PE", "Z", "dPE", "dP", "dS", "LSE", "delta", "valid"):
-                if name in values:
-                    found.setdefault(name, []).append(values[name].double().cpu().numpy())
-        return {name: np.stack(values) for name, values in found.items()}
+    def forms(self) -> Forms:
+        found = forms_of(self.x, self._dtype)
+        found.tolerances["o"] = found.tolerances["O"]
+        return found
 
     @cached_property
     def valid(self) -> Array:
         """[B, H, M, N] bool."""
-        return self.parts["valid"] > 0
+        return self.forms.values["valid"] > 0
 
     @cached_property
-    def _multiplied(self) -> Array:
-        """What stands for P in its products."""
-        return self.parts.get("PE", self.parts["P"])
+    def _matrices(self) -> dict[str, float]:
+        """By name of what scores may be, its largest value."""
+        values = self.forms.values
+        return {name: _largest(values[name]) for name in _MATRICES if name in values}
 
     @cached_property
-    def _matrices(self) -> list[_Form]:
-        parts = self.parts
-        qk, s, p, dp = parts["QK"], parts["S"], parts["P"], parts["dP"]
-        lse, spread = parts["LSE"][..., None], dp - parts["delta"][..., None]
-        forms = [
-            _Form("Q K^T", qk), _Form("S", s), _Form("P", p, True), _Form("dP", parts["dPE"]),
-            _Form("dS", parts["dS"], True), _Form("dP - delta", spread),
-            _Form("S - LSE", np.where(np.isfinite(lse), s - lse, 0.0)),
-        ]  # fmt: skip
-        if self.x.softcap is not None:
-            squared = np.tanh(qk * self.x.scale / self.x.softcap) ** 2
-            forms += [_Form("tanh^2", squared), _Form("1 - tanh^2", 1 - squared), _Form("dT", p * spread, True)]
-        if self.case.family == "lazy":
-            forms += [_Form("P + tau / (i + 1)", parts["Z"]), _Form("relu(P + tau / (i + 1))", parts["PE"], True)]
-            forms += [_Form("P * dP", p * dp, True), _Form("dP", dp, True)]
-        elif not np.array_equal(self._multiplied, p):
-            forms.append(_Form("P after dropout", self._multiplied, True))
-        return forms
-
-    @cached_property
-    def _sums(self) -> dict[tuple[str, str], list[_Form]]:
-        """By what is summed over and the letter of the columns: the matrices and inputs that products sum."""
-        parts = self.parts
+    def _sums(self) -> dict[tuple[str, str], list[tuple[str, Array, str]]]:
+        """By what is summed over and the letter of the columns: (name, matrix, input that it is multiplied by)."""
+        values = self.forms.values
+        dp = values.get("dP, masked", values["dP"] * self.valid)
         count = np.arange(1.0, self.case.seqlen_q + 1)[:, None]  # by which lazy divides tau
-        of_rows = [_Form("delta", parts["P"] * parts["dP"]), _Form("sum of dP / (i + 1)", parts["dP"] / count)]
-        found = {("n", ""): of_rows}
+        found = {("n", ""): [("delta", values["P"] * dp, ""), ("sum of dP / (i + 1)", dp / count, "")]}
         for name, product in PRODUCTS.items():
-            matrix = self._multiplied if product.matrix == "P" else parts[product.matrix]
-            form = _Form(unscaled(name), matrix, times=product.other)
-            found["m" if product.is_transposed else "n", self.case.axes(name)[-1]] = [form]
+            matrix = [values[form] for form in in_place_of(product.matrix) if form in values][-1]
+            over = "m" if product.is_transposed else "n"
+            found[over, self.case.axes(name)[-1]] = [(unscaled(name), matrix, product.other)]
         return found
 
     @cached_property
-    def _wholes(self) -> list[_Form]:
+    def _wholes(self) -> dict[str, Array]:
         """What kernels read, and keep from one to another."""
-        values = {**self._inputs, "o": self._multiplied @ self._of_heads(self._inputs["v"]), **self.parts}
-        return [_Form(name, values[name]) for name in _AXES if name in values]
+        values = {**self._inputs, "o": self.forms.values["O"], **self.forms.values}
+        return {name: values[name] for name in _AXES if name in values}
 
     def _of_heads(self, tensor: Array) -> Array:
         """What has key heads, for each query head."""
@@ -167,27 +125,28 @@ class Roles:
         found, unmasked, masked = _UNKNOWN, got[seen], got[~seen]
         where = tuple(axis[seen] for axis in index)
         partly: Role | None = None
-        for form in sorted(self._matrices, key=lambda form: form.name != self._last):
-            role = self._fit(form, unmasked, form.values[where])
+        for key in sorted(self._matrices, key=lambda key: key != self._last):
+            name, most = key.partition(",")[0], self._matrices[key]
+            role = self._fit(name, unmasked, self.forms.values[key][where], most)
             if role is None or role is _TOO_SMALL:
                 found = role or found
                 continue
-            is_open = self._is_open(form, unmasked, masked)
-            if form.is_zero_where_masked and is_open:
+            is_open = self._is_open(name, most, unmasked, masked)
+            if key in _MASKED and is_open:
                 partly = partly or replace(role, is_masked=False, is_open=True)
                 continue
-            self._last = form.name
+            self._last = key
             beyond = data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)]  # behind the last key, in rows that there are
-            return replace(role, is_open=is_open or self._is_open(form, unmasked, beyond.astype(np.float64)))
+            return replace(role, is_open=is_open or self._is_open(name, most, unmasked, beyond.astype(np.float64)))
         return partly or self._while_running(got, seen, index) or found
 
-    def _is_open(self, form: _Form, seen: Array, others: Array) -> bool:
+    def _is_open(self, name: str, most: float, seen: Array, others: Array) -> bool:
         """Whether entries that no row sees hold what a sum, or of scores a maximum, would take for right."""
         if not others.size:
             return False
-        if form.name in _LOGITS:
+        if name in _LOGITS:
             return bool((others > seen.max() - _VANISHING).any())
-        return not np.abs(others).max() <= self._allowed(form.name, form.largest)
+        return not np.abs(others).max() <= self._allowed(name, most)
 
     def _while_running(self, got: Array, seen: Array, index: tuple[Array, ...]) -> Role | None:
         """A tile of the forward while the maximum is running: P times a factor a row, or S less a number a row."""
@@ -195,19 +154,19 @@ class Roles:
         rows = (b.astype(np.int64) * self.case.heads + h) * self.case.seqlen_q + m
         row, actual, masked = rows[seen], got[seen], got[~seen & np.isin(rows, rows[seen])]
         for name, words, by in _WHILE_RUNNING:
-            want = self.parts[name][index][seen] * self.constants("S")[words]
-            form = _Form(name, self.parts[name])
-            if self._is_one_a_row(form, row, actual, want, is_factor=name == "P"):
-                is_open = self._is_open(_Form(name, actual), actual, masked)
+            want = self.forms.values[name][index][seen] * self.constants("S")[words]
+            if self._is_alike_by_row(name, row, actual, want):
+                is_open = self._is_open(name, _largest(actual), actual, masked)
                 return Role(f"{name}, {by}", words, is_open=is_open, is_by_row=True)
         return None
 
-    def _is_one_a_row(self, form: _Form, row: Array, actual: Array, want: Array, *, is_factor: bool) -> bool:
+    def _is_alike_by_row(self, name: str, row: Array, actual: Array, want: Array) -> bool:
+        """Whether each row is what is wanted, times a factor of P, or plus a number of S."""
         rows, row = np.unique(row, return_inverse=True)
-        most = form.largest or 1.0
+        most = self._matrices[name] or 1.0
         if not np.isfinite(actual).all() or not np.isfinite(want).all() or len(rows) == len(row):
             return False
-        if is_factor:
+        if name == "P":
             squares = np.bincount(row, want * want)
             factors = np.bincount(row, want * actual) / np.where(squares > 0, squares, 1.0)
             expected = want * factors[row]
@@ -218,20 +177,20 @@ class Roles:
         else:
             expected = want + (np.bincount(row, actual - want) / np.bincount(row))[row]
             by = max(1.0, _largest(want) / most)
-        return bool(np.abs(actual - expected).max() <= by * self._allowed(form.name, most))
+        return bool(np.abs(actual - expected).max() <= by * self._allowed(name, most))
 
     # --- rows, sums and inputs
 
     def _of_whole(self, data: Array, lanes: Lanes) -> Role | None:
         """A tile of an input, of O, LSE or delta, perhaps multiplied."""
         letters, found = lanes.at.keys(), list[Role | None]()
-        for form in self._wholes:
-            axes = {*_AXES[form.name]}
+        for name, values in self._wholes.items():
+            axes = {*_AXES[name]}
             if axes <= letters <= axes | {"h", "g"}:
-                index, known = _index(lanes, _AXES[form.name])
-                want = form.values[index]
+                index, known = _index(lanes, _AXES[name])
+                want = values[index]
                 finite = np.isfinite(want)
-                found.append(self._fit(form, data[known].astype(np.float64)[finite], want[finite]))
+                found.append(self._fit(name, data[known].astype(np.float64)[finite], want[finite], _largest(values)))
                 if not known.any():
                     return None
         return _first_known(found) if found else None
@@ -248,83 +207,67 @@ class Roles:
             return None
         batch, index, counts = batch[inside], index[inside], counted[inside].astype(np.float64)
         rows = np.moveaxis(data, cover.axis, 0)[inside].astype(np.float64)
-        columns = np.moveaxis(at[column], cover.axis, 0)[inside] if column else None
         if not column and cover.letter == "n":
             role = _first_known(self._running(rows, batch, index, counts > 0))
             role = role if role.name else self._of_whole(data, lanes) or role
             if role.is_known:
                 return role
-        # [lanes, heads, terms] of each form: what is summed.
+        columns = np.moveaxis(at[column], cover.axis, 0)[inside] if column else None
         lane = (batch, slice(None), index) if cover.letter == "n" else (batch, slice(None), slice(None), index)
-        terms = [(form, np.where(np.isfinite(form.values[lane]), form.values[lane], 0.0) * counts) for form in forms]
-        return _first_known(self._of_terms(form, each, batch, rows, columns) for form, each in terms)
-
-    def _of_terms(self, form: _Form, weights: Array, batch: Array, rows: Array, columns: Array | None) -> Role | None:
-        """The role of sums of [lanes, heads, terms], or of these times an input's rows in some columns."""
-        if columns is None or not form.times:
-            want = weights.sum((1, 2))
-            return self._fit(form, rows.reshape(-1), want, most=_largest(want))
-        known = columns >= 0
-        want = np.einsum("lhx,lhxd->ld", weights, self._of_heads(self._inputs[form.times])[batch])
-        want, got = np.take_along_axis(want, np.where(known, columns, 0), 1)[known], rows[known]
-        role = self._fit(form, got, want, most=_largest(want))
-        if role is None and form.name == "O" and len(got):  # of which any factor of a row is divided out later
-            lane = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)[known]
-            whole = next(each for each in self._wholes if each.name == "o")
-            if self._is_one_a_row(whole, lane, got, want, is_factor=True):
-                return Role("O, times a factor of its row", is_by_row=True)
-        return role
+        found = []
+        for name, values, times in forms:
+            # [lanes, heads, terms]: what is summed.
+            terms = np.where(np.isfinite(values[lane]), values[lane], 0.0) * counts
+            if columns is None:
+                want, got = terms.sum((1, 2)), rows.reshape(-1)
+                found.append(self._fit(name, got, want, _largest(want)))
+                continue
+            known = columns >= 0
+            want = np.einsum("lhx,lhxd->ld", terms, self._of_heads(self._inputs[times])[batch])
+            want = np.take_along_axis(want, np.where(known, columns, 0), 1)[known]
+            found.append(self._fit(name, rows[known], want, _largest(want)))
+        return _first_known(found)
 
     def _running(self, got: Array, batch: Array, index: Array, covered: Array) -> Iterator[Role | None]:
         """The maximum of the scores so far, or the sum of their exponentials less that."""
-        for name, matrix in (("S", self.parts["S"]), ("Q K^T", self.parts["QK"])):
+        for name in ("S", "Q K^T"):
             visible = covered & self.valid[batch, :, index, :] if name == "S" else covered
-            scores = np.where(visible, matrix[batch, :, index, :], -np.inf)
+            scores = np.where(visible, self.forms.values[name][batch, :, index, :], -np.inf)
             most = scores.max((1, 2))
             live = np.isfinite(most)
             if not live.any():
                 return
-            maximum = _Form(f"maximum of {name} so far", most)
-            yield self._fit(maximum, got[live], most[live])
+            yield self._fit(f"maximum of {name} so far", got[live], most[live], _largest(most))
             if name == "S":
                 sums = np.exp(scores[live] - most[live, None, None]).sum((1, 2))
-                yield self._fit(_Form("sum of exp(S - maximum) so far", sums), got[live], sums)
+                yield self._fit("sum of exp(S - maximum) so far", got[live], sums, _largest(sums))
 
     # --- fitting
 
-    def _fit(self, form: _Form, got: Array, want: Array, most: float | None = None) -> Role | None:
+    def _fit(self, name: str, got: Array, want: Array, most: float) -> Role | None:
         """The role where values are those wanted times a constant that kernels multiply by.
 
         A tile may differ by the largest tolerance of its form. One whose values are less than twice that may differ by
         the same share of them; where it differs by more, within the tolerance, it tells nothing.
 
         Args:
-            most: the largest value of the form, where `form.values` does not hold it.
+            most: the largest value of the form.
         """
         if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
             return None
         square, here = float(want @ want), _largest(want)
         factor = float(got @ want) / square if square else 1.0
-        words, constant = min(self.constants(form.name).items(), key=lambda each: abs(factor - each[1]))
+        words, constant = min(self.constants(name).items(), key=lambda each: abs(factor - each[1]))
         off = float(np.abs(got - constant * want).max()) / abs(constant)
-        most = form.largest if most is None else most
-        allowed = self._allowed(form.name, most)
+        allowed = self._allowed(name, most)
         share = 1.0 if here > 2 * allowed else min(1.0, here / most) if most > 2 * allowed else 0.0
         if off <= allowed * share:
-            return Role(form.name, words)
-        return _TOO_SMALL if off <= self._allowed(form.name, here) else None
+            return Role(name, words)
+        return _TOO_SMALL if off <= self._allowed(name, here) else None
 
     def _allowed(self, name: str, most: float) -> float:
         """By how much values of up to `most` may differ from a form."""
-        return rounded(self._tolerances.get(name, 0.0), most, self._dtype)
-
-
-# A form, its constant, and what a running maximum makes of it.
-_WHILE_RUNNING = (
-    ("P", "", "times a factor of its row"),
-    ("S", "", "less a maximum of its row"),
-    ("S", "log2(e)", "less a maximum of its row"),
-)
+        return rounded(self.forms.tolerances.get(name, 0.0), most, self._dtype)
 
 
 def _constants(x: Attention) -> dict[str, dict[str, float]]:

@@ -1,0 +1,119 @@
+"""Forms: the intermediates that a tile may be, the steps to one, and by how much a tile may differ from each.
+
+They may differ by the budgets by which results are compared (`numerics/bounds`). What is summed so far errs by no more
+than the whole sum: bounds grow with each term.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..inputs.memory import Array
+from ..numerics.bounds import Chain
+from ..numerics.budget import rounding_shift, tile_budget
+from ..numerics.declared_precision import TINY, U32, U_FUNCTION, dot_error, long_sum, precision_of
+from ..reference import Attention, Tile, evaluate
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The forms of one problem."""
+
+    values: dict[str, Array] = field(default_factory=dict)
+    """By name, [B, H, M, N] or [B, H, M]; none of sums and of maxima so far. Lazy's "dP, masked" is dP too."""
+    tolerances: dict[str, float] = field(default_factory=dict)
+    """By name, how much any element may differ before it is rounded."""
+
+
+def forms_of(x: Attention, dtype: torch.dtype) -> Forms:
+    """The forms of tiles of a problem whose inputs have a dtype."""
+    found, batches = Forms(), list[dict[str, Tensor]]()
+    for batch in range(x.n_batch):
+        tile = Tile(batch, slice(0, x.n_heads), slice(0, x.n_query))
+        on_tile = evaluate(x, tile)
+        batches.append(_values(x, tile, on_tile))
+        for name, error in _errors(x, tile, on_tile, dtype).items():
+            most = float(error.nan_to_num(0.0, 0.0, 0.0).max())
+            found.tolerances[name] = max(found.tolerances.get(name, 0.0), most)
+    for name in batches[0]:
+        found.values[name] = np.stack([values[name].double().cpu().numpy() for values in batches])
+    return found
+
+
+def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    q, k, _, _ = x.tensors(tile)
+    qk, p, dp, lse = q @ k.mT, on_tile["P"], on_tile["dP"], on_tile["LSE"][..., None]
+    found = {name: on_tile[name] for name in ("LSE", "delta", "O", "S", "P", "dS")}
+    spread = dp - on_tile["delta"][..., None]
+    found |= {"Q K^T": qk, "dP": on_tile["dPE"], "dP - delta": spread, "valid": on_tile["valid"].expand(qk.shape)}
+    found["S - LSE"] = torch.where(lse.isfinite(), on_tile["S"] - lse, 0.0)
+    if x.softcap is not None:
+        squared = (qk * x.scale / x.softcap).tanh() ** 2
+        found |= {"tanh^2": squared, "1 - tanh^2": 1 - squared, "dT": p * spread}
+    if x.family == "lazy":
+        found |= {"P + tau / (i + 1)": on_tile["Z"], "relu(P + tau / (i + 1))": on_tile["PE"]}
+        found |= {"P * dP": p * dp, "dP, masked": dp}
+    elif x.dropout:
+        found["P after dropout"] = on_tile["PE"]
+    return found
+
+
+def _scaled(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Twice what values move by where q, or k, is scaled and rounded once more, which right kernels do in 16 bits.
+
+    Twice, since they round other numbers where they scale by another constant.
+    """
+    moved: dict[str, Tensor] = {}
+    factor = x.scale * math.log2(math.e)
+    for name in ("q", "k") if dtype != torch.float32 else ():
+        narrow = (getattr(x, name) * factor).to(dtype).double() / factor
+        for of, value in evaluate(replace(x, **{name: narrow}), tile).items():
+            by = 2 * (value.double() - on_tile[of].double()).abs().nan_to_num(0.0)
+            moved[of] = by.maximum(moved.get(of, by))
+    return moved
+
+
+def _errors(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """By name, in the shape of the form. Triton's interpreter multiplies in IEEE whatever it is told."""
+    precision = precision_of(str(dtype).removeprefix("torch."), "ieee")
+    of, scale, moved = Chain(x, tile, on_tile, precision), abs(x.scale), _scaled(x, tile, on_tile, dtype)
+    budget = tile_budget(x, tile, on_tile, precision, rounding_shift(x, tile, on_tile, precision))
+    rows = {name: bound + moved.get(name, 0.0) for name, bound in budget.rows.items()}
+    e_s, e_lse, e_p = of.e_s + moved.get("S", 0.0), rows["LSE"][..., None], rows["P"]
+    e_dp, e_pe = budget.unmasked_dp, e_p + of.e_z
+    spread = e_dp + rows["delta"][..., None] + U32 * (of.dpe.abs() + of.delta.abs())
+    raw = dot_error(of.q, of.k.mT, precision) + moved.get("S", 0.0) / scale + 3 * U32 * (of.q @ of.k.mT).abs()
+    # Each term errs by its score and by the maximum; the sum of all is 1 over the largest P of the row.
+    terms = ((2 * e_s).expm1() + U_FUNCTION).amax(-1, keepdim=True) + U32 * long_sum(of.valid.shape[-1])
+    found = {name: rows[name] for name in ("LSE", "delta", "P", "O", "dS")}
+    found |= {"Q K^T": raw, "maximum of Q K^T so far": raw, "S": e_s, "maximum of S so far": e_s}
+    found |= {"dP": e_dp, "dP - delta": spread, "P + tau / (i + 1)": e_pe, "relu(P + tau / (i + 1))": e_pe}
+    found |= {
+        "S - LSE": (e_s + e_lse + U32 * (on_tile["S"].abs() + of.lse.abs())) * of.valid,
+        "sum of exp(S - maximum) so far": terms / of.p.amax(-1, keepdim=True),
+        "P * dP": e_p * of.dp.abs() + of.p * e_dp,
+        "dT": of.p * spread + e_p * (of.dpe - of.delta).abs(),
+        "P after dropout": of.share * e_p + of.u_drop * on_tile["PE"].abs(),
+        "sum of dP / (i + 1)": e_dp.sum(-1) + U32 * long_sum(e_dp.shape[-1]) * of.dp.abs().sum(-1),
+        "dS K": rows["dQ"] / scale,
+    }
+    for form, name, factor in (("dS^T Q", "dK", scale), ("dV", "dV", 1.0)):
+        alike = (precision.matrix + 2 * U32) * on_tile[name].abs() + TINY
+        found[form] = (budget.squares[name].sqrt() + budget.sums[name] + alike + moved.get(name, 0.0)) / factor
+    if x.softcap is not None:
+        tanh, e_tanh = (x.scale * of.q @ of.k.mT / x.softcap).tanh(), of.e_s / x.softcap
+        found["tanh^2"] = 2 * tanh.abs() * e_tanh + e_tanh**2 + U32
+        found["1 - tanh^2"] = found["tanh^2"] + U32
+    return found
+
+
+def rounded(tolerance: float, values: float, dtype: torch.dtype) -> float:
+    """A tolerance, with what it costs to keep values of that size in a dtype, times a constant that is rounded."""
+    info = torch.finfo(dtype)
+    return tolerance + (values + tolerance) * (info.eps / 2 + 2 * U32) + info.tiny * info.eps / 2
