@@ -9,13 +9,11 @@ from torch import Tensor
 from gradprobe.inputs.draw import draw
 from gradprobe.model.case import Case
 from gradprobe.numerics.black_box.look import Examiner, look_inside
-from gradprobe.numerics.black_box.onehot import Sample
 from gradprobe.numerics.black_box.recover import Answer, RecoveredValues, recover
 from gradprobe.numerics.budget import Recovery
-from gradprobe.numerics.compare import compare
+from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evidence import BlackBoxEvidence, Measured
-from gradprobe.numerics.rows import problem_of, rows_of
 from gradprobe.runtime.trace import Trace, read_trace
 from tests.emulated import Arithmetic, Fault, _no_fault, lazy, softmax
 
@@ -44,15 +42,14 @@ def answer_of(
 
 
 def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measured]:
-    """Compares with the reference, as a probe does, without identities."""
+    """Compares with the reference, as a probe does."""
     precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
 
     def measure(
         values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
     ) -> Measured:
-        rows, held = rows_of(case, recovery), precision.coarser if coarse else precision
-        x, of_rows = problem_of(case, values, rows), rows.case(case) if rows else case
-        return Measured(lambda: x, trace, compare(of_rows, x, trace, held, recovery=recovery), None, ())
+        x, held = attention_of(case, values), precision.coarser if coarse else precision
+        return Measured(lambda: x, trace, compare(case, x, trace, held, recovery=recovery), None)
 
     return measure
 
@@ -61,16 +58,9 @@ def recovered_of(case: Case, how: Arithmetic | None = None, **options) -> Recove
     return recover(case, draw(case), answer_of(how, **options))
 
 
-def inside_of(
-    case: Case,
-    how: Arithmetic | None = None,
-    sample: Sample | Callable[[Case, Mapping[str, Tensor], Measured], Sample] | None = None,
-    **options,
-) -> BlackBoxEvidence:
+def inside_of(case: Case, how: Arithmetic | None = None, **options) -> BlackBoxEvidence:
     """What a look into an emulated kernel shows."""
     values, answer, measure = draw(case), answer_of(how, **options), measure_of(case, how)
     own = measure(values, answer(case, values, values))
-    shown = sample(case, values, own) if callable(sample) else sample
-    return look_inside(
-        Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, lambda: values, shown)
-    )
+    run = lambda assigned, *request: answer(*request)  # noqa: E731
+    return look_inside(Examiner(case, values, (), run, measure, own, lambda: values))

@@ -16,7 +16,6 @@ from ..model.mechanisms import door, spoken
 from ..model.number import LAMBDA, listed
 from ..model.report import Diagnosis, Where, causes_among
 from ..numerics.evidence import LayoutRun
-from ..numerics.rows import rows_of
 from ..probing.experiment import Experiment
 from .behaviour import observed_in
 from .causes import CauseSearch, FailingLayout, fact_about, failing_layouts
@@ -144,8 +143,7 @@ def _describe(check: FailedCheck, experiment: Experiment, failing: LayoutRun) ->
     assert failing.measured is not None
     if not failing.inside:
         check.known.append("right with the case's own values, wrong with others")
-    if not rows_of(experiment.case, failing.measured.comparison.recovery):
-        check.known.append(fact_about(observed_in(experiment, failing)))
+    check.known.append(fact_about(observed_in(experiment, failing)))
 
 
 def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:

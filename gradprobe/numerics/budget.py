@@ -200,8 +200,6 @@ class Recovery:
     """What was read so; what the target exposes itself is not."""
     coarse: frozenset[str] = frozenset()
     """What is held to a coarser arithmetic than the contract's, because the gradient that shows it may be as coarse."""
-    rows: tuple[int, ...] | None = None
-    """The query rows that were shown, and that the trace is of; None for all."""
 
     def widened(
         self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget, precision: Precision

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -20,7 +20,6 @@ from .block import block_at
 from .compare import allowed_on, judge, judge_whole, tile_size
 from .evidence import LayoutRun, Measured, Probed
 from .locate import locate_at
-from .rows import Rows, rows_of
 from .tally import Judgement, least_telling, tile_of
 
 # Of a map and its rows together; what has more is not kept in a report: 100 kB of JSON each.
@@ -79,16 +78,13 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
         raise UsageFailure(f"--at {at[0]},{at[1]}: {has}")
     worst = divmod(int(finding.ratio.argmax()), n_heads)
     batch, head = at or ((first_wrong.batch or 0, first_wrong.head or 0) if first_wrong else worst)
-    judged, masked, rows = whole_head(case, measured, name, batch, head)
-    shown_case = rows.case(case) if rows else case
+    judged, masked = whole_head(case, measured, name, batch, head)
     ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
-    at_rows = rows.at if rows else range(n_rows)
     tile, first = tile_of(case, finding.axes, n_cols), _first(ratio, judged.right)
     if first_wrong and (first_wrong.batch or 0, first_wrong.head or 0) == (batch, head):
-        first = at_rows.index(first_wrong.row or 0), first_wrong.col or 0
+        first = first_wrong.row or 0, first_wrong.col or 0
     place, budget = (batch, head, *first), float(judged.bound[first])
-    element = locate_at(shown_case, measured.x, measured.trace, measured.comparison, name, place, budget)
-    lines = [row // tile[0] for row in rows.at] if rows else None
+    element = locate_at(case, measured.x, measured.trace, measured.comparison, name, place, budget)
     return CloseUp(
         layout=layout,
         intermediate=name,
@@ -98,17 +94,14 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
         total=ratio.numel(),
         shape=(n_rows, n_cols),
         tile=tile,
-        map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile, lines),
-        lines=tuple(dict.fromkeys(lines or ())),
-        rows=_rows(judged, ratio, at_rows),
-        element=rows.element(case, element) if rows else element,
+        map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile),
+        rows=_rows(judged, ratio),
+        element=element,
     )
 
 
-def whole_head(
-    case: Case, measured: Measured, name: str, batch: int, head: int
-) -> tuple[Judgement, Tensor, Rows | None]:
-    """One head judged, and where a mask covers it, each [R, C]; and which rows these are, where not all were shown."""
+def whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Judgement, Tensor]:
+    """One head judged, and where a mask covers it, each [R, C]."""
     comparison = measured.comparison
     if name not in BY_ROW:
         index = head if comparison.findings[name].axes[0] not in "b1" else (batch, head)
@@ -116,12 +109,10 @@ def whole_head(
             block = comparison.by_block(block_at(batch, head, case.heads // case.kv_heads))
             came = measured.trace.values[name][batch, head]
             judged = judge_whole(came, block.expected[name][0, 0], block.bounds[name][0, 0])
-            return judged, torch.zeros_like(judged.right), None
+            return judged, torch.zeros_like(judged.right)
         parts = [part[index] for part in comparison.judged(measured.trace, name)]
         whole = Judgement(*(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts))
-        return whole, torch.zeros_like(whole.right), None
-    shown = rows_of(case, comparison.recovery)
-    case = shown.case(case) if shown else case
+        return whole, torch.zeros_like(whole.right)
     _, rows = tile_size(case)
     pieces = []
     for first in range(0, case.seqlen_q, rows):
@@ -136,32 +127,26 @@ def whole_head(
         masked = ~values["valid"] if of_matrix else torch.zeros_like(judged.right)
         pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
     *whole_parts, masked = (torch.cat(part) for part in zip(*pieces, strict=True))
-    return Judgement(*whole_parts), masked, shown
+    return Judgement(*whole_parts), masked
 
 
-def _pooled(ratio: Tensor, tile: tuple[int, int], lines: Sequence[int] | None) -> tuple[tuple[Number | None, ...], ...]:
-    """The maximum over each cell, None only where every entry is NaN.
-
-    Args:
-        lines: of some rows, the row tile that each lies in, ascending.
-    """
+def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, ...], ...]:
+    """The maximum over each cell, None only where every entry is NaN."""
     filled, cols = ratio.nan_to_num(-1.0, posinf=float("inf")), -(-ratio.shape[1] // tile[1])
-    line = torch.arange(len(ratio)) // tile[0] if lines is None else torch.tensor(lines)
-    counts = line.unique_consecutive(return_counts=True)[1].tolist()
     by_row = filled.new_full((len(ratio), cols * tile[1]), -1.0)
     by_row[:, : ratio.shape[1]] = filled
     by_row = by_row.reshape(len(ratio), cols, tile[1]).amax(2)
-    pooled = torch.stack([part.amax(0) for part in by_row.split(counts)])
+    pooled = torch.stack([part.amax(0) for part in by_row.split(tile[0])])
     return tuple(tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist())
 
 
-def _rows(judged: Judgement, ratio: Tensor, at: Sequence[int]) -> tuple[CloseUpRow, ...]:
+def _rows(judged: Judgement, ratio: Tensor) -> tuple[CloseUpRow, ...]:
     wrong = (~judged.right).sum(1)
     chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
     cols = ratio.argmax(1).tolist()
     return tuple(
         CloseUpRow(
-            row=at[row],
+            row=row,
             mismatched=int(wrong[row]),
             col=col,
             actual=Number(judged.actual[row, col]),

@@ -14,20 +14,16 @@ from ..model.assignment import OUTPUTS
 from ..model.case import Case
 from ..model.intermediates import DERIVED
 from ..model.layout_run import Element
-from ..reference import evaluate
+from ..reference import Attention, evaluate
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .block import Block
-from .budget import Recovery
-from .compare import Comparison, Evaluate, Later, compare, promoted
+from .compare import Comparison, Evaluate, Later, attention_of, compare, promoted
 from .declared_precision import Precision, ordinary
-from .rows import Rows, problem_of
 from .tally import Finding, RisingErrors, Tally
 
 LEAST_SCORES = 1 << 22
 """Scores of a case below which the whole budget costs next to nothing."""
-LEAST_ELEMENTS = 1 << 25
-"""Elements of q and k from which recovered results are compared so: float64 sums of all heads take too much memory."""
 # Errors and bounds are kept as bfloat16, so that three layouts need no more memory than their results. What is kept of
 # a bound is never more than the bound; of an error it is off by half a unit in the last place.
 KEPT_AS = torch.bfloat16
@@ -42,36 +38,27 @@ class LargeRun:
 
     Args:
         values: its inputs, canonical, on the device of its results.
-        rows: those that the trace is of; None for all.
-        coarse: whether it is held to the arithmetic that is coarser than the contract's, which the sieve does not know.
     """
 
     case: Case
     values: Mapping[str, Tensor]
     trace: Trace
     precision: Precision
-    rows: Rows | None = None
-    recovery: Recovery | None = None
-    coarse: bool = False
     evaluate: Evaluate = evaluate
 
     @property
-    def sifts(self) -> bool:
-        """Whether the sieve may be asked."""
-        return self.recovery is None and not self.coarse
-
-    @property
     def is_worth_it(self) -> bool:
-        """Whether the run is large, nothing of it is exact, and the sieve knows its totals where it has some."""
-        elements = self.values["q"].numel() + self.values["k"].numel()
-        is_large = self.case.scores >= LEAST_SCORES if self.recovery is None else elements >= LEAST_ELEMENTS
-        of_blocks = self.trace.values.keys() <= {*BY_ROW, *BY_KEY}
-        return is_large and not self.precision.exact and (self.sifts or of_blocks)
+        """Whether the run is large, and nothing of it is exact."""
+        return self.case.scores >= LEAST_SCORES and not self.precision.exact
 
     @property
     def inputs(self) -> dict[str, Tensor]:
         """What the reference takes of the values."""
         return {name: value for name, value in self.values.items() if name not in (*DERIVED, *OUTPUTS)}
+
+    def problem(self, block: Block) -> Attention:
+        """The reference's problem of a block."""
+        return attention_of(block.case(self.case), block.inputs(self.case, self.inputs))
 
     def of(self, block: Block) -> dict[str, Tensor]:
         """A block's part of what came, without the totals, to which all blocks add."""
@@ -80,13 +67,10 @@ class LargeRun:
 
     def by_budget(self, block: Block, *, blame: bool = False) -> Comparison:
         """A block compared by the whole budget, without the totals."""
-        case, recovery = block.case(self.case), self.recovery
-        if recovery is not None:
-            recovery = replace(recovery, zero_key=block.of(recovery.zero_key, "bhm"))
-        x = problem_of(case, block.inputs(self.case, self.inputs), self.rows)
-        trace = Trace(self.of(block), self.trace.sources)
-        precision = self.precision.coarser if self.coarse else self.precision
-        return compare(case, x, trace, precision, recovery=recovery, evaluate=self.evaluate, blame=blame, is_part=True)
+        case, trace = block.case(self.case), Trace(self.of(block), self.trace.sources)
+        return compare(
+            case, self.problem(block), trace, self.precision, evaluate=self.evaluate, blame=blame, is_part=True
+        )
 
 
 @dataclass
@@ -100,7 +84,6 @@ class Parts:
     """Of the totals."""
     matches: bool = True
     undecided: int = 0
-    reading: dict[str, float] = field(default_factory=dict)
     errors: dict[str, Tensor] = field(default_factory=dict)
     """By intermediate of linear size: the run's values less the expected ones; empty where no further run comes."""
     bounds: dict[str, Tensor] = field(default_factory=dict)
@@ -133,8 +116,6 @@ class Parts:
             undecided=self.undecided,
             expected=Later(linear, lambda: whole().expected),
             bounds=Later(linear, lambda: whole().bounds),
-            recovery=run.recovery,
-            reading=self.reading,
             by_block=run.by_budget,
         )
         return promoted(found)

@@ -18,7 +18,6 @@ from ..reference import Tile, evaluate, tiles
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES, add_keys
 from . import least
 from .block import Block, parts_of
-from .compare import attention_of
 from .declared_precision import output_rounding
 from .large_run import KEPT, Parts
 from .tally import Finding, Tally
@@ -95,7 +94,7 @@ class SiftedBlock:
     def __init__(self, parts: Parts, totals: Totals, block: Block) -> None:
         run = parts.run
         self.parts, self.totals, self.block, self.precision = parts, totals, block, run.precision
-        self.case, self.x = block.case(run.case), attention_of(block.case(run.case), block.inputs(run.case, run.inputs))
+        self.case, self.x = block.case(run.case), run.problem(block)
         self.came = run.of(block)
         linear = {name: value.shape for name, value in self.came.items() if name not in MATRICES}
         self.expected = {name: self.x.q.new_zeros(shape) for name, shape in linear.items()}

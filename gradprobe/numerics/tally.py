@@ -119,8 +119,6 @@ class Finding:
     """Of the wrong elements that are not inherited."""
     rising: RisingErrors = RisingErrors()
     """Of all wrong elements."""
-    shown: tuple[int, ...] = ()
-    """The rows that were recovered, where not all were."""
     counted: int = 0
     """Elements that are allowed any error, or err by any."""
     signs: Tensor | None = None
@@ -312,7 +310,7 @@ class Grid:
         """
         rows, cols = tile_of(case, case.axes(name), shape[3])
         while (counts := (-(-shape[2] // rows), -(-shape[3] // cols)))[0] * counts[1] > MOST_CELLS:
-            is_tall = counts[0] >= counts[1] and case.block_m > 1  # else a line is a row that was shown
+            is_tall = counts[0] >= counts[1]
             rows, cols = (rows * 2, cols) if is_tall or counts[1] == 1 else (rows, cols * 2)
         self.cell, self.counts = (rows, cols), counts
         self._worst = torch.zeros(*shape[:2], *counts, dtype=torch.double)

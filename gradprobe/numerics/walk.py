@@ -11,7 +11,7 @@ the same values is judged without the reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -46,22 +46,18 @@ class LargeRuns:
         run: LargeRun,
         whole: Callable[[], Comparison],
         tick: Callable[[float], None] = lambda fraction: None,
-        *,
-        until_wrong: bool = False,
     ) -> Comparison | None:
         """What all blocks come to; None where a total has to be judged with all blocks at once.
 
         Args:
             whole: compares the run at once, by the whole budget.
-            until_wrong: whether what follows a wrong block is left out.
         """
-        if run.sifts and self._known is not None and _are_equal(self._known.run, run):
+        if self._known is not None and _are_equal(self._known.run, run):
             again = _again(self._known, run.trace)
             if again is not None:
                 return again.together(whole)
-        parts = _walk(run, tick, is_kept=self.several and run.sifts, until_wrong=until_wrong)
-        if run.sifts:
-            self._known = parts if self.several and parts is not None and parts.matches else None
+        parts = _walk(run, tick, is_kept=self.several)
+        self._known = parts if self.several and parts is not None and parts.matches else None
         return None if parts is None else parts.together(whole)
 
 
@@ -74,7 +70,7 @@ def _are_equal(known: LargeRun, run: LargeRun) -> bool:
     return all(value is others[name] or value.equal(others[name]) for name, value in inputs.items())
 
 
-def _walk(run: LargeRun, tick: Callable[[float], None], *, is_kept: bool, until_wrong: bool) -> Parts | None:
+def _walk(run: LargeRun, tick: Callable[[float], None], *, is_kept: bool) -> Parts | None:
     """Both passes over every block; None where something is wrong beside a total, or a total does not pass."""
     parts, totals = Parts(run), Totals(run.case, run.trace.values, like=run.values["q"])
     for name in (name for name in run.trace.values if is_kept and name not in MATRICES):
@@ -83,25 +79,19 @@ def _walk(run: LargeRun, tick: Callable[[float], None], *, is_kept: bool, until_
             kept[name] = torch.empty(value.shape, dtype=KEPT_AS, device=value.device)
     every = list(blocks(run.case, _key_heads_of_a_block(run)))
     for done, block in enumerate(every, 1):
-        left: Iterable[Block] = [block]
-        if run.sifts:
-            with least.tf32():
-                left = SiftedBlock(parts, totals, block).run()
+        with least.tf32():
+            left = SiftedBlock(parts, totals, block).run()
         for part in left:
             _by_the_whole_budget(parts, part)
-        if not parts.matches and (until_wrong or totals.expected):
-            break
+        if not parts.matches and totals.expected:
+            return None
         tick(done / len(every))
-    if totals.expected and not (parts.matches and _totals_pass(parts, totals)):
-        return None
-    return parts
+    return parts if _totals_pass(parts, totals) else None
 
 
 def _key_heads_of_a_block(run: LargeRun) -> int:
-    """How many key heads are judged at once: of the whole budget's, one alone may be wrong."""
+    """How many key heads are judged at once."""
     case, device = run.case, run.values["q"].device
-    if not run.sifts:  # some rows of many heads are one tile
-        return 1 if run.rows is None else key_heads_at_once(case)
     rows, group = min(case.seqlen_q, ROWS[device.type]), case.heads // case.kv_heads
     return max(1, TILE_ELEMENTS[device.type] * tiles_of_short_cases(device) // (rows * case.seqlen_k * group))
 
@@ -112,8 +102,6 @@ def _by_the_whole_budget(parts: Parts, block: Block) -> None:
     parts.found.append((block, comparison.findings))
     parts.matches &= comparison.matches
     parts.undecided += comparison.undecided
-    for name, most in comparison.reading.items():
-        parts.reading[name] = max(parts.reading.get(name, 0.0), most)
     came = run.of(block)
     for name in parts.errors.keys() & came.keys():
         bound = allowed(comparison, name, came[name].dtype)

@@ -20,7 +20,7 @@ from ..model.layout_run import (
     Run,
     add_counts,
 )
-from ..model.number import Number, spans
+from ..model.number import Number
 from ..model.report import Listing, Report, explained_diagnoses
 from ..numerics import evidence as verdict
 from ..numerics.evidence import Measured, Probed
@@ -147,7 +147,6 @@ def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
         max_abs_err=Number(finding.max_abs_err),
         max_budget_ratio=Number(finding.max_ratio),
         length=finding.wrong_rows.shape[2],
-        shown=tuple(spans(finding.shown)),
         heads=tuple(_heads(finding)),
         tile=finding.cell,
         bounded=finding.bounded,

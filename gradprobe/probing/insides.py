@@ -16,22 +16,17 @@ from ..model.case import Case
 from ..model.failures import TargetFailure
 from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
-from ..model.number import in_words, listed, plural, spans
 from ..numerics.black_box.look import Examiner, look_inside
-from ..numerics.black_box.onehot import Sample
-from ..numerics.black_box.recover import is_whole, obstacle
-from ..numerics.black_box.sampling import sampled
+from ..numerics.black_box.recover import obstacle
 from ..numerics.budget import Recovery
 from ..numerics.evidence import LayoutRun, Measured
-from ..numerics.rows import in_whole
 from ..runtime.trace import Trace
 from .experiment import MOST_INTERPRETED, Experiment, derived, inputs_of
 from .measure import measure
 from .observe import Execution, accepted
 from .runs import RunRecord, makes_together
 
-# Of the rows and keys that a note names.
-_MOST_SPANS = 12
+_TOO_SLOW = "that takes long in Triton's interpreter; a smaller --seqlen shows them"
 
 
 @door("one-hot", lambda experiment, records: records)
@@ -50,7 +45,7 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
             continue
         if run.measured.comparison.matches and not run.inside.measured.comparison.matches:
             looked[at] = replace(record, run=replace(run, inside=None))
-            layout, whole = f"{run.layout}, one-hot inputs", in_whole(experiment.case, run.inside.measured)
+            layout, whole = f"{run.layout}, one-hot inputs", run.inside.measured
             inside = replace(run.inside, measured=whole, shown=whole)
             apart.append(RunRecord(LayoutRun(layout, run.assigned, whole, None, inside)))
     return [*looked, *apart]
@@ -65,20 +60,17 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     # Of P or dS in another convention the others cannot be read.
     if not case.recover or any(convention.name in ("P", "dS") for convention in own.conventions):
         return record
-    if words := obstacle(case, values):
+    is_slow = INTERPRETED in experiment.backends and case.scores > MOST_INTERPRETED
+    if words := _TOO_SLOW if is_slow else obstacle(case, values):
         return record.with_more(notes=[f"P and dS are not recovered: {words}"])
     not_in = f"P and dS are not recovered in {run.layout}"
     if _repeats_values(experiment, assigned):
         words = f"{not_in}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
-    is_small = INTERPRETED not in experiment.backends or case.scores <= MOST_INTERPRETED
-    sample = None if is_small and is_whole(case) else sampled(case, values, own)
     box, first = _BlackBox(experiment), experiment.first
     examiner = Examiner(
         case, values, assigned, box.answer, box.measure, own,
         lambda: inputs_of(experiment, assigned).tensors,
-        sample,
-        experiment.reference is None,  # a user's own reference takes the problem whole
         of_one_kernel=first is not None and makes_together(first, ("dQ", "dK")),
         # A target may be given LSE, give it, or launch kernels that hand it on to one another.
         may_read_lse=bool(
@@ -91,11 +83,7 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     except TargetFailure as failure:
         # The run itself is measured, and stands.
         return record.with_more(box.executions, [f"{not_in}: {failure}"])
-    notes = []
-    if sample:
-        shown = [name for name, source in inside.shown.trace.sources.items() if source == "recovered"]
-        notes.append(_shown_in(sample, shown, run.layout, case.seqlen_q, len(box.executions)))
-    return replace(record, run=replace(run, inside=inside)).with_more(box.executions, notes)
+    return replace(record, run=replace(run, inside=inside)).with_more(box.executions)
 
 
 def _repeats_values(experiment: Experiment, assigned: Assigned) -> bool:
@@ -103,13 +91,6 @@ def _repeats_values(experiment: Experiment, assigned: Assigned) -> bool:
     if "expanded" in layouts or saved is None or AS_SAVED not in layouts:
         return "expanded" in layouts
     return any(repeats(tuple(values[name].shape), place) for name, place in saved.placements.items())
-
-
-def _shown_in(sample: Sample, names: list[str], layout: str, length: int, runs: int) -> str:
-    """Which rows and keys were shown."""
-    rows = f"{len(sample.rows)} of {length:,} rows ({in_words(spans(sample.rows), _MOST_SPANS)})"
-    keys = f"dS through dQ at keys {in_words(spans(sample.keys), _MOST_SPANS)}"
-    return f"{layout}: {listed(names) or 'nothing'} recovered in {rows}, {keys}, in {plural(runs, 'more run')}"
 
 
 class _BlackBox:

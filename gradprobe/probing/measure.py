@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ from torch import Tensor
 from ..inputs.draw import outputs_of
 from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import OUTPUTS, PLAIN
-from ..model.case import Case
 from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from ..numerics.evenness import HeadScatter
     from ..numerics.operands import Operand, OperandOfEach
     from ..numerics.roundings import Roundings
-    from ..numerics.rows import Rows
 
 
 def measure(
@@ -43,11 +41,11 @@ def measure(
     """
     of = Measurement(experiment, inputs, recovery, coarse)
     reference, is_by_formulas = _reference_trace(experiment, inputs), experiment.reference is None
-    run = LargeRun(of.case, of.values, trace, of.precision, of.rows, recovery, coarse, of.evaluated)
+    run = LargeRun(of.case, of.values, trace, of.precision, of.evaluated)
     with experiment.stopwatch.timed("compare"):
         comparison, whole = None, cache(partial(of.compared, trace, reference))
-        if is_by_formulas and run.is_worth_it:
-            comparison = experiment.large.compared(run, whole, of.tick, until_wrong=coarse)
+        if is_by_formulas and recovery is None and not coarse and run.is_worth_it:
+            comparison = experiment.large.compared(run, whole, of.tick)
         is_by_block = comparison is not None
         found = of.found(trace, comparison or whole())
         if is_by_formulas and not found.comparison.matches:
@@ -63,31 +61,22 @@ def measure(
 
 
 class Measurement:
-    """By what the results of one run are judged: the case and problem of the rows that are compared, the precision."""
+    """By what the results of one run are judged: the case and problem, the precision."""
 
     def __init__(self, experiment: Experiment, inputs: Inputs, recovery: Recovery | None, is_coarse: bool) -> None:
         """`is_coarse`: whether by an arithmetic that is coarser than the contract."""
         self.experiment, self.layout, self.values = experiment, inputs.layout, inputs.values
         self.recovery, self.case = recovery, experiment.case
-        self.rows: Rows | None = None
-        problem: Callable[[Case, Mapping[str, Tensor]], Attention] = attention_of
-        if recovery is not None:
-            from ..numerics.rows import rows_of
-
-            if (rows := rows_of(self.case, recovery)) is not None:
-                self.rows, self.case, problem = rows, rows.case(self.case), rows.problem
         precision = precision_of(self.case.dtype, dots_of(experiment))
         self.precision = exactly(precision) if self.case.pattern == "dyadic" else precision
         self._held = self.precision.coarser if is_coarse else self.precision
         # What is kept for later holds the values alone, not the tensors that the target was given.
-        self.x = cache(partial(problem, self.case, self.values))
+        self.x = cache(partial(attention_of, self.case, self.values))
 
     def compared(
         self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
     ) -> Comparison:
         """A trace compared by this precision and the reference's evaluation, or by others in their place."""
-        if self.rows is not None and reference is not None:
-            reference = Trace(self.rows.results(reference.values), reference.sources)
         return compare(
             self.case, self.x(), trace, held or self._held,
             reference=reference, recovery=self.recovery, evaluate=by or self.evaluated, tick=self.tick,

@@ -15,7 +15,6 @@ from ...model.layout_run import MISMATCH
 from ...model.number import listed
 from ...runtime.trace import Trace
 from ..evidence import BlackBoxEvidence, Measured
-from .onehot import Sample
 from .recover import (
     SUMS,
     ZERO,
@@ -42,11 +41,6 @@ from .shapes import shape_in_words
 
 _ONLY_HERE = "with the case's own values all that is exported is right; in one-hot problems it is not"
 
-# Of the rows that are shown, whose dS is right through dK at every key.
-_ELSEWHERE_IN_DQ = (
-    "the kernel of dQ is at fault: dS in the kernel of dK is right, and through dQ at the keys that are shown"
-)
-
 
 @dataclass(frozen=True)
 class Examiner:
@@ -62,10 +56,6 @@ class Examiner:
     """The ordinary run."""
     tensors: Callable[[], Mapping[str, Tensor]]
     """Gives its inputs as they lay in memory."""
-    sample: Sample | None = None
-    """The rows and keys that are shown; None for all."""
-    cut: bool = False
-    """Whether nothing reads the inputs of one-hot problems but in the rows shown."""
     of_one_kernel: bool = False
     """Whether one kernel is known to make both dQ and dK."""
     may_read_lse: bool = True
@@ -76,8 +66,8 @@ class Examiner:
     ) -> RecoveredValues:
         """What the target's answers show, in its layout or another one."""
         assigned = self.assigned if assigned is None else assigned
-        how = {"one_by_one": one_by_one, "with_p": with_p, "cut": self.cut}
-        return recover(self.case, self.values, partial(self.run, assigned), self.sample, **how)
+        answer = partial(self.run, assigned)
+        return recover(self.case, self.values, answer, one_by_one=one_by_one, with_p=with_p)
 
     def compared(self, recovered: RecoveredValues) -> Measured:
         """What was recovered, judged."""
@@ -100,7 +90,7 @@ def look_inside(examiner: Examiner) -> BlackBoxEvidence:
         measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
     if inseparable(measured.trace, measured.comparison.findings):
         words.append("dP or delta is wrong: P and dS show their difference alone")
-    return BlackBoxEvidence(measured, tuple(words), beside(examiner.case, examiner.own, measured))
+    return BlackBoxEvidence(measured, tuple(words), beside(examiner.own, measured))
 
 
 def _with_a_fault(
@@ -155,8 +145,7 @@ def _reached(
     kept = _without(recovered, (*lost, *QUOTIENTS) if lost else ())
     gone = [name for name in recovered.trace.values if name not in kept.trace.values]
     where = "one-hot problems, whose tau is 0" if examiner.case.tau else "one-hot problems"
-    other = "in rows that are not shown, or with other values" if recovered.rows else "with other values only"
-    words = f"{listed(through)} {_is(through)} wrong, and right in {where}: what is wrong shows {other}"
+    words = f"{listed(through)} {_is(through)} wrong, and right in {where}: what is wrong shows with other values only"
     return kept, [words + (f", and {listed(gone)} {_is(gone)} not reached" if gone else "")]
 
 
@@ -165,7 +154,7 @@ def _is(names: Collection[str]) -> str:
 
 
 def _with_sums(examiner: Examiner, recovered: RecoveredValues) -> RecoveredValues:
-    if examiner.sample or not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
+    if not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
         return recovered
     alone = examiner.run(examiner.assigned, examiner.case, recovered.values, recovered.values)
     return with_sums(recovered, examiner.case, alone)
@@ -226,8 +215,6 @@ def _either_ds(
     is_told = not (two and examiner.of_one_kernel)
     words = _of_kernels(through, wrong, factors, wrong_gradients, two=two) if is_told else []
     words += _of_dp(examiner, wrong[0]) if wrong and not factors[0] else []
-    is_odd_dq = any(one.name == one.through == "dQ" and one.is_wrong for one in evidence)
-    words += [_ELSEWHERE_IN_DQ] if recovered.rows and is_odd_dq and "dK" in through and not wrong else []
     # A P that one factor is missing from leaves that factor in the dS of its kernel.
     alone = bool(of_p) and of_p not in factors
     if odd_p and (alone or ("dK" not in wrong and len(wrong) < len(through))):

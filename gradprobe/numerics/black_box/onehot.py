@@ -11,10 +11,6 @@ probes of a case are one and the same problem, of which each shows other rows an
 together at any length. Every eighth key's own value is 0: there dP = 0 and dS = -P * delta, which tells delta from dP.
 In memory the own dims do not lie first but are spread over all, the last among them: dims that a kernel leaves out of
 a dot are then missed.
-
-As many probes as ceil(M / dims) show everything. Of a long case few are run, which show some rows, whole, through dK
-and dV, and some keys through dQ. Of the other rows dO is 0, and with it dP, delta and dS: they add nothing to dK and
-dV, which are those of a problem of the rows shown.
 """
 
 from __future__ import annotations
@@ -36,25 +32,9 @@ _HIGHEST = 14
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The rows and keys of a case that are to be shown, ascending; the same in every batch and head."""
-
-    rows: Sequence[int]
-    """P and dS of these, at every key, through dV and dK."""
-    keys: Sequence[int]
-    """dS at these, of every row, through dQ."""
-
-
-def everything(case: Case) -> Sample:
-    """All rows and all keys."""
-    return Sample(range(case.seqlen_q), range(case.seqlen_k))
-
-
-@dataclass(frozen=True)
 class ProbePlan:
-    """How the head dims of a case are shared out, and how many probes then show what is to be shown."""
+    """How the head dims of a case are shared out, and how many probes then show everything."""
 
-    sample: Sample
     own: tuple[int, ...]
     """The dims of q and k that carry the case's values."""
     free: tuple[int, ...]
@@ -94,11 +74,10 @@ class ProbePlan:
         return slots.new_tensor(self.free_v)[slots % self.rows_v]
 
 
-def plan(case: Case, sample: Sample | None = None, *, with_p: bool = True) -> ProbePlan | None:
+def plan(case: Case, *, with_p: bool = True) -> ProbePlan | None:
     """The plan for a case; None where its head dims or its scale leave no room for one.
 
     Args:
-        sample: what is to be shown; None for everything.
         with_p: whether to show P too. Without, every probe has one and the same dO.
     """
     import math
@@ -107,12 +86,11 @@ def plan(case: Case, sample: Sample | None = None, *, with_p: bool = True) -> Pr
         return None
     (own, free), (own_v, free_v) = _shared_out(case.head_dim), _shared_out(case.head_dim_v)
     free_v = free_v if with_p else ()
-    sample = sample or everything(case)
-    rows, n_keys = _rows(case, sample), len(sample.keys)
+    rows, n_keys = _rows(case), case.seqlen_k
     keys = min(max(round(len(free) * n_keys / (n_keys + rows)), 1), len(free) - 1)
     count = max(-(-n_keys // keys), -(-rows // (len(free) - keys)), -(-rows // len(free_v)) if free_v else 0)
     height = 2.0 ** -min(max(round(math.log2(abs(case.scale))), -_HIGHEST), _HIGHEST)
-    return ProbePlan(sample, own, free, own_v, free_v, keys, count, height * case.scale, height)
+    return ProbePlan(own, free, own_v, free_v, keys, count, height * case.scale, height)
 
 
 def _shared_out(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -122,9 +100,9 @@ def _shared_out(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(sorted(own)), tuple(dim for dim in range(dims) if dim not in own)
 
 
-def _rows(case: Case, sample: Sample) -> int:
+def _rows(case: Case) -> int:
     """Rows that share one key/value head: those of every query head of its group."""
-    return len(sample.rows) * case.heads // case.kv_heads
+    return case.seqlen_q * case.heads // case.kv_heads
 
 
 def problem(case: Case, plan: ProbePlan, values: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
@@ -133,21 +111,19 @@ def problem(case: Case, plan: ProbePlan, values: Mapping[str, Tensor], index: in
 
     made = dict(values) | {name: torch.zeros_like(values[name]) for name in ("q", "k", "v", "do")}
     # A quarter of the terms, each twice as large: the scores keep their spread.
-    for name, own, times in (("q", plan.own, 2), ("k", plan.own, 1), ("v", plan.own_v, 1)):
+    for name, own, times in (("q", plan.own, 2), ("k", plan.own, 1), ("v", plan.own_v, 1), ("do", plan.own_v, 1)):
         made[name][..., own] = times * values[name][..., own]
     if case.pattern in MEANS:  # their mean, of a quarter of the terms too, takes both factors twice as large
         made["k"][..., plan.own] += values["k"][..., plan.own].mean(2, keepdim=True)
-    at = (slice(None), slice(None), torch.tensor(plan.sample.rows)[:, None], torch.tensor(plan.own_v))
-    made["do"][at] = values["do"][at]
     made["v"][:, :, ::ZERO_KEYS] = 0
-    slots = _block(index, plan.keys, len(plan.sample.keys))
-    made["k"][:, :, _at(plan.sample.keys, slots), plan.of_keys(slots)] = plan.height
-    slots = _block(index, plan.rows, _rows(case, plan.sample))
-    heads, rows = _places(case, slots, plan.sample.rows)
+    keys = _block(index, plan.keys, case.seqlen_k)
+    made["k"][:, :, keys, plan.of_keys(keys)] = plan.height
+    slots = _block(index, plan.rows, _rows(case))
+    heads, rows = _places(case, slots)
     made["q"][:, heads, rows, plan.of_rows(slots)] = plan.height
     if plan.free_v:
-        slots = _block(index, plan.rows_v, _rows(case, plan.sample))
-        heads, rows = _places(case, slots, plan.sample.rows)
+        slots = _block(index, plan.rows_v, _rows(case))
+        heads, rows = _places(case, slots)
         made["do"][:, heads, rows, plan.of_rows_v(slots)] = 1
     return made | ({"tau": torch.zeros_like(values["tau"])} if "tau" in values else {})
 
@@ -158,59 +134,43 @@ def _block(index: int, size: int, end: int) -> Tensor:
     return torch.arange(min(index * size, end), min((index + 1) * size, end))
 
 
-def _at(shown: Sequence[int], slots: Tensor) -> Tensor:
-    return slots.new_tensor(shown)[slots]
-
-
-def _places(case: Case, slots: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _places(case: Case, slots: Tensor) -> tuple[Tensor, Tensor]:
     """[Hkv, slots] query heads and [slots] rows of slots: the rows of a group's first head, then of its second, ..."""
     import torch
 
     group = case.heads // case.kv_heads
-    return torch.arange(case.kv_heads)[:, None] * group + slots // len(rows), _at(rows, slots % len(rows))
+    return torch.arange(case.kv_heads)[:, None] * group + slots // case.seqlen_q, slots % case.seqlen_q
 
 
 def read_probe(
     case: Case, plan: ProbePlan, index: int, gradients: Mapping[str, Tensor], into: Mapping[str, Tensor]
 ) -> None:
-    """Writes what one probe's dQ, dK and dV show of the rows of the sample, dS, dS and P, by the gradient.
-
-    Each is [B, H, rows, N], at the keys of the sample alone through dQ.
-    """
-    rows = range(len(plan.sample.rows))
+    """Writes what one probe's dQ, dK and dV show of dS, dS and P, each [B, H, M, N], by the gradient."""
     if "dQ" in gradients:
-        slots = _block(index, plan.keys, len(plan.sample.keys))
-        shown = _of_rows(gradients["dQ"], plan.sample.rows)[..., plan.of_keys(slots)]
-        into["dQ"][..., _at(plan.sample.keys, slots)] = _divided(shown, plan.factor, into["dQ"])
-    for name, size, columns, factor in (
-        ("dK", plan.rows, plan.of_rows, plan.factor),
-        ("dV", plan.rows_v, plan.of_rows_v, 1.0),
-    ):
+        keys = _block(index, plan.keys, case.seqlen_k)
+        into["dQ"][..., keys] = _divided(gradients["dQ"][..., plan.of_keys(keys)], plan.factor, into["dQ"])
+    ways = (("dK", plan.rows, plan.of_rows, plan.factor), ("dV", plan.rows_v, plan.of_rows_v, 1.0))
+    for name, size, columns, factor in ways:
         if name in gradients and name in into:
-            slots = _block(index, size, _rows(case, plan.sample))
-            heads, places = _places(case, slots, rows)
-            into[name][:, heads, places] = _divided(gradients[name][..., columns(slots)].mT, factor, into[name])
-
-
-def _of_rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
-    return tensor if isinstance(rows, range) else tensor[:, :, list(rows)]
-
-
-def shown_together(case: Case, plan: ProbePlan) -> Tensor:
-    """[H, rows, N] bool: the elements of dS that dQ and dK show in one and the same probe."""
-    import torch
-
-    rows, n_keys = range(len(plan.sample.rows)), len(plan.sample.keys)
-    together = torch.zeros(case.heads, len(rows), case.seqlen_k, dtype=torch.bool)
-    for index in range(plan.count):
-        heads, places = _places(case, _block(index, plan.rows, _rows(case, plan.sample)), rows)
-        keys = _at(plan.sample.keys, _block(index, plan.keys, n_keys))
-        together[heads[..., None], places[..., None], keys] = True
-    return together
+            slots = _block(index, size, _rows(case))
+            heads, rows = _places(case, slots)
+            into[name][:, heads, rows] = _divided(gradients[name][..., columns(slots)].mT, factor, into[name])
 
 
 def _divided(shown: Tensor, factor: float, like: Tensor) -> Tensor:
     return (shown.double() / factor).to(like.dtype)
+
+
+def shown_together(case: Case, plan: ProbePlan) -> Tensor:
+    """[H, M, N] bool: the elements of dS that dQ and dK show in one and the same probe."""
+    import torch
+
+    together = torch.zeros(case.heads, case.seqlen_q, case.seqlen_k, dtype=torch.bool)
+    for index in range(plan.count):
+        heads, rows = _places(case, _block(index, plan.rows, _rows(case)))
+        keys = _block(index, plan.keys, case.seqlen_k)
+        together[heads[..., None], rows[..., None], keys] = True
+    return together
 
 
 def end_to_end(case: Case, problems: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -219,7 +179,8 @@ def end_to_end(case: Case, problems: Sequence[Mapping[str, Tensor]]) -> dict[str
 
     if len(problems) == 1:
         return dict(problems[0])
-    return {
-        name: torch.cat([problem[name] for problem in problems]) if case.input_axes(name)[:1] == "b" else value
-        for name, value in problems[0].items()
-    }
+    joined = dict(problems[0])
+    for name in joined:
+        if case.input_axes(name)[:1] == "b":
+            joined[name] = torch.cat([problem[name] for problem in problems])
+    return joined

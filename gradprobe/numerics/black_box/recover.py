@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,21 +13,19 @@ from torch import Tensor
 from ...model.case import Case
 from ...model.failures import TargetFailure
 from ...model.intermediates import GRADIENT_OF, MATRIX_OF, PRODUCTS
-from ...reference import Attention, evaluate, tiles
+from ...reference import Attention, evaluate
 from ...runtime.trace import Trace, expected_shapes
-from ..block import Block, blocks, key_heads_at_once
 from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of
-from ..compare import TILE_ELEMENTS, allowed_on, tiles_of
+from ..compare import allowed_on, attention_of, tiles_of
 from ..evidence import Measured
 from ..range import out_of_range
-from ..rows import Rows, problem_of
-from .onehot import ZERO_KEYS, ProbePlan, Sample, end_to_end, everything, plan, problem, read_probe, shown_together
+from .onehot import ZERO_KEYS, ProbePlan, end_to_end, plan, problem, read_probe, shown_together
 
 # Elements of q, and of scores, that the probes of one call have at most: a target may hold its scores.
 CALL_ELEMENTS = 1 << 22
 CALL_SCORES = 1 << 24
-# Scores of all probes together up to which everything is shown.
-WHOLE_SCORES = 1 << 24
+# Scores of all probes together up to which a target is asked: they take no longer than a few runs.
+MOST_SCORES = 1 << 24
 GRADIENTS = tuple(MATRIX_OF)
 SUMS = tuple(name for name in GRADIENT_OF.values() if name not in PRODUCTS)
 
@@ -44,140 +42,88 @@ class RecoveredValues:
     trace: Trace
     """The first probe's own results, with P, dP, delta and dS recovered."""
     by: Mapping[str, Tensor]
-    """[B, H, rows, N] P as dV shows it, dS as dQ and as dK show it, by the gradient. What of dS dQ does not show stands
-    there as it is expected."""
+    """[B, H, M, N] P as dV shows it, dS as dQ and as dK show it, by the gradient."""
     recovery: Recovery
     case: Case
-    """That of the rows that were shown."""
     plan: ProbePlan
-
-    rows: Rows | None = None
-    """Those that were shown; None for all."""
 
     @cached_property
     def x(self) -> Attention:
-        """The problem of the rows that were shown."""
-        return problem_of(self.case, self.values, self.rows)
-
-    def parts(self) -> Iterator[tuple[Block, Attention]]:
-        """The same, block by block: of a large case the whole takes much memory."""
-        for block in blocks(self.case, key_heads_at_once(self.case)):
-            yield block, problem_of(block.case(self.case), block.inputs(self.case, self.values), self.rows)
-
-    @property
-    def keys(self) -> slice | list[int]:
-        """Those at which dQ shows dS."""
-        return slice(None) if self.rows is None else list(self.plan.sample.keys)
+        """The problem."""
+        return attention_of(self.case, self.values)
 
 
-def is_whole(case: Case) -> bool:
-    """Whether all rows and keys are shown: where a plan exists, its probes take no longer than a few runs."""
-    layout = plan(case)
-    return layout is not None and layout.count * case.scores <= WHOLE_SCORES
-
-
-def obstacle(case: Case, values: Mapping[str, Tensor]) -> str:
+def obstacle(case: Case, values: Mapping[str, Tensor], *, most: int = MOST_SCORES) -> str:
     """Why P and dS of a case with some values cannot be recovered; "" where they can be."""
     if case.scale == 0:
         return "at scale 0 nothing of dS reaches dQ and dK"
     layout = plan(case)
     if layout is None:
         return f"that takes 3 head dims of q and k and 2 of v, and there are {case.head_dim} and {case.head_dim_v}"
+    if layout.count * case.scores > most:
+        return f"that takes {layout.count} problems of this size; a smaller --seqlen shows them"
     beyond = out_of_range(case, problem(case, layout, values, 0))
     return f"in one-hot problems {beyond}" if beyond else ""
 
 
 def recover(
-    case: Case,
-    values: Mapping[str, Tensor],
-    answer: Answer,
-    sample: Sample | None = None,
-    *,
-    one_by_one: bool = False,
-    with_p: bool = True,
-    cut: bool = False,
+    case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool = False, with_p: bool = True
 ) -> RecoveredValues:
     """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
     Args:
-        sample: the rows and keys that are to be shown; None for all.
         one_by_one: one probe a call, in the case's own shapes; else as many as fit, end to end along the batch, where
             the target takes another batch than the case's.
         with_p: whether to recover P, which takes another dO in every probe.
-        cut: whether q and do of the first probe are kept in the rows shown alone.
 
     Raises:
         TargetFailure: the target raised on a probe, or refused it.
     """
-    layout = plan(case, sample, with_p=with_p and not case.dropout)
+    layout = plan(case, with_p=with_p and not case.dropout)
     assert layout is not None
-    whole = partial(_recover, case, values, answer, layout, cut=cut)
-    if one_by_one or case.cu_seqlens_q is not None:
-        return whole(one_by_one=True)
-    try:
-        return whole(one_by_one=False)
-    except TargetFailure:
-        return whole(one_by_one=True)
+    if not one_by_one and case.cu_seqlens_q is None:
+        try:
+            return _recover(case, values, answer, layout, _at_once(case))
+        except TargetFailure:
+            pass
+    return _recover(case, values, answer, layout, 1)
+
+
+def _at_once(case: Case) -> int:
+    """How many probes a call may have."""
+    size = case.batch * case.heads * max(case.seqlen_q, case.seqlen_k) * max(case.head_dim, case.head_dim_v)
+    return max(1, min(CALL_ELEMENTS // size, CALL_SCORES // math.prod(expected_shapes(case)["P"])))
 
 
 def _recover(
-    case: Case,
-    values: Mapping[str, Tensor],
-    answer: Answer,
-    layout: ProbePlan,
-    *,
-    one_by_one: bool,
-    cut: bool,
+    case: Case, values: Mapping[str, Tensor], answer: Answer, layout: ProbePlan, at_once: int
 ) -> RecoveredValues:
-    rows = None if layout.sample == everything(case) else Rows(tuple(layout.sample.rows), case.seqlen_q)
-    first, shown = _answers(case, values, answer, layout, rows, one_by_one=one_by_one)
-    kept = problem(case, layout, values, 0)
-    if rows and cut:
-        kept = rows.inputs(case, kept)
-    return _recovered(case, layout, kept, first, shown, rows)
-
-
-def _answers(
-    case: Case,
-    values: Mapping[str, Tensor],
-    answer: Answer,
-    layout: ProbePlan,
-    rows: Rows | None,
-    *,
-    one_by_one: bool,
-) -> tuple[Trace, dict[str, Tensor]]:
-    """The first probe's own results, and what all of them show."""
-    first: Trace | None = None
-    shown: dict[str, Tensor] = {}
-
-    for indices in _calls(case, layout, one_by_one):
+    first, shown = None, dict[str, Tensor]()
+    for start in range(0, layout.count, at_once):
+        indices = range(start, min(start + at_once, layout.count))
         problems = [problem(case, layout, values, index) for index in indices]
         several = replace(case, batch=case.batch * len(problems), seqlens=(case.seqlens or ()) * len(problems) or None)
         trace = answer(several, end_to_end(case, problems), problems[0])
-        first = first or _of_first(trace, case, rows)
-        shown = shown or _nothing(rows.case(case) if rows else case, layout, trace)
+        first = first or _of_first(trace, case)
+        shown = shown or _nothing(case, layout, trace)
         for place, index in enumerate(indices):
             batch = slice(place * case.batch, (place + 1) * case.batch)
             read_probe(case, layout, index, {name: trace.values[name][batch] for name in _gradients(trace)}, shown)
     assert first is not None
-    return first, shown
-
-
-def _calls(case: Case, layout: ProbePlan, one_by_one: bool) -> list[range]:
-    size = case.batch * case.heads * max(case.seqlen_q, case.seqlen_k) * max(case.head_dim, case.head_dim_v)
-    scores = math.prod(expected_shapes(case)["P"])
-    step = 1 if one_by_one else max(1, min(CALL_ELEMENTS // size, CALL_SCORES // scores))
-    return [range(at, min(at + step, layout.count)) for at in range(0, layout.count, step)]
+    unseen = next(iter(shown.values())).new_full(expected_shapes(case)["LSE"], -1).long()
+    recovery = Recovery(_dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen)
+    recovered = RecoveredValues(problem(case, layout, values, 0), first, shown, recovery, case, layout)
+    found = {MATRIX_OF[name]: shown[name] for name in reversed(GRADIENTS) if name in shown}
+    return with_matrices(recovered, case, found)
 
 
 def _gradients(trace: Trace) -> list[str]:
     return [name for name in GRADIENTS if name in trace.values]
 
 
-def _of_first(trace: Trace, case: Case, rows: Rows | None) -> Trace:
-    """The results of the first probe of a call, as far as they belong to its batches alone, and to the rows shown."""
+def _of_first(trace: Trace, case: Case) -> Trace:
+    """The results of the first probe of a call, as far as they belong to its batches alone."""
     kept = {name: tensor[: case.batch] for name, tensor in trace.values.items() if case.axes(name)[0] == "b"}
-    kept = rows.results(kept) if rows else kept
     return Trace(kept, {name: trace.sources[name] for name in kept})
 
 
@@ -187,36 +133,9 @@ def _nothing(case: Case, layout: ProbePlan, trace: Trace) -> dict[str, Tensor]:
     return {name: torch.zeros(shape, device=device) for name in names}
 
 
-def _recovered(
-    case: Case,
-    layout: ProbePlan,
-    values: Mapping[str, Tensor],
-    first: Trace,
-    shown: Mapping[str, Tensor],
-    rows: Rows | None,
-) -> RecoveredValues:
-    of_rows = rows.case(case) if rows else case
-    unseen = next(iter(shown.values())).new_full(expected_shapes(of_rows)["LSE"], -1).long()
-    recovery = Recovery(
-        _dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen, rows=rows.at if rows else None
-    )
-    recovered = RecoveredValues(values, first, shown, recovery, of_rows, layout, rows)
-    if rows is not None and "dQ" in shown:
-        recovered = replace(recovered, by={**shown, "dQ": _as_expected_elsewhere(recovered, shown["dQ"])})
-    # Some keys alone make no rows of dS.
-    whole = [name for name in reversed(GRADIENTS) if name in shown and not (rows and name == "dQ")]
-    return with_matrices(recovered, case, {MATRIX_OF[name]: shown[name] for name in whole})
-
-
-def _as_expected_elsewhere(recovered: RecoveredValues, shown: Tensor) -> Tensor:
-    """dS as dQ shows it at some keys, and as it is expected at the others."""
-    made = torch.empty_like(shown)
-    for block, x in recovered.parts():
-        part = block.of(made, "bhmn")
-        for tile in tiles_of(block.case(recovered.case), x):
-            part[tile.batch, tile.heads, tile.rows] = evaluate(x, tile, wanted=())["dS"].to(shown.dtype)
-    made[..., recovered.keys] = shown[..., recovered.keys]
-    return made
+def _dtype(trace: Trace, *names: str) -> torch.dtype:
+    dtypes = [trace.values[name].dtype for name in names if name in trace.values]
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
 
 def with_matrices(recovered: RecoveredValues, case: Case, found: Mapping[str, Tensor]) -> RecoveredValues:
@@ -237,14 +156,11 @@ def with_matrices(recovered: RecoveredValues, case: Case, found: Mapping[str, Te
 def with_sums(recovered: RecoveredValues, case: Case, alone: Trace) -> RecoveredValues:
     """The same with the totals of the first probe run alone: of several at once they are one sum."""
     known = recovered.trace
-    order = [name for name in expected_shapes(case) if name in known.values or (name in SUMS and name in alone.values)]
-    values = {name: known.values[name] if name in known.values else alone.values[name] for name in order}
-    return replace(recovered, trace=Trace(values, {name: known.sources.get(name, "exported") for name in order}))
-
-
-def _dtype(trace: Trace, *names: str) -> torch.dtype:
-    dtypes = [trace.values[name].dtype for name in names if name in trace.values]
-    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+    more = {name: value for name, value in alone.values.items() if name in SUMS and name not in known.values}
+    values = {**known.values, **more}
+    order = [name for name in expected_shapes(case) if name in values]
+    sources = {name: known.sources.get(name, "exported") for name in order}
+    return replace(recovered, trace=Trace({name: values[name] for name in order}, sources))
 
 
 def _quotients(recovered: RecoveredValues, p: Tensor, ds: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -252,17 +168,9 @@ def _quotients(recovered: RecoveredValues, p: Tensor, ds: Tensor) -> tuple[dict[
 
     delta is read at the key without a value that its row sees best: the second result, -1 where it sees none.
     """
-    found = {"delta": torch.zeros_like(p[..., 0]), "dP": torch.zeros_like(p)}
-    zero_key = torch.full_like(p[..., 0], -1, dtype=torch.long)
-    for block, x in recovered.parts():
-        of_block = (block.of(p, "bhmn"), block.of(ds, "bhmn"), block.of(found["delta"], "bhm"))
-        _divided(x, *of_block, block.of(found["dP"], "bhmn"), block.of(zero_key, "bhm"))
-    return found, zero_key
-
-
-def _divided(x: Attention, p: Tensor, ds: Tensor, delta: Tensor, dp: Tensor, zero_key: Tensor) -> None:
-    """Writes delta, dP and the keys of a block."""
-    for tile in tiles(x, rows=max(1, TILE_ELEMENTS // x.n_key), heads=1):
+    x, delta, dp = recovered.x, torch.zeros_like(p[..., 0]), torch.zeros_like(p)
+    zero_key = torch.full_like(delta, -1, dtype=torch.long)
+    for tile in tiles_of(recovered.case, x):
         place = (tile.batch, tile.heads, tile.rows)
         share = p[place] * slope_of(x, tile)
         g = (ds[place] / share).masked_fill(share == 0, 0.0)
@@ -272,6 +180,7 @@ def _divided(x: Attention, p: Tensor, ds: Tensor, delta: Tensor, dp: Tensor, zer
         zero_key[place] = (best.indices * ZERO_KEYS).masked_fill(~seen, -1)
         delta[place] = of_row[..., 0].to(p.dtype)
         dp[place] = (g + of_row).masked_fill(share == 0, 0.0).to(p.dtype)
+    return {"delta": delta, "dP": dp}, zero_key
 
 
 # What an explanation of a wrong dS may leave of its squared error.
@@ -282,15 +191,15 @@ ZERO = ", 0 throughout"
 
 def factor_in_words(recovered: RecoveredValues, name: str, tensor: Tensor) -> str:
     """By which one factor P or dS is wrong, in words; "" where no single factor explains it."""
-    x, keys = recovered.x, recovered.keys if tensor is recovered.by.get("dQ") else slice(None)
+    x = recovered.x
     # Sums of actual * expected and of expected^2, for what is meant and for dS before the softcap's derivative.
     sums = {name: [0.0, 0.0], "dT": [0.0, 0.0]}
     own = 0.0
     for tile in tiles_of(recovered.case, x):
-        actual, values = tensor[tile.batch, tile.heads, tile.rows][..., keys].double(), evaluate(x, tile)
+        actual, values = tensor[tile.batch, tile.heads, tile.rows].double(), evaluate(x, tile)
         own += float((actual**2).sum())
         before = values["P"] * (values["dP"] - values["delta"][..., None])
-        for key, expected in ((name, values[name][..., keys]), ("dT", before[..., keys])):
+        for key, expected in ((name, values[name]), ("dT", before)):
             sums[key][0] += float((actual * expected).sum())
             sums[key][1] += float((expected**2).sum())
     if not 0.0 < own < float("inf"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -12,16 +11,15 @@ from msgspec import structs
 from torch import Tensor
 
 from ...model.case import Case
-from ...model.intermediates import MATRIX_OF, names, parents_of
-from ...model.layout_run import INHERITED, MISMATCH, Element
+from ...model.intermediates import MATRIX_OF, names
+from ...model.layout_run import MISMATCH, Element
 from ...reference import Attention, evaluate
-from ...reference.attention import BY_ROW, add_tile
+from ...reference.attention import add_tile
 from ...runtime.trace import Trace
 from ..budget import RECOVERABLE, Recovery
 from ..compare import Comparison, promoted, tiles_of
 from ..evidence import Measured
 from ..locate import locate
-from ..rows import in_whole, rows_of
 from ..tally import Finding, RisingErrors
 from .recover import RecoveredValues
 
@@ -168,16 +166,15 @@ def _only(name: str, value: Tensor) -> Trace:
     return Trace({name: value}, {name: "exported"})
 
 
-def beside(case: Case, own: Measured, inner: Measured) -> Measured:
+def beside(own: Measured, inner: Measured) -> Measured:
     """What a report shows of a run that was looked into.
 
     What the target exposed stays as it came, number for number. Where it is wrong, and is so in the one-hot problems
     too but inherits it there from parents that the ordinary run does not show, it is called inherited.
     """
-    rows, of_inner = rows_of(case, inner.comparison.recovery), inner.comparison.findings
-    blamed = _blamed if rows is None else partial(_blamed_by_some, case, of_inner)
-    known = {name: blamed(one, of_inner.get(name)) for name, one in own.comparison.findings.items()}
-    recovered = {name: one for name, one in in_whole(case, inner).comparison.findings.items() if name not in known}
+    of_inner = inner.comparison.findings
+    known = {name: _blamed(one, of_inner.get(name)) for name, one in own.comparison.findings.items()}
+    recovered = {name: one for name, one in of_inner.items() if name not in known}
     order = [name for name in names() if name in known or name in recovered]
     findings = {name: known.get(name) or recovered[name] for name in order}
     comparison = replace(
@@ -188,10 +185,10 @@ def beside(case: Case, own: Measured, inner: Measured) -> Measured:
     )
     sources = {name: (own if name in known else inner).trace.sources[name] for name in order}
     shown = replace(own, trace=replace(own.trace, sources=sources), comparison=promoted(comparison))
-    return replace(shown, first=_first(case, own, inner, findings))
+    return replace(shown, first=_first(own, inner, findings))
 
 
-def _first(case: Case, own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> Element | None:
+def _first(own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> Element | None:
     """The first mismatch, in the run whose it is."""
     name = next((name for name, finding in findings.items() if finding.status == MISMATCH), None)
     if name is None:
@@ -200,8 +197,6 @@ def _first(case: Case, own: Measured, inner: Measured, findings: Mapping[str, Fi
         return locate(own.x, own.trace, replace(own.comparison, findings={name: findings[name]}))
     only = {name: inner.comparison.findings[name]}
     first = locate(inner.x, inner.trace, replace(inner.comparison, findings=only))
-    rows = rows_of(case, inner.comparison.recovery)
-    first = rows.element(case, first) if rows and first else first
     return structs.replace(first, inseparable=inseparable(inner.trace, findings)) if first and name == "dP" else first
 
 
@@ -221,20 +216,6 @@ def _blamed(own: Finding, inner: Finding | None) -> Finding:
     inherits = (inner.wrong > 0) & (inner.own == 0)
     left = own.own.masked_fill(inherits, 0)
     return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else RisingErrors())
-
-
-def _blamed_by_some(case: Case, of_some: Mapping[str, Finding], own: Finding, inner: Finding | None) -> Finding:
-    """A finding of the ordinary run beside one-hot problems of which some rows were shown.
-
-    No head speaks for itself there: in one whose rows are right those that are wrong may not have been shown. And what
-    is summed over rows inherits where what it is made of is wrong in any of them: the others may hold more of the same.
-    """
-    wrong = {name for name, one in of_some.items() if one.mismatched}
-    made_of_wrong = own.name not in BY_ROW and not wrong.isdisjoint(parents_of(own.name, case.family))
-    inherits = bool(inner and inner.status == INHERITED) or made_of_wrong
-    return (
-        replace(own, own=own.own * 0, rising_own=RisingErrors()) if own.mismatched and inherits else _blamed(own, inner)
-    )
 
 
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, or all.

@@ -37,24 +37,22 @@ def _of_entries(recovered: RecoveredValues, measured: Measured) -> list[str]:
     alike, scattered = True, False
     lost: set[int] = set()
     heads: set[int] = set()
-    rows_at = recovered.plan.sample.rows
     for tile in tiles_of(recovered.case, measured.x):
         actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
         expected = evaluate(measured.x, tile)
         p, valid = expected["P"], expected["valid"].expand_as(actual)
         gone = (actual == 0).all(-1) & (p > _SEEN).any(-1)
-        lost |= {rows_at[tile.rows.start + row] for row in gone.any(0).nonzero().flatten().tolist()}
+        lost |= {tile.rows.start + row for row in gone.any(0).nonzero().flatten().tolist()}
         heads |= {tile.heads.start + head for head in gone.any(1).nonzero().flatten().tolist()}
         leaked += int((~valid & (actual != 0)).sum())
         missing = valid & (actual == 0) & (p > _SEEN)
         hidden += int(missing.sum())
         scattered |= bool((missing & ~gone[..., None]).any())
         alike &= _one_factor_a_row(actual * valid, p * (actual != 0))
-    among = f", in the {len(rows_at)} rows that are shown" if recovered.rows else ""
     if alike and (leaked or scattered):
         counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
         counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
-        return [f"the backward has another mask: {' and '.join(counts)}{among}"]
+        return [f"the backward has another mask: {' and '.join(counts)}"]
     if lost and not (leaked or scattered):
         rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
         return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
