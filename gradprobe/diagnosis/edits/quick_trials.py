@@ -108,8 +108,9 @@ class _Fork:
         return None
 
     def close(self) -> None:
-        self._own.__exit__()
-        self._pipe.close()
+        if not self._pipe.closed:
+            self._own.__exit__()
+            self._pipe.close()
 
 
 def _serve(pipe: Connection, begin: Callable[[], Experiment], base: Edits, files: Files) -> None:

@@ -115,7 +115,6 @@ class Replay(Watcher):
     """Runs launches again. An access that leaves the storages that its launch was given is not made, and counted."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.accesses = self.strays = 0
         self.read, self.written = set[int](), set[int]()
         """The storages that were read and written since `reset`; what atomics were done on is both."""
@@ -124,7 +123,7 @@ class Replay(Watcher):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Replay]:
-        with Stream({}, (self,)).opened(), np.errstate(all="ignore"), warnings.catch_warnings():
+        with Stream({}, (self,), {}).opened(), np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield self
 
