@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,53 +65,38 @@ def shrink(
             note(f"as in the last check here: {request.command()}")
         alone = bool(isolate) or seconds is not None
         budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
-        how = _How(tries, alone, seconds, budget, {"script": script, "test": test}, json_file)
+        how = {"most": tries, "alone": alone, "timeout": seconds, "fix_budget": budget}
         # Where each case has a process of its own, none is run in this one.
         apart_too = not (isolate is False or alone)
+        words = (request, how, {"script": script, "test": test}, json_file)
         raise typer.Exit(
-            apart(_shrunken, request, how, target=request.target, isolate=apart_too, show_traceback=show_traceback)
+            apart(_shrunken, *words, target=request.target, isolate=apart_too, show_traceback=show_traceback)
         )
 
 
-@dataclass(frozen=True)
-class _How:
-    """What the command line says of the search and its files."""
-
-    most: int
-    alone: bool
-    timeout: float | None
-    fix_budget: int
-    files: Mapping[str, str]
-    json_file: str | None
-
-
-def _shrunken(request: last.CheckRequest, how: _How) -> int:
+def _shrunken(
+    request: last.CheckRequest, how: Mapping[str, Any], files: Mapping[str, str], json_file: str | None
+) -> int:
     """Searches, writes the files and shows what came of it; the exit code."""
     from ..commands.shrink.shrinking import shrink as shrunken
     from ..commands.shrink.shrunken_screen import case_in_words, document_of, rendered
+
+    most = how["most"]
 
     def show_step(case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]) -> None:
         repro_command = replace(request, options=options).command()
         what = "it fails" if step is None else f"still so {step.change}"
         note(f"{count:>3} tried, {what}: {case_in_words(case)}")
         kept = f"the smallest case so far: {repro_command}"
-        tell(ProgressNote(f"{count} cases tried, of at most {how.most}", count, how.most, "cases at most", kept))
-        if how.json_file is not None and keeps_changing(how.json_file):
-            dump(how.json_file, document(repro_command))
+        tell(ProgressNote(f"{count} cases tried, of at most {most}", count, most, "cases at most", kept))
+        if json_file is not None and keeps_changing(json_file):
+            dump(json_file, document(repro_command))
 
-    result = shrunken(
-        request,
-        most=how.most,
-        alone=how.alone,
-        timeout=how.timeout,
-        fix_budget=how.fix_budget,
-        told=show_step,
-        echo=sys.stderr.write,
-    )
-    files = _written(result, how.files)
-    dump(how.json_file, document_of(result, files))
-    if how.json_file != "-":
-        show(list(rendered(result, files, width())))
+    result = shrunken(request, **how, told=show_step, echo=sys.stderr.write)
+    written = _written(result, files)
+    dump(json_file, document_of(result, written))
+    if json_file != "-":
+        show(list(rendered(result, written, width())))
     return result.exit_code
 
 
@@ -122,12 +107,14 @@ def _written(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, str]:
         UsageFailure: a file cannot be written.
     """
     from ..commands.shrink.repeat import pytest_source
+    from ..render.console import first_line
 
-    if result.shrunk is None or result.told is None:
+    if result.shrunk is None or result.told is None or result.told.report is None:
         return {}
-    program = result.told.program
-    sources = {"script": program.at(Path(files["script"]))} if program else {}
-    sources["test"] = pytest_source(result.request, result.told.first_line, Path(files["test"]))
+    program, sources = result.told.program, {}
+    if program:
+        sources["script"] = program.at(Path(files["script"]))
+    sources["test"] = pytest_source(result.request, first_line(result.told.report), Path(files["test"]))
     for what, source in sources.items():
         file = Path(files[what])
         try:

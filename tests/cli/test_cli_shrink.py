@@ -159,45 +159,8 @@ def test_the_document_is_the_report_of_the_small_case_with_what_was_done():
     assert document["reproduce"] == DOUBLED
     about = document["shrink"]
     assert (about["from"]["heads"], about["from"]["runs"]) == (3, ["contiguous", "distinct", "do=expanded"])
-    assert (about["kept"], about["complete"], about["script"]) == (False, True, ".gradprobe/shrunk.py")
+    assert (about["complete"], about["script"]) == (True, ".gradprobe/shrunk.py")
     assert about["tries"] > 5
-
-
-def test_a_failing_case_is_kept_and_the_next_search_begins_from_it():
-    first = json.loads(run(f"shrink soft.py:doubled_dq {CASE} --json -").out)
-    again = run(f"shrink soft.py:doubled_dq {CASE} --seed 3 --json again.json")
-    assert "  started from the case kept from before" in again.out.splitlines()
-    second = json.loads(Path("again.json").read_text())
-    assert second["shrink"]["kept"] is True
-    assert second["shrink"]["tries"] < first["shrink"]["tries"]
-    assert second["case"] == first["case"]
-
-
-@pytest.mark.usefixtures("near")
-def test_a_kept_case_that_passes_now_is_dropped():
-    Path("soft.py").write_text(SOFTMAX + WRAPPED.format(name="doubled_dq", change=""))
-    ran = run(f"shrink soft.py:doubled_dq {NEAR}")
-    assert ran.code == 0
-    assert "  1 case kept from before passes now and was dropped" in ran.out.splitlines()
-    assert json.loads(Path(".gradprobe/failing.json").read_text()) == {}
-
-
-def test_a_kept_case_that_fails_still_is_told_where_the_one_asked_for_matches():
-    Path("soft.py").write_text(
-        SOFTMAX + WRAPPED.format(name="causal_alone", change='results["dQ"] = results["dQ"] * (2 if causal else 1)')
-    )
-    assert run(f"shrink soft.py:causal_alone {NEAR} --causal").code == 1
-    ran = run(f"shrink soft.py:causal_alone {NEAR}", COLUMNS="200")
-    assert ran.code == 0
-    assert "  a case kept from before still fails: gradprobe check soft.py:causal_alone --batch 1 " in ran.out
-
-
-@pytest.mark.nightly
-def test_a_damaged_file_of_kept_cases_is_ignored():
-    Path(".gradprobe").mkdir()
-    for text in ("", "[]", '{"soft.py:doubled_dq": 3}', '{"soft.py:doubled_dq": [{"request": {}}]}'):
-        Path(".gradprobe/failing.json").write_text(text)
-        assert run(f"shrink soft.py:doubled_dq {NEAR} --tries 1").code == 1
 
 
 def test_a_failure_of_another_kind_on_the_way_is_told_and_not_followed():
@@ -249,7 +212,6 @@ def test_a_crash_is_shrunk_in_processes_of_their_own_and_is_no_mismatch():
 @pytest.mark.nightly
 def test_in_processes_of_their_own_the_small_case_is_the_same():
     plain = run(f"shrink soft.py:doubled_dq {SMALL}")
-    Path(".gradprobe/failing.json").unlink()
     alone = run_process(f"shrink soft.py:doubled_dq {SMALL} --timeout 60")
     assert alone.code == 1
     assert alone.out.splitlines()[-1] == plain.out.splitlines()[-1]

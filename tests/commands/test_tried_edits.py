@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.shrink.case_worker import TELL, Attempts
+from gradprobe.commands.shrink.case_worker import Attempts
 from gradprobe.commands.strides.trials import BenchSetup, Sought
 from gradprobe.commands.strides.worker import Trials
 from gradprobe.inputs.history import CheckRequest
@@ -29,8 +29,8 @@ def of_survey(target, count):
 
 
 def of_small_case(target, count):
-    attempts = Attempts(CheckRequest(target, None, None, OPTIONS), False, None, 1, print, count)
-    return attempts.ask(TELL, OPTIONS | {"layout": ["do=blhd"]}).report.diagnoses
+    attempts = Attempts(CheckRequest(target, None, None, OPTIONS), False, None, 1, print)
+    return attempts.look(OPTIONS | {"layout": ["do=blhd"]}, count).report.diagnoses
 
 
 @sampled("diagnosed", [of_survey, of_small_case], push=[of_survey])

@@ -1,4 +1,4 @@
-"""A gate: a command that is to fail where a kernel is wrong, and what its end means."""
+"""A gate: a command that is to fail where a kernel is wrong. A campaign: what it makes of the mutants of a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from ...source.kernel_file import KernelFile
 from .mutant import Mutant
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "did not run"
-_GREPPABLE = "FIRST MISMATCH "
+# A mutant is stopped after so many times the seconds of the gate on the file as it is, and so many seconds more.
+_TIMES, _MORE = 5.0, 30.0
+# The first words of what is said of a gate that was stopped.
+LATE = "no answer within"
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,9 @@ class Gate:
 
     def telling(self, output: str) -> str:
         """The line of what a gate wrote that says most: its first mismatch, its first failure, else the last."""
+        heads = ("FIRST MISMATCH ", "gradprobe: ") if self.own else ("FAILED ", "ERROR ")
         lines = [line.strip() for line in output.splitlines() if line.strip()]
-        if self.own:
-            told = [line for line in lines if line.startswith((_GREPPABLE, "gradprobe: "))]
-        else:
-            told = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-        return (told or lines[-1:] or [""])[0]
+        return next((line for line in lines if line.startswith(heads)), lines[-1] if lines else "")
 
 
 def own_gate(words: str) -> Gate:
@@ -67,12 +67,6 @@ def other_gate(words: str) -> Gate:
     if not command:
         raise UsageFailure("--check takes a command, got nothing", "such as --check 'pytest -q tests/test_flash.py'")
     return Gate(tuple(command), words, own=False)
-
-
-# A mutant is stopped after so many times the seconds of the gate on the file as it is, and so many seconds more.
-_TIMES, _MORE = 5.0, 30.0
-# The first words of what is said of a gate that was stopped.
-LATE = "no answer within"
 
 
 @dataclass(frozen=True)
@@ -147,37 +141,41 @@ def campaign(
     Raises:
         UsageFailure, TargetFailure: the gate does not pass the file as it is, or never imports it.
     """
-    start = time.perf_counter()
+    start, outcomes = time.perf_counter(), dict[str, MutantOutcome]()
     with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
-        plain, lines = _on_the_file_as_it_is(gate, file, Path(folder), terms)
+        plain, lines = _as_it_is(gate, file, Path(folder), terms)
         found = Campaign(target, gate, file.path, tuple(mutants), len(chosen), (), 0.0, plain.seconds)
-        ran = {mutant.name: _ran(mutant, file, lines) for mutant in chosen}
-        # gradprobe's gate does the same each time: a line that it did not run it will not run.
-        idle = [mutant for mutant in chosen if ran[mutant.name] is False and gate.own]
-        outcomes = {mutant.name: MutantOutcome(mutant, SURVIVED, "", 0.0, ran=False) for mutant in idle}
-        tried = [mutant for mutant in chosen if mutant.name not in outcomes]
-        timeout = terms.timeout or _TIMES * plain.seconds + _MORE
-        shadows = [edit(file.path, Path(folder) / mutant.name) for mutant in tried]
-        for mutant, shadow in zip(tried, shadows, strict=True):
+        tried, ran, shadows = [], [], []
+        for mutant in chosen:
+            runs = _runs(mutant, file, lines)
+            # gradprobe's gate does the same each time: a line that it did not run it will not run.
+            if runs is False and gate.own:
+                outcomes[mutant.name] = MutantOutcome(mutant, SURVIVED, "", 0.0, ran=False)
+                continue
+            shadow = edit(file.path, Path(folder) / mutant.name)
             shadow.write(mutant.plant(file.text))
+            tried.append(mutant)
+            ran.append(runs)
+            shadows.append(shadow)
 
         def so_far() -> Campaign:
             in_order = tuple(outcomes[mutant.name] for mutant in chosen if mutant.name in outcomes)
             return replace(found, outcomes=in_order, seconds=time.perf_counter() - start)
 
+        timeout = terms.timeout or _TIMES * plain.seconds + _MORE
         programs = [_program(gate, shadow) for shadow in shadows]
         ends = run_programs(programs, timeout=timeout, workers=terms.workers)
         with contextlib.closing(ends):  # type: ignore[type-var]
             for ended in ends:
-                mutant, shadow = tried[ended.number], shadows[ended.number]
-                outcomes[mutant.name] = _outcome(gate, mutant, ended, shadow, ran[mutant.name], timeout)
+                at = ended.number
+                verdict, words = _judged(gate, ended, shadows[at], timeout)
+                outcomes[tried[at].name] = MutantOutcome(tried[at], verdict, words, ended.seconds, ran[at])
                 told(so_far())
     return so_far()
 
 
-def _on_the_file_as_it_is(
-    gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms
-) -> tuple[Ran, frozenset[int]]:
+def _as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms) -> tuple[Ran, frozenset[int]]:
+    """What the gate does to the file as it is, and the lines of it that run."""
     shadow = edit(file.path, folder / "as-it-is", watches_lines=terms.watches_lines)
     shadow.write(file.text)
     (plain,) = run_programs([_program(gate, shadow)], timeout=terms.timeout)
@@ -196,7 +194,7 @@ def _program(gate: Gate, shadow: Any) -> Program:
     return Program(gate.command, shadow.environment({**os.environ, "COLUMNS": "120", "GRADPROBE_FIX_BUDGET": "0"}))
 
 
-def _ran(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:
+def _runs(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:
     """Whether the changed statement ran in the gate on the file as it is; None where it cannot be told.
 
     Where no kernel ran a line in Python they were compiled, and nothing is known.
@@ -207,13 +205,14 @@ def _ran(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None
     return any(mutant.statement[0] <= line <= mutant.statement[1] for line in lines)
 
 
-def _outcome(gate: Gate, mutant: Mutant, ended: Ran, shadow: Any, ran: bool | None, timeout: float) -> MutantOutcome:
+def _judged(gate: Gate, ended: Ran, shadow: Any, timeout: float) -> tuple[str, str]:
+    """The verdict, and what the gate says."""
     if ended.code is None:
-        return MutantOutcome(mutant, KILLED, f"{LATE} {timeout:.0f} s: stopped", ended.seconds, ran)
+        return KILLED, f"{LATE} {timeout:.0f} s: stopped"
     if not shadow.was_loaded:
-        return MutantOutcome(mutant, INVALID, "the gate ended without importing it", ended.seconds, ran)
+        return INVALID, "the gate ended without importing it"
     verdict = gate.judged(ended.code)
     words = "" if verdict == SURVIVED else gate.telling(ended.output)
     if ended.code < 0:
         words = "; ".join(filter(None, [words_of(ended.code), words]))
-    return MutantOutcome(mutant, verdict, words, ended.seconds, ran)
+    return verdict, words

@@ -21,20 +21,19 @@ from ...pipeline.run_check import run_check
 from ...probing.experiment import Experiment, experiment_of, inputs_of, layouts_of
 from ...probing.runs import runs_of
 from ...processes import Crash, run_each
-from ...render.console import first_line
 from ...runtime.backend import choose_threads, make_interpreter_right
 from .ordering import settled
 from .program import Script, no_program, program_of
 from .repeat import Facts, fewest_words
 from .simpler_cases import Simplification
-from .symptom import CRASH, Symptom, TriedCase, plain_symptom, symptom_of
+from .symptom import CRASHED, Symptom, TriedCase, plain_symptom, symptom_of
 
 if TYPE_CHECKING:
     from ...numerics.evidence import Probed
     from ...pipeline.resolve import Problem
 
-FACTORY = "gradprobe.commands.shrink.case_worker:ShrinkWorker"
-FACTS, LOOK, TRY, TRY_IN_FULL, TELL = "facts", "look", "try", "try in full", "tell"
+FACTORY = f"{__name__}:ShrinkWorker"
+FACTS, LOOK, TRY, TRY_IN_FULL = "facts", "look", "try", "try in full"
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,14 @@ class Order:
     """What a trial is to do, and with which case options, as words of the command line."""
 
     what: str
-    """FACTS, LOOK, TRY, TRY_IN_FULL or TELL."""
+    """FACTS, LOOK, TRY or TRY_IN_FULL."""
     options: Mapping[str, Any]
-    edits: Allowance = NOTHING
-    """Of the target, that are tried."""
-    scripted: bool = True
-    """Whether what shows the fault without gradprobe is made too."""
     fits: bool = True
     """Whether what else the target may take is found out first, which runs the case that was asked for."""
+    edits: Allowance = NOTHING
+    """Of the target, that are tried."""
+    scripted: bool = False
+    """Whether what shows the fault without gradprobe is made too."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +59,13 @@ class CaseCheck:
     """None where it matches."""
     plain: Symptom | None
     """What a quick try would see of it; None where it takes second runs or a look inside."""
-    run: tuple[tuple[str, str], ...] | None
+    run: tuple[tuple[str, str], ...] | None = None
     """What the first failing run assigns; None where no run of the case itself fails."""
-    report: Report | None
+    report: Report | None = None
     """None where the process that looked ended."""
-
-
-@dataclass(frozen=True)
-class LastCheck:
-    """The last look at the shrunken case."""
-
-    symptom: Symptom | None
-    report: Report
-    first_line: str
-    """The greppable line; "" where it matches."""
-    program: Script | None
+    program: Script | None = None
     """What shows the fault without gradprobe."""
-    no_program: str
+    no_program: str = ""
     """Why there is none."""
 
 
@@ -88,24 +77,24 @@ class ShrinkWorker:
 
         self._asked, self._fits = request, True
 
-    def __call__(self, order: Order) -> Facts | CaseCheck | TriedCase | LastCheck:
+    def __call__(self, order: Order) -> Facts | CaseCheck | TriedCase:
         self._fits = order.fits
         if order.what == FACTS:
-            return self._facts()
+            case, target = self._problem.case, self._problem.target
+            tensors = tuple(inputs_of(self._experiment(case), ()).tensors)
+            return Facts(settled(case), "bias" in target.takes, target.packs, tensors)
         if order.what == LOOK:
-            return _looked(self._probed(order))
-        return self._tell_step(order) if order.what == TELL else self._tried_case(order)
+            return self._looked(order)
+        try:
+            return TriedCase(self._tried(order) if order.what == TRY else symptom_of(self._probed(order)))
+        except Failure as failure:
+            return TriedCase(None, str(failure), isinstance(failure, UsageFailure))
 
     @functools.cached_property
     def _problem(self) -> Problem:
         with contextlib.redirect_stdout(sys.stderr):
             problem = resolve_problem(self._asked)
             return fitted(problem).problem if self._fits else problem
-
-    def _facts(self) -> Facts:
-        case, target = self._problem.case, self._problem.target
-        tensors = tuple(inputs_of(self._experiment(case), ()).tensors)
-        return Facts(settled(case), "bias" in target.takes, target.packs, tensors)
 
     def _experiment(self, case: Case) -> Experiment:
         return experiment_of(case, self._problem.target, self._problem.reference)
@@ -117,12 +106,6 @@ class ShrinkWorker:
         make_interpreter_right(case)
         choose_threads(case)
         return case
-
-    def _tried_case(self, order: Order) -> TriedCase:
-        try:
-            return TriedCase(self._tried(order) if order.what == TRY else symptom_of(self._probed(order)))
-        except Failure as failure:
-            return TriedCase(None, str(failure), isinstance(failure, UsageFailure))
 
     def _tried(self, order: Order) -> Symptom | None:
         """What the runs of a case show by themselves: no second runs, no look inside.
@@ -142,25 +125,25 @@ class ShrinkWorker:
         request = replace(self._asked, options=order.options)
         return run_check(request, request.command(), budget=lambda: order.edits)
 
-    def _tell_step(self, order: Order) -> LastCheck:
+    def _looked(self, order: Order) -> CaseCheck:
         probed = self._probed(order)
-        report, case, target = report_of(probed), self._case(order), self._problem.target
-        why = no_program(probed, case, target) if order.scripted else "none is asked for"
-        program = None if why else program_of(probed, case, target, self._experiment(case))
-        why = why or ("" if program else "the error is too small for a plain comparison")
-        return LastCheck(symptom_of(probed), report, first_line(report), program, why)
+        own = [run for run in probed.runs if ", " not in run.layout]
+        found = plain_symptom(own, probed.case.heads)
+        first = found[0] if found else probed.failing[0] if probed.failing else None
+        run = None
+        if first is not None and (first in own or first.assigned in layouts_of(probed.case)):
+            run = first.assigned
+        looked = CaseCheck(symptom_of(probed), found[1] if found else None, run, report_of(probed))
+        if not order.scripted:
+            return looked
+        case, target = self._case(order), self._problem.target
+        if why := no_program(probed, case, target):
+            return replace(looked, no_program=why)
+        program = program_of(probed, case, target, self._experiment(case))
+        return replace(looked, program=program, no_program="" if program else _TOO_SMALL)
 
 
-def _looked(report: Probed) -> CaseCheck:
-    own = [run for run in report.runs if run.layout.partition(", ")[0] == run.layout]
-    plain = plain_symptom(own, report.case.heads)
-    first = plain[0] if plain else report.failing[0] if report.failing else None
-    alone = first is not None and (first in own or first.assigned in layouts_of(report.case))
-    run = first.assigned if first and alone else None
-    return CaseCheck(symptom_of(report), plain[1] if plain else None, run, report_of(report))
-
-
-CRASHED = Symptom(CRASH, CRASH)
+_TOO_SMALL = "the error is too small for a plain comparison"
 
 
 class TargetCrashed(TargetFailure):
@@ -178,10 +161,6 @@ class Attempts:
     most: int
     """How many tries there may be."""
     echo: Callable[[str], object]
-    fix_budget: int = 0
-    """How many edits of the target are tried on the last case."""
-    scripted: bool = True
-    """Whether what shows the fault without gradprobe is made of the last case."""
     fits: bool = True
     """Whether what else the target may take is found out before each order; not where that crashes it."""
     count: int = 0
@@ -193,15 +172,35 @@ class Attempts:
         """Whether no more cases may be tried."""
         return self.count >= self.most
 
-    def ask(self, what: str, options: Mapping[str, Any]) -> Any:
-        """Carries out one order, of any kind.
+    def facts(self, options: Mapping[str, Any]) -> Facts:
+        """What cases of the target are made of. A crash on the case asked for leaves the target as it was named.
+
+        Raises:
+            Failure: whatever keeps it from being run.
+        """
+        facts: Facts
+        try:
+            facts = self._asked(Order(FACTS, options))
+        except TargetCrashed:
+            self.fits = False
+            facts = self._asked(Order(FACTS, options, fits=False))
+        return facts
+
+    def look(self, options: Mapping[str, Any], fix_budget: int = 0, *, scripted: bool = False) -> CaseCheck:
+        """A case in a whole check.
+
+        Args:
+            fix_budget: how many edits of the target are tried, in a third of the time for one case at most.
 
         Raises:
             Failure: from the trial; where the process that ran it died, TargetCrashed.
         """
-        # A third of the time for one case at most is for edits.
-        edits = Allowance(self.fix_budget, LAST_RESORT if self.timeout is None else self.timeout / 3)
-        order = Order(what, options, edits if what == TELL else NOTHING, self.scripted, self.fits)
+        seconds = LAST_RESORT if self.timeout is None else self.timeout / 3
+        edits = Allowance(fix_budget, seconds) if fix_budget else NOTHING
+        looked: CaseCheck = self._asked(Order(LOOK, options, self.fits, edits, scripted))
+        return looked
+
+    def _asked(self, order: Order) -> Any:
         (result,) = self._carried_out([order])
         if isinstance(result, Crash):
             raise TargetCrashed(f"target {self.request.target!r} crashed: {result.words}")
@@ -216,30 +215,33 @@ class Attempts:
             kept: words that stand in each case.
             in_full: whether the symptom shows only in a whole check, with second runs and a look inside.
         """
-        named = [(step, fewest_words(step.case, facts, kept)) for step in steps]
-        left = [(step, words) for step, words in named if words is not None]
-        fresh = [(step, words) for step, words in left if step.case not in self.known]
+        words = {step.case: fewest_words(step.case, facts, kept) for step in steps}
         what = TRY_IN_FULL if in_full else TRY
-        results = self._carried_out(
-            [Order(what, words, fits=self.fits) for _, words in fresh[: max(0, self.most - self.count)]]
-        )
-        for step, words in left:
+        orders = []
+        for case, options in words.items():
+            if options is not None and case not in self.known:
+                orders.append(Order(what, options, self.fits))
+        results = self._carried_out(orders[: max(0, self.most - self.count)])
+        for step in steps:
+            options = words[step.case]
+            if options is None:
+                continue
             if step.case not in self.known:
                 result = None if self.is_over else next(results, None)
                 if result is None:
                     return
                 self.count += 1
-                self.known[step.case] = self._named(_as_seen(result), words, wanted, in_full=in_full)
+                self.known[step.case] = self._named(_as_seen(result), options, wanted, in_full=in_full)
             yield step, self.known[step.case]
 
-    def _named(self, seen: TriedCase, words: Mapping[str, Any], wanted: Symptom, *, in_full: bool) -> TriedCase:
+    def _named(self, seen: TriedCase, options: Mapping[str, Any], wanted: Symptom, *, in_full: bool) -> TriedCase:
         """The outcome; with its cause where all but the cause is as wanted, and a cause is wanted."""
-        like = seen.symptom is not None and seen.symptom.is_like(wanted)
-        if not like or wanted.fault is None or in_full or seen.symptom is None:
+        symptom = seen.symptom
+        if symptom is None or not symptom.is_like(wanted) or wanted.fault is None or in_full:
             return seen
-        whole = _as_seen(next(self._carried_out([Order(TRY_IN_FULL, words, fits=self.fits)])))
-        fault, alike = (whole.symptom.fault, whole.symptom.alike) if whole.symptom else (None, ())
-        return TriedCase(replace(seen.symptom, fault=fault, alike=alike))
+        whole = _as_seen(next(self._carried_out([Order(TRY_IN_FULL, options, self.fits)]))).symptom
+        fault, alike = (whole.fault, whole.alike) if whole else (None, ())
+        return TriedCase(replace(symptom, fault=fault, alike=alike))
 
     def _carried_out(self, orders: Sequence[Order]) -> Iterator[Any]:
         if not self.alone:

@@ -52,7 +52,7 @@ def fewest_words(case: Case, facts: Facts, kept: Mapping[str, Any]) -> dict[str,
     Args:
         kept: words that stand in any case, such as --device.
     """
-    words = {**_all_words(case, packs=facts.packs), **kept}
+    words = {**_all_words(case), **kept}
     if _meant(facts, words) != case:
         return None
     for name in [name for name in words if name not in kept]:
@@ -69,38 +69,35 @@ def _meant(facts: Facts, words: Mapping[str, Any]) -> Case | None:
         return None
 
 
-def _all_words(case: Case, *, packs: bool) -> dict[str, Any]:
+def _all_words(case: Case) -> dict[str, Any]:
     """Every option of a case as the command line writes it, defaults included."""
-    plain = {field.name: getattr(case, field.name) for field in fields(case) if field.name not in _OTHERWISE}
-    words: dict[str, Any] = {name: _joined(one) if isinstance(one, tuple) else one for name, one in plain.items()}
-    words |= {"cu_seqlens": _joined(case.cu_seqlens_q), "implied": ",".join(case.implied) or None}
-    words |= {"tau": words["tau"].partition(",")[0]} if case.tau and len(set(case.tau)) == 1 else {}
-    words |= {"inplace": list(case.inplace), **_length_words(case), **_layout_words(case)}
-    words = {name: word for name, word in words.items() if word is not None and word != []}
-    # What the family, or a case without a bias or a mask, does not have.
-    foreign = {*(SOFTMAX_ALONE if case.family == "lazy" else ("bias_window",))}
-    foreign |= set() if case.bias else {"bias_axes", "bias_rank", "bias_window"}
-    foreign |= {"mask_axes", "mask_rank", "mask_as"} if case.mask is None else set()
-    return {option.name: words[option.name] for option in OPTIONS if option.name in words.keys() - foreign}
-
-
-def _length_words(case: Case) -> dict[str, int]:
+    words: dict[str, Any] = {}
+    for field in fields(case):
+        if field.name not in _OTHERWISE:
+            value = getattr(case, field.name)
+            words[field.name] = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    if case.tau and len(set(case.tau)) == 1:
+        words["tau"] = str(case.tau[0])
+    words["implied"], words["inplace"] = ",".join(case.implied) or None, list(case.inplace)
     if case.cu_seqlens_q is not None:
-        return {}
-    if case.seqlen_q == case.seqlen_k:
-        return {"seqlen": case.seqlen_q}
-    return {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
-
-
-def _layout_words(case: Case) -> dict[str, list[str]]:
+        words["cu_seqlens"] = ",".join(map(str, case.cu_seqlens_q))
+    elif case.seqlen_q == case.seqlen_k:
+        words["seqlen"] = case.seqlen_q
+    else:
+        words |= {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
     runs = layouts_of(case)
     if len(runs) == 1 and runs[0]:
-        return {"layout": [f"{tensor}={layout}" for tensor, layout in runs[0]]}
-    return {"runs": [run_name(assigned) for assigned in runs]}
-
-
-def _joined(numbers: tuple[float, ...] | None) -> str | None:
-    return None if numbers is None else ",".join(map(str, numbers))
+        words["layout"] = [f"{tensor}={layout}" for tensor, layout in runs[0]]
+    else:
+        words["runs"] = [run_name(assigned) for assigned in runs]
+    # What the family, or a case without a bias or a mask, does not have.
+    foreign = {*(SOFTMAX_ALONE if case.family == "lazy" else ("bias_window",))}
+    if not case.bias:
+        foreign |= {"bias_axes", "bias_rank", "bias_window"}
+    if case.mask is None:
+        foreign |= {"mask_axes", "mask_rank", "mask_as"}
+    names = [option.name for option in OPTIONS if option.name not in foreign]
+    return {name: words[name] for name in names if words.get(name) not in (None, [])}
 
 
 _HEAD = '''"""{first}
@@ -122,7 +119,7 @@ def pytest_source(request: CheckRequest, first: str, file: Path) -> str:
     """
     subject, needs_path = _subject(request.target, file)
     words = {"family": request.family, "reference": request.reference} | dict(request.options)
-    options = "".join(f"        {name}={value!r},\n" for name, value in _values(words) if value is not None)
+    options = "".join(f"        {name}={_value(name, word)!r},\n" for name, word in words.items() if word is not None)
     imports = "from pathlib import Path\n\n" if needs_path else ""
     here = "HERE = Path(__file__).resolve().parent\n\n\n" if needs_path else "\n"
     name = re.sub(r"\W+", "_", request.target.rpartition(":")[2] or request.target).lower()
@@ -140,11 +137,8 @@ def _subject(target: str, file: Path) -> tuple[str, bool]:
     return f"str((HERE / {path!r}).resolve()) + {':' + name!r}", True
 
 
-def _values(words: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Options as Python values: numbers with commas as a tuple."""
-    numbers = {option.name for option in OPTIONS if option.numbers}
-
-    def value(word: str) -> tuple[float, ...]:
-        return tuple(float(part) if re.search(r"[.en]", part) else int(part) for part in word.split(","))
-
-    return [(name, value(word) if name in numbers else word) for name, word in words.items()]
+def _value(name: str, word: Any) -> Any:
+    """An option as a Python value: numbers with commas as a tuple."""
+    if not any(option.numbers for option in OPTIONS if option.name == name):
+        return word
+    return tuple(float(part) if re.search(r"[.en]", part) else int(part) for part in word.split(","))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,12 +12,17 @@ from ...model.assignment import run_name
 from ...model.case import DTYPES, PATTERNS, Case
 from ...model.number import plural
 from ...probing.experiment import layouts_of
-from .ordering import OFF, key, ladder, options_on, sequences, shorter, with_dims, with_heads, with_sequences
+from .ordering import OFF, has_default_scale, key, options_on, sequences
 
 # The first that come to mind where a gradient is wrong; the others follow.
 _USUAL = ("do", "q", "k", "v")
 ALL_OPTIONS = "options"
-_FLAGS = {"cu_seqlens_q": "--cu-seqlens"}
+# What goes with an option that is taken off.
+_WITH = {
+    "bias": ("bias_axes", "bias_rank", "bias_window"),
+    "mask": ("mask_axes", "mask_rank", "mask_as"),
+    "cu_seqlens_q": ("cu_seqlens_k",),
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class Simplification:
     case: Case
 
 
+Steps = Iterator[Simplification]
+
+
 def simpler(case: Case, axis: str, tensors: Sequence[str]) -> list[Simplification]:
     """The cases that are simpler along one axis, and no less simple along those before it; the simplest first.
 
@@ -39,8 +48,9 @@ def simpler(case: Case, axis: str, tensors: Sequence[str]) -> list[Simplificatio
     """
     here, found = key(case), dict[Case, Simplification]()
     for step in _STEPS[axis](case, tensors):
-        found.setdefault(step.case, step)
-    return sorted((step for step in found.values() if key(step.case) < here), key=lambda step: key(step.case))
+        if key(step.case) < here:
+            found.setdefault(step.case, step)
+    return sorted(found.values(), key=lambda step: key(step.case))
 
 
 def single_runs(case: Case) -> list[Simplification]:
@@ -49,30 +59,81 @@ def single_runs(case: Case) -> list[Simplification]:
     return [_layout_step(case, replace(case, runs=(run,))) for run in runs if len(runs) > 1]
 
 
-def _batch(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
-    noun = "batch" if case.cu_seqlens_q is None else "sequence"
-    for count in ladder(sequences(case)):
-        for smaller in with_sequences(case, count):
-            yield Simplification(f"{noun} {sequences(case)}", f"with {plural(count, noun)}", smaller)
+def ladder(size: int, blocks: Sequence[int] = ()) -> list[int]:
+    """Sizes below one, ascending: the first few, powers of two, around the multiples of blocks, its half, one less."""
+    marks = {1, 2, 3, 4, size // 2, size - size // 4, size - 1}
+    marks |= {2**power for power in range(3, size.bit_length())}
+    for block in blocks:
+        for multiple in (block, 2 * block, size // block * block):
+            marks |= {multiple - 1, multiple, multiple + 1}
+    return sorted(mark for mark in marks if 1 <= mark < size)
 
 
-def _heads(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
+def _batch(case: Case, _: Sequence[str]) -> Steps:
+    """Fewer batches or packed sequences: the first of them, and the last."""
+    noun, have = "batch" if case.cu_seqlens_q is None else "sequence", sequences(case)
+    rows, keys = _packed(case)
+    for count in ladder(have):
+        for part in (slice(0, count), slice(have - count, have)):
+            if case.cu_seqlens_q is not None:
+                fewer = _repacked(case, rows[part], keys[part])
+            else:
+                fewer = replace(case, batch=count, seqlens=case.seqlens[part] if case.seqlens else case.seqlens)
+            yield Simplification(f"{noun} {have}", f"with {plural(count, noun)}", fewer)
+
+
+def _packed(case: Case) -> tuple[list[int], list[int]]:
+    """The lengths of the packed sequences; none where there are none."""
+    ends = (case.cu_seqlens_q or (), case.cu_seqlens_k or ())
+    rows, keys = ([end - start for start, end in itertools.pairwise(side)] for side in ends)
+    return rows, keys
+
+
+def _repacked(case: Case, rows: Sequence[int], keys: Sequence[int]) -> Case:
+    ends, key_ends = (tuple(itertools.accumulate(side, initial=0)) for side in (rows, keys))
+    return replace(case, cu_seqlens_q=ends, cu_seqlens_k=key_ends, seqlen_q=ends[-1], seqlen_k=key_ends[-1])
+
+
+def _heads(case: Case, _: Sequence[str]) -> Steps:
+    """Fewer query heads: with groups as they are where they divide them, and with groups of one."""
+    group = case.heads // case.kv_heads
     for count in ladder(case.heads):
-        for smaller in with_heads(case, count):
-            yield Simplification(f"heads {case.heads}", f"with {plural(count, 'head')}", smaller)
+        for size in (group, 1) if count % group == 0 else (1,):
+            fewer = case.with_heads(count, count // size)
+            yield Simplification(f"heads {case.heads}", f"with {plural(count, 'head')}", fewer)
 
 
-def _groups(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
+def _groups(case: Case, _: Sequence[str]) -> Steps:
     for kv_heads in range(case.kv_heads + 1, case.heads + 1):
         if case.heads % kv_heads == 0:
             words = f"with {plural(kv_heads, 'key head')}"
             yield Simplification(f"kv-heads {case.kv_heads}", words, replace(case, kv_heads=kv_heads))
 
 
-def _lengths(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
+def _lengths(case: Case, _: Sequence[str]) -> Steps:
     subject = _length_words(case)
-    for smaller in shorter(case):
-        yield Simplification(subject, f"with {_length_words(smaller)}", smaller)
+    for shorter in _shorter_packed(case) if case.cu_seqlens_q is not None else _shorter(case):
+        yield Simplification(subject, f"with {_length_words(shorter)}", shorter)
+
+
+def _shorter(case: Case) -> Iterator[Case]:
+    rows, keys, blocks = case.seqlen_q, case.seqlen_k, (case.block_m, case.block_n)
+    for size in ladder(max(rows, keys) + (rows != keys), blocks):
+        yield case.with_lengths(size, size)
+    if rows != keys:
+        yield from (case.with_lengths(size, keys) for size in ladder(rows, blocks))
+        yield from (case.with_lengths(rows, size) for size in ladder(keys, blocks))
+
+
+def _shorter_packed(case: Case) -> Iterator[Case]:
+    """The case with one packed sequence shorter, for each sequence in turn."""
+    rows, keys = _packed(case)
+    for at in range(len(rows)):
+        for size in (0, *ladder(max(rows[at], keys[at]), (case.block_m, case.block_n))):
+            fewer_rows, fewer_keys = list(rows), list(keys)
+            fewer_rows[at], fewer_keys[at] = min(size, rows[at]), min(size, keys[at])
+            if sum(fewer_rows) and sum(fewer_keys):
+                yield _repacked(case, fewer_rows, fewer_keys)
 
 
 def _length_words(case: Case) -> str:
@@ -83,13 +144,16 @@ def _length_words(case: Case) -> str:
     return f"seqlen-q {case.seqlen_q} and seqlen-k {case.seqlen_k}"
 
 
-def _dims(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
+def _dims(case: Case, _: Sequence[str]) -> Steps:
+    """Smaller head dims. A default scale follows that of q and k."""
     dim, value_dim = case.head_dim, case.head_dim_v
     sizes = [(size, size) for size in ladder(max(dim, value_dim) + (dim != value_dim))]
     if dim != value_dim:
         sizes += [(size, value_dim) for size in ladder(dim)]
         sizes += [(dim, size) for size in ladder(value_dim)]
-    for smaller in (with_dims(case, *both) for both in sizes):
+    for small, value_size in sizes:
+        scale = float(small) ** -0.5 if has_default_scale(case) else case.scale
+        smaller = replace(case, head_dim=small, head_dim_v=value_size, scale=scale)
         yield Simplification(_dim_words(case), f"with {_dim_words(smaller)}", smaller)
 
 
@@ -98,94 +162,90 @@ def _dim_words(case: Case) -> str:
     return f"head-dim {case.head_dim}" + ("" if same else f" and head-dim-v {case.head_dim_v}")
 
 
-def _options(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
+def _options(case: Case, _: Sequence[str]) -> Steps:
     on = options_on(case)
     if len(on) > 1:
-        yield Simplification(ALL_OPTIONS, "without any", without(case, on))
+        yield Simplification(ALL_OPTIONS, "without any", _without(case, on))
     for name in on:
-        yield Simplification(_option_words(case, name), "without it", without(case, [name]))
+        yield Simplification(_option_words(case, name), "without it", _without(case, [name]))
     for name, value in _smaller_values(case):
         smaller = replace(case, **{name: value})
         yield Simplification(_option_words(case, name), f"with {_option_words(smaller, name)}", smaller)
 
 
-def without(case: Case, names: Collection[str]) -> Case:
+def _without(case: Case, names: Collection[str]) -> Case:
     """The case with these options off. What depends on them takes its default."""
-    off = {name: OFF[name] for name in names if name in OFF}
-    off |= {name: getattr(Case, name) for name in ("bias_axes", "bias_rank", "bias_window") if "bias" in names}
-    off |= {name: getattr(Case, name) for name in ("mask_axes", "mask_rank", "mask_as") if "mask" in names}
-    off |= {"cu_seqlens_k": None} if "cu_seqlens_q" in names else {}
-    off |= {"scale": case.head_dim**-0.5} if "scale" in names else {}
-    off |= {"tau": (0.0,) * case.heads} if "tau" in names else {}
+    off: dict[str, Any] = {}
+    for name in names:
+        if name in OFF:
+            off[name] = OFF[name]
+        for other in _WITH.get(name, ()):
+            off[other] = getattr(Case, other)
+    if "scale" in names:
+        off["scale"] = case.head_dim**-0.5
+    if "tau" in names:
+        off["tau"] = (0.0,) * case.heads
     return replace(case, **off)
 
 
 def _smaller_values(case: Case) -> Iterator[tuple[str, Any]]:
     """Options that stay on with a smaller value."""
-    for at, end in enumerate(case.window or ()):
-        for size in (-1, 0, *ladder(end)):
-            yield "window", tuple(size if at == place else other for place, other in enumerate(case.window or ()))
+    for name, least in (("window", (-1, 0)), ("seqlens", (0,))):
+        value = getattr(case, name) or ()
+        for at, end in enumerate(value):
+            for size in (*least, *ladder(end)):
+                yield name, (*value[:at], size, *value[at + 1 :])
     if case.bias and case.family == "lazy":
         yield from (("bias_window", size) for size in ladder(case.bias_window))
     if case.tau is not None and len(set(case.tau)) > 1:
         yield from (("tau", (tau,) * case.heads) for tau in (0.5, -0.5))
-    for at, length in enumerate(case.seqlens or ()):
-        for size in (0, *ladder(length)):
-            yield "seqlens", tuple(size if at == place else one for place, one in enumerate(case.seqlens or ()))
     yield from (("repeat", size) for size in ladder(case.repeat))
 
 
 def _option_words(case: Case, name: str) -> str:
     value = getattr(case, name)
-    flag = _FLAGS.get(name, "--" + name.replace("_", "-"))[2:]
+    flag = name.removesuffix("_q").replace("_", "-")
     if isinstance(value, bool):
         return flag
     if isinstance(value, tuple):
         return f"{flag} {','.join(map(str, value))}"
-    shown = f"{value:g}" if isinstance(value, float) else value
-    return f"{flag} {shown}"
+    return f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}"
 
 
-def _layouts(case: Case, tensors: Sequence[str]) -> Iterator[Simplification]:
+def _layouts(case: Case, tensors: Sequence[str]) -> Steps:
     runs = layouts_of(case)
     if len(runs) > 1:
         yield from single_runs(case)
         yield from (_layout_step(case, replace(case, runs=(*runs[:at], *runs[at + 1 :]))) for at in range(len(runs)))
         return
-    for fewer in _fewer_placed(runs[0], tensors):
-        yield _layout_step(case, replace(case, runs=(fewer,)))
+    # With fewer tensors: none, each one alone, each half, and all but one.
+    order = sorted(tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
+    named = [(name, layout) for name in order if (layout := layout_of(name, runs[0])) != "contiguous"]
+    half = len(named) // 2
+    kept = [[], *([pair] for pair in named), named[:half], named[half:]]
+    kept += [named[:at] + named[at + 1 :] for at in range(len(named))]
+    for pairs in kept:
+        yield _layout_step(case, replace(case, runs=(tuple(pairs),)))
 
 
 def _layout_step(case: Case, smaller: Case) -> Simplification:
-    now, then = (" and ".join(map(run_name, layouts_of(one))) for one in (case, smaller))
+    now, then = (" and ".join(map(run_name, layouts_of(each))) for each in (case, smaller))
     return Simplification(f"layout {now}", f"with {then}", smaller)
 
 
-def _fewer_placed(
-    assigned: tuple[tuple[str, str], ...], tensors: Sequence[str]
-) -> Iterator[tuple[tuple[str, str], ...]]:
-    """Assignments with fewer tensors: none, each one alone, each half, and all but one."""
-    order = sorted(tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
-    named = [(name, layout) for name in order if (layout := layout_of(name, assigned)) != "contiguous"]
-    half = len(named) // 2
-    kept = [[], *([one] for one in named), named[:half], named[half:]]
-    kept += [[one for one in named if one != left] for left in named]
-    yield from dict.fromkeys(tuple(one) for one in kept)
-
-
-def _values(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
+def _values(case: Case, _: Sequence[str]) -> Steps:
     for pattern in PATTERNS:
         yield Simplification(f"pattern {case.pattern}", f"with pattern {pattern}", replace(case, pattern=pattern))
     for seed in (0, *ladder(case.seed)):
         yield Simplification(f"seed {case.seed}", f"with seed {seed}", replace(case, seed=seed))
 
 
-def _dtype(case: Case, _: Sequence[str]) -> Iterator[Simplification]:
+def _dtype(case: Case, _: Sequence[str]) -> Steps:
     for dtype in DTYPES:
         yield Simplification(f"dtype {case.dtype}", f"with {dtype}", replace(case, dtype=dtype))
 
 
-_STEPS: dict[str, Callable[[Case, Sequence[str]], Iterator[Simplification]]] = {
+_STEPS: dict[str, Callable[[Case, Sequence[str]], Steps]] = {
     "batch": _batch, "heads": _heads, "groups": _groups, "lengths": _lengths, "dims": _dims, "options": _options,
     "layouts": _layouts, "values": _values, "dtype": _dtype,
 }  # fmt: skip

@@ -213,16 +213,9 @@ class Shrinker:
     def __call__(self, asked: ToShrink) -> Report | None:
         from ..shrink.shrinking import shrink
 
-        result = shrink(
-            asked.request,
-            most=asked.tries,
-            scripted=False,
-            alone=False,
-            timeout=None,
-            told=lambda *words: None,
-            echo=sys.stderr.write,
-        )
-        return result.told.report if result.told and result.told.report.verdict == MISMATCH else None
+        result = shrink(asked.request, most=asked.tries, scripted=False, echo=sys.stderr.write)
+        report = result.told.report if result.told else None
+        return report if report is not None and report.verdict == MISMATCH else None
 
 
 def with_smallest(
