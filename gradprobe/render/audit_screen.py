@@ -9,8 +9,8 @@ from rich.text import Text
 from ..model.layout_run import MATCH
 from ..model.number import listed, plural
 from ..model.report import Report
-from .excerpt import render_reasons
 from .notation import element_line, folded, headed
+from .screen.reasons import render_reasons
 from .source_places import base_of
 
 

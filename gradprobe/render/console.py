@@ -1,15 +1,15 @@
-"""What a person reads in the terminal: the verdict first, the place second, the reason third."""
+"""The words of a report in the terminal: its verdict, its first line, its layouts, and what was compared."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from ..model.case import Case
-from ..model.layout_run import FAILED, INHERITED, MATCH, MISMATCH, Element, Error, Head, Intermediate, Run
+from ..model.layout_run import FAILED, Element, Error, Run
 from ..model.memory_finding import (
     BARRIER,
     CHANGED,
@@ -21,29 +21,12 @@ from ..model.memory_finding import (
     SHARED,
     SHUFFLE,
     UNWRITTEN,
-    grouped,
 )
 from ..model.number import LAMBDA, in_words, plural
-from ..model.report import Report, Source
-from .notation import (
-    ASCII,
-    CAUTION,
-    STYLES,
-    UTF8,
-    Signs,
-    blame,
-    folded,
-    greppable,
-    headed,
-    place_in_words,
-    ratio,
-    size_in_words,
-    wrapped,
-)
+from ..model.report import Report
+from .notation import ASCII, CAUTION, UTF8, blame, folded, greppable, headed, ratio, wrapped
 from .source_places import Base, Place, base_of
 
-_NAME, _CELL = 9, 8
-_MOST_STRAYS = 4
 _STRAYED = {
     RACE: "races",
     OUTSIDE: "reads or writes outside a tensor",
@@ -61,37 +44,11 @@ _STRAYED = {
 COARSE = LAMBDA
 
 
-def render(report: Report, width: int, *, utf8: bool = True, is_said: bool = False) -> list[Text]:
-    """The report as lines; tables fit `width`, sentences are folded to it. Nothing where nothing was measured.
-
-    Args:
-        is_said: whether what ended it stands there already.
-    """
-    layouts = render_layouts(report, width, utf8=utf8)
-    if report.verdict == FAILED or not report.measured:
-        if report.error is None or not report.runs:
-            return []
-        head = [] if is_said else [Text(f"ERROR  {report.error.message}")]
-        head += folded(beyond_the_case(report), width) if report.beyond else []
-        return [*head, *layouts, Text(f"  again: {report.reproduce}")]
-    from .excerpt import render_reasons
-    from .target_pair import beside, render_against
-
-    lines = [*_verdict(report, width), *render_against(report, width)]
-    lines += _compile_errors(report, width)
-    if report.failing:
-        lines += [*_place(report, width), *render_reasons(report, width)]
-    lines += [line for sentence in _reasons(report) for line in folded(sentence, width)]
-    lines += [Text(), *_table(report, report.shown, width, UTF8 if utf8 else ASCII), Text(), *layouts]
-    lines += [line for sentence in (*_sentences(report), *beside(report)) for line in folded(sentence, width)]
-    return [*lines, *_provenance(report, width), *(Text(f"  {hint}") for hint in report.hints)]
-
-
 def headline(report: Report, width: int) -> list[Text]:
     """The verdict and the greppable line alone, to close a report that is taller than the screen."""
     if report.verdict == FAILED:
         return []
-    return [*_verdict(report, width), *([Text(first_line(report), "bold")] if report.failing else [])]
+    return [*verdict_lines(report, width), *([Text(first_line(report), "bold")] if report.failing else [])]
 
 
 def first_line(report: Report) -> str:
@@ -100,7 +57,8 @@ def first_line(report: Report) -> str:
     return "" if run is None else greppable(report.shown, run.memory)
 
 
-def _verdict(report: Report, width: int) -> Iterator[Text]:
+def verdict_lines(report: Report, width: int) -> Iterator[Text]:
+    """The verdict in words, and what sets the case apart."""
     verdict, style = ("MISMATCH", "bold red") if report.failing else ("MATCH", "bold green")
     yield from headed(verdict, style, verdict_words(report), width)
     yield from (Text(line) for line in wrapped(beyond_the_case(report), width))
@@ -132,42 +90,12 @@ def _idle(report: Report) -> str:
     return f"; torch alone ran: no kernel of {files} was launched" if idle else ""
 
 
-def _compile_errors(report: Report, width: int) -> Iterator[Text]:
-    """What no compiler takes of kernels that are wrong besides; in the place of a match it is the verdict."""
-    for error in report.compile_errors:
-        yield from headed("COMPILE ERROR", "bold red", error.sentence, width)
-        yield Text(f"    {error.code}", overflow="ignore")
-
-
 def _blame_of(run: Run) -> str:
     if run.has_wrong_elements or run.broken:
         return blame(run)
     kinds = " and ".join(dict.fromkeys(_STRAYED[one.kind] for one in run.memory))
     whose = f"{run.memory[0].kernel or 'the target'} {kinds}"
     return f"every element is within budget, but {whose}{'' if run.compares else ' before the layout is refused'}"
-
-
-def _place(report: Report, width: int) -> Iterator[Text]:
-    yield Text(first_line(report), "bold")
-    if (first := report.shown.first_mismatch) is not None:
-        yield from _whereabouts(report.case, first) if report.case is not None else ()
-        from .excerpt import window
-
-        # Beside the cause one row of numbers is enough.
-        yield from window(first, width, one_row=bool(report.causes))
-
-
-def _whereabouts(case: Case, element: Element) -> Iterator[Text]:
-    m, n = element.tile
-    if element.shard is not None:
-        yield Text(f"  {on_ranks(case, element)}", "dim")
-    parts = [f"row tile {m} (of {case.block_m} rows)"] if m is not None else []
-    parts += [f"key tile {n} (of {case.block_n} keys)"] if n is not None else []
-    if element.masked is not None:
-        parts.append("masked, so nothing may be there" if element.masked else "not masked")
-    parts += filter(None, [size_in_words(element)])
-    if parts:
-        yield Text(f"  {', '.join(parts)}", "dim")
 
 
 def on_ranks(case: Case, element: Element) -> str:
@@ -179,94 +107,20 @@ def on_ranks(case: Case, element: Element) -> str:
     return f"{words}, from step {step} of rank {rank} (keys of rank {(rank - step) % case.ranks})"
 
 
-def _table(report: Report, run: Run, width: int, marks: Signs) -> Iterator[Text]:
-    heads = report.case.heads if report.case else max(one.count for one in run.compares)
-    states = [[status_in(one, heads, [head]) for one in run.compares] for head in range(heads)]
-    groups = head_groups(states, max(1, (width - _NAME) // _CELL))
-    label, each = ("head", "head") if len(groups) == heads else ("heads", "group of heads")
-    yield Text(f"  worst error of each {each}, as a multiple of what is allowed", "dim")
-    names = [f"{group.start}-{group.stop - 1}" if len(group) > 1 else str(group.start) for group in groups]
-    yield Text(f"  {label:<{_NAME - 2}}" + "".join(f"{name:>{_CELL}}" for name in names), "dim")
-    kernel = None
-    for intermediate in run.compares:
-        if intermediate.kernel and intermediate.kernel != kernel:
-            yield Text(f"  in {intermediate.kernel}")
-        kernel, name = intermediate.kernel, f"  {intermediate.name}" if intermediate.kernel else intermediate.name
-        yield Text.assemble(f"  {name:<{_NAME - 2}}", *_cells(intermediate, groups, heads, marks))
-    yield from (Text(line, "dim") for words in (sources(run), _dtypes(run)) for line in wrapped(words, width))
-    if report.failing and run.first_mismatch:
-        legend = f"{marks.mismatch} wrong by itself   {marks.inherited} wrong, but right given its wrong inputs"
-        yield Text(f"  {legend}", "dim")
-
-
 def sources(run: Run) -> str:
     """Which intermediates were exported, tapped, seen or recovered, and which were not seen at all."""
     by_source: dict[str, list[str]] = {}
     for intermediate in run.compares:
+        name = intermediate.name
         # What dP and delta come to lies in their budgets: it is large wherever P is small.
-        adds = (
-            f" (to {intermediate.reading_adds:.0e})"
-            if intermediate.reading_adds is not None and intermediate.name in ("P", "dS")
-            else ""
-        )
+        if intermediate.reading_adds is not None and name in ("P", "dS"):
+            name += f" (to {intermediate.reading_adds:.0e})"
         named = by_source.setdefault(intermediate.source or "", [])
-        named += [intermediate.name + adds] if intermediate.name + adds not in named else []
+        if name not in named:
+            named.append(name)
     by_source["not exposed"] = list(run.absent)
     order = ("exported", "tapped", "seen", "recovered", "not exposed")
     return "; ".join(f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source))
-
-
-def _dtypes(run: Run) -> str:
-    """In which dtypes it came; what was recovered has none."""
-    names: dict[str, list[str]] = {}
-    for intermediate in run.compares:
-        if intermediate.dtype:
-            names.setdefault(intermediate.dtype, []).append(intermediate.name)
-    if len(names) == 1:
-        return f"all results are {next(iter(names))}"
-    return "; ".join(f"{dtype}: {', '.join(of_it)}" for dtype, of_it in names.items())
-
-
-def head_groups(states: Sequence[object], columns: int) -> list[range]:
-    """The heads of a table of so many columns: one each where they all fit, else neighbours of one state together.
-
-    Args:
-        states: of each head, what is wrong there. Where they change too often, the shortest neighbours share a column.
-    """
-    heads = range(len(states))
-    first = [head for head in heads if len(heads) <= columns or head == 0 or states[head] != states[head - 1]]
-    groups = [range(start, stop) for start, stop in zip(first, [*first[1:], len(heads)], strict=True)]
-    while len(groups) > columns:
-        at = min(range(len(groups) - 1), key=lambda left: groups[left + 1].stop - groups[left].start)
-        groups[at : at + 2] = [range(groups[at].start, groups[at + 1].stop)]
-    return groups
-
-
-def _cells(intermediate: Intermediate, groups: Sequence[range], heads: int, marks: Signs) -> Iterator[tuple[str, str]]:
-    for group in groups:
-        worst = worst_in(intermediate, heads, group)
-        status = status_in(intermediate, heads, group)
-        mark = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}[status]
-        times = marks.times if mark else ""
-        yield f"{mark + ratio(worst) + times:>{_CELL}}", STYLES.get(status, "")
-
-
-def worst_in(intermediate: Intermediate, heads: int, wanted: Iterable[int]) -> float:
-    """The worst error in some query heads, as a multiple of what is allowed; NaN is worse than any."""
-    return max((head.ratio for head in heads_in(intermediate, heads, wanted)), key=lambda by: (by != by, by))
-
-
-def heads_in(intermediate: Intermediate, heads: int, wanted: Iterable[int]) -> list[Head]:
-    """What an intermediate has of some query heads, in every batch: key heads of dK and dV."""
-    group_size = heads // intermediate.count
-    held = {head // group_size for head in wanted}
-    return [head for head in intermediate.heads if head.head in held]
-
-
-def status_in(intermediate: Intermediate, heads: int, wanted: Iterable[int]) -> str:
-    """The worst of them."""
-    statuses = {head.status for head in heads_in(intermediate, heads, wanted)}
-    return next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
 
 
 def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator[Text]:
@@ -279,28 +133,14 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
             words = run.error.words if isinstance(run.error, Error) else ""
             words = words or re.sub(r"^target '.*?' ", "", run.told_error[1])
             yield from folded(f"{run.layout:<14} {run.verdict}: {words}", width, style)
-            continue
-        if not run.is_judged:  # the target's words, of any length
-            how = "mismatch, then refused" if run.verdict == MISMATCH else run.verdict
+        elif not run.is_judged:  # the target's words, of any length
+            how = "mismatch, then refused" if run.verdict == "mismatch" else run.verdict
             yield from folded(f"{run.layout:<14} {how}: {run.skipped}", width, style)
-            continue
-        line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
-        if worst := max(run.compares, key=lambda intermediate: intermediate.ratio, default=None):
-            line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.title}")
-        yield line
-
-
-def _reasons(report: Report) -> Iterator[str]:
-    """Why, as far as it is known."""
-    if report.is_right_when_contiguous:
-        yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
-    yield from _of_memory(report)
-    yield from (report.failing or report.measured[0]).inside
-    yield from report.coarser
-    from .repeat_sentences import repeat_sentences
-
-    yield from repeat_sentences(report)
-    yield from coarse_words(report)
+        else:
+            line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
+            if worst := max(run.compares, key=lambda intermediate: intermediate.ratio, default=None):
+                line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.title}")
+            yield line
 
 
 def coarse_words(report: Report) -> Iterator[str]:
@@ -311,48 +151,17 @@ def coarse_words(report: Report) -> Iterator[str]:
         yield f"no error exceeds {COARSE:.0f}x: it looks like coarser arithmetic than {name}, not a wrong formula"
 
 
-def _of_memory(report: Report) -> Iterator[str]:
-    """What kernels did to memory, the worst first, where no cause says it already."""
-    causes = {one.summary for one in report.causes}
-    found = ((run.layout, finding) for run in report.runs if not run.told_error for finding in run.memory)
-    groups = [group for group in grouped(found) if group.sentence not in causes]
-    first, fault = report.runs[0].layout, report.causes[0].fault if report.causes else ""
-    if fault == "tail/length":  # which has those of the first layout for evidence
-        groups = [group for group in groups if first not in group.layouts]
-    if fault == "layout/contiguous":  # which has those of all others
-        groups = [group for group in groups if first in group.layouts]
-    yield from (group.sentence for group in groups[:_MOST_STRAYS])
-    if len(groups) > _MOST_STRAYS:
-        yield f"and {plural(len(groups) - _MOST_STRAYS, 'more finding')} about memory, none worse: --json FILE has them"
-
-
-def _sentences(report: Report) -> Iterator[str]:
-    shown, broken = report.shown, next((run.broken for run in report.measured if run.broken), [])
-    if report.failing and shown.compares:
-        first = shown.first_mismatch
-        place = f"{first.title} {place_in_words(first)}: {wrong_rows(shown, first)}" if first else ""
-        yield f"wrong rows: {place}" if first else "no single element is out of bounds"
-    if broken:
-        yield f"identities broken: {'; '.join(identity.name for identity in broken)}"
-    yield from report.notes
-    yield from (f"the target warns: {words}" for words in report.target_warnings)
-    if shown.undecided:
-        yield f"{plural(shown.undecided, 'entry')} on the ReLU's kink, where rounding decides: either side is right"
-    yield receipt(report)
-
-
 def wrong_rows(run: Run, first: Element) -> str:
     """The wrong rows of an element's head: `0-71 (72 of 72)`; "" of what has none."""
     intermediate = next(intermediate for intermediate in run.compares if intermediate.title == first.title)
     head = next(head for head in intermediate.heads if (head.batch, head.head) == (first.batch, first.head))
-    total = (
-        f"{sum(last - start + 1 for start, last in intermediate.shown)} shown"
-        if intermediate.shown
-        else f"{intermediate.length}"
-    )
-    rows, keys = (sum(last - start + 1 for start, last in ranges) for ranges in (head.rows, head.keys))
-    of_keys = f"; keys: {in_words(head.keys, 6)} ({keys})" if keys else ""
-    return f"{in_words(head.rows, 6)} ({rows} of {total}){of_keys}" if rows else ""
+    total = f"{_count(intermediate.shown)} shown" if intermediate.shown else f"{intermediate.length}"
+    of_keys = f"; keys: {in_words(head.keys, 6)} ({_count(head.keys)})" if head.keys else ""
+    return f"{in_words(head.rows, 6)} ({_count(head.rows)} of {total}){of_keys}" if head.rows else ""
+
+
+def _count(ranges: tuple[tuple[int, int], ...]) -> int:
+    return sum(last - start + 1 for start, last in ranges)
 
 
 def receipt(report: Report) -> str:
@@ -370,22 +179,3 @@ def receipt(report: Report) -> str:
 def unused(base: Base, shadow: str) -> str:
     """Says of a file that another search path would have found that it is not the one that ran."""
     return f"another file named {os.path.basename(shadow)} is on the path and was not used: {base.short(shadow)}"
-
-
-def _provenance(report: Report, width: int) -> Iterator[Text]:
-    target, base = report.target, base_of(report)
-    seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
-    yield from folded(f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}", width)
-    files: dict[tuple[str, str], list[str]] = {}
-    own = Source(name=target.function, file=target.file, line=target.line, sha256=target.sha256)
-    for source in target.kernels or (own,):
-        files.setdefault((source.file, source.sha256), []).append(f"{source.name}:{source.line}")
-    for (file, digest), names in files.items():
-        yield Text(f"  {base.short(file)} sha256 {digest[:12]}", "dim", overflow="ignore")
-        yield from folded("  " + " ".join(names), width)
-    for shadow in target.shadows:
-        yield Text(f"  {unused(base, shadow)}", CAUTION)
-    if cache := report.environment.get("triton_cache"):
-        yield Text(f"  Triton's cache: {base.short(cache)}", "dim")
-    if report.failing and report.reproduce:
-        yield Text(f"  again: {report.reproduce}")

@@ -12,7 +12,6 @@ from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identi
 from ..model.memory_finding import WARNING, MemoryFinding
 from ..model.report import Report
 from ..model.writing import visible
-from .excerpt import render_reasons
 from .notation import (
     cause_in_words,
     counts_in_words,
@@ -25,6 +24,7 @@ from .notation import (
     so_far,
     told_apart,
 )
+from .screen.reasons import render_reasons
 from .source_places import Base, Place, base_of, place_of, places_of
 
 # Of what is told in the terminal's words.

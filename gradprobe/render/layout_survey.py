@@ -12,8 +12,9 @@ from ..model.layout_run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SK
 from ..model.memory_finding import COUNTED, GUARD, OUTSIDE, WARNING, MemoryFinding, WarningNote, worst_first
 from ..model.number import plural
 from ..model.report import Report
-from .excerpt import render_reasons, window
+from .excerpt import window
 from .notation import ASCII, CAUTION, UTF8, Signs, blame, folded, greppable, headed, quoted, stray_line
+from .screen.reasons import render_reasons
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.

@@ -101,27 +101,25 @@ def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
 
 
 def _detailed(report: Report, on: Terminal) -> list[Text]:
-    """All of the report, of the close-up that was asked for, or of the survey of layouts.
-
-    Where the terminal is too short to show the first line still, the verdict stands once more at the end.
-    """
-    from rich.text import Text
-
-    from .audit_screen import render_audit
-    from .console import headline, render
-    from .excerpt import render_close_up, render_reasons
-    from .layout_survey import render_survey
-
+    """All of the report, of the close-up that was asked for, or of the survey of layouts."""
     if report.audit is not None:
+        from .audit_screen import render_audit
+
         return render_audit(report, on.columns)
     if any(run.tried for run in report.runs):
+        from .layout_survey import render_survey
+
         return render_survey(report, on.columns, utf8=on.utf8)
+    from rich.text import Text
+
+    from .excerpt import render_close_up
+    from .screen.details import render
+    from .screen.reasons import render_reasons
+
     if (view := report.close_up) is not None:
         why = list(render_reasons(report, on.columns)) if view.mismatched else []
         return [*render_close_up(view, on.columns, utf8=on.utf8), *([Text(), *why] if why else [])]
-    lines = render(report, on.columns, utf8=on.utf8, is_said=on.is_said)
-    scrolls = on.rows is not None and len(lines) >= on.rows
-    return [*lines, *headline(report, on.columns)] if scrolls else lines
+    return render(report, on.columns, utf8=on.utf8, is_said=on.is_said, rows=on.rows)
 
 
 def width() -> int:

@@ -11,7 +11,7 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.report import Diagnosis, Where, causes_among
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
-from gradprobe.render.console import render
+from gradprobe.render.screen.details import render
 from tests.planted.planting import KERNELS
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="only the interpreter sees every address")

@@ -14,7 +14,8 @@ from gradprobe.numerics.memory_findings import of_dtypes
 from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
-from gradprobe.render.console import first_line, render
+from gradprobe.render.console import first_line
+from gradprobe.render.screen.details import render
 from gradprobe.runtime.changes import InputsBefore
 from gradprobe.runtime.trace import Trace
 from tests.cuda.written import loaded

@@ -9,7 +9,7 @@ import torch
 
 from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
-from gradprobe.render.console import render
+from gradprobe.render.screen.details import render
 from tests.emulated import case_of, changed, compared, lazy, softmax, target_of
 from tests.sampling import sampled
 

@@ -18,7 +18,7 @@ from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.probing import observe
-from gradprobe.render.console import render
+from gradprobe.render.screen.details import render
 from tests.planted.planting import KERNELS, Edit, Planted
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}

@@ -84,7 +84,7 @@ def test_the_first_mismatch_and_the_suite_have_the_cause_as_in_the_terminal_with
     )
     for text in (first, suite.find("system-out").text):
         assert "CAUSE  dO is misread (load/do)" in text
-        assert "    h * stride_doh" in text[text.index("FIX, tried: with it all matches") :]
+        assert "  + h * stride_doh" in text[text.index("FIX, tried: with it all matches") :]
     assert "Cause: dO is misread (seen, 4 of 4 tiles). Fix, tried: with it all matches: the cause is" in other
     assert "at: kernels/lazy.py:204 x" in other
     assert "misread" not in inherited

@@ -2,14 +2,13 @@
 
 from msgspec import structs
 
-from gradprobe.diagnosis.lines import among
 from gradprobe.model.documents import report_from
 from gradprobe.model.report import Diagnosis, Report, TriedEdit, Where
 from gradprobe.render.alerts import alerts_of
-from gradprobe.render.excerpt import render_reasons
 from gradprobe.render.github import annotation_commands
 from gradprobe.render.markdown import as_markdown
 from gradprobe.render.sarif import as_sarif
+from gradprobe.render.screen.reasons import render_reasons
 from gradprobe.render.source_places import places_of
 from tests.render.written import BASE, assert_is_sarif, faulty, reports
 
@@ -33,31 +32,15 @@ def test_a_cause_is_named_with_its_share_its_line_a_caret_and_the_fix():
         "CAUSE  dO is read with q's head stride (stride/do-head)",
         "  explains 100% of 18,432 wrong elements",
         "  /somewhere/lazy.py:204 in lazy_dq_kernel",
-        "      lse_ptr += b * stride_lseb",
-        "      do_ptr += b * stride_dob + h * stride_qh",
-        "                                     ^^^^^^^^^ q.stride(1)",
-        "      dq_ptr += b * stride_dqb",
+        "  204 | do_ptr += b * stride_dob + h * stride_qh",
+        "      |                                ^^^^^^^^^ q.stride(1)",
         "  fix: h * stride_qh -> h * stride_doh",
-    ]
-
-
-def test_the_lines_around_keep_their_indentation_and_nothing_of_them_is_cut(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "    for n in tiles:\n        if CAUSAL:\n            s = tl.where(m > n, s, -1.0)\n        p = tl.exp(s)\n"
-    )
-    where = among(Where(str(file), 3, "s = tl.where(m > n, s, -1.0)", 13, 5))
-    assert shown(Diagnosis("mask/diagonal", "M1", "the diagonal is masked", 1.0, (), (where,)))[2:] == [
-        "      if CAUSAL:",
-        "          s = tl.where(m > n, s, -1.0)",
-        "                       ^^^^^",
-        "      p = tl.exp(s)",
     ]
 
 
 def test_the_caret_stands_under_the_wrong_name():
     lines = shown(CAUSE)
-    code, caret = lines[4], lines[5]
+    code, caret = lines[3], lines[4]
     assert code[caret.index("^") : caret.rindex("^") + 1] == "stride_qh"
 
 
@@ -128,10 +111,12 @@ TRIED = TriedEdit(
 
 def test_an_edit_that_was_tried_stands_below_its_cause_as_a_diff_in_place_of_the_words():
     lines = shown(structs.replace(CAUSE, edit=TRIED), width=80)
-    assert lines[-8:] == [
+    assert lines[-6:] == [
         "FIX, tried: with it all matches: contiguous and a fresh draw (12 edits tried, 6",
         "  s): the cause is certain",
-        *(f"  {line}" for line in DIFF.splitlines()),
+        "  @@ line 204 of /repository/lazy.py @@",
+        "  - h * stride_qh",
+        "  + h * stride_doh",
         "  so does another: line 3: h",
     ]
     assert not any(line.startswith("  fix: ") for line in lines)

@@ -8,8 +8,8 @@ from gradprobe.model.documents import report_from
 from gradprobe.model.layout_run import Element
 from gradprobe.model.number import Number
 from gradprobe.numerics.tally import RisingErrors
-from gradprobe.render.console import _sentences
 from gradprobe.render.notation import size_in_words
+from gradprobe.render.screen.details import _rows_told
 from tests.reported.conftest import SMALL
 from tests.sampling import tries
 
@@ -90,7 +90,7 @@ def test_a_first_mismatch_is_wrong_by_the_order_of_the_worst(check):
     head = p["heads"][0]
     assert head["rows"] == [[0, 0], [7, 19]]
     assert head["keys"] == [[0, 19]]
-    (said,) = [one for one in _sentences(report_from(report)) if one.startswith("wrong rows")]
+    (said,) = [one for one in _rows_told(report_from(report)) if one.startswith("wrong rows")]
     assert said == "wrong rows: P batch 0, head 0: 0, 7-19 (14 of 20); keys: 0-19 (20)"
 
 

@@ -18,8 +18,8 @@ from ...model.number import plural
 from ...model.report import Report
 from ...render.console import render_layouts
 from ...render.notation import CAUTION, folded, headed, ratio, wrapped
-from ...render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, fitted
-from ...render.screen.screen import core, headed_in, short
+from ...render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, fitted, headed_in, short
+from ...render.screen.screen import core
 from ...render.terminal import Terminal, rendered
 from .outcome import LATE, LOST, CheckOutcome
 

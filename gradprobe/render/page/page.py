@@ -16,8 +16,8 @@ from ...model.writing import visible
 from ..comparison import changes_of, counts_in_words, render_comparison
 from ..comparison import verdict_of as verdict_of_changes
 from ..console import first_line, verdict_words
-from ..excerpt import render_reasons
 from ..notation import cause_in_words, so_far, told_apart, value
+from ..screen.reasons import render_reasons
 from ..source_places import with_origin
 
 if TYPE_CHECKING:

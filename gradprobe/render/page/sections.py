@@ -69,7 +69,7 @@ def _head_table(report: Report, run: Run) -> dict[str, Any]:
     table = HeadTable(report, run)
     columns = table.columns(_MOST_HEADS)
     rows = []
-    for states, alike in table.rows.items():
+    for states, alike in table.rows:
         cells = []
         for column in columns:
             status, worst = table.cell(states, alike, column)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from rich.text import Text
 
 from ...model.number import plural
+from ..notation import lines_of
 
 MOST, MOST_OF_A_MATCH = 24, 10
 """Rows on a terminal of 80 columns: of a report that fails, and of a match."""
@@ -49,3 +50,20 @@ def fitted(sections: Sequence[Section], most: int, width: int) -> list[Text]:
         if over > 0:
             found[at] = found[at].cut(rows_of(found[at].lines, width) - over, width)
     return [line for one in found for line in one.lines]
+
+
+def short(words: str, width: int, rows: int = 2, indent: str = "  ") -> list[Text]:
+    """Words in so many rows at most."""
+    room = max(width, 40)
+    lines = lines_of(words, room, initial_indent=indent, subsequent_indent=f"{indent}  ")
+    if len(lines) > rows:
+        last = lines_of(lines[rows - 1].strip(), room - len(indent) - 6)[0]
+        lines = [*lines[: rows - 1], f"{indent}{'  ' * (rows > 1)}{last} ..."]
+    return [Text(line) for line in lines]
+
+
+def headed_in(head: str, style: str, words: str, width: int, rows: int = 2) -> list[Text]:
+    """The same below a word that begins its first row."""
+    first, *more = short(f"{head} {words}", width, rows, indent="")
+    first.stylize(style, 0, len(head))
+    return [first, *more]

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from ...model.layout_run import INHERITED, MATCH, MISMATCH, Intermediate, Run
+from ...model.layout_run import INHERITED, MATCH, MISMATCH, Head, Intermediate, Run
 from ...model.number import in_words, spans
 from ...model.report import Report
-from ..console import status_in, worst_in
 from ..notation import STYLES, Signs, ratio
 
 _TITLE = "worst error / allowed, by head"
@@ -24,19 +23,37 @@ _States = tuple[str, ...]
 class HeadTable:
     """The rows of one run; its columns are as many as there is room for."""
 
-    def __init__(self, report: Report, run: Run) -> None:
+    def __init__(self, report: Report, run: Run, *, each: bool = False) -> None:
+        """
+        Args:
+            each: whether each intermediate has a row of its own.
+        """
         self._run = run
         self.heads = report.case.heads if report.case else max(one.count for one in run.compares)
-        self.rows: dict[_States, list[Intermediate]] = {}
+        self.rows: list[tuple[_States, list[Intermediate]]] = []
         """Intermediates by their status in each query head, in the order of the dataflow."""
         for one in run.compares:
-            states = tuple(status_in(one, self.heads, [head]) for head in range(self.heads))
-            self.rows.setdefault(states, []).append(one)
+            states = tuple(self._status(one, head) for head in range(self.heads))
+            alike = next((those for known, those in self.rows if known == states and not each), None)
+            if alike is None:
+                self.rows.append((states, [one]))
+            else:
+                alike.append(one)
+
+    def _of_head(self, intermediate: Intermediate, head: int) -> list[Head]:
+        """What an intermediate has of a query head, in every batch: the key head of dK and dV."""
+        own = head // (self.heads // intermediate.count)
+        return [one for one in intermediate.heads if one.head == own]
+
+    def _status(self, intermediate: Intermediate, head: int) -> str:
+        """The worst of them."""
+        statuses = {one.status for one in self._of_head(intermediate, head)}
+        return next(known for known in (MISMATCH, INHERITED, MATCH) if known in statuses)
 
     def columns(self, most: int) -> list[list[int]]:
         """Heads that are alike in every row; where these are more groups than columns, the last ones share one."""
         groups: dict[_States, list[int]] = {}
-        for head, states in enumerate(zip(*self.rows, strict=True)):
+        for head, states in enumerate(zip(*(states for states, _ in self.rows), strict=True)):
             groups.setdefault(states, []).append(head)
         found = list(groups.values())
         if len(found) <= most:
@@ -47,8 +64,8 @@ class HeadTable:
         """The worst status of a row in some heads, and its worst error."""
         here = {states[at] for at in column}
         status = next(known for known in (MISMATCH, INHERITED, MATCH) if known in here)
-        worst = max((worst_in(one, self.heads, column) for one in alike), key=lambda by: (by != by, by))
-        return status, worst
+        ratios = [part.ratio for one in alike for at in column for part in self._of_head(one, at)]
+        return status, max(ratios, key=lambda by: (by != by, by))  # NaN is worse than any
 
     def title(self, column: Sequence[int]) -> str:
         """`0`, `1-3`, `0, 2, 4 ...`, `all`."""
@@ -72,17 +89,17 @@ class HeadTable:
         return label
 
 
-def head_table(report: Report, run: Run, width: int, marks: Signs) -> Iterator[Text]:
+def head_table(report: Report, run: Run, width: int, marks: Signs, *, each: bool = False) -> Iterator[Text]:
     """A header, then a row for intermediates that are wrong in the same heads."""
-    table = HeadTable(report, run)
-    labels = {states: table.label(alike) for states, alike in table.rows.items()}
-    name = max(len(_TITLE), *map(len, labels.values()))
+    table = HeadTable(report, run, each=each)
+    labels = [table.label(alike) for _, alike in table.rows]
+    name = max(len(_TITLE), *map(len, labels))
     columns, cells = _fitting(table, width - name - 2)
     header = "".join(f"{table.title(column):>{cell}}" for column, cell in zip(columns, cells, strict=True))
     yield Text(f"  {_TITLE:<{name}}{header}", "dim")
     signs = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}
-    for states, alike in table.rows.items():
-        line = Text(f"  {labels[states]:<{name}}")
+    for label, (states, alike) in zip(labels, table.rows, strict=True):
+        line = Text(f"  {label:<{name}}")
         for column, cell in zip(columns, cells, strict=True):
             status, worst = table.cell(states, alike, column)
             line.append(f"{signs[status] + ratio(worst) + marks.times:>{cell}}", STYLES.get(status, ""))

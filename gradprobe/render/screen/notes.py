@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ...model.layout_run import Error
-from ...model.memory_finding import grouped
+from ...model.memory_finding import Group, grouped
 from ...model.number import listed, plural
 from ...model.report import Report
 from ..console import coarse_words, unused
+from ..notation import identities
 from ..source_places import base_of
 
 FACTS = 3
@@ -37,6 +38,25 @@ def unseen(report: Report) -> int:
     return sum(_is_quiet(note) for note in report.notes) + bool(report.measured and report.shown.undecided) + facts
 
 
+def all_notes(report: Report) -> Iterator[str]:
+    """Every sentence, in full."""
+    if report.is_right_when_contiguous:
+        yield "right when contiguous and wrong otherwise: the arithmetic is right, an address (a stride) is not"
+    yield from (group.sentence for group in _strays(report))
+    yield from (report.failing or report.measured[0]).inside
+    for kind in (_compile_errors, _shadows, _warned, _arithmetic, _asked_for, _identities):
+        yield from kind(report)
+    held = {key for run in report.measured for key in identities(run)}
+    if held and not any(run.broken for run in report.measured):
+        yield f"identities hold: {' '.join(sorted(held, key=lambda key: (key == 'repeat', len(key), key)))}"
+    yield from report.notes
+    yield from (f"the target warns: {words}" for words in report.target_warnings)
+    if report.shown.undecided:
+        count = plural(report.shown.undecided, "entry")
+        yield f"{count} on the ReLU's kink, where rounding decides: either side is right"
+    yield from report.hints
+
+
 def _not_judged(report: Report) -> Iterator[str]:
     """Layouts without a result, those for the same reason together."""
     layouts: dict[tuple[str, str], list[str]] = {}
@@ -44,16 +64,13 @@ def _not_judged(report: Report) -> Iterator[str]:
         if run.told_error:
             words = run.error.words if isinstance(run.error, Error) else ""
             why = words or re.sub(r"^target '.*?' ", "", run.told_error[1])
-            layouts.setdefault((f"ended in {_article(run.verdict)}", why), []).append(run.layout)
+            article = "a crash" if run.verdict == "crashed" else f"an {run.verdict}"
+            layouts.setdefault((f"ended in {article}", why), []).append(run.layout)
         elif not run.is_judged and run.skipped:
             layouts.setdefault(("is refused", run.skipped), []).append(run.layout)
     for (how, why), those in layouts.items():
         verb = how if len(those) == 1 else how.replace("is ", "are ")
         yield f"{listed(those)} {verb}: {why}"
-
-
-def _article(verdict: str) -> str:
-    return "a crash" if verdict == "crashed" else f"an {verdict}"
 
 
 def _readings(report: Report) -> Iterator[str]:
@@ -66,12 +83,15 @@ def _compile_errors(report: Report) -> Iterator[str]:
         yield f"COMPILE ERROR  {one.sentence}"
 
 
-def _memory(report: Report) -> Iterator[str]:
-    """The worst that kernels did to memory, where no cause says it."""
+def _strays(report: Report) -> list[Group]:
+    """What kernels did to memory, the worst first, where no cause says it already."""
     found = ((run.layout, one) for run in report.runs if not run.told_error for one in run.memory)
     causes = {cause.summary for cause in report.causes}
-    groups = [group for group in grouped(found) if group.sentence not in causes]
-    if groups:
+    return [group for group in grouped(found) if group.sentence not in causes]
+
+
+def _memory(report: Report) -> Iterator[str]:
+    if groups := _strays(report):
         more = f" ({plural(len(groups) - 1, 'finding')} more about memory)" if len(groups) > 1 else ""
         yield f"{in_short(groups[0].sentence)}{more}"
 

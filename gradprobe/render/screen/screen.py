@@ -11,12 +11,12 @@ from rich.text import Text
 
 from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.number import plural
-from ...model.report import CONSISTENT, Diagnosis, Report, passing_edit
+from ...model.report import Report
 from ..console import beyond_the_case, first_line, on_ranks, receipt, render_layouts, sources, verdict_words, wrong_rows
-from ..notation import ASCII, CAUTION, UTF8, Signs, blame, headed, lines_of, ratio, size_in_words
-from ..source_places import base_of
-from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, rows_of
-from .notes import FACTS, facts_of, findings, in_short, limits, unseen
+from ..notation import ASCII, CAUTION, UTF8, Signs, blame, headed, ratio, size_in_words
+from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, headed_in, rows_of, short
+from .notes import findings, limits, unseen
+from .reasons import cause_lines, edit_lines, second_cause
 
 _BAD, _GOOD = "bold red", "bold green"
 
@@ -73,23 +73,6 @@ def closed(
     rest, notes = rest or ("the same with --details" if report.reproduce else ""), plural(left, "note")
     words = f"{rest} ({notes})" if rest and left else rest or notes
     return [*lines, *taken, *again, *([Text(f"  more: {words}", "dim")] if rest or left else [])]
-
-
-def short(words: str, width: int, rows: int = 2, indent: str = "  ") -> list[Text]:
-    """Words in so many rows at most."""
-    room = max(width, 40)
-    lines = lines_of(words, room, initial_indent=indent, subsequent_indent=f"{indent}  ")
-    if len(lines) > rows:
-        last = lines_of(lines[rows - 1].strip(), room - len(indent) - 6)[0]
-        lines = [*lines[: rows - 1], f"{indent}{'  ' * (rows > 1)}{last} ..."]
-    return [Text(line) for line in lines]
-
-
-def headed_in(head: str, style: str, words: str, width: int, rows: int = 2) -> list[Text]:
-    """The same below a word that begins its first row."""
-    first, *more = short(f"{head} {words}", width, rows, indent="")
-    first.stylize(style, 0, len(head))
-    return [first, *more]
 
 
 def _of_match(report: Report, width: int) -> list[Section]:
@@ -173,68 +156,6 @@ def _layouts(report: Report) -> Iterator[str]:
         layouts = [run.layout for run in report.measured if run.verdict == verdict and run.is_plain]
         if layouts:
             yield f"{word} {', '.join(layouts)}"
-
-
-def cause_lines(report: Report, width: int) -> Iterator[Text]:
-    """The first cause and its line; else what is known."""
-    named = report.causes or [one for one in report.diagnoses[:1] if one.explained >= CONSISTENT]
-    if not named:
-        yield from _fact_lines(report, width)
-        return
-    first, head = named[0], "CAUSE" if report.causes else "CONSISTENT WITH"
-    yield from _summary(head, first, width, 2)
-    if first.where:
-        from .code import excerpt
-
-        yield from excerpt(first.where, base_of(report), width)
-
-
-def _summary(head: str, cause: Diagnosis, width: int, rows: int) -> list[Text]:
-    """The sentence of a cause, and its key where that takes no row of its own."""
-    sentence = in_short(cause.summary)
-    with_key, alone = (
-        headed_in(f"{head} ", _BAD, words, width, rows) for words in (f"{sentence} ({cause.fault})", sentence)
-    )
-    return with_key if len(with_key) == len(alone) else alone
-
-
-def _fact_lines(report: Report, width: int) -> Iterator[Text]:
-    if report.diagnoses or report.known:
-        words, more = ("NO HYPOTHESIS FITS", "; what is known:") if report.sought else ("NO CAUSE SOUGHT", ":")
-        yield Text.assemble((words, f"bold {CAUTION}"), more)
-    for sentence in facts_of(report)[:FACTS]:
-        yield from short(sentence, width)
-
-
-def edit_lines(report: Report, width: int) -> Iterator[Text]:
-    """The edit that was tried, as a diff; else the one that the cause asks for, in words."""
-    cause = next(iter(report.causes or report.diagnoses[:1]), None)
-    if cause is None:
-        return
-    edit = cause.edit if cause.edit is not None and cause.edit.diff else passing_edit(report)
-    if edit is None:
-        yield from headed_in("FIX ", f"bold {CAUTION}", cause.fix, width) if cause.fix else ()
-        yield from short(cause.edit.words, width) if cause.edit is not None else ()
-        return
-    from ..excerpt import edit_head
-    from .code import changes
-
-    head, style = edit_head(edit)
-    yield from headed_in(f"{head}:", style, "; ".join(edit.reservations) or edit.words, width)
-    yield from changes(edit, cause.where[0].file if cause.where else "", base_of(report), width)
-    for other in edit.others:
-        yield from short(f"so does another: {other}", width, 1)
-
-
-def second_cause(report: Report, width: int) -> Iterator[Text]:
-    """The second cause in two lines."""
-    if len(report.causes) < 2:
-        return
-    _, second, *others = report.causes
-    yield from _summary("AND ALSO", second, width, 1)
-    where = f"{base_of(report).short(second.where[0].file)}:{second.where[0].place}: " if second.where else ""
-    more = f" (and {plural(len(others), 'cause')} more)" if others else ""
-    yield from short(f"{where}{second.fix or (second.where[0].code if second.where else '')}{more}", width, 1)
 
 
 def _failed(report: Report, width: int, *, utf8: bool, is_said: bool) -> list[Text]:

@@ -21,9 +21,10 @@ from ..layout_survey import (
     warning_told,
     wrong_layouts,
 )
-from .fitting import MOST, MOST_OF_A_MATCH, Section
+from .fitting import MOST, MOST_OF_A_MATCH, Section, headed_in, short
 from .notes import in_short, target_warnings
-from .screen import cause_lines, closed, edit_lines, headed_in, second_cause, short
+from .reasons import cause_lines, edit_lines, second_cause
+from .screen import closed
 
 
 def survey_screen(report: Report, width: int) -> list[Text]:
