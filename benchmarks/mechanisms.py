@@ -64,6 +64,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     )),
     Mechanism("faults/index", "faults/table", ("faults/index",)),
     *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("factors", "formulas", "operands", "sums")),
+    Mechanism("faults/python", "faults/table", ("faults/python_rows",)),
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",
@@ -94,7 +95,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("misreading", "pipeline/fit", functions=("refuse_misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
-    Mechanism("audit/explain", "auditing/explain", ("auditing/explain", "auditing/formulas")),
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/replay", "source/reach",
         *(f"source/rewrites/{name}" for name in (
@@ -109,7 +109,7 @@ CORE: tuple[str, ...] = (
         "__init__", "arithmetic", "backend", "caches", "changes", "run", "target_errors", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
-        "__init__", "experiment", "measure", "observe", "runs",
+        "__init__", "experiment", "measure", "observe", "own_reference", "runs",
     )),
     *(f"pipeline/{name}" for name in (
         "__init__", "probe", "reported", "resolve", "run_check",
@@ -132,5 +132,5 @@ CORE: tuple[str, ...] = (
     *(f"frontends/cuda/{name}" for name in (
         "__init__", "c_types", "cuda_syntax", "host_code", "module", "nvrtc", "on_cpu", "source",
     )),
-    *(f"auditing/{name}" for name in ("__init__", "audit", "calling", "target")),
+    *(f"auditing/{name}" for name in ("__init__", "audit", "calling")),
 )  # fmt: skip

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from ..frontends.python import plain_function
 from ..model.assignment import given_back, taken
-from ..targets.bind import as_tensors, returned_names
+from ..targets.bind import as_tensors, intermediate_named, returned_names
 from ..targets.find import Target
-from .formulas import RESULTS, role_of
 
-Values = Mapping[str, Tensor]
 SHAPES = ("bhld", "hld", "ld", "blhd", "lhd")
 """The order of axes in which a reference may take q, k, v and dO, in which they are tried."""
 ORDERS = {1: "dQ|dV|dK", 2: "dQ dK|dK dV", 3: "dQ dK dV|dV dQ dK|dK dV dQ|dV dK dQ", 4: "O dQ dK dV|dQ dK dV O"}
 """What is returned without names, by how many there are, the likelier first."""
+RESULTS = {"O": "do", "dQ": "q", "dK": "k", "dV": "v"}
+"""What is judged, by the input that has its shape. What else is made may be of its author's convention."""
 _OF_HEADS = ("q", "k", "v", "do", "o", "lse", "delta")
 
 
@@ -54,31 +54,27 @@ class ReferenceCall:
 
     def __init__(self, target: Target, how: CallConvention) -> None:
         functools.update_wrapper(self, target.function)
-        self._target, self._how = target, how
-        self.is_by_order = False
-        """Whether nothing but their order tells the names of the latest results."""
-        self.unfit: dict[str, Tensor] = {}
-        """The latest results of a backward that have another shape than is due."""
-
-    def target(self) -> Target:
-        """It takes a mask that is causal, and what it does by itself, as options."""
-        how, takes = self._how, dict(self._target.takes)
-        if how.mask:
-            takes.pop("mask" if "mask" in takes else "bias")
+        self._function, self._how = target.function, how
+        takes = dict(target.takes)
+        self._mask = takes.pop("mask" if "mask" in takes else "bias") if how.mask else ""
         if how.mask or how.causal:
             takes.setdefault("causal", "causal")
         if how.scale is not None:
             takes.setdefault("scale", "scale")
-        required = self._target.required & takes.keys()
-        return replace(self._target, function=self, takes=takes, required=required)
+        self._own = target.takes
+        self.target = replace(target, function=self, takes=takes, required=target.required & takes.keys())
+        """It takes a mask that is causal, and what it does by itself, as options."""
+        self.orders: list[str] = []
+        """What the latest results may be, where nothing but their order tells."""
+        self.unfit: dict[str, Tensor] = {}
+        """The latest results of a backward that have another shape than is due."""
 
     def __call__(self, **given: Any) -> dict[str, Tensor]:
         """Calls it; along a batch or heads that it has no axis for, once for each."""
-        names = {own: name for name, own in self.target().takes.items()}
-        values = {names[own]: value for own, value in given.items()}
+        values = {name: given[own] for name, own in self.target.takes.items() if own in given}
         lost = [axis for axis, letter in enumerate("bh") if letter not in self._how.shapes]
-        self.unfit, self.is_by_order = {}, False
-        with torch.device(given[self._target.takes["q"]].device):  # what it makes lies beside what it is given
+        self.unfit, self.orders = {}, []
+        with torch.device(values["q"].device):  # what it makes lies beside what it is given
             return self._each(values, lost)
 
     def _each(self, given: Mapping[str, Any], lost: list[int]) -> dict[str, Tensor]:
@@ -93,13 +89,11 @@ class ReferenceCall:
         return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}
 
     def _once(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        how, found = self._how, dict[str, Tensor]()
-        for name, value in self._named(self._target.function(**self._arguments(given))).items():
-            result = given_back(value, name, how.shapes).to(given["q"].device)
-            if self._target.is_backward and result.shape != given[RESULTS[name]].shape:
-                self.unfit[name] = result
-            else:
-                found[name] = result
+        found = dict[str, Tensor]()
+        for name, value in self._named(self._function(**self._arguments(given))).items():
+            result = given_back(value, name, self._how.shapes).to(given["q"])
+            due = given[RESULTS[name]].shape if self.target.is_backward else result.shape
+            (found if result.shape == due else self.unfit)[name] = result
         if self.unfit and not found:
             name, result = next(iter(self.unfit.items()))
             raise TypeError(f"it returned {name} of {list(result.shape)} for {list(given[RESULTS[name]].shape)}")
@@ -107,15 +101,15 @@ class ReferenceCall:
 
     def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What it is given by its own names; what it has no parameter for is left out."""
-        how, takes, arguments = self._how, self._target.takes, dict[str, Any]()
-        for name in takes.keys() & given.keys():
+        how, arguments = self._how, dict[str, Any]()
+        for name in self._own.keys() & given.keys():
             value = given[name]
             if isinstance(value, Tensor):
                 value = taken(value, name, how.shapes).contiguous()
                 value = value.detach().requires_grad_() if how.leaves and name in ("q", "k", "v") else value
-            arguments[takes[name]] = value
+            arguments[self._own[name]] = value
         if how.mask and given.get("causal"):
-            arguments[takes["mask" if "mask" in takes else "bias"]] = _causal_mask(how.mask, given["q"])
+            arguments[self._mask] = _causal_mask(how.mask, given["q"])
         if how.library == "numpy":
             for own, value in arguments.items():
                 arguments[own] = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
@@ -130,23 +124,22 @@ class ReferenceCall:
             parts = [*result] if isinstance(result, (tuple, list)) else [result]
             names = self._names(len(parts))
         found = dict[str, Tensor]()
-        for name, part in zip(names, as_tensors(parts), strict=True):
-            role = role_of(name)
-            if role in RESULTS and isinstance(part, Tensor):
-                found[role] = part
+        for name, part in zip(map(intermediate_named, names), as_tensors(parts), strict=True):
+            if name in RESULTS and isinstance(part, Tensor):
+                found[name] = part
         return found
 
     def _names(self, count: int) -> list[str]:
         """By the return statement, else by their order; of a forward O comes first."""
         for names in returned_names(plain_function(self)):
-            if count == len(names) == len({role_of(name) for name in names} - {None}):
+            if count == len(names) == len({*map(intermediate_named, names)} - {""}):
                 return names
-        if not self._target.is_backward:
+        if not self.target.is_backward:
             return ["O", *[""] * (count - 1)]
         if count not in ORDERS:
             raise TypeError(f"it returned {count} values whose names cannot be told")
-        self.is_by_order = True
-        return (self._how.order or ORDERS[count].partition("|")[0]).split()
+        self.orders = ORDERS[count].split("|")
+        return (self._how.order or self.orders[0]).split()
 
 
 def _causal_mask(meaning: str, q: Tensor) -> Tensor:

@@ -48,7 +48,6 @@ def audited(request: CheckRequest) -> Report:
 
 
 def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
-    from ..auditing.audit import diagnoses_of, known_of
     from ..pipeline.reported import run_of
 
     case, source = made.attempt.case, made.target.source
@@ -64,8 +63,8 @@ def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
         case=case,
         runs=runs,
         first_mismatch=failing.first_mismatch if failing else None,
-        diagnoses=diagnoses_of(made),
-        known=known_of(made),
+        diagnoses=made.diagnoses,
+        known=made.known,
         compared=add_counts(run.compared for run in runs),
         reproduce=request.command("audit"),
         seconds={"total": round(seconds, 4)},

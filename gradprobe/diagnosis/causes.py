@@ -110,10 +110,12 @@ class CauseSearch:
         again = Again(self._experiment, layout.run.assigned, seen)
         found = table.agreeing([*behaving(again, next(iter(named.values()), None)), *found])
         if is_first or not causes_among(found):  # beside another fault its lines would show as well
-            found = self._with_dataflow(layout.run, table, found)
+            found = self._with_dataflow(layout.run, table, found, seen, named)
         self._add(layout, found, named)
 
-    def _with_dataflow(self, run: LayoutRun, table: Table, found: list[Diagnosis]) -> list[Diagnosis]:
+    def _with_dataflow(
+        self, run: LayoutRun, table: Table, found: list[Diagnosis], seen: Observed, named: Mapping[str, Hypothesis]
+    ) -> list[Diagnosis]:
         """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
 
         A fault in following it costs that alone.
@@ -123,7 +125,7 @@ class CauseSearch:
             if not self._experiment.backends & {INTERPRETED, CUDA_ON_CPU}:
                 from .plain_python import with_python_lines
 
-                return with_python_lines(self._experiment, run, found)
+                return with_python_lines(self._experiment, run, seen, found, [*named.values()])
             from .dataflow import seen_in_dataflow
 
             watched = run.watched or seen_in_dataflow(self._experiment, run)

@@ -16,7 +16,7 @@ from ..model.intermediates import GRADIENT_OF, PRODUCTS, names, reached, steps, 
 from ..model.mechanisms import gathered
 from ..model.number import listed
 from ..reference import Attention, Tile, tiles
-from . import fault_rows, index
+from . import fault_rows, index, python_rows
 from .hypothesis import SCORED, Hypothesis, Observed, entered
 from .row_text import FormulaRow, filled, rows_of
 from .variant import TileScope, compiled
@@ -216,6 +216,7 @@ def _measured(seen: Observed) -> Iterator[Hypothesis]:
 
 
 _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
+    ("faults/python", lambda seen: () if seen.launches else _of_rows(python_rows.PYTHON, seen)),
     ("faults/factors", _zeros),
     ("faults/index", index.elsewhere),
     ("faults/formulas", partial(_of_rows, fault_rows.FORMULAS)),

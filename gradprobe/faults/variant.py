@@ -32,6 +32,7 @@ _NAMES = {
     "dead": "~valid.any(-1, keepdim=True)",  # [h or 1, m, 1] the rows that see no key
     "scores": "scale * q @ k.mT",
     "tanh": "(scores / softcap).tanh()",
+    "rows": "delta[..., None]",
     "spread": "dP - delta[..., None]",
     "s": "evaluate(x, tile)['S']",  # the scores, -inf where masked
     "dpe": "do @ v.mT",  # before any mask

@@ -78,7 +78,7 @@ def resolve_problem(
     judge = (request.reference or None) if reference is None else reference
     beside = None
     if judge is not None:
-        from ..auditing.target import audited_target
+        from ..auditing.audit import audited_target
 
         beside = audited_target(judge, request.family or found.family)
     given = _options(request, found, saved)

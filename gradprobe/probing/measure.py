@@ -173,7 +173,7 @@ def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
     with experiment.stopwatch.timed("reference"):
         trace = run_target(reference, replace(case, shapes=PLAIN), place(wide, ())).trace
         if trace is not None:
-            from ..auditing.target import refuse_other_formulas
+            from .own_reference import refuse_other_formulas
 
             refuse_other_formulas(reference, case, attention_of(case, inputs.values), trace, dots_of(experiment))
     return trace

@@ -14,7 +14,7 @@ from ..frontends.python import plain_function
 from ..model.assignment import OUTPUTS, taken, without_broadcast
 from ..model.case import ADDITIVE, IMPLIED, LOG2, NUMBER, Case, flag_of, ranked
 from ..model.failures import UsageFailure
-from ..model.intermediates import GRADIENT_OF, TABLE, lookup
+from ..model.intermediates import GRADIENT_OF, TABLE, lookup, plain
 from .find import Target
 from .naming import EITHER, WORLD, canonical_name
 
@@ -199,7 +199,7 @@ def by_name(function: Callable[..., Any], results: Sequence[Any]) -> tuple[dict[
     A result whose name is that of no gradient is left out.
     """
     words = next((names for names in returned_names(function) if len(names) == len(results)), [])
-    named = [_gradient(word) for word in words]
+    named = [name if name in GRADIENT_OF.values() else "" for name in map(intermediate_named, words)]
     if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
         found = {name: result for name, result in zip(named, results, strict=True) if name}
         return found, _taken_for(found, "by the names in its return statement")
@@ -257,7 +257,7 @@ def _name_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _gradient(word: str) -> str:
-    """`dQ` of `dq` and `grad_q`; "" of other names."""
-    row = lookup(canonical_name(word) or word)
-    return row.name if row is not None and row.name in GRADIENT_OF.values() else ""
+def intermediate_named(word: str) -> str:
+    """The intermediate that a variable or the key of a result is named after; "" where its name says nothing."""
+    row = lookup(canonical_name(word) or plain(word))
+    return row.name if row is not None else ""

@@ -124,16 +124,16 @@ def keys_and_values_swapped(q, k, v, do):
 
 
 WRONG = {
-    "unmasked_again": ("reference/mask/left-out", "P = torch.softmax(S, dim=-1)"),
-    "lse_without_mask": ("reference/mask/left-out", "p = np.exp(q @ k.T * scale - lse[:, None])"),
-    "no_scale_of_gradients": ("reference/scale/left-out", 'dq = torch.einsum("bhij,bhjd->bhid", ds, k)'),
-    "over_the_wrong_axis": ("reference/softmax/queries", "p = torch.softmax(q @ k.mT * scale, dim=-2)"),
-    "o_and_lse_swapped": ("reference/order", 'return {"O": lse, "LSE": o,'),
-    "delta_of_another_o": ("reference/delta/operand", "delta = (dout * out).sum(-1, keepdim=True)"),
-    "mean_for_sum": ("reference/delta/factor", "delta = (p * dp).mean(-1, keepdim=True)"),
-    "without_a_transpose": ("reference/transposed", "dq, dk, dv = ds @ k, ds @ q, p.mT @ do"),
-    "masked_afterwards": ("reference/mask/after", "P = F.softmax(S, dim=-1) * torch.ones(L, L).tril()"),
-    "keys_and_values_swapped": ("reference/swapped", "def keys_and_values_swapped(q, k, v, do):"),
+    "unmasked_again": ("mask/causal", "P = torch.softmax(S, dim=-1)"),
+    "lse_without_mask": ("mask/causal", "p = np.exp(q @ k.T * scale - lse[:, None])"),
+    "no_scale_of_gradients": ("factor/dS", 'dq = torch.einsum("bhij,bhjd->bhid", ds, k)'),
+    "over_the_wrong_axis": ("formula/softmax", "p = torch.softmax(q @ k.mT * scale, dim=-2)"),
+    "o_and_lse_swapped": ("swap/O", 'return {"O": lse, "LSE": o,'),
+    "delta_of_another_o": ("delta/formula", "delta = (dout * out).sum(-1, keepdim=True)"),
+    "mean_for_sum": ("delta/mean", "delta = (p * dp).mean(-1, keepdim=True)"),
+    "without_a_transpose": ("transposed/dK", "dq, dk, dv = ds @ k, ds @ q, p.mT @ do"),
+    "masked_afterwards": ("mask/after", "P = F.softmax(S, dim=-1) * torch.ones(L, L).tril()"),
+    "keys_and_values_swapped": ("swap/k-v", "def keys_and_values_swapped(q, k, v, do):"),
 }
 """By name: what is wrong with it, and how its line begins."""
 

@@ -23,7 +23,7 @@ def test_a_wrong_reference_exits_with_1_and_its_formula_and_its_line(folder):
 
     report = report_from(json.loads((folder / "kept.json").read_text()))
     assert report.verdict == "mismatch"
-    assert report.diagnoses[0].fault == "reference/mask/left-out"
+    assert report.diagnoses[0].fault == "mask/causal"
     assert [line.plain for line in rendered(report, Terminal(100, None, utf8=True))] == lines
 
 
@@ -39,7 +39,7 @@ def test_check_refuses_a_wrong_reference_with_its_line_and_says_nothing_of_the_k
     shutil.copy(written.__file__, folder / "mine.py")
     ran = run(f"check soft.py:backward --causal --reference mine.py:unmasked_again {SMALL}")
     assert (ran.code, ran.out) == (3, "")
-    assert "the verdict is about the reference: mine.py:unmasked_again departs from P = " in ran.err
+    assert "the verdict is about the reference: mine.py:unmasked_again: the causal mask is left out (" in ran.err
     assert "P = torch.softmax(S, dim=-1)" in ran.err
     assert "gradprobe audit mine.py:unmasked_again" in ran.err
 

@@ -45,7 +45,7 @@ def test_dp_and_delta_are_both_named_where_the_gradients_show_their_difference_a
     assert "wrong by itself too" not in ran.out
     assert "dP or delta is wrong: P and dS show their difference alone" in sentences(report)
     (cause,) = causes(report)
-    assert (cause["fault"], cause["says_wrong"]) == ("formula/delta", ["delta"])
+    assert (cause["fault"], cause["says_wrong"]) == ("delta/formula", ["delta", "dS"])
     assert cause["summary"] == "colsum(P * dP) stands for delta"
     assert cause["where"][0]["line"] == line_of("torch_backwards.py", "(p * dp).sum(dim=2")
 

@@ -8,7 +8,7 @@ import pytest
 import gradprobe
 from gradprobe.diagnosis import lines
 from gradprobe.diagnosis.explainers import diagnoses
-from gradprobe.faults import fault_rows
+from gradprobe.faults import fault_rows, python_rows
 from gradprobe.lint.reading import FOREIGN
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.declared_precision import UNITS
@@ -28,7 +28,7 @@ _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
 def _words_of_faults():
     """What stands before the slash in every fault that the source can name."""
     files = [
-        *(file for file in (PACKAGE / "faults").glob("*.py") if file.name != "fault_rows.py"),
+        *(file for file in (PACKAGE / "faults").glob("*.py") if file.name not in ("fault_rows.py", "python_rows.py")),
         PACKAGE / "diagnosis" / "behaviour.py",
         PACKAGE / "diagnosis" / "why.py",
         PACKAGE / "diagnosis" / "plain_python.py",
@@ -36,12 +36,9 @@ def _words_of_faults():
     found = {
         word for file in files for word in _WORD.findall(re.sub(r'@door\(".*"\)|"faults/\w+"', "", file.read_text()))
     }
-    told = [
-        (PACKAGE / file).read_text()
-        for file in ("auditing/audit.py", "sharded/rank_reasons.py", "diagnosis/edits/tried.py")
-    ]
-    found |= {word for text in told for word in re.findall(r'f?"(reference|ring|edit)/', text)}
-    rows = fault_rows.FORMULAS + fault_rows.OPERANDS + fault_rows.FACTORS + fault_rows.SUMS
+    told = [(PACKAGE / file).read_text() for file in ("sharded/rank_reasons.py", "diagnosis/edits/tried.py")]
+    found |= {word for text in told for word in re.findall(r'f?"(ring|edit)/', text)}
+    rows = fault_rows.FORMULAS + fault_rows.OPERANDS + fault_rows.FACTORS + fault_rows.SUMS + python_rows.PYTHON
     found |= set(re.findall(r"^(\w+)/.* \| ", rows, re.M))
     found.add("compiler")  # which `--against interpreted` tells apart
     return found | set(diagnoses._KINDS) | {word for word, *_ in lines._KINDS.values()}

@@ -1,0 +1,104 @@
+"""What people write in the place of a formula in plain Python, as rows: `row_text` says how they are written.
+
+No kernel computes so: they are tried of targets that launch none. Of two that give the same numbers the first is told.
+"""
+
+from __future__ import annotations
+
+PYTHON = """
+if not lazy and causal
+fix mask the scores with -inf
+mask/after | the mask is laid over P after the softmax
+  P = scores.softmax(-1) * valid
+mask/zero | masked scores are 0, not -inf
+  P = (scores * valid).softmax(-1)
+  dP = dpe
+fix show j <= i
+each mask = j>=i, j>i
+mask/inverted | the mask is upside down: it shows {mask}
+  sees = every & ({mask})
+if not lazy
+fix take it over the keys
+each axis said = -2 the~queries~of~a~key, -3 the~heads
+formula/softmax | the softmax is over {said}
+  P = s.softmax({axis}).nan_to_num(0.0)
+fix divide exp(S) by its sum
+each powers = s-s.amax(-1,keepdim=True), s
+formula/softmax | exp(S) is not divided by its sum
+  P = ({powers}).exp()
+fix P = exp(S - LSE)
+formula/P | S stands for P
+  P = s.masked_fill(~valid, 0.0)
+if not lazy and {left}.shape[1:] == {right}.shape[1:]
+fix S = scale * Q K^T
+each left right = q v, k v, k q, q q, k k
+formula/S | {left} {right}^T stands for Q K^T
+  P = (scale * {left} @ {right}.mT).masked_fill(~valid, -float('inf')).softmax(-1)
+fix dP = dO V^T
+each left right = do k, do q, v do, do do
+formula/dP | {left} {right}^T stands for dP
+  dP = {left} @ {right}.mT * valid
+if abs(scale - D**-0.5) > 1e-9
+fix use the scale that is given
+wrong LSE P O dQ dK
+formula/scale | the scores are scaled by 1 / sqrt(head dim), whatever scale is given
+  scale = q.shape[-1] ** -0.5
+wrong dQ dK
+formula/scale | the scale that is given is not used in dQ and dK, but 1 / sqrt(head dim)
+  dQ = dQ * q.shape[-1] ** -0.5 / scale
+  dK = dK * q.shape[-1] ** -0.5 / scale
+if True
+fix hand dO to the backward
+wrong dP dV delta
+each loss factor = O.sum() 1, O.mean() 1/do.numel()
+formula/dO | dO is not used: the gradients are those of {loss}
+  do = do * 0 + {factor}
+if {a}.shape == {b}.shape
+fix exchange {a} and {b} in its signature, or where they are used
+wrong LSE P O dP dV delta dQ dK
+each a b A B = k v K V, q k Q K
+swap/{a}-{b} | the parameter {a} is used as {b}, and {b} as {a}
+  {a} = {b}
+  {b} = {a}
+  d{A} = product('d{B}')
+  d{B} = product('d{A}')
+swap/{a}-{b} | the parameter {a} is used as {b}, and {b} as {a}
+  {a} = {b}
+  {b} = {a}
+if {a}.shape == {b}.shape
+fix read {a}
+wrong LSE P O dP dV delta dQ dK
+each a b = q k, q v, k q, k v, v q, v k, do q, do k, do v
+operand/{a} | {b} is read in place of {a}
+  {a} = {b}
+if True
+fix {due}
+wrong delta dS
+each by said = n_keys keys, valid.sum(-1) keys~that~a~row~sees
+delta/mean | delta is a mean over the {said}, where the sum is meant
+  delta = delta / {by}
+each line value = P P, O pe@v, dP*dP dP*dP, P*P P*P, O*O (pe@v)**2, dO*dO do*do, dO*dV do*(pe.mT@do)
+delta/formula | rowsum({line}) stands for delta
+  delta = ({value}).sum(-1)
+each line said = P*dP P~*~dP, dP dP
+delta/formula | colsum({said}) stands for delta
+  delta = ({line}).sum(-2)
+delta/formula | colsum({said}) stands for delta
+  dS = P * (dP - ({line}).sum(-2, keepdim=True))
+if {a}.shape == {b}.shape
+fix {due}
+wrong delta dS
+each a b = do v, do k, do q, q k, v k
+delta/formula | rowsum({a} * {b}) stands for delta
+  delta = ({a} * {b}).sum(-1)
+if True
+fix dS = P * (dP - delta)
+each line = spread, P*(dP.mT-rows), P.mT*spread, P*(dP-rows.mT), P*(P-rows), dP*spread, P*(spread-rows), P*dP*(1-P)
+formula/dS | dS is made by another formula
+  dS = {line}
+each name = s, scores
+formula/dS | S stands for P in dS
+  dS = {name}.masked_fill(~valid, 0.0) * spread
+formula/dS | S stands for dP in dS
+  dS = P * ({name}.masked_fill(~valid, 0.0) - rows)
+"""
