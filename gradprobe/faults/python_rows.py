@@ -74,7 +74,7 @@ operand/{a} | {b} is read in place of {a}
 if True
 fix {due}
 wrong delta dS
-each by said = n_keys keys, valid.sum(-1) keys~that~a~row~sees
+each by said = n_keys keys, valid.sum(-1) keys~that~a~row~sees, do.shape[-1] head~dim
 delta/mean | delta is a mean over the {said}, where the sum is meant
   delta = delta / {by}
 each line value = P P, O pe@v, dP*dP dP*dP, P*P P*P, O*O (pe@v)**2, dO*dO do*do, dO*dV do*(pe.mT@do)
