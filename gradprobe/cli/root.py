@@ -39,7 +39,7 @@ COMMANDS = {
     "contract": (
         "Read a kernel's arithmetic off its bits: what it rounds before each product, and in what it adds up."
     ),
-    "sweep": "Check many cases, several at a time, those first that show most for what they cost.",
+    "sweep": "Check many cases, several at a time, the cheapest first.",
     "mutate": "Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.",
     "run": ("Run a program with its attention function watched, and check that with the program's real inputs and dO."),
     "show": "Show a saved report in any form, without running anything: made on one machine, read on any.",

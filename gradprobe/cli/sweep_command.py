@@ -74,7 +74,7 @@ def sweep(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Check many cases, several at a time, those first that show most for what they cost.
+    """Check many cases, several at a time, the cheapest first.
 
     An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
     cases. Without any, a dozen cases are taken that suit the target; with --draw or --minutes cases are drawn from all

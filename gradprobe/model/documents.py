@@ -47,15 +47,6 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
         return self.verdict == MISMATCH
 
 
-class AxisShare(Struct, frozen=True, kw_only=True):
-    """The checks that have one value along an axis of their cases."""
-
-    axis: str
-    value: str
-    failed: int
-    made: int
-
-
 PAIRS = 2
 """How many properties are combined."""
 AUTO, QUICK = "auto", "quick"
@@ -101,8 +92,6 @@ class Reports(Struct, frozen=True, kw_only=True):
     """As in each of them; there may be none."""
     groups: tuple[FailureGroup, ...] = ()
     """Those that fail, by their cause; none as long as more are to come."""
-    axes: tuple[AxisShare, ...] = ()
-    """Of a sweep: how many fail, along each axis of its cases."""
     coverage: Coverage | None = None
     """Of a battery of combinations, once all are made."""
 
@@ -213,7 +202,6 @@ def several_document(several: Reports) -> dict[str, Any]:
         return document_of(several.reports[0])
     more = {} if several.not_taken is None else {"not_taken": msgspec.to_builtins(several.not_taken)}
     more |= {"groups": list(map(_group_document, several.groups))} if several.groups else {}
-    more |= {"axes": msgspec.to_builtins(several.axes)} if several.axes else {}
     more |= {} if several.coverage is None else {"coverage": msgspec.to_builtins(several.coverage)}
     return {
         "schema": SCHEMA_OF_SEVERAL,
@@ -263,7 +251,6 @@ def load_several(text: str | bytes) -> Reports:
         origin = msgspec.convert(document.get("origin"), Origin | None)
         reports = tuple(_part(one, at) for at, one in enumerate(parts))
         groups = tuple(map(_group_from, document.get("groups", ())))
-        axes = msgspec.convert(document.get("axes", ()), tuple[AxisShare, ...])
         coverage = msgspec.convert(document.get("coverage"), Coverage | None)
         return Reports(
             reports=reports,
@@ -271,7 +258,6 @@ def load_several(text: str | bytes) -> Reports:
             not_taken=untaken,
             origin=origin,
             groups=groups,
-            axes=axes,
             coverage=coverage,
         )
     except _DAMAGE as error:

@@ -203,9 +203,6 @@ def test_failures_of_one_cause_are_one_group_with_what_they_have_in_common_and_a
     (smallest,) = (line for line in ran.out.splitlines() if line.startswith("  smallest: gradprobe check "))
     assert "--seqlen 17 --head-dim 1" in smallest
     assert smallest.endswith(group["shrunk"]["reproduce"].removeprefix("gradprobe check "))
-    at = ran.out.splitlines().index("failed, of those made, by axis")
-    assert " ".join(ran.out.splitlines()[at + 1].split()) == "L length L = 20: 2 of 4 L = 37: 2 of 4 L = 9: 0 of 4"
-    assert {"axis": "causal", "value": "a causal mask", "failed": 4, "made": 6} in document["axes"]
     assert run("show all.json").out.splitlines()[-20:-1] == ran.out.splitlines()[-20:-1]
 
 

@@ -6,18 +6,17 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import TypeVar
 
 from rich.text import Text
 
-from ...model.documents import AxisShare, Coverage, FailureGroup, Reports
+from ...model.documents import Coverage, FailureGroup, Reports
 from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.memory_finding import COUNTED, WARNING
 from ...model.number import plural
 from ...model.report import Report
 from ...render.console import render_layouts
-from ...render.notation import CAUTION, folded, headed, ratio, wrapped
+from ...render.notation import CAUTION, folded, headed, ratio
 from ...render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, fitted, headed_in, short
 from ...render.screen.screen import core
 from ...render.terminal import Terminal, rendered
@@ -157,7 +156,7 @@ def _with_reasons(head: str, reasons: Sequence[tuple[str, str]], style: str, loo
     return lines
 
 
-def counts(several: Reports) -> Text:
+def _counts(several: Reports) -> str:
     """How many came to what: `12 match, 2 mismatch, 1 warning`."""
     found = Counter(report.verdict for report in several.counted)
     words = []
@@ -165,7 +164,7 @@ def counts(several: Reports) -> Text:
         if found[word]:
             words.append(plural(found[word], word) if word == FAILED else f"{found[word]} {word}")
     warned = len(several.reports) - len(several.counted)
-    return Text(", ".join([*(words or ["none made"]), *([plural(warned, "warning")] if warned else [])]), "bold")
+    return ", ".join([*(words or ["none made"]), *([plural(warned, "warning")] if warned else [])])
 
 
 def _summary(several: Reports, seconds: float) -> Text:
@@ -173,7 +172,7 @@ def _summary(several: Reports, seconds: float) -> Text:
     made = len(several.counted)
     planned = made if several.planned is None else several.planned
     left = f", {planned - made} not made" if made < planned else ""
-    return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {counts(several).plain}{left}", "bold")
+    return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {_counts(several)}{left}", "bold")
 
 
 def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> list[Text]:
@@ -222,7 +221,6 @@ def _closing_in_full(several: Reports, look: Terminal, tracebacks: bool) -> Iter
             yield from _group(group, look.columns)
         if several.groups:
             yield Text()
-    yield from _axes(several.axes, look.columns)
     yield from _covered(several.coverage, look.columns)
 
 
@@ -263,43 +261,6 @@ def _group(group: FailureGroup, columns: int) -> Iterator[Text]:
         # Its cause, where that of the larger one is not known.
         for cause in () if group.summary else group.shrunk.causes[:1]:
             yield Text(f"  there {cause.summary} ({cause.fault})")
-
-
-# Axes that are shown, those first along which failures differ most; the others are in the JSON.
-_AXES = 8
-# Blanks and hyphens at which no line may end, and back.
-_KEPT = {ord(" "): "\N{NO-BREAK SPACE}", ord("-"): "\N{NON-BREAKING HYPHEN}"}
-_BLANKS = {ord(kept): chr(plain) for plain, kept in _KEPT.items()}
-
-
-def _axes(axes: Sequence[AxisShare], columns: int) -> Iterator[Text]:
-    """How many fail for each value of each axis, an axis a line; nothing where none fails."""
-    if not any(share.failed for share in axes):
-        return
-    shares = {axis: list(those) for axis, those in groupby(axes, lambda share: share.axis)}
-    shown = sorted(shares, key=lambda axis: -_spread(shares[axis]))[:_AXES]
-    width = max(map(len, shown))
-    yield Text("failed, of those made, by axis", "dim")
-    for axis in (axis for axis in shares if axis in shown):
-        words = []
-        for share in shares[axis]:
-            # Without what says the axis once more: `float16`, not `dtype float16`.
-            value = share.value.removeprefix(f"{axis} ").removeprefix("= ")
-            words.append(f"{value}: {share.failed} of {share.made}".translate(_KEPT))
-        head = f"  {axis:<{width}}"
-        for line in wrapped("   ".join(words), max(columns - width - 2, 40)):
-            yield Text((head + line).translate(_BLANKS))
-            head = " " * width
-    yield Text()
-
-
-def _spread(shares: Sequence[AxisShare]) -> float:
-    """How far the shares that fail are apart, beyond what so many cases vary by themselves: Pearson's chi square."""
-    failed, made = sum(share.failed for share in shares), sum(share.made for share in shares)
-    if failed in (0, made):
-        return 0.0
-    rate = failed / made
-    return sum((share.failed - share.made * rate) ** 2 / (share.made * rate * (1 - rate)) for share in shares)
 
 
 def _listed(titles: Sequence[str], between: str = ", ") -> str:

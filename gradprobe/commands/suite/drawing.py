@@ -1,22 +1,19 @@
-"""Cases drawn from all that a target takes, the same for a seed; and the order in which cases are worth their time."""
+"""Cases drawn from all that a target takes, the same for a seed; and what a case costs."""
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...inputs.options import parse
-from ...model.assignment import run_name
 from ...model.case import DTYPES, Case
 from ...model.failures import UsageFailure
 from ...model.resolution import resolve
 from .battery import ALWAYS, FEWER, OWN_DIM, PACKING, SOFTCAPS, TWO_LENGTHS, ends
 from .plan import titled
 from .takes import Takes
-from .traits import Instance
 
 # Draws of one case before it is said that none suits.
 _MOST = 1000
@@ -149,45 +146,15 @@ def cost(case: Case | None) -> float:
     return 1.0 + case.batch * case.heads * tiles / 16
 
 
-def worth_first(cases: Sequence[Case | None]) -> list[int]:
-    """The places of cases, those first that show most that is new for what they cost; then the cheapest.
-
-    New is each pair of traits that no case before it has.
-    """
-    traits = [_pairs(case) for case in cases]
-    seen, order = set[tuple[str, str]](), list[int]()
-    # What is new only gets less, so that a gain which is out of date is too large, never too small.
-    waiting = [(-len(pairs) / cost(cases[at]), at) for at, pairs in enumerate(traits) if pairs]
-    heapq.heapify(waiting)
-    while waiting:
-        before, at = heapq.heappop(waiting)
-        gain = -len(traits[at] - seen) / cost(cases[at])
-        if gain == before:
-            seen |= traits[at]
-            order.append(at)
-        elif gain:
-            heapq.heappush(waiting, (gain, at))
-    left = set(range(len(cases))) - set(order)
-    return [*order, *sorted(left, key=lambda at: (cost(cases[at]), at))]
-
-
-def _pairs(case: Case | None) -> set[tuple[str, str]]:
-    """Every two traits of a case, of each axis the broadest."""
-    if case is None:
-        return set()
-    broad = dict(Instance.of(0, case, run_name(case.layouts), square=False).traits)
-    return set(itertools.combinations(sorted(broad.values()), 2))
-
-
 def drawn_in_order(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
-    """The cases that are drawn, of each batch of them those first that are worth most.
+    """The cases that are drawn, of each batch of them the cheapest first.
 
     Raises:
         UsageFailure: as `drawn`, before the first.
     """
     stream = drawn(takes, given, seed)
     while batch := list(itertools.islice(stream, BATCH)):
-        yield from (batch[at] for at in worth_first([case_of(options, takes) for options in batch]))
+        yield from sorted(batch, key=lambda options: cost(case_of(options, takes)))
 
 
 # What a title says only where it is otherwise.

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +14,8 @@ from msgspec import structs
 from ...inputs.history import CheckRequest
 from ...inputs.options import parse
 from ...model.allowance import LAST_RESORT
-from ...model.assignment import run_name
 from ...model.case import Case
-from ...model.documents import AxisShare, FailureGroup
+from ...model.documents import FailureGroup
 from ...model.failures import UsageFailure
 from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error
 from ...model.report import Report
@@ -26,8 +24,6 @@ from ...processes import run_each
 from .traits import Instance, set_apart
 
 SHRINKER = f"{__name__}:Shrinker"
-# Values of one axis that are told apart; of more, classes.
-_FEW = 6
 
 
 def folded_by_cause(reports: Sequence[Report], closer: Report | None = None) -> tuple[FailureGroup, ...]:
@@ -117,9 +113,8 @@ class _Cases:
 
     def __init__(self, reports: Sequence[Report]) -> None:
         self._family = next((report.case.family for report in reports if report.case), "softmax")
-        cases = [case for report in reports if (case := self.of(report))]
-        self.square = all(case.seqlen_q == case.seqlen_k for case in cases)
-        """Whether all have as many keys as rows."""
+        cases = [case for report in reports if (case := self._of(report))]
+        self._square = all(case.seqlen_q == case.seqlen_k for case in cases)
         self._matching: dict[str, list[Instance]] = {}
         """By target."""
         for report in reports:
@@ -127,7 +122,7 @@ class _Cases:
             right = [run.layout for run in report.runs if run.verdict == MATCH and run.layout not in wrong]
             self._matching.setdefault(report.target.name, []).extend(self._instances(report, right))
 
-    def of(self, report: Report) -> Case | None:
+    def _of(self, report: Report) -> Case | None:
         """The case of a check, also of one that nobody got as far as making; None where there is none."""
         if report.case is not None:
             return report.case
@@ -139,10 +134,10 @@ class _Cases:
 
     def _instances(self, report: Report, layouts: Sequence[str]) -> list[Instance]:
         """A report's case in some layouts; nothing where the case is not known."""
-        case = self.of(report)
+        case = self._of(report)
         if case is None:
             return []
-        return [Instance.of(report.number, case, layout, square=self.square) for layout in dict.fromkeys(layouts)]
+        return [Instance.of(report.number, case, layout, square=self._square) for layout in dict.fromkeys(layouts)]
 
     def apart(self, failing: Sequence[Report]) -> tuple[str, ...]:
         """What sets these failures apart; nothing where the case of one is not known."""
@@ -161,38 +156,6 @@ def _wrong_layouts(report: Report) -> list[str]:
     """Those in which it fails, each named as the first run in it."""
     wrong = [run for run in report.runs if run.verdict in (MISMATCH, FAILED, CRASHED)]
     return [run.layout.partition(", ")[0] for run in wrong]
-
-
-def by_axis(reports: Sequence[Report]) -> tuple[AxisShare, ...]:
-    """How many checks fail for each value along each axis on which their cases differ; warnings are left out.
-
-    Of an axis with many values, classes of them are counted; of axes that part the cases alike, the first.
-    """
-    counted = [report for report in reports if not report.is_warning]
-    cases, traits, fails = _Cases(counted), list[tuple[tuple[str, str], ...]](), list[bool]()
-    for report in counted:
-        if (case := cases.of(report)) is not None:
-            traits.append(Instance.of(0, case, run_name(case.layouts), square=cases.square).traits)
-            fails.append(report.verdict != MATCH)
-    shares: dict[tuple[int, ...], list[AxisShare]] = {}
-    for axis in dict.fromkeys(axis for those in traits for axis, _ in those):
-        words = _at_one_level([[word for name, word in those if name == axis] for those in traits])
-        made, failed = Counter(words), Counter(word for word, is_wrong in zip(words, fails, strict=True) if is_wrong)
-        if len(made) > 1:
-            parts = tuple(words.index(word) for word in words)
-            found = [AxisShare(axis=axis, value=word, failed=failed[word], made=made[word]) for word in sorted(made)]
-            shares.setdefault(parts, found)
-    return tuple(share for those in shares.values() for share in those)
-
-
-def _at_one_level(levels: Sequence[Sequence[str]]) -> list[str]:
-    """One trait of each case, all of one kind: the sharpest of which there are few."""
-    words: list[str] = []
-    for level in range(max(map(len, levels))):
-        words = [those[min(level, len(those) - 1)] if those else "others" for those in levels]
-        if len(set(words)) <= _FEW:
-            break
-    return words
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,6 @@ class Plan:
     """Whether the simplest that fails is made once more with the inside of a black box, which the others leave out."""
     untaken: list[RefusedCase] = field(default_factory=list)
     """The cases of its own that the target does not take."""
-    is_sweep: bool = False
-    """Whether failures are counted along the axes of its cases."""
     titles: Sequence[str] = ()
     """Such as those of checks that are added may be."""
     coverage: Coverage | None = None

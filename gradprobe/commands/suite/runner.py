@@ -16,7 +16,7 @@ from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.memory_finding import HUGE, UNDECLARED, WarningNote
 from .check_table import simplest, words_of
 from .checking import Setting, check_each
-from .fold import by_axis, folded_by_cause, with_smallest
+from .fold import folded_by_cause, with_smallest
 from .journal import Journal
 from .outcome import INTERRUPTED, CheckOutcome
 from .plan import Plan, PlannedCheck
@@ -49,17 +49,12 @@ class Runner:
 
     @property
     def so_far(self) -> Reports:
-        reports, plan = tuple(outcome.report for outcome in (*self.checks, *self.warned)), self.plan
-        axes = by_axis(reports) if self._is_over and (plan.is_sweep or plan.coverage is not None) else ()
-        if plan.coverage is not None:  # whose cases lie in a way each
-            axes = tuple(share for share in axes if share.axis != "layout")
         return Reports(
-            reports=reports,
+            reports=tuple(outcome.report for outcome in (*self.checks, *self.warned)),
             planned=self.expected,
-            not_taken=tuple(plan.untaken) if plan.is_own else None,
+            not_taken=tuple(self.plan.untaken) if self.plan.is_own else None,
             groups=self.groups,
-            axes=axes,
-            coverage=plan.coverage,
+            coverage=self.plan.coverage,
         )
 
     def outcomes(self, tick: Tick = lambda words, share: None) -> Iterator[CheckOutcome]:

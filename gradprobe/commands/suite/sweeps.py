@@ -13,7 +13,7 @@ from ...inputs.history import CheckRequest
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.report import Report
-from .drawing import BATCH, beyond, case_of, cost, drawn_in_order, title_of, worth_first
+from .drawing import BATCH, beyond, case_of, cost, drawn_in_order, title_of
 from .journal import SweepRequest
 from .outcome import CheckOutcome
 from .plan import Plan, PlannedCheck, titled
@@ -70,7 +70,7 @@ def titles(cases: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 class SweepPlan(Plan):
-    """The cases of a sweep, those first that show most for what they cost; of one by minutes, more while it lasts."""
+    """The cases of a sweep, the cheapest first; of one by minutes, more while it lasts."""
 
     def __init__(self, asked: SweepRequest, takes: Sequence[Takes | None]) -> None:
         """
@@ -81,7 +81,7 @@ class SweepPlan(Plan):
             UsageFailure: there are too many cases, or none.
         """
         is_closed = asked.is_drawn and not any("recover" in request.options for request in asked.requests)
-        super().__init__(is_own=asked.is_drawn, looks_closer=is_closed, is_sweep=True)
+        super().__init__(is_own=asked.is_drawn, looks_closer=is_closed)
         self._seconds, self._until = 60.0 * (asked.minutes or 0.0), 0.0
         self._stream: Iterator[PlannedCheck] = iter(())
         """What a sweep by minutes goes on with, without end."""
@@ -98,11 +98,13 @@ class SweepPlan(Plan):
         else:
             matrix = suiting(taken, request.options) if taken else [{}]
         names, first = titles(matrix), len(self.checks)
-        cases = [_case_of_either({**request.options, **options}, request.family) for options in matrix]
-        for at in worth_first(cases):
+        added = []
+        for at, options in enumerate(matrix):
             title = names[at] if is_one and names[at] else f"{request.target} {names[at]}".rstrip()
-            whole = replace(request, options={**request.options, **matrix[at]})
-            self.checks.append(PlannedCheck(title, whole, number=first + at, cost=cost(cases[at])))
+            whole = replace(request, options={**request.options, **options})
+            price = cost(_case_of_either(whole.options, request.family))
+            added.append(PlannedCheck(title, whole, number=first + at, cost=price))
+        self.checks += sorted(added, key=lambda planned: planned.cost)
 
     def _draw(self, asked: SweepRequest, request: CheckRequest, taken: Takes, *, is_one: bool) -> None:
         """Adds cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
