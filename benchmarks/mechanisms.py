@@ -98,7 +98,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/replay", "source/reach",
         *(f"source/rewrites/{name}" for name in (
-            "__init__", "address_rows", "all_rows", "candidates", "mask_rows", "patterns", "spots", "value_rows",
+            "__init__", "all_rows", "candidates", "grammar", "name_kinds", "patterns", "plants", "spots",
         )),
     )),
     Mechanism("plans", f"{_INTERPRETER}/plans", (f"{_INTERPRETER}/plans",), is_speculation=True),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...model.allowance import Allowance
 from ...numerics.evidence import LayoutRun
@@ -21,8 +22,10 @@ from ...source.rewrites.candidates import SOONEST, Candidate, Fault, candidates_
 from ...source.rewrites.spots import Edits
 from ..cases import Trial, fresh, in_words, smaller
 from .judge import Judge, JudgedEdit
-from .quick_trials import Answer, QuickTrials
 from .trial import EditResult, begun, holding, result_of, run_trial
+
+if TYPE_CHECKING:
+    from .quick_trials import Answer, QuickTrials
 
 # Edits that run at once, and those that are begun before the answer of an earlier one is taken: the same on every
 # machine, since what is tried next depends on what came.
@@ -200,7 +203,7 @@ class Search:
 
         So is, untried, the first of all, which likely ends the search, and one that is tried again.
         """
-        asked = list[tuple[Ground, Candidate, Callable[[], Answer | None]]]()
+        asked: list[tuple[Ground, Candidate, Callable[[], Answer | None]]] = []
         while self._queue and len(asked) < _SIFTED:
             cost, _, _, ground, candidate, behind = heapq.heappop(self._queue)
             for later, following in islice(behind, 1):
@@ -226,6 +229,8 @@ class Search:
     def _quick(self, ground: Ground) -> QuickTrials:
         """What tries candidates quickly in the small case of a ground."""
         if ground.quick is None:
+            from .quick_trials import QuickTrials  # most searches end with the first edit
+
             assert ground.small is not None
             first, *others = dict.fromkeys([ground.base.file, *(each.file for each in self._faults)])
             copy = self._copied(ground.base)

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..kernel_file import Change, KernelFile
-from . import address_rows as address
-from . import mask_rows as mask
-from . import value_rows as value
+from . import grammar, name_kinds, plants
 from .patterns import Found, Swap, fitting, swaps
 from .spots import Edits, Ranked, Spot, Undone
 
@@ -58,7 +56,7 @@ class Row:
             nodes = [node for statement in function.body for node in ast.walk(statement)]
             for swap, found in fitting(file, nodes, swaps):
                 lost = found.get("_lost", found["_it"])
-                fault = swap.fault or self.fault or mask.class_of(file, lost)
+                fault = swap.fault or self.fault or plants.class_of(file, lost)
                 yield Change(fault, found["_it"], (swap.edit(file, found),))
         for plant in self.plants:
             if not isinstance(plant, Swap):
@@ -106,12 +104,12 @@ def _is_assigned(file: KernelFile, found: Found) -> bool:
 
 
 def _is_no_address(file: KernelFile, found: Found) -> bool:
-    return not address.has_strides(file.statement(found["_it"]))
+    return not name_kinds.has_strides(file.statement(found["_it"]))
 
 
 # Each comparison with the one that differs in the bound itself, and the one that looks the other way.
 _SIGNS = ((">=", ">", "<="), (">", ">=", "<"), ("<=", "<", ">="), ("<", "<=", ">"))
-_BOUNDS = tuple(Swap(f"_a {old} _b", f"_a {new} _b", when=value.are_counts) for old, new, _ in _SIGNS)
+_BOUNDS = tuple(Swap(f"_a {old} _b", f"_a {new} _b", when=plants.are_counts) for old, new, _ in _SIGNS)
 _TURNED = tuple(
     Swap(f"_a {old} _b", text, rank)
     for old, _, new in _SIGNS
@@ -159,29 +157,29 @@ _ENDS = tuple(
 
 ROWS: tuple[Row, ...] = (
     Row("other-text", "{old} stands for {new}", undoes=(
-        value.of_siblings, *_FACTORS, *_OTHER_SIGN, value.moved)),
-    Row("another-stride", "{old} stands in the place of {new}", "S1", (address.another_stride,),
-        (address.another_name,), of_hosts=True),
+        grammar.of_siblings, *_FACTORS, *_OTHER_SIGN, grammar.moved)),
+    Row("another-stride", "{old} stands in the place of {new}", "S1", (plants.another_stride,),
+        (grammar.another_name,), of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
-        (address.other_tensors_strides,), (address.owner_meant,), of_hosts=True),
+        (plants.other_tensors_strides,), (grammar.owner_meant,), of_hosts=True),
     Row("own-strides-swapped", "two strides of one tensor stand in each other's place", "S3",
-        (address.own_strides_swapped,), again=0.7),
+        (plants.own_strides_swapped,), again=0.7),
     Row("term-dropped", "an offset lacks a term: {new}", "S3", (
-        Swap("_a + _term", "_a", when=address.is_scalar_term), Swap("_term + _a", "_a", when=address.is_scalar_term),
-        Swap("_a += _term", "_a += 0", when=address.is_scalar_term)), (address.term_missing,)),
+        Swap("_a + _term", "_a", when=plants.is_scalar_term), Swap("_term + _a", "_a", when=plants.is_scalar_term),
+        Swap("_a += _term", "_a += 0", when=plants.is_scalar_term)), (grammar.term_missing,)),
     Row("divisions-mixed-up", "an index is taken apart by {old} and not by {new}", "S3",
         swaps((0.0, "_a // _index", "_a % _index"), (0.0, "_a % _index", "_a // _index")), again=0.7),
     Row("wide-offset-dropped", "an offset of 32 bits overflows", "I64",
-        (Swap("_a.to(tl.int64, *_)", "_a"), address.wide_parameter_dropped)),
+        (Swap("_a.to(tl.int64, *_)", "_a"), plants.wide_parameter_dropped)),
     Row("bound-off-by-one", "a bound is off: {old} for {new}", "", _BOUNDS, _TURNED, again=0.7),
     Row("operand-dropped", "a mask lacks a condition", "", (
         Swap("_a & _lost", "_a"), Swap("_lost & _a", "_a"), Swap("_a &= _b", "pass", fault="M1")),
-        (mask.condition_added,)),
+        (grammar.test_added,)),
     Row("guard-dropped", "nothing hides what this position may not see", "M1", (
         Swap("where(_a == _inf, _x, _b)", "_b", fault="N1"), Swap("where(_a != _inf, _b, _x)", "_b", fault="N1"),
         Swap("where(_a > _inf, _b, _x)", "_b", fault="N1"), Swap("where(_t, _a, _inf)", "_a"),
-        Swap("where(_t, _a, _zero)", "_a")), (mask.guard_added,)),
-    Row("mask-dropped", "an access has no mask", "M3", (mask.mask_dropped,), (mask.mask_put_on,)),
+        Swap("where(_t, _a, _zero)", "_a")), (grammar.guard_added,)),
+    Row("mask-dropped", "an access has no mask", "M3", (plants.mask_dropped,), (grammar.mask_put_on,)),
     Row("padding-changed", "what is masked off is read as {old} and not as {new}", "M3", (
         Swap("ACCESS(*_, other=_zero)", "1.0", place="_zero"),
         Swap("ACCESS(*_, other=_other)", "0.0", place="_other")), again=1.0),
@@ -194,17 +192,17 @@ ROWS: tuple[Row, ...] = (
         swaps((0.0, "cdiv(_a, _b)", "_a // _b")), swaps(
         (0.4, "cdiv(_a, _b)", "_a // _b"), (0.4, "(_a + _b - 1) // _b", "_a // _b"),
         (0.4, "_a // _b", "triton.cdiv(_a, _b)")), of_hosts=True, planted_in="functions"),
-    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (address.blocks_mixed_up,), again=1.0),
+    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (plants.blocks_mixed_up,), again=1.0),
     Row("zeros-not-written", "memory that nobody wrote is added to", "N2", swaps(
         (0.0, "zeros(*_)", ".empty"), (0.0, "new_zeros(*_)", ".new_empty"), (0.0, "zeros_like(*_)", ".empty_like")),
         swaps((0.5, "empty(*_)", ".zeros"), (0.5, "new_empty(*_)", ".new_zeros"),
               (0.5, "empty_like(*_)", ".zeros_like")), of_hosts=True, planted_in="hosts"),
     Row("factor-dropped", "a factor is missing", "A",
         swaps((0.0, "_a * _scale", "_a"), (0.0, "_scale * _a", "_a"), (0.0, "_a *= _b", "_a *= 1.0")),
-        (value.factor_added,)),
+        (grammar.factor_added,)),
     Row("subtrahend-changed", "a row is not subtracted, or along the wrong axis", "A",
-        swaps((0.0, "_a - _delta", "_a"), (0.0, "_a - _delta", "_a + _delta")), (value.delta_taken, *_AXES)),
-    Row("other-part", "{old} stands for {new}", undoes=(value.constant_changed, *_PARTS), of_hosts=True),
+        swaps((0.0, "_a - _delta", "_a"), (0.0, "_a - _delta", "_a + _delta")), (grammar.delta_taken, *_AXES)),
+    Row("other-part", "{old} stands for {new}", undoes=(grammar.constant_changed, *_PARTS), of_hosts=True),
     Row("other-base", "{old} stands for {new}: the other base", "A", swaps(
         (0.0, "exp(*_)", ".exp2"), (0.0, "exp2(*_)", ".exp"), (0.0, "log(*_)", ".log2"), (0.0, "log2(*_)", ".log")),
         again=0.7),
@@ -212,8 +210,8 @@ ROWS: tuple[Row, ...] = (
         swaps((0.0, "trans(_a, *_)", "_a"), (0.0, "_a.trans()", "_a"), (0.0, "_a.T", "_a")), (
         Swap("dot(_a, *_)", "tl.trans(_a)", 1.2, "_a"), Swap("dot(_a, _b, *_)", "tl.trans(_b)", 1.2, "_b")), again=2.0),
     Row("sum-overwritten", "a sum is overwritten, or added to what should be overwritten", "ACC",
-        (Swap("_a += _b", "_a = _b", when=value.is_sum),), (
-        Swap("_a = _b", "_a += _b", 0.9, when=value.has_value), Swap("_a += _b", "_a = _b", 2.5))),
+        (Swap("_a += _b", "_a = _b", when=plants.is_sum),), (
+        Swap("_a = _b", "_a += _b", 0.9, when=plants.has_value), Swap("_a += _b", "_a = _b", 2.5))),
     Row("atomic-stored", "programs overwrite one another's share of a sum, or add to it twice", "ACC",
         (Swap("atomic_add(*_)", ".store", when=_is_statement),), swaps((1.4, "store(*_)", ".atomic_add")), again=2.0),
     Row("barrier-dropped", "a barrier is missing", "RACE", (Swap("BARRIER(*_)", "pass", when=_is_statement),)),

@@ -15,8 +15,8 @@ from itertools import count, groupby, islice, pairwise
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
 from ..text import Edit, edited
-from .address_rows import belongs, core, is_stride, same_when_contiguous
 from .all_rows import undone
+from .name_kinds import belongs, core, is_stride, same_when_contiguous
 from .spots import Edits, Spot, spots_of
 
 # How much a step away from the line at fault counts beside the ranks of the rows; a line that sums what another one

@@ -62,15 +62,15 @@ class RecordedLaunch:
 
     def held(self) -> Bytes:
         """What its storages hold now."""
-        return {address: memory.clone() for address, memory in self._storages().items()}
+        return {address: memory.clone() for address, memory in self.storages().items()}
 
     def restore(self, held: Bytes) -> None:
-        for address, memory in self._storages().items():
+        for address, memory in self.storages().items():
             memory.copy_(held[address])
 
     def overlay(self, changes: Changes) -> None:
         """Puts bytes that an earlier launch would have left otherwise, (which, all) of each storage."""
-        for address, memory in self._storages().items():
+        for address, memory in self.storages().items():
             if address in changes:
                 which, others = changes[address]
                 memory[which] = others[which]
@@ -78,13 +78,14 @@ class RecordedLaunch:
     def changes(self) -> Changes:
         """What its storages hold other than they did after it, in the same form."""
         found = {}
-        for address, memory in self._storages().items():
+        for address, memory in self.storages().items():
             which = memory != self.after[address]
             if which.any():
                 found[address] = which, memory.clone()
         return found
 
-    def _storages(self) -> Bytes:
+    def storages(self) -> Bytes:
+        """The bytes of its tensors, as they lie."""
         found = Bytes()
         for tensor in self.tensors:
             storage = tensor.untyped_storage()
@@ -93,18 +94,26 @@ class RecordedLaunch:
 
 
 @contextlib.contextmanager
-def recorded_kernels() -> Iterator[list[RecordedLaunch]]:
-    """While open, launches are noted, each with copies of the memory that it was given."""
-    found = list[RecordedLaunch]()
-    method = shipped.InterpretedFunction.run
+def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
+    """While open, launches are noted with copies of the memory that they are given; none where these take too much.
+
+    Args:
+        most: how many bytes they may take.
+    """
+    found, method, left = list[RecordedLaunch](), shipped.InterpretedFunction.run, most
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        nonlocal left
         launch = RecordedLaunch(kernel, args, named)
+        left -= 0 if warmup else 2 * sum(memory.numel() for memory in launch.storages().values())
+        if left < 0:
+            found.clear()
+        if warmup or left < 0:
+            return method(kernel, *args, grid=grid, warmup=warmup, **named)
         launch.before = launch.held()
         result = method(kernel, *args, grid=grid, warmup=warmup, **named)
-        if not warmup:
-            launch.grid, launch.after = tuple(shipped.interpreter_builder.grid_dim), launch.held()
-            found.append(launch)
+        launch.grid, launch.after = tuple(shipped.interpreter_builder.grid_dim), launch.held()
+        found.append(launch)
         return result
 
     with replaced(shipped.InterpretedFunction, "run", run):
@@ -139,7 +148,7 @@ class Replay(Watcher):
             TooLong: they made more accesses than they may.
             Exception: whatever the kernel raises.
         """
-        ends = sorted((address, address + memory.numel()) for address, memory in launch._storages().items())
+        ends = sorted((address, address + memory.numel()) for address, memory in launch.storages().items())
         self._lows, self._highs = np.array(ends, np.uint64).T
         function = _rebound(launch.kernel, codes)
         executor = shipped.GridExecutor(
