@@ -86,7 +86,7 @@ class AccessedElements:
         regions = [number for number, base in enumerate(self.launch.bases) if home <= base < end]
         records = self.launch.records[np.isin(self.launch.records["region"], regions)]
         # An access of several elements is one of each.
-        many = np.maximum(records["bytes"] // width, 1)
+        many = np.maximum(records["bytes"].astype(np.int64) // width, 1)
         step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
         records = np.repeat(records, many)
         offset, rest = np.divmod(records["address"].astype(np.int64) + step * width - home, width)
