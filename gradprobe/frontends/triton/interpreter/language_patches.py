@@ -79,6 +79,12 @@ def create_splat(original: Original, self: Any, shape: Any, scalar: Any) -> Any:
     return original(self, shape, shipped.TensorHandle(scalar.data, tl.int1) if is_compared else scalar)
 
 
+def create_expand_dims(original: Original, self: Any, argument: Any, axis: int) -> Any:
+    """The same in a third of the time."""
+    at = axis if axis >= 0 else axis + argument.data.ndim + 1
+    return shipped.TensorHandle(argument.data[(*(slice(None),) * at, None)], argument.dtype.scalar)
+
+
 def _validate_np_data_size(original: Original, data: Any, dtype: Any) -> Any:
     """Whether elements of an array are no wider than a type's. Bools, of a byte, fit into any."""
     if type(dtype) is tl.dtype:
@@ -256,7 +262,7 @@ PATCHES: dict[Any, tuple[Callable[..., Any], ...]] = {
     shipped: (
         _patch_lang_tensor, _get_np_dtype, _patch_lang, _patch_attr, _validate_np_data_size, _implicit_cvt,
     ),
-    shipped.InterpreterBuilder: (create_splat,),
+    shipped.InterpreterBuilder: (create_splat, create_expand_dims),
     shipped.GridExecutor: (_init_args_hst, _restore_args_dev),
     shipped.FunctionRewriter: (_compile_and_exec,),
 }  # fmt: skip

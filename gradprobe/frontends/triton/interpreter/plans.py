@@ -219,7 +219,9 @@ def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, .
         if type(right) is int:
             return (id(left.shape), int, right), args[:1]
     kwargs.pop("_semantic", None)
-    key, tensors, waiting = list[Any](), list[Any](), [*args, *kwargs, *kwargs.values()]
+    key: list[Any] = []
+    tensors: list[Any] = []
+    waiting = [*args, *kwargs, *kwargs.values()]
     for each in waiting:
         kind = type(each)
         if kind is _Tensor:

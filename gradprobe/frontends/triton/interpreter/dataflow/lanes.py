@@ -187,7 +187,8 @@ class IndexTable:
     def at(self, offsets: Array) -> dict[str, Array]:
         """By letter, the index at each offset, in elements; OUTSIDE where there is no element."""
         size = self._elements.itemsize
-        inside, rest = self._elements.hold(offsets * size, size), offsets
+        rest = offsets.astype(np.int64)
+        inside = self._elements.hold(rest * size, size)
         found: dict[str, Any] = {}
         for step, letter, length in self._axes:
             if step or length == 1:

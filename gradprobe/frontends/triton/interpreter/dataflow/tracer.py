@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .....inputs.memory import Array, Unwritten
 from ..memory.memory_watch import watched_memory
-from ..memory.stream import LINES, MOVES, Handle, InterpretedLaunch, Note, Operation, attributes, carry, lines_behind
+from ..memory.stream import LINES, MOVES, Handle, InterpretedLaunch, Note, Operation, attributes, lines_behind
 from .accesses import IndexedAccesses
 from .graph import Conflict, Flow, Node, Site, Tile, hold, tile_of
 from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, varying, without
@@ -60,7 +60,7 @@ class _Tracer(IndexedAccesses):
                 yield name, self._moved
         for name in _STEPS.split():
             yield name, self._stepped
-        yield "int_cast", carry
+        yield "int_cast", lambda step: step.results[0].attr.update({LINES: lines_behind(step.args[0])})
 
     def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
         """A launch is the flow's."""

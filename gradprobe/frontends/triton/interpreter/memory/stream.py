@@ -33,6 +33,7 @@ from .views import View, argument_view, view_of
 
 Handle: Any = shipped.TensorHandle
 Method = Callable[..., Any]
+Patch = Callable[[Method], Method]
 Program = tuple[int, int, int]
 CodeLine = tuple[CodeType, int]
 """A line that is executing."""
@@ -194,34 +195,28 @@ class Stream:
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """Raises InterpreterNotKnown: this release of Triton lacks something that has to be patched."""
-        needed: dict[str, Callable[[Method], Method]] = {
+        needed: dict[str, Patch] = {
             "GridExecutor._init_args_hst": self._beginning,
             "interpreter._implicit_cvt": self._marking,
         }
         needed |= {_path(name): partial(self._accessing, *access) for name, access in _ACCESSES.items()}
-        asked: dict[str, Callable[[Method], Method]] = {
-            path: partial(_noting, notes) for path, notes in self._notes().items()
-        }
+        patches = [*needed.items(), *((_path(name), _carrying) for name in f"{MOVES} {_POINTING}".split())]
+        patches += [(path, _carrying_to_block) for path in _OF_BLOCKS]
+        for watcher in self._watchers:
+            for name, note in watcher.notes():
+                patches.append((_path(name), partial(_noting, partial(self._attempt, note))))
         with contextlib.ExitStack() as stack:
-            for path, wrapper in (needed | asked).items():
+            for path, patch in patches:
                 of, name = path.split(".")
                 owner = shipped if of == "interpreter" else getattr(shipped, of, None)
                 if hasattr(owner, name):
-                    stack.enter_context(replaced(owner, name, wrapper(getattr(owner, name))))
+                    stack.enter_context(replaced(owner, name, patch(getattr(owner, name))))
                 elif path in needed:  # any other operation that this release lacks is left out
                     raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {path}")
             try:
                 yield
             finally:  # whoever patched over it meanwhile may hold on to a patch
                 self._watchers, self._launch = (), None
-
-    def _notes(self) -> dict[str, list[Note]]:
-        notes: dict[str, list[Note]] = {_path(name): [carry] for name in f"{MOVES} {_POINTING}".split()}
-        notes |= {path: [_carry_to_block] for path in _OF_BLOCKS}
-        for watcher in self._watchers:
-            for name, note in watcher.notes():
-                notes.setdefault(_path(name), []).append(partial(self._attempt, note))
-        return notes
 
     def _beginning(self, method: Method) -> Method:
         def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
@@ -288,12 +283,10 @@ def _account(launch: InterpretedLaunch, kind: str, builder: Any, args: Any, at: 
     return Access(kind, launch, builder.grid_idx, pointers, on, width, value, is_exchange, *executing(launch.code))
 
 
-def _noting(notes: Sequence[Note], method: Method) -> Method:
+def _noting(note: Note, method: Method) -> Method:
     def noted(of: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(of, *args, **kwargs)
-        step = Operation(of, method, args, kwargs, _several(result))
-        for note in notes:
-            note(step)
+        note(Operation(of, method, args, kwargs, _several(result)))
         return result
 
     return noted
@@ -302,32 +295,48 @@ def _noting(notes: Sequence[Note], method: Method) -> Method:
 # --- what handles keep
 
 
-def carry(step: Operation) -> None:
+def _carrying(method: Method) -> Method:
     """What is moved about points into what it pointed into, and was made by the lines that it was made by."""
-    handles = [arg for arg in step.args if isinstance(arg, Handle)]
-    if not any([arg.attr for arg in handles]):  # as of most
-        return
-    origins, lines = set[int | None](), NO_LINES
-    for arg in handles:
-        if _ORIGIN in arg.attr or arg.dtype.scalar.is_ptr():
-            origins.add(arg.attr.get(_ORIGIN))
-        lines |= arg.attr.get(LINES, NO_LINES)
-    _mark(step.results, origins.pop() if len(origins) == 1 else None, lines)
+
+    def carried(builder: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(builder, *args, **kwargs)
+        for arg in args:
+            if isinstance(arg, Handle) and arg.attr:  # as few have
+                _carry([each for each in args if isinstance(each, Handle)], _several(result))
+                break
+        return result
+
+    return carried
 
 
-def _carry_to_block(step: Operation) -> None:
+def _carry(handles: Sequence[Any], results: Sequence[Any]) -> None:
+    lines = NO_LINES
+    origins: set[int | None] = set()
+    for handle in handles:
+        if _ORIGIN in handle.attr or handle.dtype.scalar.is_ptr():
+            origins.add(handle.attr.get(_ORIGIN))
+        lines |= handle.attr.get(LINES, NO_LINES)
+    _mark(results, origins.pop() if len(origins) == 1 else None, lines)
+
+
+def _carrying_to_block(method: Method) -> Method:
     """The pointers of a block point into the argument of its base."""
-    block, (pointers, _) = step.of, step.results
-    lines = lines_behind(block, block.base, block.strides, *step.args)
-    _mark([pointers], block.base.attr.get(_ORIGIN), lines)
+
+    def carried(block: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(block, *args, **kwargs)
+        lines = lines_behind(block, block.base, block.strides, *args)
+        _mark(result[:1], block.base.attr.get(_ORIGIN), lines)
+        return result
+
+    return carried
 
 
 def _mark(handles: Sequence[Any], origin: int | None, lines: frozenset[int]) -> None:
-    for each in handles:
+    for handle in handles:
         if origin is not None:
-            each.attr[_ORIGIN] = origin
+            handle.attr[_ORIGIN] = origin
         if lines:
-            each.attr[LINES] = lines
+            handle.attr[LINES] = lines
 
 
 def lines_behind(*values: Any) -> frozenset[int]:
