@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,101 +65,83 @@ def strides(
         told = dict.fromkeys(_LAYOUTS) | options
         print_settings(effective.line(told, timeout, [] if target else [plural(len(effective.top.targets), "target")]))
         budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
-        tour = _Tour(forms, words, fast, effective.timeout(timeout), budget, len(targets), show_traceback)
-        if code := tour.begin():
+        planned = len(targets) if len(targets) > 1 else None
+        if code := forms.write_so_far(Reports(reports=(), planned=len(targets))):
             raise typer.Exit(code)
+        how = {"fast": fast, "timeout": effective.timeout(timeout), "fix_budget": budget}
+        found, codes = list[Report](), list[int]()
         for word in targets:
-            tour.add(effective.over(replace(request, target=word)))
-        raise typer.Exit(tour.end())
+            asked = effective.over(replace(request, target=word))
+            report, code = _surveyed(
+                asked, words, how, forms, Reports(reports=tuple(found), planned=planned), show_traceback
+            )
+            found.append(report)
+            codes.append(code)
+            forms.show(report)
+        raise typer.Exit(forms.write(Reports(reports=tuple(found), planned=planned), code_of(codes)))
 
 
-@dataclass
-class _Tour:
-    """The surveys of one command."""
+def _surveyed(
+    asked: last.CheckRequest,
+    words: Mapping[str, Any],
+    how: Mapping[str, Any],
+    forms: Forms,
+    before: Reports,
+    stack: bool,
+) -> tuple[Report, int]:
+    """A target tried in every layout, what is known so far in every file after each; and its exit code.
 
-    forms: Forms
-    words: dict[str, Any]
-    """Its own options, for the lines that repeat it."""
-    fast: bool
-    timeout: float | None
-    fix_budget: int
-    planned: int
-    tracebacks: bool
-    reports: list[Report] = field(default_factory=list)
-    codes: list[int] = field(default_factory=list)
+    Where it cannot be surveyed, its failure is the report, and stands on stderr.
 
-    def begin(self) -> int:
-        """0 where every file can be written; else the exit code, and why is said before anything is tried."""
-        return self.forms.write_so_far(Reports(reports=(), planned=self.planned))
+    Args:
+        words: the options of the command itself, for the line that repeats it.
+        before: the reports of the targets before it.
+        stack: whether it is shown where a failure was raised.
+    """
+    from ..commands.strides.survey import survey
 
-    def add(self, request: last.CheckRequest) -> None:
-        """Surveys a target and shows what came of it; what is known so far is in every file after each layout.
+    options = {name: word for name, word in asked.options.items() if name not in _LAYOUTS}
+    repro_command = replace(asked, options=options).command("strides", **words)
+    # The small lengths where none are given.
+    given = _LENGTHS & options.keys()
+    small = {name: value for name, value in SMALL.items() if not (given and name in _LENGTHS)}
+    latest: Survey | None = None
 
-        Where it cannot be surveyed, its failure is one of the reports, and stands on stderr.
-        """
-        options = {name: word for name, word in request.options.items() if name not in _LAYOUTS}
-        repro_command = replace(request, options=options).command("strides", **self.words)
-        # The small lengths where none are given.
-        given = _LENGTHS & options.keys()
-        small = {name: value for name, value in SMALL.items() if not (given and name in _LENGTHS)}
-        try:
-            found = self._surveyed(replace(request, options=small | options), repro_command, frozenset(options))
-        except Exception as error:
-            failure = report_error(error, self.tracebacks)
-            failed = failed_report(failure, repro_command, request.target)
-            self._keep(structs.replace(failed, strides=SurveySummary()), failure.exit_code)
-        else:
-            self._keep(found.report, found.exit_code)
+    def so_far(survey: Survey) -> None:
+        nonlocal latest
+        latest, done, of = survey, len(survey.results), len(survey.plan.trials)
+        tick(f"{asked.target}, layout {done} of {of}", done / of)
+        forms.write_so_far(structs.replace(before, reports=(*before.reports, survey.report)))
 
-    def _keep(self, report: Report, code: int) -> None:
-        self.reports.append(report)
-        self.codes.append(code)
-        self.forms.show(report)
-
-    def end(self) -> int:
-        """Writes every form that was asked for; the exit code of all."""
-        return self.forms.write(self._together(), code_of(self.codes))
-
-    def _surveyed(self, request: last.CheckRequest, repro_command: str, given: frozenset[str]) -> Survey:
-        from ..commands.strides.survey import survey
-
-        latest: list[Survey] = []
-
-        def so_far(survey: Survey) -> None:
-            latest[:] = [survey]
-            done, of = len(survey.results), len(survey.plan.trials)
-            tick(f"{request.target}, layout {done} of {of}", done / of)
-            self.forms.write_so_far(self._together(survey.report))
-
+    try:
         with Progress() as tick:
             tick("importing torch and the target", None)
             try:
-                return survey(
-                    request,
+                found = survey(
+                    replace(asked, options=small | options),
                     repro_command,
-                    given=given,
-                    fast=self.fast,
-                    timeout=self.timeout,
-                    fix_budget=self.fix_budget,
+                    given=frozenset(options),
                     workers=min(_MOST_WORKERS, shared.count_of_workers(None, unless_gpu=True)),
                     told=so_far,
                     echo=sys.stderr.write,
+                    **how,
                 )
             except KeyboardInterrupt:
-                tick.over(functools.partial(self._show_stopped, latest))
+                tick.over(lambda: _show_stopped(latest, forms))
                 raise
+    except Exception as error:
+        failure = report_error(error, stack)
+        failed = failed_report(failure, repro_command, asked.target)
+        return structs.replace(failed, strides=SurveySummary()), failure.exit_code
+    return found.report, found.exit_code
 
-    def _show_stopped(self, latest: list[Survey]) -> None:
-        for found in latest if not self.forms.on_stdout else ():
-            write_stdout(
-                f"INTERRUPTED  {len(found.results)} of {len(found.plan.trials)} layouts were tried; of these:\n"
-            )
-            self.forms.show(found.report)
-        done, total = (len(latest[0].results), len(latest[0].plan.trials)) if latest else (0, 0)
-        print_failure(interrupted(done, total, "layouts"))
 
-    def _together(self, *more: Report) -> Reports:
-        return Reports(reports=(*self.reports, *more), planned=self.planned if self.planned > 1 else None)
+def _show_stopped(latest: Survey | None, forms: Forms) -> None:
+    done, total = (len(latest.results), len(latest.plan.trials)) if latest else (0, 0)
+    if latest and not forms.on_stdout:
+        write_stdout(f"INTERRUPTED  {done} of {total} layouts were tried; of these:\n")
+        forms.show(latest.report)
+    print_failure(interrupted(done, total, "layouts"))
 
 
 def _refuse(options: dict[str, Any]) -> None:

@@ -17,8 +17,6 @@ from .takes import Takes
 
 # Draws of one case before it is said that none suits.
 _MOST = 1000
-# Cases that are drawn together, and then put in order.
-BATCH = 64
 _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
 # The options that decide one another: where one is given, none of the others is drawn.
 _TOGETHER = (_LENGTHS, ("heads", "kv_heads", "tau"), ("layout", "runs"), ("head_dim", "head_dim_v"))
@@ -144,17 +142,6 @@ def cost(case: Case | None) -> float:
         return 1.0
     tiles = -(-case.seqlen_q // case.block_m) * -(-case.seqlen_k // case.block_n)
     return 1.0 + case.batch * case.heads * tiles / 16
-
-
-def drawn_in_order(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
-    """The cases that are drawn, of each batch of them the cheapest first.
-
-    Raises:
-        UsageFailure: as `drawn`, before the first.
-    """
-    stream = drawn(takes, given, seed)
-    while batch := list(itertools.islice(stream, BATCH)):
-        yield from sorted(batch, key=lambda options: cost(case_of(options, takes)))
 
 
 # What a title says only where it is otherwise.

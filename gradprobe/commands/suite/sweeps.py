@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ...inputs.history import CheckRequest
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.report import Report
-from .drawing import BATCH, beyond, case_of, cost, drawn_in_order, title_of
+from .drawing import beyond, case_of, cost, drawn, title_of
 from .journal import SweepRequest
 from .outcome import CheckOutcome
 from .plan import Plan, PlannedCheck, titled
@@ -21,6 +21,8 @@ from .takes import Takes
 
 # Of combinations: days of checks.
 LARGEST = 10_000
+# Cases that are drawn together, and then put in order.
+BATCH = 64
 # Options that decide lengths, or heads, by themselves.
 _LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k", "inputs"}
 _GROUPS = {"heads", "kv_heads", "tau", "inputs"}
@@ -104,27 +106,27 @@ class SweepPlan(Plan):
             whole = replace(request, options={**request.options, **options})
             price = cost(_case_of_either(whole.options, request.family))
             added.append(PlannedCheck(title, whole, number=first + at, cost=price))
-        self.checks += sorted(added, key=lambda planned: planned.cost)
+        self.checks += _cheapest_first(added)
 
     def _draw(self, asked: SweepRequest, request: CheckRequest, taken: Takes, *, is_one: bool) -> None:
         """Adds cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
         fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
         given, seed = {"recover": [False], **fixed, **asked.varied}, request.options.get("seed", 0)
 
-        def stream() -> Iterator[PlannedCheck]:
-            for options in drawn_in_order(taken, given, seed):
-                title = title_of(options, [*fixed, "recover"])
-                title = title if is_one else f"{request.target} {title}"
-                whole, price = replace(request, options=options), cost(case_of(options, taken))
-                yield PlannedCheck(title, whole, cost=price, beyond=beyond(options, taken))
+        def planned(options: Mapping[str, Any]) -> PlannedCheck:
+            title = title_of(options, [*fixed, "recover"])
+            title = title if is_one else f"{request.target} {title}"
+            whole, price = replace(request, options=options), cost(case_of(options, taken))
+            return PlannedCheck(title, whole, cost=price, beyond=beyond(options, taken))
 
+        stream = map(planned, drawn(taken, given, seed))
         if asked.minutes is None:
-            self.checks += itertools.islice(stream(), asked.draw)
+            self.checks += _cheapest_first(itertools.islice(stream, asked.draw))
             return
-        whole = stream()
-        sample = list(itertools.islice(whole, BATCH))
-        self.titles = [planned.title for planned in sample]
-        self._stream = itertools.chain(sample, whole)
+        sample = _cheapest_first(itertools.islice(stream, BATCH))
+        self.titles = [check.title for check in sample]
+        batches = (_cheapest_first(itertools.islice(stream, BATCH)) for _ in itertools.count())
+        self._stream = itertools.chain(sample, itertools.chain.from_iterable(itertools.takewhile(bool, batches)))
 
     def begin(self, kept: Sequence[Report], workers: int) -> None:
         spent = sum(report.seconds.get("total", 0.0) for report in kept) / workers
@@ -139,6 +141,10 @@ class SweepPlan(Plan):
         if not self._seconds:
             return super().progress(done)
         return f"{len(done)} made", min(1.0, 1.0 - (self._until - time.monotonic()) / self._seconds)
+
+
+def _cheapest_first(checks: Iterable[PlannedCheck]) -> list[PlannedCheck]:
+    return sorted(checks, key=lambda planned: planned.cost)
 
 
 def _case_of_either(options: Mapping[str, Any], family: str | None) -> Case | None:

@@ -96,6 +96,11 @@ def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
     assert found[-1][1] == "H=4 L=90"
 
 
+def test_the_cheapest_of_those_that_are_drawn_come_first():
+    costs = [planned.cost for planned in SweepPlan(DRAWN, [TAKES]).checks]
+    assert costs == sorted(costs)
+
+
 def test_a_sweep_of_minutes_draws_until_its_time_is_up_and_resumed_for_what_is_left(monkeypatch):
     now, shares = [0.0], []
     monkeypatch.setattr("gradprobe.commands.suite.sweeps.time.monotonic", lambda: now[0])
