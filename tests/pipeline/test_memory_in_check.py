@@ -77,7 +77,8 @@ def test_only_what_leaves_a_tensor_is_tried_at_a_length_of_larger_blocks_too(mon
         return SimpleNamespace(run=SimpleNamespace(matches=options["seqlen"] == 256))
 
     monkeypatch.setattr(probe, "tried", run_at)
-    problem = SimpleNamespace(request=SimpleNamespace(options={}), saved=None)
+    target = SimpleNamespace(takes={})
+    problem = SimpleNamespace(request=SimpleNamespace(options={}), saved=None, target=target)
     assert (probe._right_at(problem, SimpleNamespace(memory=strays)), lengths) == (told, tried)
 
 
