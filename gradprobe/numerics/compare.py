@@ -1,15 +1,15 @@
 """Two traces and a budget -> Comparison: per intermediate, head and row, every element, NaN-safe.
 
-The reference is evaluated tile by tile, and each tile is compared at once, so nothing of size [B, H, M, N] is held but
-what the target itself exposed. A second pass, only when something is wrong, evaluates the reference with the target's
-own values in place of each parent and so tells a mismatch from an error that is merely inherited.
+The reference is evaluated tile by tile, and each tile is compared at once: nothing of size [B, H, M, N] is held but
+what came. A second pass, only when something is wrong, evaluates the reference with the target's own values in place of
+each parent, and so tells a mismatch from an error that is inherited.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -38,14 +38,12 @@ Of = TypeVar("Of")
 
 
 class Later(Mapping[str, Of]):
-    """A mapping of which the names are known, and the values made all at once when one of them is asked for."""
+    """A mapping of which the names are known, and the values made when one of them is asked for."""
 
     def __init__(self, names: Iterable[str], make: Callable[[], Mapping[str, Of]]) -> None:
-        self._names, self._make = tuple(names), cache(make)
+        self._names, self._make = tuple(names), make
 
     def __getitem__(self, name: str) -> Of:
-        if name not in self._names:
-            raise KeyError(name)
         return self._make()[name]
 
     def __contains__(self, name: object) -> bool:
@@ -100,18 +98,14 @@ class Comparison:
         return all(finding.mismatched == 0 for finding in self.findings.values())
 
 
-def attention_of(case: Case, values: Mapping[str, Tensor], make: Callable[..., Attention] = Attention) -> Attention:
-    """The reference's problem for the values of a run, in float64 on their device.
-
-    Args:
-        make: makes it of its fields.
-    """
+def attention_of(case: Case, values: Mapping[str, Tensor]) -> Attention:
+    """The reference's problem for the values of a run, in float64 on their device."""
     wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
     optional = ("bias", "tau", "seqlens", "alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k")
     options: dict[str, Any] = {name: wide[name] for name in optional if name in wide}
     options |= {name: wide[name] for name in ("q", "k", "v", "do")}
     names = ("family", "scale", "causal", "window", "softcap", "align", "dropout")
-    return make(**{name: getattr(case, name) for name in names}, **options)
+    return Attention(**{name: getattr(case, name) for name in names}, **options)
 
 
 def compare(
@@ -165,31 +159,28 @@ def promoted(comparison: Comparison) -> Comparison:
     return replace(comparison, findings={**comparison.findings, first.name: first})
 
 
+@dataclass
 class _Pass:
     """One walk over the tiles."""
 
-    def __init__(
-        self,
-        case: Case,
-        x: Attention,
-        trace: Trace,
-        precision: Precision,
-        reference: Trace | None,
-        recovery: Recovery | None,
-        evaluate: Evaluate,
-        *,
-        blame: bool,
-    ) -> None:
-        shapes = expected_shapes(case)
-        self.evaluate, self.recovery = evaluate, recovery
-        self.reading: dict[str, float] = {}
-        self.replaced: Mapping[str, Tensor] = reference.values if reference is not None else {}
-        self.case, self.x, self.trace, self.precision = case, x, trace, precision
-        self.tallies = {name: Tally(case, name, trace.values[name].shape) for name in trace.values}
-        self.whole = Whole(x, {name: shape for name, shape in shapes.items() if name not in MATRICES})
+    case: Case
+    x: Attention
+    trace: Trace
+    precision: Precision
+    reference: Trace | None
+    recovery: Recovery | None
+    evaluate: Evaluate
+    blame: bool = False
+
+    def __post_init__(self) -> None:
+        shapes = expected_shapes(self.case)
+        self.replaced: Mapping[str, Tensor] = self.reference.values if self.reference is not None else {}
+        self.tallies = {name: Tally(self.case, name, value.shape) for name, value in self.trace.values.items()}
+        self.whole = Whole(self.x, {name: shape for name, shape in shapes.items() if name not in MATRICES})
         summed = {name: shape for name, shape in shapes.items() if name not in BY_ROW}
-        self.own = Whole(x, summed) if blame else None
-        """What is summed over rows, as the target's own P, dP, delta and dS imply it."""
+        # What is summed over rows, as the target's own P, dP, delta and dS imply it.
+        self.own = Whole(self.x, summed) if self.blame else None
+        self.reading: dict[str, float] = {}
         self.undecided = 0
 
     def run(self, tick: Callable[[float], None]) -> Comparison:
@@ -202,13 +193,11 @@ class _Pass:
         return Comparison(
             {name: self.tallies[name].finding() for name in shapes if name in self.tallies},
             tuple(name for name in shapes if name not in self.tallies),
-            *(
-                self.precision if self.whole.exact else ordinary(self.precision),
-                self.undecided,
-                self.whole.values,
-                self.whole.bounds,
-                self.recovery,
-            ),
+            self.precision if self.whole.exact else ordinary(self.precision),
+            self.undecided,
+            self.whole.values,
+            self.whole.bounds,
+            self.recovery,
             reading=self.reading,
             replaced=self.replaced,
         )
@@ -263,11 +252,15 @@ class _Pass:
         """What the target's own parents imply for each intermediate, and the errors allowed to that."""
         if self.own is None:
             return {}, None
-        given = {name: self._actual(name, tile).double() for name in PARENTS if name in self.trace.values}
+        given = self._parents(tile)
         implied = self.evaluate(self.x, tile, given)
         budget = allowed_on(self.x, tile, implied | given, self.precision, self.recovery, shift)
         self.own.add(tile, implied, budget)
         return {**implied, OTHER_DELTA: _other_delta(self.x, tile, implied | given)}, budget
+
+    def _parents(self, tile: Tile) -> dict[str, Tensor]:
+        """What came of what others are made of."""
+        return {name: self._actual(name, tile).double() for name in PARENTS if name in self.trace.values}
 
     def _inherits_otherwise(
         self, actual: Tensor, tile: Tile, shift: Mapping[str, Tensor] | None, values: Mapping[str, Tensor]
@@ -277,7 +270,7 @@ class _Pass:
         A kernel may be given delta, or O, and so not have it of a wrong P; and where P is not 0 in rows and keys that
         see nothing, it meets dO V^T.
         """
-        given = {name: self._actual(name, tile).double() for name in PARENTS if name in self.trace.values}
+        given = self._parents(tile)
         implied = self.evaluate(self.x, tile, given)
         given["dP"] = implied["dPE"].where(~values["valid"], given.get("dP", implied["dP"]))
         given.setdefault("delta", values["delta"])

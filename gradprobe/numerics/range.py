@@ -40,11 +40,7 @@ def out_of_range(case: Case, values: Mapping[str, Tensor]) -> str:
 
 
 def refuse_out_of_range(case: Case, values: Mapping[str, Tensor]) -> None:
-    """Does nothing where right arithmetic on a case's values stays within the range of its numbers.
-
-    Raises:
-        UsageFailure: it does not, so that a right kernel may give NaN.
-    """
+    """Raises UsageFailure where a right kernel may give NaN on a case's values."""
     if beyond := out_of_range(case, values):
         largest = max(_largest(values[name]) for name in ("q", "k", "v", "do"))
         sizes = f"scale {case.scale:g}, inputs of up to {largest:.3g}"
@@ -57,10 +53,12 @@ def _largest(value: Tensor) -> float:
 
 def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
     for name, size in sizes.items():
-        if name == _ERROR and not size <= UNBOUNDED:
-            return f"scores err by {size:.3g} in right float32 arithmetic here: every P is right, so none can be judged"
+        if name == _ERROR:
+            if not size <= UNBOUNDED:
+                return f"scores err by {size:.3g} in right float32 arithmetic here: every P is right, so none can be judged"
+            continue
         for dtype in ("float32", "float16") if case.dtype == "float16" and name in _ROUNDED else ("float32",):
-            if name != _ERROR and not size <= _LARGEST[dtype]:
+            if not size <= _LARGEST[dtype]:
                 return (
                     f"{name} and the sums that make it may reach {size:.3g} here, beyond the {_LARGEST[dtype]:.3g} of "
                     f"{dtype}: a right kernel may give infinity or NaN, so none can be judged"

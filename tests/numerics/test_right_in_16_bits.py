@@ -14,8 +14,8 @@ from gradprobe.model.resolution import resolve
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evenness import excess, heads_by_result, most, student
 from gradprobe.numerics.evidence import Measured
+from gradprobe.numerics.head_errors import steepest
 from gradprobe.numerics.rounding_spread import rounding
-from gradprobe.numerics.slopes import steepest
 from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure
@@ -143,18 +143,18 @@ def test_twice_the_error_of_a_head_alone_is_found_where_a_slope_is_known_to_a_ha
     heads = heads_by_result(case, x, judge.trace(results), right.comparison)
     expected, checks = right.comparison.expected[name][0, 0], sum(map(len, heads.values()))
     twice = 2 * (judge.results[name][0, 0].double() - expected)
-    known, _, _ = steepest(x, name, heads[name][0], twice, expected, precision, checks)
+    known, _ = steepest(x, name, heads[name][0], twice, expected, precision, checks)
     assert known <= 1.05 or not judge(results).matches, (how, case, name)
 
 
-def test_twice_the_error_of_a_head_alone_is_told_by_its_rounding():
+def test_twice_the_error_of_a_head_alone_is_told():
     judge = Judge(replace(case_of(Random(3), 3, least=200, most=200), kv_heads=1), Roundings(frozenset({"PE", "dS"})))
     right = judge(judge.results)
     found = judge(judge.doubled(right, "dK", 0))
     assert found.comparison.matches, "no single element tells"
     (broken,) = found.broken
     assert broken.name.startswith("I11 heads round alike: dK of batch 0, head 0 errs ")
-    assert broken.name.endswith(" times as much as the rounding of dS makes it")
+    assert broken.name.endswith(" times as much as roundings make it")
 
 
 def test_the_head_is_named():

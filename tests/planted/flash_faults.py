@@ -154,7 +154,7 @@ INSIDE = (
     ),
     Planted(
         "do_read_with_q_head_stride_in_dq", "S1", DO_BY_Q[:1], first="dQ", head=1, own=names("dQ"),
-        passes=CONTIGUOUS, says=("dO is read with q's head stride: so read it gives the dQ that came", *OF_DQ),
+        passes=CONTIGUOUS, says=OF_DQ,
     ),
     Planted(
         "do_read_with_q_head_stride_in_dkdv", "S1", DO_BY_Q[1:], first="dK", head=1, own=names("dK dV"),
@@ -194,7 +194,7 @@ INSIDE = (
     ),
     Planted(
         "v_read_with_k_row_stride", "S1", V_BY_K, first="dS", head=0, own=names("dS dQ dK"),
-        passes=UNLESS_DISTINCT, says=("v is read with k's row stride: so read it gives the dQ that came", *BOTH),
+        passes=UNLESS_DISTINCT, says=BOTH,
     ),
     Planted(
         "v_read_with_k_row_stride_in_dkdv", "S1", V_BY_K[1:], first="dK", head=0, own=names("dK"),

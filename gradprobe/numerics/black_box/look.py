@@ -35,7 +35,6 @@ from .result_evidence import (
     beside,
     inseparable,
     reread_do,
-    reread_for_dp,
 )
 from .shapes import shape_in_words
 
@@ -180,7 +179,7 @@ def _p_without_do(examiner: Examiner, recovered: RecoveredValues, scales: Scales
         reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors())
         if reading is None:
             return recovered, []
-        p, words = _right_p(examiner, (), recovered, scales), reading.sentence
+        p, words = _right_p(examiner, (), recovered, scales), f"dO is read {reading}: so read it gives the dV that came"
     if p is None:  # several query heads share the dV that would show each one's P
         return _without(recovered, ("P", *QUOTIENTS)), [words]
     # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
@@ -214,7 +213,6 @@ def _either_ds(
     # A misread k is in what each probe shows in another way: in one kernel two ways may well be one fault.
     is_told = not (two and examiner.of_one_kernel)
     words = _of_kernels(through, wrong, factors, wrong_gradients, two=two) if is_told else []
-    words += _of_dp(examiner, wrong[0]) if wrong and not factors[0] else []
     # A P that one factor is missing from leaves that factor in the dS of its kernel.
     alone = bool(of_p) and of_p not in factors
     if odd_p and (alone or ("dK" not in wrong and len(wrong) < len(through))):
@@ -228,15 +226,6 @@ def _either_ds(
         tells = odd_p and dict(zip(wrong, factors, strict=True)).get("dK") != ZERO
         recovered = of_dk if tells else _without(recovered, ("dS", *QUOTIENTS))
     return recovered, words
-
-
-def _of_dp(examiner: Examiner, name: str) -> list[str]:
-    """Which misreading of dO or V in dP a wrong gradient of the ordinary run comes of."""
-    own = examiner.own
-    if name not in own.trace.values or own.matches:
-        return []
-    reading = reread_for_dp(examiner.case, own.x, name, own.trace.values[name], examiner.tensors())
-    return [reading.sentence] if reading else []
 
 
 def _of_kernels(

@@ -14,7 +14,6 @@ from ...model.case import Case
 from ...model.intermediates import MATRIX_OF, names
 from ...model.layout_run import MISMATCH, Element
 from ...reference import Attention, evaluate
-from ...reference.attention import add_tile
 from ...runtime.trace import Trace
 from ..budget import RECOVERABLE, Recovery
 from ..compare import Comparison, promoted, tiles_of
@@ -220,39 +219,19 @@ def _blamed(own: Finding, inner: Finding | None) -> Finding:
 
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, or all.
 _AXES = ("b", "h", "m", "d", "bh", "bhm", "md", "bhmd")
-# Above so many scores no reading of dP is tried, with two evaluations each, and none of dV, each of which holds a dV.
-_MOST_SCORES, _MOST_SCORES_OF_DV = 1 << 22, 1 << 26
 # What one reading may leave of a gradient, as a share of its squares: a 16-bit rounding leaves 2^-16 at most.
 _UNEXPLAINED = 2.0**-10
 
 
-@dataclass(frozen=True)
-class TensorMisreading:
-    """One way to misread a tensor."""
-
-    tensor: str
-    how: str
-    """After "is read": "with q's head stride", "of head 0 in every head"."""
-    gives: str
-    """The gradient that it explains."""
-
-    @property
-    def sentence(self) -> str:
-        name = "dO" if self.tensor == "do" else self.tensor
-        return f"{name} is read {self.how}: so read it gives the {self.gives} that came"
-
-
-def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> TensorMisreading | None:
-    """The misreading of dO that explains a wrong dV; None where none does, or the case is too large.
+def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> str | None:
+    """How dO is misread, "with q's head stride", where that explains a wrong dV; None where none does.
 
     Args:
         x: the problem, with the values meant.
         dv: what the target gave.
         tensors: the inputs as they lay in memory, guard bands around them.
     """
-    if case.scores > _MOST_SCORES_OF_DV:
-        return None
-    readings = dict(_readings("do", "dV", tensors)) | dict(_of_other_heads(case, x.do))
+    readings = dict(_readings(tensors)) | dict(_of_other_heads(case, x.do))
     predicted = {reading: dv.double() * 0 for reading in readings}
     for tile in tiles_of(case, x):
         pe, kv_heads = evaluate(x, tile)["PE"], x.kv_heads(tile)
@@ -262,44 +241,17 @@ def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor
     return next((reading for reading, expected in predicted.items() if _explains(expected, dv)), None)
 
 
-def reread_for_dp(
-    case: Case, x: Attention, name: str, gradient: Tensor, tensors: Mapping[str, Tensor]
-) -> TensorMisreading | None:
-    """The misreading of dO or V in dP that explains a wrong dQ or dK; None where none does, or the case is too large.
-
-    Args:
-        name: "dQ" or "dK".
-        gradient: what the target gave.
-        The others are those of `reread_do`.
-    """
-    if case.scores > _MOST_SCORES:
-        return None
-    for tensor in ("do", "v"):
-        for reading, read in _readings(tensor, name, tensors):
-            misread = replace(x, do=read.double()) if tensor == "do" else replace(x, v=read.double())
-            if _explains(_of_dp(case, x, misread, name), gradient):
-                return reading
-    return None
-
-
-def _of_dp(case: Case, x: Attention, misread: Attention, name: str) -> Tensor:
-    """dQ or dK of a problem with the dP of another."""
-    results = {name: (x.q if name == "dQ" else x.k) * 0}
-    for tile in tiles_of(case, x):
-        add_tile(x, results, tile, evaluate(x, tile, {"dP": evaluate(misread, tile)["dP"]}))
-    return results[name]
-
-
 def _explains(expected: Tensor, gradient: Tensor) -> bool:
     error = ((gradient.double() - expected) ** 2).sum() / (expected**2).sum().clamp(min=1e-300)
     return bool(error <= _UNEXPLAINED)
 
 
-def _readings(tensor: str, gives: str, tensors: Mapping[str, Tensor]) -> Iterator[tuple[TensorMisreading, Tensor]]:
-    """Every other reading of a tensor, each once."""
-    own, tried = tensors[tensor], {tensors[tensor].stride()}
+def _readings(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Every other reading of dO, each once."""
+    own, named = tensors["do"], {"b": "batch", "h": "head", "m": "row", "d": "dim"}
+    tried = {own.stride()}
     for name, other in tensors.items():
-        if name == tensor or other.dim() != 4 or not other.is_floating_point():
+        if name == "do" or other.dim() != 4 or not other.is_floating_point():
             continue
         for axes in _AXES:
             pairs = zip("bhmd", own.stride(), other.stride(), strict=True)
@@ -307,13 +259,11 @@ def _readings(tensor: str, gives: str, tensors: Mapping[str, Tensor]) -> Iterato
             reach = own.storage_offset() + sum((n - 1) * stride for n, stride in zip(own.shape, strides, strict=True))
             if strides not in tried and reach < own.untyped_storage().nbytes() // own.element_size():
                 tried.add(strides)
-                named = {"b": "batch", "h": "head", "m": "row", "d": "dim"}
                 words = "every" if len(axes) == 4 else " and ".join(named[axis] for axis in axes)
-                how = f"with {name}'s {words} stride"
-                yield TensorMisreading(tensor, how, gives), own.as_strided(own.shape, strides)
+                yield f"with {name}'s {words} stride", own.as_strided(own.shape, strides)
 
 
-def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[TensorMisreading, Tensor]]:
+def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[str, Tensor]]:
     """dO of the head or batch that a wrong index leads to."""
     heads, kv_heads = torch.arange(case.heads, device=do.device), case.kv_heads
     maps = {"of head 0 in every head": heads * 0}
@@ -322,6 +272,6 @@ def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[TensorMisreading, 
         maps["of head h % kv_heads"] = heads % kv_heads
     for how, index in maps.items():
         if case.heads > 1:
-            yield TensorMisreading("do", how, "dV"), do[:, index]
+            yield how, do[:, index]
     if case.batch > 1:
-        yield TensorMisreading("do", "of batch 0 in every batch", "dV"), do[:1].expand_as(do)
+        yield "of batch 0 in every batch", do[:1].expand_as(do)
