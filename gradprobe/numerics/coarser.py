@@ -87,18 +87,18 @@ def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) ->
     Where one is beyond its budget for that reason, those within it are tried as well.
     """
     narrow = [name for name in ("dQ", "dK", "dV") if name in trace.values and trace.values[name].dtype.itemsize == 2]
+    ratios = {name: comparison.findings[name].max_ratio for name in narrow}
     # Where nothing else is rounded, a single rounding is many times what is allowed.
     largest = math.inf if comparison.precision.exact else LARGEST
-    beyond = [name for name in narrow if 1.0 < comparison.findings[name].max_ratio <= largest]
-    found: list[Coarser] = []
-    for name in [*beyond, *(name for name in narrow if comparison.findings[name].max_ratio <= 1.0)]:
+    beyond = [name for name in narrow if 1.0 < ratios[name] <= largest]
+    found: dict[str, Coarser] = {}
+    for name in [*beyond, *(name for name in narrow if ratios[name] <= 1.0)]:
         if name in beyond or found:
             sums = Accumulation(case, x, trace, name)
-            model = best_model(sums, comparison)
-            if model is not None:
+            if (model := best_model(sums, comparison)) is not None:
                 comparison, coarser = _judged_by(model, sums, case, trace, comparison)
-                found += [coarser] if coarser else []
-    return comparison, tuple(sorted(found, key=lambda coarser: narrow.index(coarser.name)))
+                found |= {name: coarser} if coarser else {}
+    return comparison, tuple(found[name] for name in narrow if name in found)
 
 
 def best_model(sums: Accumulation, comparison: Comparison) -> Model | None:
@@ -163,10 +163,8 @@ def _other_rows(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterat
     step = -(-REGION // actual.shape[1])
     for first in range(0, len(actual), step):
         rows = slice(first, first + step)
-        wrong, wrong_of_contract = (
-            float((actual[rows] != sums[rows]).double().mean()) for sums in (modelled, by_contract)
-        )
-        if wrong > max(NOISE, LEFT_OVER * wrong_of_contract):
+        wrong, of_contract = (float((actual[rows] != one[rows]).double().mean()) for one in (modelled, by_contract))
+        if wrong > max(NOISE, LEFT_OVER * of_contract):
             yield rows
 
 
@@ -243,7 +241,6 @@ class Accumulation:
         return self._narrow(total * outer), largest * abs(outer)
 
     def of_model(self, model: Model, place: HeadIndex) -> Tensor:
-        """The sum alone."""
         return self.modelled(place, model)[0]
 
     def _accumulated(self, start: Tensor, matrix: Tensor, b: Tensor, model: Model) -> tuple[Tensor, Tensor]:
@@ -308,5 +305,4 @@ class CoarserDots:
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence."""
         return f"coarser than its contract: {self.declared} dots are declared, and compiled were {self.read}"

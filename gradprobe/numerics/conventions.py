@@ -75,17 +75,14 @@ def _convention(case: Case, x: Attention, trace: Trace, plain: Comparison, name:
     below = plain.findings.keys() & {*BELOW[name]}
     if not is_wrong or not below & TELLING or any(plain.findings[one].mismatched for one in below - BELOW.keys()):
         return None
-    actual, values = trace.values[name].double(), _expected(case, x, name)
-    return next(
-        (one for one in _relations(case, name, actual, values) if _is_near(one.read(actual), values[name])), None
-    )
+    return relation_of(case, x, name, trace.values[name].double())
 
 
-def relation_of(case: Case, x: Attention, name: str, actual: Tensor) -> str:
-    """By which relation LSE or O comes near to what it should be, "LSE * log2(e)"; "" by none."""
+def relation_of(case: Case, x: Attention, name: str, actual: Tensor) -> Convention | None:
+    """The first relation by which an intermediate comes near to what it should be; None where none does."""
     values = _expected(case, x, name)
     relations = _relations(case, name, actual, values)
-    return next((one.relation for one in relations if _is_near(one.read(actual), values[name])), "")
+    return next((one for one in relations if _is_near(one.read(actual), values[name])), None)
 
 
 def _expected(case: Case, x: Attention, name: str) -> dict[str, Tensor]:

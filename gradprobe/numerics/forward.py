@@ -39,7 +39,7 @@ def refuse_wrong_forward(case: Case, values: Mapping[str, Tensor], keys: frozens
 
             key, of = _KEYS[name], x.n_batch * x.n_heads * x.n_query
             relation = relation_of(case, x, name, given[name].double())
-            words = f"it is {relation}" if relation else f"{count} of {of} rows differ"
+            words = f"it is {relation.relation}" if relation else f"{count} of {of} rows differ"
             raise InputsFailure(
                 f"{case.inputs}: its {key} is not the {name} of its q, k and v: {words}",
                 f"mend the file, say the options that it was made with, or leave {key} out: it is computed then",

@@ -55,7 +55,8 @@ def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
     for name, size in sizes.items():
         if name == _ERROR:
             if not size <= UNBOUNDED:
-                return f"scores err by {size:.3g} in right float32 arithmetic here: every P is right, so none can be judged"
+                words = f"scores err by {size:.3g} in right float32 arithmetic here"
+                return f"{words}: every P is right, so none can be judged"
             continue
         for dtype in ("float32", "float16") if case.dtype == "float16" and name in _ROUNDED else ("float32",):
             if not size <= _LARGEST[dtype]:

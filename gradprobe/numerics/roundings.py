@@ -19,6 +19,9 @@ from .declared_precision import ROUNDED, Precision, growth_of, with_roundings
 from .evenness import OFTEN, TILES, HeadScatter, excess, scatter_of, stand_out
 from .rounding_spread import Scatter, rounding
 
+Heads = Mapping[str, Sequence[HeadScatter]]
+"""How the heads of each result scatter."""
+
 
 @dataclass(frozen=True)
 class Roundings:
@@ -35,7 +38,6 @@ class Roundings:
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence."""
         growth = growth_of(self.dtype) if "S" in self.names else ""
         sums = f", and its sums every {self.tile} terms or less often" if self.tile else ""
         return (
@@ -49,54 +51,45 @@ def rounded_besides(
     x: Attention,
     trace: Trace,
     plain: Comparison,
-    heads: Mapping[str, Sequence[HeadScatter]],
+    heads: Heads,
     compared: Callable[[Precision], Comparison],
 ) -> tuple[Comparison, Roundings] | None:
     """The comparison with the narrowest budget that allows for more roundings; None where none does.
 
     Args:
         plain: the comparison by the contract.
-        heads: how the heads of each result scatter.
         compared: compares the trace by another precision.
     """
     if not heads or any(one.non_finite for one in plain.findings.values()) or not _are_alike(heads, OFTEN):
         return None
-    ways = [
-        (names, tile)
-        for tile in TILES
-        for names in (("S",), ("P", "dP", "dS"), ROUNDED)
-        if not tile or names == ROUNDED
-    ]
+    ways = [(names, 0) for names in (("S",), ("P", "dP", "dS"))] + [(ROUNDED, tile) for tile in TILES]
     # The widest first: nearly all faults that come so far are beyond it.
-    found = {ways[-1]: compared(with_roundings(plain.precision, *ways[-1]))}
-    if not found[ways[-1]].matches:
+    widest = compared(with_roundings(plain.precision, *ways[-1]))
+    if not widest.matches:
         return None
     scatter = scatter_of(case, x, plain.precision, by_element=True)
     for names, tile in ways:
         often = OFTEN if tile else OFTEN | {"sums": 0.0}
         if _are_alike(heads, often) and not _any_stands_out(trace, plain, heads, scatter, often):
-            comparison = found.get((names, tile)) or compared(with_roundings(plain.precision, names, tile))
+            is_widest = (names, tile) == ways[-1]
+            comparison = widest if is_widest else compared(with_roundings(plain.precision, names, tile))
             if comparison.matches:
                 return comparison, Roundings(names, case.dtype, tile)
     return None
 
 
-def _are_alike(heads: Mapping[str, Sequence[HeadScatter]], often: Mapping[str, float]) -> bool:
+def _are_alike(heads: Heads, often: Mapping[str, float]) -> bool:
     """Whether the errors of each result are as large as so many roundings are, alike in all heads."""
     checks = sum(map(len, heads.values()))
-    return not any(
-        excess(head, [one for one in of_result if one is not head], checks, often) > 1
-        for of_result in heads.values()
-        for head in of_result
-    )
+    for of_result in heads.values():
+        for head in of_result:
+            if excess(head, [one for one in of_result if one is not head], checks, often) > 1:
+                return False
+    return True
 
 
 def _any_stands_out(
-    trace: Trace,
-    plain: Comparison,
-    heads: Mapping[str, Sequence[HeadScatter]],
-    scatter: Mapping[str, Scatter],
-    often: Mapping[str, float],
+    trace: Trace, plain: Comparison, heads: Heads, scatter: Mapping[str, Scatter], often: Mapping[str, float]
 ) -> bool:
     """Whether an element of a head errs more than roundings that make the head's errors can."""
     checks = sum(map(len, heads.values()))

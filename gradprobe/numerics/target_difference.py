@@ -40,16 +40,17 @@ class SideBySide:
     def take(self, case: Case, runs: Iterable[LayoutRun]) -> None:
         """Looks at the runs that are new."""
         for run in runs:
-            if run.is_plain and run.measured is not None and run.layout not in self._seen:
-                self._seen.add(run.layout)
-                self._take(case, run.layout, run.measured)
-
-    def _take(self, case: Case, layout: str, measured: Measured) -> None:
-        if self._kept:
-            self._given[layout] = {name: value.cpu() for name, value in _exported(measured).items()}
-            torch.save(self._given, self._kept)
-        if layout in self._other and self._case is not None and not unlike(case, self._case):
-            self.differences += _of_layout(case, layout, measured, self._other[layout])
+            if not run.is_plain or run.measured is None or run.layout in self._seen:
+                continue
+            self._seen.add(run.layout)
+            own = _exported(run.measured)
+            if self._kept:
+                self._given[run.layout] = {name: value.cpu() for name, value in own.items()}
+                torch.save(self._given, self._kept)
+            if run.layout in self._other and self._case is not None and not unlike(case, self._case):
+                others = {name: value for name, value in self._other[run.layout].items() if name in own}
+                others = {name: value.to(own[name].device) for name, value in others.items()}
+                self.differences += _of_layout(case, run.layout, run.measured, others)
 
 
 def _exported(measured: Measured) -> dict[str, Tensor]:
@@ -58,29 +59,22 @@ def _exported(measured: Measured) -> dict[str, Tensor]:
 
 
 def _of_layout(case: Case, layout: str, measured: Measured, others: Mapping[str, Tensor]) -> Iterator[Difference]:
-    own = _exported(measured)
-    others = {name: value.to(own[name].device) for name, value in others.items() if name in own}
-    tallies = {name: Tally(case, name, own[name].shape) for name in own if name in others}
-    _add(case, measured, others, tallies)
-    for name, tally in tallies.items():
-        differing = int((~_same(own[name], others[name])).sum())
-        yield _with_first(case, measured, _difference(layout, tally.finding(), differing), others[name])
-
-
-def _add(case: Case, measured: Measured, others: Mapping[str, Tensor], tallies: Mapping[str, Tally]) -> None:
     """Judges each element by the other target's, with the errors that the reference's values allow."""
     comparison, values = measured.comparison, measured.trace.values
+    tallies = {name: Tally(case, name, values[name].shape) for name in _exported(measured) if name in others}
     for tile in tiles_of(case, measured.x):
         place = (tile.batch, tile.heads, tile.rows)
         expected = comparison.evaluate(measured.x, tile, None)
         budget = allowed_on(measured.x, tile, expected, comparison.precision, comparison.recovery)
-        for name in (name for name in BY_ROW if name in tallies):
+        for name in tallies.keys() & {*BY_ROW}:
             beside = {**expected, name: others[name][place].double()}
-            judged = judge(values[name][place], beside, budget, name)
-            tallies[name].add(tile, _alike(judged), None)
-    for name in (name for name in tallies if name not in BY_ROW):
-        judged = judge_whole(values[name], others[name].double(), comparison.bounds[name])
-        tallies[name].add_whole(_alike(judged), None)
+            tallies[name].add(tile, _alike(judge(values[name][place], beside, budget, name)), None)
+    for name, tally in tallies.items():
+        if name not in BY_ROW:
+            judged = judge_whole(values[name], others[name].double(), comparison.bounds[name])
+            tally.add_whole(_alike(judged), None)
+        differing = int((~_same(values[name], others[name])).sum())
+        yield _with_first(case, measured, _difference(layout, tally.finding(), differing))
 
 
 def _alike(judged: Judgement) -> Judgement:
@@ -100,12 +94,11 @@ def _difference(layout: str, finding: Finding, differing: int) -> Difference:
     )  # fmt: skip
 
 
-def _with_first(case: Case, measured: Measured, difference: Difference, others: Tensor) -> Difference:
+def _with_first(case: Case, measured: Measured, difference: Difference) -> Difference:
     """With what the reference gives at the first difference, and what the other target gave there."""
     if (first := difference.first) is None:
         return difference
     at = (first.batch or 0, first.head or 0, first.row or 0, first.col or 0)
-    located = locate_at(
-        case, measured.x, measured.trace, measured.comparison, difference.name, at, float(first.budget or 0.0)
-    )
+    budget = float(first.budget or 0.0)
+    located = locate_at(case, measured.x, measured.trace, measured.comparison, difference.name, at, budget)
     return replace(difference, first=replace(located, window=None), other=first.expected)

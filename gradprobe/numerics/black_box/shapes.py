@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
 from torch import Tensor
 
 from ...model.number import in_words, spans
@@ -35,8 +32,7 @@ def _of_entries(recovered: RecoveredValues, measured: Measured) -> list[str]:
     """Entries that are 0 or that are not, where the others are what they should be but for a factor of their row."""
     leaked = hidden = 0
     alike, scattered = True, False
-    lost: set[int] = set()
-    heads: set[int] = set()
+    lost, heads = set[int](), set[int]()
     for tile in tiles_of(recovered.case, measured.x):
         actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
         expected = evaluate(measured.x, tile)
@@ -64,46 +60,31 @@ def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
     return bool(((actual - factor * p).abs() <= _ALIKE * factor * p.amax(-1, keepdim=True)).all())
 
 
-@dataclass(frozen=True)
-class _Factors:
-    """One factor for each row, or for each key, by least squares."""
-
-    squares: Tensor
-    """Sums of the squares of what came, by row or by key."""
-    products: Tensor
-    """Of what came and what is expected."""
-    expected: Tensor
-    """Of the squares of what is expected."""
-
-    def explain(self, error: float) -> bool:
-        """Whether they leave next to nothing of a squared error, so that they differ from 1 by more than the rest."""
-        left = self.squares - self.products**2 / self.expected.clamp(min=1e-300)
-        return float(left.sum()) <= UNEXPLAINED * error
-
-    @property
-    def values(self) -> Tensor:
-        return (self.products / self.expected)[self.expected > 0]
-
-
 def _of_factors(recovered: RecoveredValues, measured: Measured, *, may_read_lse: bool) -> list[str]:
-    """One factor for each row, or for each key, that makes P of what came."""
-    by_row, by_key, error = list[tuple[Tensor, ...]](), dict[tuple[int, int], tuple[Tensor, ...]](), 0.0
+    """One factor for each row, or for each key, by least squares."""
+    shape = measured.trace.values["P"].shape
+    # By row and by key: sums of the squares of what came, of that times what is expected, and of the squares of this.
+    rows, keys = (measured.x.q.new_zeros(3, *shape[:2], shape[axis]) for axis in (2, 3))
+    error = 0.0
     for tile in tiles_of(recovered.case, measured.x):
         actual = measured.trace.values["P"][tile.batch, tile.heads, tile.rows].double()
         p = evaluate(measured.x, tile)["P"]
-        parts, place = (actual**2, actual * p, p**2), (tile.batch, tile.heads.start)
         error += float(((actual - p) ** 2).sum())
-        by_row.append(tuple(part.sum(-1).flatten() for part in parts))
-        of_keys = tuple(part.sum(-2) for part in parts)
-        before = by_key.get(place, of_keys)
-        by_key[place] = of_keys if place not in by_key else tuple(a + b for a, b in zip(before, of_keys, strict=True))
-    rows = _Factors(*(torch.cat(parts) for parts in zip(*by_row, strict=True)))
-    keys = _Factors(*(torch.cat([one.flatten() for one in parts]) for parts in zip(*by_key.values(), strict=True)))
-    if rows.explain(error):
-        low, high = float(rows.values.min()), float(rows.values.max())
+        for at, part in enumerate((actual**2, actual * p, p**2)):
+            rows[at, tile.batch, tile.heads, tile.rows] = part.sum(-1)
+            keys[at, tile.batch, tile.heads] += part.sum(-2)
+    if _explain(rows, error):
+        factors = (rows[1] / rows[2])[rows[2] > 0]
+        low, high = float(factors.min()), float(factors.max())
         of_lse = ", as if the backward read an LSE that is not that row's" if may_read_lse else ""
         return [f"P is off by one factor a row, {low:.4g} to {high:.4g}{of_lse}"]
-    if keys.explain(error):
-        most = 100 * float((keys.values - 1).abs().max())
+    if _explain(keys, error):
+        most = 100 * float(((keys[1] / keys[2])[keys[2] > 0] - 1).abs().max())
         return [f"P is off by {most:.2g} % from key to key: each key has one factor in all rows"]
     return []
+
+
+def _explain(sums: Tensor, error: float) -> bool:
+    """Whether factors leave next to nothing of a squared error, so that they differ from 1 by more than the rest."""
+    squares, products, expected = sums
+    return float((squares - products**2 / expected.clamp(min=1e-300)).sum()) <= UNEXPLAINED * error
