@@ -54,7 +54,7 @@ MISTYPED = {
     "show kernl.json": "did you mean 'kernel.json'?",
     "init --list kernl.py": "did you mean 'kernel.py'?",
     "explain strid/do-head": "did you mean 'stride'?",
-    "explain i55": "did you mean 'I5'?",
+    "explain i12": "did you mean 'I11'?",
     "init --list kernel.pyy": "did you mean 'kernel.py'?",
     "check kernel.pi:lazy_attention": "did you mean 'kernel.py'?",
     "check --battery piars": "got 'piars'",
