@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from xml.etree import ElementTree as Xml
 
 from ..model.documents import Reports
-from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Head, Identity, Intermediate, Run
+from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Head, Identity, Intermediate, Run
 from ..model.memory_finding import WARNING, MemoryFinding
 from ..model.report import Report
 from ..model.writing import visible
@@ -69,7 +69,7 @@ def as_junit(reports: Sequence[Report], base: Base) -> str:
 
 
 def _suite(report: Report, base: Base) -> Xml.Element:
-    cases = _unique(_cases(report, base))
+    cases = list(_Cases(report, base).all())
     outcomes = Counter(case.outcome for case in cases)
     suite = Xml.Element("testsuite", name=visible(report.name), tests=str(len(cases)))
     for count, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
@@ -78,7 +78,13 @@ def _suite(report: Report, base: Base) -> Xml.Element:
     _add_properties(suite, report, base)
     # Whole milliseconds that differ by 1 at most and add up.
     share, rest = divmod(_milliseconds(report), max(len(cases), 1))
-    suite.extend(_case(case, report, share + (at < rest)) for at, case in enumerate(cases))
+    seen: Counter[tuple[str, str]] = Counter()
+    for at, case in enumerate(cases):
+        # Two of one name are one to those who read JUnit.
+        seen[case.group, case.name] += 1
+        again = seen[case.group, case.name]
+        name = f"{case.name} ({again})" if again > 1 else case.name
+        suite.append(_element(replace(case, name=name), report, share + (at < rest)))
     if why := _why(report):
         Xml.SubElement(suite, "system-out").text = visible("\n".join(why))
     return suite
@@ -102,7 +108,7 @@ def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
             Xml.SubElement(element, "property", name=visible(name), value=visible(str(value)))
 
 
-def _case(case: TestCase, report: Report, milliseconds: int) -> Xml.Element:
+def _element(case: TestCase, report: Report, milliseconds: int) -> Xml.Element:
     classname = f"{report.name}.{case.group}" if case.group else report.name
     names = {"classname": visible(classname), "name": visible(case.name)}
     element = Xml.Element("testcase", names, time=_seconds(milliseconds))
@@ -113,104 +119,89 @@ def _case(case: TestCase, report: Report, milliseconds: int) -> Xml.Element:
     return element
 
 
-def _cases(report: Report, base: Base) -> Iterator[TestCase]:
+def _mild(case: TestCase, is_mild: bool) -> TestCase:
     """JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen."""
-    for warned in report.warnings:
-        name = f"{warned.kind} {warned.about}".rstrip()
-        yield TestCase("warnings", name, "skipped", WARNING, warned.words, (warned.words,))
-    cases = _of_report(report, base)
-    yield from map(_as_warning, cases) if report.is_warning else cases
+    if is_mild and case.outcome in ("failure", "error"):
+        return replace(case, outcome="skipped", kind=WARNING)
+    return case
 
 
-def _as_warning(case: TestCase) -> TestCase:
-    return replace(case, outcome="skipped", kind=WARNING) if case.outcome in ("failure", "error") else case
+class _Cases:
+    """The test cases of one check."""
 
+    def __init__(self, report: Report, base: Base) -> None:
+        self._report, self._base = report, base
 
-def _of_report(report: Report, base: Base) -> Iterator[TestCase]:
-    if error := report.own_error:
-        body = (error.message, error.way_out)
-        yield TestCase("", report.title or "check", "error", error.kind, error.message, body)
-    for run in report.runs:
-        cases = _of_run(report, run, base)
-        yield from map(_as_warning, cases) if run.severity == WARNING else cases
-    for finding in report.memory:
-        case = _of_memory(report, finding, base)
-        yield _as_warning(case) if finding.severity == WARNING else case
-    if is_silent(errors_of(report)):
-        yield TestCase("", "verdict", "failure", MISMATCH, "the check is a mismatch", ("",))
+    def all(self) -> Iterator[TestCase]:
+        report = self._report
+        for warned in report.warnings:
+            name = f"{warned.kind} {warned.about}".rstrip()
+            yield TestCase("warnings", name, "skipped", WARNING, warned.words, (warned.words,))
+        if error := report.own_error:
+            body = (error.message, error.way_out)
+            case = TestCase("", report.title or "check", "error", error.kind, error.message, body)
+            yield _mild(case, report.is_warning)
+        for run in report.runs:
+            for case in self._of_run(run):
+                yield _mild(case, report.is_warning or run.severity == WARNING)
+        for finding in report.memory:
+            yield _mild(self._of_memory(finding), report.is_warning or finding.severity == WARNING)
+        if is_silent(errors_of(report)):
+            yield TestCase("", "verdict", "failure", MISMATCH, "the check is a mismatch", ("",))
 
+    def _of_run(self, run: Run) -> Iterator[TestCase]:
+        if failed := run.told_error:
+            yield TestCase(run.layout, "layout", "error", *failed, (failed[1],))
+        elif run.verdict == SKIPPED:
+            yield TestCase(run.layout, "layout", "skipped", "refused", str(run.skipped))
+        for intermediate in run.intermediates:
+            if not intermediate.heads:
+                yield TestCase(run.layout, intermediate.title, "skipped", intermediate.status, intermediate.status)
+            for head in intermediate.heads:
+                yield self._of_head(run, intermediate, head)
+        for key, identity in identities(run).items():
+            yield self._of_identity(run, key, identity)
 
-def _of_run(report: Report, run: Run, base: Base) -> Iterator[TestCase]:
-    layout, failed = run.layout, run.told_error
-    if failed:
-        at = _at([place_of(run.error)], base) if isinstance(run.error, Error) and run.error.file else ()
-        yield TestCase(layout, "layout", "error", *failed, (failed[1], *at))
-    elif run.verdict == SKIPPED:
-        yield TestCase(layout, "layout", "skipped", "refused", str(run.skipped))
-    for intermediate in run.intermediates:
-        if not intermediate.heads:
-            yield TestCase(layout, intermediate.title, "skipped", intermediate.status, intermediate.status)
-        for head in intermediate.heads:
-            yield _of_head(report, run, intermediate, head, base)
-    for key, identity in identities(run).items():
-        yield _of_identity(report, run, key, identity, base)
+    def _of_head(self, run: Run, intermediate: Intermediate, head: Head) -> TestCase:
+        status, batch = head.status, "" if head.batch is None else f" batch {head.batch}"
+        name = f"{intermediate.title}{batch} head {head.head}"
+        if status not in (MISMATCH, INHERITED):
+            return TestCase(run.layout, name)
+        own, counts = status == MISMATCH, counts_in_words(head)
+        message = f"{intermediate.title} {'is wrong by itself' if own else 'only inherits'}: {counts}"
+        why = "no: its own inputs do not explain it" if own else "yes: right given its wrong inputs, so look at those"
+        places = places_of(self._report, intermediate.name, inherits=not own)
+        body = (counts, f"inherited: {why}", *self._at(places[:1]))
+        first, here = run.first_mismatch, (intermediate.title, head.batch, head.head)
+        if first and own and here == (first.title, first.batch, first.head):
+            message, body = element_line(first), (*body, *_why(self._report))
+        elif own:
+            body = (*body, *self._causes())
+        return TestCase(run.layout, name, "failure", status, message, body)
 
+    def _of_identity(self, run: Run, key: str, identity: Identity) -> TestCase:
+        if identity.holds:
+            return TestCase(run.layout, key)
+        words = residual(identity)
+        message = words if run.first_mismatch else identity_line(identity)
+        return TestCase(run.layout, key, "failure", "identity", message, (words, *self._causes()))
 
-def _of_head(report: Report, run: Run, intermediate: Intermediate, head: Head, base: Base) -> TestCase:
-    status, batch = head.status, "" if head.batch is None else f" batch {head.batch}"
-    name = f"{intermediate.title}{batch} head {head.head}"
-    if status not in (MISMATCH, INHERITED):
-        return TestCase(run.layout, name)
-    own = status == MISMATCH
-    counts = counts_in_words(head)
-    message = f"{intermediate.title} {'is wrong by itself' if own else 'only inherits'}: {counts}"
-    why = "no: its own inputs do not explain it" if own else "yes: it is right given its wrong inputs, so look at those"
-    body = (counts, f"inherited: {why}", *_at(places_of(report, intermediate.name, inherits=not own), base))
-    first, here = run.first_mismatch, (intermediate.title, head.batch, head.head)
-    if first and own and here == (first.title, first.batch, first.head):
-        return TestCase(run.layout, name, "failure", status, element_line(first), (*body, *_why(report)))
-    causes = _causes(report, base) if own else ()
-    return TestCase(run.layout, name, "failure", status, message, (*body, *causes))
+    def _of_memory(self, finding: MemoryFinding) -> TestCase:
+        place = place_of(finding)
+        name = " ".join(filter(None, (finding.kind, finding.tensor, finding.kernel and f"in {finding.kernel}")))
+        at = self._at([place] if place.file else places_of(self._report)[:1])
+        return TestCase(
+            "memory", name, "failure", finding.kind, finding.sentence, (finding.sentence, *at, finding.code)
+        )
 
+    def _causes(self) -> Iterator[str]:
+        """A line for each cause and for each line of source that it names."""
+        for cause in self._report.causes:
+            yield cause_in_words(cause)
+            yield from self._at(list(map(place_of, cause.where)))
 
-def _of_identity(report: Report, run: Run, key: str, identity: Identity, base: Base) -> TestCase:
-    if identity.holds:
-        return TestCase(run.layout, key)
-    words = residual(identity)
-    message = words if run.first_mismatch else identity_line(identity)
-    return TestCase(run.layout, key, "failure", "identity", message, (words, *_causes(report, base)))
-
-
-def _causes(report: Report, base: Base) -> Iterator[str]:
-    """A line for each cause and for each line of source that it names."""
-    for cause in report.causes:
-        yield cause_in_words(cause)
-        yield from (f"at: {base.shorten(place)} {place.name}".rstrip() for place in map(place_of, cause.where))
-
-
-def _of_memory(report: Report, finding: MemoryFinding, base: Base) -> TestCase:
-    place = place_of(finding)
-    words = (finding.kind, finding.tensor, f"in {finding.kernel}" if finding.kernel else "")
-    at = _at([place] if place.file else places_of(report), base)
-    causes = [one for one in report.causes if (place.file, place.line) in {(w.file, w.line) for w in one.where}]
-    body = (finding.sentence, *at, finding.code, *map(cause_in_words, causes))
-    return TestCase("memory", " ".join(filter(None, words)), "failure", finding.kind, finding.sentence, body)
-
-
-def _at(places: Sequence[Place], base: Base) -> tuple[str, ...]:
-    return (f"at: {base.shorten(places[0])} {places[0].name}".rstrip(),) if places else ()
-
-
-def _unique(cases: Iterable[TestCase]) -> list[TestCase]:
-    """Cases whose names differ within their group: two of one name are one to those who read JUnit."""
-    seen: Counter[tuple[str, str]] = Counter()
-    found = []
-    for case in cases:
-        seen[case.group, case.name] += 1
-        again = seen[case.group, case.name]
-        name = f"{case.name} ({again})" if again > 1 else case.name
-        found.append(replace(case, name=name))
-    return found
+    def _at(self, places: Sequence[Place]) -> list[str]:
+        return [f"at: {self._base.shorten(place)} {place.name}".rstrip() for place in places]
 
 
 def _milliseconds(report: Report) -> int:

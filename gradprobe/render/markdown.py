@@ -1,38 +1,26 @@
-"""A Markdown table of reports, for the summary of a GitHub step: a row a check and layout, the worst first."""
+"""A Markdown table of reports, for the summary of a GitHub step: a row a finding, the worst first."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 
 from ..model.documents import Reports
-from ..model.layout_run import CRASHED, FAILED, INCOMPLETE, INHERITED, MATCH, MISMATCH, SKIPPED, Run
-from ..model.memory_finding import WARNING, MemoryFinding, WarningNote
+from ..model.layout_run import FAILED, INCOMPLETE, MATCH, MISMATCH
 from ..model.number import plural
 from ..model.report import Report, TriedEdit, passing_edit
 from ..model.writing import visible
-from .notation import cause_in_words, element_line, errors_of, identities, ratio, so_far, told_apart
-from .source_places import Base, Place, base_of, place_of, places_of
+from .alerts import Alert, alerts_of
+from .notation import errors_of, so_far, told_apart
+from .source_places import Base, base_of
 
 # GitHub drops a summary that is larger.
 MOST_BYTES = 2**20
-_ORDER = (FAILED, CRASHED, MISMATCH, WARNING, SKIPPED, MATCH)
-_SAID = {MISMATCH: "wrong", FAILED: "not checked", INCOMPLETE: "not finished", MATCH: "right", WARNING: "warned of"}
-_HEAD = "| verdict | check | layout | wrong by itself | only inherited | worst | what | where |\n" + "|--" * 8 + "|\n"
+_SAID = {MISMATCH: "wrong", FAILED: "not checked", INCOMPLETE: "not finished", MATCH: "right"}
+_HEAD = "| level | check | finding | where |\n|--|--|--|--|\n"
 # Signs of Markdown, HTML, mentions, issues, emoji and links.
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~$@:]|(?<=www)\.")
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """One check in one layout, or what is told of the check as a whole."""
-
-    verdict: str
-    ratio: float
-    cells: tuple[str, ...]
-    """Plain text, what follows the verdict."""
 
 
 def text(several: Reports, code: int | None, most: int = MOST_BYTES) -> str:
@@ -47,14 +35,24 @@ def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -
     heading has room.
     """
     reports = told_apart(reports)
-    rows = [row for report in reports for row in _rows(report, base)]
-    lines = [_row(row) for row in sorted(rows, key=lambda row: (_ORDER.index(row.verdict), -row.ratio))]
-    wrong = [report for report in reports if errors_of(report).verdict != MATCH and report.reproduce]
-    again = [f"again: <code>{_plain(report.reproduce)}</code><br>\n" for report in wrong]
-    causes = ((report, cause) for report in reports for cause in errors_of(report).causes)
-    why = [f"\n{_plain(f'{report.name}: {cause_in_words(cause)}')}\n" for report, cause in causes]
-    edits = [_edit(report, edit) for report in reports if (edit := passing_edit(report)) is not None]
-    return _within(_heading(reports) + _HEAD, lines, ["\n" if again else "", *again, *why, *edits], most)
+    rows = [_row(alert, base) for alert in alerts_of(reports)]
+    tail = ["\n"]
+    for report in reports:
+        if errors_of(report).verdict != MATCH and report.reproduce:
+            tail.append(f"again: <code>{_plain(report.reproduce)}</code><br>\n")
+        elif not report.is_warning:
+            words = "right in " + plural(len(report.measured), "layout")
+            rows.append(f"| match | {_plain(report.name)} | {words} | |\n")
+        if (edit := passing_edit(report)) is not None:
+            tail.append(_edit(report, edit))
+    return _within(_heading(reports) + _HEAD, rows, tail, most)
+
+
+def _row(alert: Alert, base: Base) -> str:
+    level = alert.level if alert.level in ("none", "note") else f"**{alert.level}**"
+    where = base.shorten(alert.places[0]) if alert.places else ""
+    found = "\n".join([*alert.sentences[:2], *(line for line in alert.sentences[2:] if line.startswith("FIRST "))])
+    return f"| {level} | {_plain(alert.check)} | {_plain(found)} | {_plain(where)} |\n"
 
 
 def _edit(report: Report, edit: TriedEdit) -> str:
@@ -66,8 +64,9 @@ def _edit(report: Report, edit: TriedEdit) -> str:
 
 def _heading(reports: Sequence[Report]) -> str:
     verdicts = Counter(report.verdict for report in reports if not report.is_warning)
-    verdicts[WARNING] = sum(len(report.warnings) for report in reports)
     words = [f"{verdicts[word]} {said}" for word, said in _SAID.items() if verdicts[word]]
+    if warned := sum(len(report.warnings) for report in reports):
+        words.append(f"{warned} warned of")
     return f"### gradprobe: {plural(len(reports), 'check')}, {', '.join(words)}\n\n"
 
 
@@ -84,52 +83,6 @@ def _within(head: str, rows: Sequence[str], tail: Sequence[str], most: int) -> s
             return "".join(text) + f"\n{said} left out: a summary holds {most:,} bytes at most.\n"
         text.append(line)
     return "".join(text)
-
-
-def _rows(report: Report, base: Base) -> Iterator[TableRow]:
-    for row, part in _parts(report, base):
-        is_mild = report.is_warning or (isinstance(part, (Run, MemoryFinding)) and part.severity == WARNING)
-        yield replace(row, verdict=WARNING) if is_mild and row.verdict in (MISMATCH, FAILED, CRASHED) else row
-
-
-def _parts(report: Report, base: Base) -> Iterator[tuple[TableRow, Report | Run | MemoryFinding | WarningNote]]:
-    """Each row with the part of the report that it tells."""
-    place = next(iter(places_of(report)), None)
-    where = base.shorten(place) if place else ""
-    for warned in report.warnings:
-        line = base.shorten(place_of(warned)) if warned.file else where
-        cells = (report.name, "; ".join(warned.layouts), "", "", "", warned.words, line)
-        yield TableRow(WARNING, float("inf"), cells), warned
-    if error := report.own_error:
-        words = " ".join(filter(None, (error.message, error.way_out)))
-        yield TableRow(FAILED, float("inf"), (report.name, "", "", "", "", f"{error.kind}: {words}", where)), report
-    for run in report.runs:
-        yield _of_run(run, report.name, where), run
-    for finding in report.memory:
-        line = base.shorten(Place(finding.file, finding.line)) if finding.file else ""
-        seen = (report.name, finding.kind, finding.tensor, "", "", finding.sentence, line)
-        yield TableRow(MISMATCH, float("inf"), seen), finding
-
-
-def _of_run(run: Run, check: str, where: str) -> TableRow:
-    failed, worst = run.told_error, max(run.compares, key=lambda intermediate: intermediate.ratio, default=None)
-    what = f"{failed[0]}: {failed[1]}" if failed else run.skipped or ""
-    if run.first_mismatch:
-        what = element_line(run.first_mismatch)
-    broken = [identity.name for identity in identities(run).values() if not identity.holds]
-    what = "; ".join(filter(None, (what, f"broken: {', '.join(broken)}" if broken else "")))
-    told = f"{ratio(worst.ratio)}x in {worst.title}" if worst else ""
-    names: dict[str, list[str]] = {MISMATCH: [], INHERITED: []}
-    for one in run.intermediates:
-        names.setdefault(one.status, []).append(one.title)
-    own, inherited = ", ".join(names[MISMATCH]), ", ".join(names[INHERITED])
-    where = where if run.verdict in (MISMATCH, FAILED, CRASHED) else ""
-    return TableRow(run.verdict, worst.ratio if worst else 0.0, (check, run.layout, own, inherited, told, what, where))
-
-
-def _row(row: TableRow) -> str:
-    verdict = row.verdict if row.verdict in ("match", SKIPPED) else f"**{row.verdict}**"
-    return f"| {verdict} | {' | '.join(_plain(cell) for cell in row.cells)} |\n"
 
 
 def _plain(text: str) -> str:

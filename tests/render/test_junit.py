@@ -65,7 +65,7 @@ def test_messages_say_where_and_whether_it_is_inherited_and_how_to_repeat_it():
     assert "at: kernels/lazy.py:251 lazy_dkdv_kernel" in second.text
     inherited = case_of(cases, "dS batch 0 head 1")[0]
     assert inherited.get("message").startswith("dS only inherits: 9 elements wrong, worst 900x what is allowed")
-    assert "inherited: yes: it is right given its wrong inputs" in inherited.text
+    assert "inherited: yes: right given its wrong inputs" in inherited.text
     assert case_of(cases, "LSE")[0].get("message") == "not exposed"
     assert case_of(cases, "layout", "do=expanded")[0].get("message") == "AssertionError: do must be contiguous"
     assert case_of(cases, "I4")[0].get("message") == "I4 <V, dV> = <O, dO> is off by 2.5, 2.50x what is allowed"
