@@ -37,7 +37,7 @@ _LONGEST_TRIAL = 60
 # Scores of a case up to which an edit that is tried on it counts as one; of a larger one it counts as that many more.
 _OF_ONE = 1 << 13
 # How many more are tried once one passes in some cases alone, which may be all that the kernel takes.
-_AFTER_PART = 24
+_AFTER_PART = 8
 # How much later that is tried which is on top of an edit that makes some result right; and of one with which a whole
 # layout matches.
 _BESIDE, _ELSEWHERE = 2.5, -1.5
@@ -201,7 +201,7 @@ class Search:
     def _sift(self) -> None:
         """Tries the likeliest few candidates quickly; ready is what makes less wrong, and what that tells nothing of.
 
-        So is, untried, the first of all, which likely ends the search, and one that is tried again.
+        So are, untried, the first of all, one of which likely ends the search, and what is tried again.
         """
         asked: list[tuple[Ground, Candidate, Callable[[], Answer | None]]] = []
         while self._queue and len(asked) < _SIFTED:
@@ -213,7 +213,7 @@ class Search:
                 continue
             if ground.small is None and not ground.enlarge():
                 continue  # what is wrong shows in none of its cases
-            if is_again or not self._begun:
+            if is_again or self._begun < _BEGUN:
                 self._ready.append((ground, candidate))
                 break
             ask = self._quick(ground).ask
@@ -261,25 +261,35 @@ class Search:
         self._found.tried += 1
         if result is None:
             return
-        if small is ground.small:
-            (self._confirm if result.matches else self._weigh)(ground, candidate, result)
+        if small is not ground.small:
+            if result.matches:
+                self._put(ground, candidate)  # it passed a case that was found too small meanwhile
         elif result.matches:
-            self._put(ground, candidate)  # it passed a case that was found too small meanwhile
+            self._confirm(ground, candidate, result, self._whole(candidate))
+        elif result.is_better_than(small[1]):
+            self._weigh(ground, candidate, result)
 
     def _weigh(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
-        """Keeps what makes some of it right, and seeks more on top of it."""
-        assert ground.small is not None
-        closest, (_, before) = self._found.closest, ground.small
-        if result.is_better_than(before) and (closest is None or result.is_better_than(closest[1])):
-            self._found.closest = candidate, result, before
-            self._build_on(candidate, ground.failing, _BESIDE)
+        """Keeps what makes some of it right, and seeks more on top of it.
 
-    def _confirm(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
+        Unless all is right with it in the check: then the target is not right in that small a case.
+        """
+        closest, small = self._found.closest, ground.small
+        if small is None or (closest is not None and not result.is_better_than(closest[1])):
+            return
+        whole = self._whole(candidate) if small[0].case != self._experiment.case else []
+        if whole and all(other and other.matches for _, other in whole):
+            ground.enlarge()
+            self._confirm(ground, candidate, result, whole)
+            return
+        self._found.closest = candidate, result, small[1]
+        self._build_on(candidate, ground.failing, _BESIDE)
+
+    def _confirm(self, ground: Ground, candidate: Candidate, result: EditResult, whole: Whole) -> None:
         """Puts an edit that passes the small case to the whole check, to a fresh draw and to the judge.
 
         Where the same layout is still wrong the case was too small to tell. Where another is, something else may be.
         """
-        whole = self._whole(candidate)
         titles = self._titles(candidate, whole)
         judged = self._judge.judged(candidate) if titles else None
         if judged is not None:

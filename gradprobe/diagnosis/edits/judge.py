@@ -20,6 +20,8 @@ _DEAD_ROWS = "the LSE of rows that see no key"
 _SHORT = 64
 # Cases that are drawn at a time: each shows whether more are needed, and two take no longer than one on two cores.
 _AT_A_TIME = 2
+# Other cases of an edit that is not certain any more.
+_FEW = 5
 Run = Callable[[Candidate, Sequence[Trial]], list[EditResult | None]]
 """What comes of an edit in each trial; None of those after one that does not match."""
 
@@ -88,7 +90,8 @@ class Judge:
             if not judged.right:  # where it compiles once it does in the others
                 self._put_to(candidate, judged, [replace(each, is_lowered=True) for each in found[:1]])
             if judged.right:
-                self._put_to(candidate, judged, [each for each in found[1:] if each.title not in judged.right])
+                rest = [each for each in found[1:] if each.title not in judged.right]
+                self._put_to(candidate, judged, rest if judged.is_open else rest[:_FEW])
             if judged.is_broken or (judged.right and (judged.doubts or lengths is not TAILS)):
                 break
         drawn = list(further(self._case, self._target.takes, judged.right))

@@ -40,7 +40,7 @@ Program = tuple[int, ...]
 Files = Mapping[str, tuple[KernelFile, str]]
 """By name: the file, and under which name its code is loaded."""
 # The share of a whole trial that a quick one counts as, and of how many accesses.
-_LEAST, _FEW = 1 / 24, 16
+_LEAST, _FEW = 1 / 20, 16
 # Programs of a launch among which the one that tells is sought.
 _PROGRAMS = 64
 # How many times as many accesses as without an edit a program may make, and how many besides; then seconds of a
@@ -49,8 +49,8 @@ _TIMES, _BESIDES, _SECONDS = 4, 64, 10.0
 _MOST = 1 << 30
 # Memory around launches that is kept, of a case; none is where there is more.
 _MOST_BYTES = 1 << 28
-# Forks at once, and one after another where edits end them.
-_AT_ONCE, _FORKS = 2, 3
+# Forks at once.
+_AT_ONCE = 2
 
 
 class QuickTrials:
@@ -60,59 +60,35 @@ class QuickTrials:
         """Args:
         begin: gives the experiment of the small case, of a copy of the first of the files that has the base's edits.
         """
-        work = begin, base, files
-        self._benches, self._asked = [_Fork(work) for _ in range(_AT_ONCE)], 0
+        self._forks, self._asked = list[tuple[Connection, ParallelWork[None]]](), 0
+        for _ in range(_AT_ONCE):
+            pipe, there = Pipe()
+            self._forks.append((pipe, ParallelWork(partial(_serve, there, begin, base, files))))
+            there.close()
 
     def ask(self, file: KernelFile, edits: Edits, until: float) -> Callable[[], Answer | None]:
         """Begins to try an edit; gives what waits for the answer: None where the edit is to be tried as a whole.
 
-        Answers are to be awaited in the order of the edits.
+        Answers are to be awaited in the order of the edits. There is none any more once an edit has ended the fork.
         """
-        fork = self._benches[self._asked % _AT_ONCE]
+        pipe, _ = self._forks[self._asked % _AT_ONCE]
         self._asked += 1
-        return fork.ask((file.file, edits), until)
+        with suppress(OSError):
+            pipe.send((file.file, edits))
+        return partial(_answer, pipe, until)
 
     def close(self) -> None:
         """Ends the forks."""
-        for fork in self._benches:
-            fork.close()
+        for pipe, fork in self._forks:
+            fork.__exit__()
+            pipe.close()
 
 
-class _Fork:
-    """One of them; where an edit ends it another takes its place, a few times."""
-
-    def __init__(self, work: tuple[Callable[[], Experiment], Edits, Files]) -> None:
-        self._work, self._left = work, _FORKS
-        self._start()
-
-    def _start(self) -> None:
-        self._left -= 1
-        self._pipe, there = Pipe()
-        self._own = ParallelWork(partial(_serve, there, *self._work))
-        there.close()
-
-    def ask(self, edit: tuple[str, Edits], until: float) -> Callable[[], Answer | None]:
-        if self._pipe.closed and self._left > 0:
-            self._start()
-        if not self._pipe.closed:
-            with suppress(OSError):  # then the answer does not come either
-                self._pipe.send(edit)
-        return partial(self._answer, self._pipe, until)
-
-    def _answer(self, pipe: Connection, until: float) -> Answer | None:
-        try:
-            if not pipe.closed and pipe.poll(max(0.0, until - time.monotonic())):
-                answer, is_ready = pipe.recv()
-                self._left = self._left if is_ready else 0
-                return answer  # type: ignore[no-any-return]
-        except (EOFError, OSError):  # it ended the fork
-            self.close()
-        return None
-
-    def close(self) -> None:
-        if not self._pipe.closed:
-            self._own.__exit__()
-            self._pipe.close()
+def _answer(pipe: Connection, until: float) -> Answer | None:
+    with suppress(EOFError, OSError):
+        if pipe.poll(max(0.0, until - time.monotonic())):
+            return pipe.recv()  # type: ignore[no-any-return]
+    return None
 
 
 def _serve(pipe: Connection, begin: Callable[[], Experiment], base: Edits, files: Files) -> None:
@@ -131,7 +107,7 @@ def _serve(pipe: Connection, begin: Callable[[], Experiment], base: Edits, files
         bench = _Bench(replay, ran, record.run.measured, files, base)
         while True:
             name, edits = pipe.recv()
-            pipe.send((bench.tried(files[name][0], edits), bool(bench.telling)))
+            pipe.send(bench.tried(files[name][0], edits))
 
 
 @dataclass(frozen=True)

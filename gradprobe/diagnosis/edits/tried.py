@@ -148,6 +148,7 @@ def _rank(passed: Passed) -> tuple[float, ...]:
     judged, candidate = passed.judged, passed.candidate
     changes = candidate.changes
     there = {line.strip() for line in candidate.file.text.splitlines()}
+    there -= {line[1:].strip() for line in changes if line[0] == "-"}  # what is moved is no better than what is new
     unlike, words = 0, 0
     for line in changes:
         unlike += line[0] == "+" and line[1:].strip() not in there

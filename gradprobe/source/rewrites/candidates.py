@@ -14,7 +14,9 @@ from itertools import count, groupby, islice, pairwise
 
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
+from ..reach import statements
 from ..text import Edit, edited
+from ..triton_source import blocks
 from .all_rows import undone
 from .name_kinds import belongs, core, is_stride, same_when_contiguous
 from .spots import Edits, Spot, spots_of
@@ -212,28 +214,32 @@ def _joined(several: Iterable[Edits]) -> Edits | None:
 
 
 def as_parsed(file: KernelFile, edits: Sequence[Edit]) -> str | None:
-    """What an edit makes of the functions that it is in, the same for edits that come to the same.
+    """What an edit makes of the statements that it is in, the same for edits that come to the same.
 
     Returns:
         None where it is no Python, or changes nothing.
     """
-    program, changes = "", False
-    for function in file.functions:
-        start, end = file.offset(function.lineno, 0), file.span(function)[1]
-        own = [Edit(edit.start - start, edit.end - start, edit.text) for edit in edits if start <= edit.start <= end]
-        if not own:
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent(edited(file.text[start:end], own))).body[0]
-        except (SyntaxError, ValueError):
-            return None
-        program += f"{ast.dump(tree)}\n"
-        changes |= ast.dump(tree) != _as_it_is(file, function)
-    return program if changes else None
+    found = dict[tuple[int, int], list[Edit]]()
+    for edit in edits:
+        for start, end in _pieces(file):
+            if start <= edit.start <= edit.end <= end:
+                found.setdefault((start, end), []).append(Edit(edit.start - start, edit.end - start, edit.text))
+                break
+    try:
+        parts = {piece: _dumped(edited(file.text[slice(*piece)], own)) for piece, own in sorted(found.items())}
+    except (SyntaxError, ValueError):
+        return None
+    is_same = all(part == _dumped(file.text[slice(*piece)]) for piece, part in parts.items())
+    return None if is_same else str(parts)
 
 
-@lru_cache(maxsize=256)
-def _as_it_is(file: KernelFile, function: ast.FunctionDef) -> str:
-    """A function without its decorators."""
-    text = file.text[file.offset(function.lineno, 0) : file.span(function)[1]]
-    return ast.dump(ast.parse(textwrap.dedent(text)).body[0])
+@lru_cache(maxsize=16)
+def _pieces(file: KernelFile) -> list[tuple[int, int]]:
+    """Where simple statements stand, and behind all of these whole functions without their decorators."""
+    simple = [each for function in file.functions for each in statements(function.body) if not blocks(each)]
+    return [*map(file.span, simple), *((file.offset(each.lineno, 0), file.span(each)[1]) for each in file.functions)]
+
+
+@lru_cache(maxsize=1024)
+def _dumped(text: str) -> str:
+    return ast.dump(ast.parse(textwrap.dedent(text)))
