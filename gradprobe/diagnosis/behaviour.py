@@ -26,7 +26,7 @@ from ..probing.observe import execute
 from ..reference import evaluate
 from ..reference.attention import BY_ROW
 from ..runtime.arithmetic import coarsest
-from .lines import among, line_of
+from .lines import where_at
 
 Results = Mapping[str, Tensor]
 
@@ -189,7 +189,7 @@ def multiplies_coarser(again: Again) -> Diagnosis | None:
         return None
     places = list[Where]()
     for dot in coarser:
-        places += [among(Where(dot.file, at, line_of(dot.file, at).strip(), kernel=dot.by)) for at in dot.lines]
+        places += [where_at(dot.file, at, dot.by) for at in dot.lines]
     summary = f"the dots multiply in {way}, and the check expects {declared}"
     evidence = f"compiled: {dots_in_words(coarser)}"
     fix = f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}'

@@ -273,15 +273,18 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     heads = {where.kernel: where for where in reversed(shown)}
     # Before all others the first line of each kernel, at which something goes wrong in it.
     lines = list(dict.fromkeys([*(where for where in shown if where is heads[where.kernel]), *shown]))
+    more = list[Where]()
     if first.where and (first.fault in read or first.kind in _OF_MEMORY):
         # One line may have several places, each with an edit.
-        lines, met = [*first.where], {(where.file, where.line) for where in first.where}
-        for where in (where for cause in seen if cause.kind in _OF_ADDRESSES for where in cause.where):
-            if (where.file, where.line) not in met:
-                met.add((where.file, where.line))
-                lines.append(where)
+        lines = [*first.where]
+        more = [where for cause in seen if cause.kind in _OF_ADDRESSES for where in cause.where]
+    elif first.kind == "mask":
+        more = [*first.where]  # a mask that is dropped is where the scores got their last values, or P its own
     elif first.kind in ("stride", "index"):  # a pointer's line in the kernel comes before the accesses that it misleads
         lines.sort(key=lambda where: where.note != "its address" or where.function != "")
+    for where in more:
+        if (where.file, where.line) not in {(each.file, each.line) for each in lines}:
+            lines.append(where)
     reached = None if first.misread else next((cause.reached for cause in seen if cause.reached), None)
     evidence = (*first.evidence, *(sentence for cause in seen for sentence in cause.evidence))
     return [structs.replace(first, evidence=evidence, where=tuple(lines), reached=reached), *others]

@@ -22,14 +22,14 @@ from ..model.memory_finding import Group, MemoryFinding, grouped
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
 from ..source.kernel_file import called, inside
-from ..source.triton_source import Function, call_tree, read_function
+from ..source.triton_source import call_tree, read_function
 
 # What a kind of fault makes wrong first, where its word is not the intermediate itself; "" for what is wrong by itself.
 _MADE = {"mask": "P", "dead": "P", "delta": "dS", "softcap": "dS", "tau": "dP", "relu": "dP", "tail": "dK"}
 _MADE |= {"dropout": "dP", **dict.fromkeys(("stride", "index", "layout", "store", "wrap"), "")}
 # The fault that stands in the forward alone, where P is computed.
 _OF_FORWARD = "tail/scores"
-_USUAL = in_kernels(*names())
+_USUAL = in_kernels(*names(), "S")
 
 
 class Lines:
@@ -64,34 +64,25 @@ class Lines:
         for kernel in self._kernels:
             with contextlib.suppress(OSError, SyntaxError):
                 function = read_function(kernel)
-                strides = KernelStrides(function)
-                found = strides.read_by_others(of.tensor, of.axes)
+                yield from KernelStrides(function).read_by_others(of.tensor, of.axes)
                 for host in dict.fromkeys((function.file, self._host)):
-                    found += passed_of_others(function.file, function.name, of.tensor, of.axes, host)
-                if not found and of.kind == "index":
-                    found = strides.left_out(of.tensor, of.axes)
-                yield from found
+                    yield from passed_of_others(function.file, function.name, of.tensor, of.axes, host)
 
     def _making(self, fault: str, active: Collection[str]) -> list[Where]:
         """Where the kernels at fault make the value that is wrong; else where those kernels begin."""
-        named, forwards, others = list[Any](), list[Any](), list[Any]()
-        for kernel in self._kernels:
-            if re.search("forward|fwd", kernel.__name__):
-                forwards.append(kernel)
-            elif any(is_named_after(kernel.__name__, name) for name in active):
-                named.append(kernel)
-            else:
-                others.append(kernel)
+        forwards = [kernel for kernel in self._kernels if re.search("forward|fwd", kernel.__name__)]
         if fault == _OF_FORWARD:
             return computed_at(forwards, {"P"})
+        others = [kernel for kernel in self._kernels if kernel not in forwards]
+        named = [kernel for kernel in others if any(is_named_after(kernel.__name__, name) for name in active)]
         kernels = named or ([*forwards, *others] if {"LSE", "O"} & {*active} else others)
         kind, _, rest = fault.partition("/")
         row = lookup(_MADE.get(kind, rest.partition("-")[0]))
-        found = computed_at(kernels, {row.name if row is not None else next(iter(active), "")})
+        of = row.name if row is not None else next(iter(active), "")
+        found = computed_at(kernels, {of, "S"} if kind == "mask" else {of})
         for begins in self._first.kernels if self._first is not None and not found else ():
             if begins.line and any(is_named_after(begins.name, name) for name in active):
-                code = line_of(begins.file, begins.line).strip()
-                found.append(Where(begins.file, begins.line, code, kernel=begins.name))
+                found.append(where_at(begins.file, begins.line, begins.name))
         return found
 
 
@@ -106,23 +97,18 @@ def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
     for kernel in kernels:
         with contextlib.suppress(OSError, SyntaxError, TypeError):
             for function in call_tree(kernel):
-                for name, node in _last_values(function).items():
-                    if name in names:
+                last, loaded = dict[str, ast.stmt](), set[str]()
+                for variable, node in sorted(function.assignments, key=lambda each: each[1].lineno):
+                    # dS of b_dsT, a transposed tile.
+                    word = plain(variable.lower().removeprefix("b_"))
+                    name = _USUAL.get(word) or _USUAL.get(word.removesuffix("t"), "")
+                    last[name] = node
+                    if any(re.match("load(_|$)", called(call)) for call in inside(node.value, ast.Call)):
+                        loaded.add(name)
+                for name, node in last.items():
+                    if name in names and name not in loaded:
                         found[where_of(function.line_of(node), function.name, f"{name} is computed here")] = None
     return list(found)
-
-
-def _last_values(function: Function) -> dict[str, ast.stmt]:
-    """By intermediate, the last assignment to what is usually called so."""
-    found, loaded = dict[str, ast.stmt](), set[str]()
-    for variable, node in sorted(function.assignments, key=lambda each: each[1].lineno):
-        # dS of b_dsT, a transposed tile.
-        word = plain(variable.lower().removeprefix("b_"))
-        name = _USUAL.get(word) or _USUAL.get(word.removesuffix("t"), "")
-        found[name] = node
-        if any(re.match("load(_|$)", called(call)) for call in inside(node.value, ast.Call)):
-            loaded.add(name)
-    return {name: node for name, node in found.items() if name not in loaded}
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:
@@ -142,6 +128,11 @@ def among(where: Where) -> Where:
     function = source(where.file).function_at(where.line) if where.kernel else ""
     function = "" if function == where.kernel else function
     return replace(where, around=(before, after), margin=len(code) - len(code.lstrip()), function=function)
+
+
+def where_at(file: str, line: int, kernel: str, note: str = "") -> Where:
+    """A line of a kernel."""
+    return among(Where(file, line, line_of(file, line).strip(), kernel=kernel, note=note))
 
 
 def line_of(file: str, line: int) -> str:
@@ -183,16 +174,14 @@ def of_strays(found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] =
         found: (layout, finding) of every run.
         ran: the layouts in which the target came to results.
     """
-    made = list[Diagnosis]()
-    for group in grouped(found):
-        by_strides = "contiguous" in ran and "contiguous" not in group.layouts
-        made.append(_diagnosis(group, by_strides=by_strides))
-    return tuple(sorted(made, key=lambda one: one.fault_class != "RACE"))
+    made = [_diagnosis(group, ran) for group in grouped(found)]
+    return tuple(sorted(made, key=lambda diagnosis: diagnosis.fault_class != "RACE"))
 
 
-def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
+def _diagnosis(group: Group, ran: Collection[str]) -> Diagnosis:
     worst, *others = group.memory
     word, fault_class, fix = _KINDS[worst.kind]
+    by_strides = "contiguous" in ran and "contiguous" not in group.layouts
     row, is_outside = lookup(worst.tensor), worst.kind == memory.OUTSIDE
     wraps = is_outside and worst.wraps
     if wraps:
@@ -205,45 +194,45 @@ def _diagnosis(group: Group, *, by_strides: bool) -> Diagnosis:
         fix = _FIX_OF_LOOP
     elif by_strides and worst.kind in (memory.OUTSIDE, memory.RACE):
         fix = _FIX_BY_STRIDES
+    where = dict[tuple[str, int], Where]()
+    for file, line, kernel, note in _places(group.memory):
+        if (file, line) not in where:
+            where[file, line] = where_at(file, line, kernel, note)
     return Diagnosis(
         f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word,
         fault_class,
         group.sentence,
         1.0,
-        tuple(dict.fromkeys(one.sentence for one in others)),
-        _lines_of(group.memory),
+        tuple(dict.fromkeys(other.sentence for other in others)),
+        tuple(where.values()),
         fix.replace("TENSOR", worst.tensor or "that tensor"),
         seen="seen while it ran",
         layouts=group.layouts,
     )
 
 
-def _lines_of(found: Sequence[MemoryFinding]) -> tuple[Where, ...]:
-    """Who stored a part alone of what is read; each access; then what makes its address, its loop and its tensor."""
-    lines = dict[tuple[str, int], Where]()
-    for file, line, kernel, note in _places(found):
-        if (file, line) not in lines:
-            lines[file, line] = among(Where(file, line, line_of(file, line).strip(), kernel=kernel, note=note))
-    return tuple(lines.values())
-
-
 def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str]]:
-    """(file, line, kernel, note)."""
-    for kernel, file, line in dict.fromkeys(one.rest for one in found if one.rest[0]):
+    """(file, line, kernel, note).
+
+    Who stored a part alone of what is read; each access; then what makes its address, its loop and its tensor.
+    """
+    for kernel, file, line in dict.fromkeys(each.rest for each in found if each.rest[0]):
         yield file, line, kernel, "stores the rest"
         for at in source(file).grids(kernel):
             yield file, at, kernel, "launched here"
-    placed = [(one, source(one.file), one.line) for one in found if one.line]
-    for one, _, line in placed:
-        yield one.file, line, one.kernel, ""
-    for one, text, line in placed:
+    placed = [each for each in found if each.line]
+    for each in placed:
+        yield each.file, each.line, each.kernel, ""
+    for each in placed:
+        text, moved = source(each.file), list[int]()
+        if each.kind == memory.RACE and each.file.endswith(".py"):
+            moved = [*text.address(each.line)]
         # Down to a pointer that is not moved at all.
-        made = list(text.address(line)) if one.kind == memory.RACE and one.file.endswith(".py") else []
-        for at in [*made, *(alias for moved in made for alias in text.aliases(moved))]:
-            yield one.file, at, one.kernel, "its address"
-        for at in text.ends(line) if one.runs_on else ():
-            yield one.file, at, one.kernel, "its loop, or an end of it, which lies beyond the last one"
-    allocated = dict.fromkeys(one.allocated for one in found if one.allocated[0])
+        for at in [*moved, *(alias for line in moved for alias in text.aliases(line))]:
+            yield each.file, at, each.kernel, "its address"
+        for at in text.ends(each.line) if each.runs_on else ():
+            yield each.file, at, each.kernel, "its loop, or an end of it, which lies beyond the last one"
+    allocated = dict.fromkeys(each.allocated for each in found if each.allocated[0])
     for file, line in allocated:
         yield file, line, "", "allocated here, uninitialized"
     for file, line in allocated:

@@ -90,18 +90,15 @@ def _fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list
     tested = ranked(seen)
     named = [fit for fit in tested if fit.explained >= NAMED]
     second = _second(experiment, assigned, seen.right) if named else None
-    held, best = list[Finalist](), 0.0
-    for fit in named[:_HELD]:
-        # None that is left can explain more than one that holds.
-        if best and round(fit.explained, 3) <= round(best, 3):
+    best, others = list[Finalist](), tested[len(named) :]
+    for number, fit in enumerate(named[:_HELD], 1):
+        again = _again(fit, second)
+        if again.explained >= NAMED and again.bits >= 0:
+            best, others = [again], [*others, *tested[number : len(named)]]
             break
-        held.append(_again(fit, second))
-        if held[-1].explained >= NAMED and held[-1].bits >= 0:
-            best = max(best, held[-1].explained)
-    # What was not held against the second draw stands behind what was, or is not told where nothing held.
-    rest = tested[len(held) if best else len(named) :]
-    found = [fit for fit in (*held, *rest) if fit.bits >= 0]
-    return sorted(found, key=lambda fit: -round(fit.explained, 3))
+        others.append(again)
+    others.sort(key=lambda fit: -round(fit.explained, 3))
+    return [fit for fit in (*best, *others) if fit.bits >= 0]
 
 
 def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) -> Tester | None:

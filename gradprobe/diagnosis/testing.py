@@ -129,30 +129,25 @@ class Tester:
 
     def share(self, hypothesis: Hypothesis) -> float:
         """About the share that it explains in the batch that first went wrong; of what is stored elsewhere, in all."""
-        portion = self._all_roughly if hypothesis.finish is not None else self._first_batch
+        portion = self._first_batch
+        if hypothesis.finish is not None or not portion.names:
+            portion = _Portion(self.seen.own, self._all.tiles, (), is_rough=True)
         most = dict.fromkeys(portion.names, 0)
         for variant, buffers in self._ways(hypothesis, portion):
             for name, score in self._scores(variant, buffers, portion, hypothesis.not_finite).items():
                 most[name] = max(most[name], score.gain)
-        shares = list[float]()
-        for name, gain in most.items():
-            wrong = int((~self.seen.right[name][portion.place]).sum())
-            shares += [gain / wrong] if wrong else []
+        wrong = {name: int((~self.seen.right[name][portion.place]).sum()) for name in most}
+        shares = [gain / wrong[name] for name, gain in most.items() if wrong[name]]
         return sum(shares) / max(1, len(shares))
 
     @cached_property
-    def _all_roughly(self) -> _Portion:
-        return _Portion(self.seen.own, self._all.tiles, (), is_rough=True)
-
-    @cached_property
     def _first_batch(self) -> _Portion:
-        """The first wrong batch of what is wrong by itself there; all where that is nothing."""
+        """What is wrong by itself in the first wrong batch."""
         first = self.seen.measured.first
         batch = (first.batch or 0) if first else 0
         names = [name for name in self.seen.own if name in (*BY_ROW, *BY_KEY)]
         names = [name for name in names if not bool(self.seen.right[name][batch].all())]
-        here = _Portion(names, self._all.tiles[batch : batch + 1], (batch,), is_rough=True)
-        return here if names else self._all_roughly
+        return _Portion(names, self._all.tiles[batch : batch + 1], (batch,), is_rough=True)
 
     @cached_property
     def _of_right_arithmetic(self) -> dict[str, Score]:

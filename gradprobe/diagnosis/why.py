@@ -163,15 +163,6 @@ def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]
     return found
 
 
-def _led(cause: Diagnosis, found: Sequence[Diagnosis], merged: Sequence[Diagnosis] = ()) -> list[Diagnosis]:
-    """One cause in the place of some diagnoses; other causes stand beside it."""
-    causes, led = causes_among(found), [cause]
-    for diagnosis in found:
-        if diagnosis not in merged:
-            led.append(structs.replace(diagnosis, also=True) if diagnosis in causes else diagnosis)
-    return led
-
-
 # --- what was seen of memory, among the causes
 
 
@@ -268,6 +259,33 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     return _merged(check, Diagnosis("tail/length", "M3", summary, 1.0, fix=fix), found, merged, where, _FEW)
 
 
+@door("contiguous", lambda check, found: found)
+def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
+    """Kernels are right in the first layout and misread others, which they are launched with the same numbers for."""
+    failing = [run.layout for run in check.runs if run.verdict == MISMATCH]
+    if check.runs[0].verdict != MATCH or _is_predicted(found):
+        return found
+    numbers = dict[str, dict[str, set[int]]]()  # by kernel and layout
+    for layout in (check.runs[0].layout, *failing):
+        for call in check.calls.get(layout, ()):
+            numbers.setdefault(call.name, {}).setdefault(layout, set()).update(call.numbers)
+    blind = {name for name, of in numbers.items() if len({*map(frozenset, of.values())}) == 1 < len(of)}
+    misread, kernels = list[Diagnosis](), dict[str, None]()
+    for each in found:
+        of = dict.fromkeys(at.kernel for at in each.where)
+        if each.kind in _MISREAD and of and of.keys() <= blind:
+            misread.append(each)
+            kernels |= of
+    if not misread:
+        return found
+    tensors = list(dict.fromkeys(title(tensor_of(each)) for each in misread))
+    taken = "they are" if tensors[1:] else "it is"
+    summary = f"no stride of {listed(tensors)} reaches {listed([*kernels])}: {taken} taken for contiguous"
+    fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
+    where = [at for each in misread for at in each.where[:1]]
+    return _merged(check, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, where, 0)
+
+
 def _is_predicted(found: Sequence[Diagnosis]) -> bool:
     """Whether the numbers of a cause were given by what is told of it; else it was seen."""
     return any(not cause.seen for cause in causes_among(found))
@@ -290,53 +308,13 @@ def _merged(
     return led
 
 
-@door("contiguous", lambda check, found: found)
-def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """Kernels are right in the first layout and misread tensors of which they get no stride."""
-    first, *others = check.runs
-    failing = [run for run in others if run.verdict == MISMATCH]
-    if first.verdict != MATCH or _is_predicted(found):
-        return found
-    misread, kernels = list[Diagnosis](), dict[str, None]()
-    for each in found:
-        of = dict.fromkeys(where.kernel for where in each.where)
-        if each.kind in _MISREAD and _gets_no_stride(tensor_of(each), [*of], first, failing, check.calls):
-            misread.append(each)
-            kernels |= of
-    if not misread:
-        return found
-    tensors = list(dict.fromkeys(title(tensor_of(each)) for each in misread))
-    taken = "they are" if tensors[1:] else "it is"
-    summary = f"no stride of {listed(tensors)} reaches {listed([*kernels])}: {taken} taken for contiguous"
-    fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
-    where = [at for each in misread for at in each.where[:1]]
-    return _merged(check, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, where, 0)
-
-
-def _gets_no_stride(
-    tensor: str,
-    kernels: Sequence[str],
-    first: LayoutRun,
-    failing: Sequence[LayoutRun],
-    calls: Mapping[str, Sequence[KernelCall]],
-) -> bool:
-    """Whether launches are given numbers, and none is a stride that the tensor has in a failing layout alone."""
-    plain, is_asked = _long_strides(first, tensor), False
-    for run in failing:
-        own = _long_strides(run, tensor) - plain - {0}
-        given = set[int]()
-        for call in calls.get(run.layout, ()):
-            given |= {*call.numbers} if call.name in kernels else set()
-        if any(number % stride == 0 for number in given - {0} for stride in own):  # a stride in bytes is a multiple
-            return False
-        is_asked |= bool(own and given)
-    return is_asked
-
-
-def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
-    """Its longest two: a short one may be another number's, such as how many heads there are."""
-    laid = (each.strides for each in run.laid if each.name.lower() == tensor)
-    return {stride for strides in laid for stride in sorted(strides)[-2:]}
+def _led(cause: Diagnosis, found: Sequence[Diagnosis], merged: Sequence[Diagnosis] = ()) -> list[Diagnosis]:
+    """One cause in the place of some diagnoses; other causes stand beside it."""
+    causes, led = causes_among(found), [cause]
+    for diagnosis in found:
+        if diagnosis not in merged:
+            led.append(structs.replace(diagnosis, also=True) if diagnosis in causes else diagnosis)
+    return led
 
 
 # Each is given what those before it found, and gives all that is told then, the best first.

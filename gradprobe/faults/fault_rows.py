@@ -318,11 +318,8 @@ precision/{sum} | the sum of {sum}, after every {n}, is rounded to {dtype} befor
 each matrix = dS, P
 precision/{matrix} | {matrix} is rounded to {dtype} before it is used
   of_{matrix} = {dtype}
-each step = P, dP, dS, delta, LSE, O
+each step = P, dP, dS, delta, LSE, O, dQ, dK, dV, dBias
 precision/{step} | {step} is rounded to {dtype} before it is used
-  {step} = rounded({step}, '{dtype}')
-each step = dQ, dK, dV, dBias
-precision/{step} | {step}, on its way out, is rounded to {dtype} before it is used
   {step} = rounded({step}, '{dtype}')
 """
 

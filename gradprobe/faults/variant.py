@@ -77,16 +77,16 @@ class TileScope:
         self.n_keys = x.n_key if x.seqlens is None else self.n_rows
         self.altered: dict[str, Tensor] = {}
 
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self, name)
-        except AttributeError:
-            raise KeyError(name) from None
-
     def __getattr__(self, name: str) -> Any:
         if name in ("s", "dpe"):  # many hypotheses ask for them
             return self.x.once(name, self.tile, lambda: self.value(_NAMES[name]))
         return self.value(_NAMES[name]) if name in _NAMES else getattr(self.x, name)
+
+    def __getitem__(self, name: str) -> Any:
+        found = getattr(self, name, self)
+        if found is self:
+            raise KeyError(name)
+        return found
 
     def value(self, formula: str) -> Tensor:
         """What a formula gives here."""
@@ -139,7 +139,7 @@ class TileScope:
 
     def share(self, tile: int) -> float:
         """Of one key in all, and those that fill its last tile."""
-        return 1 / (-(-self.x.n_key // tile) * tile)
+        return 1 / (self.x.n_key + -self.x.n_key % tile)
 
     def of_member(self, member: int) -> Tensor:
         """[h, 1, 1] bool: the heads that are one member of their group."""
@@ -222,22 +222,17 @@ class TileScope:
     def get(self, name: str, value: Tensor) -> Tensor:
         """The value that the computation goes on with; what is stored under the name is made from `value` alone."""
         self.formula = value
-        found = self._by_formula(name, value)
-        if found is not value:
-            self.altered[name] = found
-        place = self.tile.batch, self.tile.heads, self.tile.rows
+        found, place = value, (self.tile.batch, self.tile.heads, self.tile.rows)
+        if name in self.made:
+            vars(self)[name] = value
+            self.altered[name] = found = self.value(self.made[name])
         if name in self._buffers:
-            found = self._by_formula(name, self._buffers[name][place])
+            vars(self)[name] = found = self._buffers[name][place]
+            found = self.value(self.made[name]) if name in self.made else found
         if name in self.found:
             found = self.found[name][place]
         vars(self)[name] = found
         return found
-
-    def _by_formula(self, name: str, value: Tensor) -> Tensor:
-        if name not in self.made:
-            return value
-        vars(self)[name] = value
-        return self.value(self.made[name])
 
 
 def _in_tiles(rows: Tensor, size: int) -> Tensor:

@@ -92,22 +92,6 @@ class KernelStrides:
         """Where a tensor that is known to be misread along some axes is advanced by another's stride."""
         return _along(axes, [self._finding(each) for each in self._foreign if tensor_of(each.base) == tensor])
 
-    def left_out(self, tensor: str, axes: str) -> list[LintFinding]:
-        """Where each pointer of a tensor is first used, if it never advances along one of some axes.
-
-        That may be right: it is for who knows that a term of the index is missing.
-        """
-        found = list[LintFinding]()
-        for base, word in self._words.items():
-            advances = [each for each in self.record.advances if each.base == base]
-            used = {self._strides[each.stride] for each in advances}
-            spots = [each.trail[0] for each in advances]
-            spots += [each.spot for each in self.record.accesses if each.base == base]
-            is_lacking = not {(word, KINDS.get(axis, axis)) for axis in axes} <= used
-            if tensor_of(base) == tensor and is_lacking and spots and base not in self.record.lost:
-                found.append(LintFinding(where_of(spots[0], self._name, "its address"), tensor))
-        return found
-
     def _due(self, advance: Advance) -> str:
         """The parameter that belongs in a stride's place; "" where none is called so."""
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
@@ -153,10 +137,8 @@ def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "", host: 
     names = next((parameters(each) for each in python_file(path).functions if each.name == kernel), [])
     for call in calls_of(file, kernel):
         given = list(by_parameter(call, names))
-        itself = ""
-        for name, argument in given:
-            if isinstance(argument, ast.Name) and word_of(name) in words:
-                itself = itself or argument.id
+        own = [argument for name, argument in given if word_of(name) in words]
+        itself = next((argument.id for argument in own if isinstance(argument, ast.Name)), "")
         for name, argument in given:
             owner, (word, axis) = _owner(argument), stride_of(name, words)
             is_own = word_of(owner) in words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,11 +34,8 @@ class KernelFile(PythonSource):
     @cached_property
     def kernels(self) -> tuple[ast.FunctionDef, ...]:
         """Those under @triton.jit, called or not, which run on the device."""
-        found = list[ast.FunctionDef]()
-        for function in self.reached:
-            if any(_last_name(decorator) == "jit" for decorator in function.decorator_list):
-                found.append(function)
-        return tuple(found)
+        jits = [each for each in self.reached if "jit" in map(_last_name, each.decorator_list)]
+        return tuple(jits)
 
     @cached_property
     def hosts(self) -> tuple[ast.FunctionDef, ...]:
@@ -93,7 +90,7 @@ def parameters(function: ast.FunctionDef) -> list[str]:
 
 def calls_of(file: PythonSource, name: str) -> list[ast.Call]:
     """The calls of a function by its name, `f(...)`, and its launches, `f[grid](...)`."""
-    return _calls_by_name(file).get(name, [])
+    return file.calls_by_name.get(name, [])
 
 
 def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.expr]]:
@@ -125,16 +122,6 @@ def arguments_of(call: ast.Call, function: ast.FunctionDef) -> dict[str, ast.exp
     is_starred = any(isinstance(each, ast.Starred) for each in call.args)
     by_place = zip(parameters(function), () if is_starred else call.args, strict=False)
     return dict(by_place) | {word.arg: word for word in call.keywords if word.arg}
-
-
-@lru_cache(maxsize=64)
-def _calls_by_name(file: PythonSource) -> dict[str, list[ast.Call]]:
-    found = dict[str, list[ast.Call]]()
-    for node in inside(file.tree, ast.Call):
-        base = node.func.value if isinstance(node.func, ast.Subscript) else node.func
-        if isinstance(base, ast.Name):
-            found.setdefault(base.id, []).append(node)
-    return found
 
 
 def _reached(tree: ast.Module, function: str | None) -> Iterator[ast.FunctionDef]:

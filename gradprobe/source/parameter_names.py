@@ -29,8 +29,9 @@ SYNONYMS = {
     "cu_seqlens_k": ("cu_seqlens_kv",),
     "max_seqlen_k": ("max_seqlen_kv",),
     "dots": ("input_precision",),
+    "group": ("process_group",),
+    "mesh": ("device_mesh",),
 }
-SYNONYMS |= {"group": ("process_group",), "mesh": ("device_mesh",)}
 SYNONYMS |= {row.name.lower(): tuple(row.called.parameters.split()) for row in TABLE if row.gradient_of}
 _INPUTS = ("q", "k", "v", "do", "bias", "mask", "tau", "alibi", "sinks")
 # What tensors are called in kernels, each with its name here: what may be either of two is left out, as is "m".

@@ -82,6 +82,17 @@ class PythonSource:
         return self.text.split("\n")
 
     @cached_property
+    def calls_by_name(self) -> dict[str, list[ast.Call]]:
+        """The calls of each function by its name, `f(...)`, and its launches, `f[grid](...)`."""
+        found = dict[str, list[ast.Call]]()
+        for node in ast.walk(self.tree):
+            base = node.func if isinstance(node, ast.Call) else None
+            base = base.value if isinstance(base, ast.Subscript) else base
+            if isinstance(node, ast.Call) and isinstance(base, ast.Name):
+                found.setdefault(base.id, []).append(node)
+        return found
+
+    @cached_property
     def functions(self) -> tuple[ast.FunctionDef, ...]:
         """Every function of the file, nested ones and methods too."""
         return tuple(node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef))
