@@ -97,7 +97,7 @@ def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
     for kernel in kernels:
         with contextlib.suppress(OSError, SyntaxError, TypeError):
             for function in call_tree(kernel):
-                last, loaded = dict[str, ast.stmt](), set[str]()
+                last, loaded = dict[str, ast.Assign | ast.AugAssign](), set[str]()
                 for variable, node in sorted(function.assignments, key=lambda each: each[1].lineno):
                     # dS of b_dsT, a transposed tile.
                     word = plain(variable.lower().removeprefix("b_"))
@@ -220,17 +220,17 @@ def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str
         yield file, line, kernel, "stores the rest"
         for at in source(file).grids(kernel):
             yield file, at, kernel, "launched here"
-    placed = [each for each in found if each.line]
-    for each in placed:
-        yield each.file, each.line, each.kernel, ""
-    for each in placed:
+    placed = [(each, each.line) for each in found if each.line]
+    for each, line in placed:
+        yield each.file, line, each.kernel, ""
+    for each, line in placed:
         text, moved = source(each.file), list[int]()
         if each.kind == memory.RACE and each.file.endswith(".py"):
-            moved = [*text.address(each.line)]
+            moved = [*text.address(line)]
         # Down to a pointer that is not moved at all.
-        for at in [*moved, *(alias for line in moved for alias in text.aliases(line))]:
+        for at in [*moved, *(alias for address in moved for alias in text.aliases(address))]:
             yield each.file, at, each.kernel, "its address"
-        for at in text.ends(each.line) if each.runs_on else ():
+        for at in text.ends(line) if each.runs_on else ():
             yield each.file, at, each.kernel, "its loop, or an end of it, which lies beyond the last one"
     allocated = dict.fromkeys(each.allocated for each in found if each.allocated[0])
     for file, line in allocated:
