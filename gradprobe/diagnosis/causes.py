@@ -98,13 +98,12 @@ class CauseSearch:
             return
         self._searched += 1
         seen, table = layout.seen if is_first else layout.unspoilt, Table(layout.seen.case.family, layout.run)
-        found, named = list[Diagnosis](), dict[str, Hypothesis]()
+        found = list[Diagnosis]()
         # A formula that gives every number that came names the fault; what no formula predicts comes before what only
         # looks like it; the dataflow has the lines of what is named, else the first value that is wrong by itself.
         parts = in_parts(self._experiment, layout.run.assigned, seen)
-        for part in parts:
-            if part and part[0].explained >= NAMED:
-                named[part[0].hypothesis.fault] = part[0].hypothesis
+        best = [part[0] for part in parts if part and part[0].explained >= NAMED]
+        named = {fit.hypothesis.fault: fit.hypothesis for fit in best}
         for fit, diagnosis in _diagnoses(seen, parts, "" if is_first else f"in {layout.name}: "):
             found.append(self._lines.of(fit.hypothesis, fit.active, diagnosis))
         again = Again(self._experiment, layout.run.assigned, seen)
@@ -144,12 +143,11 @@ class CauseSearch:
             self.found = [diagnosis for diagnosis in found if diagnosis not in causes]
         if not causes:
             self._unexplained[layout.fact] = [layout.name]
-        new, lines = list[Diagnosis](), _lines_of(before)
+        new = list[Diagnosis]()
         for cause in causes:
-            known = [each.fault for each in before if each.fault == cause.fault]
-            if cause.fault not in named and not lines.isdisjoint(_lines_of([cause])):
-                # What the dataflow shows of a fault in one layout it shows in another.
-                known = [each.fault for each in before if not _lines_of([each]).isdisjoint(_lines_of([cause]))]
+            # What the dataflow shows of a fault in one layout it shows in another.
+            lines = set() if cause.fault in named else _lines_of(cause)
+            known = [each.fault for each in before if each.fault == cause.fault or lines & _lines_of(each)]
             if known:
                 self._show(known, layout)
                 continue
@@ -184,8 +182,8 @@ class CauseSearch:
         return [*dict.fromkeys((*facts, *self._failures))]
 
 
-def _lines_of(found: Sequence[Diagnosis]) -> set[tuple[str, int]]:
-    return {(where.file, where.line) for diagnosis in found for where in diagnosis.where}
+def _lines_of(diagnosis: Diagnosis) -> set[tuple[str, int]]:
+    return {(where.file, where.line) for where in diagnosis.where}
 
 
 def of_the_formula(seen: Observed) -> list[Diagnosis]:
@@ -278,8 +276,9 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
         # One line may have several places, each with an edit.
         lines = [*first.where]
         more = [where for cause in seen if cause.kind in _OF_ADDRESSES for where in cause.where]
-    elif first.kind == "mask":
-        more = [*first.where]  # a mask that is dropped is where the scores got their last values, or P its own
+    elif first.kind == "mask":  # a mask that is dropped is where the scores got their last values, or P its own
+        functions = {name for where in shown for name in (where.kernel, where.function)}
+        more = [where for where in first.where if where.kernel in functions]
     elif first.kind in ("stride", "index"):  # a pointer's line in the kernel comes before the accesses that it misleads
         lines.sort(key=lambda where: where.note != "its address" or where.function != "")
     for where in more:

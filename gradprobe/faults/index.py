@@ -1,4 +1,4 @@
-"""S1, S2, S3, I64: a tensor is read or stored by other strides, at another index, or where its offsets wrap around."""
+"""S1, S2, S3: a tensor is read or stored by other strides, or at another index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
 _GRADIENTS = {name.lower(): name for name in MATRIX_OF}
 # Elements of a storage that is copied to see what stores leave in it.
 _LARGEST = 1 << 24
-_LIMIT = 2**31
 
 
 class _Way(NamedTuple):
@@ -67,7 +66,6 @@ def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
         (addressed, _by_other_strides),
         (tensors, _without_a_term),
         (tensors, _of_another_head),
-        (tensors, _wrapped),
     ]
     for some, ways in kinds:
         for name, tensor in some.items():
@@ -108,14 +106,14 @@ def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[_Way]:
 
 
 def _stored(seen: Observed, name: str, gradient: str, tensor: Tensor) -> Iterator[Hypothesis]:
-    """A gradient stored with each other tensor's strides; as if it were contiguous; and where offsets wrap."""
+    """A gradient stored with each other tensor's strides, and as if it were contiguous."""
     ways = list[_Way]()
     if len(whole_storage(tensor)) <= _LARGEST:
         ways += _by_other_strides(seen, name, tensor, "store", "is stored")
         dense, summary = _dense(tensor), f"{gradient} is stored as if it were contiguous"
         at = offsets(tensor.shape, dense)
         ways.append(_Way(f"layout/{name}", "S2", summary, "", at, axes_of(name, seen), dense))
-    for way in (*_each_once(tensor, ways), *_wrapped(seen, name, tensor)):
+    for way in _each_once(tensor, ways):
         finish = partial(_stored_at, gradient, tensor, way.at)
         yield Hypothesis(*way[:3], {}, way.fix, (gradient,), finish=finish, tensor=name, axes=way.axes, not_finite=True)
 
@@ -223,23 +221,3 @@ def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way
     for way, index in ways.items():
         summary = f"{title(name)} of another head is read: {way.replace('-', ' ')}"
         yield _Way(f"index/{name}-{way}", "S3", summary, "", own.index_select(axis, index), letter)
-
-
-# Which axes' terms one expression adds up, in 32 bits, before the sum is added to a pointer.
-_GROUPS = (("bhmd",), ("bh", "md"), ("b", "h", "m"), ("bh",), ("h",), ("m",), ("md",), ("b",))
-
-
-def _wrapped(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
-    """A tensor whose offsets pass 2^31, with those of some axes in 32 bits."""
-    summary = f"offsets into {title(name)} wrap around at 2^31: they are 32 bits wide"
-    fix = "widen the index before it is multiplied: .to(tl.int64)"
-    last = sum((size - 1) * abs(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    for groups in _GROUPS if last >= _LIMIT else ():
-        at, left = torch.zeros((), dtype=torch.int64), list(tensor.stride())
-        for group in groups:
-            own = [0] * tensor.dim()
-            for axis, letter in enumerate(axes_of(name, seen)):
-                if KINDS.get(letter, "?") in group:
-                    own[axis], left[axis] = tensor.stride(axis), 0
-            at = at + (offsets(tensor.shape, own) + _LIMIT) % (2 * _LIMIT) - _LIMIT
-        yield _Way(f"wrap/{name}", "I64", summary, fix, at + offsets(tensor.shape, left))

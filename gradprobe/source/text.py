@@ -35,11 +35,6 @@ class SourceLine:
         """`lazy.py:204`."""
         return f"{Path(self.file).name}:{self.line}"
 
-    @property
-    def text(self) -> str:
-        """What stands there."""
-        return self.code[self.column : self.column + self.length]
-
 
 @dataclass(frozen=True)
 class Edit:
@@ -115,8 +110,8 @@ class PythonSource:
         """The line where a node begins, with as much of the node as stands there."""
         number: int = node.lineno  # type: ignore[attr-defined]
         line, (start, end) = self.lines[number - 1], self.span(node)
-        begins = self._starts[number - 1]
-        code, length = begins + len(line) - len(line.lstrip()), min(end, begins + len(line.rstrip())) - start
+        code = self._starts[number - 1] + len(line) - len(line.lstrip())
+        length = min(end, code + len(line.strip())) - start
         return SourceLine(self.file, number, line.strip(), max(start - code, 0), length, function)
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
