@@ -99,9 +99,9 @@ def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
             for function in call_tree(kernel):
                 last, loaded = dict[str, ast.Assign | ast.AugAssign](), set[str]()
                 for variable, node in sorted(function.assignments, key=lambda each: each[1].lineno):
-                    # dS of b_dsT, a transposed tile.
+                    # dS of b_dsT, a transposed tile, and P of P_T_block.
                     word = plain(variable.lower().removeprefix("b_"))
-                    name = _USUAL.get(word) or _USUAL.get(word.removesuffix("t"), "")
+                    name = _USUAL.get(word) or _USUAL.get(re.sub("(block|tile|t)+$", "", word), "")
                     last[name] = node
                     if any(re.match("load(_|$)", called(call)) for call in inside(node.value, ast.Call)):
                         loaded.add(name)

@@ -287,8 +287,8 @@ def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]
 
 
 def _is_predicted(found: Sequence[Diagnosis]) -> bool:
-    """Whether the numbers of a cause were given by what is told of it; else it was seen."""
-    return any(not cause.seen for cause in causes_among(found))
+    """Whether a hypothesis gives the numbers that came; all else was seen."""
+    return any(each.is_named and not each.seen for each in found)
 
 
 def _merged(
