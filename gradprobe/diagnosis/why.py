@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -261,19 +261,11 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
 
 @door("contiguous", lambda check, found: found)
 def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """Kernels are right in the first layout and misread others, which they are launched with the same numbers for."""
-    failing = [run.layout for run in check.runs if run.verdict == MISMATCH]
-    if check.runs[0].verdict != MATCH or _is_predicted(found):
-        return found
-    numbers = dict[str, dict[str, set[int]]]()  # by kernel and layout
-    for layout in (check.runs[0].layout, *failing):
-        for call in check.calls.get(layout, ()):
-            numbers.setdefault(call.name, {}).setdefault(layout, set()).update(call.numbers)
-    blind = {name for name, of in numbers.items() if len({*map(frozenset, of.values())}) == 1 < len(of)}
+    """Kernels are right in the first layout and misread tensors of which they get no stride."""
     misread, kernels = list[Diagnosis](), dict[str, None]()
-    for each in found:
+    for each in found if check.runs[0].verdict == MATCH and not _is_predicted(found) else ():
         of = dict.fromkeys(at.kernel for at in each.where)
-        if each.kind in _MISREAD and of and of.keys() <= blind:
+        if each.kind in _MISREAD and _get_no_stride(check, [*of], tensor_of(each)):
             misread.append(each)
             kernels |= of
     if not misread:
@@ -284,6 +276,26 @@ def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]
     fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
     where = [at for each in misread for at in each.where[:1]]
     return _merged(check, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, where, 0)
+
+
+def _get_no_stride(check: FailedCheck, kernels: Collection[str], tensor: str) -> bool:
+    """Whether launches are given numbers, and none is a stride that the tensor has in a failing layout alone."""
+    first, *others = check.runs
+    is_asked = False
+    for run in others:
+        own = _long_strides(run, tensor) - _long_strides(first, tensor) - {0} if run.verdict == MISMATCH else set()
+        calls = [call for call in check.calls.get(run.layout, ()) if call.name in kernels]
+        given = {number for call in calls for number in call.numbers} - {0}
+        if any(number % stride == 0 for number in given for stride in own):  # a stride in bytes is a multiple
+            return False
+        is_asked |= bool(own and given)
+    return is_asked
+
+
+def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
+    """Its longest two: a short one may be another number's, such as how many heads there are."""
+    laid = (each.strides for each in run.laid if each.name.lower() == tensor)
+    return {stride for strides in laid for stride in sorted(strides)[-2:]}
 
 
 def _is_predicted(found: Sequence[Diagnosis]) -> bool:

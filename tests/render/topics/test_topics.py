@@ -40,7 +40,7 @@ def _words_of_faults():
     found |= {word for text in told for word in re.findall(r'f?"(ring|edit)/', text)}
     rows = fault_rows.FORMULAS + fault_rows.OPERANDS + fault_rows.FACTORS + fault_rows.SUMS + python_rows.PYTHON
     found |= set(re.findall(r"^(\w+)/.* \| ", rows, re.M))
-    found.add("compiler")  # which `--against interpreted` tells apart
+    found |= {"compiler", "wrap"}  # which `--against interpreted` tells apart, and what memory shows
     return found | set(diagnoses._KINDS) | {word for word, *_ in lines._KINDS.values()}
 
 
