@@ -9,14 +9,13 @@ from functools import cached_property
 from msgspec import structs
 
 from ..faults.hypothesis import Hypothesis, Observed
-from ..faults.index import axes_of
 from ..frontends.interface import CUDA_ON_CPU, INTERPRETED
 from ..model.failures import fault_words
 from ..model.intermediates import AXIS_WORDS, GRADIENT_OF, TABLE, reached, slots, steps, title
 from ..model.layout_run import MATCH, MISMATCH
 from ..model.memory_finding import GUARD, OUTSIDE, RACE
 from ..model.number import in_words, plural, spans
-from ..model.report import CONSISTENT, NAMED, Diagnosis, Misread, Where, causes_among
+from ..model.report import CONSISTENT, NAMED, Diagnosis, Where, causes_among
 from ..numerics.evidence import LayoutRun
 from ..numerics.tally import Finding
 from ..probing.experiment import Experiment
@@ -215,18 +214,8 @@ def _diagnoses(
                 also=0 < number < len(best),
                 # What is rounded where it is used may be exported right.
                 says_wrong=() if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes),
-                misread=_misread(of, seen),
             ),
         )
-
-
-def _misread(of: Hypothesis, seen: Observed) -> Misread | None:
-    # What the target makes for itself, its LSE, lies in memory that is not known here.
-    tensor = seen.tensors.get(of.tensor)
-    if tensor is None or not of.taken:
-        return None
-    shape, due = tuple(tensor.shape), tuple(tensor.stride())
-    return Misread(tensor=of.tensor, along=of.axes, axes=axes_of(of.tensor, seen), sizes=shape, due=due, taken=of.taken)
 
 
 def fact_about(seen: Observed) -> str:
@@ -284,9 +273,8 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     for where in more:
         if (where.file, where.line) not in {(each.file, each.line) for each in lines}:
             lines.append(where)
-    reached = None if first.misread else next((cause.reached for cause in seen if cause.reached), None)
     evidence = (*first.evidence, *(sentence for cause in seen for sentence in cause.evidence))
-    return [structs.replace(first, evidence=evidence, where=tuple(lines), reached=reached), *others]
+    return [structs.replace(first, evidence=evidence, where=tuple(lines)), *others]
 
 
 # --- no diagnosis says of an intermediate what the report's own table denies

@@ -80,8 +80,6 @@ class Hypothesis:
     """Along which axes, one letter each."""
     dtype: str = ""
     """What something is rounded to."""
-    taken: tuple[int, ...] = ()
-    """The strides that are taken in place of its own."""
     not_finite: bool = False
     """Whether the fault itself makes NaN or infinity; elsewhere NaN only marks values that nobody knows."""
     is_plain: bool = False

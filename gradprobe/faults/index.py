@@ -72,8 +72,7 @@ def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
             wrong = entered(name, seen.case.family)
             for way in _each_once(tensor, ways(seen, name, tensor)):
                 reads = {name: found_at(tensor, way.at)}
-                taken = way.strides if way.axes else ()
-                yield Hypothesis(*way[:3], {}, way.fix, wrong, reads=reads, tensor=name, axes=way.axes, taken=taken)
+                yield Hypothesis(*way[:3], {}, way.fix, wrong, reads=reads, tensor=name, axes=way.axes)
     case = seen.case
     if 1 < case.kv_heads < case.heads:
         heads = {"key_heads": torch.arange(case.heads, device=seen.x.q.device) % case.kv_heads}

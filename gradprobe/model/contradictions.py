@@ -8,7 +8,7 @@ from typing import Any
 from .case import Case
 from .layout_run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, CloseUp, Run, TensorLayout, Window
 from .memory_finding import ACCESSES, KINDS, MemoryFinding
-from .report import Misread, Where
+from .report import Where
 
 # A line of source, and an indent, are no longer than that.
 _LONGEST = 100_000
@@ -58,13 +58,6 @@ def _laid(laid: TensorLayout) -> Wrong:
     yield from _as_many("strides", laid.strides, "sizes", laid.sizes)
 
 
-def _misread(read: Misread) -> Wrong:
-    for name in ("axes", "due", "taken"):
-        yield from _as_many(name, getattr(read, name), "sizes", read.sizes)
-    if not set(read.along) <= set(read.axes):
-        yield "along", f"{read.along!r} is no part of the axes {read.axes!r}"
-
-
 def _window(window: Window) -> Wrong:
     if not window.cols:
         yield "cols", "it is empty"
@@ -98,7 +91,6 @@ _RULES: dict[type, Callable[[Any], Wrong]] = {
     Run: _run,
     MemoryFinding: _memory,
     TensorLayout: _laid,
-    Misread: _misread,
     Window: _window,
     CloseUp: _close_up,
     Where: _where,

@@ -114,32 +114,6 @@ def _some(words: Sequence[str]) -> str:
     return f"{', '.join(words[:_NAMED_CASES])}{f' and {more} more' if more > 0 else ''}"
 
 
-class Misread(Struct, frozen=True, kw_only=True):
-    """Where a tensor should be read, and where it is."""
-
-    tensor: str
-    along: str
-    """The axes of which the stride is another's, a letter each."""
-    axes: str
-    """Its axes, as in Laid."""
-    sizes: tuple[int, ...]
-    due: tuple[int, ...]
-    """Its strides."""
-    taken: tuple[int, ...]
-    """Those with which it is read."""
-
-
-class AxisReach(Struct, frozen=True, kw_only=True):
-    """Which indices of one axis a load or a store should reach, by what it meets, and which it does."""
-
-    tensor: str
-    letter: str
-    """The axis, as in Laid."""
-    pairs: tuple[tuple[int, int | None], ...]
-    """Each index that it should, and the one that it does; None outside the tensor. Some, where they are many."""
-    is_store: bool = False
-
-
 class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """One hypothesis, tested."""
 
@@ -160,10 +134,6 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """Whether it stands beside the one before it, and not in its place: two faults at once."""
     edit: TriedEdit | None = None
     """What was tried at its lines and at what flows into them; None where nothing was."""
-    misread: Misread | None = None
-    """Of a tensor that is read with other strides, in the layout that shows it."""
-    reached: AxisReach | None = None
-    """Of a load or a store that was seen to reach other elements than those that it meets."""
     seen: str = ""
     """Of what is no hypothesis, but was seen while it ran: "seen in dq_kernel, 4 of 4 tiles"."""
     says_wrong: tuple[str, ...] = ()

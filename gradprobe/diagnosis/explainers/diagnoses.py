@@ -12,7 +12,7 @@ from ...frontends.triton.interpreter.dataflow import Line, Site, places
 from ...lint.reading import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
-from ...model.report import CONSISTENT, AxisReach, Diagnosis, Where
+from ...model.report import CONSISTENT, Diagnosis, Where
 from ..lines import among
 
 Chain = tuple[Line, ...]
@@ -44,8 +44,6 @@ class Suspect:
     beside: Sequence[Chain] = ()
     """Where that is made which enters there: of an access, its address; of a value, what was compared with nothing; of
     pairs, the other dots that sum them."""
-    reach: AxisReach | None = None
-    """Of a load or a store, the indices that it should reach, and those that it does."""
     is_open: bool = False
     """Whether it is right where rows see keys, not masked where they do not, and summed over."""
     is_lost: bool = False
@@ -107,7 +105,6 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
         tuple(dict.fromkeys(map(_sentence, group))),
         _where(group),
         also=also,
-        reached=next((suspect.reach for suspect in group if suspect.reach), None),
         seen=f"seen in {first.site.kernel}",
         says_wrong=says_wrong,
         says_right=says_right,

@@ -9,7 +9,6 @@ import numpy as np
 
 from ...frontends.triton.interpreter.dataflow import Conflict, Flow, Node, Site
 from ...model.intermediates import AXIS_WORDS
-from ...model.report import AxisReach
 from ..follow import FollowedRun
 from .diagnoses import Chain, Suspect, blamed
 
@@ -29,25 +28,13 @@ def misread_in(flow: Flow) -> Iterator[Suspect]:
             continue
         tensor, site = flow.sources[number].tensor, flow.sources[number].site
         first = min(conflicts, key=lambda conflict: "bhmndegw".find(conflict.letter[0]))
-        indices = {_indices(number, conflict) for conflict in conflicts if conflict.letter == first.letter}
-        pairs = [(due, None if own < 0 else own) for due, own in sorted(indices) if due != own]
-        is_load, reach = site.operation == "load", None
-        if pairs:
-            met = tuple(pairs[:12])  # as many as a picture has room for
-            reach = AxisReach(tensor=tensor, letter=first.letter, pairs=met, is_store=not is_load)
         reason, beside = _reason(flow, number, first), tuple(_addressing(flow, number, culprits))
-        kind = "load" if is_load else "store"
-        yield Suspect(kind, tensor, site, blamed(site, right), reason, beside=beside, reach=reach)
-
-
-def _indices(culprit: int, conflict: Conflict) -> tuple[int, int]:
-    """The index that an access meets, and its own."""
-    left, right = conflict.example
-    return (right, left) if culprit in conflict.left else (left, right)
+        kind = "load" if site.operation == "load" else "store"
+        yield Suspect(kind, tensor, site, blamed(site, right), reason, beside=beside)
 
 
 def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
-    due, own = _indices(culprit, conflict)
+    own, due = conflict.example if culprit in conflict.left else reversed(conflict.example)
     others = conflict.right if culprit in conflict.left else conflict.left
     names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
     word, source = AXIS_WORDS[conflict.letter[0]], flow.sources[culprit]
