@@ -21,10 +21,6 @@ from .memory_finding import WARNING, MemoryFinding, WarningNote
 NAMED, CONSISTENT = 0.9, 0.5
 
 
-# What the fault of a diagnosis begins with that no hypothesis gives, but the dataflow of the kernels.
-KINDS = ("load/", "masked/", "store/", "value/", "stored/", "pairs/")
-
-
 class Where(Struct, frozen=True):
     """A line of source that a diagnosis names."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradprobe.model.layout_run import MATCH, MISMATCH
-from gradprobe.model.report import CONSISTENT, KINDS, NAMED, Diagnosis
+from gradprobe.model.report import CONSISTENT, NAMED, Diagnosis
 from gradprobe.numerics.evidence import Probed
 from gradprobe.pipeline.reported import report_of
 from tests.planted.denied import denied
@@ -22,6 +22,8 @@ from tests.planted.uncovered import UNCOVERED
 Trial = Scored | Unflagged | Uncovered
 TRIALS: dict[str, Trial] = {trial.name: trial for trial in (*SCORED, *EQUIVALENTS, *UNCOVERED)}
 FACTORY = "tests.planted.scoring:Prober"
+KINDS = ("load/", "masked/", "store/", "value/", "stored/", "pairs/")
+"""What the fault of a diagnosis begins with that no hypothesis gives, but the dataflow of the kernels."""
 DIAGNOSES = any(field.name == "diagnoses" for field in dataclasses.fields(Probed))
 """Whether reports say why."""
 
