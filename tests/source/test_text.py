@@ -23,7 +23,7 @@ def test_a_node_stands_where_python_itself_says(node):
     assert SOURCE.text_of(node) == ast.get_source_segment(TEXT, node)
     found = SOURCE.line_of(node, "größe")
     assert found.code == TEXT.splitlines()[node.lineno - 1].strip()
-    assert found.text == SOURCE.text_of(node).splitlines()[0]
+    assert found.code[found.column : found.column + found.length] == SOURCE.text_of(node).splitlines()[0]
 
 
 def test_signs_are_tokens_and_not_what_a_comment_or_a_string_holds():
