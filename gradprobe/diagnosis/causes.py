@@ -83,6 +83,8 @@ class CauseSearch:
         """The layouts that nothing explains, by what is wrong in them."""
         self._failures = list[str]()
         """What could not be looked at."""
+        self.predicted = set[str]()
+        """The faults that give the numbers that came."""
 
     def explain(self, layout: FailingLayout) -> None:
         """Tells what is wrong in a layout, if nothing that is told already explains it."""
@@ -109,6 +111,7 @@ class CauseSearch:
         found = table.agreeing([*behaving(again, next(iter(named.values()), None)), *found])
         if is_first or not causes_among(found):  # beside another fault its lines would show as well
             found = self._with_dataflow(layout.run, table, found, seen, named)
+        self.predicted |= named.keys() & {diagnosis.fault for diagnosis in found}
         self._add(layout, found, named)
 
     def _with_dataflow(

@@ -62,6 +62,8 @@ class FailedCheck:
     right_at: Callable[[LayoutRun], str] = lambda first: ""
     """Runs the target at other lengths, in the first layout, and says at which it is right; "" at none."""
     known: list[str] = field(default_factory=list)
+    predicted: set[str] = field(default_factory=set)
+    """The faults that give the numbers that came."""
     is_sought: bool = True
     is_beyond_edits: bool = False
 
@@ -108,6 +110,7 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
         search.explain(layout)
     found = _in_order(search.found, memory, layouts)
     check.known += search.facts
+    check.predicted |= search.predicted
     if not causes_among(found):  # of two results in one memory the one was written over the other
         wrong = {word for layout in layouts[:1] for word in layout.seen.own}
         shared = [each for each in of_results if each.kind == "shared"]
@@ -134,7 +137,7 @@ def _by_a_smaller_case(
         if diagnosis.fault not in of_large:
             found[at] = structs.replace(diagnosis, evidence=(*diagnosis.evidence, words))
             break
-    check.known = [words, *of_small.known] if of_small.known else []
+    check.known, check.predicted = [words, *of_small.known] if of_small.known else [], of_small.predicted
     return found
 
 
@@ -238,7 +241,7 @@ def tensor_of(diagnosis: Diagnosis) -> str:
 
 def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     """Another length is right in the first layout: then nothing else is wrong with it there."""
-    first, explained = check.runs[0], _is_predicted(found)
+    first, explained = check.runs[0], check.predicted and causes_among(found)
     findings = first.measured.comparison.findings.values() if first.measured is not None else ()
     # No more than a coarser arithmetic errs, which other values at another length may not show.
     is_slight = all(finding.max_ratio <= LAMBDA for finding in findings)
@@ -263,7 +266,7 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
 def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     """Kernels are right in the first layout and misread tensors of which they get no stride."""
     misread, kernels = list[Diagnosis](), dict[str, None]()
-    for each in found if check.runs[0].verdict == MATCH and not _is_predicted(found) else ():
+    for each in found if check.runs[0].verdict == MATCH and not check.predicted else ():
         of = dict.fromkeys(at.kernel for at in each.where)
         if each.kind in _MISREAD and _get_no_stride(check, [*of], tensor_of(each)):
             misread.append(each)
@@ -296,11 +299,6 @@ def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
     """Its longest two: a short one may be another number's, such as how many heads there are."""
     laid = (each.strides for each in run.laid if each.name.lower() == tensor)
     return {stride for strides in laid for stride in sorted(strides)[-2:]}
-
-
-def _is_predicted(found: Sequence[Diagnosis]) -> bool:
-    """Whether a hypothesis gives the numbers that came; all else was seen."""
-    return any(each.is_named and not each.seen for each in found)
 
 
 def _merged(

@@ -106,6 +106,11 @@ delta/dropped | delta is not subtracted: dS = P * dP
   delta = 0 * delta
 delta/sign | delta is added where it is to be subtracted
   delta = -delta
+if True
+fix {due}
+wrong delta dS
+delta/formula | delta is the mean over the head dim, where the sum is meant
+  delta = delta / do.shape[-1]
 if lazy
 fix {due}
 wrong delta dS

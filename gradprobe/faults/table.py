@@ -219,12 +219,12 @@ _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
     ("faults/python", lambda seen: () if seen.launches else _of_rows(python_rows.PYTHON, seen)),
     ("faults/factors", _zeros),
     ("faults/index", index.elsewhere),
-    ("faults/formulas", partial(_of_rows, fault_rows.FORMULAS)),
-    ("faults/operands", partial(_of_rows, fault_rows.OPERANDS)),
+    ("faults/formulas", lambda seen: _of_rows(fault_rows.FORMULAS, seen)),
+    ("faults/operands", lambda seen: _of_rows(fault_rows.OPERANDS, seen)),
     ("faults/factors", _exchanged),
-    ("faults/factors", partial(_of_rows, fault_rows.FACTORS)),
+    ("faults/factors", lambda seen: _of_rows(fault_rows.FACTORS, seen)),
     ("faults/factors", _measured),
-    ("faults/sums", partial(_of_rows, fault_rows.SUMS)),
+    ("faults/sums", lambda seen: _of_rows(fault_rows.SUMS, seen)),
 )
 
 

@@ -19,7 +19,6 @@ IN = {"kernel": "backward"}
 K = Diagnosis("load/k", "S1", "of k", 1.0, (), (Where("a.py", 9, "k", **IN),), seen="seen in backward")
 DO = Diagnosis("outside/dO", "M3", "of dO", 1.0, (), (Where("a.py", 8, "do", **IN),), also=True, seen="seen")
 MASK = Diagnosis("pairs/dQ", "M3", "the tail", 1.0, also=True, seen="seen in backward")
-STRIDE = Diagnosis("stride/k", "S1", "predicted", 1.0)
 
 
 def calls(**numbers):
@@ -66,13 +65,16 @@ OTHERS = {
     "it is wrong when contiguous": ([K], runs("mismatch"), CALLS),
     "nothing is wrong": ([K], runs(second="match"), CALLS),
     "no address is": ([MASK], runs(), CALLS),
-    "a hypothesis predicts it": ([STRIDE, K], runs(), CALLS),
 }
 
 
 @pytest.mark.parametrize(("found", "ran", "given"), OTHERS.values(), ids=OTHERS)
 def test_nothing_else_is_taken_for_it(found, ran, given):
     assert by_contiguity(FailedCheck(None, ran, given), found) == found
+
+
+def test_what_a_hypothesis_predicts_is_not_taken_for_it():
+    assert by_contiguity(FailedCheck(None, runs(), CALLS, predicted={"stride/k"}), [K]) == [K]
 
 
 @interpreted

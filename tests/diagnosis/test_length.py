@@ -50,7 +50,9 @@ def test_without_memory_it_is_a_sentence_and_nothing_where_another_length_is_wro
 
 def test_a_cause_that_is_predicted_is_asked_for_no_other_length():
     tail = Diagnosis("tail/k", "M3", "the tail", 1.0)
-    assert by_length(check(right_at=pytest.fail), [tail]) == [tail]
+    of = check(right_at=pytest.fail)
+    of.predicted = {"tail/k"}
+    assert by_length(of, [tail]) == [tail]
 
 
 def test_no_other_length_is_asked_for_where_rounding_may_decide():
