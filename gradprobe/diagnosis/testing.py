@@ -16,7 +16,6 @@ from ..faults.variant import BUFFERS, Variant, plain_variant
 from ..model.report import NAMED
 from ..numerics.budget import Whole, tile_budget
 from ..numerics.declared_precision import output_rounding
-from ..numerics.tally import Judgement
 from ..reference import Tile, tiles
 from ..reference.attention import BY_KEY, BY_ROW
 
@@ -84,6 +83,19 @@ class _Portion(NamedTuple):
     is_rough: bool = False
 
 
+class _Came(NamedTuple):
+    """What came of an intermediate, what was expected, and the errors allowed; all of one shape."""
+
+    actual: Tensor
+    expected: Tensor
+    bound: Tensor
+    right: Tensor
+    off: Tensor
+    """The errors."""
+    count: int
+    """How many are right."""
+
+
 class Tester:
     """Tests hypotheses against what came in one run."""
 
@@ -92,6 +104,7 @@ class Tester:
         self.wrong = {name: seen.wrong(name) for name in seen.right}
         self._plain = plain_variant(seen.x, readable(seen))
         self._all = _Portion(list(self.wrong), (*tiles(seen.x),))
+        self._known = dict[tuple[str, tuple[int, ...]], _Came]()
         self._has_nan = False
         """Whether an intermediate holds NaN and numbers: NaN throughout says nothing of where it came from."""
         for name, right in seen.right.items():
@@ -156,22 +169,34 @@ class Tester:
         return {name: score if score.gain > 0 else Score() for name, score in found.items()}
 
     def _scores(self, variant: Variant, buffers: Buffers, portion: _Portion, not_finite: bool) -> dict[str, Score]:
-        seen, scores = self.seen, dict[str, Score]()
+        scores = dict[str, Score]()
         values, bounds = self._predicted(variant, buffers, portion)
         for name in portion.names:
-            value = values[name][portion.place]
-            of = (seen.actual, seen.expected, seen.allowed, seen.right)
-            came = Judgement(*(each[name][portion.place] for each in of))
+            came, value = self._came(name, portion.place), values[name][portion.place]
             if portion.is_rough:
-                allowed = _ROOM * came.bound + _ROUGH[seen.case.dtype] * _sizes(value)
-            else:
-                # A fault makes values larger than bounds were made for.
-                due, largest = (_sizes(each).max().item() for each in (came.expected, value))
-                allowed = _ROOM * (max(1.0, largest / due) if due else 1.0) * bounds[name].nan_to_num(0.0)
+                allowed = _ROOM * came.bound + _ROUGH[self.seen.case.dtype] * _sizes(value)
+                near = _near(came, value, allowed, not_finite and self._has_nan)
+                # As many as it reproduces more than it spoils.
+                scores[name] = Score(int(near.sum()), came.count)
+                continue
+            # A fault makes values larger than bounds were made for.
+            due, largest = (_sizes(each).max().item() for each in (came.expected, value))
+            allowed = _ROOM * (max(1.0, largest / due) if due else 1.0) * bounds[name].nan_to_num(0.0)
             near = _near(came, value, allowed, not_finite and self._has_nan)
-            tiny = torch.finfo(seen.measured.trace.values[name].dtype).tiny
+            tiny = torch.finfo(self.seen.measured.trace.values[name].dtype).tiny
             scores[name] = _score(came, value, allowed, near, tiny)
         return scores
+
+    def _came(self, name: str, place: tuple[int, ...]) -> _Came:
+        """What came of an intermediate; made once."""
+        if (name, place) not in self._known:
+            seen = self.seen
+            actual, expected, bound, right = (
+                of[name][place] for of in (seen.actual, seen.expected, seen.allowed, seen.right)
+            )
+            off = (actual - expected).abs()
+            self._known[name, place] = _Came(actual, expected, bound, right, off, int(right.sum()))
+        return self._known[name, place]
 
     # --- what a hypothesis predicts
 
@@ -238,26 +263,26 @@ def _sizes(values: Tensor) -> Tensor:
     return values.abs().nan_to_num(0.0, 0.0, 0.0)
 
 
-def _near(came: Judgement, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
+def _near(came: _Came, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
     """Which elements are what a prediction says.
 
     Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
     A NaN spreads, and anything that goes wrong makes one: it counts only for a fault that is known to make them.
     """
-    actual, expected = came.actual, came.expected
-    error, sharp = (actual - predicted).abs(), (actual - expected).abs() / _SHARPER
-    near = (actual == predicted) | (error <= came.bound) | ((error <= allowed) & ~(error > sharp))
-    near |= ~actual.isfinite() & ~predicted.isfinite() & (predicted != expected) if not_finite else False
+    error = (came.actual - predicted).abs()
+    near = (error <= allowed) & ~(error > came.off / _SHARPER)
+    near |= (came.actual == predicted) | (error <= came.bound)
+    if not_finite:
+        near |= ~came.actual.isfinite() & ~predicted.isfinite() & (predicted != came.expected)
     return near
 
 
-def _score(came: Judgement, value: Tensor, allowed: Tensor, near: Tensor, tiny: float) -> Score:
+def _score(came: _Came, value: Tensor, allowed: Tensor, near: Tensor, tiny: float) -> Score:
     """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
-    reproduced, off = near & ~came.right, (came.actual - came.expected).abs()
-    spoilt = int((~near & came.right).sum())
+    reproduced, spoilt = near & ~came.right, int((~near & came.right).sum())
     if not bool(reproduced.any()):
         return Score(0, spoilt)
-    room = came.bound.maximum(allowed.minimum(off / _SHARPER))
+    room = came.bound.maximum(allowed.minimum(came.off / _SHARPER))
     is_more = value.abs() > room
     # A 0 is reproduced by a 0, and not by a number whose own bound is so wide that it takes in 0. All of a head exactly
     # 0 is no small number: only what gives 0 explains that.
@@ -266,6 +291,6 @@ def _score(came: Judgement, value: Tensor, allowed: Tensor, near: Tensor, tiny: 
     reproduced &= ~((came.actual == 0) & is_more) & ((value.abs() <= tiny) | is_something)
     # How unlikely it is that predictions of something else, off by up to as much, lie as near. A NaN is one of two, and
     # so is a 0: nothing flows for many reasons.
-    room, off, is_more = room[reproduced], off[reproduced], is_more[reproduced]
+    room, off, is_more = room[reproduced], came.off[reproduced], is_more[reproduced]
     chance = (room / off).masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5).clamp(_LEAST_CHANCE, 1.0)
     return Score(int(reproduced.sum()), spoilt, float(-chance.log2().sum()))
