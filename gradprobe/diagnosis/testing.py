@@ -92,7 +92,7 @@ class _Came(NamedTuple):
     right: Tensor
     off: Tensor
     """The errors."""
-    count: int
+    rights: int
     """How many are right."""
 
 
@@ -177,7 +177,7 @@ class Tester:
                 allowed = _ROOM * came.bound + _ROUGH[self.seen.case.dtype] * _sizes(value)
                 near = _near(came, value, allowed, not_finite and self._has_nan)
                 # As many as it reproduces more than it spoils.
-                scores[name] = Score(int(near.sum()), came.count)
+                scores[name] = Score(int(near.sum()), came.rights)
                 continue
             # A fault makes values larger than bounds were made for.
             due, largest = (_sizes(each).max().item() for each in (came.expected, value))
@@ -191,10 +191,8 @@ class Tester:
         """What came of an intermediate; made once."""
         if (name, place) not in self._known:
             seen = self.seen
-            actual, expected, bound, right = (
-                of[name][place] for of in (seen.actual, seen.expected, seen.allowed, seen.right)
-            )
-            off = (actual - expected).abs()
+            actual, expected, right = (of[name][place] for of in (seen.actual, seen.expected, seen.right))
+            off, bound = (actual - expected).abs(), seen.allowed[name][place]
             self._known[name, place] = _Came(actual, expected, bound, right, off, int(right.sum()))
         return self._known[name, place]
 

@@ -103,7 +103,9 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
     if case.scores > MOST_SCORES:
         return _by_a_smaller_case(check, experiment, plain or failing, memory)
     if not plain:
-        _describe(check, experiment, failing[0])
+        if not failing[0].inside:
+            check.known.append("right with the case's own values, wrong with others")
+        check.known.append(fact_about(observed_in(experiment, failing[0])))
         return memory
     search, layouts = CauseSearch(experiment), failing_layouts(experiment, plain)
     for layout in layouts:
@@ -112,11 +114,9 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
     check.known += search.facts
     check.predicted |= search.predicted
     if not causes_among(found):  # of two results in one memory the one was written over the other
-        wrong = {word for layout in layouts[:1] for word in layout.seen.own}
-        shared = [each for each in of_results if each.kind == "shared"]
-        shared = [each for each in shared if wrong & set(each.summary.replace(":", " ").split())]
-        check.known = [] if shared else check.known
-        found = [*shared, *found]
+        wrong, shared = {*layouts[0].seen.own}, [each for each in of_results if each.kind == "shared"]
+        shared = [each for each in shared if wrong & {*each.summary.replace(":", " ").split()}]
+        found, check.known = [*shared, *found], [] if shared else check.known
     for at, diagnosis in enumerate(found):
         if diagnosis.is_named and not diagnosis.seen and len(diagnosis.layouts) > 1:
             said = f"layouts that show it: {', '.join(diagnosis.layouts)}"
@@ -139,14 +139,6 @@ def _by_a_smaller_case(
             break
     check.known, check.predicted = [words, *of_small.known] if of_small.known else [], of_small.predicted
     return found
-
-
-def _describe(check: FailedCheck, experiment: Experiment, failing: LayoutRun) -> None:
-    """Says where the case's own values came out right and others did not."""
-    assert failing.measured is not None
-    if not failing.inside:
-        check.known.append("right with the case's own values, wrong with others")
-    check.known.append(fact_about(observed_in(experiment, failing)))
 
 
 def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
