@@ -42,6 +42,11 @@ class Observed:
         return int((~self.right[name]).sum()) if name in self.right else 0
 
     @property
+    def is_square(self) -> bool:
+        """Whether there are as many rows as keys."""
+        return self.x.n_query == self.x.n_key
+
+    @property
     def wrong_names(self) -> tuple[str, ...]:
         return tuple(name for name in self.right if self.wrong(name))
 

@@ -216,7 +216,7 @@ def _measured(seen: Observed) -> Iterator[Hypothesis]:
 
 
 _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
-    ("faults/python", lambda seen: () if seen.launches else _of_rows(python_rows.PYTHON, seen)),
+    ("faults/python", lambda seen: () if seen.launches or not seen.is_square else _of_rows(python_rows.PYTHON, seen)),
     ("faults/factors", _zeros),
     ("faults/index", index.elsewhere),
     ("faults/formulas", lambda seen: _of_rows(fault_rows.FORMULAS, seen)),
