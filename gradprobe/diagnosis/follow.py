@@ -89,11 +89,20 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
         outcome = run_target(experiment.target, case, inputs)
     if outcome.trace is None:
         return None
+    _forget_running(flow)
     results = [(name, view_of(view, name)) for name, view in results_among(launched, outcome.trace)]
     for name, view in results:
         is_alone = {other for other, one in results if one.home == view.home} == {name}
         flow.attempt(place, flow, view, case.axes(name), is_alone)
     return FollowedRun(flow, roles, outcome)
+
+
+def _forget_running(flow: Flow) -> None:
+    """What has a factor of its row in a kernel that takes a maximum is compared with nothing: it is divided out yet."""
+    kernels = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
+    for node in flow.nodes:
+        if node.site.kernel in kernels and node.role is not None and node.role.is_by_row and not node.role.is_open:
+            node.role = None
 
 
 def results_among(tensors: Sequence[torch.Tensor], trace: Trace) -> Iterator[tuple[str, torch.Tensor]]:

@@ -277,16 +277,16 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
     chains = {name: _chain(case, own, name, seen) for name in gradients}
     rows = _rows(case, own, seen, chains)
     shown = {(row.finding.name, gradient) for row in rows for gradient in row.into}
-    wanted = {(MATRIX_OF[name], name) for name in gradients if findings[name].mismatched}
-    wanted = wanted or {(MATRIX_OF[name], name) for name in gradients}
-    is_whole = all(matrix in own.trace.values or (matrix, name) in shown for matrix, name in wanted)
-    if not rows or not is_whole or not all(_is_proved(own, row) for row in rows):
+    for name in [name for name in gradients if findings[name].mismatched] or gradients:
+        if MATRIX_OF[name] not in own.trace.values and (MATRIX_OF[name], name) not in shown:
+            return None
+    if not rows or not all(_is_proved(own, row) for row in rows):
         return None
     known = dict(findings)
-    for name in [name for name in GRADIENT_OF.values() if name in findings and findings[name].mismatched]:
-        by_chain = [chains[name]] if name in chains else [*chains.values()]
-        judged = [chain.comparison.findings[name] for chain in by_chain if name in chain.comparison.findings]
-        known[name] = min((findings[name], *judged), key=lambda finding: int(finding.own.sum()))
+    for chain in chains.values():  # what is right given what its kernel holds is inherited
+        for name, finding in chain.comparison.findings.items():
+            if name in GRADIENT_OF.values() and finding.own.sum() < known[name].own.sum():
+                known[name] = finding
     for row in rows:  # the first that is wrong stands for all of its name
         before = known.setdefault(row.finding.name, row.finding)
         if row.finding.status == MISMATCH != before.status:

@@ -189,5 +189,7 @@ def _beside(suspect: Suspect) -> Iterator[tuple[tuple[str, int], str]]:
     if suspect.kind == "value":
         for of, at in ((file, line), *entering):
             yield from (((of, mask), "the mask") for mask in source(of).masks(at, of_accesses=False))
+            # Where it is another name of what is not masked, it may be masked there.
+            yield from (((of, alias), note) for alias in source(of).aliases(at) if suspect.is_open)
     if suspect.kind == "unstored":
         yield from (((file, at), "launched here") for at in own.grids(suspect.site.kernel))

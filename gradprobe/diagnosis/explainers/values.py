@@ -19,8 +19,6 @@ from .sums import are_partial, pairs, summing
 _SUMMED = {PRODUCTS[name].other: in_place_of(matrix) for name, matrix in MATRIX_OF.items()}
 # Scores that are steps to one that is summed over.
 _STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
-# What scores meet once their rows are whole: dO and q in sums over rows, dP in dS.
-_OF_WHOLE_ROWS = {"do", "q", "k", "dP", "dP - delta", "delta"}
 _MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
 # Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
 _OF_RESCALING = 1e-4
@@ -149,9 +147,6 @@ def _first_wrong(run: FollowedRun) -> Iterator[tuple[Node, Node]]:
             continue
         visited.add(node)
         wrong = [operand for operand in node.operands if _leads_on(run, node, operand)]
-        # What has a factor of its row and should have none got it where its operands did, unless from a maximum.
-        if not wrong and _is_by_row(node) and not _is_less_a_maximum(node):
-            wrong = [operand for operand in node.operands if _is_by_row(operand)]
         unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
         if wrong:
             pending += [(operand, node) for operand in wrong]
@@ -163,21 +158,12 @@ def _first_wrong(run: FollowedRun) -> Iterator[tuple[Node, Node]]:
             yield node, used_by
 
 
-def _is_by_row(node: Node) -> bool:
-    return node.role is not None and node.role.is_by_row
-
-
-def _is_less_a_maximum(node: Node) -> bool:
-    """Whether its rows have their factors of a running maximum, as a forward's have until they are divided."""
-    return any(made.name in _MAXIMA or (_is_by_row(made) and _is_less_a_maximum(made)) for made in node.operands)
-
-
 def _leads_on(run: FollowedRun, node: Node, operand: Node) -> bool:
     """Whether an operand of a wrong node is wrong itself, and not yet to be masked there or later."""
-    may_mask = node.site.operation == "select" or _is_by_row(node)
+    may_mask = node.site.operation == "select" or (node.role is not None and node.role.is_by_row)
     if may_mask and operand.name and operand.role is not None and operand.role.is_open:
         return False
-    return not operand.is_known and not _rescales(run, operand) and _is_wrong(operand, node)
+    return not operand.is_known and not _rescales(run, operand) and _is_wrong(operand)
 
 
 def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
@@ -191,24 +177,10 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
     return any(name in _SUMMED and role.name not in _SUMMED[name] for name in others)
 
 
-def _is_wrong(node: Node, used_by: Node) -> bool:
-    """Whether its value, or one that it was made of since anything known, was compared and is nothing that is known.
-
-    What has a factor of its row is none too, where nothing behind it can take the factor away.
-    """
-    pending, visited = [(node, used_by)], set[Node]()
-    while pending:
-        value, user = pending.pop()
-        if value in visited:
-            continue
-        visited.add(value)
-        # In these no division behind takes a factor of the rows away.
-        needs_its_rows = user.site.operation in ("dot", "fmul") and any(x.name in _OF_WHOLE_ROWS for x in user.operands)
-        if value.role is None or (value.role.is_by_row and not needs_its_rows):
-            pending += [(operand, value) for operand in value.operands]
-        elif not value.role.is_known:
-            return True
-    return False
+def _is_wrong(node: Node) -> bool:
+    """Whether its value, or one that it was made of since anything known, was compared and is nothing that is known."""
+    compared = behind([node], lambda made: made.operands if made.role is None else ())
+    return any(made.role is not None and not made.is_known for made in compared)
 
 
 def _rescales(run: FollowedRun, node: Node) -> bool:
