@@ -20,7 +20,7 @@ from ..probing.experiment import Experiment
 from .explainers.diagnoses import Suspect, diagnoses_of
 from .explainers.misread import misread, transposed
 from .explainers.sums import never_stored, nothing_summed, pairs
-from .explainers.values import not_numbers, other_factors, wrong_values
+from .explainers.values import other_factors, wrong_values
 from .follow import FollowedRun, followed_run
 
 
@@ -81,7 +81,6 @@ EXPLAINERS: tuple[tuple[str, str, Callable[[FollowedRun], Iterator[Suspect]]], .
     (ALONE, "dataflow/misread", misread),  # of other elements everything is wrong, and each operation right
     (ALONE, "dataflow/sums", never_stored),  # what is stored nowhere has no value that could be wrong
     (ALONE, "dataflow", _of_forward),  # gradients are made of O: what they show is its doing
-    (FIRST, "dataflow/values", not_numbers),  # everything that NaN enters is wrong
     (FIRST, "dataflow/values", wrong_values),  # a value that is wrong by itself
     (BESIDE, "dataflow/values", other_factors),  # and a result with another constant, which no value shows
     (BESIDE, "dataflow/sums", pairs),  # what is left out of a sum makes no value in it wrong

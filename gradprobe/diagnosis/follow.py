@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from typing import Any
@@ -101,8 +101,8 @@ def _forget_running(flow: Flow) -> None:
     """What has a factor of its row in a kernel that takes a maximum is compared with nothing: it is divided out yet."""
     kernels = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
     for node in flow.nodes:
-        if node.site.kernel in kernels and node.role is not None and node.role.is_by_row and not node.role.is_open:
-            node.role = None
+        if node.role is not None and node.role.is_by_row:
+            node.role = None if node.site.kernel in kernels else replace(node.role, is_open=False)
 
 
 def results_among(tensors: Sequence[torch.Tensor], trace: Trace) -> Iterator[tuple[str, torch.Tensor]]:

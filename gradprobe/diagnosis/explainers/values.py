@@ -200,18 +200,6 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
 # --- what is stored
 
 
-def not_numbers(run: FollowedRun) -> Iterator[Suspect]:
-    """The operations that make NaN of numbers, on the way to a result that holds NaN."""
-    found = dict[Site, None]()
-    stored = [store.node for store in run.stores if store.has_nan]
-    for node in behind(stored, lambda node: [operand for operand in node.operands if operand.has_nan]):
-        # What was compared and is nothing that is known is wrong before it makes NaN.
-        is_of_right = all(made.role is None or made.name for made in node.operands)
-        if is_of_right and node.site.operation != "load" and not any(made.has_nan for made in node.operands):
-            found[node.site] = None
-    yield from (Suspect("value", "NaN", site, site.lines, "it turns numbers into NaN") for site in found)
-
-
 def other_factors(run: FollowedRun, *, is_of_host: bool = False) -> Iterator[Suspect]:
     """Results that are stored as what they are, times another constant.
 

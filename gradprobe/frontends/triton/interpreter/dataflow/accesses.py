@@ -73,12 +73,11 @@ class IndexedAccesses(Watcher):
         node, whole = tile
         known = _told_apart(whole) if whole is not None else {}
         for view, lanes, addresses in access.parts:
-            has_nan = node.has_nan and bool(np.isnan(value.data.reshape(-1)[lanes]).any())
             here = {x: index.reshape(-1)[lanes] for x, index in known.items()}
             of_lanes = Lanes(here, whole.origins) if whole is not None else None
             due = self._known_at(view, addresses) if whole is not None else None
             offsets = None if due else view.in_bytes(addresses)
-            store = StoredTile(view.home, node, site, has_nan, offsets, of_lanes, behind)
+            store = StoredTile(view.home, node, site, offsets, of_lanes, behind)
             flow.stores.append(store)
             if due:
                 _compare(flow, store, view.name, due)

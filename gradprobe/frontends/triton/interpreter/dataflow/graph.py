@@ -81,7 +81,6 @@ class Node:
     """Of a dot: the loads that give it a part of what it should sum over."""
     number: int = 0
     """Its place among all, in the order in which they were made."""
-    has_nan: bool = False
     used: bool = False
     """Whether something that is known was made of it."""
     value: Array | None = None
@@ -138,8 +137,6 @@ class StoredTile:
     """The address of the storage."""
     node: Node
     site: Site
-    has_nan: bool
-    """Whether what its mask let through holds NaN."""
     offsets: Array | None = None
     """[lanes] int64, bytes from the start of the storage; None where the tensor's axes were known."""
     lanes: Lanes | None = None
@@ -241,7 +238,6 @@ class Flow:
             data = values_of(data)
         if data.dtype.kind == "f":
             node.role = self.judge(data, lanes) if lanes is not None else None
-            node.has_nan = bool(np.isnan(data).any())
             has_dims = lanes is not None and not lanes.is_matrix and not lanes.at.keys().isdisjoint("de")
             if data.ndim == 1 or (data.ndim == 2 and not has_dims):  # it may be scores, or numbers of rows
                 node.value = data
