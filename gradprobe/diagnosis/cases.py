@@ -9,7 +9,6 @@ from typing import Any
 
 from ..model.assignment import Assigned
 from ..model.case import Case, fewer_heads, shortened
-from ..numerics.evidence import LayoutRun
 from ..source.reach import Reach
 from ..targets.find import Target
 
@@ -75,29 +74,15 @@ def _ends(ends: Sequence[int], span: int, count: int) -> tuple[int, ...]:
     return (0, *accumulate(shortened(end - start, span) for start, end in pairs))
 
 
-def smaller(case: Case, failing: LayoutRun) -> Iterator[Case]:
-    """Cases that are quicker than the one that failed and may fail alike, the quickest first; at last itself."""
+def smaller(case: Case) -> Iterator[Case]:
+    """Cases that are quicker than one that failed and may fail alike, the quickest first; at last itself."""
     found: dict[Case, None] = {}
     if not (case.inputs or case.seqlens or case.cu_seqlens_q):
-        batch, head = _first_wrong(case, failing)
         for span in (_SPAN, _NONE):  # some take only the lengths that were asked for
-            counts = (batch + 1, head + 1), (2, 2), (case.batch, case.kv_heads)
-            several = {cut(case, span, *each) for each in counts}
+            several = {cut(case, span, *each) for each in ((1, 1), (2, 2), (case.batch, case.kv_heads))}
             found |= dict.fromkeys(sorted(several, key=lambda each: each.scores))
     found.pop(case, None)
     yield from (*found, case)
-
-
-def _first_wrong(case: Case, failing: LayoutRun) -> tuple[int, int]:
-    """The first batch with a wrong element, and the first key head that has one."""
-    batches, heads = [case.batch], [case.kv_heads]
-    for finding in failing.measured.comparison.findings.values() if failing.measured else ():
-        several, of = finding.wrong.shape[:2]
-        for batch, head, *_ in (finding.wrong > 0).nonzero().tolist():
-            heads.append(head * case.kv_heads // of)
-            if several > 1 or case.batch == 1:
-                batches.append(batch)
-    return min(batches) % case.batch, min(heads) % case.kv_heads
 
 
 def fresh(case: Case) -> list[Case]:

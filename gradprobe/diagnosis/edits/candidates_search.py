@@ -310,7 +310,7 @@ class Search:
         None in which memory suffers that does not in the layout itself: what only takes other lengths is right in none.
         """
         due = result_of(failing)
-        for case in smaller(self._experiment.case, failing):
+        for case in smaller(self._experiment.case):
             trial = Trial(case, failing.assigned, failing.layout)
             (result,) = self._all(base, [trial])
             if result is not None and not result.matches and result.is_no_worse_than(due):

@@ -32,7 +32,7 @@ from ...source.text import Edit, edited
 from .trial import EditResult
 
 if TYPE_CHECKING:
-    from ...frontends.triton.interpreter.replay import Changes, Codes, RecordedLaunch, Replay
+    from ...frontends.triton.interpreter.launch_replay import Changes, Codes, RecordedLaunch, Replay
 
 Answer = tuple[bool, float]
 """Whether an edit makes less wrong, and which share of a whole trial it took."""
@@ -93,7 +93,7 @@ def _answer(pipe: Connection, until: float) -> Answer | None:
 
 def _serve(pipe: Connection, begin: Callable[[], Experiment], base: Edits, files: Files) -> None:
     """Answers edit after edit, until it is ended."""
-    from ...frontends.triton.interpreter.replay import Replay, recorded_kernels
+    from ...frontends.triton.interpreter.launch_replay import Replay, recorded_kernels
 
     with recorded_kernels(_MOST_BYTES) as launches:
         try:
@@ -104,14 +104,14 @@ def _serve(pipe: Connection, begin: Callable[[], Experiment], base: Edits, files
         return
     ran = launches[: len(record.executions[0].outcome.calls)]
     with Replay().opened() as replay:
-        bench = _Bench(replay, ran, record.run.measured, files, base)
+        recorded = _RecordedCase(replay, ran, record.run.measured, files, base)
         while True:
             name, edits = pipe.recv()
-            pipe.send(bench.tried(files[name][0], edits))
+            pipe.send(recorded.tried(files[name][0], edits))
 
 
 @dataclass(frozen=True)
-class _Held:
+class _StoredResult:
     """A result as an argument of a launch holds it."""
 
     name: str
@@ -129,21 +129,21 @@ class _Held:
         return int((~judge_whole(self.tensor, self.expected, self.bound, exact=self.exact).right).sum())
 
 
-def _held(launch: RecordedLaunch, measured: Measured) -> Iterator[_Held]:
+def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredResult]:
     """The results that arguments of a launch hold after it, element for element as the target returned them."""
     launch.restore(launch.after)
     comparison, values = measured.comparison, measured.raw.values
     names = comparison.expected.keys() & values.keys() if measured.unread is None else ()
     for tensor in launch.tensors:
-        found = dict[str, _Held]()
+        found = dict[str, _StoredResult]()
         for name in names if tensor.is_floating_point() else ():
-            for rows, heads in ((1, 2), (2, 1)):
-                parts = values[name], comparison.expected[name], comparison.bounds[name]
-                if parts[0].dim() > rows and parts[0].numel() == tensor.numel():
-                    laid = [part.transpose(rows, heads) if rows == 2 else part for part in parts]
+            parts = values[name], comparison.expected[name], comparison.bounds[name]
+            for is_turned in (False, True) if parts[0].dim() > 2 else (False,):
+                laid = [part.transpose(1, 2) if is_turned else part for part in parts]
+                if laid[0].numel() == tensor.numel():
                     came, expected, bound = (part.reshape(tensor.shape) for part in laid)
                     if _are_same(tensor.to(came.dtype), came):
-                        found[name] = _Held(name, tensor, expected, bound, comparison.precision.exact)
+                        found[name] = _StoredResult(name, tensor, expected, bound, comparison.precision.exact)
         if len(found) == 1:
             yield from found.values()
 
@@ -153,11 +153,11 @@ def _are_same(here: Tensor, there: Tensor) -> bool:
 
 
 @dataclass
-class _Telling:
+class _Witness:
     """What is run again of a launch that leaves results wrong."""
 
-    held: list[_Held]
-    filled: list[_Held]
+    results: list[_StoredResult]
+    filled: list[_StoredResult]
     """Those where what should stand there is put before, so that what they do not store is right."""
     programs: list[Program]
     came: EditResult
@@ -166,7 +166,7 @@ class _Telling:
     """What comes of all programs, where nothing is put there."""
 
 
-class _Bench:
+class _RecordedCase:
     """The launches of a case, and what tells of each that leaves a result wrong."""
 
     def __init__(
@@ -176,26 +176,26 @@ class _Bench:
         self._base = self._codes(next(iter(files.values()))[0], base) or {}
         self._work = list[int]()
         """The accesses of each launch; 0 of one that does not come again."""
-        self.telling = dict[int, _Telling]()
+        self._witnesses = dict[int, _Witness]()
         for at, launch in enumerate(launches):
-            held = list(_held(launch, measured))
+            results = list(_results_in(launch, measured))
             launch.restore(launch.before)
             is_same = self._ran(launch, self._base, launch.programs, _MOST) and not launch.changes()
-            held = [each for each in held if each.storage in self._replay.written]
+            results = [each for each in results if each.storage in self._replay.written]
             self._work.append(self._replay.accesses if is_same else 0)
-            if is_same and any(each.wrong for each in held):
-                self.telling[at] = self._told_by(launch, held)
+            if is_same and any(each.wrong for each in results):
+                self._witnesses[at] = self._witness(launch, results)
 
-    def _told_by(self, launch: RecordedLaunch, held: list[_Held]) -> _Telling:
+    def _witness(self, launch: RecordedLaunch, results: list[_StoredResult]) -> _Witness:
         """Of results that are stored and never read the program that leaves most of them wrong; else all programs."""
-        plain = [each for each in held if each.storage not in self._replay.read]
-        of_all = self._counted(launch, held, self._base, launch.programs, _MOST) or EditResult()
-        found = _Telling(held, [], launch.programs, of_all, of_all)
+        plain = [each for each in results if each.storage not in self._replay.read]
+        of_all = self._counted(launch, results, self._base, launch.programs, _MOST) or EditResult()
+        found = _Witness(results, [], launch.programs, of_all, of_all)
         most = 0
         for program in launch.programs[:_PROGRAMS] if any(each.wrong for each in plain) else ():
             came = self._counted(launch, plain, self._base, [program], _MOST, filled=plain) or EditResult()
             if sum(came.wrong.values()) > most:
-                found, most = _Telling(held, plain, [program], came, of_all), sum(came.wrong.values())
+                found, most = _Witness(results, plain, [program], came, of_all), sum(came.wrong.values())
         return found
 
     def tried(self, file: KernelFile, edits: Edits) -> Answer | None:
@@ -211,7 +211,7 @@ class _Bench:
             return None
         changed = {key for key, code in codes.items() if self._base.get(key) != code}
         touched = [at for at, launch in enumerate(self._launches) if changed & launch.functions]
-        later = [at for at in self.telling if touched and at >= touched[0]]
+        later = [at for at in self._witnesses if touched and at >= touched[0]]
         last = next((at for at in later if at in touched), next(iter(later), None))
         if last is None or not all(self._work[touched[0] : last + 1]):
             return None
@@ -226,16 +226,16 @@ class _Bench:
             if not is_run:
                 return False, self._cost(done)
             changes |= launch.changes()
-        launch, telling = self._launches[last], self.telling[last]
-        work, filled = self._work[last], telling.filled
+        launch, witness = self._launches[last], self._witnesses[last]
+        work, filled = self._work[last], witness.filled
         if filled:
-            came = self._counted(launch, filled, codes, telling.programs, work, changes, filled)
+            came = self._counted(launch, filled, codes, witness.programs, work, changes, filled)
             done += self._replay.accesses
-            if came is None or not came.is_better_than(telling.came):
+            if came is None or not came.is_better_than(witness.came):
                 return False, self._cost(done)
-        came = self._counted(launch, telling.held, codes, launch.programs, work, changes)
+        came = self._counted(launch, witness.results, codes, launch.programs, work, changes)
         done += self._replay.accesses
-        return came is not None and came.is_better_than(telling.of_all), self._cost(done)
+        return came is not None and came.is_better_than(witness.of_all), self._cost(done)
 
     @staticmethod
     def _cost(accesses: int) -> float:
@@ -244,12 +244,12 @@ class _Bench:
     def _counted(
         self,
         launch: RecordedLaunch,
-        held: Sequence[_Held],
+        results: Sequence[_StoredResult],
         codes: Codes,
         programs: Sequence[Program],
         work: int,
         changes: Changes | None = None,
-        filled: Sequence[_Held] = (),
+        filled: Sequence[_StoredResult] = (),
     ) -> EditResult | None:
         """What some programs leave wrong; None where they raise, or come to no end."""
         launch.restore(launch.before)
@@ -258,11 +258,11 @@ class _Bench:
             each.tensor.copy_(each.expected)
         if not self._ran(launch, codes, programs, work):
             return None
-        return EditResult({each.name: each.wrong for each in held}, self._replay.strays)
+        return EditResult({each.name: each.wrong for each in results}, self._replay.strays)
 
     def _ran(self, launch: RecordedLaunch, codes: Codes, programs: Sequence[Program], work: int) -> bool:
         """Runs programs; whether they came to their end."""
-        from ...frontends.triton.interpreter.replay import TooLong
+        from ...frontends.triton.interpreter.launch_replay import TooLong
 
         def late(*_: Any) -> None:
             raise TooLong
@@ -284,7 +284,7 @@ class _Bench:
         Raises:
             SyntaxError, ValueError: it is no Python.
         """
-        from ...frontends.triton.interpreter.replay import code_of
+        from ...frontends.triton.interpreter.launch_replay import code_of
 
         found, left = dict[tuple[str, str], Any](), {*edits}
         for function in file.kernels:

@@ -99,6 +99,12 @@ def _is_statement(file: KernelFile, found: Found) -> bool:
     return isinstance(next(file.above(found["_it"])), ast.Expr)
 
 
+def _is_clamp(file: KernelFile, found: Found) -> bool:
+    """Not `tl.max(s, 1)`, which is the largest along an axis."""
+    called = file.text_of(found["_it"]).partition("(")[0]
+    return not called.endswith((".min", ".max"))
+
+
 def _is_assigned(file: KernelFile, found: Found) -> bool:
     return isinstance(next(file.above(found["_it"])), (ast.Assign, ast.AugAssign))
 
@@ -136,8 +142,8 @@ _AXES = (
     Swap("_a[None, :]", "_a[:, None]", 1.4, when=_is_no_address),
 )  # fmt: skip
 # A part of what stands there.
-_PARTS = swaps(
-    (0.5, "CLAMP(_a, _b)", "_a"), (0.5, "CLAMP(_a, _b)", "_b"), (1.0, "_a @ _number", "_a"), (1.4, "_a @ _scale", "_a"),
+_PARTS = (Swap("CLAMP(_a, _b)", "_a", 0.5, when=_is_clamp), Swap("CLAMP(_a, _b)", "_b", 0.5, when=_is_clamp)) + swaps(
+    (1.0, "_a @ _number", "_a"), (1.4, "_a @ _scale", "_a"),
     (1.9, "_a @ _b", "_a"), (1.9, "_a + _b", "_b"), (1.9, "_a * _b", "_b"), (1.9, "_a & _b", "_b"),
     (1.9, "_a | _b", "_b"), (2.0, "-_a", "_a"), (2.0, "~_a", "_a"), (1.0, "_a.to(*_)", "_a"),
     (-0.3, "_a.to(*_).to(*_)", "_a"), (1.5, "where(_t, _a, _b)", "_a"),

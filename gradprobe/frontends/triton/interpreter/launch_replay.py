@@ -60,13 +60,13 @@ class RecordedLaunch:
     def programs(self) -> list[tuple[int, ...]]:
         return list(np.ndindex(self.grid))
 
-    def held(self) -> Bytes:
+    def copies(self) -> Bytes:
         """What its storages hold now."""
         return {address: memory.clone() for address, memory in self.storages().items()}
 
-    def restore(self, held: Bytes) -> None:
+    def restore(self, copies: Bytes) -> None:
         for address, memory in self.storages().items():
-            memory.copy_(held[address])
+            memory.copy_(copies[address])
 
     def overlay(self, changes: Changes) -> None:
         """Puts bytes that an earlier launch would have left otherwise, (which, all) of each storage."""
@@ -110,9 +110,9 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
             found.clear()
         if warmup or left < 0:
             return method(kernel, *args, grid=grid, warmup=warmup, **named)
-        launch.before = launch.held()
+        launch.before = launch.copies()
         result = method(kernel, *args, grid=grid, warmup=warmup, **named)
-        launch.grid, launch.after = tuple(shipped.interpreter_builder.grid_dim), launch.held()
+        launch.grid, launch.after = tuple(shipped.interpreter_builder.grid_dim), launch.copies()
         found.append(launch)
         return result
 
