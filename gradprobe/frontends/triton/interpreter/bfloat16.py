@@ -111,12 +111,11 @@ def _constant(self: Any, value: float) -> Any:
 
 
 VALUE_METHODS = "binary_op unary_op ternary_op create_rsqrt create_erf create_dot create_fma"
+_BUILDER = shipped.InterpreterBuilder
 PATCHES: dict[tuple[Any, str], Callable[..., Any]] = {
-    (shipped.InterpreterBuilder, "cast_impl"): _cast,
-    (shipped.InterpreterBuilder, "create_atomic_rmw"): _atomic_add,
-    (shipped.ReduceOps, "sum"): _sum,
-}
-PATCHES |= {(shipped.InterpreterBuilder, name): _on_values for name in VALUE_METHODS.split()}
+    (_BUILDER, "cast_impl"): _cast, (_BUILDER, "create_atomic_rmw"): _atomic_add, (shipped.ReduceOps, "sum"): _sum,
+}  # fmt: skip
+PATCHES |= {(_BUILDER, name): _on_values for name in VALUE_METHODS.split()}
 
 
 def _mended(original: Method, mend: Callable[..., Any]) -> Method:
@@ -139,5 +138,5 @@ def make_bfloat16_right() -> None:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
     for (owner, name), mend in PATCHES.items():
         setattr(owner, name, _mended(getattr(owner, name), mend))
-    shipped.InterpreterBuilder.get_bf16 = _constant
+    _BUILDER.get_bf16 = _constant
     PLANS.forget()  # they may hold constants

@@ -191,11 +191,10 @@ class _Names(dict[str, Any]):
 def _places() -> dict[int, tuple[Any, str]]:
     """By the ids of the functions of triton.language: where it is that the interpreter replaces them."""
     found: dict[int, tuple[Any, str]] = {}
-    devices = libdevice_modules()
-    for module in (tl, tl.core, tl.math, *devices):
+    for module in (tl, tl.core, tl.math, *libdevice_modules()):
+        is_of_device = module not in (tl, tl.core, tl.math)
         for name, value in shipped_language()[module].items():
-            is_of_device = module in devices and _is_own(module, value)
-            if is_of_device or tl.core.is_builtin(value) or name in _REPLACED:
+            if tl.core.is_builtin(value) or name in _REPLACED or (is_of_device and _is_own(module, value)):
                 found.setdefault(id(value), (module, name))
     return found
 

@@ -19,7 +19,8 @@ from ..memory.stream import Access, Handle, InterpretedLaunch, Line, attempted, 
 from ..memory.views import View
 from .lanes import Lanes, differ, spread
 
-_TILE = "gradprobe tile"
+TILE = "gradprobe tile"
+"""Under which handles of the interpreter keep what they hold."""
 CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
 """The operations that leave numbers what they are, but for a rounding."""
 
@@ -108,12 +109,7 @@ class Tile(NamedTuple):
 
 def tile_of(handle: Any) -> Tile | None:
     """What a handle holds; None where it comes from no load."""
-    return handle.attr.get(_TILE) if isinstance(handle, Handle) else None
-
-
-def hold(handle: Any, node: Node, lanes: Lanes | None) -> None:
-    """Makes it what a handle holds."""
-    handle.attr[_TILE] = Tile(node, lanes)
+    return handle.attr.get(TILE) if isinstance(handle, Handle) else None
 
 
 @dataclass(frozen=True)
@@ -242,7 +238,7 @@ class Flow:
             if data.ndim == 1 or (data.ndim == 2 and not has_dims):  # it may be scores, or numbers of rows
                 node.value = data
         self.nodes.append(node)
-        hold(handle, node, lanes)
+        handle.attr[TILE] = Tile(node, lanes)
         pending = [*node.operands] if node.is_known else []
         while pending:
             operand = pending.pop()

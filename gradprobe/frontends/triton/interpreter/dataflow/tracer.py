@@ -20,7 +20,7 @@ from .....inputs.memory import Array, Unwritten
 from ..memory.memory_watch import watched_memory
 from ..memory.stream import LINES, MOVES, Handle, InterpretedLaunch, Note, Operation, attributes, lines_behind
 from .accesses import IndexedAccesses
-from .graph import Conflict, Flow, Node, Site, Tile, hold, tile_of
+from .graph import TILE, Conflict, Flow, Node, Site, Tile, tile_of
 from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, varying, without
 
 # The operations that work lane by lane, by which of their operands have lanes.
@@ -91,7 +91,7 @@ class _Tracer(IndexedAccesses):
         for handle, at in zip(step.results, moved, strict=True):
             made = Lanes(at, origins, _kept_cover(tiles, handle)) if at else None
             if len(tiles) == 1:
-                hold(handle, tiles[0].node, made)
+                handle.attr[TILE] = Tile(tiles[0].node, made)
             else:
                 self.flow.note(handle, self.flow.site("join"), _nodes(tiles), made)
 
