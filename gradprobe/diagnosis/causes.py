@@ -268,7 +268,7 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
         # One line may have several places, each with an edit.
         lines = [*first.where]
         more = [where for cause in seen if cause.kind in _OF_ADDRESSES for where in cause.where]
-    elif first.kind == "mask":  # a mask that is dropped is where the scores got their last values, or P its own
+    elif first.kind in ("mask", "factor"):  # what is dropped leaves a value that is computed all the same
         functions = {name for where in shown for name in (where.kernel, where.function)}
         more = [where for where in first.where if where.kernel in functions]
     elif first.kind in ("stride", "index"):  # a pointer's line in the kernel comes before the accesses that it misleads

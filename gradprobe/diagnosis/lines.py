@@ -79,7 +79,9 @@ class Lines:
         kind, _, rest = fault.partition("/")
         row = lookup(_MADE.get(kind, rest.partition("-")[0]))
         of = row.name if row is not None else next(iter(active), "")
-        found = computed_at(kernels, {of, "S"} if kind == "mask" else {of})
+        # Scores may be masked before P is made of them, and dS be multiplied before dQ and dK are.
+        before = "S" if kind == "mask" else "dS" if kind == "factor" and of in ("dQ", "dK") else of
+        found = computed_at(kernels, {of, before})
         for begins in self._first.kernels if self._first is not None and not found else ():
             if begins.line and any(is_named_after(begins.name, name) for name in active):
                 found.append(where_at(begins.file, begins.line, begins.name))
