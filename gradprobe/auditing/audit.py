@@ -194,7 +194,7 @@ class ReferenceSearch:
                 # What is wrong for a scale of 1 too has none by itself: its scale is left out.
                 usual = [each for each in attempts if each.how.scale is None] or attempts
                 usual.sort(key=lambda each: len(each.wrong))
-                return next((each for each in usual if each.causes), usual[0])
+                return next((each for each in usual if each.unfit or each.causes), usual[0])
         raise next((each for each in raised if not isinstance(each.__cause__, TypeError)), raised[0])
 
     def _ways(self) -> Iterator[CallConvention]:

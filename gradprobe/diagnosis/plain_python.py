@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,18 +59,18 @@ def with_python_lines(
     if not causes:
         return [*_narrow(held, seen), *found]
     lines = {each.fault: _line(each, experiment.target, held, seen) for each in named}
-    told = list[Diagnosis]()
-    for diagnosis in found:
-        at = None if diagnosis.where else lines.get(diagnosis.fault)
-        told.append(diagnosis if at is None else structs.replace(diagnosis, where=(at,)))
-    return told
+    for number, diagnosis in enumerate(found := [*found]):
+        at = lines.get(diagnosis.fault)
+        if at is not None and not diagnosis.where:
+            found[number] = structs.replace(diagnosis, where=(at,))
+    return found
 
 
 def _is_followed(experiment: Experiment) -> bool:
-    """Whether a target starts no kernel, and its case is small with a key head for each head."""
+    """Whether a target starts no kernel, and its case is small, in float32, with a key head for each head."""
     case = experiment.case
-    is_plain = not (experiment.backends - {TORCH} or case.ranks or case.cu_seqlens_q)
-    return is_plain and case.device == "cpu" and case.heads == case.kv_heads and case.scores <= _MOST_SCORES
+    is_plain = not (experiment.backends - {TORCH} or case.ranks or case.cu_seqlens_q) and case.device == "cpu"
+    return is_plain and case.dtype == "float32" and case.heads == case.kv_heads and case.scores <= _MOST_SCORES
 
 
 def _held(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
@@ -101,52 +102,49 @@ def _narrow(held: Sequence[Event], seen: Observed) -> Iterator[Diagnosis]:
 
 
 def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed) -> Where | None:
-    """The expression that first holds what a fault makes; else what makes it by its form or by its name."""
+    """The expression that first holds what a fault makes; else what makes it by its kind or by its name."""
+    if of.kind in ("swap", "twice"):  # of parameters, or of results
+        returns = () if of.reads else _lines(target, lambda node: isinstance(node, ast.Return))
+        return _at(target, max(returns, default=target.source.line))
+    if "do" in of.reads and (calls := _lines(target, _is_differentiated)):
+        return _at(target, max(calls))
     first, *_ = [*of.made, ""]
-    if of.kind == "swap" and of.reads:  # of parameters
-        return _at(target, [target.source.line])
-    if of.kind in ("swap", "twice"):
-        returns = [node.lineno for node in statements_of(target.function) if isinstance(node, ast.Return)]
-        return _at(target, returns[:1])
-    if "do" in of.reads:
-        return _at(target, [*_differentiated(target)])
-    forms, late, maybe = _Forms(of, seen), None, None
-    with np.errstate(all="ignore"):
-        for event in held:
-            name, is_due = forms.wrong(event)
-            if name and not is_due and (name not in _RESULTS or first in ("", *_RESULTS)):
-                return event.at
-            if is_due and late is None:
-                maybe = event.at  # P * dP, on the way to delta, or in the place of dS
-            late = late or (event.at if name and not is_due else None)
-    if maybe is not None and late is not None:
-        return maybe
-    assigned = [*_assigned(target, first)]
-    is_held = any(event.at.line in assigned for event in held)  # then it is as due
-    return late if is_held or len(assigned) != 1 else _at(target, assigned)
+    forms, late, maybe = _Forms(of, seen), None, list[Where]()
+    for event in held:
+        name, is_due = forms.wrong(event)
+        if is_due:
+            maybe.append(event.at)  # P * dP, on the way to delta, or in the place of dS
+        elif name and (name not in _RESULTS or first in ("", *_RESULTS)):
+            return event.at
+        elif name:
+            late = event.at
+            break
+    assigned = _lines(target, lambda node: _assigned(node) == first != "")
+    if len(assigned) == 1 and not any(event.at.line in assigned for event in held):  # a number, and no tensor
+        return _at(target, assigned[0])
+    before = [at for at in maybe if late is not None and at.line != late.line]
+    return before[-1] if before else late
 
 
-def _at(target: Target, lines: Sequence[int]) -> Where | None:
+def _lines(target: Target, is_meant: Callable[[Any], bool]) -> list[int]:
+    """Where some nodes stand in a target's own function."""
+    return [node.lineno for node in statements_of(target.function) if is_meant(node)]
+
+
+def _at(target: Target, line: int) -> Where | None:
     text = python_file(target.source.file).lines
-    if not lines or max(lines) > len(text):
-        return None
-    return Where(target.source.file, max(lines), text[max(lines) - 1].strip(), kernel=target.source.name)
+    return Where(target.source.file, line, text[line - 1].strip(), kernel=target.source.name) if text else None
 
 
-def _differentiated(target: Target) -> Iterator[int]:
-    """Where autograd is called."""
-    for node in statements_of(target.function):
-        call = node.func if isinstance(node, ast.Call) else None
-        if isinstance(call, ast.Attribute) and call.attr in ("backward", "grad"):
-            yield call.lineno
+def _is_differentiated(node: Any) -> bool:
+    call = node.func if isinstance(node, ast.Call) else None
+    return isinstance(call, ast.Attribute) and call.attr in ("backward", "grad")
 
 
-def _assigned(target: Target, intermediate: str) -> Iterator[int]:
-    """Where a variable is assigned that bears the name of an intermediate."""
-    for node in statements_of(target.function):
-        name = node.targets[0] if isinstance(node, ast.Assign) else None
-        if isinstance(name, ast.Name) and intermediate and intermediate_named(name.id) == intermediate:
-            yield name.lineno
+def _assigned(node: Any) -> str:
+    """The intermediate that a variable which is assigned is named after."""
+    name = node.targets[0] if isinstance(node, ast.Assign) else None
+    return intermediate_named(name.id) if isinstance(name, ast.Name) else ""
 
 
 # --- forms
@@ -168,96 +166,79 @@ class _Forms:
     """What expressions of one problem hold, as it is due and as a fault makes it, in any order of axes and in part."""
 
     def __init__(self, of: Hypothesis, seen: Observed) -> None:
-        x = seen.x
-        (_, _, m, d), (_, _, n, e) = x.q.shape, x.v.shape
-        self._scale = x.scale
-        self._sizes = {"b": x.n_batch, "h": x.n_heads, "m": m, "n": n, "d": d, "e": e}
+        self._x = x = seen.x
         self._shelves: dict[tuple[int, ...], tuple[list[_Form], Array]] = {}
         """By a shape: the forms that values of it may be a part of, a row each."""
         plain = plain_variant(x, readable(seen))
-        due = _whole(plain, {})
+        variant, due = of.variant(plain), _whole(plain, {})
+        right = {name: seen.expected[name] for name in BUFFERS if name in seen.expected}
         self._forms = [_Form(name, _AXES[name], _finite(values)) for name, values in due.items()]
         for name, axes in (("q", "bhmd"), ("k", "bhnd"), ("v", "bhne"), ("do", "bhme")):
             self._forms.append(_Form(name, axes, getattr(x, name).numpy()))
-        scores = (x.q @ x.k.mT).numpy()
-        open_scores = scores * x.scale
-        if x.softcap is not None:
-            open_scores = x.softcap * np.tanh(open_scores / x.softcap)
-        rows = due["delta"][..., None]
-        on_the_way = (
-            *(scores, open_scores, due["P"] * due["dP"], due["P"] * due["dPE"]),
-            *(due["dP"] - rows, due["dPE"] - rows),
-        )
-        self._forms += [_Form("", "bhmn", values) for values in on_the_way]
-        variant, right = of.variant(plain), {name: seen.expected[name] for name in BUFFERS if name in seen.expected}
+        scores, rows = (x.q @ x.k.mT).numpy(), due["delta"][..., None]
+        capped = scores if x.softcap is None else x.softcap * np.tanh(x.scale * scores / x.softcap)
+        p, dp, open_dp = due["P"], due["dP"], due["dPE"]
+        for values in (scores, capped, p * dp, p * open_dp, dp - rows, open_dp - rows):
+            self._forms.append(_Form("", "bhmn", values))
         ways = [_whole(variant, {})]
         if "LSE" in of.changes:  # which alone may be as the fault makes it
             ways.append(_whole(plain, {"LSE": torch.from_numpy(ways[0]["LSE"])}))
         for names in (BUFFERS, ("delta",), ("O", "delta")):  # or all else, of what is right of these
             ways.append(_whole(variant, {name: right[name] for name in names if name in right}))
-        for values in ways:
-            self._forms += filter(None, (_wrong(name, way, due[name]) for name, way in values.items()))
+        for way in ways:
+            self._forms += filter(None, (_wrong(name, values, due[name]) for name, values in way.items()))
 
     def wrong(self, event: Event) -> tuple[str, bool]:
         """The intermediate that a value is as the fault makes it, "" where it is none; and whether it may be due."""
         flat, tolerance = _finite(event.array).reshape(-1), _TOLERANCES.get(event.dtype, _COARSE)
         forms, rows = self._shelf(tuple(size for size in event.array.shape if size != 1))
-        if np.count_nonzero(flat) < _FEWEST or not forms:
+        squares, matching = (rows * rows).sum(1), list[_Form]()
+        if np.count_nonzero(flat) < _FEWEST or not squares.any():
             return "", False
-        squares = (rows * rows).sum(1)
         factors = rows @ flat / np.where(squares > 0, squares, np.inf)
-        matching = list[_Form]()
-        likely = factors**2 * squares >= (1 - 8 * tolerance) * (flat @ flat)
-        for at in np.flatnonzero(likely):
-            if np.abs(flat - factors[at] * rows[at]).max() <= tolerance * np.abs(flat).max():
-                off = forms[at].factor
-                if not off:
-                    matching.append(forms[at])
-                elif self._is_usual(forms[at], factors[at]) and not self._is_usual(forms[at], factors[at] * off):
-                    return forms[at].name, False
+        for at in np.flatnonzero(factors**2 * squares >= (1 - 8 * tolerance) * (flat @ flat)):
+            form, factor = forms[at], factors[at]
+            if np.abs(flat - factor * rows[at]).max() > tolerance * np.abs(flat).max():
+                continue
+            if not form.factor:
+                matching.append(form)
+            elif self._is_usual(form, factor) and not self._is_usual(form, factor * form.factor):
+                return form.name, False
         name = next((form.name for form in matching if form.is_wrong), "")
-        return name, bool(name) and any(not form.is_wrong for form in matching)
+        return name, bool(name) and not all(form.is_wrong for form in matching)
 
     def _is_usual(self, form: _Form, factor: float) -> bool:
         """Whether code may hold an intermediate times this: dS has its scale in many."""
-        return any(
-            abs(factor - usual) <= _NEAR * usual for usual in ((1.0, self._scale) if form.name == "dS" else (1.0,))
-        )
+        scale = self._x.scale if form.name == "dS" else 1.0
+        return min(abs(factor - 1), abs(factor - scale)) <= _NEAR * scale
 
     def _shelf(self, shape: tuple[int, ...]) -> tuple[list[_Form], Array]:
         if shape not in self._shelves:
             size, forms = math.prod(shape), list[_Form]()
             rows = [np.zeros((0, size))]
             for form in self._forms:
-                for part in self._parts(form, shape):
+                for part in _parts(form, shape):
                     rows.append(np.ascontiguousarray(part).reshape(-1, size))
                     forms += [form] * len(rows[-1])
             self._shelves[shape] = forms, np.concatenate(rows)
         return self._shelves[shape]
 
-    def _parts(self, form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
-        """The parts of a form that have a shape, the axes that they lack first; else its tiles of rows or keys."""
-        axes = "".join(letter for letter, size in zip(form.axes, form.values.shape, strict=True) if size != 1)
-        tiled = list[Array]()
-        is_whole = False
-        for order in itertools.permutations(axes, len(shape)):
-            others = [letter for letter in axes if letter not in order]
-            short = [at for at, letter in enumerate(order) if shape[at] != self._sizes[letter]]
-            if len(short) > 1 or (
-                short and (order[short[0]] not in "mn" or shape[short[0]] > self._sizes[order[short[0]]])
-            ):
-                continue
-            moved = form.values.squeeze().transpose([axes.index(letter) for letter in (*others, *order)])
-            if not short:
-                is_whole = True
-                yield moved
-                continue
-            axis, size = len(others) + short[0], shape[short[0]]
-            last = moved.shape[axis] - size
-            for start in dict.fromkeys([*range(0, last + 1, size), last]):
-                tiled.append(moved.take(range(start, start + size), axis))
-        if not is_whole:
-            yield from tiled
+
+def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
+    """The parts of a form that have a shape, the axes that they lack first; one axis of rows or keys may be a tile."""
+    values = form.values.squeeze()
+    axes = [letter for letter, size in zip(form.axes, form.values.shape, strict=True) if size != 1]
+    for order in itertools.permutations(range(len(axes)), len(shape)):
+        short = [at for at, axis in enumerate(order) if shape[at] != values.shape[axis]]
+        if len(short) > 1 or any(axes[order[at]] not in "mn" for at in short):
+            continue
+        others = [axis for axis in range(len(axes)) if axis not in order]
+        moved = values.transpose([*others, *order])
+        for at in short:
+            axis, size = len(others) + at, shape[at]
+            starts = range(0, moved.shape[axis] - size + 1, size)
+            moved = np.array([moved.take(range(start, start + size), axis) for start in starts])
+        yield moved
 
 
 def _whole(variant: Variant, buffers: Mapping[str, Tensor]) -> dict[str, Array]:
