@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..diagnosis.plain_python import where_it_returns
 from ..diagnosis.why import FailedCheck, reasons_of
 from ..frontends.python import plain_function
 from ..inputs.draw import draw
@@ -21,14 +21,12 @@ from ..model.assignment import in_words
 from ..model.case import Case
 from ..model.failures import Failure, ReferenceFailure, Refusal
 from ..model.number import listed
-from ..model.report import Diagnosis, Where, causes_among
+from ..model.report import Diagnosis, causes_among
 from ..model.resolution import resolve
 from ..numerics.evidence import LayoutRun
-from ..probing.experiment import Experiment, silent
+from ..probing.experiment import Experiment
 from ..probing.own_reference import WAY_OUT, departure
 from ..probing.runs import outcomes_of, records_of
-from ..source.text import python_file
-from ..targets.bind import statements_of
 from ..targets.find import Target, find_target
 from .calling import RESULTS, SHAPES, CallConvention, ReferenceCall
 
@@ -130,19 +128,13 @@ def audit(
 
 def _explained(wrong: Audit) -> Audit:
     """The audit with what a check says of its first wrong run."""
-    attempt, found, known = wrong.attempt, list[Diagnosis](), list[str]()
+    attempt, found = wrong.attempt, list[Diagnosis]()
     for name, result in attempt.unfit.items():
-        words = f"what it returns as {name} has the shape {list(result.shape)}"
-        found.append(Diagnosis(f"swap/{name}", "H1", words, 1.0, where=_last_return(wrong.target)))
-    if not attempt.causes and not found:
-        known.append(f"no known formula gives its {listed(attempt.wrong)}")
-    return replace(wrong, diagnoses=(*found, *attempt.causes), known=tuple(known))
-
-
-def _last_return(target: Target) -> tuple[Where, ...]:
-    lines = python_file(target.source.file).lines
-    found = [node.lineno for node in statements_of(target.function) if isinstance(node, ast.Return)]
-    return tuple(Where(target.source.file, at, lines[at - 1].strip(), kernel=target.source.name) for at in found[:1])
+        words, at = f"what it returns as {name} has the shape {list(result.shape)}", where_it_returns(wrong.target)
+        found.append(Diagnosis(f"swap/{name}", "H1", words, 1.0, where=(at,) if at else ()))
+    found += attempt.causes
+    known = () if found else (f"no known formula gives its {listed(attempt.wrong)}",)
+    return replace(wrong, diagnoses=tuple(found), known=known)
 
 
 def _taken(target: Target, how: CallConvention) -> Iterator[str]:
@@ -229,7 +221,7 @@ class ReferenceSearch:
         """
         call, case = ReferenceCall(self.target, how), self._case(how, sizes, seed)
         values = {name: value.double() if value.is_floating_point() else value for name, value in draw(case).items()}
-        experiment = Experiment(case, call.target, None, values, tick=silent)
+        experiment = Experiment(case, call.target, None, values)
         record = next(iter(records_of(experiment)))
         if record.run.measured is None:
             raise Refusal(f"{self.target.name} refused: {record.run.skipped}")
@@ -272,13 +264,9 @@ def audited_target(subject: str | Callable[..., Any], family: str | None) -> Tar
     if found.is_right:
         return ReferenceCall(found.target, found.attempt.how).target
     name, first = found.target.name, found.attempt.run.measured and found.attempt.run.measured.first
-    words = f"{name}: {listed(found.attempt.wrong)} wrong"
-    if found.diagnoses:
-        cause = found.diagnoses[0]
+    words = f" departs from {departure(found.attempt.case, first)}" if first else f": {'; '.join(found.known)}"
+    for cause in found.diagnoses[:1]:
         places = [f" ({Path(at.file).name}:{at.line}: {at.code})" for at in cause.where[:1]]
-        words = "".join([f"{name}: {cause.summary}", *places])
-    elif first:
-        words = "; ".join([f"{name} departs from {departure(found.attempt.case, first)}", *found.known])
-    raise ReferenceFailure(
-        f"the verdict is about the reference: {words}", f"gradprobe audit {name} shows it; {WAY_OUT}"
-    )
+        words = "".join([f": {cause.summary}", *places])
+    way_out = f"gradprobe audit {name} shows it; {WAY_OUT}"
+    raise ReferenceFailure(f"the verdict is about the reference: {name}{words}", way_out)

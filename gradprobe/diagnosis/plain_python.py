@@ -104,8 +104,7 @@ def _narrow(held: Sequence[Event], seen: Observed) -> Iterator[Diagnosis]:
 def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed) -> Where | None:
     """The expression that first holds what a fault makes; else what makes it by its kind or by its name."""
     if of.kind in ("swap", "twice"):  # of parameters, or of results
-        returns = () if of.reads else _lines(target, lambda node: isinstance(node, ast.Return))
-        return _at(target, max(returns, default=target.source.line))
+        return _at(target, target.source.line) if of.reads else where_it_returns(target)
     if "do" in of.reads and (calls := _lines(target, _is_differentiated)):
         return _at(target, max(calls))
     first, *_ = [*of.made, ""]
@@ -124,6 +123,12 @@ def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed)
         return _at(target, assigned[0])
     before = [at for at in maybe if late is not None and at.line != late.line]
     return before[-1] if before else late
+
+
+def where_it_returns(target: Target) -> Where | None:
+    """The last return of a target's function."""
+    returns = _lines(target, lambda node: isinstance(node, ast.Return))
+    return _at(target, max(returns)) if returns else None
 
 
 def _lines(target: Target, is_meant: Callable[[Any], bool]) -> list[int]:

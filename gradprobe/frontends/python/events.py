@@ -46,6 +46,7 @@ def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
         yield events
         return
     codes, places = _compiled(file, Path(file).read_text(encoding="utf-8"))
+    changed: list[tuple[FunctionType, CodeType]] = []
 
     def tell(number: int, value: Any) -> Any:
         array = _as_array(value)
@@ -56,7 +57,6 @@ def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
             found[key] = Event(places[number], array.copy(), str(value.dtype).removeprefix("torch."))
         return value
 
-    changed: list[tuple[FunctionType, CodeType]] = []
     vars(module)[_HOOK] = tell
     try:
         for plain in _functions(vars(module), module.__name__):
@@ -113,12 +113,11 @@ def _compiled(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType],
 
 
 class _Hooks(ast.NodeTransformer):
-    """Wraps each expression in a call that hands its value on, and lets each statement tell what it assigned."""
+    """Wraps each expression in a call that hands its value on, and lets a statement tell of what it writes into."""
 
     def __init__(self, file: str, text: str) -> None:
         self.places: list[Where] = []
-        self._file, self._lines = file, text.splitlines()
-        self._inside: list[str] = []
+        self._file, self._lines, self._inside = file, text.splitlines(), ""
 
     def visit_Module(self, node: Any) -> Any:
         """Outside functions nothing is told."""
@@ -130,20 +129,18 @@ class _Hooks(ast.NodeTransformer):
     visit_ClassDef = visit_Module
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        self._inside.append(node.name)
-        body = ast.Module(node.body, [])
-        super().generic_visit(body)
-        node.body = body.body
-        self._inside.pop()
+        before, self._inside = self._inside, node.name
+        node.body = super().generic_visit(ast.Module(node.body, [])).body  # type: ignore[attr-defined]
+        self._inside = before
         return node
 
-    def _statement(self, node: ast.stmt) -> list[ast.stmt]:
-        names = dict.fromkeys(_assigned(node))
+    def visit_Assign(self, node: Any) -> list[ast.stmt]:
+        """The statement, and behind it what tells of the tensors that it writes into in place."""
+        hooks = [ast.Expr(self._call(ast.Name(name, ast.Load()), node)) for name in _written(node)]
         super().generic_visit(node)
-        hooks = [ast.Expr(self._call(ast.Name(name, ast.Load()), node)) for name in names]
         return [node, *(ast.copy_location(hook, node) for hook in hooks)]
 
-    visit_Assign = visit_AugAssign = visit_AnnAssign = visit_Expr = _statement
+    visit_AugAssign = visit_Assign
 
     def generic_visit(self, node: Any) -> Any:
         if isinstance(node, _WHOLE):
@@ -160,34 +157,21 @@ class _Hooks(ast.NodeTransformer):
 
     def _call(self, value: ast.expr, at: Any) -> ast.expr:
         """Tells of an expression, or of a variable after a statement."""
-        text = self._lines[at.lineno - 1]
-        bare, start = text.lstrip(), _characters(text, at.col_offset)
-        end = _characters(text, at.end_col_offset) if at.end_lineno == at.lineno else len(text)
-        column = max(start - len(text) + len(bare), 0)
-        self.places.append(Where(self._file, at.lineno, bare.rstrip(), column, end - start, self._inside[-1]))
+        line = self._lines[at.lineno - 1].encode()  # columns are those of bytes
+        text = line.decode()
+        start, end = (len(line[:column].decode()) for column in (at.col_offset, at.end_col_offset))
+        end, indent = end if at.end_lineno == at.lineno else len(text), len(text) - len(text.lstrip())
+        column = max(start - indent, 0)
+        self.places.append(Where(self._file, at.lineno, text.strip(), column, end - start, self._inside))
         number = ast.Constant(len(self.places) - 1)
         return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [number, value], []), at)
 
 
-def _characters(line: str, column: int) -> int:
-    """The column of a character whose column in bytes of UTF-8 is known."""
-    return len(line.encode()[:column].decode(errors="ignore"))
-
-
-def _assigned(node: Any) -> Iterator[str]:
-    """The variables that a statement binds or may write into."""
-    parts: list[ast.expr] = []
-    match node:
-        case ast.Name(id=name):
-            yield name
-        case ast.Assign(targets=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts):
-            pass
-        case ast.AugAssign(target=part) | ast.AnnAssign(target=part, value=ast.expr()):
-            parts = [part]
-        case ast.Subscript(value=part) | ast.Attribute(value=part) | ast.Starred(value=part):
-            parts = [part]
-        case ast.Expr(value=ast.Call(func=part, args=arguments)):
-            # x.masked_fill_(...), fill_diagonal(x, ...)
-            parts = [*arguments, part]
-    for part in parts:
-        yield from _assigned(part)
+def _written(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
+    """The variables whose tensors a statement writes into."""
+    for part in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        whole = part
+        while isinstance(whole, (ast.Subscript, ast.Attribute)):
+            whole = whole.value
+        if isinstance(whole, ast.Name) and (whole is not part or isinstance(node, ast.AugAssign)):
+            yield whole.id

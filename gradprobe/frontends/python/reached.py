@@ -24,7 +24,7 @@ def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
         reach = by_name.get(frame.f_code.co_name)
         if reach is None or frame.f_code.co_filename != file:
             return None
-        reached.update(_of_arguments(reach, frame, file))
+        reached.update(_of_arguments(reach, frame))
         return _Call(reach, reached).stepped
 
     sys.settrace(called if functions else before)
@@ -34,21 +34,20 @@ def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
         sys.settrace(before)
 
 
-def _of_arguments(reach: Reach, frame: FrameType, file: str) -> Iterator[Goal]:
+def _of_arguments(reach: Reach, frame: FrameType) -> Iterator[Goal]:
     """Which of its flags are set where a function is called, and which function of the file calls it."""
-    line, above = reach.function.lineno, frame.f_back
+    line, above, file = reach.function.lineno, frame.f_back, frame.f_code.co_filename
     for name in reach.flags:
         value = frame.f_locals.get(name)
         value = getattr(value, "value", value)
         if value is None or isinstance(value, (bool, int)):
             yield Goal(FLAG, line, int(bool(value)), name)
     for _ in range(_BETWEEN if reach.callers else 0):
-        if above is None:
+        code = above.f_code if above is not None else None
+        if code is not None and code.co_filename == file and code.co_name in reach.callers:
+            yield Goal(CALLER, line, name=code.co_name)
             return
-        if above.f_code.co_filename == file and above.f_code.co_name in reach.callers:
-            yield Goal(CALLER, line, name=above.f_code.co_name)
-            return
-        above = above.f_back
+        above = above and above.f_back
 
 
 class _Call:
@@ -76,8 +75,7 @@ class _Call:
     def _leave(self, here: int | None) -> None:
         """What the step from the last statement tells; to None where the function ends."""
         reach, last = self._reach, self._last
-        if last in reach.branches:
-            assert last is not None
+        if last is not None and last in reach.branches:
             self._reached.add(Goal(SIDE, last, int(here in reach.branches[last])))
         for loop, turns in list(self._turns.items()):
             is_inside = here in reach.loops[loop]
