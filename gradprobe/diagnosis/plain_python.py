@@ -133,7 +133,7 @@ def where_it_returns(target: Target) -> Where | None:
 
 def _lines(target: Target, is_meant: Callable[[Any], bool]) -> list[int]:
     """Where some nodes stand in a target's own function."""
-    return [node.lineno for node in statements_of(target.function) if is_meant(node)]
+    return [getattr(node, "lineno", 0) for node in statements_of(target.function) if is_meant(node)]
 
 
 def _at(target: Target, line: int) -> Where | None:
