@@ -22,7 +22,7 @@ from ..reference import Attention, Tile, evaluate
 
 
 @dataclass(frozen=True)
-class Forms:
+class TileForms:
     """The forms of one problem."""
 
     values: dict[str, Array] = field(default_factory=dict)
@@ -31,9 +31,9 @@ class Forms:
     """By name, how much any element may differ before it is rounded."""
 
 
-def forms_of(x: Attention, dtype: torch.dtype) -> Forms:
+def forms_of(x: Attention, dtype: torch.dtype) -> TileForms:
     """The forms of tiles of a problem whose inputs have a dtype."""
-    found, batches = Forms(), list[dict[str, Tensor]]()
+    found, batches = TileForms(), list[dict[str, Tensor]]()
     for batch in range(x.n_batch):
         tile = Tile(batch, slice(0, x.n_heads), slice(0, x.n_query))
         on_tile = evaluate(x, tile)

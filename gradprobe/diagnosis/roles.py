@@ -16,7 +16,7 @@ from ..inputs.memory import Array
 from ..model.case import Case
 from ..model.intermediates import PRODUCTS, SUBEXPRESSIONS, TABLE, in_place_of, unscaled
 from ..reference import Attention
-from .forms import Forms, forms_of, rounded
+from .forms import TileForms, forms_of, rounded
 
 # Of the tensors that kernels read.
 _AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "LSE": "bhm", "delta": "bhm"}
@@ -76,7 +76,7 @@ class Roles:
     # --- what tiles are compared with
 
     @cached_property
-    def forms(self) -> Forms:
+    def forms(self) -> TileForms:
         found = forms_of(self.x, self._dtype)
         found.tolerances["o"] = found.tolerances["O"]
         return found
