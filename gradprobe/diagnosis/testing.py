@@ -83,7 +83,7 @@ class _Portion(NamedTuple):
     is_rough: bool = False
 
 
-class _Came(NamedTuple):
+class _ValueJudgement(NamedTuple):
     """What came of an intermediate, what was expected, and the errors allowed; all of one shape."""
 
     actual: Tensor
@@ -104,7 +104,7 @@ class Tester:
         self.wrong = {name: seen.wrong(name) for name in seen.right}
         self._plain = plain_variant(seen.x, readable(seen))
         self._all = _Portion(list(self.wrong), (*tiles(seen.x),))
-        self._known = dict[tuple[str, tuple[int, ...]], _Came]()
+        self._judgements = dict[tuple[str, tuple[int, ...]], _ValueJudgement]()
         self._has_nan = False
         """Whether an intermediate holds NaN and numbers: NaN throughout says nothing of where it came from."""
         for name, right in seen.right.items():
@@ -172,7 +172,7 @@ class Tester:
         scores = dict[str, Score]()
         values, bounds = self._predicted(variant, buffers, portion)
         for name in portion.names:
-            came, value = self._came(name, portion.place), values[name][portion.place]
+            came, value = self._judgement(name, portion.place), values[name][portion.place]
             if portion.is_rough:
                 allowed = _ROOM * came.bound + _ROUGH[self.seen.case.dtype] * _sizes(value)
                 near = _near(came, value, allowed, not_finite and self._has_nan)
@@ -187,14 +187,14 @@ class Tester:
             scores[name] = _score(came, value, allowed, near, tiny)
         return scores
 
-    def _came(self, name: str, place: tuple[int, ...]) -> _Came:
+    def _judgement(self, name: str, place: tuple[int, ...]) -> _ValueJudgement:
         """What came of an intermediate; made once."""
-        if (name, place) not in self._known:
+        if (name, place) not in self._judgements:
             seen = self.seen
             actual, expected, right = (of[name][place] for of in (seen.actual, seen.expected, seen.right))
             off, bound = (actual - expected).abs(), seen.allowed[name][place]
-            self._known[name, place] = _Came(actual, expected, bound, right, off, int(right.sum()))
-        return self._known[name, place]
+            self._judgements[name, place] = _ValueJudgement(actual, expected, bound, right, off, int(right.sum()))
+        return self._judgements[name, place]
 
     # --- what a hypothesis predicts
 
@@ -261,7 +261,7 @@ def _sizes(values: Tensor) -> Tensor:
     return values.abs().nan_to_num(0.0, 0.0, 0.0)
 
 
-def _near(came: _Came, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
+def _near(came: _ValueJudgement, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
     """Which elements are what a prediction says.
 
     Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
@@ -275,7 +275,7 @@ def _near(came: _Came, predicted: Tensor, allowed: Tensor, not_finite: bool) -> 
     return near
 
 
-def _score(came: _Came, value: Tensor, allowed: Tensor, near: Tensor, tiny: float) -> Score:
+def _score(came: _ValueJudgement, value: Tensor, allowed: Tensor, near: Tensor, tiny: float) -> Score:
     """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
     reproduced, spoilt = near & ~came.right, int((~near & came.right).sum())
     if not bool(reproduced.any()):
