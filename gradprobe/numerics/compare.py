@@ -7,10 +7,10 @@ each parent, and so tells a mismatch from an error that is inherited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,28 +32,6 @@ PARENTS = tuple(name for name in BY_ROW if name != "dQ")
 # at so few: there rows of one head make four times as many, where no sums of more keys lie beside them.
 TILE_ELEMENTS = 1 << 21
 LONG = 1 << 14
-
-
-Of = TypeVar("Of")
-
-
-class Later(Mapping[str, Of]):
-    """A mapping of which the names are known, and the values made when one of them is asked for."""
-
-    def __init__(self, names: Iterable[str], make: Callable[[], Mapping[str, Of]]) -> None:
-        self._names, self._make = tuple(names), make
-
-    def __getitem__(self, name: str) -> Of:
-        return self._make()[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 Evaluate = Callable[[Attention, Tile, Mapping[str, Tensor] | None], dict[str, Tensor]]
@@ -136,15 +114,11 @@ def compare(
     if comparison.matches or not blame:
         return comparison
     if not any(finding.mismatched for name, finding in comparison.findings.items() if name in PARENTS):
-        return _all_own(comparison)
+        # Where nothing that others are made of is wrong, nothing is inherited.
+        own = {name: replace(one, own=one.wrong, rising_own=one.rising) for name, one in comparison.findings.items()}
+        return replace(comparison, findings=own)
     blamed = begun(blame=True).run(tick)
     return blamed if is_part else promoted(blamed)
-
-
-def _all_own(comparison: Comparison) -> Comparison:
-    """Where nothing that others are made of is wrong, nothing is inherited."""
-    own = {name: replace(one, own=one.wrong, rising_own=one.rising) for name, one in comparison.findings.items()}
-    return replace(comparison, findings=own)
 
 
 def promoted(comparison: Comparison) -> Comparison:

@@ -11,7 +11,7 @@ from ..model.failures import InputsFailure
 from ..reference import Attention, evaluate
 from .budget import rounding_shift, tile_budget
 from .compare import attention_of, judge, tiles_of
-from .declared_precision import ROUNDED, Precision, precision_of, with_roundings
+from .declared_precision import ROUNDED, precision_of, with_roundings
 
 # Results of a forward, and how a file calls them.
 _KEYS = {"LSE": "lse", "O": "o"}
@@ -48,7 +48,9 @@ def refuse_wrong_forward(case: Case, values: Mapping[str, Tensor], keys: frozens
 
 def _wrong_rows(case: Case, x: Attention, given: Mapping[str, Tensor]) -> Iterator[tuple[str, int]]:
     """How many rows that see a key are wrong, tile by tile."""
-    precision = _coarsest(case)
+    precision = with_roundings(precision_of(case.dtype, "ieee"), ROUNDED, 16)
+    if case.dtype == "float32":
+        precision = precision_of(case.dtype, "tf32")
     for tile in tiles_of(case, x):
         values = evaluate(x, tile)
         budget = tile_budget(x, tile, values, precision, rounding_shift(x, tile, values, precision))
@@ -56,9 +58,3 @@ def _wrong_rows(case: Case, x: Attention, given: Mapping[str, Tensor]) -> Iterat
         for name, whole in given.items():
             right = judge(whole[tile.batch, tile.heads, tile.rows], values, budget, name).right
             yield name, int((~right.reshape(*live.shape, -1).all(-1) & live).sum())
-
-
-def _coarsest(case: Case) -> Precision:
-    if case.dtype == "float32":
-        return precision_of(case.dtype, "tf32")
-    return with_roundings(precision_of(case.dtype, "ieee"), ROUNDED, 16)

@@ -49,13 +49,12 @@ def evenness(
             slope, times = steepest(x, result, head, errors, expected, comparison.precision, checks)
             times = beyond if slope < beyond else times
             found.append((max(slope, beyond), f"{where} {times:.1f} times as much as roundings make it"))
-    return [_identity(*furthest) for furthest in sorted(found)[-1:]]
-
-
-def _identity(most: float, where: str) -> Identity:
+    if not found:
+        return []
+    most, where = max(found)
     holds = most <= 1.0
     name = NAME if holds else f"{NAME}: {where}"
-    return Identity(name=name, holds=holds, residual=Number(most), budget=Number(1.0))
+    return [Identity(name=name, holds=holds, residual=Number(most), budget=Number(1.0))]
 
 
 def steepest(

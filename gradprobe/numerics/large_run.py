@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,7 +18,7 @@ from ..reference import Attention, evaluate
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from ..runtime.trace import Trace, expected_shapes
 from .block import Block
-from .compare import Comparison, Evaluate, Later, attention_of, compare, promoted
+from .compare import Comparison, Evaluate, attention_of, compare, promoted
 from .declared_precision import Precision, ordinary
 from .tally import Finding, RisingErrors, Tally
 
@@ -30,6 +30,25 @@ KEPT_AS = torch.bfloat16
 OFF = 2.0**-8
 KEPT = 1.0 - OFF
 SMALLEST_BOUND = 2.0**-120
+
+
+class Later(Mapping[str, Tensor]):
+    """A mapping of which the names are known, and the values made when one of them is asked for."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._names, self._make = tuple(names), make
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._make()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,7 @@ def at_least(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
     Args:
         factor: what it is multiplied by.
     """
-    return _at_least(a, b, factor).double()
-
-
-def _at_least(a: Tensor, b: Tensor, factor: float) -> Tensor:
-    """The same in float32."""
-    return _surely(a @ b, factor * max(0.0, 1.0 - _off(a)))
+    return _surely(a @ b, factor * max(0.0, 1.0 - _off(a))).double()
 
 
 def _surely(product: Tensor, factor: float) -> Tensor:
@@ -80,11 +75,6 @@ def sizes(matrix: Tensor, power: int = 1) -> Tensor:
     narrow = matrix.float()
     narrow = narrow.square_() if power == 2 else narrow.abs_()
     return torch.threshold_(narrow, SMALLEST**power, 0.0)
-
-
-def power_of(precision: Precision) -> int:
-    """2 where P and dS are rounded, whose roundings add up in quadrature; else 1, for what the sums round."""
-    return 2 if precision.matrix else 1
 
 
 def weight(precision: Precision, terms: int) -> float:
@@ -252,7 +242,8 @@ class Least:
     ) -> None:
         self.x, self.tile, self.values, self.precision, self.kink = x, tile, values, precision, kink
         self.q, self.k, self.v, self.do = x.tensors(tile)
-        self.power = power_of(precision)
+        # Where P and dS are rounded their roundings add up in quadrature; else what the sums round adds up as it is.
+        self.power = 2 if precision.matrix else 1
         # Before what is too small for a lower bound of a product counts as 0 in it.
         self.p = values["P"].float()
         self.mean_key, self.size_of_keys = self._keys()
@@ -282,7 +273,10 @@ class Least:
         """
         if name == "dP":
             return expected.float().abs_().mul_(rounding).add_(self.dp)
-        return self._p(rounding) if name == "P" else self._ds(rounding)
+        if name == "dS":
+            return self._ds(rounding)
+        of_row = (self.common + (U_FUNCTION + rounding)).float()
+        return self.values["P"].float().mul_(of_row).add_(self.values["valid"], alpha=TINY)
 
     def add_sums(self, into: LeastSums) -> None:
         """Adds this tile's shares of what dK and dV are allowed."""
@@ -342,28 +336,12 @@ class Least:
         mean = (product.abs() - off * size - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
         return mean, (size * (1.0 - off) - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
 
-    def _of_row_of_p(self, rounding: float) -> Tensor:
-        return (self.common + (U_FUNCTION + rounding)).float()
-
-    def _p(self, rounding: float) -> Tensor:
-        of_row = self._of_row_of_p(rounding)
-        return self.values["P"].float().mul_(of_row).add_(self.values["valid"], alpha=TINY)
-
-    @cached_property
-    def dot(self) -> Tensor:
-        """[h, m, n] |dO| |V|^T, in float32."""
-        return sizes(self.do) @ sizes(self.v).mT
-
-    @property
-    def weight_of_dot(self) -> float:
-        """What dP is allowed of it at least."""
-        return self.precision.accumulate * long_sum(self.do.shape[-1]) * max(0.0, 1.0 - _off(self.do))
-
     @cached_property
     def dp(self) -> Tensor:
-        """[h, m, n] of dP, in float32. It spoils `dot`."""
+        """[h, m, n] of dP, in float32."""
         share = kept_share(self.x, self.tile)
-        dot = _surely(self.dot, self.weight_of_dot)
+        weight = self.precision.accumulate * long_sum(self.do.shape[-1]) * max(0.0, 1.0 - _off(self.do))
+        dot = _surely(sizes(self.do) @ sizes(self.v).mT, weight)
         return (dot if share is None else dot * share.float()).mul_(self.values["valid"])
 
     def _ds(self, rounding: float) -> Tensor:

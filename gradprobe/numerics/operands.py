@@ -48,7 +48,6 @@ class Operand:
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence."""
         where = "" if self.in_forward else " of its backward"
         return f"coarser than its contract: rounds {self.product} before the scores{where}{growth_of(self.dtype)}"
 
@@ -66,7 +65,6 @@ class OperandOfEach:
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence."""
         of_queries, of_keys = self.of_queries.product, self.of_keys.product
         return (
             f"coarser than its contract: rounds {of_queries} before the scores of dQ, "

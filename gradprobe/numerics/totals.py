@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -139,25 +140,22 @@ def _least_dbias(bounds: Least, case: Case) -> Error:
     terms = terms.sum(-1, keepdim=True, dtype=torch.double) if is_of_rows else terms
     of_delta = p.square().mul_(sizes(bounds.delta, 2))
     squares = SURELY * like_bias(bounds.x, bounds.tile, (of_delta + terms).double().nan_to_num_(0.0, 0.0, 0.0))
-    sums = _as_they_are(bounds, case, bias).nan_to_num(0.0, 0.0, 0.0)
+    sums = _as_they_are(bounds, case).nan_to_num(0.0, 0.0, 0.0)
     return squares, SURELY * like_bias(bounds.x, bounds.tile, sums)
 
 
-def _as_they_are(bounds: Least, case: Case, bias: Tensor) -> Tensor:
+def _as_they_are(bounds: Least, case: Case) -> Tensor:
     """The errors of dT that add up as they are: what flips on the ReLU's kink, and the additions of float32."""
     if bounds.power == 2:
         sums = bounds.values["P"].new_zeros(()).expand_as(bounds.p)
     else:
-        sums = bounds.ds.double() * (U32 * long_sum(_addends(case, bias)))
+        addends = case.scores // max(1, math.prod(expected_shapes(case)["dBias"]))
+        if case.family == "lazy":
+            addends = case.batch * case.seqlen_q
+        sums = bounds.ds.double() * (U32 * long_sum(addends))
     if bounds.kink is not None:
         sums = (sums + bounds.p * bounds.kink.delta).index_put_(bounds.kink.at, bounds.kink.ds, accumulate=True)
     return sums
-
-
-def _addends(case: Case, bias: Tensor) -> int:
-    if case.family == "lazy":
-        return case.batch * case.seqlen_q
-    return case.scores // max(1, torch.Size(expected_shapes(case)["dBias"]).numel())
 
 
 def _least_dtau(bounds: Least, case: Case) -> Error:

@@ -11,13 +11,12 @@ the same values is judged without the reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..model.case import Case
 from ..reference.attention import MATRICES
 from ..runtime.trace import Trace
 from . import least
@@ -143,14 +142,11 @@ def _again(known: Parts, trace: Trace) -> Parts | None:
             error, bound = _beside_the_first(known, name, trace.values[name], None)
             passes = _judge_total(parts, name, error, bound)
         else:
-            passes = all([_judge_again(known, parts, name, block) for block in _of_all(run.case)])
+            every = blocks(run.case, key_heads_at_once(run.case))
+            passes = all([_judge_again(known, parts, name, block) for block in every])
         if not passes:
             return None
     return parts
-
-
-def _of_all(case: Case) -> Iterator[Block]:
-    return blocks(case, key_heads_at_once(case))
 
 
 def _judge_again(known: Parts, parts: Parts, name: str, block: Block) -> bool:
