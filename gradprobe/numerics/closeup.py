@@ -18,7 +18,7 @@ from ..reference import Tile
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from .block import block_at
 from .compare import allowed_on, judge, judge_whole, tile_size
-from .evidence import LayoutRun, Measured, Probed
+from .evidence import Measured, Probed
 from .locate import locate_at
 from .tally import Judgement, least_telling, tile_of
 
@@ -35,16 +35,10 @@ def close_up_of(probed: Probed, name: str, at: tuple[int, int] | None) -> CloseU
     having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
     wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
     run, _ = (wrong or having or probed.measured)[0]
-    measured, kernel = shown_of(run, name)
-    view = close_up(probed.case, run.layout, measured, name, at)
-    return structs.replace(view, element=structs.replace(view.element, kernel=kernel)) if kernel else view
-
-
-def shown_of(run: LayoutRun, name: str) -> tuple[Measured, str | None]:
-    """Whose values of an intermediate are shown of a run, and the kernel that they were seen in."""
     row, measured = run.row_of(name), run.holding(name) or run.shown
     assert measured is not None
-    return measured, row.kernel if row else None
+    view = close_up(probed.case, run.layout, measured, name, at)
+    return structs.replace(view, element=structs.replace(view.element, kernel=row.kernel)) if row else view
 
 
 def kept_close_ups(probed: Probed) -> Iterator[CloseUp]:

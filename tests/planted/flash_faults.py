@@ -198,7 +198,7 @@ INSIDE = (
     ),
     Planted(
         "v_read_with_k_row_stride_in_dkdv", "S1", V_BY_K[1:], first="dK", head=0, own=names("dK"),
-        passes=UNLESS_DISTINCT, says=("v is read with k's row stride", *OF_DKDV),
+        passes=UNLESS_DISTINCT, says=OF_DKDV,
     ),
     Planted(
         "bias_of_head_0_in_dkdv", "S3", (Edit(DKDV, "bias_ptr + h * stride_biash", "bias_ptr"),),
