@@ -72,6 +72,10 @@ class OperandOfEach:
         )
 
 
+Rounding = tuple[Operand | OperandOfEach, Evaluate]
+"""What is rounded, and the reference with it."""
+
+
 def rounded_operand(
     case: Case, x: Attention, trace: Trace, plain: Comparison, compared: Callable[[Evaluate], Comparison]
 ) -> tuple[Comparison, Operand | OperandOfEach] | None:
@@ -83,17 +87,15 @@ def rounded_operand(
     """
     if case.dtype == "float32" or case.family != "softmax" or not case.scale:
         return None
-    for model, evaluation in _models(case, x, trace, is_exact=plain.precision.exact):
+    for model, evaluation in _roundings(case, x, trace, is_exact=plain.precision.exact):
         comparison = compared(evaluation)
         if comparison.matches:
             return replace(comparison, evaluate=evaluation), model
     return None
 
 
-def _models(
-    case: Case, x: Attention, trace: Trace, *, is_exact: bool
-) -> Iterator[tuple[Operand | OperandOfEach, Evaluate]]:
-    """Those that take away most of the error, and what each evaluates; one rounded problem at a time is held."""
+def _roundings(case: Case, x: Attention, trace: Trace, *, is_exact: bool) -> Iterator[Rounding]:
+    """Those that take away most of the error; one rounded problem at a time is held."""
     ways = product((False, True), (False, True), (True, False), ("k", "q"))
     operands = [Operand(name, log2e, forward, case.dtype, factor) for factor, forward, log2e, name in ways]
     if not is_exact:
@@ -105,25 +107,27 @@ def _models(
             yield operand, evaluation
 
 
-def _of_two_kernels(
-    x: Attention, trace: Trace, operands: Sequence[Operand]
-) -> Iterator[tuple[OperandOfEach, Evaluate]]:
+def _of_two_kernels(x: Attention, trace: Trace, operands: Sequence[Operand]) -> Iterator[Rounding]:
     """q rounded where k is not, where the errors of dQ and of dK say so."""
     scores = x.n_heads // x.k.shape[1] * x.n_query * x.n_key
     if not {"dQ", "dK"} <= trace.values.keys() or scores > _MOST_SCORES:
         return
     of_queries, of_keys = (_best(x, operands, trace, name) for name in ("dQ", "dK"))
-    if of_queries is None or of_keys is None or of_queries.name == of_keys.name:
+    if of_queries is None or of_keys is None or of_queries[0].name == of_keys[0].name:
         return
-    from_queries, from_keys = evaluation_of(x, of_queries), evaluation_of(x, of_keys)
-    if from_queries is not None and from_keys is not None:
-        yield OperandOfEach(of_queries, of_keys), _of_each(from_queries, from_keys)
+    by_queries, by_keys = of_queries[1], of_keys[1]
+
+    def evaluated(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        # Of a black box, P is read from dV and dS from dQ.
+        values = by_queries(x, tile, given)
+        return by_keys(x, tile, given) | {name: values[name] for name in ("dS", "dQ")}
+
+    yield OperandOfEach(of_queries[0], of_keys[0]), evaluated
 
 
-def _best(x: Attention, operands: Sequence[Operand], trace: Trace, name: str) -> Operand | None:
-    """The model that leaves least of the error of dQ or dK of the first head; None where each leaves too much."""
-    group = x.n_heads // x.k.shape[1]
-    tile = Tile(0, slice(0, group), slice(0, x.n_query))
+def _best(x: Attention, operands: Sequence[Operand], trace: Trace, name: str) -> tuple[Operand, Evaluate] | None:
+    """What leaves least of the error of dQ or dK of the first head; None where each leaves too much."""
+    tile = Tile(0, slice(0, x.n_heads // x.k.shape[1]), slice(0, x.n_query))
     actual = trace.values[name][0, :1].double()
 
     def error(evaluation: Evaluate) -> float:
@@ -131,18 +135,11 @@ def _best(x: Attention, operands: Sequence[Operand], trace: Trace, name: str) ->
         expected = values["dQ"][:1] if name == "dQ" else values["dK"].sum(0, keepdim=True)
         return float(((actual - expected) ** 2).sum())
 
-    errors = {one: error(evaluation) for one in operands if (evaluation := evaluation_of(x, one)) is not None}
-    best = min(errors, key=errors.__getitem__, default=None)
-    return best if best and errors[best] < _WORTH_TRYING * error(evaluate) else None
-
-
-def _of_each(of_queries: Evaluate, of_keys: Evaluate) -> Evaluate:
-    def evaluated(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        # Of a black box, P is read from dV and dS from dQ.
-        from_queries, from_keys = of_queries(x, tile, given), of_keys(x, tile, given)
-        return from_keys | {name: from_queries[name] for name in ("dS", "dQ")}
-
-    return evaluated
+    best, least = None, _WORTH_TRYING * error(evaluate)
+    for operand in operands:
+        if (evaluation := evaluation_of(x, operand)) is not None and (left := error(evaluation)) < least:
+            best, least = (operand, evaluation), left
+    return best
 
 
 def _rounded(x: Attention, operand: Operand) -> Attention | None:
@@ -166,22 +163,21 @@ def evaluation_of(x: Attention, operand: Operand) -> Evaluate | None:
         if operand.in_forward:
             return evaluate(rounded, tile, given)
         # LSE and O come from a forward that saw the operand as it was.
-        forward = evaluate(x, tile, {name: value for name, value in (given or {}).items() if name in ("LSE", "P")})
-        known = {"LSE": forward["LSE"], "O": forward["O"], **(given or {})}
-        return evaluate(rounded, tile, known) | {"LSE": forward["LSE"], "O": forward["O"]}
+        given = given or {}
+        forward = evaluate(x, tile, {name: given[name] for name in ("LSE", "P") if name in given})
+        known = {"LSE": forward["LSE"], "O": forward["O"]}
+        return evaluate(rounded, tile, known | dict(given)) | known
 
     return evaluated
 
 
 def _is_worth_trying(case: Case, x: Attention, evaluation: Evaluate, trace: Trace) -> bool:
-    """Whether a model takes away most of the error of the first head's matrices or dQ."""
+    """Whether a model takes away most of the error of the first heads' matrices or dQ."""
     names = [name for name in ("P", "dS", "dQ") if name in trace.values]
     heads, rows = tile_size(case)
     tile = Tile(0, slice(0, heads), slice(0, rows))
-    plain, model = evaluate(x, tile), evaluation(x, tile, None)
     place = (tile.batch, tile.heads, tile.rows)
-
-    def error(values: Mapping[str, Tensor]) -> float:
-        return sum(float(((trace.values[name][place].double() - values[name]) ** 2).sum()) for name in names)
-
-    return bool(names) and error(model) < _WORTH_TRYING * error(plain)
+    errors = []
+    for values in (evaluation(x, tile, None), evaluate(x, tile)):
+        errors.append(sum(float(((trace.values[name][place].double() - values[name]) ** 2).sum()) for name in names))
+    return bool(names) and errors[0] < _WORTH_TRYING * errors[1]
