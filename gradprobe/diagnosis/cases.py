@@ -130,6 +130,8 @@ def others(
     few = _few(base)
     yield Trial(base, (), f"{lengths[0]} rows, other batches and heads")
     yield Trial(few, (), "what it allocates laid apart", is_spread=True)
+    if case.family == "softmax" and case.pattern == Case.pattern:  # what a softmax without its maximum does not bear
+        yield Trial(replace(few, pattern="negative"), (), "logits near -120")
     strided: Assigned = next(((("all", name),) for name in _STRIDED if name in laid), ())
     if not strided:
         yield Trial(few, DISTINCT, "other strides")
