@@ -204,7 +204,7 @@ class Search:
         So are, untried, the first of all, one of which likely ends the search, and what is tried again.
         """
         asked: list[tuple[Ground, Candidate, Callable[[], Answer | None]]] = []
-        while self._queue and len(asked) < _SIFTED:
+        while self._queue and len(asked) < min(_SIFTED, max(1, int(self._left))):
             cost, _, _, ground, candidate, behind = heapq.heappop(self._queue)
             for later, following in islice(behind, 1):
                 self._put(ground, following, later, behind)

@@ -134,7 +134,9 @@ class Judge:
         if not before.failure and (is_harmed or not result.names <= before.names):
             return False
         # The target does not take it where what is right in the check is as wrong with the edit as it is without it.
-        as_wrong = {name for name in before.names if str(before.errors.get(name)) == str(result.errors.get(name))}
+        # Where nothing is finite nothing says so.
+        errors = {name: (before.errors.get(name, 0.0), result.errors.get(name, 0.0)) for name in before.names}
+        as_wrong = {name for name, (here, there) in errors.items() if here == there > 0}
         if not as_wrong - self._spoilt:
             judged.doubts.append(other.title)
         return True

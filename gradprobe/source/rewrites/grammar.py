@@ -119,13 +119,14 @@ def factor_added(at: Spot) -> Undone:
 
 def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.expr]]:
     """A value and the parts of it that a factor may be of, with how much less likely each is."""
-    yield further, value
+    is_bound = called(value) in ("maximum", "minimum")  # seldom of both sides
+    yield further + 0.6 * is_bound, value
     match value:
         case ast.Call(ast.Attribute(inner, "to")) | ast.Call(ast.Attribute(attr="where"), [_, inner, _]):
             yield from _parts(inner, further + 0.1)
         case ast.Call(ast.Attribute(attr="exp" | "exp2" | "log" | "log2"), [inner, *_]):
             yield from _parts(inner, further + 0.1)
-        case ast.Call(ast.Attribute(attr="maximum" | "minimum"), [first, second]):
+        case ast.Call(args=[first, second]) if is_bound:
             yield from _parts(first, further + 0.3)
             yield from _parts(second, further + 0.3)
         case ast.BinOp(left, ast.Add() | ast.Sub(), right):
