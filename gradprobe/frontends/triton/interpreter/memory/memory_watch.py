@@ -23,7 +23,7 @@ _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
 @dataclass
-class Tally:
+class AccessTally:
     """All accesses of one kind that one line of a kernel made to one tensor, counted as they are made."""
 
     first: MemoryFinding
@@ -42,7 +42,7 @@ class Tally:
         return replace(self.first, sentence=sentence, lanes=self.lanes, runs_on=runs_on)
 
 
-class Event(NamedTuple):
+class RacingStore(NamedTuple):
     """A store of one program."""
 
     program: Program
@@ -50,7 +50,7 @@ class Event(NamedTuple):
     is_atomic: bool
 
 
-def _deed(kind: str, access: Access, name: str, spot: AddressSpot, earlier: Event | None) -> str:
+def _deed(kind: str, access: Access, name: str, spot: AddressSpot, earlier: RacingStore | None) -> str:
     """What a program did to an element."""
     does, by = _VERBS[access.kind], f"(program {access.program})"
     element = name + (spot.words if spot.is_element else f" ({spot.words})")
@@ -87,7 +87,7 @@ class Stores:
 
     def __init__(self) -> None:
         self._marks: dict[int, Marks] = {}
-        self.events: list[Event] = []
+        self.events: list[RacingStore] = []
         """By their numbers, which begin at 1: a mark of 0 says that nothing has stored."""
         self._first = 1
         """The number of the first event of the program that runs."""
@@ -109,7 +109,7 @@ class Stores:
             marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
         # Fine enough to tell neighbours of this width apart.
         self._marks[view.low] = marks = marks if marks.unit <= width else marks.refined(width)
-        self.events.append(Event(access.program, access.lines, is_atomic))
+        self.events.append(RacingStore(access.program, access.lines, is_atomic))
         offsets, event = view.in_bytes(addresses), len(self.events)
         before = marks.read(offsets, width)
         by_others = (before != 0) & (np.abs(before) < self._first)
@@ -130,7 +130,7 @@ class Memory(Watcher):
         self._stores = Stores()
         self._last: dict[int, tuple[InterpretedLaunch, tuple[CodeLine, ...]]] = {}
         """By home of what nothing had written once: the last launch that stored there, with its lines."""
-        self._tallies: dict[tuple[object, ...], Tally] = {}
+        self._tallies: dict[tuple[object, ...], AccessTally] = {}
         self.writers: dict[str, tuple[str, SourceLine]] = {}
         """By the caller's input that a kernel changed: the first that stored other bits than it held, and its line."""
         self._inside: dict[tuple[int, ...], tuple[int, Program, object]] = {}
@@ -209,7 +209,7 @@ class Memory(Watcher):
         return stays
 
     def _count(
-        self, kind: str, access: Access, view: View, addresses: Array, which: Array, earlier: Event | None = None
+        self, kind: str, access: Access, view: View, addresses: Array, which: Array, earlier: RacingStore | None = None
     ) -> None:
         """Counts `which` of the addresses as a finding; only the first of its kind is described."""
         if not which.any():
@@ -228,7 +228,7 @@ class Memory(Watcher):
                 if before is not launch:
                     place = places(stored_by)[0]
                     first = replace(first, rest=(before.kernel, place.file, place.line))
-            self._tallies[key] = tally = Tally(first)
+            self._tallies[key] = tally = AccessTally(first)
         program = launch.number, access.program
         tally.runs_on &= bool(which.all()) and self._inside.get(_key(lines), ())[:2] == program
         tally.lanes += int(which.sum())
