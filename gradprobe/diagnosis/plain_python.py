@@ -55,7 +55,7 @@ def with_python_lines(
     causes = causes_among(found)
     if not _is_followed(experiment) or (causes and not named):
         return [*found]
-    held = _held(experiment, run)
+    held = _events(experiment, run)
     if not causes:
         return [*_narrow(held, seen), *found]
     lines = {each.fault: _line(each, experiment.target, held, seen) for each in named}
@@ -73,7 +73,7 @@ def _is_followed(experiment: Experiment) -> bool:
     return is_plain and case.dtype == "float32" and case.heads == case.kv_heads and case.scores <= _MOST_SCORES
 
 
-def _held(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
+def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
     """What its expressions hold in one more call; nothing where that comes to other results."""
     assert run.measured is not None
     target = experiment.target
