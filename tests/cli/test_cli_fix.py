@@ -29,7 +29,7 @@ def mine(tmp_path):
 def test_fix_shows_the_edit_and_with_apply_writes_it_and_checks_again(mine):
     ran = run(f"fix {WORDS}")
     assert ran.code == 0
-    assert "+    do_ptr += b * stride_dob + h * stride_doh" in ran.out
+    assert "+ do_ptr += b * stride_dob + h * stride_doh" in ran.out
     assert mine.read_text() == EXAMPLE
     asks = run("fix --apply")
     assert (asks.code, mine.read_text()) == (2, EXAMPLE)
