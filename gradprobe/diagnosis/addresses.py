@@ -341,16 +341,17 @@ def _pairs_of(elements: AccessedElements, name: str, valid: Array) -> tuple[Arra
     if not loads or elements.launch.one_of > 1:
         return visited, whole
     for unit, by_place in elements.sets(stored, _CALLED.get(name, name), is_load=False).items():
-        sides = {stored: by_place, summed: loads.get(unit, {})}
-        rows, keys = _mask(elements, "bhm", sides["bhm"])[..., None], _mask(elements, "bgn", sides["bgn"])[:, :, None]
-        visited |= rows & keys
-        whole |= rows if stored == "bhm" else keys
+        is_stored = _mask(elements, stored, by_place)
+        visited |= is_stored & _mask(elements, summed, loads.get(unit, {}))
+        whole |= is_stored
     return visited, whole
 
 
 def _mask(elements: AccessedElements, level: str, by_place: Mapping[int, set[int]]) -> Array:
-    """What is touched in one unit as an array of those sizes, [B, H, ...]: of key heads, one for each head."""
+    """What is touched in one unit, [B, H, M, 1] or [B, H, 1, N]."""
     found = np.zeros(elements.size(level), bool)
     for keys in by_place.values():
         found.reshape(-1)[sorted(keys - {OUTSIDE})] = True
-    return np.repeat(found, elements.case.heads // elements.case.kv_heads, 1) if "g" in level else found
+    if "g" not in level:
+        return found[..., None]
+    return np.repeat(found, elements.case.heads // elements.case.kv_heads, 1)[:, :, None]

@@ -250,8 +250,9 @@ def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
     for node in value.tiles if value.name == "dS" and not found else ():
         got, made = node.value, _core(node).value
         if got is not None and made is not None and got.shape == made.shape and np.any(got):
-            square = float(np.sum(np.where(got == 0, 0, made) ** 2))  # a mask covers what is 0
-            factor = float(np.sum(got * made)) / square if square else 1.0
+            kept = np.isfinite(got) & np.isfinite(made) & (got != 0)  # a mask covers what is 0
+            of, by = made[kept].astype(np.float64), got[kept].astype(np.float64)
+            factor = float(by @ of) / float(of @ of) if of.any() else 1.0
             nearest = min(constants.values(), key=lambda constant: abs(constant - factor))
             # Rounding moves a factor of many numbers by less than a hundredth.
             found.setdefault(node.site, nearest if abs(nearest - factor) <= 0.01 * abs(nearest) else 1.0)
