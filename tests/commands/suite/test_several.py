@@ -58,7 +58,7 @@ def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
 
 @pytest.mark.nightly
 def test_the_first_error_is_shown_in_full_where_nothing_mismatches(capsys):
-    code = check_several([PLAN[0], PLAN[1], planned("soft.py:raising", "raises")], Forms(), PATIENT)
+    code = check_several([PLAN[0], PLAN[1], planned("soft.py:raising", "raises")], Forms(details=True), PATIENT)
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("fatal:")
     assert code == 3
