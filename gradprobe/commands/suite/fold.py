@@ -43,7 +43,7 @@ def folded_by_cause(reports: Sequence[Report], closer: Report | None = None) -> 
             found.setdefault(_key(report), []).append(report)
     if closer is not None and closer.causes:
         found = _named(found, closer)
-    cases = _Cases(numbered)
+    cases = _CheckedCases(numbered)
     groups = sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH)
     return tuple(_group(those, cases) for those in groups)
 
@@ -82,7 +82,7 @@ def _first_wrong(report: Report) -> str:
     return f"{memory[0].kind} {memory[0].tensor}".strip() if memory else "an error after it"
 
 
-def _group(reports: Sequence[Report], cases: _Cases) -> FailureGroup:
+def _group(reports: Sequence[Report], cases: _CheckedCases) -> FailureGroup:
     first = reports[0]
     summary, cause = "", f"{_first_wrong(first)}, no cause named" if first.verdict != FAILED else FAILED
     if first.causes:
@@ -108,7 +108,7 @@ def _raised(error: Error) -> str:
     return f"{raised[1]} at {at}" if raised and at else error.kind
 
 
-class _Cases:
+class _CheckedCases:
     """The cases of all checks, and of those that match each layout."""
 
     def __init__(self, reports: Sequence[Report]) -> None:

@@ -98,7 +98,7 @@ class PairRounds:
                 row = simplest(space, frozenset([level]))
                 if row is not None:
                     rows[level] = row
-        came = yield from self._made([self._simplest_row, *rows.values()], self._beside())
+        came = yield from self._outcomes([self._simplest_row, *rows.values()], self._beside())
         found = {}
         for level, row in rows.items():
             outcome = came[self._item(row).name]
@@ -114,14 +114,14 @@ class PairRounds:
     def _array(self) -> Generator[list[Item], Came, None]:
         """What stands in no right row yet, in few rows."""
         right = [row for row, came in self._came.items() if came == _RIGHT]
-        yield from self._made(covering(self._space, right))
+        yield from self._outcomes(covering(self._space, right))
 
     def _apart(self) -> Generator[list[Item], Came, None]:
         """Finds pairs that are refused or wrong in their simplest case, and covers what is left without them."""
         found = False
         for _ in range(_TIMES):
             rows = self._suspects()
-            yield from self._made(row for row in rows.values() if row not in self._came)
+            yield from self._outcomes(row for row in rows.values() if row not in self._came)
             for pair, row in rows.items():
                 if self._came.get(row) != _RIGHT:
                     self._out.add(pair)
@@ -145,7 +145,7 @@ class PairRounds:
         rows = {pair: simplest(space, pair) for pair in asked[:_AT_ONCE]}
         return {pair: row for pair, row in rows.items() if row is not None}
 
-    def _made(self, rows: Iterable[Row], beside: Sequence[Item] = ()) -> Generator[list[Item], Came, Came]:
+    def _outcomes(self, rows: Iterable[Row], beside: Sequence[Item] = ()) -> Generator[list[Item], Came, Came]:
         items = {row: self._item(row) for row in rows}
         if not items and not beside:
             return {}

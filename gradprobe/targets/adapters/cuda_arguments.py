@@ -18,7 +18,7 @@ _SCALARS = {torch.float32: "float", torch.float16: "__half"}
 
 
 @dataclass(frozen=True)
-class Plan:
+class CudaPlan:
     """What the launches of one call share."""
 
     module: Any

@@ -10,7 +10,7 @@ from torch import Tensor
 import gradprobe.kernels
 
 from . import cuda_arguments, narrowed
-from .cuda_arguments import THREADS, Plan, strided, strides, written
+from .cuda_arguments import THREADS, CudaPlan, strided, strides, written
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
 
@@ -79,13 +79,15 @@ def flash_cuda_backward(
 flash_cuda = narrowed(flash_cuda_backward, ("o", "lse"))
 
 
-def _plan(q: Tensor, v: Tensor, seqlens: Tensor | None, block_m: int, block_n: int, options: tuple[float, ...]) -> Plan:
+def _plan(
+    q: Tensor, v: Tensor, seqlens: Tensor | None, block_m: int, block_n: int, options: tuple[float, ...]
+) -> CudaPlan:
     (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
     block_d, block_dv = cuda_arguments.rounded(dim), cuda_arguments.rounded(dim_v)
     inputs = block_m * (block_d + 1) + block_n * (block_d + 1) + block_n * (block_dv + 1)
     scores = block_m * (block_n + 1)
     lengths = None if seqlens is None else seqlens.to(torch.int32)
-    return Plan(
+    return CudaPlan(
         module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
         row_grid=batch * heads * -(-rows // block_m),
         key_grid=batch * kv_heads * -(-keys // block_n),
@@ -134,7 +136,7 @@ def _check_options(align: str, window: tuple[int, int] | None, softcap: float | 
 
 
 def _backward(
-    plan: Plan,
+    plan: CudaPlan,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     o: Tensor,
     lse: Tensor,

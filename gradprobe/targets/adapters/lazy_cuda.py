@@ -10,7 +10,7 @@ from torch import Tensor
 import gradprobe.kernels
 
 from . import cuda_arguments, narrowed
-from .cuda_arguments import THREADS, Plan, strided, strides, written
+from .cuda_arguments import THREADS, CudaPlan, strided, strides, written
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "lazy.cu"
 
@@ -71,11 +71,11 @@ lazy_cuda = narrowed(lazy_cuda_backward, ("lse",))
 
 def _plan(
     q: Tensor, bias: Tensor | None, tau: Tensor, seqlens: Tensor | None, scale: float, block_m: int, block_n: int
-) -> Plan:
+) -> CudaPlan:
     batch, heads, length, dim = q.shape
     block_d, window = cuda_arguments.rounded(dim), 0 if bias is None else bias.shape[1]
     inputs, scores = (block_m + 2 * block_n) * (block_d + 1), block_m * (block_n + 1)
-    return Plan(
+    return CudaPlan(
         module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d),
         row_grid=batch * heads * -(-length // block_m),
         key_grid=batch * heads * -(-length // block_n),
@@ -107,7 +107,7 @@ def _check(q: Tensor, others: dict[str, Tensor], tau: Tensor, bias: Tensor | Non
 
 
 def _backward(
-    plan: Plan, inputs: tuple[Tensor, Tensor, Tensor, Tensor], lse: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
+    plan: CudaPlan, inputs: tuple[Tensor, Tensor, Tensor, Tensor], lse: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
 ) -> dict[str, Tensor]:
     (q, k, v, do), (dq, dk, dv) = inputs, gradients
     delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
@@ -130,7 +130,7 @@ def _backward(
     return results if dbias_parts is None else results | {"dBias": _added(plan, dbias_parts, q)}
 
 
-def _added(plan: Plan, parts: Tensor, q: Tensor) -> Tensor:
+def _added(plan: CudaPlan, parts: Tensor, q: Tensor) -> Tensor:
     """Adds [B * H * tiles, width] up to [H, width]."""
     (batch, heads, *_), threads, width = q.shape, THREADS * THREADS, parts.shape[1]
     out = torch.empty((heads, width), dtype=torch.float32, device=parts.device)
