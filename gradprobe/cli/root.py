@@ -36,9 +36,6 @@ COMMANDS = {
     "lint": (
         "Read a Triton kernel's pointers, and name each that advances by another tensor's stride, without a number run."
     ),
-    "contract": (
-        "Read a kernel's arithmetic off its bits: what it rounds before each product, and in what it adds up."
-    ),
     "sweep": "Check many cases, several at a time, the cheapest first.",
     "mutate": "Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.",
     "run": ("Run a program with its attention function watched, and check that with the program's real inputs and dO."),
@@ -48,7 +45,6 @@ COMMANDS = {
         "Climb a ladder from the simplest kernels up, on this machine or with TARGET, and say what really runs."
     ),
     "init": "Write a commented adapter for a kernel of your own, which runs and matches as it is; or a CI workflow.",
-    "baseline": "Keep the errors of a right kernel, and fail where one grows while still within its budget.",
 }
 
 

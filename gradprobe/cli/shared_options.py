@@ -242,6 +242,26 @@ def with_case_options(command: Callable[..., None], *, several: bool = False) ->
     return written_as(run, command, [*parameters, *more])
 
 
+def with_group(name: str, made: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]) -> Callable[..., Any]:
+    """Gives a command options that it receives together, as one value made of them by their names.
+
+    Args:
+        options: by name, the default and the annotation of each.
+    """
+
+    def given(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+
+        def run(**words: Any) -> None:
+            group = made(**{option: words.pop(option) for option in options})
+            command(**words, **{name: group})
+
+        added = [parameter_of(option, *told) for option, told in options.items()]
+        return written_as(run, command, [*(parameter for parameter in own if parameter.name != name), *added])
+
+    return given
+
+
 def parameter_of(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     """An option of a command, as its signature tells it to typer."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -284,6 +304,7 @@ TYPED = frozenset(
     (
         "batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "dtype", "causal", "window",
         "bias", "tau", "device", "layout", "inputs", "details", "json_file", "html_file", "battery", "against",
+        "baseline", "contract",
         "reference", "timeout", "fast", "at", "draw", "resume", "apply", "help", "help_all",
     )
 )  # fmt: skip

@@ -116,7 +116,7 @@ def read_contract(request: CheckRequest) -> ReadContract:
         from ..probing.runs import environment
 
         contract = contract_of(problem.target, problem.case)
-    return ReadContract(contract, environment(problem.case.device), request.command("contract"))
+    return ReadContract(contract, environment(problem.case.device), request.command(contract=True))
 
 
 def contract_of(target: Target, case: Case) -> Contract:

@@ -157,7 +157,12 @@ GONE = {
     "evidence": "is gone: gradprobe diff NAME shows the numbers of a head",
     "schedules": "is gone: each run of --repeat N has an order of threads and blocks of its own",
 }  # fmt: skip
-MOVED = {"compare": "gradprobe show OLD.json NEW.json", "targets": "gradprobe init --list"}
+MOVED = {
+    "compare": "gradprobe show OLD.json NEW.json",
+    "targets": "gradprobe init --list",
+    "contract": "gradprobe check TARGET --contract",
+    "baseline": "gradprobe check TARGET --baseline FILE keeps errors, and compares them once they are there",
+}
 """By a word that was a command: the command that does it."""
 _BY_NAME = {option.name: option for option in OPTIONS}
 

@@ -181,5 +181,5 @@ def maker_of(flag: str) -> Callable[[Reports, int | None], str]:
 FILES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("check", "strides", "sweep"), tuple(FORMS)),
     **dict.fromkeys(("diff", "audit"), ("--json", "--html")),
-    **dict.fromkeys(("watch", "fix", "shrink", "lint", "mutate", "run", "baseline", "doctor", "contract"), ("--json",)),
+    **dict.fromkeys(("watch", "fix", "shrink", "lint", "mutate", "run", "doctor"), ("--json",)),
 }

@@ -69,7 +69,7 @@ def as_junit(reports: Sequence[Report], base: Base) -> str:
 
 
 def _suite(report: Report, base: Base) -> Xml.Element:
-    cases = list(_Cases(report, base).all())
+    cases = list(_SuiteCases(report, base).all())
     outcomes = Counter(case.outcome for case in cases)
     suite = Xml.Element("testsuite", name=visible(report.name), tests=str(len(cases)))
     for count, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
@@ -126,7 +126,7 @@ def _mild(case: TestCase, is_mild: bool) -> TestCase:
     return case
 
 
-class _Cases:
+class _SuiteCases:
     """The test cases of one check."""
 
     def __init__(self, report: Report, base: Base) -> None:

@@ -191,4 +191,4 @@ def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
 ])  # fmt: skip
 def test_a_baseline_that_is_none(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
-    assert "x.json" in refused(["baseline", "diff", "--file", str(tmp_path / "x.json")], says="--file")
+    assert "x.json" in refused(["check", "--baseline", str(tmp_path / "x.json")], says="--baseline")

@@ -30,11 +30,9 @@ COMMANDS = {
     "diff": f"diff dQ fatal.py:f {SMALL} --json out.json",
     "strides": "strides fatal.py:f --fast --json out.json",
     "lint": "lint fatal.py:f --json out.json",
-    "baseline": f"baseline save fatal.py:f {SMALL}",
     "shrink": f"shrink fatal.py:f {SMALL} --json out.json",
     "doctor": f"doctor fatal.py:f {SMALL} --json out.json",
     "audit": "audit fatal.py:f --json out.json",
-    "contract": "contract fatal.py:f --json out.json",
 }
 # A battery is tried at the import alone, and lint calls no target.
 IMPORTED_ALONE = ("battery", "lint")

@@ -40,7 +40,14 @@ def test_a_configuration_that_cannot_be_read_is_refused_by_its_name(kind, folder
 @pytest.mark.parametrize("moment", RAISES)
 @pytest.mark.parametrize(
     "command",
-    ["check", "lint", "shrink", "diff dQ", "baseline save", pytest.param("strides --fast", marks=pytest.mark.nightly)],
+    [
+        "check",
+        "lint",
+        "shrink",
+        "diff dQ",
+        "check --baseline kept.json",
+        pytest.param("strides --fast", marks=pytest.mark.nightly),
+    ],
 )
 def test_an_exception_that_has_no_words_is_the_targets(command, moment, folder):
     (folder / "wordless.py").write_text(WORDLESS + RAISES[moment])
@@ -52,8 +59,8 @@ def test_an_exception_that_has_no_words_is_the_targets(command, moment, folder):
 
 @sampled(
     "command",
-    ["check", "lint", "strides", "shrink", "diff dQ", "sweep", "mutate", "baseline save", "baseline diff"],
-    push=["check", "lint", "shrink", "diff dQ", "sweep", "baseline save", "baseline diff"],
+    ["check", "lint", "strides", "shrink", "diff dQ", "sweep", "mutate", "check --baseline kept.json"],
+    push=["check", "lint", "shrink", "diff dQ", "sweep", "check --baseline kept.json"],
 )
 def test_a_target_that_is_the_empty_word_of_an_unset_variable_is_not_the_default_one(command):
     assert run([*command.split(), ""]).code == 2

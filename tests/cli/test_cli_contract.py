@@ -1,4 +1,4 @@
-"""`gradprobe contract`: the verdict first, then each result in its parts, and the same in JSON."""
+"""`gradprobe check --contract`: the verdict first, then each result in its parts, and the same in JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.command import run
 
 def test_pytorchs_attention_in_plain_operations_computes_in_float32(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ran = run("contract sdpa-math --seqlen 48 --head-dim 16 --dtype bfloat16 --json read.json")
+    ran = run("check sdpa-math --contract --seqlen 48 --head-dim 16 --dtype bfloat16 --json read.json")
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
     assert lines[0] == "CONTRACT  sdpa-math, bfloat16: sums in float32"
@@ -30,7 +30,7 @@ def test_what_says_nothing_here_is_refused():
         "--layout q=blhd": "--layout: contract runs contiguous values of its own, each once",
         "--head-dim 24": "--pattern dyadic: the scale must be a power of two, 1/64 or more, got 0.204124",
     }.items():
-        ran = run(f"contract sdpa-math --seqlen 16 {words}")
+        ran = run(f"check sdpa-math --contract --seqlen 16 {words}")
         assert ran.code == 2
         assert told in ran.err
 

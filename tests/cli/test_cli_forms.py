@@ -92,16 +92,16 @@ def test_a_match_is_annotated_with_nothing_and_summed_up_in_one_table(folder):
     assert (ran.code, ran.err) == (0, "")
     text = summary.read_text()
     assert text.startswith("before\n### gradprobe: 1 check, 1 right\n")
-    assert [row[0] for row in table(text)[2:]] == ["match"] * 3
+    assert [row[0] for row in table(text)[2:]] == ["match"]
 
 
-@pytest.mark.parametrize("room", [10, 700])
+@pytest.mark.parametrize("room", [10, 400])
 def test_a_summary_that_the_step_has_filled_is_not_overfilled(folder, room):
     summary = folder / "summary.md"
     summary.write_text("x" * (2**20 - room))
     run(f"{WRONG} --github", GITHUB_STEP_SUMMARY=str(summary))
     assert 2**20 - room <= summary.stat().st_size <= 2**20
-    assert ("left out" in summary.read_text()) == (room == 700)
+    assert ("left out" in summary.read_text()) == (room == 400)
 
 
 def test_paths_are_told_from_the_checkout_where_the_command_runs_in_a_folder_of_it(folder):
@@ -262,10 +262,9 @@ def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up
     assert log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == (
         "sub%20%C3%A9/planted.py"
     )
-    rows = table(summary.read_text())[2:]
-    assert [(row[0], row[2]) for row in rows if row[2] != "outside"] == [
-        ("**mismatch**", "distinct"), ("**mismatch**", "do=expanded"), ("match", "contiguous"),
-    ]  # fmt: skip
+    errors = [row[2] for row in table(summary.read_text())[2:] if row[0] == "**error**"]
+    assert any(found.startswith("Cause&#58; dO is read with q's head stride") for found in errors)
+    assert any(found.startswith("dP is wrong by itself&#58;") for found in errors)
 
 
 @pytest.mark.parametrize(("closed", "out"), [("1", ""), pytest.param("2", "MISMATCH ", marks=pytest.mark.nightly)])

@@ -44,7 +44,7 @@ MISTYPED = {
     "check none.py": "none.py has no function that can be checked as it stands\n  gradprobe init --list none.py says",
     "explain dS": "dS is an intermediate, P * (dP - delta)",
     "explain do=expanded": "do=expanded is a layout",
-    "contract kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
+    "check kernel.py:lazy_atention --contract": "did you mean 'lazy_attention'?",
     "doctor kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
     "fix kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
     "audit kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
@@ -63,7 +63,6 @@ MISTYPED = {
     "shrink lazzy": "did you mean 'lazy'?",
     "lint kernl.py": "did you mean 'kernel.py'?",
     "mutate lazzy": "did you mean 'lazy'?",
-    "baseline save lazzy": "did you mean 'lazy'?",
     "run --watch a:b --target lazzy -- true": "did you mean 'lazy'?",
 }
 KERNEL = """
@@ -212,5 +211,5 @@ def test_completion_writes_no_file_of_the_user_s_and_its_steps_make_a_shell_comp
     assert told.startswith("For completion in bash, run this once")
     bash("; ".join(steps))
     assert bash(
-        "source ~/.bashrc; COMP_WORDS=(gradprobe ba); COMP_CWORD=1; _gradprobe_completion gradprobe; echo $COMPREPLY"
-    ).split() == ["baseline"]
+        "source ~/.bashrc; COMP_WORDS=(gradprobe do); COMP_CWORD=1; _gradprobe_completion gradprobe; echo $COMPREPLY"
+    ).split() == ["doctor"]

@@ -80,8 +80,8 @@ def test_any_other_release_is_refused_with_what_pip_is_to_be_told(pretend, given
 @pytest.mark.parametrize(
     "words",
     [
-        "check lazy", "check --battery", "strides", "sweep", "lint", "shrink", "mutate", "diff dQ", "baseline save",
-        "baseline diff", "run --watch a:b -- true",
+        "check lazy", "check --battery", "strides", "sweep", "lint", "shrink", "mutate", "diff dQ", "check --contract",
+        "run --watch a:b -- true",
     ],
 )  # fmt: skip
 def test_every_command_that_runs_a_target_exits_3_outside_of_them(words, pretend, tmp_path, monkeypatch):
@@ -92,14 +92,14 @@ def test_every_command_that_runs_a_target_exits_3_outside_of_them(words, pretend
     assert ran.err == f"gradprobe: torch 2.10.0: {OUTSIDE}torch>=2.11,<2.16\n  {WANTED}\n"
 
 
-@sampled("words", ["check", "diff dQ", "strides --fast", "sweep", "contract"], push=["check"])
+@sampled("words", ["check", "diff dQ", "strides --fast", "sweep", "check --contract"], push=["check"])
 def test_untested_goes_on_and_the_report_says_so(words, pretend, tmp_path, monkeypatch):
     pretend(**INSIDE | {"torch": "2.10.0"})
     monkeypatch.chdir(tmp_path)
     ran = run(f"{words} flash --untested --heads 1 --batch 1 --seqlen 16 --json report.json")
     assert ran.code == 0, ran.err
     said = (tmp_path / "report.json").read_text()
-    assert words == "contract" or f"torch 2.10.0: {OUTSIDE}torch>=2.11,<2.16" in said
+    assert words == "check --contract" or f"torch 2.10.0: {OUTSIDE}torch>=2.11,<2.16" in said
 
 
 def test_from_python_untested_goes_on_too(pretend):

@@ -152,8 +152,7 @@ def _figures(findings: Sequence[Finding]) -> Errors:
 
 
 SCHEMA = "gradprobe.baseline/1"
-DEFAULT = "gradprobe-baseline.json"
-_ANEW = "write it anew: gradprobe baseline save"
+_ANEW = "gradprobe check TARGET --baseline FILE writes one"
 
 
 def load(file: str) -> tuple[Entry, ...]:
@@ -161,15 +160,15 @@ def load(file: str) -> tuple[Entry, ...]:
     try:
         document = parsed(Path(file).read_bytes())
     except FileNotFoundError as error:
-        raise UsageFailure(f"--file {file}: there is no such file", _ANEW) from error
+        raise UsageFailure(f"--baseline {file}: there is no such file", _ANEW) from error
     except (OSError, UsageFailure) as error:
-        raise UsageFailure(f"--file {file}: cannot be read as JSON ({_in_short(error)})", _ANEW) from error
+        raise UsageFailure(f"--baseline {file}: cannot be read as JSON ({_in_short(error)})", _ANEW) from error
     try:
         if document["schema"] != SCHEMA:
             raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA}")
         return tuple(_entry(one) for one in document["entries"])
     except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageFailure(f"--file {file}: holds no baseline ({_in_short(error)})", _ANEW) from error
+        raise UsageFailure(f"--baseline {file}: holds no baseline ({_in_short(error)})", _ANEW) from error
 
 
 def _in_short(error: Exception) -> str:
@@ -192,7 +191,7 @@ def save(file: str, entries: Sequence[Entry]) -> None:
     try:
         replace_file(file, text + "\n")
     except OSError as error:
-        raise UsageFailure(f"--file {file}: cannot be written, {error.strerror}") from error
+        raise UsageFailure(f"--baseline {file}: cannot be written, {error.strerror}") from error
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

@@ -179,12 +179,12 @@ def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
     if ran != before.ran:
         raise UsageFailure(
             f"baseline of {before.command_words}: it was saved by {before.ran}, and {ran} has other errors",
-            "run it where it was saved (--device cpu runs Triton's interpreter), or keep a --file for each",
+            "run it where it was saved (--device cpu runs Triton's interpreter), or keep a --baseline for each",
         )
     names = [name for name in {**before.case, **case} if before.case.get(name) != case.get(name)]
     if names:
         what = ", ".join(f"{name} {before.case.get(name)} -> {case.get(name)}" for name in names)
         raise UsageFailure(
             f"baseline of {before.command_words}: its case is another one now ({what})",
-            f"save it anew: gradprobe baseline save {before.command_words}",
+            "take its entry out of the file, and check again",
         )

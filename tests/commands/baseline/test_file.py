@@ -95,9 +95,9 @@ FIGURES = ("entries", 0, "errors", "distinct", "dQ", "rms")
 def test_a_file_that_holds_no_baseline_is_refused_by_name_with_a_way_out(text, tmp_path):
     file = tmp_path / "b.json"
     file.write_bytes(text(tmp_path).encode(errors="surrogateescape"))
-    with pytest.raises(UsageFailure, match=f"--file {file}: ") as told:
+    with pytest.raises(UsageFailure, match=f"--baseline {file}: ") as told:
         load(str(file))
-    assert told.value.way_out == "write it anew: gradprobe baseline save"
+    assert told.value.way_out == "gradprobe check TARGET --baseline FILE writes one"
 
 
 def test_a_file_that_is_not_there_and_one_that_cannot_be_written_are_refused(tmp_path):
