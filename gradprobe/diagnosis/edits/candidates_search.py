@@ -177,7 +177,9 @@ class Search:
                     break
                 self._take(*answer)
                 if found.passed and not self._is_near_end:
-                    self._is_near_end, self._left = True, min(self._left, _AFTER_PART)
+                    (trial, _) = answer[0][1]
+                    most = float(_AFTER_PART * max(1, trial.case.scores // _OF_ONE))
+                    self._is_near_end, self._left = True, min(self._left, most)
         for ground in self._grounds:
             ground.close()
         found.is_late = time.monotonic() > self._until
