@@ -12,9 +12,7 @@ from ..model.layout_run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SK
 from ..model.memory_finding import COUNTED, GUARD, OUTSIDE, WARNING, MemoryFinding, WarningNote, worst_first
 from ..model.number import plural
 from ..model.report import Report
-from .excerpt import window
-from .notation import ASCII, CAUTION, UTF8, Signs, blame, folded, greppable, headed, quoted, stray_line
-from .screen.reasons import render_reasons
+from .notation import CAUTION, Signs, blame, greppable, quoted, stray_line
 
 _ROW, _CELL = 8, 9
 # Findings that are printed; the others are in the JSON.
@@ -25,22 +23,6 @@ _STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: CAUTION, FAILED: f"bol
 _WARNING, _WARNED = CAUTION, "!"
 BLANK = "blank:"
 """What a legend calls a cell in which nothing stands."""
-
-
-def render_survey(report: Report, width: int, *, utf8: bool = True) -> list[Text]:
-    """The survey as lines; the matrix fits 80 columns, sentences are folded to `width`."""
-    marks, wrong = UTF8 if utf8 else ASCII, wrong_layouts(report)
-    verdict, style, words = verdict_of(report)
-    lines = [*headed(verdict, style, words, width)]
-    if wrong:
-        lines += _place(report, wrong[0], width)
-        lines += render_reasons(report, width)
-    for sentence in (*culprits_of(report), *memory_told(report, wrong)):
-        lines += folded(sentence, width)
-    lines += [line for warned in report.warnings for line in _warning(report, warned, width)]
-    lines += [Text(), *_matrix(report, marks), Text(), *_programs(report, marks)]
-    lines += [line for sentence in sentences_of(report) for line in folded(sentence, width)]
-    return [*lines, Text(f"  again: {report.reproduce}")]
 
 
 def tried_as(run: Run) -> SurveyedLayout:
@@ -105,14 +87,6 @@ def line_of(report: Report, run: Run) -> str:
     return greppable(run) if blame_in(run) else stray_line(memory_in(report, run)[0])
 
 
-def _place(report: Report, run: Run, width: int) -> Iterator[Text]:
-    blamed = blame_in(run)
-    yield Text(line_of(report, run), "bold")
-    yield from folded(f"with {run.layout}" + (f": {blamed}" if blamed else ""), width)
-    if run.first_mismatch is not None:
-        yield from window(run.first_mismatch, width)
-
-
 def culprits_of(report: Report) -> list[str]:
     """What the layouts that fail have in common: `wrong when do.stride(1) != o.stride(1)`."""
     return [culprit.words for culprit in (report.strides.culprits if report.strides else ())]
@@ -124,13 +98,6 @@ def memory_told(report: Report, wrong: Sequence[Run]) -> Iterator[str]:
     yield from (f"with {finding.layout}: {finding.sentence}" for finding in memory[:_MOST])
     if len(memory) > _MOST:
         yield f"and {plural(len(memory) - _MOST, 'more finding')} about memory, none worse: --json FILE has them"
-
-
-def _warning(report: Report, warned: WarningNote, width: int) -> Iterator[Text]:
-    """What is told and does not count, and the first that was seen of it: a line, or what came out wrong."""
-    words, seen = warning_told(report, warned)
-    yield from headed("WARNING", _WARNING, words, width)
-    yield from folded(seen, width)
 
 
 def warning_told(report: Report, warned: WarningNote) -> tuple[str, str]:
@@ -159,7 +126,7 @@ def cells_of(report: Report) -> dict[str, list[Run | None]]:
     return {row: [at.get((row, layout)) for layout in LAYOUTS[1:]] for row in rows}
 
 
-def _matrix(report: Report, marks: Signs) -> Iterator[Text]:
+def matrix_lines(report: Report, marks: Signs) -> Iterator[Text]:
     yield Text("  one tensor in each layout, the others contiguous; then all at once", "dim")
     for part in (0, 1):
         heads = [layout.partition("-")[::2][part] for layout in LAYOUTS[1:]]
@@ -198,7 +165,7 @@ def cell(run: Run | None, marks: Signs) -> tuple[str, str]:
     return f"{sign_of(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[run.verdict]
 
 
-def _programs(report: Report, marks: Signs) -> list[Text]:
+def program_lines(report: Report, marks: Signs) -> list[Text]:
     programs = [run for run in report.runs if tried_as(run).kind == PROGRAM]
     signs = [(f"{sign_of(run, marks):>5}", _STYLES[run.verdict]) for run in programs]
     lines = [Text.assemble("  ", sign, f"  {run.layout}") for sign, run in zip(signs, programs, strict=True)]

@@ -107,7 +107,7 @@ def _detailed(report: Report, on: Terminal) -> list[Text]:
 
         return render_audit(report, on.columns)
     if any(run.tried for run in report.runs):
-        from .layout_survey import render_survey
+        from .screen.survey_summary import render_survey
 
         return render_survey(report, on.columns, utf8=on.utf8)
     from rich.text import Text

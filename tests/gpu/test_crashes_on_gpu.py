@@ -11,7 +11,7 @@ import pytest
 from gradprobe.commands.strides.survey import survey
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.processes import run_each
-from gradprobe.render.layout_survey import render_survey
+from gradprobe.render.screen.survey_summary import render_survey
 from tests.commands.strides.crashing import write
 
 pytestmark = pytest.mark.gpu

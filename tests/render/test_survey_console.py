@@ -13,8 +13,8 @@ from gradprobe.model.documents import dump, load
 from gradprobe.model.layout_run import ALONE, PROGRAM, Run
 from gradprobe.model.memory_finding import MemoryFinding
 from gradprobe.model.report import CheckedTarget, Culprit, Report
-from gradprobe.render.layout_survey import render_survey
 from gradprobe.render.notation import CAUTION
+from gradprobe.render.screen.survey_summary import render_survey
 from tests.render.written import faulty, reports
 
 REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
