@@ -16,7 +16,7 @@ from ..model.intermediates import GRADIENT_OF, PRODUCTS, names, reached, steps, 
 from ..model.mechanisms import gathered
 from ..model.number import listed
 from ..reference import Attention, Tile, tiles
-from . import fault_rows, index, python_rows
+from . import fault_rows, index
 from .hypothesis import SCORED, Hypothesis, Observed, entered
 from .row_text import FormulaRow, filled, rows_of
 from .variant import TileScope, compiled
@@ -215,8 +215,16 @@ def _measured(seen: Observed) -> Iterator[Hypothesis]:
             yield Hypothesis(f"factor/{step}", "A", summary, {step: f"{step} * {factor!r}"})
 
 
+def _of_python(seen: Observed) -> Iterator[Hypothesis]:
+    """What people write in plain Python, in square problems."""
+    if not seen.launches and seen.is_square:
+        from .python_rows import PYTHON  # which no kernel asks for
+
+        yield from _of_rows(PYTHON, seen)
+
+
 _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
-    ("faults/python", lambda seen: () if seen.launches or not seen.is_square else _of_rows(python_rows.PYTHON, seen)),
+    ("faults/python", _of_python),
     ("faults/factors", _zeros),
     ("faults/index", index.elsewhere),
     ("faults/formulas", lambda seen: _of_rows(fault_rows.FORMULAS, seen)),
