@@ -32,7 +32,7 @@ class Mode:
     contract: bool
 
     @property
-    def words(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """As on the command line."""
         word = shared.battery_as_told(self.battery)
         return {"battery": word, "against": self.against, "baseline": self.baseline, "contract": self.contract or None}
@@ -43,7 +43,7 @@ class Mode:
         Raises:
             UsageFailure: two are.
         """
-        given = [name for name, word in self.words.items() if word is not None]
+        given = [name for name, word in self.options.items() if word is not None]
         if len(given) > 1:
             raise UsageFailure(f"--{given[0]} and --{given[1]} ask for two things", "give one of them")
 
@@ -114,7 +114,7 @@ def check(
         size = ranks_of_torchrun()
         options = {"ranks": size, **options} if size else options
     request = shared.request_of(target, family, options, reference)
-    command = request.command(**mode.words, fresh=effort.fresh or None)
+    command = request.command(**mode.options, fresh=effort.fresh or None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(failures_told(forms, command, show_traceback, request.target))
         mode.refuse_two()
