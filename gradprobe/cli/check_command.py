@@ -176,6 +176,7 @@ def _checked(
     plan = _configured(target, request, effective) if battery is None else []
     if target is None and not plan:
         effective.refuse_misspelt()
+    timeout = effective.timeout(effort.timeout)
     print_settings(effective.line(request.options, effort.timeout, [plural(len(plan), "check")] if plan else []))
     if mode.against is not None and plan:
         raise UsageFailure("--against takes one plain check", "name a TARGET")
@@ -186,7 +187,7 @@ def _checked(
     how = Setting(
         tracebacks,
         isolate=isolate,
-        timeout=effective.timeout(effort.timeout) if isolate else None,
+        timeout=timeout if isolate else None,
         fix_budget=fix_budget if effort.fix_budget is None else effort.fix_budget,
         shrink_budget=effort.shrink_budget,
         beyond=not battery,

@@ -24,7 +24,7 @@ from tests.api.typed_options import text
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "fix_budget": 0}
 # What a call has no argument for: an exception has its own traceback, and `save` writes the files.
-_NOT_IN_A_CALL = {"show_traceback", "target", "details", "help_all"}
+_NOT_IN_A_CALL = {"show_traceback", "target", "details", "help_all", "contract", "baseline"}
 
 
 def soft(q, k, v, do, scale):
