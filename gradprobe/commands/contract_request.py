@@ -197,9 +197,9 @@ def render_contract(read: ReadContract, width: int) -> list[Text]:
     contract = read.contract
     verdict, style = ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
     lines = [*headed(verdict, style, _headline(contract), width), Text("")]
-    for one in contract.roundings:
-        title = f"{one.of} = {PRODUCTS[one.of].formula}"
-        for number, line in enumerate(lines_of(_in_words(contract, one), max(width - _COLUMN - 2, 20))):
+    for parts in contract.roundings:
+        title = f"{parts.of} = {PRODUCTS[parts.of].formula}"
+        for number, line in enumerate(lines_of(_in_words(contract, parts), max(width - _COLUMN - 2, 20))):
             lines.append(Text.assemble((f"  {title if number == 0 else '':<{_COLUMN}}", "bold"), line))
     lines += [Text("")] if contract.roundings else []
     return [*lines, *(Text(line, style="dim") for words in _notes(read) for line in wrapped(words, width))]
@@ -220,15 +220,15 @@ def _headline(contract: Contract) -> str:
     return f"{said}: {'; '.join(words or ['sums in float32'])}"
 
 
-def _in_words(contract: Contract, one: RoundedParts) -> str:
+def _in_words(contract: Contract, rounded: RoundedParts) -> str:
     said = []
-    if one.of in contract.unread:
-        said.append(f"nearest, and off by {one.left**0.5:.3g} times what storing it adds")
-    for part, words in one.parts.items():
+    if rounded.of in contract.unread:
+        said.append(f"nearest, and off by {rounded.left**0.5:.3g} times what storing it adds")
+    for part, words in rounded.parts.items():
         more = f", or {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
         said.append(f"{part}: {' or '.join(words[:_SHOWN])}{more}")
-    if one.of != "O":
-        said.append(f"sums: {contract.sums.get(one.of, 'float32')}")
+    if rounded.of != "O":
+        said.append(f"sums: {contract.sums.get(rounded.of, 'float32')}")
     return "; ".join(said)
 
 

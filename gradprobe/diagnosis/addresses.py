@@ -90,15 +90,15 @@ class AccessedElements:
         step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
         records = np.repeat(records, many)
         offset, rest = np.divmod(records["address"].astype(np.int64) + step * width - home, width)
-        for one in known:
-            first = (one.tensor.data_ptr() - home) // width
+        for tensor in known:
+            first = (tensor.tensor.data_ptr() - home) // width
             sizes = {letter: self.case.size(letter) for letter in _LETTERS}
-            table = IndexTable(elements_of(one.tensor), one.letters, sizes)
+            table = IndexTable(elements_of(tensor.tensor), tensor.letters, sizes)
             at = table.at(np.where(rest == 0, offset - first, -1))
             indices = np.stack([at.get(letter, np.full(len(records), NOWHERE)) for letter in _LETTERS])
             # What is no element belongs to the one tensor that lies there; of several it could be any.
             is_own = (indices[0] != OUTSIDE) | (len(known) == 1)
-            self._note(one.name, records[is_own], indices[:, is_own])
+            self._note(tensor.name, records[is_own], indices[:, is_own])
             records, offset, rest = records[~is_own], offset[~is_own], rest[~is_own]
 
     def _note(self, name: str, records: Array, indices: Array) -> None:

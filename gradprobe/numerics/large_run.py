@@ -144,11 +144,11 @@ class Parts:
         made = Tally(self.run.case, name, self.run.trace.values[name].shape).finding()
         found = [(block, findings[name]) for block, findings in self.found if name in findings]
         own, rising = list[Element](), list[Element]()
-        for block, one in found:
+        for block, finding in found:
             place = (slice(block.batch, block.batch + 1), block.kv_heads if name in BY_KEY else block.heads)
-            for into, of in zip(_by_head(made), _by_head(one), strict=True):
+            for into, of in zip(_by_head(made), _by_head(finding), strict=True):
                 into[place] = of
-            for elements, errors in ((own, one.rising_own), (rising, one.rising)):
+            for elements, errors in ((own, finding.rising_own), (rising, finding.rising)):
                 elements += [_placed(block, element) for element in errors.elements]
         counted = sum(one.counted for _, one in found)
         return replace(

@@ -89,8 +89,8 @@ def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
 
 
-def _joined(one: Adaptation, other: Adaptation) -> Adaptation:
-    return Adaptation({**one.options, **other.options}, " and ".join(filter(None, (one.about, other.about))))
+def _joined(first: Adaptation, other: Adaptation) -> Adaptation:
+    return Adaptation({**first.options, **other.options}, " and ".join(filter(None, (first.about, other.about))))
 
 
 @dataclass(frozen=True)

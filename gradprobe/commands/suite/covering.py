@@ -35,8 +35,8 @@ class Space:
 
     def pairs(self) -> Iterator[frozenset[Level]]:
         """Every two levels of two factors that may stand together."""
-        for one, other in itertools.combinations(range(len(self.counts)), 2):
-            for pair in itertools.product(self.levels(one), self.levels(other)):
+        for factor, other in itertools.combinations(range(len(self.counts)), 2):
+            for pair in itertools.product(self.levels(factor), self.levels(other)):
                 if self.allows(pair[0], ()) and self.allows(pair[1], pair[:1]):
                     yield frozenset(pair)
 

@@ -32,13 +32,13 @@ class HeadTable:
         self.heads = report.case.heads if report.case else max(one.count for one in run.compares)
         self.rows: list[tuple[_States, list[Intermediate]]] = []
         """Intermediates by their status in each query head, in the order of the dataflow."""
-        for one in run.compares:
-            states = tuple(self._status(one, head) for head in range(self.heads))
+        for intermediate in run.compares:
+            states = tuple(self._status(intermediate, head) for head in range(self.heads))
             alike = next((those for known, those in self.rows if known == states and not each), None)
             if alike is None:
-                self.rows.append((states, [one]))
+                self.rows.append((states, [intermediate]))
             else:
-                alike.append(one)
+                alike.append(intermediate)
 
     def _of_head(self, intermediate: Intermediate, head: int) -> list[Head]:
         """What an intermediate has of a query head, in every batch: the key head of dK and dV."""
