@@ -33,6 +33,8 @@ COMMANDS = {
     "shrink": f"shrink fatal.py:f {SMALL} --json out.json",
     "doctor": f"doctor fatal.py:f {SMALL} --json out.json",
     "audit": "audit fatal.py:f --json out.json",
+    "baseline": f"check fatal.py:f {SMALL} --baseline kept.json",
+    "contract": "check fatal.py:f --contract --json out.json",
 }
 # A battery is tried at the import alone, and lint calls no target.
 IMPORTED_ALONE = ("battery", "lint")
