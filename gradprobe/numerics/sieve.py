@@ -19,7 +19,7 @@ from ..reference.attention import BY_KEY, BY_ROW, MATRICES, add_keys
 from . import least
 from .block import Block, parts_of
 from .declared_precision import output_rounding
-from .large_run import KEPT, Parts
+from .large_run import KEPT, LargeRun, Parts
 from .tally import Finding, Tally
 from .totals import Totals
 
@@ -36,6 +36,13 @@ def tiles_of_short_cases(device: torch.device) -> int:
     if device.type != "cuda":
         return 1
     return max(1, min(FOR_SHORT, torch.cuda.get_device_properties(device).total_memory // MEMORY_EACH))
+
+
+def key_heads_of_a_block(run: LargeRun) -> int:
+    """How many key heads are judged at once."""
+    case, device = run.case, run.values["q"].device
+    rows, group = min(case.seqlen_q, ROWS[device.type]), case.heads // case.kv_heads
+    return max(1, TILE_ELEMENTS[device.type] * tiles_of_short_cases(device) // (rows * case.seqlen_k * group))
 
 
 @dataclass
@@ -107,6 +114,10 @@ class SiftedBlock:
 
     def run(self) -> list[Block]:
         """Leaves a Finding of the heads that pass; the key heads that do not."""
+        with least.tf32():
+            return self._run()
+
+    def _run(self) -> list[Block]:
         for tile in tiles(self.x, rows=self._rows_of_a_tile()):
             self._tile(replace(tile, keys=self.x.seen_keys(tile)))
         for name, expected in self.expected.items():

@@ -19,12 +19,10 @@ from torch import Tensor
 
 from ..reference.attention import MATRICES
 from ..runtime.trace import Trace
-from . import least
 from .block import Block, blocks, key_heads_at_once
 from .compare import Comparison, allowed
 from .declared_precision import output_rounding
 from .large_run import KEPT, KEPT_AS, OFF, LargeRun, Parts
-from .sieve import ROWS, TILE_ELEMENTS, SiftedBlock, errors_of, tiles_of_short_cases
 from .tally import Finding, Tally
 from .totals import Totals
 
@@ -71,28 +69,21 @@ def _are_equal(known: LargeRun, run: LargeRun) -> bool:
 
 def _walk(run: LargeRun, tick: Callable[[float], None], *, is_kept: bool) -> Parts | None:
     """Both passes over every block; None where something is wrong beside a total, or a total does not pass."""
+    from .sieve import SiftedBlock, key_heads_of_a_block  # as elsewhere here: small runs do without
+
     parts, totals = Parts(run), Totals(run.case, run.trace.values, like=run.values["q"])
     for name in (name for name in run.trace.values if is_kept and name not in MATRICES):
         for kept in (parts.errors, parts.bounds):
             value = run.trace.values[name]
             kept[name] = torch.empty(value.shape, dtype=KEPT_AS, device=value.device)
-    every = list(blocks(run.case, _key_heads_of_a_block(run)))
+    every = list(blocks(run.case, key_heads_of_a_block(run)))
     for done, block in enumerate(every, 1):
-        with least.tf32():
-            left = SiftedBlock(parts, totals, block).run()
-        for part in left:
+        for part in SiftedBlock(parts, totals, block).run():
             _by_the_whole_budget(parts, part)
         if not parts.matches and totals.expected:
             return None
         tick(done / len(every))
     return parts if _totals_pass(parts, totals) else None
-
-
-def _key_heads_of_a_block(run: LargeRun) -> int:
-    """How many key heads are judged at once."""
-    case, device = run.case, run.values["q"].device
-    rows, group = min(case.seqlen_q, ROWS[device.type]), case.heads // case.kv_heads
-    return max(1, TILE_ELEMENTS[device.type] * tiles_of_short_cases(device) // (rows * case.seqlen_k * group))
 
 
 def _by_the_whole_budget(parts: Parts, block: Block) -> None:
@@ -121,6 +112,8 @@ def _totals_pass(parts: Parts, totals: Totals) -> bool:
 
 
 def _judge_total(parts: Parts, name: str, error: Tensor, bound: Tensor) -> bool:
+    from .sieve import errors_of
+
     shape = Tally(parts.run.case, name, error.shape).shape
     errors = errors_of(error.reshape(-1, *shape[2:]), bound.reshape(-1, *shape[2:]).clone())
     parts.whole[name] = errors.finding(parts.run.case, name, error.shape, None, errors.right)
@@ -151,6 +144,8 @@ def _again(known: Parts, trace: Trace) -> Parts | None:
 
 def _judge_again(known: Parts, parts: Parts, name: str, block: Block) -> bool:
     """Notes what a block of a further run comes to."""
+    from .sieve import errors_of
+
     case = parts.run.case
     part = block.of(parts.run.trace.values[name], case.axes(name))
     error, bound = _beside_the_first(known, name, part, block)

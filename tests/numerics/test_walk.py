@@ -52,9 +52,7 @@ SPOILT = [ALL[at] for at in (0, 1, 2, 3, 4, 9, 10, 11, *range(13, 17))]
 def all_are_large(monkeypatch):
     monkeypatch.setattr(large_run, "LEAST_SCORES", 0)
     monkeypatch.setattr(sieve, "TILE_ELEMENTS", {"cpu": 1 << 12})
-    monkeypatch.setattr(walk, "TILE_ELEMENTS", {"cpu": 1 << 12})
-    for module in (sieve, walk):
-        monkeypatch.setattr(module, "ROWS", {"cpu": 32})
+    monkeypatch.setattr(sieve, "ROWS", {"cpu": 32})
 
 
 def case_with(dtype="float32", family="softmax", **options):
@@ -273,7 +271,7 @@ def told_of(finding):
 )
 def test_findings_and_place_are_those_of_the_whole(fault, names, of_several, monkeypatch):
     if of_several:
-        monkeypatch.setattr(walk, "TILE_ELEMENTS", {"cpu": 1 << 16})
+        monkeypatch.setattr(sieve, "key_heads_of_a_block", lambda run: run.case.kv_heads)
     case, values, trace, precision = run_of(fault, names)
     x = attention_of(case, values)
     whole, found = compare(case, x, trace, precision), walked(case, values, trace, precision)
