@@ -33,7 +33,6 @@ from ...model.report import CompileError
 from ...processes.ended import EndedLine
 from .interpreter.language_patches import shipped_language
 from .launches import KernelCall
-from .raised import compiler_place
 from .stand_in import architecture
 
 # A kernel that compiles for one of them is not at fault, where nobody said which it is for.
@@ -110,6 +109,8 @@ def _refused(call: KernelCall, target: GPUTarget) -> tuple[BaseException, EndedL
         functions = backend.get_codegen_implementation(options)
         source.make_ir(target, options, functions, backend.get_module_map(), context)
     except Exception as error:
+        from .raised import compiler_place
+
         root: BaseException = error
         # The front end wraps it once for each function that is called.
         while (inner := root.__cause__ or root.__context__) is not None:
