@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..frontends.triton.interpreter.dataflow import Flow, Node, Site, StoredTile, followed, place, view_of
+from ..frontends.triton.interpreter.dataflow import Flow, Site, StoredTile, followed, place, view_of
 from ..inputs.memory import Array
 from ..model.assignment import Assigned
 from ..model.intermediates import PRODUCTS, unscaled
@@ -24,14 +25,14 @@ from .roles import Roles
 
 RESULTS = {unscaled(name): name for name in PRODUCTS}
 """What a store of it is the result of."""
-STORED = {name: f"scale * {unscaled(name)}" if unscaled(name) != name else name for name in PRODUCTS}
-"""What each result is stored as."""
+STORED = {name: f"scale * {form}" if form != name else name for form, name in RESULTS.items()}
 STORED |= {name: name for name in ("LSE", "delta")}
+"""What each result is stored as."""
 
 
 @dataclass(frozen=True)
 class FollowedRun:
-    """One run of a target, followed operation by operation: what explainers are given."""
+    """One run of a target: what explainers are given."""
 
     flow: Flow
     roles: Roles
@@ -41,29 +42,33 @@ class FollowedRun:
 
     @cached_property
     def stores(self) -> list[StoredTile]:
-        """The stores of what is wrong. Where host code made a result of what kernels stored, all that has no name."""
-        flow, storages = self.flow, self.outcome.storages
-        names = {storages.get(home, "") for home in (*(stored.home for stored in flow.stores), *flow.empty)}
+        """The stores of what is wrong; where host code made a result of them, all that have no name."""
+        names = {self.outcome.storages.get(home, "") for home in self.flow.empty}
+        names.update(map(self.stored_into, self.flow.stores))
         wanted = {*self.wrong} if names >= {*self.wrong} else {*self.wrong, ""}
-        return [stored for stored in flow.stores if storages.get(stored.home, "") in wanted]
+        return [stored for stored in self.flow.stores if self.stored_into(stored) in wanted]
 
     @cached_property
-    def right(self) -> dict[Site, list[Node]]:
-        """By operation, what it came to that is right."""
-        found: dict[Site, list[Node]] = {}
+    def right(self) -> dict[Site, Counter[str]]:
+        """By operation, what it came to that is right, and how often."""
+        found: dict[Site, Counter[str]] = {}
         for node in self.flow.nodes:
             if node.is_known:
-                found.setdefault(node.site, []).append(node)
+                found.setdefault(node.site, Counter())[node.name] += 1
         return found
 
     @cached_property
     def visits(self) -> Mapping[int, Array]:
-        """By storage, how often each pair is in it; nothing where some may not have been followed."""
+        """By storage, how often each pair is in it; nothing where some may be unseen."""
         return {} if self.flow.failures else self.flow.visits
 
+    def stored_into(self, stored: StoredTile) -> str:
+        """The result that a store is into; "" of scratch."""
+        return self.outcome.storages.get(stored.home, "")
+
     def result_of(self, stored: StoredTile) -> str:
-        """The result that a store is of: of scratch that host code makes one of, by what is stored; "" if unknown."""
-        return self.outcome.storages.get(stored.home, "") or RESULTS.get(stored.node.name, "")
+        """The same; of scratch that host code makes a result of, by what is stored."""
+        return self.stored_into(stored) or RESULTS.get(stored.node.name, "")
 
 
 def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | None:
@@ -90,15 +95,15 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     if outcome.trace is None:
         return None
     _forget_running(flow)
-    results = [(name, view_of(view, name)) for name, view in results_among(launched, outcome.trace)]
-    for name, view in results:
-        is_alone = {other for other, one in results if one.home == view.home} == {name}
-        flow.attempt(place, flow, view, case.axes(name), is_alone)
+    views = [view_of(view, name) for name, view in results_among(launched, outcome.trace)]
+    for view in views:
+        is_alone = all(other.name == view.name for other in views if other.home == view.home)
+        flow.attempt(place, flow, view, case.axes(view.name), is_alone)
     return FollowedRun(flow, roles, outcome)
 
 
 def _forget_running(flow: Flow) -> None:
-    """What has a factor of its row in a kernel that takes a maximum is compared with nothing: it is divided out yet."""
+    """What has a factor of its row in a kernel that takes a maximum is compared with nothing."""
     kernels = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
     for node in flow.nodes:
         if node.role is not None and node.role.is_by_row:
@@ -106,16 +111,16 @@ def _forget_running(flow: Flow) -> None:
 
 
 def results_among(tensors: Sequence[torch.Tensor], trace: Trace) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of kernels that hold what the target returned: (name, in the shape of that)."""
+    """The tensors of kernels that hold what was returned: (name, in the shape of that)."""
     for name, value in trace.values.items():
-        for tensor in tensors:
+        for tensor in tensors if bool((value != 0).any()) else ():
             for view in in_shape(tensor, value.shape):
-                if bool((value != 0).any()) and torch.equal(view.to(value.dtype).nan_to_num(), value.nan_to_num()):
+                if torch.equal(view.to(value.dtype).nan_to_num(), value.nan_to_num()):
                     yield name, view
 
 
 def in_shape(tensor: torch.Tensor, shape: Sequence[int]) -> Iterator[torch.Tensor]:
-    """A tensor, or what it is a slice of, in a shape: as it is, with rows and heads swapped, or as it lies."""
+    """A tensor, or its base, in a shape: as it is, with rows and heads swapped, or as it lies."""
     for whole in (tensor, tensor._base):
         if whole is None:
             continue
@@ -128,43 +133,38 @@ def in_shape(tensor: torch.Tensor, shape: Sequence[int]) -> Iterator[torch.Tenso
 
 
 def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles) -> str:
-    """The axes of a tensor that host code made of an input: its values, times a number, in any order of the axes.
-
-    Axes that were made one stand in brackets: "(bh)md".
-    """
-    storage, homes = argument.untyped_storage(), {tensor.untyped_storage().data_ptr() for tensor in known.values()}
+    """The axes of a scaled copy of an input, in any order, those that were made one in brackets: "(bh)md"."""
+    storage = argument.untyped_storage()
     is_small = argument.dim() < 2 or argument.numel() < 8 or not argument.is_floating_point()
-    if is_small or storage.nbytes() > 1 << 28 or storage.data_ptr() in homes:
+    if is_small or storage.nbytes() > 1 << 28:
+        return ""
+    if any(tensor.untyped_storage().data_ptr() == storage.data_ptr() for tensor in known.values()):
         return ""
     got = argument.detach().double().flatten().cpu().numpy()
-    if not np.isfinite(got).all() or not np.abs(got).max() > 0:
+    most = np.abs(got).max()
+    if not 0 < most < np.inf:
         return ""
     for axes, value in roles.whole():
         for order in permutations(range(len(axes))) if value.size == got.size else ():
-            found = _axes(argument.shape, [(axes[at], value.shape[at]) for at in order])
-            if found and _is_proportional(got, value.transpose(order).reshape(-1)):
-                return found
+            want, letters = value.transpose(order), "".join(map(axes.__getitem__, order))
+            if found := _axes(argument.shape, letters, want.shape):
+                want = want.reshape(-1)
+                square = float(want @ want)
+                factor = float(got @ want) / square if square else 0.0
+                if factor and np.abs(got - factor * want).max() <= 0.01 * most:
+                    return found
     return ""
 
 
-def _axes(shape: Sequence[int], letters: Sequence[tuple[str, int]]) -> str:
-    """The axes of a shape that holds these letters, of these sizes, in their order; "" where it splits one."""
-    left, words = list(letters), []
+def _axes(shape: Sequence[int], letters: str, sizes: Sequence[int]) -> str:
+    """The axes of a shape that holds letters of these sizes, in their order; "" where it splits one."""
+    words, at = "", 0
     for size in shape:
-        if size == 1 and (not left or left[0][1] != 1):
-            words.append("1")
-            continue
-        taken, product = "", 1
-        while left and (not taken or product * left[0][1] <= size) and product < max(size, 2):
-            letter, length = left.pop(0)
-            taken, product = taken + letter, product * length
+        first, product = at, 1
+        while at < len(letters) and product * sizes[at] <= size and (at == first or product < size):
+            product, at = product * sizes[at], at + 1
         if product != size:
             return ""
-        words.append(taken if len(taken) == 1 else f"({taken})")
-    return "" if left else "".join(words)
-
-
-def _is_proportional(got: Array, want: Array) -> bool:
-    square = float(want @ want)
-    factor = float(got @ want) / square if square else 0.0
-    return factor != 0.0 and bool(np.abs(got - factor * want).max() <= 0.01 * np.abs(got).max())
+        taken = letters[first:at] or "1"
+        words += taken if len(taken) == 1 else f"({taken})"
+    return words if at == len(letters) else ""

@@ -1,12 +1,12 @@
-"""Roles: which intermediate the value of a tile is, by comparison with the reference at the indices of its lanes."""
+"""Roles: which intermediate a tile is, by comparison with the reference at the indices of its lanes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,22 +20,31 @@ from .forms import TileForms, forms_of, rounded
 
 # Of the tensors that kernels read.
 _AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "LSE": "bhm", "delta": "bhm"}
-_UNKNOWN, _TOO_SMALL = Role(""), Role("", "too small to tell")
+# In this order tiles of scores are compared with them.
+_SCORES = (
+    *("Q K^T", "S", "P", "dP", "dS", "dP - delta", "S - LSE", "tanh^2", "1 - tanh^2", "dT"),
+    *("P + tau / (i + 1)", "relu(P + tau / (i + 1))", "P * dP", "dP, masked", "P after dropout"),
+)
 # What is taken the exponential of: masked where it is far below what is seen. exp(-100) vanishes beside 1.
 _LOGITS, _VANISHING = ("Q K^T", "S", "S - LSE"), 100.0
-# Those of scores that are 0 where they are masked, where masked entries count too.
-_MASKED = ("P", "dS", "dT", "relu(P + tau / (i + 1))", "P * dP", "dP, masked", "P after dropout")
-# In this order tiles of scores are compared with them.
-_MATRICES = (
-    *("Q K^T", "S", "P", "dP", "dS", "dP - delta", "S - LSE", "tanh^2", "1 - tanh^2", "dT", "P + tau / (i + 1)"),
-    *_MASKED[3:],
-)
 # A form, its constant, and what a running maximum makes of it.
 _WHILE_RUNNING = (
     ("P", "", "times a factor of its row"),
     ("S", "", "less a maximum of its row"),
     ("S", "log2(e)", "less a maximum of its row"),
 )
+_UNKNOWN = Role("")
+
+
+class Expectation(NamedTuple):
+    """What known lanes of a tile hold, and what one intermediate is there."""
+
+    name: str
+    got: Array
+    want: Array
+    """float64, as long."""
+    most: float
+    """The largest value of the intermediate, in any lane."""
 
 
 class Roles:
@@ -46,32 +55,36 @@ class Roles:
         self._inputs = {name: value.detach().double().cpu().numpy() for name, value in inputs.items()}
         self._constants = _constants(x)
         self._last = ""
-        """The matrix that was met last, which is tried first."""
+        """The scores that were met last, which are tried first."""
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
-        """What a tile is; None where its indices do not tell what to compare it with."""
+        """What a tile is; None where its indices do not tell what it may be, or that is too small to tell."""
         letters = lanes.at.keys()
         if {*"bhmn"} <= letters and not letters & {"d", "e"}:
-            role = self._of_matrix(data, lanes)
-        elif lanes.cover is not None and "b" in letters:
-            role = self._of_sum(data, lanes)
-        else:
-            role = self._of_whole(data, lanes)
-        return None if role is _TOO_SMALL else role
+            return self._of_scores(data, lanes)
+        role: Role | None = None
+        are_told = True
+        for each in self.expectations(data, lanes):
+            role = self._fit(each)
+            if role is not None and role.is_known:
+                return role
+            are_told &= role is not None
+        return role if are_told else None
 
     def constants(self, name: str) -> Mapping[str, float]:
-        """By words, what kernels multiply an intermediate by; some keep LSE or delta with a minus, to add it."""
-        found = dict(self._constants.get(name, self._constants[""]))
-        if name in ("LSE", "delta"):
-            found |= {f"-{words}" if words else "-1": -constant for words, constant in found.items()}
-        return found
+        """By words, what kernels multiply an intermediate by; LSE and delta by -1 too, to add them."""
+        found = self._constants.get(name, self._constants[""])
+        if name not in ("LSE", "delta"):
+            return found
+        return {**found, **{f"-{words or 1}": -constant for words, constant in found.items()}}
 
     def whole(self) -> Iterator[tuple[str, Array]]:
         """(axes, values) of the tensors that host code makes and kernels read."""
-        yield from ((_AXES[name], values) for name, values in self._wholes.items())
+        for name, values in self._wholes.items():
+            yield _AXES[name], values
         if self.case.heads > self.case.kv_heads:
-            yield "bhnd", self._of_heads(self._inputs["k"])
-            yield "bhne", self._of_heads(self._inputs["v"])
+            yield "bhnd", self._of_heads("k")
+            yield "bhne", self._of_heads("v")
 
     # --- what tiles are compared with
 
@@ -87,222 +100,206 @@ class Roles:
         return self.forms.values["valid"] > 0
 
     @cached_property
-    def _matrices(self) -> dict[str, float]:
-        """By name of what scores may be, its largest value."""
+    def _scores(self) -> dict[str, bool]:
+        """What scores may be, and whether it is 0 where it is masked."""
         values = self.forms.values
-        return {name: _largest(values[name]) for name in _MATRICES if name in values}
+        return {name: not values[name][~self.valid].any() for name in _SCORES if name in values}
+
+    @cached_property
+    def _wholes(self) -> dict[str, Array]:
+        """What kernels read, and keep from one to another."""
+        values = {**self._inputs, "o": self.forms.values["O"], **self.forms.values}
+        return {name: np.ascontiguousarray(values[name]) for name in _AXES if name in values}
+
+    @cached_property
+    def _most(self) -> dict[str, float]:
+        """The largest value of each."""
+        return {name: _largest(values) for name, values in {**self.forms.values, **self._wholes}.items()}
 
     @cached_property
     def _sums(self) -> dict[tuple[str, str], list[tuple[str, Array, str]]]:
-        """By what is summed over and the letter of the columns: (name, matrix, input that it is multiplied by)."""
+        """By what is summed over and the columns' letter: (name, [B, H, lanes, terms], input that is multiplied)."""
         values = self.forms.values
         dp = values.get("dP, masked", values["dP"] * self.valid)
         count = np.arange(1.0, self.case.seqlen_q + 1)[:, None]  # by which lazy divides tau
         found = {("n", ""): [("delta", values["P"] * dp, ""), ("sum of dP / (i + 1)", dp / count, "")]}
         for name, product in PRODUCTS.items():
             matrix = [values[form] for form in in_place_of(product.matrix) if form in values][-1]
-            over = "m" if product.is_transposed else "n"
+            over, matrix = ("m", matrix.swapaxes(2, 3)) if product.is_transposed else ("n", matrix)
             found[over, self.case.axes(name)[-1]] = [(unscaled(name), matrix, product.other)]
         return found
 
-    @cached_property
-    def _wholes(self) -> dict[str, Array]:
-        """What kernels read, and keep from one to another."""
-        values = {**self._inputs, "o": self.forms.values["O"], **self.forms.values}
-        return {name: values[name] for name in _AXES if name in values}
-
-    def _of_heads(self, tensor: Array) -> Array:
-        """What has key heads, for each query head."""
+    def _of_heads(self, name: str) -> Array:
+        """An input, for each query head."""
+        tensor = self._inputs[name]
         return np.repeat(tensor, self.case.heads // tensor.shape[1], 1)
+
+    def expectations(self, data: Array, lanes: Lanes) -> Iterator[Expectation]:
+        """What a tile of anything but scores may be, where its indices tell."""
+        cover, summed = lanes.cover, lanes.of_sum()
+        column = next((letter for letter in "de" if letter in lanes.at), "")
+        if cover is None or "b" not in lanes.at:
+            yield from self._of_tensors(data, lanes)
+        elif summed is not None and data.ndim == (2 if column else 1) and lanes.at["b"].shape == data.shape:
+            _, batch, index, counts = summed
+            inside = (batch >= 0) & (index >= 0)
+            batch, index, counts = batch[inside], index[inside], counts[inside]
+            if not counts.any():
+                return
+            if not column and cover.letter == "n":
+                yield from self._running(data[inside], batch, index, counts > 0)
+                yield from self._of_tensors(data, lanes)
+            rows = np.moveaxis(data, cover.axis, 0)[inside]
+            known = np.moveaxis(lanes.at[column], cover.axis, 0)[inside] if column else None
+            for name, scores, other in self._sums.get((cover.letter, column), ()):
+                terms = np.nan_to_num(scores[batch, :, index], posinf=0.0, neginf=0.0) * counts
+                if known is None:
+                    got, want = rows, terms.sum((1, 2))
+                else:
+                    whole = np.einsum("lhx,lhxd->ld", terms, self._of_heads(other)[batch])
+                    got, want = rows[known >= 0], np.take_along_axis(whole, known.clip(0), 1)[known >= 0]
+                if got.size:
+                    yield Expectation(name, got.astype(np.float64), want, _largest(want))
+
+    def _of_tensors(self, data: Array, lanes: Lanes) -> Iterator[Expectation]:
+        """Inputs, O, LSE or delta, perhaps multiplied."""
+        for name, values in self._wholes.items():
+            axes = {*_AXES[name]}
+            if axes <= lanes.at.keys() <= axes | {"h", "g"}:
+                index, known = elements(lanes.at, _AXES[name], values.shape)
+                want = values.ravel()[index]
+                finite = np.isfinite(want)
+                if finite.any():
+                    yield Expectation(name, data[known][finite].astype(np.float64), want[finite], self._most[name])
+
+    def _running(self, data: Array, batch: Array, index: Array, covered: Array) -> Iterator[Expectation]:
+        """The maximum so far, or the sum of exponentials less that."""
+        for name in ("S", "Q K^T"):
+            visible = covered & self.valid[batch, :, index] if name == "S" else covered
+            scores = np.where(visible, self.forms.values[name][batch, :, index], -np.inf)
+            most = scores.max((1, 2))
+            live = np.isfinite(most)
+            if not live.any():
+                return
+            got, most, scores = data[live].astype(np.float64), most[live], scores[live]
+            yield Expectation(f"maximum of {name} so far", got, most, _largest(most))
+            if name == "S":
+                sums = np.exp(scores - most[:, None, None]).sum((1, 2))
+                yield Expectation("sum of exp(S - maximum) so far", got, sums, _largest(sums))
 
     # --- scores
 
-    def _of_matrix(self, data: Array, lanes: Lanes) -> Role | None:
-        index, known = _index(lanes, "bhmn")
-        got, seen = data[known].astype(np.float64), self.valid[index]
+    def _of_scores(self, data: Array, lanes: Lanes) -> Role | None:
+        index, known = elements(lanes.at, "bhmn", self.valid.shape)
+        got, seen = data[known].astype(np.float64), self.valid.ravel()[index]
         if not seen.any():
             return None
-        found, unmasked, masked = _UNKNOWN, got[seen], got[~seen]
-        where = tuple(axis[seen] for axis in index)
+        visible, masked = got[seen], got[~seen]
+        found: Role | None = _UNKNOWN
         partly: Role | None = None
-        for key in sorted(self._matrices, key=lambda key: key != self._last):
-            name, most = key.partition(",")[0], self._matrices[key]
-            role = self._fit(name, unmasked, self.forms.values[key][where], most)
-            if role is None or role is _TOO_SMALL:
-                found = role or found
+        for form in sorted(self._scores, key=lambda form: form != self._last):
+            want, most = self.forms.values[form].ravel()[index[seen]], self._most[form]
+            role = self._fit(Expectation(form.partition(",")[0], visible, want, most))
+            if role is None or not role.is_known:
+                found = found and role
                 continue
-            is_open = self._is_open(name, most, unmasked, masked)
-            if key in _MASKED and is_open:
+            is_open = self._is_open(role.name, most, visible, masked)
+            if is_open and self._scores[form] and role.name not in _LOGITS:
                 partly = partly or replace(role, is_masked=False, is_open=True)
                 continue
-            self._last = key
+            self._last = form
             beyond = data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)]  # behind the last key, in rows that there are
-            return replace(role, is_open=is_open or self._is_open(name, most, unmasked, beyond.astype(np.float64)))
+            return replace(role, is_open=is_open or self._is_open(role.name, most, visible, beyond))
         return partly or self._while_running(got, seen, index) or found
 
     def _is_open(self, name: str, most: float, seen: Array, others: Array) -> bool:
-        """Whether entries that no row sees hold what a sum, or of scores a maximum, would take for right."""
+        """Whether entries that no row sees hold what a sum or a maximum would take for right."""
         if not others.size:
             return False
         if name in _LOGITS:
             return bool((others > seen.max() - _VANISHING).any())
         return not np.abs(others).max() <= self._allowed(name, most)
 
-    def _while_running(self, got: Array, seen: Array, index: tuple[Array, ...]) -> Role | None:
-        """A tile of the forward while the maximum is running: P times a factor a row, or S less a number a row."""
-        b, h, m, _ = index
-        rows = (b.astype(np.int64) * self.case.heads + h) * self.case.seqlen_q + m
-        row, actual, masked = rows[seen], got[seen], got[~seen & np.isin(rows, rows[seen])]
+    def _while_running(self, got: Array, seen: Array, index: Array) -> Role | None:
+        """A tile of the forward before its maximum is known: P times a factor a row, or S less a number."""
+        rows = index // self.valid.shape[-1]
+        masked = got[~seen & np.isin(rows, rows[seen])]
         for name, words, by in _WHILE_RUNNING:
-            want = self.forms.values[name][index][seen] * self.constants("S")[words]
-            if self._is_alike_by_row(name, row, actual, want):
-                is_open = self._is_open(name, _largest(actual), actual, masked)
+            want = self.forms.values[name].ravel()[index[seen]] * self.constants("S")[words]
+            if self._is_alike_by_row(name, rows[seen], got[seen], want):
+                is_open = self._is_open(name, _largest(got[seen]), got[seen], masked)
                 return Role(f"{name}, {by}", words, is_open=is_open, is_by_row=True)
         return None
 
     def _is_alike_by_row(self, name: str, row: Array, actual: Array, want: Array) -> bool:
-        """Whether each row is what is wanted, times a factor of P, or plus a number of S."""
+        """Whether each row is what is wanted, of P times a factor, of S plus a number."""
         rows, row = np.unique(row, return_inverse=True)
-        most = self._matrices[name] or 1.0
+        most = self._most[name] or 1.0
         if not np.isfinite(actual).all() or not np.isfinite(want).all() or len(rows) == len(row):
             return False
         if name == "P":
             squares = np.bincount(row, want * want)
             factors = np.bincount(row, want * actual) / np.where(squares > 0, squares, 1.0)
+            if (factors[squares > 0] <= 0).any():
+                return False
             expected = want * factors[row]
             # What has a factor errs by it as well, and is at most as much of its largest value.
             by = _largest(expected) / most
-            if (factors[squares > 0] <= 0).any():
-                return False
         else:
             expected = want + (np.bincount(row, actual - want) / np.bincount(row))[row]
             by = max(1.0, _largest(want) / most)
         return bool(np.abs(actual - expected).max() <= by * self._allowed(name, most))
 
-    # --- rows, sums and inputs
-
-    def _of_whole(self, data: Array, lanes: Lanes) -> Role | None:
-        """A tile of an input, of O, LSE or delta, perhaps multiplied."""
-        letters, found = lanes.at.keys(), list[Role | None]()
-        for name, values in self._wholes.items():
-            axes = {*_AXES[name]}
-            if axes <= letters <= axes | {"h", "g"}:
-                index, known = _index(lanes, _AXES[name])
-                want = values[index]
-                finite = np.isfinite(want)
-                found.append(self._fit(name, data[known].astype(np.float64)[finite], want[finite], _largest(values)))
-                if not known.any():
-                    return None
-        return _first_known(found) if found else None
-
-    def _of_sum(self, data: Array, lanes: Lanes) -> Role | None:
-        cover, at, summed = lanes.cover, lanes.at, lanes.of_sum()
-        column = next((letter for letter in "de" if letter in at), "")
-        forms = self._sums.get((cover.letter, column)) if cover is not None else None
-        if not forms or cover is None or summed is None or data.ndim != (2 if column else 1):
-            return None
-        _, batch, index, counted = summed
-        inside = (batch >= 0) & (index >= 0)
-        if np.shape(at["b"]) != data.shape or not counted[inside].any():
-            return None
-        batch, index, counts = batch[inside], index[inside], counted[inside].astype(np.float64)
-        rows = np.moveaxis(data, cover.axis, 0)[inside].astype(np.float64)
-        if not column and cover.letter == "n":
-            role = _first_known(self._running(rows, batch, index, counts > 0))
-            role = role if role.name else self._of_whole(data, lanes) or role
-            if role.is_known:
-                return role
-        columns = np.moveaxis(at[column], cover.axis, 0)[inside] if column else None
-        lane = (batch, slice(None), index) if cover.letter == "n" else (batch, slice(None), slice(None), index)
-        found = []
-        for name, values, times in forms:
-            # [lanes, heads, terms]: what is summed.
-            terms = np.where(np.isfinite(values[lane]), values[lane], 0.0) * counts
-            if columns is None:
-                want, got = terms.sum((1, 2)), rows.reshape(-1)
-                found.append(self._fit(name, got, want, _largest(want)))
-                continue
-            known = columns >= 0
-            want = np.einsum("lhx,lhxd->ld", terms, self._of_heads(self._inputs[times])[batch])
-            want = np.take_along_axis(want, np.where(known, columns, 0), 1)[known]
-            found.append(self._fit(name, rows[known], want, _largest(want)))
-        return _first_known(found)
-
-    def _running(self, got: Array, batch: Array, index: Array, covered: Array) -> Iterator[Role | None]:
-        """The maximum of the scores so far, or the sum of their exponentials less that."""
-        for name in ("S", "Q K^T"):
-            visible = covered & self.valid[batch, :, index, :] if name == "S" else covered
-            scores = np.where(visible, self.forms.values[name][batch, :, index, :], -np.inf)
-            most = scores.max((1, 2))
-            live = np.isfinite(most)
-            if not live.any():
-                return
-            yield self._fit(f"maximum of {name} so far", got[live], most[live], _largest(most))
-            if name == "S":
-                sums = np.exp(scores[live] - most[live, None, None]).sum((1, 2))
-                yield self._fit("sum of exp(S - maximum) so far", got[live], sums, _largest(sums))
-
     # --- fitting
 
-    def _fit(self, name: str, got: Array, want: Array, most: float) -> Role | None:
-        """The role where values are those wanted times a constant that kernels multiply by.
-
-        A tile may differ by the largest tolerance of its form. One whose values are less than twice that may differ by
-        the same share of them; where it differs by more, within the tolerance, it tells nothing.
-
-        Args:
-            most: the largest value of the form.
-        """
-        if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
-            return None
+    def _fit(self, each: Expectation) -> Role | None:
+        """The role of what is wanted times a constant of kernels; None where the tile is too small to tell."""
+        name, got, want, most = each
+        if not np.isfinite(got).all() or not np.isfinite(want).all():
+            return _UNKNOWN
         square, here = float(want @ want), _largest(want)
         factor = float(got @ want) / square if square else 1.0
         words, constant = min(self.constants(name).items(), key=lambda each: abs(factor - each[1]))
         off = float(np.abs(got - constant * want).max()) / abs(constant)
+        # A tile may differ by the largest tolerance of its form. One whose values are less than twice that may differ
+        # by the same share of them; where it differs by more, within the tolerance, it tells nothing.
         allowed = self._allowed(name, most)
         share = 1.0 if here > 2 * allowed else min(1.0, here / most) if most > 2 * allowed else 0.0
         if off <= allowed * share:
             return Role(name, words)
-        return _TOO_SMALL if off <= self._allowed(name, here) else None
+        return None if off <= self._allowed(name, here) else _UNKNOWN
 
     def _allowed(self, name: str, most: float) -> float:
-        """By how much values of up to `most` may differ from a form."""
+        """By how much values of up to `most` may differ."""
         return rounded(self.forms.tolerances.get(name, 0.0), most, self._dtype)
 
 
+def elements(lanes: Mapping[str, Array], axes: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """The numbers of the elements of a tensor that known lanes are of, and which lanes are known."""
+    at = np.stack([lanes[letter] for letter in axes])
+    known = (at >= 0).all(0)
+    return np.ravel_multi_index(tuple(at[:, known]), shape), known
+
+
 def _constants(x: Attention) -> dict[str, dict[str, float]]:
-    """By intermediate and words, what kernels multiply it by; by "" of all others."""
+    """By intermediate, "" for all others, and by words: what kernels multiply it by."""
     log2e, scale, softcap = math.log2(math.e), x.scale, x.softcap
     both = scale * log2e
     scores = {"": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": both, "1 / scale": 1 / scale}
     inputs = scores | {"sqrt(scale)": scale**0.5, "sqrt(scale * log2(e))": both**0.5}
     if softcap is not None:
         scores |= {"1 / softcap": 1 / softcap, "softcap": softcap, "softcap * log2(e)": softcap * log2e}
-        scores |= {"scale / softcap": scale / softcap}
-    dropped = {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout} if x.dropout else {}
-    others = {"": 1.0, **dropped}
-    gradients = {"": 1.0, "scale": scale, **dropped}
+        scores["scale / softcap"] = scale / softcap
+    others = {"": 1.0}
+    if x.dropout:
+        others |= {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout}
+    gradients = others | {"scale": scale}
     kinds = {"scores": scores, "products": scores | {"ln(2)": 1 / log2e}, "gradients": gradients}
-    found = {row.name: kinds.get(row.constants, others) for row in (*TABLE, *SUBEXPRESSIONS)}
-    return found | {"": others, "q": inputs, "k": inputs, "do": gradients, "v": gradients, "o": gradients}
-
-
-def _first_known(roles: Iterable[Role | None]) -> Role:
-    """The first that is known; else that it is too small to tell, or nothing that is known."""
-    found = _UNKNOWN
-    for role in roles:
-        if role is not None and role is not _TOO_SMALL:
-            return role
-        found = role or found
+    found = {"": others, "q": inputs, "k": inputs} | dict.fromkeys(("do", "v", "o"), gradients)
+    for row in (*TABLE, *SUBEXPRESSIONS):
+        found[row.name] = kinds.get(row.constants, others)
     return found
 
 
 def _largest(values: Array) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.abs(finite).max()) if finite.size else 0.0
-
-
-def _index(lanes: Lanes, axes: str) -> tuple[tuple[Array, ...], Array]:
-    """The indices of the lanes that are known in all axes, and which lanes these are."""
-    known = np.logical_and.reduce([lanes.at[x] >= 0 for x in axes])
-    return tuple(lanes.at[x][known] for x in axes), known
+    return float(np.abs(values).max(initial=0.0, where=np.isfinite(values)))

@@ -66,7 +66,7 @@ def test_right_arithmetic_is_within_them_and_they_are_small(dtype, is_causal, is
 )
 def test_every_form_has_a_tolerance(case):
     roles, _ = roles_of(case)
-    names = {name.partition(",")[0] for name in roles._matrices} | {"LSE", "delta"}
+    names = {name.partition(",")[0] for name in roles._scores} | {"LSE", "delta"}
     names |= {name for forms in roles._sums.values() for name, _, _ in forms}
     names |= {"maximum of S so far", "sum of exp(S - maximum) so far"}
     assert names <= roles.forms.tolerances.keys()
@@ -79,17 +79,16 @@ def tile_of(roles, head, index=slice(None)):
 
     m, n = (at.astype(np.int32)[index] for at in np.mgrid[:36, :36])
     lanes = Lanes({"b": np.zeros_like(m), "h": np.full_like(m, head), "m": m, "n": n}, {})
-    return {name: roles.forms.values[name][0, head][index].copy() for name in roles._matrices}, lanes
+    return {name: roles.forms.values[name][0, head][index].copy() for name in roles._scores}, lanes
 
 
 @pytest.mark.parametrize("dtype", MOST)
 def test_a_value_that_is_further_off_in_one_element_is_no_intermediate(dtype):
     roles, _ = roles_of(softmax_case(**SMALL, dtype=dtype))
     tiles, lanes = tile_of(roles, 1)
-    for name, most in roles._matrices.items():
-        tile = tiles[name]
+    for name, tile in tiles.items():
         assert roles(tile, lanes).formula in (name, "scale * Q K^T")
-        tile[3, 5] += 2 * roles._allowed(name, most)
+        tile[3, 5] += 2 * roles._allowed(name, roles._most[name])
         assert not roles(tile, lanes).is_known
 
 
