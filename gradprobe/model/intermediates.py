@@ -173,6 +173,8 @@ OF_HEADS = tuple(row.name for row in TABLE if "h" in {step.axes for step in (row
 """What has one number for each head."""
 MATRIX_OF = {name: PRODUCTS[name].matrix for name in GRADIENT_OF.values() if name in PRODUCTS}
 """By gradient: what it shows once the input is known that it multiplies."""
+SUMMED_WITH = {PRODUCTS[gradient].other: gradient for gradient in MATRIX_OF}
+"""By input: the gradient that sums its rows, times a matrix."""
 _INTO = {row.name: row.into for row in SUBEXPRESSIONS}
 _PARENTS = {row.name: row.parents for row in SUBEXPRESSIONS}
 _MADE = {frozenset((one.matrix, one.other)): name for name, one in PRODUCTS.items()}
