@@ -281,6 +281,5 @@ def test_a_result_stored_without_its_scale_is_sure_where_no_host_code_can_multip
     node = Node(site, (), role=Role("dS K"))
     flow = SimpleNamespace(stores=[StoredTile(home=1, node=node, site=site)])
     run: Any = FollowedRun(flow, None, SimpleNamespace(storages=storages), ("dQ",))
-    assert [one.name for one in other_factors(run)] == (["dQ"] if is_sure else [])
-    (found,) = other_factors(run, is_of_host=not is_sure)
+    (found,) = other_factors(run)
     assert (found.kind, found.name, found.is_sure) == ("stored", "dQ", is_sure)
