@@ -78,7 +78,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (
         "__init__", "memory_watch", "stream", "views",
     ))),
-    Mechanism("memory/bands", "probing/observe", ("runtime/allocations",)),
+    Mechanism("memory/bands", "probing/observe", ("runtime/target_memory",)),
     Mechanism("memory/cuda", "probing/observe", ("frontends/cuda/watch",)),
     Mechanism("one-hot", "probing/insides", ("probing/insides", "numerics/black_box")),
     Mechanism("evenness", "probing/measure", ("numerics/evenness",)),

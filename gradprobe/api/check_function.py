@@ -21,7 +21,7 @@ from ..model.documents import AUTO, Reports
 from ..model.failures import Failure, UsageFailure
 from ..model.report import Report, failed_report
 from ..processes.resource_limits import bounded
-from ..runtime.caches import fresh_caches
+from ..runtime.backend import fresh_caches
 from ..runtime.versions import refuse_untested
 from ..targets.mistyped import refuse_mistyped
 from .arguments import Subject, word_of_subject

@@ -11,7 +11,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from ..diagnosis.plain_python import where_it_returns
 from ..diagnosis.why import FailedCheck, reasons_of
@@ -23,7 +23,7 @@ from ..model.failures import Failure, ReferenceFailure, Refusal
 from ..model.number import listed
 from ..model.report import Diagnosis, causes_among
 from ..model.resolution import resolve
-from ..numerics.evidence import LayoutRun
+from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment
 from ..probing.own_reference import WAY_OUT, departure
 from ..probing.runs import outcomes_of, records_of
@@ -39,45 +39,54 @@ _SIZES = (
 )
 _OTHER_SCALE = 0.3
 # What a function says of its tensors that have no batches, or neither batches nor heads.
-_FEWER = r"(?:single|one)[ -]head|[\[(](?:\w+, *){1,2}(?:D|d_k|d_head|head_dim|dim)[\])]"
+_FEWER = r"(?i)(?:single|one)[ -]head|[\[(](?:\w+, *){1,2}(?:D|d_k|d_head|head_dim|dim)[\])]"
 _MEANINGS = {"keep": "True where a key is seen", "hide": "True where a key is hidden", "additive": "-inf"}
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of a reference on a drawn case."""
-
     how: CallConvention
     sizes: Mapping[str, int]
     experiment: Experiment
     run: LayoutRun
-    unfit: Mapping[str, torch.Tensor]
-    """The results of another shape than is due."""
+    unfit: Mapping[str, Tensor]
+    """Results of another shape than is due."""
 
     @property
     def case(self) -> Case:
         return self.experiment.case
 
     @property
-    def wrong(self) -> tuple[str, ...]:
+    def measured(self) -> Measured:
         assert self.run.measured is not None
-        findings = self.run.measured.comparison.findings
-        return tuple(name for name in RESULTS if name in self.unfit or (name in findings and findings[name].mismatched))
+        return self.run.measured
 
     @cached_property
-    def causes(self) -> list[Diagnosis]:
-        """What a check says is wrong."""
-        return causes_among(reasons_of(FailedCheck(self.experiment, [self.run])).diagnoses)
+    def _right(self) -> dict[str, bool]:
+        found = self.measured.comparison.findings
+        right = {name: not found[name].mismatched for name in RESULTS if name in found}
+        return right | dict.fromkeys(self.unfit, False)
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        return tuple(name for name in RESULTS if not self._right.get(name, True))
+
+    @property
+    def has_right_result(self) -> bool:
+        """As it has in no other way of calling."""
+        return any(self._right.values())
 
     @property
     def is_right(self) -> bool:
-        return self.run.measured is not None and self.run.measured.matches and not self.unfit
+        return self.measured.matches and not self.unfit
+
+    @cached_property
+    def causes(self) -> list[Diagnosis]:
+        return causes_among(reasons_of(FailedCheck(self.experiment, [self.run])).diagnoses)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What became of a reference."""
-
     target: Target
     attempt: Attempt
     """Its first wrong run, else the first."""
@@ -85,7 +94,6 @@ class Audit:
     taken: tuple[str, ...]
     """How it is called, and what it does by itself."""
     diagnoses: tuple[Diagnosis, ...] = ()
-    """What is wrong with it; empty where nothing is, or nothing is known."""
     known: tuple[str, ...] = ()
     """What is known of results that no diagnosis explains."""
 
@@ -101,7 +109,7 @@ def audit(
     *,
     seeds: int = 3,
 ) -> Audit:
-    """Calls a reference on small cases, with and without a causal mask, and says what is wrong with it.
+    """Calls a reference on small cases, and says what is wrong with it.
 
     Args:
         subject: the word of a function, or a function.
@@ -110,7 +118,7 @@ def audit(
 
     Raises:
         UsageFailure: there is no such function, or nothing can be passed for a parameter.
-        TargetFailure: it raises in whatever way it is called, or returns nothing that can be told.
+        TargetFailure: it raises in whatever way it is called, or its results cannot be named.
     """
     search = ReferenceSearch(find_target(subject, family), options or {})
     best = search.best()
@@ -121,24 +129,19 @@ def audit(
         except Failure as failure:
             taken.append(f"it was not judged {how.setting} with seed {seed}: {failure}")
     runs = tuple(replace(each.run, layout=f"{each.how.setting} seed={each.case.seed}") for each in attempts)
-    attempt = next((each for each in attempts if not each.is_right), best)
-    found = Audit(search.target, attempt, runs, tuple(taken))
-    return found if found.is_right else _explained(found)
-
-
-def _explained(wrong: Audit) -> Audit:
-    """The audit with what a check says of its first wrong run."""
-    attempt, found = wrong.attempt, list[Diagnosis]()
-    for name, result in attempt.unfit.items():
-        words, at = f"what it returns as {name} has the shape {list(result.shape)}", where_it_returns(wrong.target)
+    wrong = next((each for each in attempts if not each.is_right), None)
+    if wrong is None:
+        return Audit(search.target, best, runs, tuple(taken))
+    found, at = list[Diagnosis](), where_it_returns(search.target)
+    for name, result in wrong.unfit.items():
+        words = f"what it returns as {name} has the shape {list(result.shape)}"
         found.append(Diagnosis(f"swap/{name}", "H1", words, 1.0, where=(at,) if at else ()))
-    found += attempt.causes
-    known = () if found else (f"no known formula gives its {listed(attempt.wrong)}",)
-    return replace(wrong, diagnoses=tuple(found), known=known)
+    found += wrong.causes
+    known = () if found else (f"no known formula gives its {listed(wrong.wrong)}",)
+    return Audit(search.target, wrong, runs, tuple(taken), tuple(found), known)
 
 
 def _taken(target: Target, how: CallConvention) -> Iterator[str]:
-    """How it is called, and what it does by itself."""
     yield f"{'numpy arrays' if how.library == 'numpy' else 'torch tensors'} of {in_words(how.shapes)}"
     if how.order:
         yield f"its results are taken for {listed(how.order.split())}"
@@ -151,76 +154,64 @@ def _taken(target: Target, how: CallConvention) -> Iterator[str]:
 
 
 class ReferenceSearch:
-    """Calls one reference in one way after another."""
-
     def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
-        self.target, self._options = target, options
+        self.target, self._options, self._is_lazy = target, options, target.family == "lazy"
         try:
             self._text = inspect.getsource(plain_function(target.function))
         except (OSError, TypeError):
             self._text = ""
 
     def best(self) -> Attempt:
-        """The first that is right, else of those with the fewest wrong results the first that is explained.
-
-        Raises:
-            Failure: it raises in every way; the first that is no error of types.
-        """
-        raised = list[Failure]()
-        for sizes in _SIZES:
+        """The first with a right result, else the first that is explained; or raises what the reference does."""
+        raised, says_fewer = list[Failure](), re.search(_FEWER, self._text)
+        libraries = ("numpy", "torch") if re.search(r"\bnp\.|numpy", self._text) else ("torch", "numpy")
+        for sizes, library in product(_SIZES, libraries):
             attempts = list[Attempt]()
-            for how in self._ways():
-                first = attempts[0].how if attempts else how
+            for how in self._ways(library):
                 # With fewer axes only where it does not run with more, or says so.
-                is_fewer = len(how.shapes) < len(first.shapes) and not re.search(_FEWER, self._text, re.IGNORECASE)
-                if is_fewer or how.library != first.library:
+                if attempts and len(how.shapes) < len(attempts[0].how.shapes) and not says_fewer:
                     continue
                 try:
                     attempts.append(self.attempt(how, sizes))
                 except Failure as failure:
                     raised.append(failure)
                     continue
-                if not attempts[-1].wrong:
+                if attempts[-1].has_right_result:
                     return attempts[-1]
             if attempts:
                 # What is wrong for a scale of 1 too has none by itself: its scale is left out.
                 usual = [each for each in attempts if each.how.scale is None] or attempts
-                usual.sort(key=lambda each: len(each.wrong))
                 return next((each for each in usual if each.unfit or each.causes), usual[0])
         raise next((each for each in raised if not isinstance(each.__cause__, TypeError)), raised[0])
 
-    def _ways(self) -> Iterator[CallConvention]:
+    def _ways(self, library: str) -> Iterator[CallConvention]:
         """The likelier first, each with what the reference may do by itself."""
-        takes, family, text = self.target.takes, self.target.family, self._text
-        libraries = ("numpy", "torch") if re.search(r"\bnp\.|numpy", text) else ("torch", "numpy")
-        takes_mask = "mask" in takes or "mask" in takes.get("bias", "")
-        masks = ("keep", "hide", "additive", "") if takes_mask and "causal" not in takes else ("",)
-        scales = (None,) if family == "lazy" or "scale" in takes else (None, 1.0)
+        takes, text = self.target.takes, self._text
+        takes_mask = "causal" not in takes and ("mask" in takes or "mask" in takes.get("bias", ""))
+        scales = (None,) if self._is_lazy or "scale" in takes else (None, 1.0)
         leaves = re.search(r"\.backward\(|autograd|\.grad\b|vjp", text) is not None and "requires_grad" not in text
         says_causal = "causal" not in takes and re.search(r"tril|triu|causal|mask", text)
-        for library, shapes, mask, scale in product(libraries, SHAPES, masks, scales):
+        for shapes, mask, scale in product(SHAPES, (*_MEANINGS, "") if takes_mask else ("",), scales):
             # A causal mask shows what a mask means; without that meaning none is laid.
-            settings = (True,) if family == "lazy" or mask else (True, False) if says_causal else (False, True)
+            settings = (True,) if self._is_lazy or mask else (True, False) if says_causal else (False, True)
             for causal in settings:
                 yield CallConvention(library, shapes, mask, leaves, causal=causal, scale=scale)
 
     def settings(self, how: CallConvention) -> Iterator[CallConvention]:
-        """What it is judged with: as it was found, and what else it takes: the other mask, another scale."""
+        """As it was found, and what else it takes: the other mask, another scale."""
         takes = self.target.takes
         yield how
-        if self.target.family != "lazy" and ("causal" in takes or how.mask):
+        if not self._is_lazy and ("causal" in takes or how.mask):
             yield replace(how, causal=not how.causal)
         if "scale" in takes:
             yield replace(how, scale=_OTHER_SCALE)
 
     def attempt(self, how: CallConvention, sizes: Mapping[str, int], seed: int = 0) -> Attempt:
-        """One run; of results without names, by those by which the most are right.
-
-        Raises:
-            Failure: it raised, or returned nothing that can be told.
-        """
+        """One run; of results without names, with those by which the most are right."""
         call, case = ReferenceCall(self.target, how), self._case(how, sizes, seed)
-        values = {name: value.double() if value.is_floating_point() else value for name, value in draw(case).items()}
+        values = draw(case)
+        for name, value in values.items():
+            values[name] = value.double() if value.is_floating_point() else value
         experiment = Experiment(case, call.target, None, values)
         record = next(iter(records_of(experiment)))
         if record.run.measured is None:
@@ -236,11 +227,15 @@ class ReferenceSearch:
         return min(tried, key=lambda each: len(each.wrong))
 
     def _case(self, how: CallConvention, sizes: Mapping[str, int], seed: int) -> Case:
-        fewer = {name: 1 for letter, name in (("b", "batch"), ("h", "heads")) if letter not in how.shapes}
         takes_bias = "bias" in self.target.required and not how.mask
-        options = {**sizes, **fewer, "bias": takes_bias or None, **self._options, "seed": seed}
-        options |= {"causal": how.causal} if self.target.family != "lazy" else {}
-        options |= {"scale": how.scale} if how.scale is not None else {}
+        options: dict[str, Any] = {**sizes, "bias": takes_bias or None}
+        for letter, name in (("b", "batch"), ("h", "heads")):
+            options[name] = sizes[name] if letter in how.shapes else 1
+        options |= {**self._options, "seed": seed}
+        if not self._is_lazy:
+            options["causal"] = how.causal
+        if how.scale is not None:
+            options["scale"] = how.scale
         case = resolve(options, self.target.family, takes_bias=takes_bias)
         return replace(case, runs=((),), recover=False)
 
@@ -249,21 +244,14 @@ class ReferenceSearch:
 
 
 def audited_target(subject: str | Callable[..., Any], family: str | None) -> Target:
-    """The reference that a word or a function is, once it proves right on small cases.
-
-    One that takes none of these is left to the check, which judges it on its own values.
-
-    Raises:
-        ReferenceFailure: it is wrong, with its first wrong formula and its line.
-        UsageFailure, TargetFailure: from `find_target`.
-    """
+    """A reference that is right on small cases, or takes none; else a ReferenceFailure with formula and line."""
     try:
         found = audit(subject, family, seeds=1)
     except Failure:
         return find_target(subject, family)
     if found.is_right:
         return ReferenceCall(found.target, found.attempt.how).target
-    name, first = found.target.name, found.attempt.run.measured and found.attempt.run.measured.first
+    name, first = found.target.name, found.attempt.measured.first
     words = f" departs from {departure(found.attempt.case, first)}" if first else f": {'; '.join(found.known)}"
     for cause in found.diagnoses[:1]:
         places = [f" ({Path(at.file).name}:{at.line}: {at.code})" for at in cause.where[:1]]

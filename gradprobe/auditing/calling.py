@@ -1,4 +1,4 @@
-"""Calling: a reference in its author's own way, in torch or numpy and in one of many shapes, behind the usual names."""
+"""Calls a reference in its author's own way, in torch or numpy and in one of many shapes, by the usual names."""
 
 from __future__ import annotations
 
@@ -16,41 +16,36 @@ from ..targets.bind import as_tensors, intermediate_named, returned_names
 from ..targets.find import Target
 
 SHAPES = ("bhld", "hld", "ld", "blhd", "lhd")
-"""The order of axes in which a reference may take q, k, v and dO, in which they are tried."""
+"""The axes in which a reference may take q, k, v and dO, in the order in which they are tried."""
 ORDERS = {1: "dQ|dV|dK", 2: "dQ dK|dK dV", 3: "dQ dK dV|dV dQ dK|dK dV dQ|dV dK dQ", 4: "O dQ dK dV|dQ dK dV O"}
-"""What is returned without names, by how many there are, the likelier first."""
+"""What a tuple may be, by its length, the likelier first."""
 RESULTS = {"O": "do", "dQ": "q", "dK": "k", "dV": "v"}
-"""What is judged, by the input that has its shape. What else is made may be of its author's convention."""
+"""What is judged, by the input that has its shape; the rest may be of its author's convention."""
 _OF_HEADS = ("q", "k", "v", "do", "o", "lse", "delta")
 
 
 @dataclass(frozen=True)
 class CallConvention:
-    """How a reference is called, and what it does by itself."""
-
     library: str = "torch"
-    """torch or numpy."""
     shapes: str = "bhld"
-    """One of SHAPES."""
     mask: str = ""
-    """Of one that takes a mask, what True in it means: "keep" or "hide"; "additive" of one of -inf."""
+    """What True in its mask means: "keep" or "hide"; "additive" of one of -inf."""
     leaves: bool = False
     """Whether its inputs require grad."""
     order: str = ""
-    """The names of results that have none."""
     causal: bool = False
     scale: float | None = None
     """None for 1 / sqrt(head dim)."""
 
     @property
     def setting(self) -> str:
-        """`not causal scale=0.3`: what is asked of it, or what it does by itself."""
+        """`not causal scale=0.3`."""
         scaled = f" scale={self.scale:g}" if self.scale is not None else ""
         return ("causal" if self.causal else "not causal") + scaled
 
 
 class ReferenceCall:
-    """A reference as a function of tensors [B, H, L, D], by its own names, that gives a dict of RESULTS."""
+    """A reference as a function of tensors [B, H, L, D] that gives a dict of RESULTS."""
 
     def __init__(self, target: Target, how: CallConvention) -> None:
         functools.update_wrapper(self, target.function)
@@ -63,11 +58,9 @@ class ReferenceCall:
             takes.setdefault("scale", "scale")
         self._own = target.takes
         self.target = replace(target, function=self, takes=takes, required=target.required & takes.keys())
-        """It takes a mask that is causal, and what it does by itself, as options."""
         self.orders: list[str] = []
         """What the latest results may be, where nothing but their order tells."""
         self.unfit: dict[str, Tensor] = {}
-        """The latest results of a backward that have another shape than is due."""
 
     def __call__(self, **given: Any) -> dict[str, Tensor]:
         """Calls it; along a batch or heads that it has no axis for, once for each."""
@@ -77,15 +70,13 @@ class ReferenceCall:
         with torch.device(values["q"].device):  # what it makes lies beside what it is given
             return self._each(values, lost)
 
-    def _each(self, given: Mapping[str, Any], lost: list[int]) -> dict[str, Tensor]:
+    def _each(self, given: dict[str, Any], lost: list[int]) -> dict[str, Tensor]:
         if not lost:
             return self._once(given)
         axis, parts = lost[0], list[dict[str, Tensor]]()
         for at in range(given["q"].shape[axis]):
-            part = dict(given)
-            for name in part.keys() & {*_OF_HEADS}:
-                part[name] = part[name].narrow(axis, at, 1)
-            parts.append(self._each(part, lost[1:]))
+            of_part = {name: given[name].narrow(axis, at, 1) for name in _OF_HEADS if name in given}
+            parts.append(self._each(given | of_part, lost[1:]))
         return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}
 
     def _once(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -100,7 +91,6 @@ class ReferenceCall:
         return found
 
     def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What it is given by its own names; what it has no parameter for is left out."""
         how, arguments = self._how, dict[str, Any]()
         for name in self._own.keys() & given.keys():
             value = given[name]
@@ -116,7 +106,6 @@ class ReferenceCall:
         return arguments
 
     def _named(self, result: Any) -> dict[str, Tensor]:
-        """The results by name: those of RESULTS."""
         result = result._asdict() if hasattr(result, "_asdict") else result
         if isinstance(result, Mapping):
             names, parts = [*map(str, result)], [*result.values()]

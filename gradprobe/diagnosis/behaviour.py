@@ -25,7 +25,6 @@ from ..probing.measure import measure
 from ..probing.observe import execute
 from ..reference import evaluate
 from ..reference.attention import BY_ROW
-from ..runtime.arithmetic import coarsest
 from .lines import where_at
 
 Results = Mapping[str, Tensor]
@@ -183,6 +182,8 @@ def multiplies_coarser(again: Again) -> Diagnosis | None:
     coarser, measured = coarser_dots(again.experiment), again.seen.measured
     if not coarser:
         return None
+    from ..runtime.arithmetic import coarsest
+
     way, declared, case = coarsest(coarser), dots_of(again.experiment), again.experiment.case
     precision, recovery = precision_of(case.dtype, way), measured.comparison.recovery
     if not compare(case, measured.x, measured.trace, precision, recovery=recovery, blame=False).matches:

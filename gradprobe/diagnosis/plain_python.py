@@ -1,8 +1,4 @@
-"""Plain Python followed: the expression of a target without kernels in which a named fault first shows.
-
-What each expression of its file held is compared with the intermediates as they are due, and as the fault makes them:
-whole tensors, in any order of axes, and their parts.
-"""
+"""Plain Python followed: the expression of a target without kernels in which a named fault first shows."""
 
 from __future__ import annotations
 
@@ -42,16 +38,16 @@ _TOLERANCES = {"float64": 1e-7, "float32": 1e-4}
 _COARSE, _NEAR = 3e-2, 1e-3
 # What is lower stands for minus infinity in scores; fewer numbers than these may be anything.
 _HIDDEN, _FEWEST = -1e4, 4
-_AXES = dict.fromkeys(("S", "P", "PE", "Z", "dPE", "dP", "dS"), "bhmn") | {"LSE": "bhm", "delta": "bhm"}
+_INPUTS = {"q": "bhmd", "k": "bhnd", "v": "bhne", "do": "bhme"}
 _RESULTS = {"O": "bhme", "dQ": "bhmd", "dK": "bhnd", "dV": "bhne"}
-_AXES |= _RESULTS
+_AXES = dict.fromkeys(("S", "P", "PE", "Z", "dPE", "dP", "dS"), "bhmn") | {"LSE": "bhm", "delta": "bhm"} | _RESULTS
 
 
 @door("plain-python", lambda experiment, run, seen, found, named: [*found])
 def with_python_lines(
     experiment: Experiment, run: LayoutRun, seen: Observed, found: Sequence[Diagnosis], named: Sequence[Hypothesis]
 ) -> list[Diagnosis]:
-    """The diagnoses, those that a hypothesis predicts with their line; without any, that it computes in few bits."""
+    """The diagnoses, with the lines of those that are named; without any, whether it computes in few bits."""
     causes = causes_among(found)
     if not _is_followed(experiment) or (causes and not named):
         return [*found]
@@ -67,14 +63,13 @@ def with_python_lines(
 
 
 def _is_followed(experiment: Experiment) -> bool:
-    """Whether a target starts no kernel, and its case is small, in float32, with a key head for each head."""
     case = experiment.case
     is_plain = not (experiment.backends - {TORCH} or case.ranks or case.cu_seqlens_q) and case.device == "cpu"
     return is_plain and case.dtype == "float32" and case.heads == case.kv_heads and case.scores <= _MOST_SCORES
 
 
 def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
-    """What its expressions hold in one more call; nothing where that comes to other results."""
+    """What its expressions hold in one more call; nothing where its results differ."""
     assert run.measured is not None
     target = experiment.target
     with events(target.function, target.source.file) as held:
@@ -88,21 +83,20 @@ def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
 def _narrow(held: Sequence[Event], seen: Observed) -> Iterator[Diagnosis]:
     """Where it first computes in few bits, if nothing but rounding is wrong."""
     first = next((event for event in held if event.dtype not in _TOLERANCES), None)
-    if first is None:
-        return
     for name in seen.wrong_names:
         expected = seen.expected[name]
         if not (seen.actual[name] - expected).abs().max() <= _COARSE * expected.abs().max():
             return
-    summary = f"it computes in {first.dtype}, and has its rounding errors"
-    yield Diagnosis(f"precision/{first.dtype}", "PREC", summary, 1.0, where=(first.at,), fix="compute in float32")
+    if first is not None:
+        summary = f"it computes in {first.dtype}, and has its rounding errors"
+        yield Diagnosis(f"precision/{first.dtype}", "PREC", summary, 1.0, where=(first.at,), fix="compute in float32")
 
 
 # --- where a hypothesis shows
 
 
 def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed) -> Where | None:
-    """The expression that first holds what a fault makes; else what makes it by its kind or by its name."""
+    """The expression that first holds what a fault makes, or where its kind or its name stands."""
     if of.kind in ("swap", "twice"):  # of parameters, or of results
         return _at(target, target.source.line) if of.reads else where_it_returns(target)
     if "do" in of.reads and (calls := _lines(target, _is_differentiated)):
@@ -126,14 +120,12 @@ def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed)
 
 
 def where_it_returns(target: Target) -> Where | None:
-    """The last return of a target's function."""
     returns = _lines(target, lambda node: isinstance(node, ast.Return))
     return _at(target, max(returns)) if returns else None
 
 
 def _lines(target: Target, is_meant: Callable[[Any], bool]) -> list[int]:
-    """Where some nodes stand in a target's own function."""
-    return [getattr(node, "lineno", 0) for node in statements_of(target.function) if is_meant(node)]
+    return [getattr(node, "lineno", 0) for node in filter(is_meant, statements_of(target.function))]
 
 
 def _at(target: Target, line: int) -> Where | None:
@@ -147,7 +139,7 @@ def _is_differentiated(node: Any) -> bool:
 
 
 def _assigned(node: Any) -> str:
-    """The intermediate that a variable which is assigned is named after."""
+    """The intermediate that an assigned variable is named after."""
     name = node.targets[0] if isinstance(node, ast.Assign) else None
     return intermediate_named(name.id) if isinstance(name, ast.Name) else ""
 
@@ -157,49 +149,56 @@ def _assigned(node: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Form:
-    """What a value may be, times a constant."""
-
     name: str
     axes: str
     values: Array
     is_wrong: bool = False
     factor: float = 0.0
-    """By which it is off, where it is what is due but for that."""
+    """Of what is due, where it is a multiple of that."""
 
 
 class _Forms:
-    """What expressions of one problem hold, as it is due and as a fault makes it, in any order of axes and in part."""
+    """What expressions may hold, as is due and as a fault makes it, in any order of axes and in part."""
 
     def __init__(self, of: Hypothesis, seen: Observed) -> None:
-        self._x = x = seen.x
+        self._x = seen.x
         self._shelves: dict[tuple[int, ...], tuple[list[_Form], Array]] = {}
-        """By a shape: the forms that values of it may be a part of, a row each."""
-        plain = plain_variant(x, readable(seen))
-        variant, due = of.variant(plain), _whole(plain, {})
-        right = {name: seen.expected[name] for name in BUFFERS if name in seen.expected}
+        """By the shape of a value: the forms that it may be a part of, a row each."""
+        plain = plain_variant(seen.x, readable(seen))
+        due = _whole(plain, {})
         self._forms = [_Form(name, _AXES[name], _finite(values)) for name, values in due.items()]
-        for name, axes in (("q", "bhmd"), ("k", "bhnd"), ("v", "bhne"), ("do", "bhme")):
-            self._forms.append(_Form(name, axes, getattr(x, name).numpy()))
-        scores, rows = (x.q @ x.k.mT).numpy(), due["delta"][..., None]
-        capped = scores if x.softcap is None else x.softcap * np.tanh(x.scale * scores / x.softcap)
-        p, dp, open_dp = due["P"], due["dP"], due["dPE"]
-        for values in (scores, capped, p * dp, p * open_dp, dp - rows, open_dp - rows):
-            self._forms.append(_Form("", "bhmn", values))
-        ways = [_whole(variant, {})]
-        if "LSE" in of.changes:  # which alone may be as the fault makes it
-            ways.append(_whole(plain, {"LSE": torch.from_numpy(ways[0]["LSE"])}))
-        for names in (BUFFERS, ("delta",), ("O", "delta")):  # or all else, of what is right of these
-            ways.append(_whole(variant, {name: right[name] for name in names if name in right}))
-        for way in ways:
-            self._forms += filter(None, (_wrong(name, values, due[name]) for name, values in way.items()))
+        self._forms += self._steps(due)
+        for way in _ways(of, plain, seen):
+            for name, values in way.items():
+                self._add_wrong(name, _finite(values), _finite(due[name]))
+
+    def _steps(self, due: Mapping[str, Array]) -> Iterator[_Form]:
+        """The inputs, and what stands between the intermediates."""
+        x, p, rows = self._x, due["P"], due["delta"][..., None]
+        for name, axes in _INPUTS.items():
+            yield _Form(name, axes, getattr(x, name).numpy())
+        scores = (x.q @ x.k.mT).numpy()
+        yield _Form("", "bhmn", scores)
+        if x.softcap is not None:
+            yield _Form("", "bhmn", x.softcap * np.tanh(x.scale * scores / x.softcap))
+        for dp in (due["dP"], due["dPE"]):
+            yield _Form("", "bhmn", p * dp)
+            yield _Form("", "bhmn", dp - rows)
+
+    def _add_wrong(self, name: str, values: Array, due: Array) -> None:
+        room = _TOLERANCES["float64"] * max(np.abs(due).max(), np.abs(values).max())
+        if np.abs(values - due).max() > room:
+            factor = float((values * due).sum() / max((due * due).sum(), 1e-300))
+            is_multiple = np.abs(values - factor * due).max() <= room
+            self._forms.append(_Form(name, _AXES[name], values, True, factor if is_multiple else 0.0))
 
     def wrong(self, event: Event) -> tuple[str, bool]:
-        """The intermediate that a value is as the fault makes it, "" where it is none; and whether it may be due."""
+        """The intermediate that a value is as the fault makes it, or ""; and whether it may be due."""
         flat, tolerance = _finite(event.array).reshape(-1), _TOLERANCES.get(event.dtype, _COARSE)
-        forms, rows = self._shelf(tuple(size for size in event.array.shape if size != 1))
-        squares, matching = (rows * rows).sum(1), list[_Form]()
-        if np.count_nonzero(flat) < _FEWEST or not squares.any():
+        if np.count_nonzero(flat) < _FEWEST:
             return "", False
+        forms, rows = self._shelf(event.array.squeeze().shape)
+        squares, matching = (rows * rows).sum(1), list[_Form]()
         factors = rows @ flat / np.where(squares > 0, squares, np.inf)
         for at in np.flatnonzero(factors**2 * squares >= (1 - 8 * tolerance) * (flat @ flat)):
             form, factor = forms[at], factors[at]
@@ -213,7 +212,7 @@ class _Forms:
         return name, bool(name) and not all(form.is_wrong for form in matching)
 
     def _is_usual(self, form: _Form, factor: float) -> bool:
-        """Whether code may hold an intermediate times this: dS has its scale in many."""
+        """Whether code may hold an intermediate times this: many keep the scale in dS."""
         scale = self._x.scale if form.name == "dS" else 1.0
         return min(abs(factor - 1), abs(factor - scale)) <= _NEAR * scale
 
@@ -230,7 +229,7 @@ class _Forms:
 
 
 def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
-    """The parts of a form that have a shape, the axes that they lack first; one axis of rows or keys may be a tile."""
+    """The parts of a form that have a shape, one of rows or keys in tiles."""
     values = form.values.squeeze()
     axes = [letter for letter, size in zip(form.axes, form.values.shape, strict=True) if size != 1]
     for order in itertools.permutations(range(len(axes)), len(shape)):
@@ -246,23 +245,22 @@ def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
         yield moved
 
 
+def _ways(of: Hypothesis, plain: Variant, seen: Observed) -> Iterator[dict[str, Array]]:
+    """The intermediates as a fault makes them: all, LSE alone, or those that follow from some right ones."""
+    variant = of.variant(plain)
+    first = _whole(variant, {})
+    yield first
+    if "LSE" in of.changes:
+        yield _whole(plain, {"LSE": torch.from_numpy(first["LSE"])})
+    for names in (BUFFERS, ("delta",), ("O", "delta")):
+        yield _whole(variant, {name: seen.expected[name] for name in names if name in seen.expected})
+
+
 def _whole(variant: Variant, buffers: Mapping[str, Tensor]) -> dict[str, Array]:
-    """Every intermediate of a problem, [B, H, ...]."""
     parts = [variant.on(tile, buffers) for tile in tiles(variant)]
     return {name: np.stack([part[name].numpy() for part in parts]) for name in _AXES if name in parts[0]}
 
 
-def _wrong(name: str, values: Array, due: Array) -> _Form | None:
-    """What a fault makes of an intermediate; None where that is as due."""
-    values, due = _finite(values), _finite(due)
-    room = _TOLERANCES["float64"] * max(np.abs(due).max(), np.abs(values).max())
-    if np.abs(values - due).max() <= room:
-        return None
-    factor = float((values * due).sum() / max((due * due).sum(), 1e-300))
-    is_multiple = np.abs(values - factor * due).max() <= room
-    return _Form(name, _AXES[name], values, True, factor if is_multiple else 0.0)
-
-
 def _finite(array: Array) -> Array:
-    """The array with 0 for what is no number, or stands for minus infinity."""
+    """With 0 for what is no number, or stands for minus infinity."""
     return np.where(np.isfinite(array) & (array > _HIDDEN), array, 0.0)

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from ..frontends.interface import INTERPRETED
+from ..frontends.triton import architecture
 from ..frontends.triton.launches import KernelCall
-from ..frontends.triton.stand_in import architecture
 from ..model.mechanisms import is_on
 from ..model.report import CompileError
 from ..processes.forks import ParallelWork

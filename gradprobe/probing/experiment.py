@@ -22,13 +22,13 @@ from ..model.case import DOTS, Case
 from ..model.intermediates import DERIVED
 from ..numerics.walk import LargeRuns
 from ..reference import manual_attention_backward
-from ..runtime.arithmetic import CUBLAS, Dots, coarsest
 from ..runtime.run import Outcome
 from ..targets.find import Target
 
 if TYPE_CHECKING:
     from ..inputs.saved import Saved
-    from ..runtime.allocations import AllocationSpread
+    from ..runtime.allocation_spread import AllocationSpread
+    from ..runtime.arithmetic import Dots
 
 MOST_INTERPRETED = 1 << 18
 """Elements of all score matrices together up to which a target in the interpreter is followed, or shown wholly."""
@@ -180,10 +180,10 @@ def declared_way(of: Experiment) -> str | None:
 
 def _read(of: Experiment) -> list[Dots]:
     """What decides: kernels whose dots were read; torch's setting where there are none, or where it is TF32."""
-    kernels = [dots for dots in of.dots if dots.by != CUBLAS]
+    kernels = [dots for dots in of.dots if not dots.is_torch]
     if COMPILED in of.backends and not kernels:
         return []
-    return kernels + [dots for dots in of.dots if dots.by == CUBLAS and (not kernels or dots.way != "ieee")]
+    return kernels + [dots for dots in of.dots if dots.is_torch and (not kernels or dots.way != "ieee")]
 
 
 def dots_of(of: Experiment) -> str:
@@ -192,6 +192,8 @@ def dots_of(of: Experiment) -> str:
         return "ieee"
     if of.case.device == "cpu":  # where nothing multiplies otherwise by itself
         return of.case.dots or "ieee"
+    from ..runtime.arithmetic import coarsest
+
     read = _read(of)
     return declared_way(of) or (coarsest(read) if read or COMPILED not in of.backends else "tf32")
 

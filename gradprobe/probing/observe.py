@@ -20,9 +20,8 @@ from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.mechanisms import gathered
 from ..model.memory_finding import MemoryFinding
 from ..numerics.memory_findings import of_breach, of_dtypes
-from ..runtime.allocations import Allocations
-from ..runtime.changes import InputsBefore, Writer, written_by
 from ..runtime.run import Outcome, run_target
+from ..runtime.target_memory import Allocations, InputsBefore, Writer, written_by
 from ..runtime.trace import Trace
 from .experiment import Experiment
 
@@ -108,7 +107,7 @@ def observe(
         outcome, watch, bands = run()
     breaches = guards.breaches()
     if bands is not None:
-        breaches = [*breaches, *bands.breaches(dict(outcome.storages))]
+        breaches = [*breaches, *bands.breaches(outcome.storages)]
     memory = gathered("memory", iter, watch.findings) if watch else []
     memory += gathered("memory/cuda", iter, outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)

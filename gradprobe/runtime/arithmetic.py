@@ -1,4 +1,4 @@
-"""How dots multiply float32: read from compiled kernels, CUDA sources, autograd's nodes and torch's settings."""
+"""How dots multiply float32 on a GPU: read from compiled kernels, CUDA sources, autograd's nodes, torch's settings."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..frontends.interface import CUDA, CUDA_ON_CPU, Launches
 from ..model.case import DOTS
 from ..processes.attributes import replaced
-
-if TYPE_CHECKING:
-    from ..frontends.cuda import KernelEntry
 
 # `%s = tt.dot %q, %k, %acc, inputPrecision = tf32 : tensor<32x16xf32> * ...`; what is IEEE has no such word.
 _DOT = re.compile(r"\btt\.dot [^:\n]*?(?:inputPrecision = (\w+)[^:\n]*)?: tensor<(?:\d+x)+f32\b[^\n]*?loc\((#\w+)\)")
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 _PLACE = re.compile(r'"([^"]*)":(\d+):\d+')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# What decides how torch's own matrices multiply.
-CUBLAS = "torch.backends.cuda.matmul"
+_CUBLAS = "torch.backends.cuda.matmul"
 # What changes how cuBLAS multiplies float32.
 _SETTERS = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp32_precision_setter")
 
@@ -32,10 +29,12 @@ class Dots:
     way: str
     """One of DOTS."""
     by: str
-    """The kernel's name; else what decides it: CUBLAS."""
     file: str = ""
     lines: tuple[int, ...] = ()
-    """Where they stand in its source; empty where that is not known."""
+
+    @property
+    def is_torch(self) -> bool:
+        return self.by == _CUBLAS
 
 
 def coarsest(found: Iterable[Dots]) -> str:
@@ -43,16 +42,14 @@ def coarsest(found: Iterable[Dots]) -> str:
     return max((each.way for each in found), key=DOTS.index, default="ieee")
 
 
-def dots_of_kernels(
-    compiled: Iterable[Any], entries: Iterable[KernelEntry], of_torch: Iterable[Dots]
-) -> tuple[Dots, ...]:
-    """How dots multiplied float32, each way of each kernel once, in an order of their names."""
-    found = {*of_triton(compiled), *of_cuda(entries), *of_torch}
-    return tuple(sorted(found, key=lambda dots: (dots.by, dots.way, dots.file, dots.lines)))
+def dots_of_launches(launches: Launches, of_torch: Iterable[Dots]) -> list[Dots]:
+    """How dots multiplied float32, each way of each kernel once."""
+    entries = [launch.entry for launch in launches.started if launch.backend in (CUDA, CUDA_ON_CPU)]
+    found = {*of_triton(launches.compiled), *of_cuda(entries), *of_torch}
+    return sorted(found, key=lambda dots: (dots.by, dots.way, dots.file, dots.lines))
 
 
 def of_triton(compiled: Iterable[Any]) -> Iterator[Dots]:
-    """The dots of compiled Triton kernels that multiply float32; IEEE of one that has none."""
     for kernel in compiled:
         name, text = str(kernel.metadata.name), kernel.asm.get("ttir")
         if text is not None:
@@ -60,7 +57,6 @@ def of_triton(compiled: Iterable[Any]) -> Iterator[Dots]:
 
 
 def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
-    """The dots of a kernel in Triton's intermediate representation, by way and file."""
     aliases = dict(_ALIAS.findall(text))
     found: dict[tuple[str, str], set[int]] = {}
     for way, alias in _DOT.findall(text):
@@ -73,7 +69,7 @@ def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
 
 
 def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
-    """File and line of a location, which may name others; of a call, those of what is called. "" and 0 of none."""
+    """File and line of a location, which may name others; of a call, those of what is called."""
     for _ in aliases:
         words = aliases.get(alias, "")
         if place := _PLACE.search(words):
@@ -82,8 +78,8 @@ def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
     return "", 0
 
 
-def of_cuda(entries: Iterable[KernelEntry]) -> Iterator[Dots]:
-    """TF32 of CUDA kernels whose source names it, as tensor cores are told to; IEEE of all others."""
+def of_cuda(entries: Iterable[Any]) -> Iterator[Dots]:
+    """TF32 of CUDA kernels whose source names it; IEEE of all others."""
     for entry in entries:
         texts = entry.source.text, *(text for _, text in entry.source.included)
         names_it = re.search("tf32|tfloat32", _COMMENT.sub("", "\n".join(texts)))
@@ -92,12 +88,12 @@ def of_cuda(entries: Iterable[KernelEntry]) -> Iterator[Dots]:
 
 @contextlib.contextmanager
 def matmuls_watched(found: list[Dots]) -> Iterator[None]:
-    """While open, notes how cuBLAS may multiply float32: as it is set, and as it is set meanwhile."""
+    """While open, notes how cuBLAS is and becomes set to multiply float32."""
     import torch
 
     def note(result: Any = None) -> Any:
         way = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
-        found.append(Dots(way, CUBLAS))
+        found.append(Dots(way, _CUBLAS))
         return result
 
     def noting(setter: Any) -> Any:
@@ -112,7 +108,7 @@ def matmuls_watched(found: list[Dots]) -> Iterator[None]:
 
 
 def of_autograd(output: Any) -> Iterator[Dots]:
-    """What the nodes that lead to an output say: PyTorch's memory-efficient kernels split float32 into TF32 thrice.
+    """TF32 thrice where PyTorch's memory-efficient kernels lead to an output.
 
     Source: DefaultGemmType in ATen's mem_eff_attention/gemm_kernel_utils.h, CUTLASS's OpMultiplyAddFastF32.
     """

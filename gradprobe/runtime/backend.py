@@ -1,38 +1,37 @@
-"""Chooses where kernels run, a GPU or Triton's interpreter, before Triton is imported; and mends the interpreter."""
+"""Where kernels run: a GPU or Triton's interpreter, chosen before Triton is imported; threads, modes, caches."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
-from ..frontends.triton import interpreting
-from ..frontends.triton.stand_in import stand_in_for
+from ..frontends.triton import interpreting, stand_in_for
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..processes.resource_limits import SHARED_BY, VISIBLE
 
 # With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.
-SMALL = 1 << 18
+_SMALL = 1 << 18
+# Compiled kernels of Triton, of torch's compiler, of CUDA's driver (PTX), and of CUDA kernels on the CPU.
+_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "GRADPROBE_CACHE_DIR")
 
 
 def prepare_backend(device: str, arch: str | None = None) -> str:
     """Returns the device to run on, "cpu" or "cuda". Without a GPU, it sets Triton to its interpreter.
 
-    Where TRITON_INTERPRET=1 is set beforehand, "auto" is "cpu".
-
     Args:
         arch: the architecture of the GPU that is stood in for where there is none; None for the default.
 
     Raises:
-        UsageFailure: cuda was asked for and there is none, an architecture where there is a GPU, or Triton was imported
-            before in the other mode.
+        UsageFailure: there is no GPU, or one answers for `arch`; or Triton was imported before in the other mode.
     """
     chosen = "cpu"
     if device == "auto" and interpreting():
-        # Whoever has kernels interpreted debugs them: where their tensors lie on the host they are followed, and edits
-        # are tried, in forks, which cannot share a GPU. A process of this tool's own sees none.
+        # On the CPU kernels are followed, and edits tried in forks, which cannot share a GPU: a child sees none.
         if SHARED_BY in os.environ:
             os.environ[VISIBLE] = ""
     elif device != "cpu" and _has_gpu():
@@ -60,19 +59,15 @@ def _has_gpu() -> bool:
 
 
 def choose_threads(case: Case) -> None:
-    """Takes one CPU thread for small problems. On busy cores, waiting for a second thread made them 12 times slower."""
+    """Takes one CPU thread for small problems, which waiting for a second one made 12 times slower on busy cores."""
     import torch
 
-    if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < SMALL:
+    if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < _SMALL:
         torch.set_num_threads(1)
 
 
 def make_interpreter_right(case: Case) -> None:
-    """Makes the arithmetic of Triton's interpreter right for the case's dtype, where it runs.
-
-    Raises:
-        InterpreterNotKnown: this release of Triton lacks something that has to be patched.
-    """
+    """Makes the arithmetic of Triton's interpreter right for the case's dtype, or raises InterpreterNotKnown."""
     if not interpreting():
         return
     from ..frontends.triton import interpreter
@@ -84,11 +79,7 @@ def make_interpreter_right(case: Case) -> None:
 
 @contextlib.contextmanager
 def ordinary_torch() -> Iterator[None]:
-    """While open, torch is as in a new process. Afterwards its state is as before.
-
-    Gradients are recorded, autocast is off, and tensors are float32 and on the CPU by default. The number of threads,
-    which a check may lower, is restored.
-    """
+    """While open, torch is as in a new process. Afterwards it is as before, with the number of threads."""
     import torch
 
     with contextlib.ExitStack() as stack:
@@ -103,3 +94,19 @@ def ordinary_torch() -> Iterator[None]:
         if torch.get_default_device().type != "cpu":  # a mode that every call of torch passes through
             stack.enter_context(torch.device("cpu"))
         yield
+
+
+@contextlib.contextmanager
+def fresh_caches() -> Iterator[None]:
+    """While open, whatever is started finds every cache of compiled kernels empty."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="gradprobe-fresh-", ignore_cleanup_errors=True) as folder:
+        for name in _CACHES:
+            os.environ[name] = str(Path(folder) / name.lower())
+        try:
+            yield
+        finally:
+            for name in _CACHES:
+                del os.environ[name]
+                if name in before:
+                    os.environ[name] = before[name]

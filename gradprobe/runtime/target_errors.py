@@ -30,11 +30,7 @@ _PATIENCE = 60.0
 
 
 def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequence[KernelCall]) -> str:
-    """The words with which a target refused a layout. `calls`: the kernels that it launched.
-
-    Raises:
-        DeviceLost, Refusal, TargetFailure: that is not what it did.
-    """
+    """The words with which a target refused a layout; else raises DeviceLost, Refusal or TargetFailure."""
     name = f"target {target.name!r}"
     # Once the device is lost, every exception follows from that.
     if (lost := words_of_loss()) is not None:
@@ -47,7 +43,7 @@ def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequenc
     inner = error  # what a kernel raised, which Triton's interpreter wraps in its own
     while type(inner).__name__ == "InterpreterError" and inner.__cause__ is not None:
         inner = inner.__cause__
-    refuses, kind, words = _refuses(error, inner), type(error).__name__, _told_of(error, inner)
+    refuses, kind, words = _refuses(error, inner), type(error).__name__, _message_of(error, inner)
     if refuses and layout not in ("contiguous", AS_SAVED):
         return f"{kind}: {words}"
     message, way_out = f"{name} raised {kind} ({layout}): {words}", "--traceback shows where"
@@ -61,7 +57,7 @@ def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequenc
 
 
 def _is_limit(inner: BaseException, calls: Sequence[KernelCall]) -> bool:
-    """Whether what a kernel raised in the interpreter is not its fault: the compiler's front end takes the launch."""
+    """Whether what a kernel raised is the interpreter's fault: the compiler's front end takes the launch."""
     if not isinstance(inner, _OF_LIMITS) or not calls or sys.platform != "linux":
         return False
     from ..frontends.triton.lowering import is_taken
@@ -71,18 +67,17 @@ def _is_limit(inner: BaseException, calls: Sequence[KernelCall]) -> bool:
 
 
 def _refuses(error: BaseException, inner: BaseException) -> bool:
-    """Whether the target raised it on purpose. The device, the allocator and Triton raise RuntimeErrors by accident."""
+    """Whether the target raised it on purpose; the device, the allocator and Triton do not."""
     # The interpreter refuses a descriptor of these tensors, as a GPU's copy engine would.
     if inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS:
         return True
-    if type(error).__module__.partition(".")[0] == "triton":
-        return False
-    words = text_of(error)
-    return isinstance(error, _DELIBERATE) and not any(each in words for each in _ACCIDENTS)
+    words, is_triton = text_of(error), type(error).__module__.partition(".")[0] == "triton"
+    is_accident = is_triton or any(each in words for each in _ACCIDENTS)
+    return isinstance(error, _DELIBERATE) and not is_accident
 
 
-def _told_of(error: BaseException, inner: BaseException) -> str:
-    """One line for an exception. The line of code is added where there is no message, or where a kernel raised it."""
+def _message_of(error: BaseException, inner: BaseException) -> str:
+    """With its line of code where a kernel raised it, or nothing else is said."""
     if found := compiler_place(error):
         place, words = found
         return f"{Path(place.file).name}:{place.line}: {words}"

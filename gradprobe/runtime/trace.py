@@ -17,45 +17,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a run exposed."""
-
     values: Mapping[str, Tensor]
-    """By name, in the axes of the table of intermediates and in the target's dtype."""
+    """In the axes of the table of intermediates and in the target's dtype."""
     sources: Mapping[str, str]
-    """By name: "exported" by the target; later also "seen" or "recovered"."""
+    """"exported" by the target, "seen" or "recovered"."""
 
 
 def dtype_of(trace: Trace, name: str) -> str | None:
-    """The dtype in which the target gave an intermediate; None where it did not give it."""
     if trace.sources.get(name) == "recovered" or name not in trace.values:
         return None
     return str(trace.values[name].dtype).removeprefix("torch.")
 
 
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
-    """The shape of every intermediate that exists in the case's family, in dataflow order."""
+    """The shape of every intermediate of the case's family, in dataflow order."""
     return {row.name: tuple(map(case.size, case.axes(row.name))) for row in TABLE if case.exists(row.name)}
 
 
 def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None) -> Trace:
-    """A target's result as a Trace. Names are matched without case; a value of None means "not exposed".
+    """A target's result as a Trace, or a TargetFailure. A value of None means "not exposed".
 
-    Args:
-        outputs: the tensors, by parameter, into which the target writes gradients. Each is a result where the target
-            returns none of that name. A target that only writes may return None.
-
-    Raises:
-        TargetFailure: not a dict, nothing in it, an unknown name, one name twice, not a tensor, or a wrong shape.
+    `outputs`: by parameter, what the target writes gradients into: results where it returns none of that name.
     """
-    result = {} if result is None and outputs else result
-    known = ", ".join(names())
+    result, known = {} if result is None and outputs else result, ", ".join(names())
     if not isinstance(result, Mapping):
-        or_none = f"; or None, after writing into {', '.join(outputs)}" if outputs else "; or the tuple (dq, dk, dv)"
+        otherwise = f"None, after writing into {', '.join(outputs)}" if outputs else "the tuple (dq, dk, dv)"
         raise TargetFailure(
             f"{subject} must return a dict of named intermediates, got {type(result).__name__}",
-            f"return any of {known}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}{or_none}",
+            f"return any of {known}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}; or {otherwise}",
         )
-    values: dict[str, Tensor] = {}
+    found: dict[str, Tensor] = {}
     for key, tensor in result.items():
         if tensor is None:
             continue
@@ -64,23 +55,19 @@ def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, T
             raise TargetFailure(f"{subject} returned an unknown intermediate {key!r}", f"known: {known}")
         if not case.exists(row.name):
             raise TargetFailure(f"{subject} returned {row.name}, which does not exist in this case", "leave it out")
-        if row.name in values:
+        if row.name in found:
             raise TargetFailure(f"{subject} returned {row.name} twice, once as {key!r}", "keep one of them")
-        values[row.name] = _checked(tensor, row.name, case, subject)
+        found[row.name] = _checked(tensor, row.name, case, subject)
     for key, tensor in (outputs or {}).items():
-        values.setdefault(title(key), tensor.detach().clone())
-    if not values:
+        found.setdefault(title(key), tensor.detach().clone())
+    if not found:
         raise TargetFailure(f"{subject} returned nothing to compare", f"return any of {known}")
-    order = [name for name in expected_shapes(case) if name in values]
-    return Trace({name: values[name] for name in order}, dict.fromkeys(order, "exported"))
+    values = {name: found[name] for name in expected_shapes(case) if name in found}
+    return Trace(values, dict.fromkeys(values, "exported"))
 
 
 def as_in_memory(value: object, subject: str) -> object:
-    """A result as what lies in memory: a subclass of Tensor may say something else of it.
-
-    Raises:
-        TargetFailure: it has no memory of its own.
-    """
+    """A result as it lies in memory: a subclass of Tensor may say something else of it, or have none."""
     import torch
     from torch._subclasses import FakeTensor
 
@@ -106,18 +93,12 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
             "it must be dense, of 16 bits or more, with values",
             "what is on meta has no values; is it the default device?" if tensor.is_meta else "",
         )
-    # A copy: a target may write its next results over these.
-    return straightened(tensor, name, case, subject).detach().clone()
+    return straightened(tensor, name, case, subject).detach().clone()  # its next results may be written over these
 
 
 def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
-    """A result in the axes of the table of intermediates.
-
-    Raises:
-        TargetFailure: it does not have the shape that the case's order of axes gives.
-    """
-    rank = ranked(name, case)
-    if rank is not None:
+    """A result in the axes of the table of intermediates, or a TargetFailure for its shape."""
+    if (rank := ranked(name, case)) is not None:
         tensor = with_broadcast(tensor, *rank)
     plain, got = expected_shapes(case)[name], tuple(tensor.shape)
     expected = sizes_taken(plain, name, case.shapes)
@@ -129,8 +110,8 @@ def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
         tensor, got = tensor.transpose(-1, -2), expected
     if got == expected:
         return given_back(tensor, name, case.shapes)
-    swapped = len(expected) == 4 and got == tuple(expected[axis] for axis in (0, 2, 1, 3))
+    is_swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
     axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
     words = f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}"
     way_out = f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"
-    raise TargetFailure(words, way_out if swapped else "")
+    raise TargetFailure(words, way_out if is_swapped else "")

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..frontends.triton.stand_in import gpu_stood_in
+from ..frontends.triton import gpu_stood_in
 from ..model.assignment import OUTPUTS
 from ..model.case import NUMBER, PAIR
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of

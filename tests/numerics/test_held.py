@@ -16,7 +16,7 @@ from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.render.console import first_line
 from gradprobe.render.screen.details import render
-from gradprobe.runtime.changes import InputsBefore
+from gradprobe.runtime.target_memory import InputsBefore
 from gradprobe.runtime.trace import Trace
 from tests.cuda.written import loaded
 from tests.emulated import case_of, lazy, softmax, target_of

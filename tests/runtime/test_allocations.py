@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gradprobe.runtime.allocations import Allocations
+from gradprobe.runtime.target_memory import Allocations
 
 
 class Noting:

@@ -13,7 +13,8 @@ PROGRAM = """
 import sys, torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from gradprobe.frontends.triton.launches import whole_tracebacks
+from gradprobe.frontends import Launches
+from gradprobe.frontends.triton.launches import recorded_launches
 from gradprobe.frontends.triton.raised import compiler_place, stood_there
 from tests.runtime import raising_kernels
 
@@ -24,7 +25,7 @@ def launch(kernel, *args, grid, warmup, **constants):
 
 triton.runtime.jit.JITFunction.run = launch
 try:
-    with whole_tracebacks():
+    with recorded_launches(Launches()):
         getattr(raising_kernels, sys.argv[1])(*[torch.zeros(1, 2, 20, 24)] * 4, 1.0)
 except Exception as error:
     line, words = compiler_place(error)

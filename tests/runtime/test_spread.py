@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from gradprobe.runtime.allocations import Allocations, AllocationSpread
+from gradprobe.runtime.allocation_spread import AllocationSpread
+from gradprobe.runtime.target_memory import Allocations
 
 SHAPES = [(2, 3, 5), (2, 3, 5), (4, 6)]
 

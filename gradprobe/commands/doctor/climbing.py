@@ -19,7 +19,7 @@ from ...model.writing import visible
 from ...processes import TaskResult, run_each
 from ...processes.ended import TIMEOUT
 from ...render.console import first_line
-from ...runtime.caches import fresh_caches
+from ...runtime.backend import fresh_caches
 from ...targets.builtin import has_driver
 from ..suite.checking import Checker, Setting
 from ..suite.outcome import CheckOutcome

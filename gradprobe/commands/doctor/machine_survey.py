@@ -94,7 +94,7 @@ def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelC
     """The launches of a call in which no kernel runs; and by file the names of the kernels that it launches."""
     from ...frontends import Launches
     from ...frontends.cuda import Kernel
-    from ...frontends.triton.launches import one_configuration, recorded_launches
+    from ...frontends.triton.launches import recorded_launches
     from ...inputs.tensor_layouts import place
     from ...runtime.run import run_target
 
@@ -109,7 +109,6 @@ def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelC
     with contextlib.ExitStack() as stack:
         stack.enter_context(recorded_launches(record, runs=False))
         stack.enter_context(replaced(Kernel, "__call__", call))
-        stack.enter_context(one_configuration([]))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         with contextlib.suppress(Exception):  # the rungs will tell what it takes
             run_target(problem.target, problem.case, place(values, (), shapes=problem.case.shapes))

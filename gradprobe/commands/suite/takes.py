@@ -39,7 +39,7 @@ class Describer:
         self._device = prepare_backend(device)
 
     def __call__(self, request: CheckRequest) -> Takes:
-        from ...frontends.triton.stand_in import stand_in_for
+        from ...frontends.triton import stand_in_for
         from ...targets.find import find_target
 
         stand_in_for(request.options.get("arch"))

@@ -17,7 +17,7 @@ from ...probing.compilation import compiles
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
-from ...runtime.allocations import AllocationSpread
+from ...runtime.allocation_spread import AllocationSpread
 from ...source.reach import Goal
 from ...targets.find import Target, find_target
 from ...targets.naming import module_of

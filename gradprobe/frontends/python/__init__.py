@@ -11,8 +11,6 @@ from ..interface import TORCH, Event, Language, Launch, Launches, Statements
 
 
 class PythonLanguage(Language):
-    """Its events are the values of expressions, and of variables after statements."""
-
     suffixes = (".py",)
 
     @contextmanager
@@ -41,7 +39,7 @@ LANGUAGE = PythonLanguage()
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose source is meant, inside wrappers (`__wrapped__`), partials and callable objects."""
+    """The function inside wrappers (`__wrapped__`), partials and callable objects."""
     plain = inspect.unwrap(getattr(function, "fn", function))
     while isinstance(plain, functools.partial):
         plain = inspect.unwrap(plain.func)

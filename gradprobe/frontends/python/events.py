@@ -18,10 +18,11 @@ import torch
 
 from ...inputs.memory import Array
 from ...model.report import Where
+from ...source.text import PythonSource
 from ..interface import Event
 from . import plain_function
 
-_HOOK = "__gradprobe_told__"
+_HOOK = "__gradprobe_value__"
 _VALUES = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp)
 # What is left as it is: its parts are no values of the function, or no place where a call may stand.
 _WHOLE = (
@@ -34,10 +35,7 @@ _MOST, _LARGEST = 48, 1 << 20
 
 @contextmanager
 def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
-    """While open, calls of a function are followed, with those of all functions that its file defines.
-
-    The functions stay the same objects: their code is exchanged, and put back.
-    """
+    """While open, exchanges the code of all functions of a function's file for one that notes values."""
     found, counts = dict[tuple[int, int], Event](), Counter[int]()
     events: list[Event] = []
     module = sys.modules.get(plain_function(function).__module__ or "")
@@ -45,10 +43,10 @@ def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
     if module is None or not file.endswith(".py"):
         yield events
         return
-    codes, places = _compiled(file, Path(file).read_text(encoding="utf-8"))
+    codes, places = _hooked(file, Path(file).read_text(encoding="utf-8"))
     changed: list[tuple[FunctionType, CodeType]] = []
 
-    def tell(number: int, value: Any) -> Any:
+    def note(number: int, value: Any) -> Any:
         array = _as_array(value)
         if array is not None and array.ndim and array.size <= _LARGEST:
             counts[number] += 1
@@ -57,7 +55,7 @@ def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
             found[key] = Event(places[number], array.copy(), str(value.dtype).removeprefix("torch."))
         return value
 
-    vars(module)[_HOOK] = tell
+    vars(module)[_HOOK] = note
     try:
         for plain in _functions(vars(module), module.__name__):
             before = plain.__code__
@@ -74,7 +72,7 @@ def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
 
 
 def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
-    """The functions that a module defines itself, those of its classes and those inside decorators with them."""
+    """The functions that a module defines, in classes and inside decorators too."""
     for value in list(scope.values()):
         found = getattr(value, "__func__", value)
         plain = inspect.unwrap(found) if callable(found) else None
@@ -87,7 +85,6 @@ def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
 
 
 def _as_array(value: Any) -> Array | None:
-    """The floating numbers of a tensor or an array in float64; None of anything else."""
     if isinstance(value, np.ndarray):
         return value.astype(np.float64) if value.dtype.kind == "f" else None
     is_tensor = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -96,13 +93,10 @@ def _as_array(value: Any) -> Array | None:
     return None
 
 
-# --- Functions that tell
-
-
 @lru_cache(maxsize=4)
-def _compiled(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Where]]:
-    """The code of a file's functions that tell, by name and first line, and of what it tells."""
-    hooks, found = _Hooks(str(Path(file).resolve()), text), dict[tuple[str, int], CodeType]()
+def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Where]]:
+    """The code of a file's functions with hooks, by name and first line, and where each hook stands."""
+    hooks, found = _Hooks(PythonSource(str(Path(file).resolve()), text)), dict[tuple[str, int], CodeType]()
     tree = ast.fix_missing_locations(hooks.visit(ast.parse(text)))
     waiting = [compile(tree, file, "exec", dont_inherit=True)]
     for code in waiting:
@@ -113,14 +107,13 @@ def _compiled(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType],
 
 
 class _Hooks(ast.NodeTransformer):
-    """Wraps each expression in a call that hands its value on, and lets a statement tell of what it writes into."""
+    """Wraps each expression in a hook, and adds hooks of the tensors that a statement writes into."""
 
-    def __init__(self, file: str, text: str) -> None:
+    def __init__(self, source: PythonSource) -> None:
         self.places: list[Where] = []
-        self._file, self._lines, self._inside = file, text.splitlines(), ""
+        self._source, self._inside = source, ""
 
     def visit_Module(self, node: Any) -> Any:
-        """Outside functions nothing is told."""
         for at, part in enumerate(node.body):
             if isinstance(part, (ast.FunctionDef, ast.ClassDef)):
                 node.body[at] = self.visit(part)
@@ -135,7 +128,6 @@ class _Hooks(ast.NodeTransformer):
         return node
 
     def visit_Assign(self, node: Any) -> list[ast.stmt]:
-        """The statement, and behind it what tells of the tensors that it writes into in place."""
         hooks = [ast.Expr(self._call(ast.Name(name, ast.Load()), node)) for name in _written(node)]
         super().generic_visit(node)
         return [node, *(ast.copy_location(hook, node) for hook in hooks)]
@@ -148,27 +140,21 @@ class _Hooks(ast.NodeTransformer):
         if isinstance(node, ast.Call):  # what is called has no value of interest, but its owner has
             if isinstance(node.func, ast.Attribute):
                 node.func.value = self.visit(node.func.value)
-            node.args = [self.visit(argument) for argument in node.args]
-            node.keywords = [self.visit(word) for word in node.keywords]
+            node.args = list(map(self.visit, node.args))
+            node.keywords = list(map(self.visit, node.keywords))
         else:
             super().generic_visit(node)
         is_loaded = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
         return self._call(node, node) if isinstance(node, _VALUES) and is_loaded else node
 
-    def _call(self, value: ast.expr, at: Any) -> ast.expr:
-        """Tells of an expression, or of a variable after a statement."""
-        line = self._lines[at.lineno - 1].encode()  # columns are those of bytes
-        text = line.decode()
-        start, end = (len(line[:column].decode()) for column in (at.col_offset, at.end_col_offset))
-        end, indent = end if at.end_lineno == at.lineno else len(text), len(text) - len(text.lstrip())
-        column = max(start - indent, 0)
-        self.places.append(Where(self._file, at.lineno, text.strip(), column, end - start, self._inside))
+    def _call(self, value: ast.expr, at: ast.AST) -> ast.expr:
+        line = self._source.line_of(at, self._inside)
+        self.places.append(Where(line.file, line.line, line.code, line.column, line.length, line.function))
         number = ast.Constant(len(self.places) - 1)
         return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [number, value], []), at)
 
 
 def _written(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
-    """The variables whose tensors a statement writes into."""
     for part in node.targets if isinstance(node, ast.Assign) else [node.target]:
         whole = part
         while isinstance(whole, (ast.Subscript, ast.Attribute)):

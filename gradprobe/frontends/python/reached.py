@@ -1,4 +1,4 @@
-"""Reached: which goals of some functions a run comes to, by a trace of their lines."""
+"""Which goals of some functions a run comes to, by a trace of their lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BETWEEN = 16
 
 @contextlib.contextmanager
 def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
-    """While open, what these functions of a file do is traced. Triton's interpreter runs kernels as Python."""
+    """While open, functions of a file are traced: kernels too, where Triton's interpreter runs them."""
     reached, before = set[Goal](), sys.gettrace()
     by_name = {each.function.name: each for each in functions}
 
@@ -35,7 +35,6 @@ def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
 
 
 def _of_arguments(reach: Reach, frame: FrameType) -> Iterator[Goal]:
-    """Which of its flags are set where a function is called, and which function of the file calls it."""
     line, above, file = reach.function.lineno, frame.f_back, frame.f_code.co_filename
     for name in reach.flags:
         value = frame.f_locals.get(name)
@@ -51,7 +50,7 @@ def _of_arguments(reach: Reach, frame: FrameType) -> Iterator[Goal]:
 
 
 class _Call:
-    """One call of a function: the statement that it came to last, and the turns of the loops that it is in."""
+    """One call of a function: its last statement, and the turns of the loops that it is in."""
 
     def __init__(self, reach: Reach, reached: set[Goal]) -> None:
         self._reach, self._reached = reach, reached
@@ -59,7 +58,6 @@ class _Call:
         self._turns: dict[int, int] = {}
 
     def stepped(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python for each line of the function, and where it ends."""
         here = self._reach.statements.get(frame.f_lineno) if event == "line" else None
         is_loop = here in self._reach.loops
         if event == "return":
@@ -73,7 +71,7 @@ class _Call:
         return self.stepped
 
     def _leave(self, here: int | None) -> None:
-        """What the step from the last statement tells; to None where the function ends."""
+        """What the step from the last statement shows; to None where the function ends."""
         reach, last = self._reach, self._last
         if last is not None and last in reach.branches:
             self._reached.add(Goal(SIDE, last, int(here in reach.branches[last])))

@@ -1,4 +1,4 @@
-"""A shadow: an edited copy of a file that other processes load in its place, and what they told of it."""
+"""An edited copy of a file that other processes load in its place, and what they told of it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ VARIABLE = "GRADPROBE_MUTANT"
 
 @dataclass(frozen=True)
 class Shadow:
-    """A folder of one copy; the file itself is never written."""
-
     file: Path
     folder: Path
     watches_lines: bool = False
@@ -27,12 +25,11 @@ class Shadow:
         return self.folder / self.file.name
 
     def write(self, text: str) -> None:
-        """Makes the folder, with the copy in it."""
         self.folder.mkdir(parents=True)
         self.copy.write_bytes(text.encode())
 
     def environment(self, plain: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a program that is to load the copy, itself and in all that it starts."""
+        """The environment in which a program, and all that it starts, loads the copy."""
         loaded, lines = (str(self.folder / name) for name in ("loaded", "lines"))
         place = {"file": str(self.file.resolve()), "copy": str(self.copy), "loaded": loaded}
         place["lines"] = lines if self.watches_lines else ""
@@ -41,12 +38,11 @@ class Shadow:
 
     @property
     def was_loaded(self) -> bool:
-        """Whether any process imported the copy."""
         return (self.folder / "loaded").exists()
 
     @property
     def lines(self) -> frozenset[int]:
-        """The lines of the copy that ran, where they were watched."""
+        """Those of the copy that ran, where they were watched."""
         file = self.folder / "lines"
         words = file.read_text().split() if file.exists() else []
         return frozenset(int(word) for word in words if word.isdigit())

@@ -1,4 +1,4 @@
-"""Statements around a line of a kernel: what defines a mask, moves a pointer, or says how far a loop goes."""
+"""Statements around a line: what defines a mask, moves a pointer, or says how far a loop goes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from ...source.kernel_file import called
 from ...source.text import python_file
 from ..interface import Statements
 
@@ -18,45 +19,46 @@ _Assignment = ast.Assign | ast.AugAssign
 
 
 class _Line:
-    """A line of a file, and the innermost function around it; nothing of a file that cannot be read."""
+    """A line of a file, and the innermost function around it."""
 
     def __init__(self, file: str, number: int) -> None:
-        self.number, self.tree = number, python_file(file).tree
-        self.function: ast.AST = self.tree
+        self.number, self.source = number, python_file(file)
+        self.function: ast.AST = self.source.tree
         for function in self.around(ast.FunctionDef):
             self.function = function
-        self.names = {node.id for node in self.around(ast.Name)}
+        self.names = _names(*self.around(ast.Name))
 
     def around(self, kind: Any) -> list[Any]:
-        """The nodes of a kind in its function in which it stands, or that it holds; outer ones first."""
+        """The nodes of a kind in its function that meet it; outer ones first."""
         every = _all(self.function, kind)
         return [node for node in every if node.lineno <= self.number <= (node.end_lineno or 0)]
 
     def assigned(self, names: set[str], until: int | None = None) -> list[_Assignment]:
-        """The assignments to names up to a line, itself if none is given; the last first."""
+        """The assignments to names up to a line, else itself; the last first."""
         last, every = self.number if until is None else until, _all(self.function, _Assignment)
         found = [node for node in every if node.lineno <= last and names & _targets(node)]
         return sorted(found, key=lambda node: -node.lineno)
 
 
 class PythonStatements(Statements):
-    """The statements of a file of Python, kernels of Triton among them."""
-
     def masks(self, line: int, *, of_accesses: bool = True) -> Iterator[int]:
-        here, names = _Line(self.file, line), set[str]()
+        here, masks = _Line(self.file, line), list[ast.AST]()
         for call in here.around(ast.Call):
-            if _name(call.func) == "where":
-                names |= _names(*call.args[:1])
-            for word in call.keywords:
-                if word.arg == "mask" and of_accesses:
-                    names |= _names(word.value)
-        for made in here.assigned(names):
+            masks += call.args[:1] if called(call) == "where" else []
+            masks += [word.value for word in call.keywords if word.arg == "mask" and of_accesses]
+        for made in here.assigned(_names(*masks)):
             yield made.lineno
             for call in _all(made.value, ast.Call):
-                yield from _body(here.tree, _name(call.func))
+                yield from self._short_body(called(call))
             for term in here.assigned(_names(made.value), made.lineno - 1):
                 if isinstance(term.value, (ast.Compare, ast.BoolOp)):
                     yield term.lineno
+
+    def _short_body(self, name: str) -> Iterator[int]:
+        for function in python_file(self.file).functions:
+            body = [node for node in function.body if isinstance(node, (_Assignment, ast.Return))]
+            if function.name == name and len(body) <= _FEW:
+                yield from (node.lineno for node in reversed(body))
 
     def address(self, line: int) -> Iterator[int]:
         here = _Line(self.file, line)
@@ -71,33 +73,34 @@ class PythonStatements(Statements):
                 yield node.lineno
 
     def grids(self, kernel: str) -> Iterator[int]:
-        for call in _launches(python_file(self.file).tree):
-            if _name(call.func.value) == kernel:
-                found, names, here = {call.lineno: None}, _names(call.func), _Line(self.file, call.lineno)
-                for _ in range(_STEPS):
-                    made = here.assigned(names)
-                    for node in made:
-                        if not _is_shape(node.value):
-                            found[node.lineno] = None
-                    names = _names(*(node.value for node in made))
-                yield from found
+        for call in python_file(self.file).calls_by_name.get(kernel, []):
+            if not isinstance(call.func, ast.Subscript):  # `f[grid](...)`
+                continue
+            found, names, here = {call.lineno: None}, _names(call.func), _Line(self.file, call.lineno)
+            for _ in range(_STEPS):
+                made = here.assigned(names)
+                found |= dict.fromkeys(node.lineno for node in made if not _is_shape(node.value))
+                names = _names(*(node.value for node in made))
+            yield from found
 
     def launches_with(self, line: int) -> Iterator[int]:
         here, targets = _Line(self.file, line), set[str]()
         for node in here.around(_Assignment):
             targets |= _targets(node)
-        for call in _launches(here.function):
-            if call.lineno > line and targets & _names(*call.args):
+        for call in _all(here.function, ast.Call):
+            if isinstance(call.func, ast.Subscript) and call.lineno > line and targets & _names(*call.args):
                 yield call.lineno
 
     def function_at(self, line: int) -> str:
         return getattr(_Line(self.file, line).function, "name", "")
 
     def loops(self, line: int) -> list[int]:
-        here = _Line(self.file, line)
+        here, found = _Line(self.file, line), list[int]()
         used = {line, *(node.lineno for node in here.assigned(here.names))}
-        every = [range(loop.lineno, (loop.end_lineno or 0) + 1) for loop in _all(here.function, ast.For)]
-        return sorted((lines.start for lines in every if used & {*lines[1:]}), reverse=True)
+        for loop in _all(here.function, ast.For):
+            if any(loop.lineno < each <= loop.end_lineno for each in used):
+                found.append(loop.lineno)
+        return sorted(found, reverse=True)
 
     def ends(self, line: int) -> Iterator[int]:
         here = _Line(self.file, line)
@@ -108,23 +111,8 @@ class PythonStatements(Statements):
             yield loop.lineno
 
 
-def _body(tree: ast.AST, name: str) -> Iterator[int]:
-    """The statements of a short function, the last first."""
-    for function in _all(tree, ast.FunctionDef):
-        if function.name == name:
-            kinds = (ast.Assign, ast.AugAssign, ast.Return)
-            lines = [node.lineno for node in function.body if isinstance(node, kinds)]
-            if len(lines) <= _FEW:
-                yield from reversed(lines)
-
-
-def _launches(tree: ast.AST) -> list[Any]:
-    """`f[grid](...)`."""
-    return [call for call in _all(tree, ast.Call) if isinstance(call.func, ast.Subscript)]
-
-
 def _is_shape(value: ast.expr) -> bool:
-    """Whether it is what a tensor has as it comes: `q.shape`, `q.shape[2]`."""
+    """`q.shape`, `q.shape[2]`."""
     inner = value.value if isinstance(value, ast.Subscript) else value
     return isinstance(inner, ast.Attribute) and inner.attr == "shape"
 
@@ -137,11 +125,6 @@ def _targets(node: _Assignment) -> set[str]:
     return _names(*(node.targets if isinstance(node, ast.Assign) else [node.target]))
 
 
-def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
 @functools.lru_cache(maxsize=4096)  # each function of a file is asked for many lines
 def _all(tree: ast.AST, kind: Any) -> list[Any]:
-    """The nodes of some kinds, outer ones before inner ones."""
     return [node for node in ast.walk(tree) if isinstance(node, kind)]

@@ -1,15 +1,21 @@
-"""Triton: its kernels compiled, or interpreted on the CPU. They stand in files of Python, whose folder reads them."""
+"""Triton: its kernels compiled, or interpreted on the CPU, where a GPU is stood in for."""
 
+from __future__ import annotations
+
+import contextlib
 import os
+import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 
+from ...model.architectures import ARCHITECTURES, DEFAULT, Architecture
+from ...processes.attributes import replaced
 from ..interface import Language, Launches
 
 
 class TritonLanguage(Language):
-    """What its kernels load, store and compute is told in lanes: `interpreter.memory` and `interpreter.dataflow`."""
-
     def launches(self, found: Launches) -> AbstractContextManager[Any]:
         from .launches import recorded_launches
 
@@ -22,3 +28,148 @@ LANGUAGE = TritonLanguage()
 def interpreting() -> bool:
     """Whether Triton's interpreter runs the kernels of this process."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+# --- the GPU that is not there
+
+_asked_for: str | None = None
+# Of `torch.version.hip`, by which files know ROCm.
+_HIP = "6.4.0"
+# No file is known to decide by it: an H100's.
+_REGISTERS = 65536
+
+
+def stand_in_for(arch: str | None) -> None:
+    """From now on the GPU that is not there is one of this architecture; None for the default."""
+    global _asked_for  # noqa: PLW0603 - a process has one GPU, which files ask for when they are imported
+    _asked_for = arch
+
+
+def architecture() -> str | None:
+    return _asked_for
+
+
+@contextlib.contextmanager
+def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
+    """While open, where kernels are interpreted, Triton and torch speak of a GPU, and tensors on it lie on the CPU.
+
+    `torch.cuda.is_available()` stays False. `as_cuda`: whether every tensor's `is_cuda` is True.
+    """
+    with contextlib.ExitStack() as stack:
+        if interpreting():
+            _stand_in(stack, as_cuda)
+        yield
+
+
+def _stand_in(stack: contextlib.ExitStack, as_cuda: bool) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        gpu = ARCHITECTURES[_asked_for or DEFAULT]
+        stack.enter_context(_DriverWatcher(gpu))
+        for name, answer in _answers(gpu).items():
+            stack.enter_context(replaced(torch.cuda, name, answer))
+        if gpu.gfx:
+            stack.enter_context(replaced(torch.version, "hip", _HIP))
+        if as_cuda:
+            stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda _: True)))
+        stack.enter_context(_on_the_cpu())
+
+
+def _on_the_cpu() -> Any:
+    """A mode of torch in which the device "cuda" is the CPU, since many files make a tensor when they are imported."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def there(value: Any) -> Any:
+        is_gpu = isinstance(value, (str, torch.device)) and str(value).partition(":")[0] == "cuda"
+        return torch.device("cpu") if is_gpu else value
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.Tensor.cuda:
+                return args[0]
+            named = {name: there(value) for name, value in (kwargs or {}).items()}
+            return func(*map(there, args), **named)
+
+    return Mode()
+
+
+class _DriverWatcher:
+    """A finder of modules that finds none: Triton imports some behind its driver, which it then replaces."""
+
+    def __init__(self, gpu: Architecture) -> None:
+        self._gpu = gpu
+        self._driver: Any = None
+        self._before: dict[str, Any] = {}
+
+    def find_spec(self, *_: Any) -> None:
+        module: Any = sys.modules.get("triton.runtime.driver")
+        if self._driver is None and hasattr(module, "driver") and not module.__spec__._initializing:
+            self._driver, self._before = module.driver, dict(vars(module.driver))
+            self._driver.set_active(_driver(self._gpu))
+
+    def __enter__(self) -> None:
+        sys.meta_path.insert(0, self)
+        self.find_spec()
+
+    def __exit__(self, *_: object) -> None:
+        sys.meta_path.remove(self)
+        if self._driver is not None:
+            vars(self._driver).update(self._before)
+
+
+def target_of(gpu: Architecture) -> Any:
+    from triton.backends.compiler import GPUTarget
+
+    return GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp)
+
+
+def _driver(gpu: Architecture) -> Any:
+    """`triton.runtime.driver.active`."""
+    import torch
+
+    target, properties = (
+        target_of(gpu),
+        {
+            "max_shared_mem": gpu.shared_bytes,
+            "max_num_regs": _REGISTERS,
+            "multiprocessor_count": gpu.processors,
+            "warpSize": gpu.warp,
+        },
+    )
+    return SimpleNamespace(
+        utils=SimpleNamespace(get_device_properties=lambda *_: properties),
+        get_current_target=lambda: target,
+        get_current_device=lambda: 0,
+        get_active_torch_device=lambda: torch.device("cpu"),
+    )
+
+
+def _answers(gpu: Architecture) -> dict[str, Any]:
+    properties = SimpleNamespace(
+        name=gpu.name,
+        major=gpu.capability[0],
+        minor=gpu.capability[1],
+        multi_processor_count=gpu.processors,
+        total_memory=gpu.gibibytes << 30,
+        warp_size=gpu.warp,
+        shared_memory_per_block_optin=gpu.shared_bytes,
+        # A kibibyte of each processor is the system's.
+        shared_memory_per_multiprocessor=gpu.shared_bytes + (0 if gpu.gfx else 1 << 10),
+        gcnArchName=gpu.gfx or gpu.name,
+    )
+    of_device = {
+        "get_device_capability": gpu.capability,
+        "get_device_properties": properties,
+        "get_device_name": gpu.name,
+        "current_device": 0,
+        "set_device": None,
+        "synchronize": None,
+    }
+    answers = {name: _answering(value) for name, value in of_device.items()}
+    return answers | {"device": contextlib.nullcontext, "device_of": contextlib.nullcontext}
+
+
+def _answering(value: Any) -> Any:
+    return lambda device=None: value  # noqa: ARG005 - torch's callers name it

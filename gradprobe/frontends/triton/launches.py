@@ -1,4 +1,4 @@
-"""The launches of Triton kernels, compiled or interpreted: what each was given, and in which configuration it ran."""
+"""The launches of Triton kernels, compiled or interpreted: what each was given, and how it was configured."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pointed:
-    """Stands for a tensor that a kernel gets a pointer to."""
+    """Stands for a tensor."""
 
     dtype: Any
     storage: int = 0
 
     def data_ptr(self) -> int:
-        """An address that is aligned; on whether a tensor's is, no error depends."""
-        return 16
+        return 16  # aligned: no error depends on that
 
     def __repr__(self) -> str:
         return str(self.dtype)
@@ -36,11 +35,10 @@ class Pointed:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One launch of a kernel, without its tensors."""
+    """One launch of a kernel, with its arguments and options by name, without its tensors."""
 
     kernel: Any
     given: Mapping[str, Any]
-    """Its arguments and options by name."""
 
     @property
     def name(self) -> str:
@@ -57,26 +55,19 @@ class KernelCall:
     @property
     def numbers(self) -> list[int]:
         """The whole numbers, strides among them."""
-        found, waiting = list[int](), [*self.given.values()]
+        waiting = [*self.given.values()]
         for argument in waiting:
-            if type(argument) is int:
-                found.append(argument)
-            elif isinstance(argument, (tuple, list)):
-                waiting += argument
-            elif hasattr(argument, "block_shape"):
-                waiting += getattr(argument, "strides", ())
-        return found
+            waiting += argument if isinstance(argument, (tuple, list)) else getattr(argument, "strides", ())
+        return [argument for argument in waiting if type(argument) is int]
 
     @property
     def constants(self) -> dict[str, Any]:
-        """The values of its constants, those that are its parameters' defaults left out."""
         names = _constants_of(self.kernel.fn)
         return {name: value for name, value in self.given.items() if name in names}
 
     @property
     def pointers(self) -> list[tuple[str, int]]:
-        """(parameter, address of the storage) of the tensors."""
-        found = []
+        found = list[tuple[str, int]]()
         for name, value in self.given.items():
             found += [(name, part.storage) for _, part, _ in tensors_in(value)]
         return found
@@ -91,13 +82,12 @@ def called(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ker
 
 @functools.cache
 def _constants_of(function: Any) -> frozenset[str]:
-    """The parameters of a kernel's function that are constants of the compiled code."""
     parameters = inspect.signature(function).parameters.values()
     return frozenset(each.name for each in parameters if "constexpr" in str(each.annotation))
 
 
 def tensors_in(given: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(name, tensor, what a kernel gets a pointer to) of an argument and of its parts."""
+    """(name, tensor, what a kernel gets a pointer to) of an argument's parts."""
     if isinstance(given, tuple):
         for at, part in enumerate(given):
             yield from tensors_in(part, f"{name}[{at}]")
@@ -109,7 +99,7 @@ def tensors_in(given: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """A number that all views of one storage share: its address. A fake tensor has none; it gives its record's."""
+    """The address of its storage; of a fake tensor's, which has none, that of its record."""
     from torch._subclasses import FakeTensor
 
     storage = tensor.untyped_storage()
@@ -117,7 +107,6 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def _described(value: Any) -> Any:
-    """An argument with `Pointed` in the place of tensors."""
     if isinstance(value, tuple):
         parts = tuple(map(_described, value))
         return value._make(parts) if hasattr(value, "_make") else parts
@@ -133,7 +122,7 @@ def _described(value: Any) -> Any:
 
 
 def _kind(value: Any) -> Any:
-    """What of an argument that is no constant decides how it is compiled."""
+    """What of an argument decides how it is compiled."""
     if type(value) is int:
         return "int", value == 1, value.bit_length() > 31  # 1 is taken for a constant
     if isinstance(value, (bool, float)):
@@ -143,10 +132,9 @@ def _kind(value: Any) -> Any:
 
 @contextlib.contextmanager
 def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
-    """While open, notes the Triton kernels that are launched.
+    """While open, notes the Triton kernels that are launched, the autotuned ones with one configuration.
 
-    Args:
-        runs: whether they run. If not, they are not compiled either.
+    `runs`: whether they run; if not, they are not compiled either.
     """
 
     def through(run: Any) -> Any:
@@ -163,22 +151,22 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
 
         return launch
 
+    def tuned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        return _run_first_fitting(found.notes, tuner, args, kwargs)
+
     with contextlib.ExitStack() as stack:
         for kind in kernel_types():
             stack.enter_context(replaced(kind, "run", through(kind.run)))
+        if compiler := sys.modules.get("triton.compiler.compiler"):  # whose frames hold the types of names
+            stack.enter_context(replaced(compiler, "filter_traceback", lambda error: None))
+        if interpreting() or not runs:  # where nothing is chosen by time
+            for tuner in _tuners():
+                stack.enter_context(replaced(tuner, "run", tuned))
         yield
 
 
-def whole_tracebacks() -> contextlib.AbstractContextManager[None]:
-    """While open, Triton's compiler leaves its own frames in tracebacks, which hold the types of a kernel's names."""
-    compiler = sys.modules.get("triton.compiler.compiler")
-    if compiler is None:
-        return contextlib.nullcontext()
-    return replaced(compiler, "filter_traceback", lambda error: None)
-
-
 def kernel_types() -> list[Any]:
-    """Triton's classes of compiled and interpreted kernels; none where Triton has not been imported."""
+    """Triton's classes of kernels; none where it has not been imported."""
     if "triton" not in sys.modules:
         return []
     from triton.runtime.interpreter import InterpretedFunction
@@ -187,55 +175,44 @@ def kernel_types() -> list[Any]:
     return [JITFunction, InterpretedFunction]
 
 
-@contextlib.contextmanager
-def one_configuration(ran: list[str]) -> Iterator[None]:
-    """While open, an autotuned kernel runs with the first configuration that fits.
+# --- autotuned kernels
 
-    Nothing is timed. A configuration does not fit where the interpreter's first program raises, as
-    `tl.static_assert(BLOCK_N <= HEAD_DIM)` does. Where none fits, this raises what the first one raised.
 
-    Args:
-        ran: gets a sentence of each launch, on its configuration.
-    """
+def _tuners() -> Iterator[Any]:
+    """Triton's class of autotuned kernels, and those that libraries derive of it."""
+    autotuner = sys.modules.get("triton.runtime.autotuner")
+    waiting = [autotuner.Autotuner] if autotuner else []
+    for tuner in waiting:
+        waiting += tuner.__subclasses__()
+        if "run" in vars(tuner):
+            yield tuner
 
-    def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-        failures: list[Exception] = []
-        allowed = tuner.configs
-        if len(allowed) > 1:
-            allowed = tuner.prune_configs(dict(kwargs))
-        for config in allowed:
-            words = config.all_kwargs()
-            try:
-                if config.pre_hook is not None:
-                    config.pre_hook({**tuner.nargs, **kwargs, **words})
-                result = tuner.fn.run(*args, **kwargs, **words)
-            except Exception as error:
-                if not _does_not_fit(error):
-                    raise
-                failures.append(error)
-                continue
-            words = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
-            shown = ", ".join(f"{key}={value}" for key, value in words.items())
-            number = next(at for at, each in enumerate(tuner.configs, 1) if each is config)
-            which = f"configuration {number} of {len(tuner.configs)}, the first that fits"
-            ran.append(f"{tuner.base_fn.__name__} is autotuned: it ran with {which}: {shown}")
-            return result
-        raise failures[0]
 
-    waiting: list[Any] = []
-    if autotuner := sys.modules.get("triton.runtime.autotuner"):
-        waiting.append(autotuner.Autotuner)
-    with contextlib.ExitStack() as stack:
-        for tuner in waiting:  # libraries derive tuners of their own
-            waiting += tuner.__subclasses__()
-            if "run" in vars(tuner):
-                stack.enter_context(replaced(tuner, "run", run))
-        yield
+def _run_first_fitting(notes: list[str], tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs an autotuned kernel with the first configuration that fits; where none does, raises what that raised."""
+    tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+    failures: list[Exception] = []
+    for config in tuner.prune_configs(dict(kwargs)) if len(tuner.configs) > 1 else tuner.configs:
+        words = config.all_kwargs()
+        try:
+            if config.pre_hook is not None:
+                config.pre_hook({**tuner.nargs, **kwargs, **words})
+            result = tuner.fn.run(*args, **kwargs, **words)
+        except Exception as error:
+            if not _does_not_fit(error):
+                raise
+            failures.append(error)
+            continue
+        shown = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+        which = f"configuration {tuner.configs.index(config) + 1} of {len(tuner.configs)}, the first that fits: "
+        which += ", ".join(f"{key}={value}" for key, value in shown.items())
+        notes.append(f"{tuner.base_fn.__name__} is autotuned: it ran with {which}")
+        return result
+    raise failures[0]
 
 
 def _does_not_fit(error: Exception) -> bool:
-    """Whether the compiler, the GPU's limits, or the first program in the interpreter refused the configuration."""
+    """Whether the compiler, the GPU's limits, or a first program in the interpreter (static_assert) refused it."""
     kind = type(error).__name__
     if kind in ("OutOfResources", "CompileTimeAssertionFailure"):
         return True

@@ -1,8 +1,4 @@
-"""Lowers launches of interpreted kernels to TTIR, without a GPU, and says which of them no compiler takes.
-
-For a process that is to do nothing else afterwards: `restore_language` has no way back. Import this only once
-TRITON_INTERPRET=1 is in the environment, since it imports triton.
-"""
+"""Lowers launches of interpreted kernels to TTIR, and says which no compiler takes; in a process that then ends."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ import re
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +28,9 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from ...model.architectures import ARCHITECTURES, DEFAULT
 from ...model.report import CompileError
 from ...processes.ended import EndedLine
+from . import architecture, target_of
 from .interpreter.language_patches import shipped_language
 from .launches import KernelCall
-from .stand_in import architecture
 
 # A kernel that compiles for one of them is not at fault, where nobody said which it is for.
 _USUAL = (DEFAULT, "sm_80", "sm_100", "gfx942")
@@ -43,43 +40,38 @@ _OF_TEXT = (NameError, UnsupportedLanguageConstruct)
 _OF_TYPES = (TypeError, AttributeError, ValueError, AssertionError, NotImplementedError, CompilationError)
 # The least that a dot multiplies, and how far blocks are made larger.
 _LEAST, _LARGER = 16, (1, 4)
-_FRONT_END = tuple(str(Path(triton.__file__).parent / part) for part in ("compiler", "language"))
+_TRITON = Path(triton.__file__).parent
+_FRONT_END = (str(_TRITON / "compiler"), str(_TRITON / "language"))
 # A file that asks whether it is interpreted defines other names when it is compiled.
 _ASKS = re.compile(r"TRITON_INTERPRET|runtime\.interpret\b")
 
 
 def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
-    """Of each launch, what keeps its kernel from being compiled at any size; None where nothing does.
-
-    It is so for the architecture that was asked for, else for any GPU.
-    """
+    """What keeps each kernel from being compiled at any size, for the GPU that was asked for, else any; or None."""
     gc.disable()  # what it would go through is shared with the process before the fork
-    restore_language()
-    return [_error_of(call) for call in calls]
+    _restore_language()
+    return list(map(_error_of, calls))
 
 
 def is_taken(call: KernelCall) -> bool:
-    """Whether the front end takes a launch."""
-    restore_language()
+    _restore_language()
     return _refused(call, _targets()[0]) is None
 
 
 def _targets() -> list[GPUTarget]:
     asked = architecture()
-    gpus = [ARCHITECTURES[name] for name in ([asked] if asked else _USUAL)]
-    return [GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp) for gpu in gpus]
+    return [target_of(ARCHITECTURES[name]) for name in ([asked] if asked else _USUAL)]
 
 
 def _error_of(call: KernelCall) -> CompileError | None:
-    """What is wrong with a kernel whatever the sizes and the GPU are; None where nothing is, or that is not sure."""
+    """What is surely wrong with a kernel, whatever the sizes and the GPU are."""
     first, *others = _targets()
-    found = _refused(call, first)
-    if found is None or found[1] is None or not _is_sure(found[0], found[1].file):
+    root, line, words = _refused(call, first) or (None, None, "")
+    if root is None or line is None or not _is_sure(root, line.file):
         return None
-    root, line, words = found
-    tries = [(call, target) for target in others]
+    tries = list(product([call], others))
     if not isinstance(root, _OF_TEXT):
-        tries += [(larger, first) for larger in _with_larger_blocks(call)]
+        tries += product(_with_larger_blocks(call), [first])
     for again, target in tries:
         other = _refused(again, target)
         # Of one line and kind: the words tell sizes.
@@ -96,10 +88,10 @@ def _error_of(call: KernelCall) -> CompileError | None:
 
 
 def _refused(call: KernelCall, target: GPUTarget) -> tuple[BaseException, EndedLine | None, str] | None:
-    """What is raised first where a launch is compiled to TTIR as Triton's own `run` begins to, its line and words."""
+    """What Triton raises first as it compiles a launch to TTIR, its line and words."""
     try:
-        kernel, backend = compilable(call.kernel), make_backend(target)
-        given = {name: compilable(value) for name, value in call.given.items()} | {"debug": False}
+        kernel, backend = _compilable(call.kernel), make_backend(target)
+        given = {name: _compilable(value) for name, value in call.given.items()} | {"debug": False}
         bind = create_function_from_signature(kernel.signature, kernel.params, backend)
         bound, types, named = bind(**given)
         options, signature, constants, attributes = kernel._pack_args(backend, given, bound, types, named)
@@ -120,10 +112,10 @@ def _refused(call: KernelCall, target: GPUTarget) -> tuple[BaseException, EndedL
 
 
 def _is_sure(root: BaseException, file: str) -> bool:
-    """Whether an error is of the kernel's text or types, and not of what this process lacks or says otherwise."""
+    """Whether an error is of the kernel's text or types, and not of what this process lacks."""
     if isinstance(root, CompileTimeAssertionFailure) or not isinstance(root, (*_OF_TEXT, *_OF_TYPES)):
         return False
-    if any(_ASKS.search(line) for line in linecache.getlines(file)):
+    if _ASKS.search("".join(linecache.getlines(file))):
         return False
     frames = list(traceback.walk_tb(root.__traceback__))
     return not frames or frames[-1][0].f_code.co_filename.startswith(_FRONT_END)
@@ -140,8 +132,8 @@ def _with_larger_blocks(call: KernelCall) -> Iterator[KernelCall]:
 
 
 @functools.cache
-def restore_language() -> None:
-    """Makes the language of this process the compiler's: no kernel can be interpreted any more."""
+def _restore_language() -> None:
+    """Makes this process's language the compiler's: no kernel can be interpreted any more."""
     os.environ.pop("TRITON_INTERPRET", None)
     for owner, attributes in shipped_language().items():
         for name, value in list(vars(owner).items()):
@@ -152,26 +144,25 @@ def restore_language() -> None:
     for name, method in list(vars(tl.tensor).items()):
         for cell in getattr(method, "__closure__", None) or ():
             if type(cell.cell_contents) is InterpretedFunction:  # of the language, and a method as well
-                setattr(tl.tensor, name, compilable(cell.cell_contents))
+                setattr(tl.tensor, name, _compilable(cell.cell_contents))
     generator: Any = CodeGenerator
     visit = generator.visit
     # The front end refuses a global that it does not know. Whatever a name means passes by its `visit`.
     interpreted: Any = InterpretedFunction
     interpreted.__triton_builtin__ = True
-    generator.visit = lambda self, node: compilable(visit(self, node))
+    generator.visit = lambda self, node: _compilable(visit(self, node))
 
 
-_MADE: dict[Any, JITFunction[Any]] = {}
-"""By interpreted function: the compiler's form of it."""
+_COMPILABLE: dict[Any, JITFunction[Any]] = {}
 
 
-def compilable(thing: Any) -> Any:
+def _compilable(thing: Any) -> Any:
     """The compiler's form of a Triton function; anything else as it is."""
     if type(thing) is tl.constexpr and type(thing.value) is InterpretedFunction:
-        return tl.constexpr(compilable(thing.value))
+        return tl.constexpr(_compilable(thing.value))
     if type(thing) is not InterpretedFunction:
         return thing
-    if thing not in _MADE:
-        thing.fn.__defaults__ = tuple(map(compilable, thing.fn.__defaults__ or ())) or None
-        _MADE[thing] = JITFunction(thing.fn, **thing.kwargs)
-    return _MADE[thing]
+    if thing not in _COMPILABLE:
+        thing.fn.__defaults__ = tuple(map(_compilable, thing.fn.__defaults__ or ())) or None
+        _COMPILABLE[thing] = JITFunction(thing.fn, **thing.kwargs)
+    return _COMPILABLE[thing]

@@ -1,7 +1,8 @@
-"""Where a target raised: the innermost line of the user's, in a kernel or around it, its values, and its caller."""
+"""Where a target raised: the user's lines, in a kernel or around it, and their values."""
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import re
 import traceback
@@ -21,21 +22,19 @@ _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class RaisedLine:
-    """A line that was running, or being compiled, when something raised."""
-
     place: EndedLine
     names: Mapping[str, Any]
-    """What its names mean there; of a line that was being compiled, types without values."""
+    """Their values there; types where it was being compiled."""
     is_compiled: bool
 
 
 def compiler_place(error: BaseException) -> tuple[EndedLine, str] | None:
-    """The innermost line that was being compiled, and what the compiler says; None of what no compiler raised."""
+    """The innermost line that was being compiled, and what the compiler says."""
     places = [line.place for line in raised_lines(error) if line.is_compiled]
     if not places:
         return None
-    # The last one of the user's, else of the language itself.
-    place = max(enumerate(places), key=lambda each: (is_users(each[1].file), each[0]))[1]
+    # Of the user's, else of the language itself.
+    place = next((place for place in reversed(places) if is_users(place.file)), places[-1])
     *_, inner = _chain(error)
     words = getattr(inner, "error_message", None)
     if not words and not hasattr(inner, "node"):
@@ -47,31 +46,21 @@ def compiler_place(error: BaseException) -> tuple[EndedLine, str] | None:
 
 
 def stood_there(error: BaseException) -> tuple[str, ...]:
-    """Lines for a person: the innermost line of the user's, its values, and what called it.
-
-    Nothing where no line of the user's is known, or where a variable of it breaks whoever looks at it.
-    """
-    try:
-        return tuple(_explanation(raised_lines(error)))
-    except Exception:  # of objects of the target's own making; the message stands without
+    """The innermost line of the user's, its values, and what called it."""
+    lines = raised_lines(error)
+    if not lines:
         return ()
-
-
-def _explanation(lines: list[RaisedLine]) -> Iterator[str]:
-    for line in lines[-1:]:
-        code = line.place.code
-        yield line.place.sentence.removesuffix(f": {code}")
-        if code:
-            yield f"    {code}"
+    line, code = lines[-1], lines[-1].place.code
+    said = [line.place.sentence.removesuffix(f": {code}")] + ([f"    {code}"] if code else [])
+    with contextlib.suppress(Exception):  # of objects of the target's own making
         for name in dict.fromkeys(_NAME.findall(code)):
             if name in line.names and (value := _value(line.names[name])):
-                yield f"    {name} {value}"
-    for caller in lines[-2:-1]:
-        yield caller.place.sentence
+                said.append(f"    {name} {value}")
+    return (*said, *(caller.place.sentence for caller in lines[-2:-1]))
 
 
 def raised_lines(error: BaseException) -> list[RaisedLine]:
-    """From the outside in: of what called the kernel, of the kernel, and of what the kernel calls."""
+    """From what called the kernel in to what the kernel calls."""
     found: dict[int, RaisedLine] = {}
     for each in _chain(error):
         for frame, number in traceback.walk_tb(each.__traceback__):
@@ -114,7 +103,6 @@ def _value(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The number of a constant of the language; else the value itself."""
     return value.value if type(value).__name__ == "constexpr" else value
 
 

@@ -1,0 +1,283 @@
+"""What a target does to memory by Python and torch: the tensors that it allocates, the inputs that it changes."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..frontends.triton.launches import storage_of
+from ..inputs.guard_bands import Breach, Guards, guarded, mapped, same_bits
+from ..inputs.memory import Unwritten
+from ..inputs.placement import spanned
+from ..inputs.tensor_layouts import Inputs, write
+from ..model.assignment import OUTPUTS
+from ..model.case import Case
+from ..model.intermediates import slots, title
+from ..model.memory_finding import CHANGED, SHARED, MemoryFinding
+from ..processes.ended import is_users
+from ..source.text import SourceLine
+from ..targets.find import Target
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .allocation_spread import AllocationSpread
+
+# Elements of guard band on either side; a multiple of 128 keeps the alignment of an allocation.
+BAND = 1024
+# Bytes from which an allocation is left as it is.
+LARGEST = 1 << 28
+
+
+@dataclass
+class Allocations:
+    """While entered, the floating-point tensors that a target allocates lie in guard bands."""
+
+    fill: str
+    """What the bands hold, one of guards.FILLS."""
+    unwritten: float
+    register: Unwritten = field(default_factory=Unwritten)
+    copies: bool = False
+    """Whether what `contiguous`, `clone` and `to` return does so too."""
+    spread: AllocationSpread | None = None
+    made: list[tuple[Tensor, SourceLine, Guards]] = field(default_factory=list)
+    """Each tensor, the line that asked for it, and its bands."""
+    _mode: Any = None
+
+    def __enter__(self) -> Allocations:
+        self._mode = factory_mode(self._allocated, self.register.written, copies=self.copies)
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._mode.__exit__(*raised)
+
+    def breaches(self, names: Mapping[int, str]) -> list[Breach]:
+        """The bands that were written; `names`: by the address of a storage."""
+        found = list[Breach]()
+        for tensor, at, guards in self.made:
+            name = names.get(storage_of(tensor), f"the tensor allocated at {at.place if at.file else ''}")
+            found += (replace(breach, tensor=name) for breach in guards.breaches())
+        return found
+
+    def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
+        if not _is_plain(tensor):
+            return tensor
+        at, strides = calling_line(), tensor.stride()
+        if self.spread:
+            strides = self.spread.strides(at.place, tensor)
+        own = max(tensor.untyped_storage().nbytes() // tensor.element_size(), spanned(tensor.shape, strides))
+        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self.fill, reserve=0)
+        inside = storage.as_strided(tensor.shape, strides, BAND)
+        inside.copy_(tensor) if has_values else inside.fill_(self.unwritten)
+        if self.spread and at.file:
+            self.spread.allocated(at.place, inside)
+        self.made.append((inside, at, Guards({"": inside}, self.fill)))
+        if not has_values:
+            self.register.allocated(inside, (at.file, at.line))
+        return inside
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether it is dense and of floating-point numbers, and can be had twice."""
+    import torch
+
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.storage_offset():
+        return False
+    is_number = tensor.is_floating_point() and tensor.device.type in ("cpu", "cuda")
+    return is_number and 0 < tensor.untyped_storage().nbytes() < LARGEST
+
+
+def calling_line() -> SourceLine:
+    """The innermost line of the user's code that is running; of no file where none is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return SourceLine("", 0, "")
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return SourceLine(file, line, linecache.getline(file, line).strip())
+
+
+def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool) -> Any:
+    """A mode of torch that hands on what factories of tensors return, and what operations write into."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+    without = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
+    having = {aten.clone, aten._to_copy} if copies else set()
+    for kind in ("zeros", "ones", "full"):
+        having |= {getattr(aten, name) for name in (kind, f"{kind}_like", f"new_{kind}")}
+
+    class Mode(TorchDispatchMode):
+        # Without it torch refuses flex_attention and its like. What one allocates inside is its own affair.
+        supports_higher_order_operators = True
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # torch.compile must not trace what follows; where nobody compiles, hiding it would import all of it.
+            return "torch._dynamo" in sys.modules
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            # Else torch.compile, through which flex_attention goes even uncompiled, fails while this is entered.
+            return True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            packet = getattr(func, "overloadpacket", None)
+            if packet in without or packet in having:
+                return made(result, packet in having)
+            if torch.Tag.inplace_view not in getattr(func, "tags", ()):  # which moves a tensor, and writes nothing
+                for tensor in _written(func, args, kwargs or {}):
+                    wrote(tensor)
+            return result
+
+    return Mode()
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    import torch
+
+    schema = getattr(func, "_schema", None)  # which higher-order operators lack: they write into none of theirs
+    for at, argument in enumerate(schema.arguments if schema else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            yield from (tensor for tensor in values if isinstance(tensor, torch.Tensor))
+
+
+# --- inputs that are changed
+
+Writer = tuple[str, SourceLine | None]
+"""The kernel that changed an input first, "" where Python did; and its line."""
+
+
+class InputsBefore:
+    """The inputs of a run as they were when it began, and what changed them, as far as it was watched.
+
+    `allowed` names those that may be written over.
+    """
+
+    def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
+        # A backward may write into its results, and into delta, which no other step of a program reads.
+        left_alone = {*OUTPUTS, "delta", *allowed}
+        self._tensors = {name: tensor for name, tensor in inputs.tensors.items() if name not in left_alone}
+        # The same memory, since a target may turn a tensor that it was given into another view, in place.
+        self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
+        self._values = inputs.values
+        self.writers: dict[str, Writer] = {}
+
+    def changes(self, axes: Callable[[str], str]) -> list[MemoryFinding]:
+        """The inputs that differ now in any bit. `axes`: of an input; "" where its elements have no place."""
+        found = list[MemoryFinding]()
+        for name, now in self._memory.items():
+            differ = self._differing(name)
+            if bool(differ.any()):  # a sum would take eight bytes an element
+                found.append(_overwritten(name, differ, self._values[name], now, axes(name)))
+            before, after = _view(now), _view(self._tensors[name])
+            if before != after:
+                words = f"{name}, an input, is another view after the run: {after}; it had {before}"
+                found.append(MemoryFinding(CHANGED, name, words, access="store"))
+        return found
+
+    def restore(self) -> None:
+        for name, tensor in self._memory.items():
+            write(tensor, self._values[name])
+            self._tensors[name].data = tensor
+
+    def launched(self, kernel: str) -> None:
+        self._note((kernel, None))
+
+    def operations(self) -> Any:
+        """While entered, notes the inputs that operations of torch change."""
+
+        def wrote(tensor: Tensor) -> None:
+            at = calling_line()
+            self._note(("", at if at.file else None), storage_of(tensor))
+
+        return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
+
+    def _note(self, writer: Writer, storage: int | None = None) -> None:
+        for name, tensor in self._memory.items():
+            if storage in (None, storage_of(tensor)) and bool(self._differing(name).any()):
+                self.writers.setdefault(name, writer)
+
+    def _differing(self, name: str) -> Tensor:
+        return ~same_bits(self._memory[name], self._values[name])
+
+
+def _overwritten(name: str, differ: Tensor, before: Tensor, now: Tensor, axes: str) -> MemoryFinding:
+    index, count = tuple(differ.nonzero()[0].tolist()), int(differ.sum())
+    was, became = _number(before[index]), _number(now[index])
+    place: tuple[int | None, ...] = (None,) * 4
+    if axes:  # batch, head, row and column
+        padded = (index if axes[0] in "b1" else (0, *index)) + (0,) * 4
+        place = tuple(at if letter else None for at, letter in zip(padded, slots(axes), strict=False))
+    words = f"{name}, an input, is overwritten: {name}{list(index)} was {was} and is {became}"
+    words += f"; {count:,} of {now.numel():,} elements differ"
+    return MemoryFinding(
+        CHANGED, name, words, access="store", lanes=count, place=place, actual=became, expected=was
+    )  # fmt: skip
+
+
+def _view(tensor: Tensor) -> str:
+    return f"shape {list(tensor.shape)} with strides {list(tensor.stride())}"
+
+
+def _number(element: Tensor) -> str:
+    return f"{element.item():.6g}" if element.is_floating_point() else str(element.item())
+
+
+def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> MemoryFinding:
+    """The same with the kernel or the line of Python that did it."""
+    parts = [kernel] if kernel else []
+    if line is not None:
+        parts += [f"line {line.line}" if kernel else line.place, f"`{line.code}`"]
+        change = replace(change, file=line.file, line=line.line, code=line.code)
+    by = f"is overwritten by {', '.join(parts)}" if parts else "is overwritten"
+    return replace(change, sentence=change.sentence.replace("is overwritten", by, 1), kernel=kernel)
+
+
+def shared(result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs) -> Iterator[MemoryFinding]:
+    """What each gradient shares with the inputs and with other gradients. Disjoint parts of one buffer share nothing.
+
+    Autograd may return one tensor, or dO itself, as several gradients: it clones them where they are kept.
+    """
+    given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
+    results = {name: given[name] for name in OUTPUTS if name in given}
+    results |= {str(name): tensor for name, tensor in result.items() if tensor is not None}
+    gradients = {title(name): tensor for name, tensor in results.items() if title(name) in map(title, OUTPUTS)}
+    if not target.is_backward:
+        allowed.add("do")
+    others = [(name, tensor) for name, tensor in given.items() if name not in allowed]
+    pairs = list(itertools.product(gradients.items(), others))
+    if target.is_backward:
+        pairs += itertools.combinations(gradients.items(), 2)
+    for (name, tensor), (other, memory) in pairs:
+        if count := _elements_of_both(tensor, memory):
+            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
+            yield MemoryFinding(SHARED, name, f"{words}, and whatever changes one changes the other")
+
+
+def _elements_of_both(tensor: Tensor, other: Tensor) -> int:
+    import torch
+
+    if tensor.device != other.device or storage_of(tensor) != storage_of(other):
+        return 0
+    taken = mapped(max(tensor.untyped_storage().nbytes(), 1), torch.bool)
+    _bytes_of(other, taken).fill_(True)
+    return int(_bytes_of(tensor, taken).any(-1).sum())
+
+
+def _bytes_of(tensor: Tensor, by_byte: Tensor) -> Tensor:
+    """[*shape, bytes of an element] those of a storage's bytes that a view of it covers."""
+    size = tensor.element_size()
+    strides = [step * size for step in tensor.stride()]
+    return by_byte.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size)
