@@ -106,7 +106,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
 # What every check goes through, and what only an option asks for.
 CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
-        "__init__", "arithmetic", "backend", "caches", "changes", "run", "target_errors", "trace", "versions",
+        "__init__", "arithmetic", "backend", "run", "target_errors", "trace", "versions",
     )),
     *(f"probing/{name}" for name in (
         "__init__", "experiment", "measure", "observe", "own_reference", "runs",
@@ -122,9 +122,9 @@ CORE: tuple[str, ...] = (
         "triton_source",
     )),
     "frontends/__init__", "frontends/interface",
-    *(f"frontends/python/{name}" for name in ("__init__", "events", "reached", "shadow")),
+    *(f"frontends/python/{name}" for name in ("__init__", "events", "reached")),
     *(f"frontends/triton/{name}" for name in (
-        "__init__", "launches", "raised", "stand_in",
+        "__init__", "launches", "raised",
     )),
     *(f"{_INTERPRETER}/{name}" for name in (
         "__init__", "bfloat16", "language_patches",

@@ -46,8 +46,6 @@ class Trial:
     assigned: Assigned
     title: str
     """What it is, for people: a layout, "a fresh draw (seed 1, 77 rows)"."""
-    is_spread: bool = False
-    """Whether what the target allocates itself lies apart too."""
     traced: tuple[Reach, ...] = ()
     """The functions of which it is noted what the run comes to."""
     is_lowered: bool = False
@@ -129,7 +127,6 @@ def others(
     base = _small(case, lengths)
     few = _few(base)
     yield Trial(base, (), f"{lengths[0]} rows, other batches and heads")
-    yield Trial(few, (), "what it allocates laid apart", is_spread=True)
     if case.family == "softmax" and case.pattern == Case.pattern:  # what a softmax without its maximum does not bear
         yield Trial(replace(few, pattern="negative"), (), "logits near -120")
     strided: Assigned = next(((("all", name),) for name in _STRIDED if name in laid), ())

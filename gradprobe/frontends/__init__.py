@@ -8,12 +8,11 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 from .interface import Event, Language, Launches, Statements
 
-__all__ = ["Event", "Launches", "Statements", "edit", "events", "launches", "source"]
+__all__ = ["Event", "Launches", "Statements", "events", "launches", "source"]
 
 
 @functools.cache
@@ -45,8 +44,3 @@ def events(function: Callable[..., Any], file: str) -> AbstractContextManager[li
 def source(file: str) -> Statements:
     """The statements of a file."""
     return _of(file).source(file)
-
-
-def edit(file: Path, folder: Path, *, watches_lines: bool = False) -> Any:
-    """A copy of a file that other processes load in its place."""
-    return _of(str(file)).edit(file, folder, watches_lines=watches_lines)

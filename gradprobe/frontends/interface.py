@@ -1,4 +1,4 @@
-"""What is known of a language outside its folder: four functions, and what they give."""
+"""What is known of a language outside its folder: three functions, and what they give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -119,7 +118,3 @@ class Language:
     def source(self, file: str) -> Statements:
         """The functions and statements of a file."""
         return Statements(file)
-
-    def edit(self, file: Path, folder: Path, *, watches_lines: bool = False) -> Any:
-        """A copy of a file, in a folder of its own, that other processes load in its place; None where none can."""
-        return None

@@ -27,7 +27,6 @@ from ..targets.find import Target
 
 if TYPE_CHECKING:
     from ..inputs.saved import Saved
-    from ..runtime.allocation_spread import AllocationSpread
     from ..runtime.arithmetic import Dots
 
 MOST_INTERPRETED = 1 << 18
@@ -77,8 +76,6 @@ class Experiment:
     """What the guard bands hold."""
     unwritten: float = math.nan
     """What outputs hold before a run."""
-    spread: AllocationSpread | None = None
-    """How what the target allocates is laid; None leaves it as torch lays it."""
     command: str = ""
     """The command line that repeats the probe; "" where there is none."""
     first: Outcome | None = None

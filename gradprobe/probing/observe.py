@@ -132,10 +132,8 @@ def _run(
     around: list[AbstractContextManager[Any]] = []
     bands = None
     if banded or is_triton:
-        bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
+        bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies)
         around.append(bands)
-    if of.spread:
-        around.append(of.spread.asking())
     if steps:
         around.append(steps.operations())
     watched: AbstractContextManager[Any] = nullcontext()

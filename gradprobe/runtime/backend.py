@@ -37,8 +37,9 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
     elif device != "cpu" and _has_gpu():
         chosen = "cuda"
     elif device == "cuda":
-        way_out = "use --device cpu, or check the driver with nvidia-smi"
-        raise UsageFailure("--device cuda: torch sees no CUDA device", way_out)
+        raise UsageFailure(
+            "--device cuda: torch sees no CUDA device", "use --device cpu, or check the driver with nvidia-smi"
+        )
     elif "triton" in sys.modules and not interpreting():
         raise UsageFailure(
             "Triton was imported before gradprobe could choose its interpreter",

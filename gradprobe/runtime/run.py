@@ -184,14 +184,10 @@ def _through_autograd(
 
         dots += of_autograd(output)
     do = taken(do, "do", case.shapes)
-    found: Any  # None for what a leaf has no part in
-    if output.shape != do.shape:  # which torch refuses, in its own words
-        found = torch.autograd.grad(output, list(leaves.values()), do, allow_unused=True)
-    else:
-        # Given dO itself, autograd would import sympy: a second. Hooks of the target's own on its output come after.
-        shown = output.view_as(output)
-        shown.register_hook(lambda gradient: do.to(gradient.dtype))
-        found = torch.autograd.grad(shown.sum(), list(leaves.values()), allow_unused=True)
+    # Given dO itself, autograd would import sympy: a second. Hooks of the target's own on its output come after.
+    shown = output.view_as(output)
+    shown.register_hook(lambda gradient: do.to(gradient.dtype))
+    found = torch.autograd.grad(shown.sum(), list(leaves.values()), allow_unused=True)
     for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
         # To autograd, a gradient that never comes is 0. For bias and sinks, None says that a forward does not
         # differentiate them, which is common.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ..frontends.triton.launches import storage_of
 from ..inputs.guard_bands import Breach, Guards, guarded, mapped, same_bits
 from ..inputs.memory import Unwritten
-from ..inputs.placement import spanned
 from ..inputs.tensor_layouts import Inputs, write
 from ..model.assignment import OUTPUTS
 from ..model.case import Case
@@ -25,8 +24,6 @@ from ..targets.find import Target
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from .allocation_spread import AllocationSpread
 
 # Elements of guard band on either side; a multiple of 128 keeps the alignment of an allocation.
 BAND = 1024
@@ -44,7 +41,6 @@ class Allocations:
     register: Unwritten = field(default_factory=Unwritten)
     copies: bool = False
     """Whether what `contiguous`, `clone` and `to` return does so too."""
-    spread: AllocationSpread | None = None
     made: list[tuple[Tensor, SourceLine, Guards]] = field(default_factory=list)
     """Each tensor, the line that asked for it, and its bands."""
     _mode: Any = None
@@ -68,15 +64,10 @@ class Allocations:
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
         if not _is_plain(tensor):
             return tensor
-        at, strides = calling_line(), tensor.stride()
-        if self.spread:
-            strides = self.spread.strides(at.place, tensor)
-        own = max(tensor.untyped_storage().nbytes() // tensor.element_size(), spanned(tensor.shape, strides))
+        at, own = calling_line(), tensor.untyped_storage().nbytes() // tensor.element_size()
         storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self.fill, reserve=0)
-        inside = storage.as_strided(tensor.shape, strides, BAND)
+        inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
         inside.copy_(tensor) if has_values else inside.fill_(self.unwritten)
-        if self.spread and at.file:
-            self.spread.allocated(at.place, inside)
         self.made.append((inside, at, Guards({"": inside}, self.fill)))
         if not has_values:
             self.register.allocated(inside, (at.file, at.line))
@@ -87,10 +78,10 @@ def _is_plain(tensor: Tensor) -> bool:
     """Whether it is dense and of floating-point numbers, and can be had twice."""
     import torch
 
-    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.storage_offset():
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or not tensor.is_floating_point():
         return False
-    is_number = tensor.is_floating_point() and tensor.device.type in ("cpu", "cuda")
-    return is_number and 0 < tensor.untyped_storage().nbytes() < LARGEST
+    is_whole = not tensor.storage_offset() and tensor.device.type in ("cpu", "cuda")
+    return is_whole and 0 < tensor.untyped_storage().nbytes() < LARGEST
 
 
 def calling_line() -> SourceLine:

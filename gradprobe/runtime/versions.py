@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from ..model.failures import Untested
 
@@ -13,20 +13,11 @@ from ..model.failures import Untested
 _REQUIRED = re.compile(r"(?P<name>torch|triton|numpy)(?=.*>=(?P<least>[\d.]+))(?=.*<(?P<below>[\d.]+))")
 
 
-@dataclass(frozen=True)
-class InstalledPackage:
-    name: str
-    found: str
-    bound: str
-    """Such as ">=2.11,<2.16"."""
-    holds: bool
-
-
-def _installed() -> list[InstalledPackage]:
-    """What a check computes with, as far as it is installed, which gradprobe is too; none of it is imported."""
+def _installed() -> Iterator[tuple[str, str, bool]]:
+    """("torch 2.16.1", "torch>=2.11,<2.16", whether that holds) of what a check computes with, as far as installed."""
     from importlib import metadata  # --help needs none of it
 
-    found, required = list[InstalledPackage](), list[str]()
+    required = list[str]()
     with contextlib.suppress(metadata.PackageNotFoundError):
         required += metadata.requires("gradprobe") or []
     for part in filter(None, map(_REQUIRED.match, required)):
@@ -34,23 +25,21 @@ def _installed() -> list[InstalledPackage]:
         with contextlib.suppress(metadata.PackageNotFoundError):  # or under another name, as other builds of triton are
             version = metadata.version(name)
             holds = release(least) <= release(version) < release(below)
-            found.append(InstalledPackage(name, version, f">={least},<{below}", holds))
-    return found
+            yield f"{name} {version}", f"{name}>={least},<{below}", holds
 
 
 @functools.cache
 def untested() -> str:
     """Which installed versions are outside of those that gradprobe is tested with; "" where none is."""
-    outside = [package for package in _installed() if not package.holds]
-    found = " and ".join(f"{package.name} {package.found}" for package in outside)
-    bounds = " and ".join(package.name + package.bound for package in outside)
+    outside = [(found, bound) for found, bound, holds in _installed() if not holds]
+    found, bounds = map(" and ".join, zip(*outside, strict=True)) if outside else ("", "")
     return f"{found}: outside what gradprobe is tested with, {bounds}" if outside else ""
 
 
 def refuse_untested() -> None:
     """Raises Untested where gradprobe is not tested with what is installed, with the command that installs it."""
     if words := untested():
-        wanted = " ".join(f"'{package.name}{package.bound}'" for package in _installed())
+        wanted = " ".join(f"'{bound}'" for _, bound, _ in _installed())
         raise Untested(words, f"pip install {wanted}, or go on with --untested")
 
 

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from ...frontends import edit
 from ...model.failures import TargetFailure, UsageFailure
 from ...processes.ended import words_of
 from ...processes.executables import Program, Ran, gradprobe_command, run_programs
 from ...source.kernel_file import KernelFile
 from .mutant import Mutant
+from .shadow import Shadow
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "did not run"
 # A mutant is stopped after so many times the seconds of the gate on the file as it is, and so many seconds more.
@@ -152,7 +151,7 @@ def campaign(
             if runs is False and gate.own:
                 outcomes[mutant.name] = MutantOutcome(mutant, SURVIVED, "", 0.0, ran=False)
                 continue
-            shadow = edit(file.path, Path(folder) / mutant.name)
+            shadow = Shadow(file.path, Path(folder) / mutant.name)
             shadow.write(mutant.plant(file.text))
             tried.append(mutant)
             ran.append(runs)
@@ -176,7 +175,7 @@ def campaign(
 
 def _as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms) -> tuple[Ran, frozenset[int]]:
     """What the gate does to the file as it is, and the lines of it that run."""
-    shadow = edit(file.path, folder / "as-it-is", watches_lines=terms.watches_lines)
+    shadow = Shadow(file.path, folder / "as-it-is", terms.watches_lines)
     shadow.write(file.text)
     (plain,) = run_programs([_program(gate, shadow)], timeout=terms.timeout)
     if plain.code != 0:
@@ -190,7 +189,7 @@ def _as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms) 
     return plain, shadow.lines
 
 
-def _program(gate: Gate, shadow: Any) -> Program:
+def _program(gate: Gate, shadow: Shadow) -> Program:
     return Program(gate.command, shadow.environment({**os.environ, "COLUMNS": "120", "GRADPROBE_FIX_BUDGET": "0"}))
 
 
@@ -205,7 +204,7 @@ def _runs(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | Non
     return any(mutant.statement[0] <= line <= mutant.statement[1] for line in lines)
 
 
-def _judged(gate: Gate, ended: Ran, shadow: Any, timeout: float) -> tuple[str, str]:
+def _judged(gate: Gate, ended: Ran, shadow: Shadow, timeout: float) -> tuple[str, str]:
     """The verdict, and what the gate says."""
     if ended.code is None:
         return KILLED, f"{LATE} {timeout:.0f} s: stopped"

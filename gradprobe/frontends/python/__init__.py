@@ -4,7 +4,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 
 from ..interface import TORCH, Event, Language, Launch, Launches, Statements
@@ -28,11 +27,6 @@ class PythonLanguage(Language):
         from .statements import PythonStatements
 
         return PythonStatements(file)
-
-    def edit(self, file: Path, folder: Path, *, watches_lines: bool = False) -> Any:
-        from .shadow import Shadow
-
-        return Shadow(file, folder, watches_lines)
 
 
 LANGUAGE = PythonLanguage()

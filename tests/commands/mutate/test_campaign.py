@@ -10,8 +10,8 @@ import pytest
 
 from gradprobe.commands.mutate.campaign import CampaignTerms, campaign, other_gate, own_gate
 from gradprobe.commands.mutate.operators import mutants_of
+from gradprobe.commands.mutate.shadow import Shadow
 from gradprobe.commands.mutate.subject import read_file
-from gradprobe.frontends.python.shadow import Shadow
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.processes.executables import Program, run_programs
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gradprobe.frontends.python.shadow import Shadow
+from gradprobe.commands.mutate.shadow import Shadow
 
 PLAIN, MUTATED = "VALUE = 1\n", "VALUE = 2\n"
 BY_FILE = (
