@@ -106,7 +106,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
 # What every check goes through, and what only an option asks for.
 CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
-        "__init__", "arithmetic", "backend", "run", "target_errors", "trace", "versions",
+        "__init__", "arithmetic", "backend", "run", "target_errors", "trace",
     )),
     *(f"probing/{name}" for name in (
         "__init__", "experiment", "measure", "observe", "own_reference", "runs",

@@ -17,12 +17,12 @@ from ..commands.suite.plan import Counterpart, PlannedCheck
 from ..commands.suite.runner import Runner
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse, refuse_unknown_family
+from ..inputs.versions import refuse_untested
 from ..model.documents import AUTO, Reports
 from ..model.failures import Failure, UsageFailure
 from ..model.report import Report, failed_report
 from ..processes.resource_limits import bounded
 from ..runtime.backend import fresh_caches
-from ..runtime.versions import refuse_untested
 from ..targets.mistyped import refuse_mistyped
 from .arguments import Subject, word_of_subject
 from .shown_report import ShownReport, ShownReports, shown

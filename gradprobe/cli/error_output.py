@@ -12,11 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from ..inputs.options import GONE, MOVED
+from ..inputs.versions import refuse_untested
 from ..model.failures import INTERRUPTED, Failure, UsageFailure, as_failure
 from ..model.writing import safe
 from ..render.files import FORMS, files_in
 from ..render.terminal import note, print_failure, write_stderr
-from ..runtime.versions import refuse_untested
 from .report_forms import Forms
 from .shared_options import UNTESTED
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ..inputs.history import installed_versions
+from ..inputs.versions import installed_versions
 from ..model.failures import UsageFailure
 from ..render.terminal import print_failure, write_stdout
 from .error_output import CommandGroup

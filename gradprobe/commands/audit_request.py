@@ -73,6 +73,6 @@ def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
 
 
 def _environment() -> Mapping[str, str]:
-    from ..inputs.history import installed_versions
+    from ..inputs.versions import installed_versions
 
     return {name: str(value) for name, value in installed_versions().items()} | {"device": "cpu"}

@@ -11,11 +11,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
+from ..inputs.versions import untested
 from ..model.allowance import NOTHING, Allowance
 from ..model.layout_run import MATCH
 from ..model.mechanisms import door
 from ..model.writing import safe
-from ..runtime.versions import untested
 from .resolve import Problem, resolve_problem
 
 if TYPE_CHECKING:

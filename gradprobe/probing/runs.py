@@ -15,8 +15,8 @@ import torch
 from ..frontends.interface import BACKENDS, TORCH
 from ..frontends.python import plain_function
 from ..inputs.guard_bands import same_bits
-from ..inputs.history import installed_versions
 from ..inputs.tensor_layouts import laid
+from ..inputs.versions import installed_versions, untested
 from ..model.assignment import ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.case import Case
 from ..model.layout_run import Line
@@ -26,7 +26,6 @@ from ..model.report import CheckedTarget, Source
 from ..numerics.evidence import LayoutRun, Measured
 from ..runtime.run import Outcome
 from ..runtime.trace import Trace
-from ..runtime.versions import untested
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, edited_modules
 from .experiment import Experiment, inputs_of, layouts_of, sentences_of_dots

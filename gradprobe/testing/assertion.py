@@ -6,10 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..api.arguments import Subject, requested
+from ..inputs.versions import refuse_untested
 from ..model.failures import as_failure
 from ..pipeline.run_check import run_check
 from ..runtime.backend import ordinary_torch
-from ..runtime.versions import refuse_untested
 
 if TYPE_CHECKING:
     from ..numerics.evidence import Probed

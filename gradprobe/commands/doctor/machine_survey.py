@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...inputs.history import installed_versions
+from ...inputs.versions import installed_versions, untested
 from ...model.assignment import TENSORS
 from ...processes.attributes import replaced
-from ...runtime.versions import untested
 from ...targets.naming import source_of, triton_folder
 from .ladder import Built
 from .module_copies import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of

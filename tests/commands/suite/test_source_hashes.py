@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.inputs import history
-from gradprobe.inputs.history import installed_versions
+from gradprobe.inputs.versions import installed_versions
 from gradprobe.model.documents import report_from
 from tests.cli.command import run, run_process
 

@@ -7,8 +7,8 @@ from importlib import metadata
 import pytest
 
 import gradprobe
+from gradprobe.inputs import versions
 from gradprobe.model.failures import Untested
-from gradprobe.runtime import versions
 from gradprobe.testing import report_on
 from tests.cli.command import ROOT, run, run_process
 from tests.sampling import sampled

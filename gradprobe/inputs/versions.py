@@ -1,4 +1,4 @@
-"""With which releases of other packages gradprobe runs, asked of their metadata before any is imported."""
+"""Versions of other packages: the installed ones, and those that gradprobe is tested with; none is imported for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ..model.failures import Untested
 
@@ -47,3 +48,36 @@ def release(version: str) -> tuple[int, ...]:
     """The numbers that a version begins with: of 2.11.0a0+git those of 2.11.0."""
     numbers = re.split(r"[^\d.]", version)[0].split(".")
     return tuple(map(int, filter(None, numbers)))
+
+
+@functools.cache
+def installed_versions() -> dict[str, str]:
+    """The versions that a report names, in words; none of the packages is imported."""
+    # Not at the top: --help needs none of it.
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from .. import __version__
+
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = "none"
+    torch = _torch_versions()
+    return {
+        "gradprobe": __version__,
+        "python": platform.python_version(),
+        "torch": torch.get("__version__", "none"),
+        "triton": triton,
+        "cuda": torch.get("cuda") or "none",
+    }
+
+
+def _torch_versions() -> dict[str, Any]:
+    """What torch says of itself in a file that imports nothing; its metadata do not name its CUDA."""
+    import runpy
+    from importlib.machinery import PathFinder
+
+    found = PathFinder.find_spec("torch")
+    folders = (found.submodule_search_locations if found else None) or ()
+    return {} if not folders else runpy.run_path(f"{next(iter(folders))}/version.py")
