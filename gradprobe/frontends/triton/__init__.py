@@ -35,8 +35,6 @@ def interpreting() -> bool:
 _asked_for: str | None = None
 # Of `torch.version.hip`, by which files know ROCm.
 _HIP = "6.4.0"
-# No file is known to decide by it: an H100's.
-_REGISTERS = 65536
 
 
 def stand_in_for(arch: str | None) -> None:
@@ -67,8 +65,13 @@ def _stand_in(stack: contextlib.ExitStack, as_cuda: bool) -> None:
     if not torch.cuda.is_available():
         gpu = ARCHITECTURES[_asked_for or DEFAULT]
         stack.enter_context(_DriverWatcher(gpu))
-        for name, answer in _answers(gpu).items():
-            stack.enter_context(replaced(torch.cuda, name, answer))
+        answers: dict[str, Any] = dict.fromkeys(("set_device", "synchronize"))
+        answers |= {"get_device_capability": gpu.capability, "get_device_properties": gpu.of_torch}
+        answers |= {"get_device_name": gpu.name, "current_device": 0}
+        for name, answer in answers.items():
+            stack.enter_context(replaced(torch.cuda, name, _answering(answer)))
+        for name in ("device", "device_of"):
+            stack.enter_context(replaced(torch.cuda, name, contextlib.nullcontext))
         if gpu.gfx:
             stack.enter_context(replaced(torch.version, "hip", _HIP))
         if as_cuda:
@@ -129,47 +132,13 @@ def _driver(gpu: Architecture) -> Any:
     """`triton.runtime.driver.active`."""
     import torch
 
-    target, properties = (
-        target_of(gpu),
-        {
-            "max_shared_mem": gpu.shared_bytes,
-            "max_num_regs": _REGISTERS,
-            "multiprocessor_count": gpu.processors,
-            "warpSize": gpu.warp,
-        },
-    )
     return SimpleNamespace(
-        utils=SimpleNamespace(get_device_properties=lambda *_: properties),
-        get_current_target=lambda: target,
-        get_current_device=lambda: 0,
-        get_active_torch_device=lambda: torch.device("cpu"),
+        utils=SimpleNamespace(get_device_properties=_answering(gpu.of_driver)),
+        get_current_target=_answering(target_of(gpu)),
+        get_current_device=_answering(0),
+        get_active_torch_device=_answering(torch.device("cpu")),
     )
-
-
-def _answers(gpu: Architecture) -> dict[str, Any]:
-    properties = SimpleNamespace(
-        name=gpu.name,
-        major=gpu.capability[0],
-        minor=gpu.capability[1],
-        multi_processor_count=gpu.processors,
-        total_memory=gpu.gibibytes << 30,
-        warp_size=gpu.warp,
-        shared_memory_per_block_optin=gpu.shared_bytes,
-        # A kibibyte of each processor is the system's.
-        shared_memory_per_multiprocessor=gpu.shared_bytes + (0 if gpu.gfx else 1 << 10),
-        gcnArchName=gpu.gfx or gpu.name,
-    )
-    of_device = {
-        "get_device_capability": gpu.capability,
-        "get_device_properties": properties,
-        "get_device_name": gpu.name,
-        "current_device": 0,
-        "set_device": None,
-        "synchronize": None,
-    }
-    answers = {name: _answering(value) for name, value in of_device.items()}
-    return answers | {"device": contextlib.nullcontext, "device_of": contextlib.nullcontext}
 
 
 def _answering(value: Any) -> Any:
-    return lambda device=None: value  # noqa: ARG005 - torch's callers name it
+    return lambda *_, **__: value
