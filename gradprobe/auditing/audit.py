@@ -198,7 +198,6 @@ class ReferenceSearch:
                 yield CallConvention(library, shapes, mask, leaves, causal=causal, scale=scale)
 
     def settings(self, how: CallConvention) -> Iterator[CallConvention]:
-        """As it was found, and what else it takes: the other mask, another scale."""
         takes = self.target.takes
         yield how
         if not self._is_lazy and ("causal" in takes or how.mask):

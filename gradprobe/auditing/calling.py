@@ -39,7 +39,6 @@ class CallConvention:
 
     @property
     def setting(self) -> str:
-        """`not causal scale=0.3`."""
         scaled = f" scale={self.scale:g}" if self.scale is not None else ""
         return ("causal" if self.causal else "not causal") + scaled
 

@@ -51,15 +51,15 @@ def with_python_lines(
     causes = causes_among(found)
     if not _is_followed(experiment) or (causes and not named):
         return [*found]
-    held = _events(experiment, run)
+    held, placed = _events(experiment, run), list[Diagnosis]()
     if not causes:
         return [*_narrow(held, seen), *found]
-    lines = {each.fault: _line(each, experiment.target, held, seen) for each in named}
-    for number, diagnosis in enumerate(found := [*found]):
-        at = lines.get(diagnosis.fault)
-        if at is not None and not diagnosis.where:
-            found[number] = structs.replace(diagnosis, where=(at,))
-    return found
+    by_fault = {each.fault: each for each in named}
+    for diagnosis in found:
+        of = None if diagnosis.where else by_fault.get(diagnosis.fault)
+        at = _line(of, experiment.target, held, seen) if of is not None else None
+        placed.append(diagnosis if at is None else structs.replace(diagnosis, where=(at,)))
+    return placed
 
 
 def _is_followed(experiment: Experiment) -> bool:
@@ -139,7 +139,6 @@ def _is_differentiated(node: Any) -> bool:
 
 
 def _assigned(node: Any) -> str:
-    """The intermediate that an assigned variable is named after."""
     name = node.targets[0] if isinstance(node, ast.Assign) else None
     return intermediate_named(name.id) if isinstance(name, ast.Name) else ""
 
@@ -230,13 +229,12 @@ class _Forms:
 
 def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
     """The parts of a form that have a shape, one of rows or keys in tiles."""
-    values = form.values.squeeze()
-    axes = [letter for letter, size in zip(form.axes, form.values.shape, strict=True) if size != 1]
-    for order in itertools.permutations(range(len(axes)), len(shape)):
+    values, every = form.values, range(form.values.ndim)
+    for order in itertools.permutations(every, len(shape)):
         short = [at for at, axis in enumerate(order) if shape[at] != values.shape[axis]]
-        if len(short) > 1 or any(axes[order[at]] not in "mn" for at in short):
+        if len(short) > 1 or any(form.axes[order[at]] not in "mn" for at in short):
             continue
-        others = [axis for axis in range(len(axes)) if axis not in order]
+        others = sorted({*every} - {*order})
         moved = values.transpose([*others, *order])
         for at in short:
             axis, size = len(others) + at, shape[at]

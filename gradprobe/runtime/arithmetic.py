@@ -27,7 +27,6 @@ class Dots:
     """The dots of one kernel, or of torch, that multiply float32 in one way."""
 
     way: str
-    """One of DOTS."""
     by: str
     file: str = ""
     lines: tuple[int, ...] = ()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..frontends import Launches, launches
-from ..frontends.interface import CUDA, CUDA_ON_CPU, TORCH, Launch
+from ..frontends.interface import CUDA, CUDA_ON_CPU, TORCH
 from ..frontends.triton import gpu_stood_in
 from ..frontends.triton.launches import KernelCall, storage_of
 from ..inputs.memory import Unwritten
@@ -88,24 +88,22 @@ def run_target(
 
             refused = refusal_of(error, target, inputs.layout, _calls(found))
     given = set[int]().union(*(launch.storages for launch in found.started))
-    outcome = Outcome(
-        None,
-        refused,
-        _kernels(found.started),
-        frozenset(launch.backend for launch in found.started),
-        # Copies have storages of their own.
-        frozenset(name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given),
-    )
+    # Copies have storages of their own.
+    in_place = frozenset(name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given)
+    backends = frozenset(launch.backend for launch in found.started)
     if refused is not None:
-        return outcome
+        return Outcome(None, refused, _kernels(found), backends, in_place)
     trace, results = _read(result, target, case, inputs, found.notes)
     if case.device != "cpu":
         from .arithmetic import dots_of_launches
 
         dots = dots_of_launches(found, dots)
-    return replace(
-        outcome,
-        trace=trace,
+    return Outcome(
+        trace,
+        None,
+        _kernels(found),
+        backends,
+        in_place,
         notes=tuple(dict.fromkeys(found.notes)),
         storages={storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None},
         findings=(*found.findings, *shared(results, target, case, inputs)),
@@ -119,15 +117,15 @@ def _calls(found: Launches) -> list[KernelCall]:
     return [launch.call for launch in found.started if launch.call is not None]
 
 
-def _kernels(started: list[Launch]) -> tuple[LoadedSource, ...]:
-    found = dict[Any, LoadedSource]()
-    for launch in started:
+def _kernels(found: Launches) -> tuple[LoadedSource, ...]:
+    kernels = dict[Any, LoadedSource]()
+    for launch in found.started:
         entry = launch.entry
         if launch.backend in (CUDA, CUDA_ON_CPU):
-            found[entry] = LoadedSource(entry.name, str(entry.file), entry.line, entry.source.sha256)
-        elif launch.backend != TORCH and entry not in found:
-            found[entry] = source_of(entry)
-    return tuple(found.values())
+            kernels[entry] = LoadedSource(entry.name, str(entry.file), entry.line, entry.source.sha256)
+        elif launch.backend != TORCH and entry not in kernels:
+            kernels[entry] = source_of(entry)
+    return tuple(kernels.values())
 
 
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]) -> object:

@@ -36,7 +36,6 @@ class Allocations:
     """While entered, the floating-point tensors that a target allocates lie in guard bands."""
 
     fill: str
-    """What the bands hold, one of guards.FILLS."""
     unwritten: float
     register: Unwritten = field(default_factory=Unwritten)
     copies: bool = False
@@ -75,7 +74,6 @@ class Allocations:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether it is dense and of floating-point numbers, and can be had twice."""
     import torch
 
     if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or not tensor.is_floating_point():
@@ -227,7 +225,6 @@ def _number(element: Tensor) -> str:
 
 
 def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> MemoryFinding:
-    """The same with the kernel or the line of Python that did it."""
     parts = [kernel] if kernel else []
     if line is not None:
         parts += [f"line {line.line}" if kernel else line.place, f"`{line.code}`"]

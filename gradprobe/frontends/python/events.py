@@ -72,7 +72,6 @@ def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
 
 
 def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
-    """The functions that a module defines, in classes and inside decorators too."""
     for value in list(scope.values()):
         found = getattr(value, "__func__", value)
         plain = inspect.unwrap(found) if callable(found) else None

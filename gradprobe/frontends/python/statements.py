@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...source.kernel_file import called
 from ...source.text import python_file
+from ...source.triton_source import targets_of
 from ..interface import Statements
 
 # Statements of a helper that makes a mask up to which all are told.
 _FEW = 8
 # How many steps back a grid is followed in one function.
 _STEPS = 3
-_Assignment = ast.Assign | ast.AugAssign
+_ASSIGNMENTS = (ast.Assign, ast.AugAssign)
 
 
 class _Line:
     """A line of a file, and the innermost function around it."""
 
     def __init__(self, file: str, number: int) -> None:
-        self.number, self.source = number, python_file(file)
-        self.function: ast.AST = self.source.tree
+        self.number = number
+        self.function: ast.AST = python_file(file).tree
         for function in self.around(ast.FunctionDef):
             self.function = function
         self.names = _names(*self.around(ast.Name))
 
-    def around(self, kind: Any) -> list[Any]:
-        """The nodes of a kind in its function that meet it; outer ones first."""
-        every = _all(self.function, kind)
+    def around(self, *kinds: Any) -> list[Any]:
+        """The nodes of some kinds in its function that meet it; outer ones first."""
+        every = _all(self.function, *kinds)
         return [node for node in every if node.lineno <= self.number <= (node.end_lineno or 0)]
 
-    def assigned(self, names: set[str], until: int | None = None) -> list[_Assignment]:
+    def assigned(self, names: set[str], until: int | None = None) -> list[Any]:
         """The assignments to names up to a line, else itself; the last first."""
-        last, every = self.number if until is None else until, _all(self.function, _Assignment)
-        found = [node for node in every if node.lineno <= last and names & _targets(node)]
-        return sorted(found, key=lambda node: -node.lineno)
+        last, every = self.number if until is None else until, _all(self.function, *_ASSIGNMENTS)
+        found = [node for node in every if node.lineno <= last and names & _names(*targets_of(node))]
+        return sorted(found, key=_line_of, reverse=True)
 
 
 class PythonStatements(Statements):
@@ -56,21 +57,19 @@ class PythonStatements(Statements):
 
     def _short_body(self, name: str) -> Iterator[int]:
         for function in python_file(self.file).functions:
-            body = [node for node in function.body if isinstance(node, (_Assignment, ast.Return))]
+            body = [node for node in function.body if isinstance(node, (*_ASSIGNMENTS, ast.Return))]
             if function.name == name and len(body) <= _FEW:
-                yield from (node.lineno for node in reversed(body))
+                yield from map(_line_of, reversed(body))
 
-    def address(self, line: int) -> Iterator[int]:
+    def address(self, line: int) -> list[int]:
         here = _Line(self.file, line)
         made = [node for node in here.assigned(here.names) if "stride" in " ".join(_names(node))]
-        indices = [node for node in here.assigned(_names(*made)) if _all(node, ast.FloorDiv | ast.Mod)]
-        yield from dict.fromkeys(node.lineno for node in (*made, *indices) if node.lineno != line)
+        indices = [node for node in here.assigned(_names(*made)) if _all(node, ast.FloorDiv, ast.Mod)]
+        return _others(line, (*made, *indices))
 
-    def aliases(self, line: int) -> Iterator[int]:
+    def aliases(self, line: int) -> list[int]:
         here = _Line(self.file, line)
-        for node in here.assigned(here.names):
-            if isinstance(node.value, ast.Name) and node.lineno != line:
-                yield node.lineno
+        return _others(line, (node for node in here.assigned(here.names) if isinstance(node.value, ast.Name)))
 
     def grids(self, kernel: str) -> Iterator[int]:
         for call in python_file(self.file).calls_by_name.get(kernel, []):
@@ -78,15 +77,17 @@ class PythonStatements(Statements):
                 continue
             found, names, here = {call.lineno: None}, _names(call.func), _Line(self.file, call.lineno)
             for _ in range(_STEPS):
-                made = here.assigned(names)
-                found |= dict.fromkeys(node.lineno for node in made if not _is_shape(node.value))
-                names = _names(*(node.value for node in made))
+                values = list[ast.expr]()
+                for node in here.assigned(names):
+                    values.append(node.value)
+                    found |= {} if _is_shape(node.value) else {node.lineno: None}
+                names = _names(*values)
             yield from found
 
     def launches_with(self, line: int) -> Iterator[int]:
         here, targets = _Line(self.file, line), set[str]()
-        for node in here.around(_Assignment):
-            targets |= _targets(node)
+        for node in here.around(*_ASSIGNMENTS):
+            targets |= _names(*targets_of(node))
         for call in _all(here.function, ast.Call):
             if isinstance(call.func, ast.Subscript) and call.lineno > line and targets & _names(*call.args):
                 yield call.lineno
@@ -96,7 +97,7 @@ class PythonStatements(Statements):
 
     def loops(self, line: int) -> list[int]:
         here, found = _Line(self.file, line), list[int]()
-        used = {line, *(node.lineno for node in here.assigned(here.names))}
+        used = {line, *map(_line_of, here.assigned(here.names))}
         for loop in _all(here.function, ast.For):
             if any(loop.lineno < each <= loop.end_lineno for each in used):
                 found.append(loop.lineno)
@@ -107,8 +108,17 @@ class PythonStatements(Statements):
         around = [loop for loop in here.around(ast.For) if loop.lineno < line]
         for loop in around[-1:]:
             limits = loop.iter.args[:2] if isinstance(loop.iter, ast.Call) else []
-            yield from (node.lineno for node in here.assigned(_names(*limits), loop.lineno))
+            yield from map(_line_of, here.assigned(_names(*limits), loop.lineno))
             yield loop.lineno
+
+
+def _line_of(node: Any) -> int:
+    return int(node.lineno)
+
+
+def _others(line: int, nodes: Iterable[ast.AST]) -> list[int]:
+    """The lines of some nodes, each once, without one."""
+    return [at for at in dict.fromkeys(map(_line_of, nodes)) if at != line]
 
 
 def _is_shape(value: ast.expr) -> bool:
@@ -121,10 +131,6 @@ def _names(*trees: ast.AST) -> set[str]:
     return {node.id for tree in trees for node in _all(tree, ast.Name)}
 
 
-def _targets(node: _Assignment) -> set[str]:
-    return _names(*(node.targets if isinstance(node, ast.Assign) else [node.target]))
-
-
 @functools.lru_cache(maxsize=4096)  # each function of a file is asked for many lines
-def _all(tree: ast.AST, kind: Any) -> list[Any]:
-    return [node for node in ast.walk(tree) if isinstance(node, kind)]
+def _all(tree: ast.AST, *kinds: Any) -> list[Any]:
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]

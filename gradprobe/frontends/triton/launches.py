@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pointed:
-    """Stands for a tensor."""
-
     dtype: Any
     storage: int = 0
 
@@ -122,7 +120,6 @@ def _described(value: Any) -> Any:
 
 
 def _kind(value: Any) -> Any:
-    """What of an argument decides how it is compiled."""
     if type(value) is int:
         return "int", value == 1, value.bit_length() > 31  # 1 is taken for a constant
     if isinstance(value, (bool, float)):
@@ -179,7 +176,6 @@ def kernel_types() -> list[Any]:
 
 
 def _tuners() -> Iterator[Any]:
-    """Triton's class of autotuned kernels, and those that libraries derive of it."""
     autotuner = sys.modules.get("triton.runtime.autotuner")
     waiting = [autotuner.Autotuner] if autotuner else []
     for tuner in waiting:

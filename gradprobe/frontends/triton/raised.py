@@ -63,18 +63,18 @@ def raised_lines(error: BaseException) -> list[RaisedLine]:
     """From what called the kernel in to what the kernel calls."""
     found: dict[int, RaisedLine] = {}
     for each in _chain(error):
-        for frame, number in traceback.walk_tb(each.__traceback__):
-            code, local = frame.f_code, frame.f_locals
-            generator: Any = local.get("self")
+        for frame, at in traceback.walk_tb(each.__traceback__):
+            file, line, function = frame.f_code.co_filename, at, frame.f_code.co_name
+            names, key, generator = ChainMap(frame.f_locals, frame.f_globals), id(frame), frame.f_locals.get("self")
             state = getattr(generator, "__dict__", {})
-            if {"lscope", "cur_node"} <= state.keys() and hasattr(state["cur_node"], "lineno"):  # it compiles a kernel
+            is_compiled = {"lscope", "cur_node"} <= state.keys() and hasattr(state["cur_node"], "lineno")
+            if is_compiled:
+                names, key = ChainMap(generator.lscope, generator.gscope), id(generator)
                 file, line = generator.file_name, generator.begin_line + generator.cur_node.lineno
-                names, of = ChainMap(generator.lscope, generator.gscope), generator.jit_fn.fn.__name__
-                found.setdefault(id(generator), RaisedLine(_place(file, line, of), names, True))
-            elif is_users(code.co_filename):
-                names = ChainMap(local, frame.f_globals)
-                place = _place(code.co_filename, number, code.co_name)
-                found.setdefault(id(frame), RaisedLine(place, names, False))
+                function = generator.jit_fn.fn.__name__
+            if is_compiled or is_users(file):
+                code = _cut(linecache.getline(file, line).strip(), _CODE)
+                found.setdefault(key, RaisedLine(EndedLine(file, line, function, code), names, is_compiled))
     return list(found.values())
 
 
@@ -84,10 +84,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while inner is not None:
         yield inner
         inner = inner.__cause__ if type(inner).__module__.partition(".")[0] == "triton" else None
-
-
-def _place(file: str, line: int, function: str) -> EndedLine:
-    return EndedLine(file, line, function, _cut(linecache.getline(file, line).strip(), _CODE))
 
 
 def _value(value: Any) -> str:
