@@ -121,7 +121,7 @@ CORE: tuple[str, ...] = (
         "__init__", "additions", "kernel_file", "listing", "parameter_names", "pointers", "text",
         "triton_source",
     )),
-    "frontends/__init__", "frontends/interface",
+    "frontends/__init__",
     *(f"frontends/python/{name}" for name in ("__init__", "events", "reached")),
     *(f"frontends/triton/{name}" for name in (
         "__init__", "launches", "raised",

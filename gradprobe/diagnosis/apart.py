@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..frontends.interface import INTERPRETED
+from ..frontends import INTERPRETED
 from ..probing.experiment import Experiment
 from ..probing.runs import RunRecord
 

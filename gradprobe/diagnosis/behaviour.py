@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..faults.fault_rows import DEAD_FIX
 from ..faults.hypothesis import Hypothesis, Observed
-from ..frontends.interface import TORCH
+from ..frontends import TORCH
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH

@@ -9,7 +9,7 @@ from functools import cached_property
 from msgspec import structs
 
 from ..faults.hypothesis import Hypothesis, Observed
-from ..frontends.interface import CUDA_ON_CPU, INTERPRETED
+from ..frontends import CUDA_ON_CPU, INTERPRETED
 from ..model.failures import fault_words
 from ..model.intermediates import AXIS_WORDS, GRADIENT_OF, TABLE, reached, slots, steps, title
 from ..model.layout_run import MATCH, MISMATCH

@@ -17,8 +17,7 @@ from torch import Tensor
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.index import readable
 from ..faults.variant import BUFFERS, Variant, plain_variant
-from ..frontends import Event, events
-from ..frontends.interface import TORCH
+from ..frontends import TORCH, Event, events
 from ..inputs.memory import Array
 from ..model.mechanisms import door
 from ..model.report import Diagnosis, Where, causes_among

@@ -1,4 +1,4 @@
-"""A folder for each language that targets are written in: nothing else of it is known elsewhere than `interface`."""
+"""A folder for each language that targets are written in; what is known of one elsewhere is its LANGUAGE, as below."""
 
 from __future__ import annotations
 
@@ -6,13 +6,121 @@ import contextlib
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from .interface import Event, Language, Launches, Statements
+if TYPE_CHECKING:
+    from torch import Tensor
 
-__all__ = ["Event", "Launches", "Statements", "events", "launches", "source"]
+    from ..inputs.memory import Array, Unwritten
+    from ..model.memory_finding import MemoryFinding
+    from ..model.report import Where
+
+# What runs kernels. Where a target has kernels of two, the first of these words is the report's.
+CUDA_ON_CPU, CUDA, INTERPRETED, COMPILED = "cuda-on-cpu", "cuda", "triton-interpreter", "triton"
+BACKENDS = (CUDA_ON_CPU, CUDA, INTERPRETED, COMPILED)
+TORCH = "torch"
+"""The word of what launches no kernel of its own."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What was started: a kernel, or a function that starts none."""
+
+    entry: Any
+    """A function of Python, or the kernel of a source."""
+    backend: str
+    """Of BACKENDS, or TORCH."""
+    storages: Collection[int] = ()
+    """The memory that it was given, as `storage_of` numbers it."""
+    call: Any = None
+    """A Triton kernel's arguments."""
+
+
+@dataclass
+class Launches:
+    """What a call of a function starts, in every language."""
+
+    function: Callable[..., Any] = lambda: None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the caller knows by name."""
+    schedule: int = 0
+    """The order of threads and blocks on a CPU; 0: that of their numbers."""
+    unwritten: Unwritten | None = None
+    """The memory that is known to have no value yet."""
+    after: Callable[[str], None] = lambda kernel: None
+    """Told of each kernel after its launch."""
+    started: list[Launch] = field(default_factory=list)
+    findings: list[MemoryFinding] = field(default_factory=list)
+    """What they did wrong to memory."""
+    notes: list[str] = field(default_factory=list)
+    compiled: set[Any] = field(default_factory=set)
+    """What kernels were compiled to."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What an operation gave, or a variable held after a statement."""
+
+    at: Where
+    array: Array
+    dtype: str
+
+
+class Statements:
+    """The statements of a file. Each function gives numbers of lines, the last first; none that the language hides.
+
+    Those of a line are those that make
+        masks: the condition of its `where`, or the `mask=` of its access;
+        address: the address of its access: that move its pointer, and the indices they use;
+        aliases: what it uses from another name alone, such as a pointer that is not moved;
+        loops: the loops that it stands in, or that make what it uses;
+        ends: where the innermost loop around it begins and ends, and the loop's own.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def masks(self, line: int, *, of_accesses: bool = True) -> Iterable[int]:
+        return ()
+
+    def address(self, line: int) -> Iterable[int]:
+        return ()
+
+    aliases = loops = ends = address
+
+    def grids(self, kernel: str) -> Iterable[int]:
+        """Those of a kernel's launches, and those that make what their grids use."""
+        return ()
+
+    def launches_with(self, line: int) -> Iterable[int]:
+        """Those of the launches, in the same function, that are given what a line of host code assigns."""
+        return ()
+
+    def function_at(self, line: int) -> str:
+        """The name of the innermost function that holds a line; "" where none is known."""
+        return ""
+
+
+class Language:
+    """One language. What a folder leaves out is as here: nothing is known of it."""
+
+    suffixes: tuple[str, ...] = ()
+    """Of the files that are its own."""
+
+    def launches(self, found: Launches) -> AbstractContextManager[None]:
+        """While open, what is started is noted, and what it did wrong."""
+        return contextlib.nullcontext()
+
+    def events(self, function: Callable[..., Any]) -> AbstractContextManager[list[Event]]:
+        """While open, a function's calls are followed; when closed, what they held is there, in order."""
+        return contextlib.nullcontext([])
+
+    def source(self, file: str) -> Statements:
+        """The functions and statements of a file."""
+        return Statements(file)
 
 
 @functools.cache

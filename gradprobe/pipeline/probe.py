@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.interface import COMPILED
+from ..frontends import COMPILED
 from ..inputs.options import flags
 from ..model.allowance import NOTHING, Allowance
 from ..model.assignment import missing

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from ..frontends.interface import INTERPRETED
+from ..frontends import INTERPRETED
 from ..frontends.triton import architecture
 from ..frontends.triton.launches import KernelCall
 from ..model.mechanisms import is_on

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from ..frontends.interface import COMPILED, CUDA, CUDA_ON_CPU
+from ..frontends import COMPILED, CUDA, CUDA_ON_CPU
 from ..inputs.draw import draw, outputs_of
 from ..inputs.guard_bands import ORDINARY
 from ..inputs.tensor_layouts import Inputs, effective_values, place

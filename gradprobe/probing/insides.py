@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..frontends.interface import INTERPRETED, TORCH
+from ..frontends import INTERPRETED, TORCH
 from ..inputs.draw import outputs_of
 from ..inputs.placement import for_more_batches, repeats
 from ..inputs.tensor_layouts import Inputs, place

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..frontends.interface import CUDA, CUDA_ON_CPU
+from ..frontends import CUDA, CUDA_ON_CPU
 from ..frontends.triton import interpreting
 from ..inputs.guard_bands import Guards
 from ..inputs.memory import Unwritten

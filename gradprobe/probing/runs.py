@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..frontends.interface import BACKENDS, TORCH
+from ..frontends import BACKENDS, TORCH
 from ..frontends.python import plain_function
 from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import laid

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..frontends.interface import CUDA, CUDA_ON_CPU, Launches
+from ..frontends import CUDA, CUDA_ON_CPU, Launches
 from ..model.case import DOTS
 from ..processes.attributes import replaced
 

@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..frontends import Launches, launches
-from ..frontends.interface import CUDA, CUDA_ON_CPU, TORCH
+from ..frontends import CUDA, CUDA_ON_CPU, TORCH, Launches, launches
 from ..frontends.triton import gpu_stood_in
 from ..frontends.triton.launches import KernelCall, storage_of
 from ..inputs.memory import Unwritten

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...inputs.memory import Unwritten
-from ..interface import Language, Launches, Statements
+from .. import Language, Launches, Statements
 from .watch import BLOCK, THREAD, WARP, CudaFinding, Recorded, Recording, Watch, recorded, watched
 
 if TYPE_CHECKING:

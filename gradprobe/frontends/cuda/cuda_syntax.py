@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..interface import Statements
+from .. import Statements
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

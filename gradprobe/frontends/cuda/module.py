@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import NoKernel, TargetFailure
-from ..interface import CUDA, CUDA_ON_CPU, Launch
+from .. import CUDA, CUDA_ON_CPU, Launch
 from . import nvrtc
 from .c_types import STREAM, LaunchPlan, Taken, addresses_of, c_values, types_as_written
 from .cuda_syntax import Declaration, DeclaredFunction

@@ -14,7 +14,7 @@ import numpy as np
 from ...inputs.memory import Array, Unwritten
 from ...model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, MemoryFinding
 from ...source.text import SourceLine
-from ..interface import Launch
+from .. import Launch
 
 if TYPE_CHECKING:
     from torch import Tensor

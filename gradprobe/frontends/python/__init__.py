@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ..interface import TORCH, Event, Language, Launch, Launches, Statements
+from .. import TORCH, Event, Language, Launch, Launches, Statements
 
 
 class PythonLanguage(Language):

@@ -19,7 +19,7 @@ import torch
 from ...inputs.memory import Array
 from ...model.report import Where
 from ...source.text import PythonSource
-from ..interface import Event
+from .. import Event
 from . import plain_function
 
 _HOOK = "__gradprobe_value__"

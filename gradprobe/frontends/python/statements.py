@@ -10,7 +10,7 @@ from typing import Any
 from ...source.kernel_file import called
 from ...source.text import python_file
 from ...source.triton_source import targets_of
-from ..interface import Statements
+from .. import Statements
 
 # Statements of a helper that makes a mask up to which all are told.
 _FEW = 8

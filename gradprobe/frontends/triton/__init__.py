@@ -12,7 +12,7 @@ from typing import Any
 
 from ...model.architectures import ARCHITECTURES, DEFAULT, Architecture
 from ...processes.attributes import replaced
-from ..interface import Language, Launches
+from .. import Language, Launches
 
 
 class TritonLanguage(Language):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...processes.attributes import replaced
-from ..interface import COMPILED, INTERPRETED, Launch, Launches
+from .. import COMPILED, INTERPRETED, Launch, Launches
 from . import interpreting
 
 if TYPE_CHECKING:
