@@ -1,1 +1,1 @@
-"""Is it the test? A reference of the user's own is judged, and its first wrong formula named with its line."""
+"""Is it the test? A user's own reference is judged."""

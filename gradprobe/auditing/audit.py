@@ -1,4 +1,4 @@
-"""An audit: a check in float64, on small drawn cases, whose target is a reference of the user's own."""
+"""A check in float64, on small drawn cases, whose target is a reference of the user's own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ _MEANINGS = {"keep": "True where a key is seen", "hide": "True where a key is hi
 @dataclass(frozen=True)
 class Attempt:
     how: CallConvention
-    sizes: Mapping[str, int]
     experiment: Experiment
     run: LayoutRun
     unfit: Mapping[str, Tensor]
@@ -117,15 +116,14 @@ def audit(
         seeds: how often each setting is drawn.
 
     Raises:
-        UsageFailure: there is no such function, or nothing can be passed for a parameter.
-        TargetFailure: it raises in whatever way it is called, or its results cannot be named.
+        UsageFailure, TargetFailure: it is not there, cannot be called, or its results cannot be named.
     """
     search = ReferenceSearch(find_target(subject, family), options or {})
     best = search.best()
     taken, attempts = [*_taken(search.target, best.how)], [best]
     for how, seed in islice(product(search.settings(best.how), range(seeds)), 1, None):
         try:
-            attempts.append(search.attempt(how, best.sizes, seed))
+            attempts.append(search.attempt(how, seed))
         except Failure as failure:
             taken.append(f"it was not judged {how.setting} with seed {seed}: {failure}")
     runs = tuple(replace(each.run, layout=f"{each.how.setting} seed={each.case.seed}") for each in attempts)
@@ -156,6 +154,7 @@ def _taken(target: Target, how: CallConvention) -> Iterator[str]:
 class ReferenceSearch:
     def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
         self.target, self._options, self._is_lazy = target, options, target.family == "lazy"
+        self._sizes = _SIZES[0]
         try:
             self._text = inspect.getsource(plain_function(target.function))
         except (OSError, TypeError):
@@ -165,14 +164,14 @@ class ReferenceSearch:
         """The first with a right result, else the first that is explained; or raises what the reference does."""
         raised, says_fewer = list[Failure](), re.search(_FEWER, self._text)
         libraries = ("numpy", "torch") if re.search(r"\bnp\.|numpy", self._text) else ("torch", "numpy")
-        for sizes, library in product(_SIZES, libraries):
+        for self._sizes, library in product(_SIZES, libraries):
             attempts = list[Attempt]()
             for how in self._ways(library):
                 # With fewer axes only where it does not run with more, or says so.
                 if attempts and len(how.shapes) < len(attempts[0].how.shapes) and not says_fewer:
                     continue
                 try:
-                    attempts.append(self.attempt(how, sizes))
+                    attempts.append(self.attempt(how))
                 except Failure as failure:
                     raised.append(failure)
                     continue
@@ -205,9 +204,9 @@ class ReferenceSearch:
         if "scale" in takes:
             yield replace(how, scale=_OTHER_SCALE)
 
-    def attempt(self, how: CallConvention, sizes: Mapping[str, int], seed: int = 0) -> Attempt:
+    def attempt(self, how: CallConvention, seed: int = 0) -> Attempt:
         """One run; of results without names, with those by which the most are right."""
-        call, case = ReferenceCall(self.target, how), self._case(how, sizes, seed)
+        call, case = ReferenceCall(self.target, how), self._case(how, seed)
         values = draw(case)
         for name, value in values.items():
             values[name] = value.double() if value.is_floating_point() else value
@@ -215,21 +214,22 @@ class ReferenceSearch:
         record = next(iter(records_of(experiment)))
         if record.run.measured is None:
             raise Refusal(f"{self.target.name} refused: {record.run.skipped}")
-        found = Attempt(how, sizes, experiment.after(outcomes_of([record])), record.run, call.unfit)
+        found = Attempt(how, experiment.after(outcomes_of([record])), record.run, call.unfit)
         if how.order or not call.orders or call.unfit:
             return found
         tried = [replace(found, how=replace(how, order=call.orders[0]))]
         for order in call.orders[1:]:
             if not tried[-1].wrong:
                 break
-            tried.append(self.attempt(replace(how, order=order), sizes, seed))
+            tried.append(self.attempt(replace(how, order=order), seed))
         return min(tried, key=lambda each: len(each.wrong))
 
-    def _case(self, how: CallConvention, sizes: Mapping[str, int], seed: int) -> Case:
+    def _case(self, how: CallConvention, seed: int) -> Case:
         takes_bias = "bias" in self.target.required and not how.mask
-        options: dict[str, Any] = {**sizes, "bias": takes_bias or None}
+        options: dict[str, Any] = {**self._sizes, "bias": takes_bias or None}
         for letter, name in (("b", "batch"), ("h", "heads")):
-            options[name] = sizes[name] if letter in how.shapes else 1
+            if letter not in how.shapes:
+                options[name] = 1
         options |= {**self._options, "seed": seed}
         if not self._is_lazy:
             options["causal"] = how.causal
@@ -243,7 +243,7 @@ class ReferenceSearch:
 
 
 def audited_target(subject: str | Callable[..., Any], family: str | None) -> Target:
-    """A reference that is right on small cases, or takes none; else a ReferenceFailure with formula and line."""
+    """A reference that is right on small cases, or takes none; else a ReferenceFailure."""
     try:
         found = audit(subject, family, seeds=1)
     except Failure:

@@ -1,4 +1,4 @@
-"""Calls a reference in its author's own way, in torch or numpy and in one of many shapes, by the usual names."""
+"""A reference called in its author's own way, in torch or numpy, and in one of many shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..targets.bind import as_tensors, intermediate_named, returned_names
 from ..targets.find import Target
 
 SHAPES = ("bhld", "hld", "ld", "blhd", "lhd")
-"""The axes in which a reference may take q, k, v and dO, in the order in which they are tried."""
+"""The axes in which a reference may take q, k, v and dO, the likelier first."""
 ORDERS = {1: "dQ|dV|dK", 2: "dQ dK|dK dV", 3: "dQ dK dV|dV dQ dK|dK dV dQ|dV dK dQ", 4: "O dQ dK dV|dQ dK dV O"}
 """What a tuple may be, by its length, the likelier first."""
 RESULTS = {"O": "do", "dQ": "q", "dK": "k", "dV": "v"}

@@ -1,4 +1,4 @@
-"""Plain Python followed: the expression of a target without kernels in which a named fault first shows."""
+"""The expression of a target without kernels in which a named fault first shows."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _narrow(held: Sequence[Event], seen: Observed) -> Iterator[Diagnosis]:
 
 
 def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed) -> Where | None:
-    """The expression that first holds what a fault makes, or where its kind or its name stands."""
+    """The expression that first holds what a fault makes, or that has its name."""
     if of.kind in ("swap", "twice"):  # of parameters, or of results
         return _at(target, target.source.line) if of.reads else where_it_returns(target)
     if "do" in of.reads and (calls := _lines(target, _is_differentiated)):
@@ -156,7 +156,7 @@ class _Form:
 
 
 class _Forms:
-    """What expressions may hold, as is due and as a fault makes it, in any order of axes and in part."""
+    """What expressions may hold: due and wrong values, in any order of axes and in part."""
 
     def __init__(self, of: Hypothesis, seen: Observed) -> None:
         self._x = seen.x
@@ -243,7 +243,7 @@ def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
 
 
 def _ways(of: Hypothesis, plain: Variant, seen: Observed) -> Iterator[dict[str, Array]]:
-    """The intermediates as a fault makes them: all, LSE alone, or those that follow from some right ones."""
+    """The intermediates as a fault makes them: all, LSE alone, or what follows from right ones."""
     variant = of.variant(plain)
     first = _whole(variant, {})
     yield first

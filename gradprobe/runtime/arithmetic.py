@@ -1,4 +1,4 @@
-"""How dots multiply float32 on a GPU: read from compiled kernels, CUDA sources, autograd's nodes, torch's settings."""
+"""How dots multiply float32 on a GPU, by compiled kernels, CUDA sources, autograd's nodes, torch's settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
 
 
 def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
-    """File and line of a location, which may name others; of a call, those of what is called."""
+    """File and line of a location, which may name others."""
     for _ in aliases:
         words = aliases.get(alias, "")
         if place := _PLACE.search(words):
@@ -107,10 +107,7 @@ def matmuls_watched(found: list[Dots]) -> Iterator[None]:
 
 
 def of_autograd(output: Any) -> Iterator[Dots]:
-    """TF32 thrice where PyTorch's memory-efficient kernels lead to an output.
-
-    Source: DefaultGemmType in ATen's mem_eff_attention/gemm_kernel_utils.h, CUTLASS's OpMultiplyAddFastF32.
-    """
+    """Of PyTorch's memory-efficient kernels: DefaultGemmType in ATen's gemm_kernel_utils.h, OpMultiplyAddFastF32."""
     waiting, done = [output.grad_fn], set()
     while waiting:
         node = waiting.pop()

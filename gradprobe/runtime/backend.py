@@ -1,4 +1,4 @@
-"""Where kernels run: a GPU or Triton's interpreter, chosen before Triton is imported; threads, modes, caches."""
+"""What kernels run on: a GPU or Triton's interpreter, threads, modes, caches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ _CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "GR
 
 
 def prepare_backend(device: str, arch: str | None = None) -> str:
-    """Returns the device to run on, "cpu" or "cuda". Without a GPU, it sets Triton to its interpreter.
+    """Returns the device to run on, "cpu" or "cuda", or raises UsageFailure; without a GPU, Triton interprets.
 
-    Args:
-        arch: the architecture of the GPU that is stood in for where there is none; None for the default.
-
-    Raises:
-        UsageFailure: there is no GPU, or one answers for `arch`; or Triton was imported before in the other mode.
+    `arch`: of the GPU that is stood in for where there is none.
     """
     chosen = "cpu"
     if device == "auto" and interpreting():
@@ -60,7 +56,7 @@ def _has_gpu() -> bool:
 
 
 def choose_threads(case: Case) -> None:
-    """Takes one CPU thread for small problems, which waiting for a second one made 12 times slower on busy cores."""
+    """One thread for small problems: waiting for a second made them 12 times slower on busy cores."""
     import torch
 
     if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < _SMALL:
@@ -68,7 +64,7 @@ def choose_threads(case: Case) -> None:
 
 
 def make_interpreter_right(case: Case) -> None:
-    """Makes the arithmetic of Triton's interpreter right for the case's dtype, or raises InterpreterNotKnown."""
+    """Mends Triton's interpreter for the case's dtype, or raises InterpreterNotKnown."""
     if not interpreting():
         return
     from ..frontends.triton import interpreter
@@ -80,7 +76,7 @@ def make_interpreter_right(case: Case) -> None:
 
 @contextlib.contextmanager
 def ordinary_torch() -> Iterator[None]:
-    """While open, torch is as in a new process. Afterwards it is as before, with the number of threads."""
+    """While open, torch is as in a new process."""
     import torch
 
     with contextlib.ExitStack() as stack:

@@ -62,11 +62,11 @@ def run_target(
     """Runs the target once. One that raises on purpose has refused the layout, unless that is its own or contiguous.
 
     Args:
-        instrumentation: entered around the target's own code, and nothing else.
+        instrumentation: entered around the target's own code alone.
         schedule, unwritten, launched: as Launches has them.
 
     Raises:
-        UsageFailure, Refusal, DeviceLost, TargetFailure: from `bind`, `refusal_of` and `read_trace`.
+        UsageFailure, Refusal, DeviceLost, TargetFailure
     """
     arguments = bind(target, case, inputs.tensors)
     found = Launches(target.function, inputs.tensors, schedule, unwritten, launched)

@@ -1,4 +1,4 @@
-"""How a target's exception is told: as a refusal of a layout, as a failure, or as a limit of Triton's interpreter."""
+"""A target's exception: a refusal of a layout, a failure, or a limit of Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PATIENCE = 60.0
 
 
 def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequence[KernelCall]) -> str:
-    """The words with which a target refused a layout; else raises DeviceLost, Refusal or TargetFailure."""
+    """The words with which a target refused a layout; or raises DeviceLost, Refusal, TargetFailure."""
     name = f"target {target.name!r}"
     # Once the device is lost, every exception follows from that.
     if (lost := words_of_loss()) is not None:
@@ -57,7 +57,7 @@ def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequenc
 
 
 def _is_limit(inner: BaseException, calls: Sequence[KernelCall]) -> bool:
-    """Whether what a kernel raised is the interpreter's fault: the compiler's front end takes the launch."""
+    """Whether the compiler's front end takes the launch."""
     if not isinstance(inner, _OF_LIMITS) or not calls or sys.platform != "linux":
         return False
     from ..frontends.triton.lowering import is_taken

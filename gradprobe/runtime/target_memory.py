@@ -1,4 +1,4 @@
-"""What a target does to memory by Python and torch: the tensors that it allocates, the inputs that it changes."""
+"""The tensors that a target allocates, and the inputs that it changes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def calling_line() -> SourceLine:
 
 
 def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool) -> Any:
-    """A mode of torch that hands on what factories of tensors return, and what operations write into."""
+    """A mode of torch that hands on new tensors, and what operations write into."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -149,10 +149,7 @@ Writer = tuple[str, SourceLine | None]
 
 
 class InputsBefore:
-    """The inputs of a run as they were when it began, and what changed them, as far as it was watched.
-
-    `allowed` names those that may be written over.
-    """
+    """The inputs of a run as they were, but for those that may be written over, and what was seen to change them."""
 
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         # A backward may write into its results, and into delta, which no other step of a program reads.
@@ -234,14 +231,12 @@ def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> M
 
 
 def shared(result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs) -> Iterator[MemoryFinding]:
-    """What each gradient shares with the inputs and with other gradients. Disjoint parts of one buffer share nothing.
-
-    Autograd may return one tensor, or dO itself, as several gradients: it clones them where they are kept.
-    """
+    """What gradients share with inputs and one another. Of autograd's, which are cloned where they are kept, less."""
     given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
-    results = {name: given[name] for name in OUTPUTS if name in given}
-    results |= {str(name): tensor for name, tensor in result.items() if tensor is not None}
-    gradients = {title(name): tensor for name, tensor in results.items() if title(name) in map(title, OUTPUTS)}
+    gradients: dict[str, Tensor] = {}
+    for name, tensor in (*given.items(), *result.items()):
+        if tensor is not None and str(name).lower() in OUTPUTS:
+            gradients[title(str(name))] = tensor
     if not target.is_backward:
         allowed.add("do")
     others = [(name, tensor) for name, tensor in given.items() if name not in allowed]

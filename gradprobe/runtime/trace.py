@@ -67,7 +67,7 @@ def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, T
 
 
 def as_in_memory(value: object, subject: str) -> object:
-    """A result as it lies in memory: a subclass of Tensor may say something else of it, or have none."""
+    """A result as it lies in memory, of which a subclass of Tensor may say something else."""
     import torch
     from torch._subclasses import FakeTensor
 

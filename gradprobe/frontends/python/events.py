@@ -1,4 +1,4 @@
-"""What the expressions and variables of a Python file hold in one call, in the order in which they come."""
+"""What the expressions and variables of a Python file hold in one call, in order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -35,7 +36,7 @@ _MOST, _LARGEST = 48, 1 << 20
 
 @contextmanager
 def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
-    """While open, exchanges the code of all functions of a function's file for one that notes values."""
+    """While open, all functions of a function's file note their values."""
     found, counts = dict[tuple[int, int], Event](), Counter[int]()
     events: list[Event] = []
     module = sys.modules.get(plain_function(function).__module__ or "")
@@ -94,7 +95,7 @@ def _as_array(value: Any) -> Array | None:
 
 @lru_cache(maxsize=4)
 def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Where]]:
-    """The code of a file's functions with hooks, by name and first line, and where each hook stands."""
+    """The code of a file's functions with hooks, by name and first line, and places of the hooks."""
     hooks, found = _Hooks(PythonSource(str(Path(file).resolve()), text)), dict[tuple[str, int], CodeType]()
     tree = ast.fix_missing_locations(hooks.visit(ast.parse(text)))
     waiting = [compile(tree, file, "exec", dont_inherit=True)]
@@ -106,7 +107,7 @@ def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], l
 
 
 class _Hooks(ast.NodeTransformer):
-    """Wraps each expression in a hook, and adds hooks of the tensors that a statement writes into."""
+    """Wraps expressions in hooks, and hooks what statements write into."""
 
     def __init__(self, source: PythonSource) -> None:
         self.places: list[Where] = []
@@ -147,8 +148,7 @@ class _Hooks(ast.NodeTransformer):
         return self._call(node, node) if isinstance(node, _VALUES) and is_loaded else node
 
     def _call(self, value: ast.expr, at: ast.AST) -> ast.expr:
-        line = self._source.line_of(at, self._inside)
-        self.places.append(Where(line.file, line.line, line.code, line.column, line.length, line.function))
+        self.places.append(Where(*astuple(self._source.line_of(at, self._inside))))
         number = ast.Constant(len(self.places) - 1)
         return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [number, value], []), at)
 

@@ -16,7 +16,7 @@ _BETWEEN = 16
 
 @contextlib.contextmanager
 def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
-    """While open, functions of a file are traced: kernels too, where Triton's interpreter runs them."""
+    """While open, traces functions of a file, interpreted kernels too."""
     reached, before = set[Goal](), sys.gettrace()
     by_name = {each.function.name: each for each in functions}
 
@@ -50,7 +50,7 @@ def _of_arguments(reach: Reach, frame: FrameType) -> Iterator[Goal]:
 
 
 class _Call:
-    """One call of a function: its last statement, and the turns of the loops that it is in."""
+    """One call: its last statement, and the turns of the loops that it is in."""
 
     def __init__(self, reach: Reach, reached: set[Goal]) -> None:
         self._reach, self._reached = reach, reached

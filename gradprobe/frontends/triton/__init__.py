@@ -38,7 +38,7 @@ _HIP = "6.4.0"
 
 
 def stand_in_for(arch: str | None) -> None:
-    """From now on the GPU that is not there is one of this architecture; None for the default."""
+    """From now on the GPU that is not there is of this architecture, or the default."""
     global _asked_for  # noqa: PLW0603 - a process has one GPU, which files ask for when they are imported
     _asked_for = arch
 
@@ -80,7 +80,7 @@ def _stand_in(stack: contextlib.ExitStack, as_cuda: bool) -> None:
 
 
 def _on_the_cpu() -> Any:
-    """A mode of torch in which the device "cuda" is the CPU, since many files make a tensor when they are imported."""
+    """A mode of torch in which "cuda" is the CPU: many files make a tensor when they are imported."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -99,7 +99,7 @@ def _on_the_cpu() -> Any:
 
 
 class _DriverWatcher:
-    """A finder of modules that finds none: Triton imports some behind its driver, which it then replaces."""
+    """Finds no module; as Triton imports one behind its driver, it replaces that."""
 
     def __init__(self, gpu: Architecture) -> None:
         self._gpu = gpu

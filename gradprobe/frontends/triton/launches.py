@@ -1,4 +1,4 @@
-"""The launches of Triton kernels, compiled or interpreted: what each was given, and how it was configured."""
+"""The launches of Triton kernels, compiled or interpreted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pointed:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One launch of a kernel, with its arguments and options by name, without its tensors."""
+    """One launch of a kernel, without its tensors."""
 
     kernel: Any
     given: Mapping[str, Any]
@@ -97,7 +97,7 @@ def tensors_in(given: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """The address of its storage; of a fake tensor's, which has none, that of its record."""
+    """The address of its storage; of a fake tensor's, of its record."""
     from torch._subclasses import FakeTensor
 
     storage = tensor.untyped_storage()
@@ -185,7 +185,7 @@ def _tuners() -> Iterator[Any]:
 
 
 def _run_first_fitting(notes: list[str], tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs an autotuned kernel with the first configuration that fits; where none does, raises what that raised."""
+    """Runs an autotuned kernel with the first configuration that fits, and notes which."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
     failures: list[Exception] = []
     for config in tuner.prune_configs(dict(kwargs)) if len(tuner.configs) > 1 else tuner.configs:
@@ -208,7 +208,7 @@ def _run_first_fitting(notes: list[str], tuner: Any, args: tuple[Any, ...], kwar
 
 
 def _does_not_fit(error: Exception) -> bool:
-    """Whether the compiler, the GPU's limits, or a first program in the interpreter (static_assert) refused it."""
+    """Whether the compiler, the GPU, or a first program in the interpreter (static_assert) refused it."""
     kind = type(error).__name__
     if kind in ("OutOfResources", "CompileTimeAssertionFailure"):
         return True

@@ -47,7 +47,7 @@ _ASKS = re.compile(r"TRITON_INTERPRET|runtime\.interpret\b")
 
 
 def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
-    """What keeps each kernel from being compiled at any size, for the GPU that was asked for, else any; or None."""
+    """What keeps each kernel from being compiled at any size, for the GPU asked for, else for any."""
     gc.disable()  # what it would go through is shared with the process before the fork
     _restore_language()
     return list(map(_error_of, calls))
