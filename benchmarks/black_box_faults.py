@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from gradprobe.model.resolution import resolve
-from gradprobe.pipeline.probe import probe
 from gradprobe.runtime.backend import prepare_backend
+from tests.probe import probe
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

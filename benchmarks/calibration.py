@@ -17,9 +17,9 @@ from typing import Any
 from gradprobe.model.case import PATTERNS
 from gradprobe.model.failures import TargetFailure
 from gradprobe.model.resolution import resolve
-from gradprobe.pipeline.probe import probe
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
 from gradprobe.targets.find import find_target
+from tests.probe import probe
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -90,9 +90,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("length", "pipeline/probe"),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
     Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
-    Mechanism("cost", "pipeline/run_check"),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
-    Mechanism("misreading", "pipeline/fit", functions=("refuse_misreading",)),
+    Mechanism("misreading", "numerics/forward", functions=("refuse_misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
     Mechanism("edits", "diagnosis/edits/tried", (

@@ -17,10 +17,10 @@ import torch
 
 from gradprobe.model.case import Case
 from gradprobe.model.resolution import resolve
-from gradprobe.pipeline.probe import probe
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
 from gradprobe.targets.find import Target, find_target
 from gradprobe.targets.naming import source_of
+from tests.probe import probe
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

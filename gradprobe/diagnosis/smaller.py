@@ -17,7 +17,7 @@ from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
 from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment, experiment_of
-from ..probing.runs import outcomes_of, records_of, with_strays
+from ..probing.runs import outcomes_of, records_of
 from .cases import cut
 
 # Elements of all score matrices together up to which hypotheses are tried: each takes an evaluation or two.
@@ -80,7 +80,7 @@ def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experimen
     experiment = experiment.after(outcomes_of(records))
     from .apart import with_intermediates
 
-    return experiment, with_strays(with_intermediates(experiment, records))
+    return experiment, [record.run for record in with_intermediates(experiment, records)]
 
 
 def _fails_alike(measured: Measured, failing: LayoutRun) -> bool:

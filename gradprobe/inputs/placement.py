@@ -79,11 +79,6 @@ def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return False
 
 
-def repeats(shape: tuple[int, ...], place: Placement) -> bool:
-    """Whether some elements lie in one place, so that they can only be equal."""
-    return any(size > 1 and step == 0 for size, step in zip(shape, place.strides, strict=True))
-
-
 def for_more_batches(
     placements: Mapping[str, Placement], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Placement]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 # The exit code that shells give a command that was ended by Ctrl-C.
 INTERRUPTED = 130
@@ -83,6 +85,15 @@ def fault_words(error: BaseException) -> str:
         trace = trace.tb_next
     place = f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}" if trace is not None else ""
     return f"{type(error).__name__}: {words or place}"
+
+
+@contextlib.contextmanager
+def own_faults(notes: list[str], what: str) -> Iterator[None]:
+    """Where this tool raises in it, what could not be done is noted, and nothing else depends on it."""
+    try:
+        yield
+    except Exception as error:
+        notes.append(f"{what}, by a fault of gradprobe: {fault_words(error)}")
 
 
 def as_failure(error: BaseException) -> Failure:

@@ -310,6 +310,11 @@ class TensorLayout(Struct, frozen=True, kw_only=True):
     strides: tuple[int, ...]
     """In elements."""
 
+    @property
+    def repeats(self) -> bool:
+        """Whether some elements lie in one place, so that they can only be equal."""
+        return any(size > 1 and step == 0 for size, step in zip(self.sizes, self.strides, strict=True))
+
 
 class Run(Struct, frozen=True, kw_only=True):
     """One layout."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ class Repeats:
         """The intermediates of which two runs gave different bits."""
         return [name for name, differs in self._differs.items() if bool(differs.any())]
 
-    def found(self, atomics: Mapping[str, Sequence[Line]]) -> tuple[RepeatedResult, ...]:
+    def found(self, atomics: Mapping[str, Collection[Line]]) -> tuple[RepeatedResult, ...]:
         """What is not the same in all runs, or wrong in one; in dataflow order.
 
         Args:

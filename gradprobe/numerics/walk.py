@@ -12,7 +12,7 @@ the same values is judged without the reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,16 +27,13 @@ from .tally import Finding, Tally
 from .totals import Totals
 
 
+@dataclass
 class LargeRuns:
-    """Compares the large runs of one target; of several with the same values the reference is computed for the first.
+    """Compares the large runs of one target; of several of the same values the reference is computed for the first."""
 
-    Args:
-        several: whether more runs than one are to come.
-    """
-
-    def __init__(self, *, several: bool = True) -> None:
-        self.several = several
-        self._known: Parts | None = None
+    several: bool = True
+    """Whether more runs than one are to come."""
+    _known: Parts | None = None
 
     def compared(
         self,

@@ -5,22 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from ..inputs.options import flags
 from ..model.assignment import in_words
 from ..model.case import ADDITIVE, BOOLEAN, LOG2, NUMBER, Case
 from ..model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ..model.mechanisms import door
-from ..numerics.evidence import LayoutRun, Measured
+from ..numerics.evidence import LayoutRun
+from ..numerics.tally import Finding
 from ..probing.experiment import experiment_of
 from ..probing.runs import RunRecord, records_of
-from ..reference import Tile, evaluate
 from ..targets.find import Target
 from .resolve import Problem
-
-if TYPE_CHECKING:
-    from ..inputs.saved import Saved
 
 # Many kernels take powers of two alone; many take no length that ends inside a block, of up to 256.
 _HEAD_DIMS = (32, 64, 128)
@@ -31,14 +30,10 @@ OF_LENGTH = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seql
 _FIXED_BY = {"seqlen": OF_LENGTH, "implied": ("implied", "causal")}
 # A share of wrong elements above which nothing is right but by chance, and one below which a meaning is the target's:
 # where it has a fault besides, that is in some heads, rows or tiles, and under another meaning nearly all is wrong.
-WRONG_THROUGHOUT, _RIGHT_MOSTLY, _NONE_WRONG = 0.9, 0.5, 0.1
+_WRONG_THROUGHOUT, _RIGHT_MOSTLY, _NONE_WRONG = 0.9, 0.5, 0.1
 # Runs of the target that a search may take; most of them end with a refusal, before any kernel has run.
 _MOST_RUNS = 40
 _LONGEST_WORDS = 160
-# Of a file's inputs: O of another reading differs by about its own size; the roundings of 16-bit kernels by a hundredth
-# of it. q, k, v and do must be all there is, so that their axes may be swapped.
-_ALIKE = 0.02
-_OTHER_INPUTS = ("bias", "seqlens", "mask", "alibi", "sinks", "keep", "cu_seqlens_q", "tau")
 
 
 class Adaptation(NamedTuple):
@@ -71,19 +66,16 @@ def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
 
 def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
     """Other ways in which a target may read the tensors of a case, where its parameters do not say."""
-    found = [Adaptation({}, "")]
-    lse = target.takes.get("lse", "")
+    found, lse = [Adaptation({}, "")], target.takes.get("lse", "")
     if lse.lower() == "m":  # so Triton's tutorial calls an LSE to base 2; by any other name it is natural
         found.append(Adaptation({"lse_as": LOG2}, f"its {lse} is an LSE to base 2"))
     if "causal" not in target.takes and case.family == "softmax":
-        causal = Adaptation({"implied": "causal"}, "it is always causal")
-        found += [_joined(causal, other) for other in found]
+        found += map(partial(_joined, Adaptation({"implied": "causal"}, "it is always causal")), list(found))
     orders = [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
-    if case.device != "cuda":  # there a kernel that takes heads for rows may leave its memory, and the process its GPU
-        plain = list(found)
-        for shapes in orders:
-            order = Adaptation({"shapes": shapes}, f"q, k and v are {in_words(shapes)}")
-            found += [_joined(order, other) for other in plain]
+    plain = list(found)
+    # On a GPU a kernel that takes heads for rows may leave its memory, and the process its GPU.
+    for shapes in orders if case.device != "cuda" else ():
+        found += map(partial(_joined, Adaptation({"shapes": shapes}, f"q, k and v are {in_words(shapes)}")), plain)
     yield from found[1:]
     if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
@@ -95,13 +87,12 @@ def _joined(first: Adaptation, other: Adaptation) -> Adaptation:
 
 @dataclass(frozen=True)
 class Fit:
-    """A problem, what was added to the options that were given and why, and what came of one run where one was made."""
+    """A problem, what was added to the options that were given and why, and what came of one run."""
 
     problem: Problem
     options: Mapping[str, Any] = field(default_factory=dict)
     sentences: tuple[str, ...] = ()
     failure: Failure | None = None
-    """Why there is no result."""
     record: RunRecord | None = None
 
     @property
@@ -110,12 +101,10 @@ class Fit:
 
     @property
     def wrong(self) -> float:
-        """The share of the wrong elements among those that tell most of a meaning; 1 where there is no result."""
-        return 1.0 if self.run is None else share_wrong(self.run)
-
-    def because(self, before: Fit, sentence: str) -> Fit:
-        """The same with the reasons of another, and one more."""
-        return replace(self, sentences=(*before.sentences, sentence))
+        """The share of the wrong elements in O, else in the gradients, else in all that came; 1 of no result."""
+        total = sum(map(attrgetter("total"), _telling(self.run)))
+        wrong = sum(map(attrgetter("mismatched"), _telling(self.run)))
+        return wrong / total if total else float(self.record is None)
 
 
 def tried(problem: Problem, options: Mapping[str, Any]) -> Fit:
@@ -131,51 +120,35 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> Fit:
     return Fit(problem, options, record=record)
 
 
-def refuses(failure: Failure) -> bool:
+def refuses(failure: Failure | None) -> bool:
     """Whether the target's own code raised. A wrong result, or harm to memory or the device, is a fault instead."""
     return isinstance(failure, Refusal) or (type(failure) is TargetFailure and failure.__cause__ is not None)
 
 
-def share_wrong(run: LayoutRun) -> float:
-    """The share of wrong elements in O, else in the gradients, else in all that came; 0 where nothing came."""
-    counts = _wrong_of(run)
-    total = sum(total for _, total in counts)
-    return sum(wrong for wrong, _ in counts) / total if total else 0.0
-
-
-def _wrong_of(run: LayoutRun | None) -> list[tuple[int, int]]:
-    """Of each intermediate that tells most of a meaning, how many elements are wrong, of how many."""
+def _telling(run: LayoutRun | None) -> list[Finding]:
+    """The intermediates that tell most of a meaning."""
     findings = run.measured.comparison.findings if run is not None and run.measured is not None else {}
     names = findings.keys() & {"O"} or findings.keys() & {"dQ", "dK", "dV"} or findings.keys()
-    return [(findings[name].mismatched, findings[name].total) for name in names]
+    return list(map(findings.__getitem__, names))
 
 
 @door("fit")
-def fit(problem: Problem, failure: Failure | None, wrong: float = 1.0) -> Fit | None:
+def fit(trial: Fit) -> Fit | None:
     """The changes with which the target runs and reads its tensors rightly; None where none is needed or none helps.
 
-    An option that was given is never changed. A meaning is found only where nearly all that came is wrong without it,
-    and most is right with it.
-
-    Args:
-        failure: why the problem as it is gave no result; None where it gave one.
-        wrong: the share of it that is wrong.
+    An option that was given is never changed. A meaning is found only where nearly all that came of the `trial` of the
+    problem as it is is wrong, and most is right with it.
     """
-    search, found = _Search(problem), Fit(problem)
-    if failure is not None:
-        running = search.past(failure)
-        if running is None:
-            return None
-        found, wrong = running, running.wrong
-    reading = search.read(found, wrong) if wrong > WRONG_THROUGHOUT else None
+    search, found = _Search(trial.problem), trial
+    if trial.failure is not None and (running := search.past(trial)) is not None:
+        found = running
+    reading = search.read(found) if found.failure is None and found.wrong > _WRONG_THROUGHOUT else None
     return reading or (found if found.options else None)
 
 
 def fitted(problem: Problem) -> Fit:
     """The problem, or another one that the target takes in its place. It costs one run at least."""
-    trial = tried(problem, {})
-    found = fit(problem, trial.failure, trial.wrong) if trial.wrong > WRONG_THROUGHOUT else None
-    return found or Fit(problem)
+    return fit(tried(problem, {})) or Fit(problem)
 
 
 class _Search:
@@ -184,61 +157,49 @@ class _Search:
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
 
-    def past(self, failure: Failure) -> Fit | None:
-        """The fewest adaptations with which the target runs; each on the way leads at least to another refusal.
-
-        Of one with which the case cannot be made, as of one batch alone, nothing is learned.
-        """
-        failed, known = [(Fit(self._problem), failure)], {_about(failure)}
-        for fit, why in failed:  # which grows
-            adaptations = _of_a_refusal(fit.problem.case, self._problem.target) if refuses(why) else ()
+    def past(self, failed: Fit) -> Fit | None:
+        """The fewest adaptations with which the target runs; each on the way leads to another refusal of its own."""
+        waiting, known = [failed], {_about(failed.failure)}
+        for fit in waiting:  # which grows
+            adaptations = _of_a_refusal(fit.problem.case, self._problem.target) if refuses(fit.failure) else ()
             for adaptation, trial in self._each(adaptations, fit, fit):
                 words = f"it runs with {' '.join(flags(adaptation.options))}, found by trying"
-                further = trial.because(fit, f"{adaptation.about} was refused ({_short(why)}): {words}")
+                sentence = f"{adaptation.about} was refused ({_short(fit.failure)}): {words}"
+                further = replace(trial, sentences=(*fit.sentences, sentence))
                 if trial.failure is None:
                     if (right := self._mostly_right(further)) is not None:
                         return right
                 elif not isinstance(trial.failure, UsageFailure) and _about(trial.failure) not in known:
                     known.add(_about(trial.failure))
-                    failed.append((further, trial.failure))
+                    waiting.append(further)
         return None
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
-        """The fit, or a reading of it; None where its tensors have other axes and nothing shows that these are meant.
-
-        A target that refuses for another reason may run on those, and is not wrong for what comes.
-        """
+        """The fit, or a reading of it; None where it has other axes, on which a target may run that means none."""
         if "shapes" not in fit.options or fit.wrong <= _RIGHT_MOSTLY:
             return fit
-        if (reading := self.read(fit, fit.wrong)) is not None:
+        if (reading := self.read(fit)) is not None:
             return reading
         # Where most is right at another length, the axes are right, and errors here are a fault.
         whole = [Adaptation({"seqlen": WHOLE_BLOCKS[0]}, "")]
-        is_right = any(trial.wrong <= _RIGHT_MOSTLY for _, trial in self._each(whole, fit, fit))
-        return fit if is_right else None
+        return fit if any(trial.wrong <= _RIGHT_MOSTLY for _, trial in self._each(whole, fit, fit)) else None
 
-    def read(self, fit: Fit, wrong: float) -> Fit | None:
-        """The reading under which most elements are right, if there is one; the first of several that are as good.
-
-        One whole gradient that comes right is enough: a fault may have spoilt the others.
-        """
+    def read(self, fit: Fit) -> Fit | None:
+        """The reading under which most elements are right, or a whole gradient: a fault may have spoilt the others."""
         least, best = 1.0, None
         readings = _of_a_reading(fit.problem.case, self._problem.target)
         for adaptation, trial in self._each(readings, fit, Fit(self._problem)):
-            has_one = any(count < _NONE_WRONG * total for count, total in _wrong_of(trial.run))
+            has_one = any(each.mismatched < _NONE_WRONG * each.total for each in _telling(trial.run))
             if (trial.wrong < _RIGHT_MOSTLY or has_one) and trial.wrong < least:
                 words = f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
-                shares = f"{1 - trial.wrong:.0%} of its results are right so, {1 - wrong:.0%} otherwise"
-                least, best = trial.wrong, trial.because(fit, f"{words}: {shares}")
+                shares = f"{1 - trial.wrong:.0%} of its results are right so, {1 - fit.wrong:.0%} otherwise"
+                least, best = trial.wrong, replace(trial, sentences=(*fit.sentences, f"{words}: {shares}"))
             if trial.wrong < _NONE_WRONG:
                 break
         return best
 
     def _each(self, adaptations: Iterable[Adaptation], fit: Fit, known: Fit) -> Iterator[tuple[Adaptation, Fit]]:
-        """What comes of each adaptation of a fit, while runs are left, of those that change nothing which is fixed.
-
-        Fixed is what the user gave or a file holds, and what was found before.
-        """
+        """What comes of each adaptation, while runs are left, that changes nothing which was given or found before."""
         fixed, saved = {*self._problem.fixed, *known.options}, self._problem.saved
         if saved is not None:
             fixed |= {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options}
@@ -251,37 +212,11 @@ class _Search:
             yield adaptation, tried(self._problem, {**fit.options, **adaptation.options})
 
 
-def _about(refusal: Failure) -> str:
+def _about(refusal: Failure | None) -> str:
     """The message with every number as 0: refusals that differ in sizes alone are one."""
     return re.sub(r"\d+", "0", str(refusal))
 
 
-def _short(failure: Failure) -> str:
+def _short(failure: Failure | None) -> str:
     said = re.sub(r"^target .*? raised (\w+) \([^()]*\)|^target '.*?' ", r"\1", str(failure))
     return said if len(said) <= _LONGEST_WORDS else said[:_LONGEST_WORDS] + "..."
-
-
-@door("misreading")
-def refuse_misreading(measured: Measured | None, saved: Saved, target: Target) -> None:
-    """Does nothing where O is right as the inputs were read, or wrong as [B, L, H, D] too.
-
-    Args:
-        measured: the first run that is wrong, by its own results; None where there is none.
-
-    Raises:
-        TargetFailure: O is wrong as the inputs were read, and right as they may be read as well.
-    """
-    if measured is None or "O" not in measured.trace.values or not measured.comparison.findings["O"].mismatched:
-        return
-    x, o = measured.x, measured.trace.values["O"].transpose(1, 2)
-    has_others = "o" in saved.values or any(getattr(x, name) is not None for name in _OTHER_INPUTS)
-    if has_others or x.q.shape[2] % x.k.shape[2]:
-        return
-    x = replace(x, **{name: getattr(x, name).transpose(1, 2) for name in ("q", "k", "v", "do")})
-    expected = evaluate(x, Tile(0, slice(0, 1), slice(0, x.n_query)))["O"]
-    if bool((o[0, :1].double() - expected).abs().max() <= _ALIKE * expected.abs().max()):
-        raise TargetFailure(
-            f"O of target {target.name!r} is wrong as its inputs were read, and right where they are [B, L, H, D]; "
-            "the order here is [B, H, L, D]",
-            "keep them with --order blhd, and check it with --shapes blhd",
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import MappingProxyType
+from typing import Any
 
 from msgspec import structs
 
@@ -22,32 +23,43 @@ from ..model.layout_run import (
 )
 from ..model.number import Number
 from ..model.report import Listing, Report, explained_diagnoses
-from ..numerics import evidence as verdict
-from ..numerics.evidence import Measured, Probed
+from ..numerics.evidence import LayoutRun, Measured, Probed, Steps
 from ..numerics.tally import Finding
 from ..reference.attention import MATRICES
 from ..runtime.trace import dtype_of
 
-# What a report calls as a probe does.
-_ALIKE = (
+# What a report, its runs and their intermediates call as a probe does.
+_OF_PROBE = (
     "verdict", "case", "diagnoses", "known", "compile_errors", "sought", "notes", "beyond", "not_checked",
     "undeclared", "reproduce",
 )  # fmt: skip
+_OF_RUN = ("layout", "verdict", "skipped", "memory", "repeats", "repeated", "laid")
+_OF_FINDING = ("name", "status", "mismatched", "total", "non_finite", "bounded")
+
+
+def _fields(of: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
 
 
 def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
     """What a probe found, without its tensors."""
-    failing, runs = probed.failing, tuple(run_of(probed.case, run, probed.steps) for run in probed.runs)
+    runs, failing, coarser = (
+        [run_of(probed.case, run, probed.steps) for run in probed.runs],
+        probed.failing,
+        dict[str, str](),
+    )
+    for _, found in probed.measured:
+        coarser |= {each.name: each.sentence for each in found.coarser}
     return Report(
-        **{name: getattr(probed, name) for name in _ALIKE},
+        **_fields(probed, _OF_PROBE),
         target=probed.provenance,
         # Some are of classes of torch, which whoever reads this need not import.
         environment={name: str(value) for name, value in probed.environment.items()},
-        runs=runs,
+        runs=tuple(runs),
         first_mismatch=_placed(failing[1].first, probed.case, probed.steps) if failing else None,
         listings=_listings(probed),
         error=_compile_failure(probed),
-        coarser=tuple({one.name: one.sentence for _, found in probed.measured for one in found.coarser}.values()),
+        coarser=tuple(coarser.values()),
         target_warnings=probed.warned,
         compared=add_counts(run.compared for run in runs),
         warnings=tuple(probed.warnings),
@@ -71,39 +83,33 @@ def _compile_failure(probed: Probed) -> Error | None:
         return None
     first, *others = probed.compile_errors
     matches = "" if probed.failing else "matches in the interpreter, but "
-    code = [f"    {first.code}"] if first.code else []
     return Error(
-        kind=type(first).__name__, message=f"{matches}{first.sentence}", way_out=first.way_out,
-        details=(*code, *(one.sentence for one in others)),
-        file=first.file, line=first.line, function=first.function, code=first.code,
-    )  # fmt: skip
+        **_fields(first, ("way_out", "file", "line", "function", "code")),
+        kind=type(first).__name__,
+        message=f"{matches}{first.sentence}",
+        details=(*([f"    {first.code}"] if first.code else []), *(each.sentence for each in others)),
+    )
 
 
-def run_of(case: Case, run: verdict.LayoutRun, steps: verdict.Steps = MappingProxyType({})) -> Run:
+def run_of(case: Case, run: LayoutRun, steps: Steps = MappingProxyType({})) -> Run:
     """One of a probe's runs: its own results, and what was recovered beside them."""
-    measured = run.shown
+    found, measured = Run(**_fields(run, _OF_RUN)), run.shown
     if measured is None:
-        return Run(layout=run.layout, verdict=run.verdict, skipped=run.skipped, memory=run.memory, laid=run.laid)
-    return Run(
-        layout=run.layout,
-        verdict=run.verdict,
-        skipped=run.skipped,
+        return found
+    return structs.replace(
+        found,
         precision=measured.comparison.precision.name,
         undecided=measured.comparison.undecided,
         coarser=tuple(coarser.sentence for coarser in measured.coarser),
-        memory=run.memory,
         inside=run.inside.sentences if run.inside else (),
         intermediates=tuple(_intermediates(case, measured)),
         first_mismatch=_placed(measured.first, case, steps),
         compared=_counts(case, measured),
         invariants=measured.invariants,
-        repeats=run.repeats,
-        repeated=run.repeated,
-        laid=run.laid,
     )
 
 
-def _placed(element: Element | None, case: Case, steps: verdict.Steps) -> Element | None:
+def _placed(element: Element | None, case: Case, steps: Steps) -> Element | None:
     """The element; of a sharded target with the rank that holds it, and the step that made it wrong."""
     if case.ranks is None:
         return element
@@ -113,50 +119,43 @@ def _placed(element: Element | None, case: Case, steps: verdict.Steps) -> Elemen
 
 
 def _counts(case: Case, measured: Measured) -> Counts:
-    seen = [row.finding for row in measured.rows]
-    names, heads = {finding.name for finding in seen}, case.batch * case.heads
-    findings = [*seen, *(each for each in measured.comparison.findings.values() if each.name not in names)]
+    findings = [row.finding for row in measured.rows]
+    names, heads = {finding.name for finding in findings}, case.batch * case.heads
+    findings += [finding for finding in measured.comparison.findings.values() if finding.name not in names]
     return Counts(heads, heads * case.seqlen_q, sum(finding.total for finding in findings), len(findings))
 
 
 def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
     findings, absent = measured.comparison.findings, measured.comparison.absent
     seen = {row.finding.name for row in measured.rows}
-    for row, _ in steps(case.family):
-        if row.name == "dQ":
-            for kernel in measured.rows:
-                of_kernel = _intermediate(kernel.finding, kernel.measured)
-                yield structs.replace(of_kernel, source="seen", kernel=kernel.kernel, dtype=None)
-        if row.name in findings and row.name not in seen:
-            yield _intermediate(findings[row.name], measured)
-        elif row.name in absent:
-            yield Intermediate(name=row.name, status=NOT_EXPOSED)
+    for name in (row.name for row, _ in steps(case.family)):
+        for kernel in measured.rows if name == "dQ" else ():
+            of_kernel = _intermediate(kernel.finding, kernel.measured)
+            yield structs.replace(of_kernel, source="seen", kernel=kernel.kernel, dtype=None)
+        if name in findings and name not in seen:
+            yield _intermediate(findings[name], measured)
+        elif name in absent:
+            yield Intermediate(name=name, status=NOT_EXPOSED)
 
 
 def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
     adds = measured.comparison.reading.get(finding.name)
     return Intermediate(
-        name=finding.name,
-        status=finding.status,
+        **_fields(finding, _OF_FINDING),
         source=measured.trace.sources[finding.name],
         dtype=dtype_of(measured.trace, finding.name),
         reading_adds=None if adds is None else Number(adds),
-        mismatched=finding.mismatched,
-        total=finding.total,
-        non_finite=finding.non_finite,
         max_abs_err=Number(finding.max_abs_err),
         max_budget_ratio=Number(finding.max_ratio),
         length=finding.wrong_rows.shape[2],
         heads=tuple(_heads(finding)),
         tile=finding.cell,
-        bounded=finding.bounded,
     )
 
 
 def _heads(finding: Finding) -> Iterator[Head]:
-    ratios, wrong = finding.ratio.tolist(), finding.wrong.tolist()
-    signs = None if finding.signs is None else finding.signs.tolist()
-    for batch, of_batch in enumerate(ratios):
+    wrong, signs = finding.wrong.tolist(), None if finding.signs is None else finding.signs.tolist()
+    for batch, of_batch in enumerate(finding.ratio.tolist()):
         for head, ratio in enumerate(of_batch):
             yield Head(
                 batch=batch if finding.axes[0] == "b" else None,

@@ -29,19 +29,14 @@ class Problem:
     given: tuple[str, ...]
     """The options that somebody gave, or a file of inputs, and that are not off."""
     request: CheckRequest
-    """What it was made from."""
     fixed: frozenset[str]
     """The options that stay as they are, since they were given; also those that are off."""
 
     def with_options(self, options: Mapping[str, Any]) -> Problem:
-        """The same target on a case with some more options, as words of the command line.
-
-        Raises:
-            Failure: no case has them, or the backend cannot run it.
-        """
+        """The same target on a case with some more options, as words of the command line; Failure where none has."""
         request = replace(self.request, options={**self.request.options, **options})
-        case = _case(_options(request, self.target, self.saved), self.target, self.saved, self.case.device)
-        return replace(self, request=request, case=case)
+        given = _given(parse(request.options), self.saved, self.target)
+        return replace(self, request=request, case=_case(given, self.target, self.saved, self.case.device))
 
 
 def resolve_problem(
@@ -50,55 +45,48 @@ def resolve_problem(
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
 ) -> Problem:
-    """Imports what the words need, chooses the backend, and resolves the case.
+    """Imports what the words need, chooses the backend, and resolves the case; Failure where it cannot be run.
 
     Args:
-        target: a function to check in place of the one that is asked for by a word.
-        reference: likewise.
-
-    Raises:
-        Failure: whatever keeps it from being run.
+        target, reference: a function in place of the one that is asked for by a word.
     """
     given = parse(request.options)
     refuse_unknown_family(request.family)
     from ..model.resolution import refuse_unknown
     from ..runtime.backend import prepare_backend
 
-    refuse_unknown({"device": given.get("device", "auto")})
-    device = prepare_backend(str(given.get("device", "auto")), given.get("arch"))
+    device = str(given.get("device", "auto"))
+    refuse_unknown({"device": device})
+    device = prepare_backend(device, given.get("arch"))
     from ..targets.find import find_target
 
-    word = given.get("inputs")
-    saved = None
-    if word is not None:
+    saved, judge = None, None
+    if (word := given.get("inputs")) is not None:
         from ..inputs.saved import load
 
         saved = load(word)
     found = find_target(request.target if target is None else target, request.family)
-    judge = (request.reference or None) if reference is None else reference
-    beside = None
-    if judge is not None:
+    if subject := reference or request.reference:
         from ..auditing.audit import audited_target
 
-        beside = audited_target(judge, request.family or found.family)
-    given = _options(request, found, saved)
-    on = tuple(name for name, value in given.items() if value is not False)
+        judge = audited_target(subject, request.family or found.family)
+    given = _given(given, saved, found)
     case = _case(given, found, saved, device)
     if case.ranks is not None:
         from ..sharded import across_ranks
 
         found = across_ranks(found, case)
-    return Problem(case, found, beside, saved, on, request, frozenset(request.options))
+    on = tuple(name for name, value in given.items() if value is not False)
+    return Problem(case, found, judge, saved, on, request, frozenset(request.options))
 
 
-def _options(request: CheckRequest, target: Target, saved: Saved | None) -> dict[str, Any]:
-    """What was given and what a file of inputs holds."""
-    given = parse(request.options)
+def _given(options: dict[str, Any], saved: Saved | None, target: Target) -> dict[str, Any]:
+    """The options, with what a file of inputs holds."""
     if saved is None:
-        return given
+        return options
     from ..inputs.saved import with_inputs
 
-    return with_inputs(given, saved, str(given["inputs"]), target.family)
+    return with_inputs(options, saved, str(options["inputs"]), target.family)
 
 
 def _case(given: Mapping[str, Any], target: Target, saved: Saved | None, device: str) -> Case:
@@ -115,12 +103,12 @@ def _case(given: Mapping[str, Any], target: Target, saved: Saved | None, device:
 
 
 def _refuse_untaken(case: Case, target: Target) -> None:
-    """What may be written over, or is laid out in a way, is given to the target; dO of a forward through autograd."""
-    given = {"do", *target.takes}
-    written = given | ({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else set())
-    untaken = [(f"--inplace {name}", name) for name in case.inplace if name not in written]
+    """Refuses options about tensors that the target is not given; dO of a forward goes through autograd."""
+    laid_out = {"do", *target.takes}
+    written = laid_out | ({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else set())
+    untaken = {f"--inplace {name}": name for name in case.inplace if name not in written}
     for run in (case.layouts or (), *(case.runs or ())):
-        untaken += [(f"{name}={layout}", name) for name, layout in run if name not in {"all", *given}]
-    for option, name in untaken[:1]:
+        untaken |= {f"{name}={layout}": name for name, layout in run if name not in {"all", *laid_out}}
+    for option, name in untaken.items():
         taken = ", ".join(target.takes.values())
         raise UsageFailure(f"{option}: target {target.name!r} is not given {name}", f"it takes {taken}")

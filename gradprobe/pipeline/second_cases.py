@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from ..inputs.draw import draw
 from ..inputs.options import flags, with_others
-from ..model.allowance import LAST_RESORT
+from ..model.allowance import LAST_RESORT, Client
 from ..model.case import Case, flag_of
 from ..model.failures import Failure, NoRoom, UsageFailure
 from ..model.mechanisms import door
@@ -19,7 +21,6 @@ from ..model.number import LAMBDA
 from ..numerics.evidence import Probed
 from ..numerics.range import out_of_range
 from ..probing.compilation import Compilation, compiles
-from ..probing.experiment import Tick
 from ..processes.forks import ParallelWork, may_fork
 from .fit import OF_LENGTH, Fit, refuses, tried
 from .probe import probed
@@ -30,9 +31,9 @@ _SHORT, _LONGER = 24, 40
 _BATCHES, _HEADS = 3, 10
 # Elements of all score matrices of one small case: where its length may not be small, it is not run beyond.
 _MOST_SCORES = 1 << 20
-# By parameter, the field of a case of each option whose meaning, or whose tensor's shape, is the target's own.
-_CONVENTIONS = {name: name for name in ("softcap", "bias", "alibi", "mask", "sinks", "seqlens")}
-_CONVENTIONS |= {"keep": "dropout", "cu_seqlens": "cu_seqlens_q", "cu_seqlens_q": "cu_seqlens_q"}
+# Parameters whose meaning, or whose tensor's shape, is the target's own, and options by another name.
+_CONVENTIONS = ("softcap", "bias", "alibi", "mask", "sinks", "seqlens", "keep", "cu_seqlens", "cu_seqlens_q")
+_OPTIONS = {"keep": "dropout", "cu_seqlens": "cu_seqlens_q"}
 # For what kernels are not compiled anew: other numbers of the same types alone.
 _OF_NUMBERS = ("--batch", "--heads")
 # Seconds after which a fork is given up: a kernel that does not take a case may never end. What it left is not checked.
@@ -43,12 +44,10 @@ RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtfu
 
 @dataclass(frozen=True, eq=False)
 class Ability:
-    """Something that a target may take and a case does not use."""
+    """Something that a target may take and a case does not use: "a tenth head", and the options that ask for it."""
 
     words: str
-    """What it is: "a tenth head"."""
     flag: str
-    """The options that ask for it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Words of a small case that uses it; empty where none is run."""
     is_plain: bool = False
@@ -58,18 +57,14 @@ class Ability:
 
     @property
     def sentence(self) -> str:
-        """As it is listed: "a tenth head (--heads)"."""
         return f"{self.words} ({self.flag})" if self.words else self.flag
 
 
 def unused_abilities(problem: Problem) -> Iterator[Ability]:
-    """What the case of a problem does not use, the simplest first.
-
-    Of an option that somebody gave, or that a file of inputs holds, there is no small case: it stays as it is.
-    """
-    case, target, small = problem.case, problem.target, partial(_small, problem)
+    """What the case of a problem does not use, the simplest first; an option that was given stays as it is."""
+    case, takes, small = problem.case, problem.target.takes, partial(_small, problem)
     is_softmax, is_square = case.family == "softmax", case.seqlen_q == case.seqlen_k
-    is_grouped, has_causal = case.heads != case.kv_heads, "causal" in target.takes
+    is_grouped, has_causal = case.heads != case.kv_heads, "causal" in takes
     if "b" in case.shapes and case.batch < _BATCHES:
         yield Ability("a third batch", "--batch", small(batch=_BATCHES), True)
     if "h" in case.shapes and case.heads < _HEADS:
@@ -78,20 +73,20 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
         words, flag = ("no causal mask", "--no-causal") if case.causal else ("a causal mask", "--causal")
         # Of the case's own length: its loops begin or end at other tiles than the first.
         yield Ability(words, flag, small(causal=not case.causal, seqlen=case.seqlen_q), True)
-    if "scale" in target.takes and case.pattern != "dyadic":
+    if "scale" in takes and case.pattern != "dyadic":
         yield Ability("another scale", "--scale", small(scale=round(1.5 * case.scale, 2) or 1.0), True)
-    if is_softmax and "window" in target.takes and (case.window is None or min(case.window) <= 0):
+    if is_softmax and "window" in takes and (case.window is None or min(case.window) <= 0):
         yield Ability("both sides of a window", "--window", small(window="5,3") if is_square else {})
     if is_softmax and "h" in case.shapes and not is_grouped:
         # Torch spreads a single key head over all heads, and raises of other numbers that differ: whoever has one of
         # these results right then gives each head its key head.
-        if several := small(heads=4, kv_heads=2):
-            yield Ability("grouped heads", "--kv-heads", several, shown_by=("O", "dQ", "dK", "dV"))
-        else:
-            yield Ability("grouped heads", "--kv-heads", small(kv_heads=1) if case.heads > 1 else {})
+        several = small(heads=4, kv_heads=2)
+        shown_by = ("O", "dQ", "dK", "dV") if several else ()
+        options = several or (small(kv_heads=1) if case.heads > 1 else {})
+        yield Ability("grouped heads", "--kv-heads", options, shown_by=shown_by)
     is_short = small().get("seqlen") == _SHORT
     if is_softmax and is_square and not {"seqlens", "cu_seqlens"} & problem.target.required:
-        is_plain = bool({"align", "cu_seqlens_k", "max_seqlen_k"} & target.takes.keys())
+        is_plain = bool({"align", "cu_seqlens_k", "max_seqlen_k"} & takes.keys())
         flat = {"causal": False} if case.causal else {}  # a mask would count from a corner
         for words, rows, keys in (("more keys than rows", _SHORT, _LONGER), ("more rows than keys", _LONGER, _SHORT)):
             is_run = is_short and (has_causal or not flat)
@@ -101,31 +96,28 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
         yield Ability("a head dim of v alone", "--head-dim-v", small(head_dim_v=16 if case.head_dim > 16 else 32))
     # Of what no option says that it is left out, only what is run is told: logits that no softmax without its maximum
     # bears, a single row, a head dim that fills all lanes.
-    extremes = []
-    if case.pattern == Case.pattern:
-        extremes.append(Ability("large logits", "--pattern large", small(pattern="large")))
-        extremes.append(Ability("logits near -120", "--pattern negative", small(pattern="negative")))
-    if is_short and is_square:
-        extremes.append(Ability("a single row and key", "--seqlen", small(seqlen=1), True))
-    if case.head_dim == case.head_dim_v:
-        extremes.append(Ability("another head dim", "--head-dim", small(head_dim=32 if case.head_dim == 64 else 64)))
-    yield from (ability for ability in extremes if ability.options)
-    for name, option in _CONVENTIONS.items():
-        if name in target.takes and name not in target.required and not getattr(case, option):
+    if case.pattern == Case.pattern and (options := small(pattern="large")):
+        yield Ability("large logits", "--pattern large", options)
+        yield Ability("logits near -120", "--pattern negative", small(pattern="negative"))
+    if is_short and is_square and (options := small(seqlen=1)):
+        yield Ability("a single row and key", "--seqlen", options, True)
+    if case.head_dim == case.head_dim_v and (options := small(head_dim=32 if case.head_dim == 64 else 64)):
+        yield Ability("another head dim", "--head-dim", options)
+    for name in _CONVENTIONS:
+        option = _OPTIONS.get(name, name)
+        if name in takes and name not in problem.target.required and not getattr(case, option):
             yield Ability("", flag_of(option).removesuffix("-q"))
 
 
 def _small(problem: Problem, **options: Any) -> dict[str, Any]:
-    """The words of a small case with some options; none where it would not be small, or changes what was given."""
+    """The words of a small case; none where it would not be small, or changes what was given."""
     case = problem.case
     if problem.saved is not None or case.ranks or case.cu_seqlens_q or case.seqlens or problem.fixed & options.keys():
         return {}
-    sizes: dict[str, Any] = {"batch": 1}
-    if case.kv_heads == case.heads:
-        sizes["heads"] = 2
+    sizes = {"batch": 1} | ({"heads": 2} if case.kv_heads == case.heads else {})
     if not {*OF_LENGTH} & problem.request.options.keys() and "seqlen_q" not in options:
         sizes["seqlen"] = _SHORT
-    given = {name: size for name, size in sizes.items() if name not in {*problem.fixed, *options}} | options
+    given = {name: size for name, size in sizes.items() if name not in problem.fixed} | options
     rows = given.get("seqlen_q", given.get("seqlen", case.seqlen_q))
     keys = given.get("seqlen_k", given.get("seqlen", case.seqlen_k))
     scores = given.get("batch", case.batch) * given.get("heads", case.heads) * rows * keys
@@ -133,27 +125,21 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
 
 
 @door("second-cases", lambda report, problem, *args: (report, problem))
-def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) -> tuple[Probed, Problem]:
-    """The report of a problem that matches, with what it leaves unchecked; that of a second case where one is wrong.
-
-    Args:
-        more: as `probed` takes it behind `tick`.
-
-    Raises:
-        Failure: from `probed`, of a second case.
-    """
-    tick("small second cases", 0.0)
+def with_second_cases(report: Probed, problem: Problem, client: Client) -> tuple[Probed, Problem]:
+    """The report of a match, with what it leaves unchecked; that of a second case where one is wrong, or Failure."""
+    client.tick("small second cases", 0.0)
     found = _tried_all(problem)
-    untried = dict.fromkeys(ability.sentence for ability in found if found[ability] == UNTRIED)
-    doubtful = dict.fromkeys(ability.sentence for ability in found if found[ability] == DOUBTFUL)
-    report = replace(report, not_checked=tuple(untried), undeclared=tuple(doubtful))
-    wrong = next((ability for ability, outcome in found.items() if outcome == WRONG), None)
-    if wrong is None:
+    told = defaultdict[str, dict[str, Ability]](dict)
+    for ability, outcome in found.items():
+        told[outcome][ability.sentence] = ability
+    report = replace(report, not_checked=tuple(told[UNTRIED]), undeclared=tuple(told[DOUBTFUL]))
+    if not told[WRONG]:
         return report, problem
+    wrong = next(iter(told[WRONG].values()))
     options, words = wrong.options, f"{wrong.words}: {' '.join(flags(wrong.options))}"
     command = with_others(report.reproduce, options, options)
     try:
-        second, of = probed(problem.with_options(options), command, tick, *more)
+        second, of = probed(problem.with_options(options), command, client)
     except Failure as failure:
         failure.way_out = "; ".join(filter(None, (f"right as it was asked for, this is with {words}", failure.way_out)))
         raise
@@ -163,63 +149,61 @@ def with_second_cases(report: Probed, problem: Problem, tick: Tick, *more: Any) 
 
 
 def _tried_all(problem: Problem) -> dict[Ability, str]:
-    """What comes of a small case of each ability that the problem's own case does not use.
+    """What comes of a small case of each ability; wrong is also one with which a kernel does not compile.
 
-    Wrong is also one with which a kernel does not compile. On a GPU only what compiles nothing anew is run. What no
-    parameter tells is run in a fork: a kernel that does not take it may leave its memory and end its process.
+    On a GPU only what compiles nothing anew is run. What no parameter tells is run in a fork, which a kernel that does
+    not take it may end.
     """
     on_cpu, found = problem.case.device == "cpu", dict.fromkeys(unused_abilities(problem), UNTRIED)
     small = [ability for ability in found if ability.options and (on_cpu or ability.flag in _OF_NUMBERS)]
-    here = [ability for ability in small if ability.is_plain]
-    apart = [ability for ability in small if not ability.is_plain and not problem.target.surroundings.sets_threads]
-    if not may_fork():
-        here, apart = [*here, *apart], []
+    forks = may_fork()
+    here = [ability for ability in small if ability.is_plain or not forks]
+    apart = [each for each in small if each not in here and not problem.target.surroundings.sets_threads]
     with ExitStack() as stack:
-        fork = stack.enter_context(ParallelWork(partial(_outcomes, problem, apart))) if apart else None
+        fork = stack.enter_context(ParallelWork(partial(_apart, problem, apart))) if apart else None
         asked = {ability: stack.enter_context(Compilation()) for ability in here}
         both = [ability for ability in here if ability.words in ("a third batch", "another scale")]
         if len(both) == 2:  # where they are right in one case, each is right
             together = replace(both[0], options={**both[1].options, **both[0].options})  # the first has the sizes
-            if _outcomes(problem, [together], asked[both[0]]) == [RIGHT]:
+            if _here(problem, together, asked[both[0]]) == RIGHT:
                 found |= dict.fromkeys(both, RIGHT)
         for ability in here:
             if found[ability] == UNTRIED:
-                (found[ability],) = _outcomes(problem, [ability], asked[ability])
+                found[ability] = _here(problem, ability, asked[ability])
         if fork is not None:
-            others = fork.answer(_PATIENCE) or [_alone(problem, ability) for ability in apart]
-            found |= dict(zip(apart, others, strict=True))
+            outcomes = fork.answer(_PATIENCE)
+            found |= zip(apart, outcomes or map(partial(_alone, problem), apart), strict=True)
         for ability, compilation in asked.items():
             if compilation.result()[0]:
                 found[ability] = WRONG
     return found
 
 
+def _here(problem: Problem, ability: Ability, compilation: Compilation) -> str:
+    run = tried(problem, ability.options)
+    if run.record is not None:
+        compilation.begin(run.record)
+    return _judged(ability, run)
+
+
 def _alone(problem: Problem, ability: Ability) -> str:
-    """What comes of it in a fork of its own; what ends one of them is not tried."""
-    with ParallelWork(partial(_outcomes, problem, [ability])) as fork:
+    """What comes of it in a fork of its own."""
+    with ParallelWork(partial(_apart, problem, [ability])) as fork:
         return (fork.answer(_PATIENCE) or [UNTRIED])[0]
 
 
-def _outcomes(problem: Problem, abilities: Sequence[Ability], compilation: Compilation | None = None) -> list[str]:
-    """What comes of a small case of each.
-
-    Whether their kernels compile is asked meanwhile, or in a fork at its end: it interprets none from then on.
-    """
+def _apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
+    """What comes of each. Whether kernels compile is asked at a fork's end: it interprets none from then on."""
     runs = [tried(problem, ability.options) for ability in abilities]
-    outcomes = [_judged(ability, run) for ability, run in zip(abilities, runs, strict=True)]
+    outcomes = list(map(_judged, abilities, runs))
     for at, run in enumerate(runs):
-        if run.record is not None and compilation is not None:
-            compilation.begin(run.record)
-        elif run.record is not None and outcomes[at] == RIGHT and not compiles(run.record):
+        if outcomes[at] == RIGHT and run.record is not None and not compiles(run.record):
             outcomes[at] = WRONG
     return outcomes
 
 
 def _judged(ability: Ability, tried: Fit) -> str:
-    """A crash or a result of a wrong shape is wrong where the ability is plain.
-
-    Right is also what a coarser arithmetic may make: what is asked is whether an ability is taken at all.
-    """
+    """Right is also what a coarser arithmetic may make: what is asked is whether an ability is taken at all."""
     wrong = WRONG if ability.is_plain else DOUBTFUL
     if tried.failure is not None:
         if isinstance(tried.failure, (UsageFailure, NoRoom)):
@@ -229,8 +213,8 @@ def _judged(ability: Ability, tried: Fit) -> str:
     assert run is not None
     assert run.measured is not None
     findings = run.measured.comparison.findings.values()
-    is_clean = all(finding.severity != ERROR for finding in run.memory)
-    if run.matches or (is_clean and all(finding.max_ratio <= LAMBDA for finding in findings)):
+    is_near = max(map(attrgetter("max_ratio"), findings)) <= LAMBDA
+    if run.matches or (is_near and ERROR not in map(attrgetter("severity"), run.memory)):
         return RIGHT
     if out_of_range(tried.problem.case, draw(tried.problem.case, tried.problem.case.device)):
         return UNTRIED

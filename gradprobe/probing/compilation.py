@@ -22,40 +22,39 @@ _ASKED: dict[Any, tuple[KernelCall, CompileError | None]] = {}
 
 
 class Compilation:
-    """What the front end says of the launches of a check. Each way of compiling a kernel is asked about once."""
+    """What the front end says of the launches of a check."""
 
     def __init__(self) -> None:
-        self._keys: dict[Any, None] = {}
+        self._calls: dict[Any, KernelCall] = {}
         self._forks: list[tuple[dict[Any, KernelCall], ParallelWork[list[CompileError | None]]]] = []
-        self._unknown: dict[str, None] = {}
 
     def begin(self, record: RunRecord) -> None:
         """Has a fork ask about the launches of a run that nobody asked about yet."""
-        calls = _calls(record)
-        waiting = {key: call for key, call in calls.items() if key not in self._keys and key not in _ASKED}
-        self._keys |= dict.fromkeys(calls)
-        if waiting and sys.platform == "linux" and is_on("front-end"):
-            self._forks.append((waiting, _asking(waiting)))
+        if sys.platform == "linux" and is_on("front-end"):
+            calls = _calls(record)
+            waiting = {key: call for key, call in calls.items() if key not in self._calls and key not in _ASKED}
+            self._calls |= calls
+            if waiting:
+                self._forks.append((waiting, _asking(waiting)))
 
     def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:
         """The errors, each line once; and a sentence where the front end came to no end."""
-        while self._forks:
-            calls, fork = self._forks.pop(0)
+        for calls, fork in self._forks:
             answers = fork.answer(_PATIENCE)
             if answers is None:  # once more: a fork may end for want of memory, beside all that works meanwhile
                 with _asking(calls) as again:
                     answers = again.answer(_PATIENCE)
-            if answers:
-                _keep(calls, answers)
-            else:
-                self._unknown |= {call.kernel.fn.__name__: None for call in calls.values()}
-        errors: dict[tuple[str, int], CompileError] = {}
-        for key in self._keys:
+            _keep(calls, answers or [])
+        self._forks.clear()
+        errors, unknown = dict[tuple[str, int], CompileError](), dict[str, None]()
+        for key, call in self._calls.items():
             _, error = _ASKED.get(key, (None, None))
             if error is not None:
                 errors.setdefault((error.file, error.line), error)
-        words = f"whether {', '.join(self._unknown)} compiles is not known: Triton's front end ended without an answer"
-        return tuple(errors.values()), (words,) if self._unknown else ()
+            elif key not in _ASKED:
+                unknown[call.kernel.fn.__name__] = None
+        words = f"whether {', '.join(unknown)} compiles is not known: Triton's front end ended without an answer"
+        return tuple(errors.values()), (words,) if unknown else ()
 
     def __enter__(self) -> Compilation:
         return self
@@ -66,10 +65,7 @@ class Compilation:
 
 
 def compiles(record: RunRecord) -> bool:
-    """Whether the front end takes the launches of a run that nobody asked about yet, by an answer in this process.
-
-    What it interprets afterwards may no longer work: it is asked where a fork ends.
-    """
+    """Whether the front end takes the launches of a run, asked in this process, which interprets none afterwards."""
     waiting = {key: call for key, call in _calls(record).items() if key not in _ASKED}
     errors = _errors_of(list(waiting.values())) if waiting and is_on("front-end") else []
     _keep(waiting, errors)

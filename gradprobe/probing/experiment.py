@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,15 +29,10 @@ if TYPE_CHECKING:
     from ..inputs.saved import Saved
     from ..runtime.arithmetic import Dots
 
+# Elements of all score matrices up to which a target in the interpreter is followed, or shown wholly.
 MOST_INTERPRETED = 1 << 18
-"""Elements of all score matrices together up to which a target in the interpreter is followed, or shown wholly."""
-_STAGES = ("target", "reference", "compare", "diagnose")
-
-
-class Tick(Protocol):
-    """Told what is being done, the fraction of it done, and the layout that it is done for, where there is one."""
-
-    def __call__(self, stage: str, fraction: float, layout: str = "") -> None: ...
+Tick = Callable[..., object]
+"""Told what is being done, which fraction of it is done, and as `layout` for which one, where there is one."""
 
 
 def silent(stage: str, fraction: float, layout: str = "") -> None:
@@ -45,10 +40,11 @@ def silent(stage: str, fraction: float, layout: str = "") -> None:
 
 
 class Stopwatch:
-    """How long each stage of a probe took, and how often it was begun and ended."""
+    """The seconds of each stage of a probe, and how often it was begun and ended."""
 
     def __init__(self) -> None:
-        self.seconds, self.laps = dict.fromkeys(_STAGES, 0.0), dict.fromkeys(_STAGES, 0)
+        self.seconds = dict.fromkeys(("target", "reference", "compare", "diagnose"), 0.0)
+        self.laps = dict.fromkeys(self.seconds, 0)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -77,9 +73,9 @@ class Experiment:
     unwritten: float = math.nan
     """What outputs hold before a run."""
     command: str = ""
-    """The command line that repeats the probe; "" where there is none."""
+    """What repeats the probe."""
     first: Outcome | None = None
-    """What the first execution came to; None before it."""
+    """What the first execution came to."""
     backends: frozenset[str] = frozenset()
     """What was seen to run the target's kernels, of BACKENDS."""
     dots: tuple[Dots, ...] = ()
@@ -100,21 +96,11 @@ class Experiment:
             dots |= dict.fromkeys(outcome.dots)
         return replace(self, first=first, backends=backends, dots=tuple(dots))
 
-    def placed(self, values: Mapping[str, Tensor], assigned: Assigned) -> Inputs:
-        """Values laid out; `as-saved` as they lay in the file they come from."""
-        placements = self.saved.placements if self.saved else None
-        return place(values, assigned, placements, self.fill, self.case.shapes)
-
 
 def experiment_of(
-    case: Case,
-    target: Target,
-    reference: Target | None = None,
-    saved: Saved | None = None,
-    *,
-    tick: Tick = silent,
-    command: str = "",
-) -> Experiment:
+    case: Case, target: Target, reference: Target | None = None, saved: Saved | None = None,
+    *, tick: Tick = silent, command: str = "",
+) -> Experiment:  # fmt: skip
     """An experiment on the values of a case, drawn or those of its file."""
     if saved is None:
         values = draw(case, case.device)
@@ -128,22 +114,20 @@ def experiment_of(
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:
-    """The layouts of a case: what each run assigns to each tensor."""
+    """What each run of a case assigns to each tensor."""
     return planned_runs((case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None)
 
 
 def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
     """The values in a layout, with O, LSE and delta of the reference, and outputs, where the target takes them."""
-    values = effective(experiment.values, assigned)
-    outputs = outputs_of(experiment.case, experiment.target.outputs, values, experiment.unwritten)
-    return experiment.placed({**derived(experiment, values), **values, **outputs}, assigned)
+    values, case, saved = effective(experiment.values, assigned), experiment.case, experiment.saved
+    outputs = outputs_of(case, experiment.target.outputs, values, experiment.unwritten)
+    everything = {**derived(experiment, values), **values, **outputs}
+    return place(everything, assigned, saved.placements if saved else None, experiment.fill, case.shapes)
 
 
 def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
-    """The values that a run in this layout has: `expanded` repeats some of them.
-
-    Where that changes the inputs that the O and LSE of a file were made of, these two are left out.
-    """
+    """The values in a layout: `expanded` repeats some, and then the O and LSE of a file are not theirs."""
     kept = dict(effective_values(values, assigned))
     if any(layout == "expanded" and tensor != "do" for tensor, layout in assigned):
         kept.pop("o", None)
@@ -153,18 +137,18 @@ def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Ten
 
 def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """O, LSE and delta of the reference, as far as the target takes them."""
-    case, takes = experiment.case, experiment.target.takes
-    if not DERIVED.keys() & takes.keys():
+    wanted = DERIVED.keys() & experiment.target.takes.keys()
+    if not wanted:
         return {}
-    known: dict[str, Any] = {name: value for name, value in values.items() if name not in DERIVED}
+    known: dict[str, Any] = dict(values)
+    for name in DERIVED:
+        known.pop(name, None)
     for option in ("family", "causal", "scale", "window", "softcap", "align", "dropout"):
-        known[option] = getattr(case, option)
+        known[option] = getattr(experiment.case, option)
     results = manual_attention_backward(**known, head_tile=1, matrices=False)
-    own, found = values["q"].dtype, {}
-    for name, key in DERIVED.items():
-        if name in takes:
-            found[name] = results[key].to(own if name == "o" else torch.promote_types(own, torch.float32))
-    return found
+    own = values["q"].dtype
+    wide = torch.promote_types(own, torch.float32)
+    return {name: results[DERIVED[name]].to(own if name == "o" else wide) for name in DERIVED if name in wanted}
 
 
 # --- how its dots multiply float32
@@ -176,11 +160,12 @@ def declared_way(of: Experiment) -> str | None:
 
 
 def _read(of: Experiment) -> list[Dots]:
-    """What decides: kernels whose dots were read; torch's setting where there are none, or where it is TF32."""
-    kernels = [dots for dots in of.dots if not dots.is_torch]
-    if COMPILED in of.backends and not kernels:
+    """What decides, the coarsest first: kernels whose dots were read; torch's setting without any, or of TF32."""
+    has_kernels = not all(dots.is_torch for dots in of.dots)
+    if COMPILED in of.backends and not has_kernels:
         return []
-    return kernels + [dots for dots in of.dots if dots.is_torch and (not kernels or dots.way != "ieee")]
+    kept = [dots for dots in of.dots if not (dots.is_torch and has_kernels) or dots.way != "ieee"]
+    return sorted(kept, key=lambda dots: -DOTS.index(dots.way))
 
 
 def dots_of(of: Experiment) -> str:
@@ -189,10 +174,8 @@ def dots_of(of: Experiment) -> str:
         return "ieee"
     if of.case.device == "cpu":  # where nothing multiplies otherwise by itself
         return of.case.dots or "ieee"
-    from ..runtime.arithmetic import coarsest
-
-    read = _read(of)
-    return declared_way(of) or (coarsest(read) if read or COMPILED not in of.backends else "tf32")
+    ways = [dots.way for dots in _read(of)] or ["tf32" if COMPILED in of.backends else "ieee"]
+    return declared_way(of) or ways[0]
 
 
 def coarser_dots(of: Experiment) -> list[Dots]:
@@ -203,35 +186,25 @@ def coarser_dots(of: Experiment) -> list[Dots]:
     return [dots for dots in _read(of) if DOTS.index(dots.way) > DOTS.index(declared)]
 
 
-def sentences_of_dots(of: Experiment) -> Iterator[str]:
-    """By which arithmetic all is judged, and how that is known. Nothing where there is no choice."""
-    case, way = of.case, dots_of(of)
+def dots_sentence(of: Experiment) -> str:
+    """By which arithmetic all is judged, and how that is known; "" where there is no choice."""
+    case, way, read = of.case, dots_of(of), dots_in_words(_read(of))
     if case.dtype != "float32":
-        if case.dots not in (None, way):
-            yield f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
-    elif case.device != "cpu":
-        yield f"dots are judged as {way}, {_why(of)}"
-    elif way != "ieee":
-        yield f"dots are judged as {way}, as --dots says; a CPU multiplies in IEEE by itself"
-
-
-def _why(of: Experiment) -> str:
-    """How that is known of kernels on a GPU."""
-    read = dots_in_words(_read(of))
+        words = f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
+        return "" if case.dots in (None, way) else words
+    if case.device == "cpu":
+        return "" if way == "ieee" else f"dots are judged as {way}, as --dots says; a CPU multiplies in IEEE by itself"
     if declared_way(of) is not None:
-        said = "as --dots says" if of.case.dots is not None else "which the target is told"
-        return f"{said}; read: {read}" if read else f"{said}; they could not be read"
-    if read:
-        return f"as was read: {read}"
-    if COMPILED in of.backends:
-        return "Triton's default: what its kernels were compiled to could not be read"
-    return "since nothing was seen that says otherwise; --dots tf32 allows TF32"
+        said = "as --dots says" if case.dots is not None else "which the target is told"
+        return f"dots are judged as {way}, {said}; " + (f"read: {read}" if read else "they could not be read")
+    unread = "Triton's default" if COMPILED in of.backends else "since nothing was seen that says otherwise"
+    return f"dots are judged as {way}, " + (f"as was read: {read}" if read else f"{unread}; --dots says another way")
 
 
 def dots_in_words(found: Sequence[Dots]) -> str:
-    """Where which way was read, the coarsest first: `tf32 in dq_kernel (kernel.py:81, 90); ieee in forward_kernel`."""
+    """Where which way was read: `tf32 in dq_kernel (kernel.py:81, 90); ieee in forward_kernel`."""
     places: dict[str, dict[str, None]] = {}
-    for dots in sorted(found, key=lambda dots: -DOTS.index(dots.way)):
+    for dots in found:
         place = dots.by
         if dots.lines and dots.way != "ieee":
             place += f" ({Path(dots.file).name}:{', '.join(map(str, dots.lines))})"

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..frontends import INTERPRETED, TORCH
 from ..inputs.draw import outputs_of
-from ..inputs.placement import for_more_batches, repeats
+from ..inputs.placement import for_more_batches
 from ..inputs.tensor_layouts import Inputs, place
-from ..model.assignment import AS_SAVED, Assigned, run_name
+from ..model.assignment import Assigned, run_name
 from ..model.case import Case
 from ..model.failures import TargetFailure
 from ..model.layout_run import MISMATCH
@@ -31,47 +31,44 @@ _TOO_SLOW = "that takes long in Triton's interpreter; a smaller --seqlen shows t
 
 @door("one-hot", lambda experiment, records: records)
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
-    """Looks into a black box under the first layout, and under the first that fails where that is another.
+    """Looks into a black box under the first layout and the first that fails.
 
-    Where a run is right and its one-hot problems are not, these stand behind the others as a run of their own.
+    Where a run is right and its one-hot problems are not, these are a run of their own behind the others.
     """
     measured = [at for at, record in enumerate(records) if record.run.measured]
-    failing = [at for at, record in enumerate(records) if record.run.verdict == MISMATCH]
+    failing = [at for at in measured if records[at].run.verdict == MISMATCH]
     looked, apart = list(records), list[RunRecord]()
     for at in sorted({*measured[:1], *failing[:1]}):
         looked[at] = record = _with_inside(experiment, records[at])
         run = record.run
-        if run.measured is None or run.inside is None:
-            continue
-        if run.measured.comparison.matches and not run.inside.measured.comparison.matches:
-            looked[at] = replace(record, run=replace(run, inside=None))
-            layout, whole = f"{run.layout}, one-hot inputs", run.inside.measured
-            inside = replace(run.inside, measured=whole, shown=whole)
-            apart.append(RunRecord(LayoutRun(layout, run.assigned, whole, None, inside)))
+        if run.measured and run.inside and run.measured.comparison.matches:
+            whole = run.inside.measured
+            if not whole.comparison.matches:
+                looked[at] = replace(record, run=replace(run, inside=None))
+                inside = replace(run.inside, shown=whole)
+                apart.append(RunRecord(LayoutRun(f"{run.layout}, one-hot inputs", run.assigned, whole, None, inside)))
     return [*looked, *apart]
 
 
 def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
-    """The run with a look inside the target, unless its layout repeats values, which leaves no one-hot rows."""
+    """The run with a look inside the target, or with a note why there is none."""
     case, run, values = experiment.case, record.run, experiment.values
     own, assigned = run.measured, run.assigned
-    if own is None or not own.is_recoverable:
-        return record
     # Of P or dS in another convention the others cannot be read.
-    if not case.recover or any(convention.name in ("P", "dS") for convention in own.conventions):
+    if own is None or not own.is_recoverable or any(each.name in ("P", "dS") for each in own.conventions):
         return record
     is_slow = INTERPRETED in experiment.backends and case.scores > MOST_INTERPRETED
     if words := _TOO_SLOW if is_slow else obstacle(case, values):
         return record.with_more(notes=[f"P and dS are not recovered: {words}"])
     not_in = f"P and dS are not recovered in {run.layout}"
-    if _repeats_values(experiment, assigned):
+    if any(tensor.repeats for tensor in run.laid):
         words = f"{not_in}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
     box, first = _BlackBox(experiment), experiment.first
     examiner = Examiner(
         case, values, assigned, box.answer, box.measure, own,
         lambda: inputs_of(experiment, assigned).tensors,
-        of_one_kernel=first is not None and makes_together(first, ("dQ", "dK")),
+        of_one_kernel=first is not None and makes_together(first, "dQ", "dK"),
         # A target may be given LSE, give it, or launch kernels that hand it on to one another.
         may_read_lse=bool(
             experiment.backends - {TORCH} or "lse" in experiment.target.takes or "LSE" in own.trace.values
@@ -86,13 +83,6 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     return replace(record, run=replace(run, inside=inside)).with_more(box.executions)
 
 
-def _repeats_values(experiment: Experiment, assigned: Assigned) -> bool:
-    layouts, saved, values = dict(assigned).values(), experiment.saved, experiment.values
-    if "expanded" in layouts or saved is None or AS_SAVED not in layouts:
-        return "expanded" in layouts
-    return any(repeats(tuple(values[name].shape), place) for name, place in saved.placements.items())
-
-
 class _BlackBox:
     """A target that is given one-hot problems; it keeps what each execution did."""
 
@@ -103,23 +93,21 @@ class _BlackBox:
     def answer(
         self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
     ) -> Trace:
-        """The target's results on several probes, which have O, LSE and delta in common."""
+        """The target's results on several problems, which have O, LSE and delta of the first in common."""
         experiment, saved = self._experiment, self._experiment.saved
-        times = case.batch // experiment.case.batch
-        everything = dict(values)
+        times, everything = case.batch // experiment.case.batch, dict(values)
         for name, value in derived(experiment, first).items():
             everything[name] = value.repeat(times, *[1] * (value.dim() - 1))
         everything |= outputs_of(case, experiment.target.outputs, values)
         shapes = {name: tuple(value.shape) for name, value in everything.items()}
         placements = for_more_batches(saved.placements, shapes) if saved else None
-        inputs = place(everything, assigned, placements, shapes=case.shapes)
         # O and LSE of a file are none of these problems'.
-        trace, execution = accepted(replace(experiment, case=case, saved=None), inputs)
+        of = replace(experiment, case=case, saved=None)
+        trace, execution = accepted(of, place(everything, assigned, placements, shapes=case.shapes))
         self.executions.append(execution)
         return trace
 
     def measure(
         self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
     ) -> Measured:
-        """The results of one-hot problems, compared."""
         return measure(self._experiment, Inputs(run_name(()), values, values), trace, recovery, coarse=coarse)

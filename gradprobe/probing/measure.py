@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..inputs.draw import outputs_of
-from ..inputs.tensor_layouts import Inputs, place
-from ..model.assignment import OUTPUTS, PLAIN
-from ..model.intermediates import DERIVED
+from ..inputs.tensor_layouts import Inputs
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
@@ -20,9 +17,8 @@ from ..numerics.declared_precision import Precision, exactly, precision_of
 from ..numerics.evidence import Measured
 from ..numerics.large_run import LargeRun
 from ..reference import Attention, Tile, evaluate
-from ..runtime.run import run_target
 from ..runtime.trace import Trace
-from .experiment import Experiment, coarser_dots, declared_way, derived, dots_in_words, dots_of
+from .experiment import Experiment, coarser_dots, declared_way, dots_in_words, dots_of
 
 if TYPE_CHECKING:
     from ..numerics.coarser import Coarser, CoarserDots
@@ -34,20 +30,20 @@ if TYPE_CHECKING:
 def measure(
     experiment: Experiment, inputs: Inputs, trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
 ) -> Measured:
-    """Compares a trace, and locates its first mismatch.
+    """Compares a trace, `coarse` by an arithmetic coarser than the contract, and locates its first mismatch."""
+    of, reference = _Measurement(experiment, inputs, recovery, coarse), None
+    is_by_formulas = experiment.reference is None
+    if experiment.reference is not None:
+        from .own_reference import reference_trace
 
-    Args:
-        coarse: whether by an arithmetic that is coarser than the contract.
-    """
-    of = Measurement(experiment, inputs, recovery, coarse)
-    reference, is_by_formulas = _reference_trace(experiment, inputs), experiment.reference is None
+        reference = reference_trace(experiment, experiment.reference, inputs)
     run = LargeRun(of.case, of.values, trace, of.precision, of.evaluated)
     with experiment.stopwatch.timed("compare"):
         comparison, whole = None, cache(partial(of.compared, trace, reference))
         if is_by_formulas and recovery is None and not coarse and run.is_worth_it:
             comparison = experiment.large.compared(run, whole, of.tick)
         is_by_block = comparison is not None
-        found = of.found(trace, comparison or whole())
+        found = Measured(of.x, trace, comparison or whole(), None, coarser=_declared_coarser(experiment))
         if is_by_formulas and not found.comparison.matches:
             found = _in_its_units(of, found)
         if is_by_formulas and not coarse:
@@ -60,13 +56,12 @@ def measure(
         return replace(found, first=locate(of.x(), found.trace, found.comparison))
 
 
-class Measurement:
-    """By what the results of one run are judged: the case and problem, the precision."""
+class _Measurement:
+    """By what the results of one run are judged."""
 
     def __init__(self, experiment: Experiment, inputs: Inputs, recovery: Recovery | None, is_coarse: bool) -> None:
-        """`is_coarse`: whether by an arithmetic that is coarser than the contract."""
-        self.experiment, self.layout, self.values = experiment, inputs.layout, inputs.values
-        self.recovery, self.case = recovery, experiment.case
+        self._experiment, self._layout, self._recovery = experiment, inputs.layout, recovery
+        self.case, self.values = experiment.case, inputs.values
         precision = precision_of(self.case.dtype, dots_of(experiment))
         self.precision = exactly(precision) if self.case.pattern == "dyadic" else precision
         self._held = self.precision.coarser if is_coarse else self.precision
@@ -76,32 +71,32 @@ class Measurement:
     def compared(
         self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
     ) -> Comparison:
-        """A trace compared by this precision and the reference's evaluation, or by others in their place."""
+        """A trace compared, by another precision or evaluation where one is given."""
         return compare(
             self.case, self.x(), trace, held or self._held,
-            reference=reference, recovery=self.recovery, evaluate=by or self.evaluated, tick=self.tick,
+            reference=reference, recovery=self._recovery, evaluate=by or self.evaluated, tick=self.tick,
         )  # fmt: skip
-
-    def found(self, trace: Trace, comparison: Comparison) -> Measured:
-        """What was measured, with the dots that are coarser than what is declared."""
-        coarser: tuple[CoarserDots, ...] = ()
-        if dots := coarser_dots(self.experiment):
-            from ..numerics.coarser import CoarserDots
-
-            coarser = (CoarserDots(declared_way(self.experiment) or "", dots_in_words(dots)),)
-        return Measured(self.x, trace, comparison, None, coarser=coarser)
 
     def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         """A tile of the reference; its time counts as the reference's."""
-        with self.experiment.stopwatch.timed("reference"):
+        with self._experiment.stopwatch.timed("reference"):
             return evaluate(x, tile, given)
 
     def tick(self, fraction: float) -> None:
-        self.experiment.tick(f"comparing {self.layout}", fraction, f"{self.layout}, compared")
+        self._experiment.tick(f"comparing {self._layout}", fraction, f"{self._layout}, compared")
 
 
-def _in_its_units(of: Measurement, found: Measured) -> Measured:
-    """What was measured, read by the conventions in which the target exports; beside it where these count as wrong."""
+def _declared_coarser(experiment: Experiment) -> tuple[CoarserDots, ...]:
+    dots = coarser_dots(experiment)
+    if not dots:
+        return ()
+    from ..numerics.coarser import CoarserDots
+
+    return (CoarserDots(declared_way(experiment) or "", dots_in_words(dots)),)
+
+
+def _in_its_units(of: _Measurement, found: Measured) -> Measured:
+    """What was measured, read by the conventions in which the target exports; strictly, only beside it."""
     from ..numerics.conventions import in_other_conventions
 
     read, comparison, conventions = in_other_conventions(of.case, of.x(), found.trace, found.comparison, of.compared)
@@ -116,8 +111,8 @@ def _in_its_units(of: Measurement, found: Measured) -> Measured:
     return replace(found, conventions=conventions, as_read=replace(meant, first=first))
 
 
-def _by_coarser(of: Measurement, plain: Measured, is_by_block: bool) -> Measured:
-    """What was measured, by an arithmetic that the target proves to have; of 16 bits with how even its errors are."""
+def _by_coarser(of: _Measurement, plain: Measured, is_by_block: bool) -> Measured:
+    """What was measured, by an arithmetic that the target proves to have; with how even errors in 16 bits are."""
     found, heads = plain, {}
     if of.case.dtype != "float32" and of.case.family == "softmax" and not is_by_block:
         from ..numerics.evenness import heads_by_result
@@ -137,9 +132,9 @@ def _by_coarser(of: Measurement, plain: Measured, is_by_block: bool) -> Measured
 
 
 def _coarser(
-    of: Measurement, found: Measured, heads: Mapping[str, Sequence[HeadScatter]]
+    of: _Measurement, found: Measured, heads: Mapping[str, Sequence[HeadScatter]]
 ) -> tuple[Comparison, tuple[Coarser | Operand | OperandOfEach | Roundings, ...]]:
-    """The comparison by the arithmetic that proves most exactly, and what that is; none where nothing does."""
+    """The comparison by the arithmetic that proves most exactly, and what that is, where one does."""
     from ..numerics.coarser import explained
 
     about = (of.case, of.x(), found.trace, found.comparison)
@@ -157,23 +152,3 @@ def _coarser(
         if besides is not None:
             return besides[0], (besides[1],)
     return lenient, sums
-
-
-def _reference_trace(experiment: Experiment, inputs: Inputs) -> Trace | None:
-    """The results of a user's own reference on the same values in float64, checked against the formulas."""
-    reference, case, values = experiment.reference, experiment.case, dict[str, Tensor]()
-    if reference is None:
-        return None
-    for name, value in inputs.values.items():
-        if name not in (*OUTPUTS, *DERIVED):
-            values[name] = value.double() if value.is_floating_point() else value
-    values |= derived(replace(experiment, target=reference), values)
-    wide = values | outputs_of(case, reference.outputs, values)
-    experiment.tick(f"reference {reference.name}", 0.0, f"{inputs.layout}, the reference")
-    with experiment.stopwatch.timed("reference"):
-        trace = run_target(reference, replace(case, shapes=PLAIN), place(wide, ())).trace
-        if trace is not None:
-            from .own_reference import refuse_other_formulas
-
-            refuse_other_formulas(reference, case, attention_of(case, inputs.values), trace, dots_of(experiment))
-    return trace

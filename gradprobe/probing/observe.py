@@ -1,4 +1,4 @@
-"""One run of a target: what it does to the memory around its tensors, to its inputs, and how it holds its results."""
+"""One run of a target: its results, and what it does to the memory around its tensors and to its inputs."""
 
 from __future__ import annotations
 
@@ -28,28 +28,27 @@ from .experiment import Experiment
 
 @dataclass(frozen=True)
 class Execution:
-    """One run of the target: what it was given, what came of it, and what it did to memory."""
+    """One run of the target."""
 
     inputs: Inputs
     outcome: Outcome
     memory: tuple[MemoryFinding, ...]
     unwatched: tuple[str, ...] = ()
-    """What went wrong in watching: the accesses concerned were executed, and not judged."""
+    """What went wrong in watching; those accesses were not judged."""
 
     @property
     def layout(self) -> str:
         return self.inputs.layout
 
     def without_tensors(self) -> Execution:
-        """What is kept of it."""
         return replace(self, inputs=Inputs(self.layout, {}, {}), outcome=replace(self.outcome, trace=None))
 
 
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
-    """One run of the target, timed; `schedule` is the order of the threads of CUDA kernels on the CPU.
+    """One run of the target, timed.
 
-    Memory of CUDA's allocator often holds zeros in a test and something else in a training run. So kernels of a source
-    run between guard bands, and do so again where only a run shows that there are some, or where one was stopped.
+    Kernels of a source run between guard bands, and again where only a run shows that there are some, or one was
+    stopped: CUDA's allocator often gives zeros in a test and something else in a training run.
     """
     stopwatch, name = experiment.stopwatch, experiment.target.name
     experiment.tick(f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout)
@@ -64,11 +63,7 @@ def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execut
 
 
 def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple[Trace, Execution]:
-    """A further run in a layout that the target accepted before, and its results.
-
-    Raises:
-        TargetFailure: it refuses the layout now.
-    """
+    """A further run in a layout that the target accepted before; TargetFailure where it is refused now."""
     execution = execute(experiment, inputs, schedule)
     if execution.outcome.trace is None:
         name = experiment.target.name
@@ -81,9 +76,7 @@ def observe(
 ) -> Execution:
     """Runs a target once, and looks at what it does to memory that is not its own.
 
-    The guard bands around the inputs are compared after the run. Where Triton's interpreter runs the kernels, every
-    address is looked at, and what the target allocates lies in guard bands too. An access beyond its storage is then
-    not executed: it would spoil the memory of this process. Where only the run imports Triton, a second is watched.
+    In Triton's interpreter every address is looked at. Where only the run imports Triton, a second one is watched.
 
     Args:
         banded: whether what the target allocates lies in guard bands, whatever runs its kernels.
@@ -91,8 +84,7 @@ def observe(
         schedule: the order of the threads of CUDA kernels on the CPU.
 
     Raises:
-        UsageFailure: the case uses what the target does not take.
-        TargetFailure: the target raised where it may not, or returned what it may not.
+        Failure: as `run_target` does.
     """
     case, in_ranks = experiment.case, experiment.target.ranks
     if case.ranks is not None and in_ranks is not None:
@@ -105,9 +97,7 @@ def observe(
     if interprets_triton() and not was_there:
         before.restore()
         outcome, watch, bands = run()
-    breaches = guards.breaches()
-    if bands is not None:
-        breaches = [*breaches, *bands.breaches(outcome.storages)]
+    breaches = [*guards.breaches(), *(bands.breaches(outcome.storages) if bands is not None else ())]
     memory = gathered("memory", iter, watch.findings) if watch else []
     memory += gathered("memory/cuda", iter, outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)
@@ -121,21 +111,14 @@ def observe(
 def _run(
     of: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: InputsBefore | None = None
 ) -> tuple[Outcome, Any, Allocations | None]:
-    """Runs the target: its outcome, the interpreter's watch where there is one, and the bands around what it allocates.
-
-    Where there are steps, they are told of each.
-    """
+    """The outcome, the interpreter's watch and the bands, where there are some; `steps` is told of each operation."""
     unwritten, is_triton = Unwritten(), interprets_triton()
-    for name in OUTPUTS:  # what it is to write its gradients into has no value before
-        if name in inputs.tensors:
-            unwritten.allocated(inputs.tensors[name])
-    around: list[AbstractContextManager[Any]] = []
+    for name in inputs.tensors.keys() & OUTPUTS:  # what it is to write its gradients into has no value before
+        unwritten.allocated(inputs.tensors[name])
     bands = None
     if banded or is_triton:
         bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies)
-        around.append(bands)
-    if steps:
-        around.append(steps.operations())
+    around = _all(bands, steps.operations() if steps else None)
     watched: AbstractContextManager[Any] = nullcontext()
     if is_triton:
         from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
@@ -143,14 +126,14 @@ def _run(
         watched = watched_memory(inputs.tensors, unwritten)
     more: dict[str, Any] = {"launched": steps.launched} if steps else {}
     with watched as watch:
-        outcome = run_target(of.target, of.case, inputs, _all(around), schedule=schedule, unwritten=unwritten, **more)
+        outcome = run_target(of.target, of.case, inputs, around, schedule=schedule, unwritten=unwritten, **more)
     return outcome, watch, bands
 
 
 @contextlib.contextmanager
-def _all(several: list[AbstractContextManager[Any]]) -> Iterator[None]:
+def _all(*several: AbstractContextManager[Any] | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for each in several:
+        for each in filter(None, several):
             stack.enter_context(each)
         yield
 
@@ -158,10 +141,7 @@ def _all(several: list[AbstractContextManager[Any]]) -> Iterator[None]:
 def _overwritten(
     changes: list[MemoryFinding], before: InputsBefore, run: Callable[..., object], watched: Mapping[str, Writer]
 ) -> Iterator[MemoryFinding]:
-    """The inputs that a run changed, each with the kernel or line that did.
-
-    Where nothing saw that, the target runs once more and the inputs are compared after each of its steps.
-    """
+    """The inputs that a run changed, with what did; where nothing saw that, by a run whose every step is compared."""
     writers = dict(watched)
     if changes:
         before.restore()
@@ -175,5 +155,5 @@ def _overwritten(
 
 
 def interprets_triton() -> bool:
-    """Whether kernels of Triton that are launched now are interpreted. A target without any need not pay its import."""
+    """Whether kernels of Triton that are launched now are interpreted; a target without any does not import it."""
     return interpreting() and "triton" in sys.modules

@@ -1,17 +1,26 @@
-"""A user's own reference in a check: whether it keeps to the formulas on the check's values, and is precise enough."""
+"""A user's own reference in a check: its results, whether they keep to the formulas, and are precise enough."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from torch import Tensor
+
+from ..inputs.draw import outputs_of
+from ..inputs.tensor_layouts import Inputs, place
+from ..model.assignment import OUTPUTS, PLAIN
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
-from ..model.intermediates import lookup
+from ..model.intermediates import DERIVED, lookup
 from ..model.layout_run import Element
-from ..numerics.compare import compare
+from ..numerics.compare import attention_of, compare
 from ..numerics.declared_precision import precision_of
 from ..numerics.locate import locate
 from ..reference import Attention
+from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from ..targets.find import Target
+from .experiment import Experiment, derived, dots_of
 
 # Of what IEEE float32 may err by, what the reference of such a kernel may. Only float64 is better, by 29 bits. This
 # lies halfway: a float32 reference, whose independent errors average out in long sums, stands clearly beyond it, and a
@@ -20,15 +29,24 @@ SHARE_OF_FLOAT32 = 2.0**-14
 WAY_OUT = "a reference is checked before it is used: correct it, or leave out --reference"
 
 
-def refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Trace, dots: str) -> None:
-    """Refuses a user's own reference that departs from the formulas, or is not precise enough to judge a kernel.
+def reference_trace(experiment: Experiment, reference: Target, inputs: Inputs) -> Trace | None:
+    """Its results on the same values in float64; ReferenceFailure where they may not judge a kernel."""
+    case, values = experiment.case, dict[str, Tensor]()
+    for name, value in inputs.values.items():
+        if name not in (*OUTPUTS, *DERIVED):
+            values[name] = value.double() if value.is_floating_point() else value
+    values |= derived(replace(experiment, target=reference), values)
+    wide = values | outputs_of(case, reference.outputs, values)
+    experiment.tick(f"reference {reference.name}", 0.0, f"{inputs.layout}, the reference")
+    with experiment.stopwatch.timed("reference"):
+        trace = run_target(reference, replace(case, shapes=PLAIN), place(wide, ())).trace
+        if trace is not None:
+            _refuse_other_formulas(reference, case, attention_of(case, inputs.values), trace, dots_of(experiment))
+    return trace
 
-    It may err by what IEEE float32 arithmetic may: a reference in float32 is right. Beside a kernel in that very
-    arithmetic it must be better by SHARE_OF_FLOAT32, or its errors would be laid on the kernel.
 
-    Raises:
-        ReferenceFailure: an intermediate departs from its formula, or is no more precise than the kernel.
-    """
+def _refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Trace, dots: str) -> None:
+    """It may err as IEEE float32 may; beside a kernel in that arithmetic, to which its errors add, by a share of it."""
     comparison = compare(case, x, trace, precision_of("float32", "ieee"))
     first = locate(x, trace, comparison)
     subject = "the verdict is about the reference:"
@@ -47,7 +65,7 @@ def departure(case: Case, first: Element) -> str:
     """The formula that the reference departs from, the place, and both numbers."""
     row = lookup(first.intermediate)
     step = row.step(case.family) if row is not None else None
-    at = {axis: getattr(first, axis) for axis in ("batch", "head", "row", "col")}
-    where = ", ".join(f"{axis} {index}" for axis, index in at.items() if index is not None)
+    axes = [axis for axis in ("batch", "head", "row", "col") if getattr(first, axis) is not None]
+    where = ", ".join(f"{axis} {getattr(first, axis)}" for axis in axes)
     formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
     return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,68 +24,68 @@ from ..model.layout_run import Line
 from ..model.memory_finding import RACE, SHUFFLE, MemoryFinding, telling, worst_first
 from ..model.number import in_words, spans
 from ..model.report import CheckedTarget, Source
-from ..numerics.evidence import LayoutRun, Measured
+from ..numerics.evidence import LayoutRun
 from ..runtime.run import Outcome
 from ..runtime.trace import Trace
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, edited_modules
-from .experiment import Experiment, inputs_of, layouts_of, sentences_of_dots
+from .experiment import Experiment, dots_sentence, inputs_of, layouts_of
 from .measure import measure
 from .observe import Execution, accepted, execute
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run of a report, and the executions of the target that it was made from, without their tensors."""
+    """One run of a report, and the executions that it was made from, without their tensors."""
 
     run: LayoutRun
     executions: tuple[Execution, ...] = ()
     notes: tuple[str, ...] = ()
 
     def with_more(self, executions: Iterable[Execution] = (), notes: Iterable[str] = ()) -> RunRecord:
-        """The same after further executions."""
-        return replace(self, executions=(*self.executions, *executions), notes=(*self.notes, *notes))
+        """The same after further executions, with what those in its layout did to memory.
+
+        Whether memory without values shows was decided by the run's own results. In the more batches of a look inside,
+        what leaves a tensor of the case meets another program: that is the same fault.
+        """
+        run, found = self.run, {finding.identity: finding for finding in self.run.memory}
+        places = {finding.place_of_access for finding in run.memory}
+        for execution in executions:
+            for finding in execution.memory if execution.layout == run.layout else ():
+                is_known = finding.kind == RACE and finding.place_of_access in places
+                if not (is_known or finding.is_read_without_value):
+                    found.setdefault(finding.identity, finding)
+        run = replace(run, memory=tuple(worst_first(found.values())))
+        return RunRecord(run, (*self.executions, *executions), (*self.notes, *notes))
 
 
 def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
-    """What the executions of some records came to."""
     for record in records:
         for execution in record.executions:
             yield execution.outcome
 
 
 def records_of(experiment: Experiment) -> Iterator[RunRecord]:
-    """A record of each run of a case under all of its layouts, as soon as it is measured."""
-    for assigned in layouts_of(experiment.case):
-        for record in _of_layout(experiment, assigned):
-            experiment = experiment.after(outcomes_of([record]))
-            yield record
+    """Each run of a case under all of its layouts, as soon as it is measured.
 
-
-def runs_of(experiment: Experiment) -> list[LayoutRun]:
-    """The runs of a case under all of its layouts."""
-    return [record.run for record in records_of(experiment)]
-
-
-def _of_layout(experiment: Experiment, assigned: Assigned) -> Iterator[RunRecord]:
-    """One layout; where `distinct` is refused or never reaches the kernels, `distinct-unit` as well.
-
-    Where that is refused too, also what keeps the order of axes, unless it is refused for the same reason.
+    Where `distinct` is refused or never reaches the kernels, `distinct-unit` follows; where that is refused too, what
+    keeps the order of axes, if it is not.
     """
-    case, record = experiment.case, _record(experiment, assigned)
-    yield record
-    if record.run.layout != "distinct" or case.layouts or case.runs:
-        return
-    # Many wrappers make a tensor contiguous where its last stride is not 1, and look right whatever strides they mix
-    # up: inputs were copied that the kernels took as they lay in the first run.
-    first = experiment.first or record.executions[0].outcome
-    is_copied = first.taken - record.executions[-1].outcome.taken
-    if record.run.measured is None or is_copied:
-        unit = _record(experiment, UNIT_RUN)
-        yield unit
-        if unit.run.measured is None:
-            in_order = _record(experiment, ORDERED_RUN)
-            if in_order.run.measured or in_order.run.memory:
+    case = experiment.case
+    for assigned in layouts_of(case):
+        record = _record(experiment, assigned)
+        experiment = experiment.after(outcomes_of([record]))
+        yield record
+        if record.run.layout != "distinct" or case.layouts or case.runs:
+            continue
+        # Many wrappers make a tensor contiguous where its last stride is not 1, and look right whatever strides they
+        # mix up: inputs were copied that the kernels took as they lay in the first run.
+        taken = experiment.first.taken if experiment.first else frozenset()
+        if record.run.measured is None or taken - record.executions[-1].outcome.taken:
+            unit = _record(experiment, UNIT_RUN)
+            yield unit
+            in_order = None if unit.run.measured else _record(experiment, ORDERED_RUN)
+            if in_order is not None and (in_order.run.measured or in_order.run.memory):
                 yield in_order
 
 
@@ -92,37 +93,34 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
     """One layout, run as often as the case says, and measured where it is not refused."""
     inputs, case = inputs_of(experiment, assigned), experiment.case
     first = execute(experiment, inputs)
-    trace, memory = first.outcome.trace, list(first.memory)
-    first = first.without_tensors()
+    trace, first = first.outcome.trace, first.without_tensors()
     run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, laid=laid(case, inputs))
     if trace is None:
-        return RunRecord(replace(run, memory=telling(memory, False)), (first,))
-    experiment = experiment.after([first.outcome])
+        return RunRecord(replace(run, memory=telling(first.memory, False)), (first,))
+    experiment, executions = experiment.after([first.outcome]), [first]
     # Of its inputs the values are left.
-    measured, repeats = measure(experiment, replace(inputs, tensors={}), trace), list[Execution]()
-    if case.repeat > 1:
-        run, repeats = _repeated(experiment, run, measured, first)
-    else:
-        run = replace(run, measured=measured)
-    for execution in repeats:
-        known = {finding.identity for finding in memory}
-        memory += [finding for finding in execution.memory if finding.identity not in known]
-    shown = (run.measured or measured).comparison.findings.values()
-    non_finite = any(finding.non_finite for finding in shown)
-    return RunRecord(replace(run, memory=telling(memory, non_finite)), (first, *repeats))
+    measured = measure(experiment, replace(inputs, tensors={}), trace)
+    run = _repeated(experiment, replace(run, measured=measured), executions)
+    memory: dict[Any, MemoryFinding] = {}
+    for execution in executions:
+        for finding in execution.memory:
+            memory.setdefault(finding.identity, finding)
+    found = (run.measured or measured).comparison.findings.values()
+    is_not_finite = any(finding.non_finite for finding in found)
+    return RunRecord(replace(run, memory=telling(memory.values(), is_not_finite)), tuple(executions))
 
 
-def _repeated(
-    experiment: Experiment, run: LayoutRun, first: Measured, execution: Execution
-) -> tuple[LayoutRun, list[Execution]]:
-    """The run, in whose place the first wrong repeat stands where it is right; and the executions of the repeats.
+def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution]) -> LayoutRun:
+    """The run, or its first wrong repeat where it is right; `executions` grows.
 
-    In each the threads and blocks of CUDA kernels on the CPU run in another order.
+    In each repeat the threads of CUDA kernels on the CPU run in another order.
     """
+    case, first = experiment.case, run.measured
+    if case.repeat == 1 or first is None:
+        return run
     from ..numerics.repeats import Repeats
 
-    case = experiment.case
-    seen, kept, executions = Repeats(case, first), first, list[Execution]()
+    seen, kept = Repeats(case, first), first
     for number in range(1, case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
         of = replace(experiment, unwritten=7.0) if case.poison and number % 2 else experiment
@@ -133,60 +131,37 @@ def _repeated(
         seen.add(measured)
         if kept.matches and not measured.matches:
             kept = measured
-    repeated = seen.found(atomics_into(execution.outcome, seen.varying))
-    return replace(run, measured=kept, repeats=seen.count, repeated=repeated), executions
+    repeated = seen.found(_atomics_into(executions[0].outcome, seen.varying))
+    return replace(run, measured=kept, repeats=seen.count, repeated=repeated)
 
 
 def _is_same(first: Trace, again: Trace) -> bool:
     """Whether two runs gave the same, bit by bit."""
-    pairs = [(value, again.values.get(name)) for name, value in first.values.items()]
-    return len(pairs) == len(again.values) and all(
-        other is not None and value.dtype == other.dtype and bool(same_bits(value, other).all())
-        for value, other in pairs
-    )
+    if first.values.keys() != again.values.keys():
+        return False
+    pairs = zip(first.values.values(), map(again.values.__getitem__, first.values), strict=True)
+    return all(value.dtype == other.dtype and bool(same_bits(value, other).all()) for value, other in pairs)
 
 
-def with_strays(records: Sequence[RunRecord]) -> list[LayoutRun]:
-    """The runs, with the memory findings of their repeats and looks inside, which run in the same layout.
-
-    Whether memory without values shows was decided by the run's own results. Looks inside have more batches, and what
-    leaves a tensor of the case meets another program there: it is the same fault, by another name.
-    """
-    further: dict[str, list[MemoryFinding]] = {}
-    for record in records:
-        for execution in record.executions:
-            further.setdefault(execution.layout, []).extend(execution.memory)
-    runs = []
-    for run in (record.run for record in records):
-        found = {finding.identity: finding for finding in run.memory}
-        places = {finding.place_of_access for finding in run.memory}
-        for finding in further.get(run.layout, ()) if run.measured else ():
-            is_known = finding.kind == RACE and finding.place_of_access in places
-            if not (is_known or finding.is_read_without_value):
-                found.setdefault(finding.identity, finding)
-        memory = tuple(worst_first(found.values())) if run.measured else run.memory
-        runs.append(replace(run, memory=memory))
-    return runs
-
-
-def atomics_into(outcome: Outcome, names: Iterable[str]) -> dict[str, tuple[Line, ...]]:
+def _atomics_into(outcome: Outcome, names: Collection[str]) -> dict[str, dict[Line, None]]:
     """By intermediate, the lines of the launched kernels that add into it by atomics."""
-    from ..source import additions
+    from ..source.additions import atomics_into, cuda_atomics
 
-    found: dict[str, dict[Line, None]] = {name: {} for name in names}
-    for name, lines in found.items():
+    found = defaultdict[str, dict[Line, None]](dict)
+    for name in names:
         for kernel, parameter in _pointers_to(outcome, name):
             with contextlib.suppress(OSError, SyntaxError):  # its source is not there
-                lines.update(dict.fromkeys(additions.atomics_into(kernel, {parameter})))
-    for file in {source.file for source in outcome.kernels if not source.file.endswith(".py")}:
-        text = Path(file).read_text(errors="replace") if Path(file).is_file() else ""
-        for name, line in additions.cuda_atomics(file, text):
-            found.get(name, {})[line] = None
-    return {name: tuple(lines) for name, lines in found.items()}
+                found[name] |= dict.fromkeys(atomics_into(kernel, {parameter}))
+    for source in outcome.kernels:
+        is_cuda = not source.file.endswith(".py") and Path(source.file).is_file()
+        text = Path(source.file).read_text(errors="replace") if is_cuda else ""
+        for name, line in cuda_atomics(source.file, text):
+            found[name][line] = None
+    return found
 
 
 def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
-    """The kernels of Triton that were launched with a pointer to an intermediate, and its parameter there."""
+    """The kernels of Triton that were given a pointer to an intermediate, and its parameter there."""
     if not outcome.calls:  # else Triton is loaded
         return []
     from ..source.additions import named_after
@@ -201,10 +176,10 @@ def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
     return list(named or there)  # a storage may have been another tensor's before: names decide where there are some
 
 
-def makes_together(outcome: Outcome, names: Collection[str]) -> bool:
-    """Whether one kernel was launched with pointers to all of these intermediates."""
-    kernels = [{id(kernel) for kernel, _ in _pointers_to(outcome, name)} for name in names]
-    return bool(set.intersection(*kernels))
+def makes_together(outcome: Outcome, first: str, second: str) -> bool:
+    """Whether one kernel was launched with pointers to both intermediates."""
+    kernels = dict(_pointers_to(outcome, first)).keys()
+    return not kernels.isdisjoint(dict(_pointers_to(outcome, second)))
 
 
 # --- what a report says of them
@@ -214,30 +189,23 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
     """Sentences about the case and what was skipped, each once."""
     case, changed = experiment.case, experiment.target.surroundings.sentence
     notes = [f"the values are those of {case.inputs}"] if case.inputs is not None else []
-    notes += [*_zeros_by_design(case), *sentences_of_dots(experiment)]
+    notes += [*_zeros_by_design(case), dots_sentence(experiment)]
     if changed:
         notes.append(f"the target changes, for all of its process, {changed}: it is judged without")
     for record in records:
+        counted = {finding.identity for finding in record.run.memory}
         for execution in record.executions:
             for words in execution.unwatched:
                 notes.append(f"some accesses of memory could not be watched, by a fault of gradprobe: {words}")
             notes += execution.outcome.notes
-    for record in records:
-        if record.run.measured is not None and not case.strict:
-            notes += [convention.sentence for convention in record.run.measured.conventions]
-        notes += record.notes
-        # What lanes without a value gave that came to nothing, as in the upper half of a warp.
-        counted = {finding.identity for finding in record.run.memory}
-        for execution in record.executions:
+            # What lanes without a value gave that came to nothing, as in the upper half of a warp.
             for finding in execution.memory:
                 if finding.kind == SHUFFLE and finding.identity not in counted:
                     notes.append(f"{finding.sentence}; no result shows it")
-    return tuple(dict.fromkeys(notes))
-
-
-def warned_in(records: Iterable[RunRecord]) -> tuple[str, ...]:
-    """What the target warned of, each once."""
-    return tuple(dict.fromkeys(words for outcome in outcomes_of(records) for words in outcome.warned))
+        if record.run.measured is not None and not case.strict:
+            notes += [convention.sentence for convention in record.run.measured.conventions]
+        notes += record.notes
+    return tuple(dict.fromkeys(filter(None, notes)))
 
 
 def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> CheckedTarget:
@@ -246,8 +214,7 @@ def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> Che
     for outcome in outcomes_of(records):
         kernels |= dict.fromkeys(outcome.kernels)
         seen |= outcome.backends
-    backend = next((word for word in BACKENDS if word in seen), TORCH)
-    shadows = dict[str, None]()
+    backend, shadows = next((word for word in BACKENDS if word in seen), TORCH), dict[str, None]()
     for source in (target.source, *kernels):
         shadows |= dict.fromkeys(source.shadows)
     return CheckedTarget(
@@ -266,26 +233,24 @@ def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> Che
 
 
 def _files_with_kernels(target: Target) -> tuple[str, ...]:
-    """The files that define Triton functions, of those that somebody may edit and that a target's names lead to."""
+    """The files that define Triton functions, of those of the user's that a target's names lead to."""
     if "triton.runtime" not in sys.modules:
         return ()
     from ..source.triton_source import kernel_below
 
-    files = []
+    found = dict[str, None]()
     for file, module in edited_modules([plain_function(target.function).__module__]).items():
-        kernels = filter(None, map(kernel_below, vars(module).values()))
-        if any(kernel.fn.__module__ == module.__name__ for kernel in kernels):  # it does not only import them
-            files.append(file)
-    return tuple(files)
+        for kernel in filter(None, map(kernel_below, vars(module).values())):
+            if kernel.fn.__module__ == module.__name__:  # it does not only import it
+                found[file] = None
+    return tuple(found)
 
 
 def environment(device: str) -> dict[str, str]:
     """Versions and the device, in words."""
     found = dict(installed_versions())
     found["device"] = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
-    if words := untested():
-        found["untested"] = words
-    return found
+    return found | ({"untested": words} if (words := untested()) else {})
 
 
 def _zeros_by_design(case: Case) -> Iterator[str]:
@@ -295,14 +260,12 @@ def _zeros_by_design(case: Case) -> Iterator[str]:
         yield "row 0 of dS and dQ is 0 by design: it sees one key, so P = 1"
     at_kink = spans([head for head, tau in enumerate(case.tau or ()) if tau <= -1.0])
     if at_kink:
-        heads = f"head {in_words(at_kink)}" if len(at_kink) <= 4 else "many heads"
-        yield f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: {heads}"
-    if case.causal and rows != keys and is_top_left:
-        yield "causal is aligned to the top left, j <= i; a bottom-right kernel differs in every row"
-    elif case.causal and rows != keys:
-        aligned = "causal is aligned to the bottom right, j <= i + N - M"
-        yield f"{aligned}; a top-left kernel differs in every row: for one, --align top-left"
-        if rows > keys:
+        yield f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: head {in_words(at_kink, 4)}"
+    if case.causal and rows != keys:
+        aligned = "top left, j <= i" if is_top_left else "bottom right, j <= i + N - M"
+        other = "bottom-right" if is_top_left else "top-left"
+        yield f"causal is aligned to the {aligned}; a {other} kernel differs in every row: for one, --align {other}"
+        if rows > keys and not is_top_left:
             yield f"rows 0 to {rows - keys - 1} see no key (M > N): their P, O and gradients are 0 by design"
     if case.seqlens is not None and min(case.seqlens) < rows:
         yield "rows at or beyond a batch's length are 0 by design, in O and in every gradient"

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.diagnosis import behaviour
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
+from tests.probe import probe
 
 SOURCE = """
 import torch

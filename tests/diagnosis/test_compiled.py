@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from gradprobe.diagnosis.behaviour import Again, multiplies_coarser
 from gradprobe.diagnosis.causes import failing_layouts
-from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.arithmetic import Dots
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
+from tests.probe import probe
 
 SMALL = {"batch": 1, "heads": 1, "kv_heads": 1, "seqlen_q": 20, "seqlen_k": 20, "head_dim": 16, "head_dim_v": 16}
 

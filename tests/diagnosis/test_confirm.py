@@ -5,9 +5,9 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import Saved
-from gradprobe.pipeline.probe import probe
 from tests.cases import softmax_case
 from tests.emulated import softmax, target_of
+from tests.probe import probe
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "recover": False, "runs": ((),)}
 FIRST = draw(softmax_case(**SMALL))["q"]

@@ -31,13 +31,13 @@ from gradprobe.frontends.triton.interpreter.dataflow.accesses import IndexedAcce
 from gradprobe.frontends.triton.interpreter.dataflow.lanes import Cover
 from gradprobe.frontends.triton.interpreter.dataflow.tracer import lane_by_lane
 from gradprobe.model.report import Diagnosis, Where
-from gradprobe.pipeline.probe import probe
 from gradprobe.source.text import SourceLine
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.diagnosis.following import followed
 from tests.planted.planting import Edit
 from tests.planted.trials import Changed
+from tests.probe import probe
 from tests.sampling import sampled
 
 REPOSITORY = Path(__file__).parents[2]

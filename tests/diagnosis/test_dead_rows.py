@@ -2,9 +2,9 @@
 
 import torch
 
-from gradprobe.pipeline.probe import probe
 from tests.cases import softmax_case
 from tests.emulated import softmax, target_of
+from tests.probe import probe
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "recover": False, "runs": ((),), "mask": "dead-rows"}
 

@@ -12,13 +12,12 @@ from gradprobe.diagnosis.edits.candidates_search import Found, Passed, Search
 from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.edits.trial import EditResult, result_of
 from gradprobe.diagnosis.edits.tried import _placed, faults_of
-from gradprobe.model.allowance import NOTHING, Allowance
+from gradprobe.model.allowance import NOTHING, Allowance, Client
 from gradprobe.model.patch import patched
 from gradprobe.model.report import Diagnosis, Where, passing_edit
-from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
-from gradprobe.probing.runs import runs_of
+from gradprobe.probing.runs import records_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidates import Candidate
@@ -26,6 +25,7 @@ from gradprobe.source.text import Edit
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.planted.planting import KERNELS
+from tests.probe import probe
 
 EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
 RIGHT = EXAMPLE.replace("do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh")
@@ -40,7 +40,7 @@ def experiment_on(folder, text):
 
 def report_on(folder, text, allowed=ALLOWED):
     begun = experiment_on(folder, text)
-    return report_of(probe(begun.case, begun.target, budget=lambda: allowed))
+    return report_of(probe(begun.case, begun.target, client=Client(budget=lambda: allowed)))
 
 
 def test_the_edit_is_shown_with_what_matches_with_it_and_the_cause_is_certain(tmp_path):
@@ -95,7 +95,7 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     begun = experiment_on(tmp_path, text)
     at = text.index("19)")
     edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
-    search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
+    search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
     assert bool(search._titles(edit, search._whole(edit))) is matches
 
 
@@ -180,7 +180,7 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
 def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_none_to_try_on(tmp_path, monkeypatch):
     """A kernel that takes whole blocks alone reads beyond a shorter tensor, whatever the edit."""
     begun = experiment_on(tmp_path, EXAMPLE)
-    search = Search(begun, runs_of(begun), tmp_path, ALLOWED)
+    search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
     wrong = result_of(search.wrong[0])
     came = iter([replace(wrong, harm=1), wrong])
     monkeypatch.setattr(search, "_all", lambda *_: [next(came)])
@@ -272,5 +272,5 @@ def test_a_package_is_loaded_anew_with_what_it_keeps_and_is_no_library_by_its_fo
     monkeypatch.syspath_prepend(package.parent)
     experiment = experiment_on(tmp_path, EXAMPLE)
     target = find_target(f"{tmp_path}/adapter.py:delta", "softmax")
-    report = report_of(probe(experiment.case, target, budget=lambda: Allowance(count)))
+    report = report_of(probe(experiment.case, target, client=Client(budget=lambda: Allowance(count))))
     assert words in report.causes[0].edit.words

@@ -5,10 +5,10 @@ import pytest
 from gradprobe.diagnosis.causes import FailingLayout, failing_layouts
 from gradprobe.model.memory_finding import MemoryFinding
 from gradprobe.numerics.evidence import LayoutRun
-from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from tests.cases import softmax_case
 from tests.diagnosis.backward import backward_with
+from tests.probe import probe
 
 SMALL = {"batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 40, "head_dim": 16, "head_dim_v": 16}
 DISTINCT, EXPANDED = "not q.is_contiguous()", "do.stride(3) == 0"

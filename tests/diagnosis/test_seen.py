@@ -16,7 +16,6 @@ from gradprobe.model.documents import document_of, report_from
 from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
 from gradprobe.numerics.closeup import close_up_of
 from gradprobe.numerics.evidence import Measured, Probed
-from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure
@@ -25,6 +24,7 @@ from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.flash_faults import DO_BY_Q, LSE_OF_HEAD_0, NO_DELTA, NO_SCALE
 from tests.planted.planting import KERNELS, Edit, edited
+from tests.probe import probe
 from tests.sampling import sampled
 from tests.strangers.faults import STRANGERS, file_of
 

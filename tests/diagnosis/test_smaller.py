@@ -10,11 +10,11 @@ from gradprobe.diagnosis.why import told_once
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import Saved, with_inputs
 from gradprobe.model.report import Diagnosis
-from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from tests.cases import softmax_case
 from tests.diagnosis.backward import GRADIENTS, backward_with
 from tests.faults.plain import Planted, softmax_target
+from tests.probe import probe
 
 LARGE = {"batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 400, "seqlen_k": 400}
 

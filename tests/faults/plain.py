@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from gradprobe.numerics.evidence import Probed
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import Target
 from tests.emulated import case_of, target_of
+from tests.probe import probe
 
 KERNELS = ("forward", "preprocess", "dq", "dkdv")
 GRADIENTS = ("dQ", "dK", "dV", "dBias", "dSink", "dTau")

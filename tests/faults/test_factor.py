@@ -5,10 +5,10 @@ from itertools import product
 
 import pytest
 
-from gradprobe.pipeline.probe import probe
 from tests.cases import softmax_case
 from tests.emulated import target_of
 from tests.faults.plain import BACKWARD, GRADIENTS, KERNELS, both_ways, making, named, told
+from tests.probe import probe
 from tests.sampling import sampled
 
 STEPS = ["P", "dP", "delta", "dS", "dQ", "dK", "dV"]

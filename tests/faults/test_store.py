@@ -1,8 +1,8 @@
 """S1: a gradient that is handed in is stored with another tensor's strides."""
 
-from gradprobe.pipeline.probe import probe
 from tests.emulated import case_of, target_of
 from tests.faults.plain import EVERYTHING, Planted, backward, both_ways, named
+from tests.probe import probe
 from tests.sampling import sampled
 
 SMALL = {"batch": 2, "heads": 2, "seqlen": 40, "head_dim": 8, "head_dim_v": 8, "runs": ((("all", "distinct"),),)}

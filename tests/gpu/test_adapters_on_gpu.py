@@ -5,8 +5,8 @@ import pytest
 from gradprobe.inputs.options import parse
 from gradprobe.model.failures import TargetFailure
 from gradprobe.model.resolution import resolve
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
+from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
 

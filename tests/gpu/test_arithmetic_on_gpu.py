@@ -9,10 +9,10 @@ import torch
 
 from gradprobe.kernels.triton.flash import flash_intermediates
 from gradprobe.kernels.triton.lazy import lazy_intermediates
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.numerics.test_budget import PATTERNS
+from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
 KERNELS = {"lazy": (lazy_intermediates, lazy_case), "flash": (flash_intermediates, softmax_case)}

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.adapters.flash_cuda import flash_cuda
 from gradprobe.targets.adapters.lazy_cuda import lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.gpu.test_lazy_compiled import shown
+from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
 

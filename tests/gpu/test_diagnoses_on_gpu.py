@@ -2,12 +2,12 @@
 
 import pytest
 
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted import flash_faults
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
+from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
 BY_NAME = {fault.name: fault for fault in (*flash_faults.EXPORTED, *flash_faults.INSIDE)}

@@ -3,9 +3,9 @@
 import pytest
 
 from gradprobe.model.resolution import resolve
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.gpu.test_lazy_compiled import ARITHMETIC, SIZES, blocks, shown
+from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
 from tests.planted.lazy_faults import FAULTS, HISTORICAL
 from tests.planted.planting import probe_planted
+from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
+from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
 

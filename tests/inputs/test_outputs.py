@@ -11,9 +11,9 @@ from gradprobe.inputs.saved import Saved
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import OUTPUTS
 from gradprobe.model.failures import TargetFailure
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
+from tests.probe import probe
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 

@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 import torch
 
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
+from tests.probe import probe
 from tests.sampling import sampled
 
 DTYPES = ["float32", "float16"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.pipeline.probe import probe
 from tests.emulated import case_of, changed, softmax, target_of
+from tests.probe import probe
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 

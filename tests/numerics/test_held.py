@@ -11,7 +11,6 @@ from gradprobe.model.documents import document_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.memory_finding import CHANGED, DTYPE, SHARED
 from gradprobe.numerics.memory_findings import of_dtypes
-from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.render.console import first_line
@@ -21,6 +20,7 @@ from gradprobe.runtime.trace import Trace
 from tests.cuda.written import loaded
 from tests.emulated import case_of, lazy, softmax, target_of
 from tests.planted.planting import KERNELS
+from tests.probe import probe
 
 SMALL = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8, "recover": False}
 ENDS = ("dQ", "dK", "dV")

@@ -11,11 +11,11 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics.black_box.look import Examiner, look_inside
-from gradprobe.pipeline.probe import probe
 from gradprobe.reference import manual_attention_backward
 from tests.black_box import GRADIENTS, answer_of, inside_of, measure_of
 from tests.cases import softmax_case
 from tests.emulated import case_of, changed, softmax, target_of
+from tests.probe import probe
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("without_causes")

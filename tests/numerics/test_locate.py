@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 import torch
 
-from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.render.screen.details import render
 from tests.emulated import case_of, changed, compared, lazy, softmax, target_of
+from tests.probe import probe
 from tests.sampling import sampled
 
 CASE = {"batch": 2, "heads": 3, "seqlen": 72, "head_dim": 24, "layouts": (("q", "contiguous"),)}

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gradprobe.numerics.closeup import close_up
-from gradprobe.pipeline.probe import probe
 from tests.emulated import case_of, softmax, target_of
+from tests.probe import probe
 from tests.sampling import sampled
 
 

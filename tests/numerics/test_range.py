@@ -6,9 +6,9 @@ import torch
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import Saved
 from gradprobe.model.failures import UsageFailure
-from gradprobe.pipeline.probe import probe
 from tests.cases import lazy_case, softmax_case
 from tests.emulated import lazy, softmax, target_of
+from tests.probe import probe
 
 SMALL = {"batch": 1, "heads": 2, "head_dim": 8}
 

@@ -16,12 +16,12 @@ from gradprobe.numerics.evenness import excess, heads_by_result, most, student
 from gradprobe.numerics.evidence import Measured
 from gradprobe.numerics.head_errors import steepest
 from gradprobe.numerics.rounding_spread import rounding
-from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure
 from gradprobe.runtime.trace import Trace, read_trace
 from tests.emulated import target_of
 from tests.numerics.drawn_kernels import Roundings, backward, drawn
+from tests.probe import probe
 from tests.sampling import sampled
 
 # From so many rows on twice the error is told from chance, where a head uses half of what is allowed beside others.

@@ -8,10 +8,10 @@ from gradprobe.inputs.draw import draw
 from gradprobe.numerics.compare import attention_of
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.range import unshown
-from gradprobe.pipeline.probe import probe
 from gradprobe.reference import evaluate
 from gradprobe.runtime.trace import Trace
 from tests.emulated import case_of, lazy, softmax, target_of
+from tests.probe import probe
 
 SMALL = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8, "recover": False, "runs": ((),)}
 

@@ -18,10 +18,10 @@ from gradprobe.numerics.large_run import LargeRun
 from gradprobe.numerics.locate import locate
 from gradprobe.numerics.totals import TOTALS
 from gradprobe.numerics.walk import LargeRuns
-from gradprobe.pipeline.probe import probe
 from gradprobe.reference.attention import MATRICES
 from gradprobe.runtime.trace import Trace
 from tests.emulated import Arithmetic, case_of, changed, ran, softmax, target_of
+from tests.probe import probe
 from tests.sampling import DRAWS, tries
 
 GRADIENTS = ("O", "dQ", "dK", "dV")

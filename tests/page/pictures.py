@@ -12,12 +12,12 @@ import sys
 from itertools import product
 from pathlib import Path
 
-from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.reported import report_of
 from gradprobe.render.page.page import page_of
 from tests.emulated import case_of, changed, softmax, target_of
 from tests.page.browser import executable, opened, started
 from tests.page.made import ROOT, saved
+from tests.probe import probe
 
 README = re.compile(r"^    (sed .+)\n    (gradprobe check .+)$", re.MULTILINE)
 RIGHT = "gradprobe check --heads 4 --causal"

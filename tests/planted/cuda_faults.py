@@ -11,11 +11,11 @@ import pytest
 
 import gradprobe.kernels
 from gradprobe.numerics.evidence import Probed
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.planting import Unzeroed
+from tests.probe import probe
 
 ADAPTERS = {"flash": flash_cuda, "lazy": lazy_cuda}
 CASES = {"flash": softmax_case, "lazy": lazy_case}

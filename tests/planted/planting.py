@@ -12,8 +12,8 @@ import torch
 import gradprobe.kernels
 from gradprobe.model.case import Case
 from gradprobe.numerics.evidence import Probed
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
+from tests.probe import probe
 
 KERNELS = Path(gradprobe.kernels.__path__[0]) / "triton"
 

@@ -4,11 +4,11 @@ import pytest
 
 from gradprobe.commands.suite.battery import battery
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.pipeline.probe import probe
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.targets.find import find_target
 from tests.planted.battery_faults import HIDDEN
 from tests.planted.planting import KERNELS, edited
+from tests.probe import probe
 
 # Each takes some ten seconds; the score tries one on every push.
 PARAMETERS = [pytest.param(fault, id=f"{fault.of[0][:-3]}-{fault.name}", marks=pytest.mark.nightly) for fault in HIDDEN]

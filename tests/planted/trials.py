@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gradprobe.numerics.evidence import Probed
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.planting import KERNELS, Edit, Unzeroed, edited
+from tests.probe import probe
 
 # Of what is probed: the file, the function in it ("" for a built-in target), and the smallest case that shows most: a
 # full and a partial tile along both axes, and two heads.

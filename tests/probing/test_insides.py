@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gradprobe.pipeline.probe import probe
 from gradprobe.probing import insides
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
+from tests.probe import probe
 
 
 @pytest.mark.parametrize("most", [1 << 18, 100])

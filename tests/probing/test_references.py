@@ -12,10 +12,10 @@ from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evidence import Measured
 from gradprobe.numerics.locate import locate
-from gradprobe.pipeline.probe import probe
 from gradprobe.reference import manual_attention_backward
 from gradprobe.runtime.trace import Trace
 from tests.emulated import case_of, lazy, softmax, target_of
+from tests.probe import probe
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 40, "head_dim": 16, "causal": True, "recover": False}
 PLAIN = {**SMALL, "layouts": (("q", "contiguous"),)}

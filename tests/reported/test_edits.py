@@ -12,7 +12,7 @@ from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import Allowance
 from gradprobe.probing.experiment import experiment_of
-from gradprobe.probing.runs import runs_of
+from gradprobe.probing.runs import records_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidates import Candidate
@@ -69,7 +69,7 @@ def judged(folder: Path, kind: Kind, new: str, *, only_first: bool = False) -> J
     places = [found.start() for found in re.finditer(re.escape(kind.fault), text)]
     edits = tuple(Edit(at, at + len(kind.fault), new) for at in places[: 1 if only_first else None])
     candidate = Candidate(KernelFile(str(folder / FILE.name), text), edits, 0.0)
-    search = Search(begun, runs_of(begun), folder, Allowance(40))
+    search = Search(begun, [record.run for record in records_of(begun)], folder, Allowance(40))
     assert search.wrong
     return search._judge.judged(candidate)
 

@@ -14,7 +14,7 @@ from gradprobe.frontends import Launches
 from gradprobe.frontends.triton.launches import recorded_launches
 from gradprobe.model.case import DOTS, Case
 from gradprobe.numerics.declared_precision import UNITS
-from gradprobe.probing.experiment import Experiment, coarser_dots, dots_of, sentences_of_dots
+from gradprobe.probing.experiment import Experiment, coarser_dots, dots_of, dots_sentence
 from gradprobe.runtime.arithmetic import Dots, coarsest, in_ttir, matmuls_watched, of_cuda, of_triton
 from gradprobe.targets.find import find_target
 
@@ -117,7 +117,7 @@ def said(*seen, target="sdpa", is_compiled=True, **options):
     of = Experiment(
         case, find_target(target), None, {}, dots=seen, backends=frozenset({"triton"} if is_compiled else ())
     )
-    return dots_of(of), " ".join(sentences_of_dots(of)), [one.by for one in coarser_dots(of)]
+    return dots_of(of), dots_sentence(of), [one.by for one in coarser_dots(of)]
 
 
 def test_what_is_judged_is_declared_else_read_else_assumed_and_said_with_its_reason():

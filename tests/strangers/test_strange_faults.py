@@ -8,16 +8,16 @@ import pytest
 from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.diagnosis.follow import followed_run
-from gradprobe.model.allowance import Allowance
+from gradprobe.model.allowance import Allowance, Client
 from gradprobe.model.assignment import parse_layout
 from gradprobe.model.layout_run import MATCH, MISMATCH
-from gradprobe.pipeline.probe import probe
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidates import Fault, candidates_of
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
+from tests.probe import probe
 from tests.strangers.faults import FAULTS, STRANGERS, file_of
 
 SHORT = {"seqlen_q": 28, "seqlen_k": 20}
@@ -103,7 +103,11 @@ def test_the_edit_that_undoes_a_fault_is_among_the_first(fault):
 def test_of_a_fault_that_no_list_holds_the_line_is_told_and_an_edit_tried(fault, tmp_path):
     copy = tmp_path / f"{fault.name}.py"
     copy.write_text(fault.plant())
-    report = probe(softmax_case(**fault.options), find_target(f"{copy}:{fault.function}"), budget=lambda: Allowance(60))
+    report = probe(
+        softmax_case(**fault.options),
+        find_target(f"{copy}:{fault.function}"),
+        client=Client(budget=lambda: Allowance(60)),
+    )
     assert report.verdict == MISMATCH
     assert fault.lines & {where.line for where in report.diagnoses[0].where}
     edit = next(each.edit for each in report.diagnoses if each.edit is not None)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...inputs.history import CheckRequest
+from ...model.allowance import Client
 from ...model.failures import Failure, NoRoom, Refusal, TargetFailure
 from ...model.layout_run import FAILED, MATCH
 from ...model.report import Report
@@ -131,13 +132,9 @@ class Climber:
         options = rung.planned.request.options
         problem = replace(self._problem.with_options(options), fixed=frozenset(options))
         with contextlib.redirect_stdout(sys.stderr):
-            found, _ = probed(problem, rung.planned.repro_command, _silent, lambda so_far: None)
+            found, _ = probed(problem, rung.planned.repro_command, Client())
         report = report_of(found)
         return (RED, visible(first_line(report)), report) if found.failing else (GREEN, "", report)
-
-
-def _silent(stage: str, fraction: float, layout: str = "") -> None:
-    """Tells nobody how far a check is."""
 
 
 def _of_check(checked: CheckOutcome) -> tuple[str, str, Report | None]:

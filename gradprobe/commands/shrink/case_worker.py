@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...inputs.history import CheckRequest
-from ...model.allowance import LAST_RESORT, NOTHING, Allowance
+from ...model.allowance import LAST_RESORT, NOTHING, Allowance, Client
 from ...model.case import Case
 from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ...model.report import Report
@@ -19,7 +19,7 @@ from ...pipeline.reported import report_of
 from ...pipeline.resolve import resolve_problem
 from ...pipeline.run_check import run_check
 from ...probing.experiment import Experiment, experiment_of, inputs_of, layouts_of
-from ...probing.runs import runs_of
+from ...probing.runs import records_of
 from ...processes import Crash, run_each
 from ...runtime.backend import choose_threads, make_interpreter_right
 from .ordering import settled
@@ -115,7 +115,7 @@ class ShrinkWorker:
         """
         case = self._case(order)
         with contextlib.redirect_stdout(sys.stderr):
-            runs = runs_of(self._experiment(case))
+            runs = [record.run for record in records_of(self._experiment(case))]
         if not any(run.measured for run in runs):
             raise Refusal("; ".join(run.skipped or "" for run in runs))
         found = plain_symptom(runs, case.heads)
@@ -123,7 +123,7 @@ class ShrinkWorker:
 
     def _probed(self, order: Order) -> Probed:
         request = replace(self._asked, options=order.options)
-        return run_check(request, request.command(), budget=lambda: order.edits)
+        return run_check(request, request.command(), client=Client(budget=lambda: order.edits))
 
     def _looked(self, order: Order) -> CaseCheck:
         probed = self._probed(order)

@@ -15,12 +15,12 @@ from ...model.failures import TargetFailure
 from ...model.report import Diagnosis
 from ...numerics.evidence import LayoutRun
 from ...numerics.range import refuse_out_of_range
-from ...pipeline.fit import WRONG_THROUGHOUT, Fit, fit, share_wrong
+from ...pipeline.fit import Fit, fit
 from ...pipeline.probe import measured_so_far
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import Problem, resolve_problem
 from ...probing.experiment import Experiment, experiment_of
-from ...probing.runs import RunRecord, notes_of, outcomes_of, records_of, with_strays
+from ...probing.runs import RunRecord, notes_of, outcomes_of, records_of
 from .bench import FIRST, Bench
 from .culprits import culprits
 from .trials import BenchSetup, LayoutTrial, Sought, SurveyPlan, TrialResult, programs_of, trials_of
@@ -65,10 +65,10 @@ class Trials:
         """The bench, and what was found out of what the target takes; made where it is first used."""
         bench = bench_of(self._problem)
         try:
-            wrong = share_wrong(LayoutRun(FIRST.title, (), bench.contiguous(), None))
-            found = fit(self._problem, None, wrong) if wrong > WRONG_THROUGHOUT else None
+            trial = Fit(self._problem, record=RunRecord(LayoutRun(FIRST.title, (), bench.contiguous(), None)))
         except TargetFailure as failure:
-            found = fit(self._problem, failure)
+            trial = Fit(self._problem, failure=failure)
+        found = fit(trial)
         return (bench, Fit(self._problem)) if found is None else (bench_of(found.problem), found)
 
     def _plan(self) -> SurveyPlan:
@@ -92,7 +92,7 @@ def _reasons(
     case = replace(experiment.case, layouts=(), runs=(assigned,))
     experiment = replace(experiment, case=case, first=None)
     records = list(records_of(experiment))
-    experiment, runs = experiment.after(outcomes_of(records)), with_strays(records)
+    experiment, runs = experiment.after(outcomes_of(records)), [record.run for record in records]
     # What explains is imported where something is wrong alone.
     from ...diagnosis.why import FailedCheck, reasons_of
     from ...pipeline.probe import reasons_with_edits

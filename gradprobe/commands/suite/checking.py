@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from ...model.allowance import LAST_RESORT, NOTHING, Allowance
+from ...model.allowance import LAST_RESORT, Allowance, Client
 from ...model.layout_run import FAILED, MISMATCH, add_counts
 from ...model.mechanisms import note
 from ...model.memory_finding import MemoryFinding
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ...model.report import Report
     from ...numerics.evidence import Probed
     from ...numerics.target_difference import SideBySide
-    from ...probing.experiment import Tick
 
 # Seconds between two words of how far one stage is: a comparison has hundreds.
 _BETWEEN = 0.1
@@ -79,7 +78,7 @@ class Checker:
     def __init__(self, setting: Setting) -> None:
         import torch
 
-        from ...pipeline.probe import probe  # noqa: F401
+        from ...pipeline import probe  # noqa: F401
 
         self._setting, self._before = setting, frozenset(sys.modules)
         if setting.workers > 1:
@@ -108,7 +107,8 @@ class Checker:
                 from ...numerics.target_difference import SideBySide
 
                 beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
-            probed = probed_as(planned, _Ticks(say), pass_on, allowance, beyond=self._setting.beyond)
+            client = Client(_Ticks(say), pass_on, allowance)
+            probed = probed_as(planned, client, beyond=self._setting.beyond)
             outcome = _outcome_of(planned, probed, beside.differences if beside else ())
         except BaseException as error:
             if not (self._setting.isolate or isinstance(error, Exception)):
@@ -135,28 +135,13 @@ def _outcome_of(planned: PlannedCheck, probed: Probed, differences: Sequence[Dif
     return CheckOutcome(request, report, code_of_report(report))
 
 
-def probed_as(
-    planned: PlannedCheck,
-    tick: Tick,
-    told: Callable[[Probed], object],
-    budget: Callable[[], Allowance] = lambda: NOTHING,
-    *,
-    beyond: bool = False,
-) -> Probed:
+def probed_as(planned: PlannedCheck, client: Client, *, beyond: bool = False) -> Probed:
     """What a check came to."""
     # What is set beside another, or kept whole, is of the case that was asked for.
     is_plain = not (planned.close_up or planned.kept or planned.against)
     target, reference = planned.functions
-    return run_check(
-        planned.request,
-        planned.repro_command,
-        target=target,
-        reference=reference,
-        tick=tick,
-        told=told,
-        budget=budget,
-        beyond=beyond and is_plain,
-    )
+    functions = {"target": target, "reference": reference}
+    return run_check(planned.request, planned.repro_command, **functions, client=client, beyond=beyond and is_plain)
 
 
 class _Ticks:

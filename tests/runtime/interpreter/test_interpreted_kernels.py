@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
+from tests.probe import probe
 
 RESULTS = """
 import hashlib

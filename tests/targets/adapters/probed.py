@@ -5,8 +5,8 @@ from __future__ import annotations
 from gradprobe.inputs.options import parse
 from gradprobe.model.resolution import resolve
 from gradprobe.numerics.evidence import Probed
-from gradprobe.pipeline.probe import probe
 from gradprobe.targets.find import find_target
+from tests.probe import probe
 
 
 def probed(word: str, reference: str | None = None, **options: object) -> Probed:

@@ -1,0 +1,34 @@
+"""A probe of a case and a target that a test made itself, as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from unittest.mock import patch
+
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.inputs.saved import Saved
+from gradprobe.model.allowance import Client
+from gradprobe.model.case import Case
+from gradprobe.numerics.evidence import Probed
+from gradprobe.pipeline import probe as probing
+from gradprobe.pipeline.resolve import Problem
+from gradprobe.targets.find import Target
+
+
+def probe(
+    case: Case,
+    target: Target,
+    *,
+    reference: Target | None = None,
+    saved: Saved | None = None,
+    why: bool = True,
+    given: Collection[str] = (),
+    client: Client = Client(),  # noqa: B008 - it is frozen
+) -> Probed:
+    """Runs a target on a case, and on no other that it may take in its place; `why` is whether a reason is sought."""
+    request = CheckRequest(target.name, case.family, None, {"seqlen": case.seqlen_q})
+    problem = Problem(case, target, reference, saved, tuple(given), request, frozenset())
+    explained = probing._explained if why else lambda experiment, records, report, *rest: report
+    with patch.object(probing, "fit", lambda trial: None), patch.object(probing, "_explained", explained):
+        report, _ = probing.probed(problem, "", client)
+    return report
