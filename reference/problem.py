@@ -214,3 +214,8 @@ class Steps:
         """The same of what nothing else is made of: it is computed where it is wanted."""
         if self.wanted is None or name in self.wanted:
             self(name, make())
+
+
+def kept_share(x: Attention, tile: Tile) -> Tensor | None:
+    """[h, m, n] keep / (1 - p), by which dropout multiplies P and dP; None without dropout."""
+    return None if x.keep is None else part(x.keep, tile).double() / (1 - x.dropout)

@@ -29,7 +29,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from .problem import Attention, Steps, Tile, part
+from .problem import Attention, Steps, Tile, kept_share
 
 BY_HEAD = {"dSink": "sinks", "dAlibi": "alibi"}
 
@@ -83,11 +83,6 @@ def distance(x: Attention, tile: Tile) -> Tensor:
     """[m, n] how far each key lies from the row's diagonal, float64."""
     _, j = x.positions(tile)
     return (x.diagonal(tile) - j).abs().double()
-
-
-def kept_share(x: Attention, tile: Tile) -> Tensor | None:
-    """[h, m, n] keep / (1 - p), by which dropout multiplies P and dP; None without dropout."""
-    return None if x.keep is None else part(x.keep, tile).double() / (1 - x.dropout)
 
 
 def sink_weight(x: Attention, tile: Tile, lse: Tensor) -> Tensor:

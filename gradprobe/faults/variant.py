@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..model.intermediates import PRODUCTS
 from ..reference import Attention, Tile, evaluate, live_length
-from ..reference.softmax import kept_share
+from ..reference.problem import kept_share
 
 Made = TypeVar("Made")
 Finish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..model.assignment import spanned
 from ..model.failures import UsageFailure
-from .placement import Placement, overlaps, spanned, within
+from .placement import Placement, overlaps, within
 
 if TYPE_CHECKING:
     from torch import Tensor

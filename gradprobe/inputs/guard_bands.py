@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..model.assignment import spanned
 from ..model.failures import NoRoom
 from ..processes import resource_limits as limits
 from ..processes.resource_limits import in_words
-from .placement import spanned
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .placement import spanned
+from ..model.assignment import spanned
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ..model.assignment import spanned
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -56,11 +58,6 @@ def _interleaved(tensors: Mapping[str, Tensor]) -> list[list[str]]:
         else:
             groups[at] = (storage, max(end, groups[at][1]), [*groups[at][2], name])
     return [names for _, _, names in groups]
-
-
-def spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """The elements from the first to the last one, both included."""
-    return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
 
 
 def within(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:

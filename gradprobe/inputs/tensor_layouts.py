@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ..model.assignment import AS_SAVED, ORDERED, OUTPUTS, PLAIN, SCALED, Assigned, memory_order, run_name
+from ..model.assignment import AS_SAVED, ORDERED, OUTPUTS, PLAIN, SCALED, Assigned, memory_order, run_name, spanned
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.intermediates import OF_HEADS
 from ..model.layout_run import TensorLayout
 from .guard_bands import ORDINARY, guarded
-from .placement import Placement, spanned
+from .placement import Placement
 
 if TYPE_CHECKING:
     from torch import Tensor

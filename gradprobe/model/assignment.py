@@ -191,3 +191,8 @@ def _letters(name: str) -> str:
 
 def _axes_left(letters: str, shapes: str) -> list[str]:
     return [letter for letter in letters if letter in shapes]
+
+
+def spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """The elements from the first to the last one, both included."""
+    return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..model.number import LAMBDA
 from ..reference import Attention, Tile
-from ..reference.softmax import distance, kept_share, sink_weight
+from ..reference.problem import kept_share
+from ..reference.softmax import distance, sink_weight
 from .declared_precision import TINY, U32, U_FUNCTION, U_TENSOR_CORE, Precision, dot_error, long_sum
 
 # tanh of a GPU's special function unit (PTX ISA, tanh.approx.f32), which FlashAttention's softcap uses.

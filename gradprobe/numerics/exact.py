@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..reference import Attention, Tile
-from ..reference.softmax import kept_share
+from ..reference.problem import kept_share
 from .declared_precision import EXACT, TINY, Precision, nearest
 from .totals import totals_of
 

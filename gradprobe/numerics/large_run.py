@@ -22,8 +22,6 @@ from .compare import Comparison, Evaluate, attention_of, compare, promoted
 from .declared_precision import Precision, ordinary
 from .tally import Finding, RisingErrors, Tally
 
-LEAST_SCORES = 1 << 22
-"""Scores of a case below which the whole budget costs next to nothing."""
 # Errors and bounds are kept as bfloat16, so that three layouts need no more memory than their results. What is kept of
 # a bound is never more than the bound; of an error it is off by half a unit in the last place.
 KEPT_AS = torch.bfloat16
@@ -64,11 +62,6 @@ class LargeRun:
     trace: Trace
     precision: Precision
     evaluate: Evaluate = evaluate
-
-    @property
-    def is_worth_it(self) -> bool:
-        """Whether the run is large, and nothing of it is exact."""
-        return self.case.scores >= LEAST_SCORES and not self.precision.exact
 
     @property
     def inputs(self) -> dict[str, Tensor]:

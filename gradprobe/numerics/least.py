@@ -18,7 +18,7 @@ from torch import Tensor
 from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.attention import add_transposed
-from ..reference.softmax import kept_share
+from ..reference.problem import kept_share
 from .bounds import UNBOUNDED
 from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum
 

@@ -13,7 +13,7 @@ from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..reference.attention import BY_ROW, MATRICES
-from ..reference.softmax import kept_share
+from ..reference.problem import kept_share
 from ..runtime.trace import Trace
 from .block import blocks
 from .bounds import UNBOUNDED, score_error

@@ -109,7 +109,7 @@ def _finished(experiment: Experiment, records_to_come: Iterable[RunRecord], prob
                 report = _explained(experiment, records, report, compilation, problem, client)
             compile_errors, not_compiled = compilation.result()
     notes = [*notes_of(experiment, records), *not_compiled]
-    if report.failing is None:
+    if report.failing is None and problem.given:
         measured = next(run.measured for run in report.runs if run.measured is not None)
         about = (experiment.case, experiment.values, partial(getattr, measured, "x"), measured.trace)
         with (

@@ -20,13 +20,13 @@ from ..inputs.tensor_layouts import Inputs, effective_values, place
 from ..model.assignment import Assigned, planned_runs
 from ..model.case import DOTS, Case
 from ..model.intermediates import DERIVED
-from ..numerics.walk import LargeRuns
 from ..reference import manual_attention_backward
 from ..runtime.run import Outcome
 from ..targets.find import Target
 
 if TYPE_CHECKING:
     from ..inputs.saved import Saved
+    from ..numerics.walk import LargeRuns
     from ..runtime.arithmetic import Dots
 
 # Elements of all score matrices up to which a target in the interpreter is followed, or shown wholly.
@@ -80,7 +80,8 @@ class Experiment:
     """What was seen to run the target's kernels, of BACKENDS."""
     dots: tuple[Dots, ...] = ()
     """How its dots were seen to multiply float32."""
-    large: LargeRuns = field(default_factory=LargeRuns)
+    large: list[LargeRuns] = field(default_factory=list)
+    """What compares its large runs, once there is one."""
 
     @property
     def is_cuda(self) -> bool:
@@ -109,8 +110,7 @@ def experiment_of(
 
         values = values_of(saved, case)
     values = {name: value.to(case.device) for name, value in values.items()}
-    large = LargeRuns(several=len(layouts_of(case)) > 1 or case.repeat > 1)
-    return Experiment(case, target, reference, values, saved, tick, command=command, large=large)
+    return Experiment(case, target, reference, values, saved, tick, command=command)
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torch import Tensor
 
@@ -15,16 +15,12 @@ from ..numerics.budget import Recovery
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.declared_precision import Precision, exactly, precision_of
 from ..numerics.evidence import Measured
-from ..numerics.large_run import LargeRun
 from ..reference import Attention, Tile, evaluate
 from ..runtime.trace import Trace
-from .experiment import Experiment, coarser_dots, declared_way, dots_in_words, dots_of
+from .experiment import Experiment, coarser_dots, declared_way, dots_in_words, dots_of, layouts_of
 
-if TYPE_CHECKING:
-    from ..numerics.coarser import Coarser, CoarserDots
-    from ..numerics.evenness import HeadScatter
-    from ..numerics.operands import Operand, OperandOfEach
-    from ..numerics.roundings import Roundings
+# Scores of a case below which the whole budget costs next to nothing.
+LEAST_SCORES = 1 << 22
 
 
 def measure(
@@ -37,11 +33,11 @@ def measure(
         from .own_reference import reference_trace
 
         reference = reference_trace(experiment, experiment.reference, inputs)
-    run = LargeRun(of.case, of.values, trace, of.precision, of.evaluated)
     with experiment.stopwatch.timed("compare"):
         comparison, whole = None, cache(partial(of.compared, trace, reference))
-        if is_by_formulas and recovery is None and not coarse and run.is_worth_it:
-            comparison = experiment.large.compared(run, whole, of.tick)
+        is_large = of.case.scores >= LEAST_SCORES and not of.precision.exact
+        if is_large and is_by_formulas and recovery is None and not coarse:
+            comparison = _by_blocks(experiment, of, trace, whole)
         is_by_block = comparison is not None
         found = Measured(of.x, trace, comparison or whole(), None, coarser=_declared_coarser(experiment))
         if is_by_formulas and not found.comparison.matches:
@@ -86,7 +82,20 @@ class _Measurement:
         self._experiment.tick(f"comparing {self._layout}", fraction, f"{self._layout}, compared")
 
 
-def _declared_coarser(experiment: Experiment) -> tuple[CoarserDots, ...]:
+def _by_blocks(
+    experiment: Experiment, of: _Measurement, trace: Trace, whole: Callable[[], Comparison]
+) -> Comparison | None:
+    """A large run compared block after block; None where its totals have to be judged at once."""
+    from ..numerics.large_run import LargeRun
+    from ..numerics.walk import LargeRuns
+
+    if not experiment.large:
+        experiment.large.append(LargeRuns(several=len(layouts_of(of.case)) > 1 or of.case.repeat > 1))
+    run = LargeRun(of.case, of.values, trace, of.precision, of.evaluated)
+    return experiment.large[0].compared(run, whole, of.tick)
+
+
+def _declared_coarser(experiment: Experiment) -> tuple[Any, ...]:
     dots = coarser_dots(experiment)
     if not dots:
         return ()
@@ -131,9 +140,7 @@ def _by_coarser(of: _Measurement, plain: Measured, is_by_block: bool) -> Measure
     return found
 
 
-def _coarser(
-    of: _Measurement, found: Measured, heads: Mapping[str, Sequence[HeadScatter]]
-) -> tuple[Comparison, tuple[Coarser | Operand | OperandOfEach | Roundings, ...]]:
+def _coarser(of: _Measurement, found: Measured, heads: Mapping[str, Any]) -> tuple[Comparison, tuple[Any, ...]]:
     """The comparison by the arithmetic that proves most exactly, and what that is, where one does."""
     from ..numerics.coarser import explained
 

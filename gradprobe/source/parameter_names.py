@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
-from ..model.intermediates import TABLE, plain
+from ..model.intermediates import TABLE, names, plain
 
 # What parameters of targets may be called; the first is the name used everywhere here.
 SYNONYMS = {
@@ -32,13 +32,16 @@ SYNONYMS = {
     "group": ("process_group",),
     "mesh": ("device_mesh",),
 }
-SYNONYMS |= {row.name.lower(): tuple(row.called.parameters.split()) for row in TABLE if row.gradient_of}
+for _row in TABLE:
+    if _row.gradient_of:
+        SYNONYMS[_row.name.lower()] = tuple(_row.called.parameters.split())
 _INPUTS = ("q", "k", "v", "do", "bias", "mask", "tau", "alibi", "sinks")
 # What tensors are called in kernels, each with its name here: what may be either of two is left out, as is "m".
 _WORDS = {"db": "dbias", "seqlens": "seqlens"}
-for _name in (*_INPUTS, *(row.name.lower() for row in TABLE)):
-    _spelt = [word for word in SYNONYMS.get(_name, ()) if len(word) > 1 and "mask" not in word]
-    _WORDS |= dict.fromkeys(map(plain, (_name, *_spelt)), _name)
+for _name in (*_INPUTS, *map(str.lower, names())):
+    for _word in (_name, *SYNONYMS.get(_name, ())):
+        if _word == _name or (len(_word) > 1 and "mask" not in _word):
+            _WORDS[plain(_word)] = _name
 # The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.
 _AXES = dict.fromkeys(("b", "z", "bs", "bz", "batch", "0"), "b")
 _AXES |= dict.fromkeys(("h", "head", "heads", "g", "1"), "h")
@@ -46,7 +49,8 @@ _AXES |= dict.fromkeys(("m", "n", "s", "l", "t", "seq", "tok", "token", "row", "
 _AXES |= dict.fromkeys(("d", "k", "dim", "e", "v", "3"), "d") | {"w": "w"}
 _STRIDE = re.compile(r"strides?", re.IGNORECASE)
 # Two letters are a tensor and its axis: stride_bz.
-_ENDS = re.compile(rf"(\w*?)({'|'.join(end for end in _AXES if len(end) > 2)}|\w)")
+_LONG = "|".join(filter(re.compile("...").match, _AXES))
+_ENDS = re.compile(rf"(\w*?)({_LONG}|\w)")
 
 
 def word_of(pointer: str) -> str:

@@ -31,7 +31,7 @@ def test_a_map_made_of_tensors_on_a_gpu_is_that_of_the_same_on_the_cpu():
 
 
 def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch):
-    monkeypatch.setattr(large_run, "LEAST_SCORES", 0)
+    monkeypatch.setattr("gradprobe.probing.measure.LEAST_SCORES", 0)
     case = case_of("softmax", batch=2, heads=2, seqlen=300, head_dim=64, dtype="bfloat16", causal=True)
     values = draw(case)
     came = ran(case, Arithmetic(tensor_core=True, delta_from_o=True), values=values)

@@ -14,7 +14,8 @@ from torch import Tensor
 from gradprobe.numerics.declared_precision import softcap_slope
 from gradprobe.numerics.totals import like_bias
 from gradprobe.reference import Attention, Tile
-from gradprobe.reference.softmax import distance, kept_share, sink_weight
+from gradprobe.reference.problem import kept_share
+from gradprobe.reference.softmax import distance, sink_weight
 
 U, TINY = 2.0**-53, 2.0**-1022
 

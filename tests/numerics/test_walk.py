@@ -11,7 +11,7 @@ from hypothesis import given
 
 from gradprobe.inputs.draw import draw
 from gradprobe.model.layout_run import HIDDEN, MATCH, MISMATCH
-from gradprobe.numerics import large_run, least, sieve, walk
+from gradprobe.numerics import least, sieve, walk
 from gradprobe.numerics.compare import allowed, attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.large_run import LargeRun
@@ -50,7 +50,7 @@ SPOILT = [ALL[at] for at in (0, 1, 2, 3, 4, 9, 10, 11, *range(13, 17))]
 
 @pytest.fixture(autouse=True)
 def all_are_large(monkeypatch):
-    monkeypatch.setattr(large_run, "LEAST_SCORES", 0)
+    monkeypatch.setattr("gradprobe.probing.measure.LEAST_SCORES", 0)
     monkeypatch.setattr(sieve, "TILE_ELEMENTS", {"cpu": 1 << 12})
     monkeypatch.setattr(sieve, "ROWS", {"cpu": 32})
 
@@ -225,7 +225,7 @@ def test_a_fault_is_told_as_of_a_small_case(name, monkeypatch):
     wrong = target(changed(name, lambda tensor: tensor[:, 1, 40:44].mul_(1.05)))
     told = []
     for least_scores in (0, 1 << 40):
-        monkeypatch.setattr(large_run, "LEAST_SCORES", least_scores)
+        monkeypatch.setattr("gradprobe.probing.measure.LEAST_SCORES", least_scores)
         report = probe(case_with(causal=True, batch=1), wrong, why=False)
         told.append([(run.layout, run.verdict, run.measured.first) for run in report.runs if run.measured])
     assert told[0] == told[1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...inputs.placement import Placement, spanned
+from ...inputs.placement import Placement
 from ...inputs.tensor_layouts import VECTOR, VECTORS
+from ...model.assignment import spanned
 from ...model.case import Case
 from ...model.intermediates import KINDS
 

@@ -115,7 +115,8 @@ _BUILDER = shipped.InterpreterBuilder
 PATCHES: dict[tuple[Any, str], Callable[..., Any]] = {
     (_BUILDER, "cast_impl"): _cast, (_BUILDER, "create_atomic_rmw"): _atomic_add, (shipped.ReduceOps, "sum"): _sum,
 }  # fmt: skip
-PATCHES |= {(_BUILDER, name): _on_values for name in VALUE_METHODS.split()}
+for _name in VALUE_METHODS.split():
+    PATCHES[_BUILDER, _name] = _on_values
 
 
 def _mended(original: Method, mend: Callable[..., Any]) -> Method:
