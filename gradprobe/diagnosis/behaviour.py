@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..faults.fault_rows import DEAD_FIX
 from ..faults.hypothesis import Hypothesis, Observed
-from ..frontends import TORCH
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
@@ -74,7 +73,7 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Results) -> O
         tensors,
         allowed,
         measured,
-        launches=bool(experiment.backends - {TORCH}),
+        launches=bool(experiment.backends),
     )
 
 

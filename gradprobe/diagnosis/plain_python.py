@@ -17,7 +17,7 @@ from torch import Tensor
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.index import readable
 from ..faults.variant import BUFFERS, Variant, plain_variant
-from ..frontends import TORCH, Event, events
+from ..frontends import Event, events
 from ..inputs.memory import Array
 from ..model.mechanisms import door
 from ..model.report import Diagnosis, Where, causes_among
@@ -63,7 +63,7 @@ def with_python_lines(
 
 def _is_followed(experiment: Experiment) -> bool:
     case = experiment.case
-    is_plain = not (experiment.backends - {TORCH} or case.ranks or case.cu_seqlens_q) and case.device == "cpu"
+    is_plain = not (experiment.backends or case.ranks or case.cu_seqlens_q) and case.device == "cpu"
     return is_plain and case.dtype == "float32" and case.heads == case.kv_heads and case.scores <= _MOST_SCORES
 
 

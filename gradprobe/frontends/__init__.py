@@ -27,12 +27,12 @@ TORCH = "torch"
 
 @dataclass(frozen=True)
 class Launch:
-    """What was started: a kernel, or a function that starts none."""
+    """A kernel that was started."""
 
     entry: Any
     """A function of Python, or the kernel of a source."""
     backend: str
-    """Of BACKENDS, or TORCH."""
+    """Of BACKENDS."""
     storages: Collection[int] = ()
     """The memory that it was given, as `storage_of` numbers it."""
     call: Any = None
@@ -43,7 +43,6 @@ class Launch:
 class Launches:
     """What a call of a function starts, in every language."""
 
-    function: Callable[..., Any] = lambda: None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     """What the caller knows by name."""
     schedule: int = 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..frontends import INTERPRETED, TORCH
+from ..frontends import INTERPRETED
 from ..inputs.draw import outputs_of
 from ..inputs.placement import for_more_batches
 from ..inputs.tensor_layouts import Inputs, place
@@ -71,7 +71,7 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
         of_one_kernel=first is not None and makes_together(first, "dQ", "dK"),
         # A target may be given LSE, give it, or launch kernels that hand it on to one another.
         may_read_lse=bool(
-            experiment.backends - {TORCH} or "lse" in experiment.target.takes or "LSE" in own.trace.values
+            experiment.backends or "lse" in experiment.target.takes or "LSE" in own.trace.values
         ),
     )  # fmt: skip
     try:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..frontends import CUDA, CUDA_ON_CPU, TORCH, Launches, launches
+from ..frontends import CUDA, CUDA_ON_CPU, Launches, launches
 from ..frontends.triton import gpu_stood_in
 from ..frontends.triton.launches import KernelCall, storage_of
 from ..inputs.memory import Unwritten
@@ -37,7 +37,7 @@ class Outcome:
     """Its words where it refused the layout, and has no trace."""
     kernels: tuple[LoadedSource, ...]
     backends: frozenset[str]
-    """Of BACKENDS; TORCH where no kernel was launched."""
+    """What ran its kernels, of BACKENDS."""
     taken: frozenset[str]
     """The inputs that kernels were given in place, and not only as copies."""
     notes: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def run_target(
         UsageFailure, Refusal, DeviceLost, TargetFailure
     """
     arguments = bind(target, case, inputs.tensors)
-    found = Launches(target.function, inputs.tensors, schedule, unwritten, launched)
+    found = Launches(inputs.tensors, schedule, unwritten, launched)
     dots: list[Dots] = []
     refused, result = None, None
     with launches(found):
@@ -122,7 +122,7 @@ def _kernels(found: Launches) -> tuple[LoadedSource, ...]:
         entry = launch.entry
         if launch.backend in (CUDA, CUDA_ON_CPU):
             kernels[entry] = LoadedSource(entry.name, str(entry.file), entry.line, entry.source.sha256)
-        elif launch.backend != TORCH and entry not in kernels:
+        elif entry not in kernels:
             kernels[entry] = source_of(entry)
     return tuple(kernels.values())
 

@@ -12,12 +12,6 @@ from .. import TORCH, Event, Language, Launch, Launches, Statements
 class PythonLanguage(Language):
     suffixes = (".py",)
 
-    @contextmanager
-    def launches(self, found: Launches) -> Iterator[None]:
-        yield
-        if not found.started:  # what torch starts is not its own
-            found.started.append(Launch(plain_function(found.function), TORCH))
-
     def events(self, function: Callable[..., Any]) -> AbstractContextManager[list[Event]]:
         from .events import followed
 
