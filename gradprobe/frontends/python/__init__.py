@@ -2,11 +2,11 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-from .. import TORCH, Event, Language, Launch, Launches, Statements
+from .. import Event, Language, Statements
 
 
 class PythonLanguage(Language):
