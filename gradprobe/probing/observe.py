@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..frontends import CUDA, CUDA_ON_CPU
+from ..frontends import CUDA, CUDA_ON_CPU, Launches
 from ..frontends.triton import interpreting
 from ..inputs.guard_bands import Guards
 from ..inputs.memory import Unwritten
@@ -113,20 +113,22 @@ def _run(
 ) -> tuple[Outcome, Any, Allocations | None]:
     """The outcome, the interpreter's watch and the bands, where there are some; `steps` is told of each operation."""
     unwritten, is_triton = Unwritten(), interprets_triton()
+    found = Launches(inputs.tensors, schedule, unwritten)
     for name in inputs.tensors.keys() & OUTPUTS:  # what it is to write its gradients into has no value before
         unwritten.allocated(inputs.tensors[name])
     bands = None
     if banded or is_triton:
         bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies)
+    if steps:
+        found.after = steps.launched
     around = _all(bands, steps.operations() if steps else None)
     watched: AbstractContextManager[Any] = nullcontext()
     if is_triton:
         from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
 
         watched = watched_memory(inputs.tensors, unwritten)
-    more: dict[str, Any] = {"launched": steps.launched} if steps else {}
     with watched as watch:
-        outcome = run_target(of.target, of.case, inputs, around, schedule=schedule, unwritten=unwritten, **more)
+        outcome = run_target(of.target, of.case, inputs, around, found)
     return outcome, watch, bands
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ..frontends import CUDA, CUDA_ON_CPU, Launches, launches
 from ..frontends.triton import gpu_stood_in
 from ..frontends.triton.launches import KernelCall, storage_of
-from ..inputs.memory import Unwritten
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import taken
 from ..model.case import Case
@@ -54,22 +53,19 @@ def run_target(
     case: Case,
     inputs: Inputs,
     instrumentation: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
-    *,
-    schedule: int = 0,
-    unwritten: Unwritten | None = None,
-    launched: Callable[[str], None] = lambda kernel: None,
+    found: Launches | None = None,
 ) -> Outcome:
     """Runs the target once. One that raises on purpose has refused the layout, unless that is its own or contiguous.
 
     Args:
         instrumentation: entered around the target's own code alone.
-        schedule, unwritten, launched: as Launches has them.
+        found: how kernels are launched, and what gets to know of them.
 
     Raises:
         UsageFailure, Refusal, DeviceLost, TargetFailure
     """
     arguments = bind(target, case, inputs.tensors)
-    found = Launches(inputs.tensors, schedule, unwritten, launched)
+    found = found or Launches(inputs.tensors)
     dots: list[Dots] = []
     refused, result = None, None
     with launches(found):
