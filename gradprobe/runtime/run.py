@@ -82,12 +82,9 @@ def run_target(
             from .target_errors import refusal_of
 
             refused = refusal_of(error, target, inputs.layout, _calls(found))
-    given = set[int]().union(*(launch.storages for launch in found.started))
-    # Copies have storages of their own.
-    in_place = frozenset(name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given)
-    backends = frozenset(launch.backend for launch in found.started)
+    launched = _launched(found, inputs)
     if refused is not None:
-        return Outcome(None, refused, _kernels(found), backends, in_place)
+        return Outcome(None, refused, *launched)
     trace, results = _read(result, target, case, inputs, found.notes)
     if case.device != "cpu":
         from .arithmetic import dots_of_launches
@@ -96,9 +93,7 @@ def run_target(
     return Outcome(
         trace,
         None,
-        _kernels(found),
-        backends,
-        in_place,
+        *launched,
         notes=tuple(dict.fromkeys(found.notes)),
         storages={storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None},
         findings=(*found.findings, *shared(results, target, case, inputs)),
@@ -112,15 +107,19 @@ def _calls(found: Launches) -> list[KernelCall]:
     return [launch.call for launch in found.started if launch.call is not None]
 
 
-def _kernels(found: Launches) -> tuple[LoadedSource, ...]:
-    kernels = dict[Any, LoadedSource]()
+def _launched(found: Launches, inputs: Inputs) -> tuple[tuple[LoadedSource, ...], frozenset[str], frozenset[str]]:
+    """The kernels, what ran them, and the inputs that they were given in place."""
+    kernels, backends, given = dict[Any, LoadedSource](), set[str](), set[int]()
     for launch in found.started:
         entry = launch.entry
+        backends.add(launch.backend)
+        given.update(launch.storages)  # copies have storages of their own
         if launch.backend in (CUDA, CUDA_ON_CPU):
             kernels[entry] = LoadedSource(entry.name, str(entry.file), entry.line, entry.source.sha256)
         elif entry not in kernels:
             kernels[entry] = source_of(entry)
-    return tuple(kernels.values())
+    in_place = [name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given]
+    return tuple(kernels.values()), frozenset(backends), frozenset(in_place)
 
 
 def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]) -> object:
