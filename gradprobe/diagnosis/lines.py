@@ -21,7 +21,7 @@ from ..model.mechanisms import gathered
 from ..model.memory_finding import Group, MemoryFinding, grouped
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
-from ..source.kernel_file import called, inside
+from ..source.syntax import called, inside
 from ..source.triton_source import call_tree, read_function
 
 # What a kind of fault makes wrong first, where its word is not the intermediate itself; "" for what is wrong by itself.

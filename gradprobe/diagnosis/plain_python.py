@@ -25,7 +25,7 @@ from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
 from ..reference import tiles
 from ..runtime.run import run_target
-from ..source.text import python_file
+from ..source.kernel_file import python_file
 from ..targets.bind import intermediate_named, statements_of
 from ..targets.find import Target
 

@@ -1,8 +1,4 @@
-"""Lint: pointers of Triton kernels that advance by a stride that is called another tensor's.
-
-The rule: a pointer is advanced by the strides of its own tensor, and by those of no other. Which tensor a pointer is,
-and whose a stride is, the names of parameters say: no kernel is run, and no launch is read.
-"""
+"""Lint: pointers of Triton kernels that advance by a stride that is called another tensor's, by names alone."""
 
 from __future__ import annotations
 
@@ -12,10 +8,11 @@ from dataclasses import dataclass
 
 from ..model.intermediates import AXIS_WORDS, KINDS
 from ..model.report import Where
-from ..source.kernel_file import by_parameter, called, calls_of, parameters
+from ..source.kernel_file import by_parameter, python_file
 from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of, words_of
 from ..source.pointers import Advance, read_kernel
-from ..source.text import SourceLine, python_file
+from ..source.syntax import owner_of, parameters
+from ..source.text import SourceLine
 from ..source.triton_source import Function
 
 FOREIGN = "foreign"
@@ -26,20 +23,17 @@ _PASSED = "passed here"
 
 @dataclass(frozen=True)
 class LintFinding:
-    """One pointer that is advanced by another tensor's stride."""
-
     where: Where
     """The wrong name, and what belongs in its place."""
     tensor: str
-    """The tensor that is misread, as arguments are called: "do"."""
+    """That is misread, as arguments are called: "do"."""
     other: str = ""
-    """Whose stride is used in place of its own."""
+    """Whose stride is used."""
     axis: str = ""
-    """The axis that its name says, one letter; "" where it says none."""
+    """That its name says, one letter; "" where it says none."""
 
     @property
     def wrong(self) -> str:
-        """What stands there."""
         column = self.where.column or 0
         return self.where.code[column : column + self.where.length]
 
@@ -55,12 +49,13 @@ class LintFinding:
 
 
 class KernelStrides:
-    """What a kernel's pointers are advanced by, as its parameters are called."""
-
     def __init__(self, function: Function) -> None:
         self._name = function.name
-        # The word of each parameter that is a pointer: called one, or after a tensor, also where nobody knows of which.
-        self._words = {name: word_of(name) for name in function.parameters if tensor_of(name) or "ptr" in name.lower()}
+        self._words = dict[str, str]()
+        """Of each parameter that is called a pointer, or after a tensor."""
+        for name in function.parameters:
+            if tensor_of(name) or "ptr" in name.lower():
+                self._words[name] = word_of(name)
         self._strides = _strides_of(function, self._words)
         self.record = read_kernel(function, self._words, self._strides)
         self.untold = set(self.record.lost)
@@ -77,23 +72,23 @@ class KernelStrides:
                 self._foreign.append(each)
 
     def mistaken(self) -> list[LintFinding]:
-        """The wrong strides, as far as names alone can tell: a kernel has a stride, and takes another in its place."""
-        users, found = dict[str, set[str]](), list[LintFinding]()
+        """Where a kernel has a stride, and takes another in its place."""
+        users, found = dict[str, set[str]](), dict[LintFinding, None]()
         for each in self._foreign:
             users.setdefault(self._strides[each.stride][0], set()).add(each.base)
         walking = {each.base for each in self._own}
         for each in self._foreign:
             is_way = len(users[self._strides[each.stride][0]]) >= _A_WAY
             if each.base in walking and not is_way and self._due(each):
-                found.append(self._finding(each))
-        return list(dict.fromkeys(found))
+                found[self._finding(each)] = None
+        return list(found)
 
     def read_by_others(self, tensor: str, axes: str) -> list[LintFinding]:
-        """Where a tensor that is known to be misread along some axes is advanced by another's stride."""
+        """Where a tensor that is misread along some axes is advanced by another's stride."""
         return _along(axes, [self._finding(each) for each in self._foreign if tensor_of(each.base) == tensor])
 
     def _due(self, advance: Advance) -> str:
-        """The parameter that belongs in a stride's place; "" where none is called so."""
+        """What belongs in a stride's place; "" where no parameter is called so."""
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
         return next((name for name, of in self._strides.items() if axis and of == (word, axis)), "")
 
@@ -110,7 +105,7 @@ class KernelStrides:
 
 
 def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Of each parameter that is called a stride, the word of its pointer and its axis; "" for what it does not say."""
+    """Of each parameter that is called a stride, (the word of its pointer, its axis), each "" where it does not say."""
     spelt, found = dict[str, str](), dict[str, tuple[str, str]]()
     for name, word in pointers.items():
         spelt |= dict.fromkeys(words_of(name) - spelt.keys(), word)
@@ -124,23 +119,24 @@ def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tu
 
 
 def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "", host: str = "") -> list[LintFinding]:
-    """Where launches of a kernel pass `q.stride(1)` for a parameter that is called a stride of `tensor`.
+    """Where launches of a kernel pass `q.stride(1)` for what is called a stride of `tensor`.
 
-    Or `k.stride(1)` where another variable is passed for the tensor itself, as one that holds k times the scale. By
-    names alone, so that it says nothing of tensors whose names mean none by custom.
+    Or `k.stride(1)` where another variable is passed for the tensor itself, as one that holds k times the scale.
 
     Args:
         path: the kernel's file.
-        host: the file of the launches that are read, where it is another.
+        host: that of the launches, where it is another.
     """
     file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
     names = next((parameters(each) for each in python_file(path).functions if each.name == kernel), [])
-    for call in calls_of(file, kernel):
-        given = list(by_parameter(call, names))
-        own = [argument for name, argument in given if word_of(name) in words]
-        itself = next((argument.id for argument in own if isinstance(argument, ast.Name)), "")
+    for call in file.calls_of(kernel):
+        given, itself = list(by_parameter(call, names)), ""
         for name, argument in given:
-            owner, (word, axis) = _owner(argument), stride_of(name, words)
+            if word_of(name) in words and isinstance(argument, ast.Name):
+                itself = itself or argument.id
+        for name, argument in given:
+            of = owner_of(argument)
+            owner, (word, axis) = of.id if of is not None else "", stride_of(name, words)
             is_own = word_of(owner) in words
             if (is_own and itself not in ("", owner)) or (word and tensor_of(owner) and not is_own):
                 instead = itself and itself + file.text_of(argument)[len(owner) :]
@@ -149,14 +145,8 @@ def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "", host: 
     return _along(axes, found)
 
 
-def _owner(argument: ast.expr) -> str:
-    """The variable that an argument is a stride, or all strides, of; "" where it is no such thing."""
-    of = argument.func if isinstance(argument, ast.Call) and called(argument) == "stride" else None
-    return of.value.id if isinstance(of, ast.Attribute) and isinstance(of.value, ast.Name) else ""
-
-
 def _along(axes: str, found: list[LintFinding]) -> list[LintFinding]:
-    """Those along some axes, as names of strides tell them; all where none is."""
+    """Those along some axes; all where none is."""
     kinds = [KINDS.get(axis, axis) for axis in axes]
     return [each for each in found if each.axis in kinds] or found
 

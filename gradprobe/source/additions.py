@@ -1,4 +1,4 @@
-"""Atomics of Triton kernels and CUDA sources: the lines that add into a tensor in no fixed order."""
+"""Atomics: the lines that add into a tensor in no fixed order."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from .parameter_names import tensor_of
 from .pointers import read_kernel
 from .triton_source import read_function
 
-_OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;]*)")
+_OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;,]*)")
 
 
 def atomics_into(kernel: Any, parameters: Collection[str]) -> Iterator[Line]:
-    """The atomics of a Triton kernel, and of what it calls, whose address starts from one of some parameters.
+    """Those of a Triton kernel, and of what it calls, whose address starts from one of some parameters.
 
     Raises:
         OSError, SyntaxError: there is no source.
     """
-    function = read_function(kernel)
-    for access in read_kernel(function, parameters).accesses:
-        if access.operation.startswith("atomic_"):
-            at = access.spot
+    for operation, at in read_kernel(read_function(kernel), parameters).accesses:
+        if operation.startswith("atomic_"):
             yield Line(kernel=at.function, file=at.file, line=at.line, code=at.code)
 
 
 def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:
-    """The atomics of a CUDA source, each with the intermediate whose name stands in its address; "" where none does."""
+    """Those of a CUDA source, each with the intermediate whose name stands in its address, or ""."""
     for number, code in enumerate(text.split("\n"), 1):
-        for call in _OF_CUDA.findall(code.partition("//")[0]):
-            words = (named_after(word) for word in re.findall(r"\w+", call.partition(",")[0]))
-            yield next(filter(None, words), ""), Line(kernel="", file=file, line=number, code=code.strip())
+        for address in _OF_CUDA.findall(code.partition("//")[0]):
+            named = filter(None, map(named_after, re.findall(r"\w+", address)))
+            yield next(named, ""), Line(kernel="", file=file, line=number, code=code.strip())
 
 
 def named_after(word: str) -> str:
-    """The intermediate that a pointer is named after, as `dq_ptr`, `DQ`, `grad_query` and `p_dq`; "" of none."""
+    """The gradient that a pointer is named after, as `dq_ptr`, `DQ`, `grad_query` and `p_dq`; "" of none."""
     word = word.lower().replace("gradient", "grad")
-    found = (title(tensor_of(part)) for part in (word, *re.split(r"_|ptr|pointer", word)) if part)
-    return next((name for name in found if name in names() and name.startswith("d")), "")
+    for part in (word, *re.split(r"_|ptr|pointer", word)):
+        name = title(tensor_of(part)) if part else ""
+        if name in names() and name.startswith("d"):
+            return name
+    return ""

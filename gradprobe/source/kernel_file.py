@@ -1,24 +1,25 @@
-"""A file of kernels: its functions, those that run on the device, and one change of its text."""
+"""A Python file as it was read: its tree, where its nodes stand, and which of its functions run on the device."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
 
 from .parameter_names import stride_of, word_of
-from .text import Edit, PythonSource
-
-N = TypeVar("N", bound=ast.AST)
+from .syntax import called, inside, last_name, names_in
+from .text import Edit, SourceLine
 
 
 @dataclass(frozen=True, eq=False)
-class KernelFile(PythonSource):
-    """A file that faults are planted in."""
+class KernelFile:
+    """A file. Places in it are offsets of characters."""
 
+    file: str
+    text: str
     function: str | None = None
     """Whose kernels are meant; None, or one that the file does not define itself, for all."""
 
@@ -27,79 +28,130 @@ class KernelFile(PythonSource):
         return Path(self.file)
 
     @cached_property
-    def reached(self) -> tuple[ast.FunctionDef, ...]:
-        """Those of its functions that the one meant reaches."""
-        return tuple(_reached(self.tree, self.function))
+    def tree(self) -> ast.Module:
+        """Raises SyntaxError."""
+        return ast.parse(self.text)
 
     @cached_property
-    def kernels(self) -> tuple[ast.FunctionDef, ...]:
-        """Those under @triton.jit, called or not, which run on the device."""
-        jits = [each for each in self.reached if "jit" in map(_last_name, each.decorator_list)]
-        return tuple(jits)
+    def lines(self) -> list[str]:
+        return self.text.split("\n")
 
     @cached_property
-    def hosts(self) -> tuple[ast.FunctionDef, ...]:
-        """The others, which allocate and launch."""
-        return tuple(function for function in self.reached if function not in self.kernels)
+    def functions(self) -> list[ast.FunctionDef]:
+        """Nested ones and methods too."""
+        return inside(self.tree, ast.FunctionDef)
 
-    def inside_kernels(self, kind: type[N]) -> Iterator[N]:
-        """The nodes of a type in the bodies of the kernels."""
-        for kernel in self.kernels:
-            for statement in kernel.body:
-                yield from inside(statement, kind)
+    @cached_property
+    def reached(self) -> list[ast.FunctionDef]:
+        """What the function that is meant uses by name, and what that uses; of a class all methods."""
+        top = {node.name: node for node in self.tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        waiting = [self.function] if self.function in top else []
+        found = {*waiting} or {*top}
+        while waiting:
+            for statement in top[waiting.pop()].body:
+                used = names_in(statement).union(map(last_name, inside(statement, ast.Attribute))) & top.keys()
+                waiting += used - found
+                found |= used
+        return [each for name in top if name in found for each in inside(top[name], ast.FunctionDef)]
 
-    def calls(self, *names: str) -> Iterator[ast.Call]:
-        """The calls, in the bodies of the kernels, of what has one of some names."""
-        return (call for call in self.inside_kernels(ast.Call) if called(call) in names)
+    @cached_property
+    def kernels(self) -> list[ast.FunctionDef]:
+        """Those under @triton.jit, which run on the device."""
+        return [each for each in self.reached if "jit" in map(last_name, each.decorator_list)]
+
+    @property
+    def hosts(self) -> list[ast.FunctionDef]:
+        """The others: they allocate and launch."""
+        return [each for each in self.reached if each not in self.kernels]
+
+    def calls_of(self, name: str) -> list[ast.Call]:
+        """`f(...)`, and launches, `f[grid](...)`."""
+        return self._calls.get(name, [])
+
+    def callers_of(self, name: str) -> Iterator[tuple[ast.Call, ast.FunctionDef]]:
+        """The calls of a function by others, each with the one that it stands in."""
+        for call in self.calls_of(name):
+            host = next((each for each in self.above(call) if isinstance(each, ast.FunctionDef)), None)
+            if host is not None and host.name != name:
+                yield call, host
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        first = self.offset(node.lineno, node.col_offset)  # type: ignore[attr-defined]
+        return first, self.offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    def offset(self, line: int, column: int) -> int:
+        """Of a place in the syntax tree, which counts columns in bytes of UTF-8."""
+        text = self.lines[line - 1]
+        return self._starts[line - 1] + (column if text.isascii() else len(text.encode()[:column].decode()))
+
+    def text_of(self, node: ast.AST) -> str:
+        return self.text[slice(*self.span(node))]
+
+    def line_of(self, node: ast.AST, function: str) -> SourceLine:
+        """The line where a node begins, with as much of the node as stands there."""
+        number: int = node.lineno  # type: ignore[attr-defined]
+        line, (start, end) = self.lines[number - 1], self.span(node)
+        code = self._starts[number - 1] + len(line) - len(line.lstrip())
+        length = min(end, code + len(line.strip())) - start
+        return SourceLine(self.file, number, line.strip(), max(start - code, 0), length, function)
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node lies in, the innermost first."""
+        while node in self._parents:
+            node = self._parents[node]
+            yield node
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The innermost one around a node, or itself."""
+        return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
+
+    def function_around(self, node: ast.AST) -> ast.FunctionDef:
+        return next(each for each in self.above(node) if isinstance(each, ast.FunctionDef))
+
+    def replaced(self, node: ast.AST, text: str) -> Edit:
+        return Edit(*self.span(node), text)
 
     def renamed(self, call: ast.Call, name: str) -> Edit:
-        """Another function called, of the same module or object."""
         return self.replaced(call.func, self.text_of(call.func).removesuffix(called(call)) + name)
 
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(len(line) + 1 for line in self.lines)]
 
-def _last_name(node: ast.expr) -> str:
-    node = node.func if isinstance(node, ast.Call) else node
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    @cached_property
+    def _parents(self) -> dict[ast.AST, ast.AST]:
+        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
-
-def called(node: ast.AST) -> str:
-    """The last name of what a call calls: "load" for tl.load(...); "" for what is no call."""
-    return _last_name(node) if isinstance(node, ast.Call) else ""
-
-
-def inside(node: ast.AST, kind: type[N]) -> list[N]:
-    """The nodes of a type in one, at any depth, itself among them."""
-    return [each for each in ast.walk(node) if isinstance(each, kind)]
-
-
-def names_in(node: ast.AST) -> set[str]:
-    """The names that stand in a node, read or bound."""
-    return {name.id for name in inside(node, ast.Name)}
+    @cached_property
+    def _calls(self) -> dict[str, list[ast.Call]]:
+        found = dict[str, list[ast.Call]]()
+        for call in inside(self.tree, ast.Call):
+            base = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+            if isinstance(base, ast.Name):
+                found.setdefault(base.id, []).append(call)
+        return found
 
 
-def calls_in(node: ast.AST, *names: str) -> list[ast.Call]:
-    """The calls in a node of what has one of some names."""
-    return [call for call in inside(node, ast.Call) if called(call) in names]
+# Each text is parsed once, whoever reads it.
+kernel_file = lru_cache(maxsize=128)(KernelFile)
 
 
-def parameters(function: ast.FunctionDef) -> list[str]:
-    """The names of all that a function takes by position or by name."""
-    spec = function.args
-    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
-
-
-def calls_of(file: PythonSource, name: str) -> list[ast.Call]:
-    """The calls of a function by its name, `f(...)`, and its launches, `f[grid](...)`."""
-    return file.calls_by_name.get(name, [])
+def python_file(path: str) -> KernelFile:
+    """A Python file; an empty one where it cannot be read, or is none."""
+    try:
+        source = kernel_file(path, Path(path).read_text(errors="replace") if path.endswith(".py") else "")
+        source.tree  # noqa: B018 - it raises
+    except (OSError, SyntaxError, ValueError):
+        return kernel_file(path, "")
+    return source
 
 
 def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.expr]]:
-    """What a call passes, each with its parameter: `q.stride()` of `*q.stride()` with the first stride that it fills.
+    """What a call passes, each with its parameter, up to a starred argument whose length is not known.
 
-    It fills all that stand together and are called after one tensor. Behind any other starred argument nobody knows
-    which parameter one is for, unless it is passed by its name.
+    `*q.stride()` fills the strides that stand together and are called after one tensor: it is given to the first.
     """
-    words = {word_of(name) for name in names}
+    words = set(map(word_of, names))
     owners, at = [stride_of(name, words)[0] for name in names], 0
     for argument in call.args:
         if at >= len(names):
@@ -117,32 +169,11 @@ def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.ex
         yield word.arg or "", word.value
 
 
-def arguments_of(call: ast.Call, function: ast.FunctionDef) -> dict[str, ast.expr | ast.keyword]:
-    """What a call passes by parameter; nothing by place where some of that is starred."""
-    is_starred = any(isinstance(each, ast.Starred) for each in call.args)
-    by_place = zip(parameters(function), () if is_starred else call.args, strict=False)
-    return dict(by_place) | {word.arg: word for word in call.keywords if word.arg}
-
-
-def _reached(tree: ast.Module, function: str | None) -> Iterator[ast.FunctionDef]:
-    """The functions that a function uses by their names, and those that they use; of a class all methods."""
-    top = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    found = {function} if function in top else {*top}
-    waiting = [*found] if function in top else []
-    while waiting:
-        for statement in top[waiting.pop()].body:
-            used = names_in(statement) | {node.attr for node in inside(statement, ast.Attribute)}
-            waiting += used & top.keys() - found
-            found |= used & top.keys()
-    for name, node in top.items():
-        yield from inside(node, ast.FunctionDef) if name in found else ()
-
-
 @dataclass(frozen=True)
 class Change:
-    """A change of a file."""
+    """A fault that is planted."""
 
     fault_class: str
     node: ast.AST
-    """Inside the function that is changed."""
+    """What is changed."""
     edits: tuple[Edit, ...]

@@ -1,4 +1,4 @@
-"""Listings: the functions in which lines stand, as text; what a report keeps of the source that it accuses."""
+"""Listings: what a report keeps of the source that it accuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..model.report import Listing, Where
-from .text import python_file
+from .kernel_file import python_file
+from .syntax import first_line
 
 # Lines of one listing, and above and below a line where its function is longer or cannot be told.
 MOST, AROUND = 400, 12
@@ -28,8 +29,7 @@ def listings_of(wheres: Iterable[Where]) -> tuple[Listing, ...]:
 
 def _around(where: Where, count: int) -> range:
     for node in python_file(where.file).functions:
-        first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-        shown = range(first, (node.end_lineno or first) + 1)
+        shown = range(first_line(node), (node.end_lineno or node.lineno) + 1)
         if where.line in shown and len(shown) <= MOST:
             return shown
     return range(max(1, where.line - AROUND), min(count, where.line + AROUND) + 1)

@@ -1,4 +1,4 @@
-"""What names of kernels' parameters say by the field's custom: which tensor a pointer is, whose stride a number is."""
+"""What names of kernels' parameters say by custom: which tensor a pointer is, whose stride a number is."""
 
 from __future__ import annotations
 
@@ -9,44 +9,29 @@ from functools import lru_cache
 from ..model.intermediates import TABLE, names, plain
 
 # What parameters of targets may be called; the first is the name used everywhere here.
-SYNONYMS = {
-    "q": ("query", "query_states", "query_layer", "xq"),
-    "k": ("key", "key_states", "key_layer", "xk"),
-    "v": ("value", "value_states", "value_layer", "xv"),
-    "do": ("dout", "d_o", "d_out", "grad_out", "grad_output", "grad_o"),
-    "o": ("out", "output"),
-    "lse": ("m", "softmax_lse", "logsumexp"),
-    "scale": ("sm_scale", "softmax_scale"),
-    "causal": ("is_causal",),
-    "bias": ("attn_bias", "attn_mask", "attention_mask"),
-    "window": ("window_size",),
-    "align": ("alignment",),
-    "alibi": ("alibi_slopes",),
-    "sinks": ("sink", "attention_sinks", "s_aux"),
-    "dropout": ("dropout_p", "p_dropout"),
-    "keep": ("keep_mask", "dropout_mask"),
-    "seqlens": ("varlen",),
-    "cu_seqlens_k": ("cu_seqlens_kv",),
-    "max_seqlen_k": ("max_seqlen_kv",),
-    "dots": ("input_precision",),
-    "group": ("process_group",),
-    "mesh": ("device_mesh",),
-}
-for _row in TABLE:
-    if _row.gradient_of:
-        SYNONYMS[_row.name.lower()] = tuple(_row.called.parameters.split())
+_SYNONYMS = {
+    "q": "query query_states query_layer xq", "k": "key key_states key_layer xk",
+    "v": "value value_states value_layer xv", "do": "dout d_o d_out grad_out grad_output grad_o", "o": "out output",
+    "lse": "m softmax_lse logsumexp", "scale": "sm_scale softmax_scale", "causal": "is_causal",
+    "bias": "attn_bias attn_mask attention_mask", "window": "window_size", "align": "alignment",
+    "alibi": "alibi_slopes", "sinks": "sink attention_sinks s_aux", "dropout": "dropout_p p_dropout",
+    "keep": "keep_mask dropout_mask", "seqlens": "varlen", "cu_seqlens_k": "cu_seqlens_kv",
+    "max_seqlen_k": "max_seqlen_kv", "dots": "input_precision", "group": "process_group", "mesh": "device_mesh",
+}  # fmt: skip
+_SYNONYMS |= {row.name.lower(): row.called.parameters for row in TABLE if row.gradient_of}
+SYNONYMS = {name: tuple(words.split()) for name, words in _SYNONYMS.items()}
 _INPUTS = ("q", "k", "v", "do", "bias", "mask", "tau", "alibi", "sinks")
 # What tensors are called in kernels, each with its name here: what may be either of two is left out, as is "m".
 _WORDS = {"db": "dbias", "seqlens": "seqlens"}
-for _name in (*_INPUTS, *map(str.lower, names())):
-    for _word in (_name, *SYNONYMS.get(_name, ())):
-        if _word == _name or (len(_word) > 1 and "mask" not in _word):
-            _WORDS[plain(_word)] = _name
-# The ends of strides' names, with the axis that each is: batch, head, position (of rows or keys), dim.
-_AXES = dict.fromkeys(("b", "z", "bs", "bz", "batch", "0"), "b")
-_AXES |= dict.fromkeys(("h", "head", "heads", "g", "1"), "h")
-_AXES |= dict.fromkeys(("m", "n", "s", "l", "t", "seq", "tok", "token", "row", "rows", "seqlen", "i", "j", "2"), "m")
-_AXES |= dict.fromkeys(("d", "k", "dim", "e", "v", "3"), "d") | {"w": "w"}
+for _name in (*_INPUTS, *(row.name.lower() for row in TABLE)):
+    _spelt = [word for word in SYNONYMS.get(_name, ()) if len(word) > 1 and "mask" not in word]
+    _WORDS |= dict.fromkeys(map(plain, (_name, *_spelt)), _name)
+# The ends of strides' names by axis: batch, head, position (of rows or keys), dim.
+_ENDS_OF = {
+    "b": "b z bs bz batch 0", "h": "h head heads g 1", "d": "d k dim e v 3", "w": "w",
+    "m": "m n s l t seq tok token row rows seqlen i j 2",
+}  # fmt: skip
+_AXES = {end: axis for axis, ends in _ENDS_OF.items() for end in ends.split()}
 _STRIDE = re.compile(r"strides?", re.IGNORECASE)
 # Two letters are a tensor and its axis: stride_bz.
 _LONG = "|".join(filter(re.compile("...").match, _AXES))
@@ -54,7 +39,7 @@ _ENDS = re.compile(rf"(\w*?)({_LONG}|\w)")
 
 
 def word_of(pointer: str) -> str:
-    """What a pointer's parameter is called without what says that it is one: "do" of do_ptr, Do and p_do."""
+    """A pointer's name without what says that it is one: "do" of do_ptr, Do and p_do."""
     word = pointer.lower()
     for affix in ("_pointer", "_ptrs", "_ptr", "ptr"):
         word = word.removesuffix(affix)
@@ -62,27 +47,22 @@ def word_of(pointer: str) -> str:
 
 
 def tensor_of(pointer: str) -> str:
-    """The tensor that a pointer's name means by custom; "" where it means none for certain."""
+    """The tensor that a pointer's name means; "" where it means none for certain."""
     return _WORDS.get(word_of(pointer), "")
 
 
 def words_of(tensor: str) -> set[str]:
-    """What a tensor is called in kernels; nothing for one that no name means."""
+    """What a tensor is called in kernels."""
     return {word for word, meant in _WORDS.items() if meant == tensor_of(tensor)}
 
 
 def is_stride(parameter: str) -> bool:
-    """Whether a parameter is called a stride."""
     return _STRIDE.search(parameter) is not None
 
 
 @lru_cache(maxsize=4096)
 def stride_by_name(name: str) -> tuple[str, str]:
-    """(tensor, axis) that a stride's name alone says, as it spells them: ("q", "head") of q_head_stride.
-
-    Returns:
-        ("", "") for what is no stride's name; the tensor is "" where it names none.
-    """
+    """(tensor, axis) as a stride's name spells them: ("q", "head") of q_head_stride; "" where it does not tell."""
     match = _ENDS.fullmatch(_bare(name)) if is_stride(name) else None
     return (match[1], match[2]) if match else ("", "")
 
@@ -92,19 +72,16 @@ def _bare(stride: str) -> str:
 
 
 def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
-    """(the word of the tensor, the axis) that a stride's name says: ("do", "h") of stride_doh, do_stride_h, do_h, ...
-
-    Args:
-        words: those of the kernel's pointers.
+    """(word, axis) that a stride's name says, of the words of pointers: ("do", "h") of stride_doh, do_stride_h, do_h.
 
     Returns:
         ("", "") where the name is no stride's or does not tell.
     """
-    rest = _bare(parameter)
+    rest, is_called_one = _bare(parameter), is_stride(parameter)
     for word in sorted(words, key=len, reverse=True):
-        if rest == word and is_stride(parameter):
+        axis = rest.removeprefix(word)
+        if not axis and is_called_one:
             return word, ""
-        axis = rest[len(word) :] if rest.startswith(word) else ""
-        if axis in _AXES and (is_stride(parameter) or parameter.lower() == f"{word}_{axis}"):
+        if axis != rest and axis in _AXES and (is_called_one or parameter.lower() == f"{word}_{axis}"):
             return word, _AXES[axis]
     return "", ""

@@ -1,7 +1,4 @@
-"""What the pointers of a Triton kernel start from, and by which strides they are advanced, as its syntax tree tells it.
-
-Only addresses matter here: of a number it is followed which strides stand in the sum of products that it is.
-"""
+"""What the pointers of a Triton kernel start from, and by which strides they are advanced, by its syntax tree."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .kernel_file import called
+from .syntax import HINTS, called, targets_of
 from .text import SourceLine
-from .triton_source import HINTS, Function, is_own, read_function, targets_of
+from .triton_source import Function, is_own, read_function
 
 # How many calls deep functions are followed.
 _DEPTH = 6
@@ -31,59 +28,43 @@ class Advance:
     stride: str
     """The kernel's parameter."""
     trail: tuple[SourceLine, ...] = ()
-    """Every name under which it was read: first the parameter, then what it was passed as, or what held it."""
+    """The places where it was read: first the parameter, then what held it, or what it was passed as."""
     base: str = ""
-    """The parameter of the pointer that is advanced by it."""
-
-
-class PointerAccess(NamedTuple):
-    """A load, a store or an atomic."""
-
-    base: str
-    """The parameter that its pointer starts from."""
-    operation: str
-    """The function's name: "atomic_add"."""
-    spot: SourceLine
+    """The pointer's parameter."""
 
 
 @dataclass
 class Record:
-    """What the pointers of a kernel do."""
-
     advances: dict[Advance, None] = field(default_factory=dict)
-    accesses: dict[PointerAccess, None] = field(default_factory=dict)
+    accesses: dict[tuple[str, SourceLine], None] = field(default_factory=dict)
+    """("atomic_add", where) of each load, store and atomic."""
     lost: set[str] = field(default_factory=set)
-    """The parameters of pointers that could not be followed everywhere."""
+    """The pointers that could not be followed everywhere."""
 
 
 class _Quantity(NamedTuple):
     """A number, a block of numbers, or a pointer."""
 
     strides: tuple[Advance, ...] = ()
-    """Of a number: those that stand in its sum."""
+    """Those in the sum of products that a number is."""
     bases: frozenset[str] = frozenset()
-    """Of a pointer: the parameters of which it starts from one."""
+    """The parameters of which a pointer starts from one."""
 
 
 _NOTHING = _Quantity()
 
 
 def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[str] = ()) -> Record:
-    """What the pointers of a kernel do, whichever way its branches go.
-
-    Args:
-        pointers: the parameters that are some.
-        strides: likewise.
-    """
-    record, scope = Record(), {name: _Quantity((Advance(name),)) for name in strides}
-    scope |= {name: _Quantity(bases=frozenset({name})) for name in pointers}
-    _PointerReader(function, scope, record).value()
-    return record
+    """What a kernel does with those of its parameters that are pointers and strides, whichever way it branches."""
+    scope = {name: _Quantity((Advance(name),)) for name in strides}
+    reader = _PointerReader(function, scope | {name: _Quantity(bases=frozenset({name})) for name in pointers}, Record())
+    reader.value()
+    return reader.record
 
 
 @dataclass
 class _PointerReader:
-    """One function of a kernel, followed from its first statement. What pointers do is noted in the record."""
+    """One function, followed from its first statement."""
 
     function: Function
     scope: dict[str, _Quantity]
@@ -98,31 +79,21 @@ class _PointerReader:
         return _either(self.returned)
 
     def _block(self, statements: Sequence[ast.stmt]) -> bool:
-        """Follows statements; whether no way leads behind them."""
-        return any(self._statement(statement) for statement in statements)
+        """Whether no way leads behind some statements."""
+        return any(map(self._statement, statements))
 
     def _statement(self, node: ast.stmt) -> bool:
         match node:
             case ast.If():
-                before, ways = self.scope, list[dict[str, _Quantity]]()
-                for block in (node.body, node.orelse):
-                    self.scope = dict(before)
-                    if not self._block(block):
-                        ways.append(self.scope)
-                names = set[str]().union(*ways)
-                self.scope = {name: _either([way.get(name, _NOTHING) for way in ways]) for name in names}
-                return not ways
+                return self._branch(node)
             case ast.For() | ast.While():
                 # What one turn leaves to the next is seen in the second.
                 self._block([*node.body, *node.body])
-            case ast.With():
-                return self._block(node.body)
             case ast.Return():
                 self.returned.append(self._value(node.value))
                 return True
-            case ast.AugAssign(target=ast.Name(id=name)):
-                before_it = self.scope.get(name, _NOTHING)
-                self.scope[name] = self._operation(before_it, self._value(node.value), node.op)
+            case ast.AugAssign(ast.Name(name)):
+                self.scope[name] = self._operation(self.scope.get(name, _NOTHING), self._value(node.value), node.op)
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 for target in targets_of(node):
                     self._assign(target, value)
@@ -130,9 +101,20 @@ class _PointerReader:
                 self._value(node.value)
         return False
 
+    def _branch(self, node: ast.If) -> bool:
+        before, after = self.scope, dict[str, list[_Quantity]]()
+        ends = True
+        for block in (node.body, node.orelse):
+            self.scope = dict(before)
+            if not self._block(block):
+                ends = False
+                for name, value in self.scope.items():
+                    after.setdefault(name, []).append(value)
+        self.scope = {name: _either(values) for name, values in after.items()}
+        return ends
+
     def _assign(self, target: ast.expr, source: ast.expr) -> None:
-        """Assigns what an expression is; of a tuple each part by itself."""
-        names = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
         values = self._values(source.elts if isinstance(source, ast.Tuple) else [source])
         if len(names) != len(values):
             # Each part of a tuple of strides is one.
@@ -151,10 +133,8 @@ class _PointerReader:
                 return _NOTHING
             case ast.Name():
                 strides, bases = self.scope.get(node.id, _NOTHING)
-                if not strides:
-                    return _Quantity((), bases)
-                at = self.function.line_of(node)
-                return _Quantity(tuple(replace(each, trail=(*each.trail, at)) for each in strides), bases)
+                at = [self.function.line_of(node)] if strides else []
+                return _Quantity(tuple(replace(each, trail=(*each.trail, *at)) for each in strides), bases)
             case ast.Call():
                 return self._call(node)
             case ast.BinOp():
@@ -180,7 +160,7 @@ class _PointerReader:
         return _Quantity((*left.strides, *right.strides)) if is_sum or is_product else _NOTHING
 
     def _advanced(self, address: _Quantity, offset: _Quantity) -> _Quantity:
-        """The pointer behind a sum. Which of several it is, a branch decides that is not known."""
+        """The pointer behind a sum; nothing where it may be one of several."""
         if len(address.bases) != 1 or offset.bases:
             return self._lost([address, offset])
         for each in offset.strides:
@@ -188,8 +168,9 @@ class _PointerReader:
         return address
 
     def _lost(self, values: Iterable[_Quantity]) -> _Quantity:
-        """Nothing: what is made of values by what is not followed. Pointers among them went astray."""
-        self.record.lost.update(*(value.bases for value in values))
+        """What is made of values by what is not followed."""
+        for value in values:
+            self.record.lost |= value.bases
         return _NOTHING
 
     def _call(self, node: ast.Call) -> _Quantity:
@@ -206,15 +187,15 @@ class _PointerReader:
                 scope = dict(zip([*function.parameters[: len(given)], *words], values, strict=False))
                 return _PointerReader(function, scope, self.record, self.depth - 1).value()
         if name in ("load", "store") or name.startswith("atomic_"):
-            for base in values[0].bases if values else ():
-                self.record.accesses[PointerAccess(base, name, self.function.line_of(node))] = None
+            if values and values[0].bases:
+                self.record.accesses[name, self.function.line_of(node)] = None
             return _NOTHING
         if name == "where" and len(values) == 3:
             return _either(values[1:])
         return values[0] if name in _SAME and values else self._lost(values)
 
     def _described(self, given: dict[str, ast.expr]) -> _Quantity:
-        """A block pointer, or a descriptor: it is advanced by all its strides."""
+        """A block pointer or a descriptor, which is advanced by all its strides."""
         base, strides = self._value(given.get("base")), given.get("strides")
         if not base.bases or not isinstance(strides, (ast.Tuple, ast.List)):
             return self._lost([base])
@@ -226,12 +207,7 @@ class _PointerReader:
         return base
 
 
-def _either(values: Sequence[_Quantity]) -> _Quantity:
-    """What a variable may be behind several branches.
-
-    Of several sums with strides in them nobody knows here which one goes with which pointer.
-    """
-    some = dict.fromkeys(value for value in values if value != _NOTHING)
-    if len(some) == 1:
-        return next(iter(some))
-    return _Quantity(bases=frozenset[str]().union(*(value.bases for value in some)))
+def _either(values: Iterable[_Quantity]) -> _Quantity:
+    """What a variable is behind several branches. Of several sums no one knows which goes with which pointer."""
+    some = set(values) - {_NOTHING}
+    return some.pop() if len(some) == 1 else _Quantity(bases=frozenset(base for value in some for base in value.bases))

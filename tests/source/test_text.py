@@ -1,11 +1,12 @@
 """Where the nodes of a syntax tree stand, and edits there, in a text with letters of several bytes."""
 
 import ast
-from dataclasses import replace
 
 import pytest
 
-from gradprobe.source.text import Edit, PythonSource, edited
+from gradprobe.source.kernel_file import KernelFile
+from gradprobe.source.rewrites.plants import mask_dropped
+from gradprobe.source.text import Edit, edited
 
 TEXT = """\
 def größe(q, *, schärfe=("ä", 1)):  # Σ (
@@ -14,7 +15,7 @@ def größe(q, *, schärfe=("ä", 1)):  # Σ (
         schärfe)
     return -é  # ends
 """
-SOURCE = PythonSource("größe.py", TEXT)
+SOURCE = KernelFile("größe.py", TEXT)
 NODES = [node for node in ast.walk(SOURCE.tree) if isinstance(node, (ast.expr, ast.stmt, ast.arg))]
 
 
@@ -26,12 +27,10 @@ def test_a_node_stands_where_python_itself_says(node):
     assert found.code[found.column : found.column + found.length] == SOURCE.text_of(node).splitlines()[0]
 
 
-def test_signs_are_tokens_and_not_what_a_comment_or_a_string_holds():
-    (product,) = [node for node in NODES if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
-    sign = replace(SOURCE.operator(product.left, "*"), text="/")
-    assert edited(TEXT, [SOURCE.replaced(product.right, "1"), sign]) == TEXT.replace('"µ") *', '"µ") /').replace(
-        "schärfe)\n", "1)\n"
-    )
+def test_a_comma_is_no_comma_of_a_comment_or_a_string():
+    text = '@jit\ndef kernel(p):\n    tl.store(p, (f("µ,"))  # a, b\n    , mask=p)\n'
+    (change,) = mask_dropped(KernelFile("größe.py", text))
+    assert edited(text, change.edits) == text.replace(", mask=p", "")
 
 
 def test_edits_that_overlap_are_refused_and_insertions_at_one_place_keep_their_order():

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from ...model.case import Case
 from ...probing.experiment import Experiment
-from ...source.kernel_file import KernelFile, calls_of
-from ...source.reach import SEVERAL, TURNS, Goal, Reach, lines_of, reach_of
+from ...source.kernel_file import KernelFile
+from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
 from ...source.rewrites.candidates import Candidate
+from ...source.syntax import lines_of
 from ..cases import TAILS, Trial, further, ladder, others
 from .trial import EditResult
 
@@ -164,7 +165,7 @@ def edited_functions(candidate: Candidate) -> list[Reach]:
     hosts = [lines_of(each) for each in inside if each.name not in kernels]
     launched, of_hosts = set(), set()
     for kernel in kernels:
-        for call in calls_of(file, kernel):
+        for call in file.calls_of(kernel):
             launch = file.statement(call)
             if lines & {*lines_of(launch)}:
                 launched.add(kernel)

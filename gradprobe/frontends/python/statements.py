@@ -7,9 +7,8 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...source.kernel_file import called
-from ...source.text import python_file
-from ...source.triton_source import targets_of
+from ...source.kernel_file import python_file
+from ...source.syntax import called, targets_of
 from .. import Statements
 
 # Statements of a helper that makes a mask up to which all are told.

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from ...model.intermediates import in_kernels, plain
-from ..kernel_file import names_in
 from ..parameter_names import stride_by_name
+from ..syntax import names_in
 
 # Tensors of one shape each, where V has as many dims as K.
 _OF_ONE_SHAPE = (
@@ -25,6 +25,7 @@ _KINDS = (
 )
 _SCALE = re.compile(r"scale|log2e|ln2|log_2|inv_ln", re.IGNORECASE)
 _AROUND = re.compile(r"^(?:b|p|ptr|cur|curr)_|(?:_?ptrs?|_base|_block|_tile|_desc|_t|(?<=[a-z])T)$")
+_WORD = re.compile(r"[A-Z]+|[a-z]+|\d+")
 # How many names are tried in the place of one, the likeliest.
 _FEW = 12
 
@@ -36,27 +37,25 @@ def core(name: str) -> str:
 
 
 def is_stride(name: str) -> bool:
-    """Whether a name is a stride's, and says of which axis."""
+    """And says of which axis."""
     return bool(stride_by_name(name)[1])
 
 
 def has_strides(node: ast.AST) -> bool:
-    """Whether strides stand in a statement or a part of it."""
     return any(map(is_stride, names_in(node)))
 
 
 def scales(known: Iterable[str]) -> list[str]:
-    """The names that hold a factor of the scores."""
-    return [name for name in known if _SCALE.search(name)]
+    return list(filter(_SCALE.search, known))
 
 
 def belongs(stride: str, beside: Iterable[str]) -> bool:
-    """Whether a stride is of a tensor that other names of its expression are of."""
+    """Whether a stride is of a tensor that other names are of."""
     return is_stride(stride) and stride_by_name(stride)[0] in _tensors(beside)
 
 
 def is_like_one(stride: str, beside: Iterable[str]) -> bool:
-    """Whether a stride is of a tensor that has the shape of one of those."""
+    """Whether its tensor has the shape of one of those."""
     tensors = _tensors(beside)
     return any(stride_by_name(stride)[0] in shape and shape & tensors for shape in _OF_ONE_SHAPE)
 
@@ -66,18 +65,14 @@ def _tensors(names: Iterable[str]) -> set[str]:
 
 
 def same_when_contiguous(first: str, other: str) -> bool:
-    """Whether two names are strides of one axis of tensors that have one shape."""
+    """Whether they are strides of one axis of tensors of one shape."""
     (tensor, axis), (of, its) = stride_by_name(first), stride_by_name(other)
     return bool(axis) and axis == its and any({core(tensor), core(of)} <= shape for shape in _OF_ONE_SHAPE)
 
 
-def others_of(name: str, known: Sequence[str], beside: Iterable[str] = ()) -> list[tuple[float, str]]:
-    """Names that may be meant, each with how unlikely that is; the likeliest few.
-
-    Args:
-        beside: the other names of the expression: a stride belongs to a tensor that stands there.
-    """
-    near, found = _tensors(each for each in beside if each != name), list[tuple[float, str]]()
+def others_of(name: str, known: Sequence[str], beside: set[str]) -> list[tuple[float, str]]:
+    """(how unlikely, name) of what may be meant beside other names: the likeliest few."""
+    near, found = _tensors(beside - {name}), list[tuple[float, str]]()
     for other in known:
         unlikely = _unlike(name, other, near)
         if other != name and unlikely is not None:
@@ -87,7 +82,7 @@ def others_of(name: str, known: Sequence[str], beside: Iterable[str] = ()) -> li
 
 
 def _unlike(name: str, other: str, near: set[str]) -> float | None:
-    """How unlikely it is that another name was meant; None where they are of two kinds."""
+    """None where they are of two kinds."""
     (tensor, axis), (of, its) = stride_by_name(name), stride_by_name(other)
     if axis and axis == its:
         return 0.0 if of in near else 1.0
@@ -96,17 +91,12 @@ def _unlike(name: str, other: str, near: set[str]) -> float | None:
     if axis or its or name.isupper() != other.isupper():
         return None
     pair = {plain(core(name)), plain(core(other))}
-    is_alike = _around(name) == _around(other) and any(pair <= kind for kind in _KINDS)
+    is_alike = _AROUND.findall(name) == _AROUND.findall(other) and any(pair <= kind for kind in _KINDS)
     if is_alike or _differ_in_a_word(name, other) or len(scales((name, other))) == 2:
         return 0.5
     return 1.5 if name.isupper() and max(len(name), len(other)) <= 3 else 3.0
 
 
-def _around(name: str) -> list[str]:
-    return _AROUND.findall(name)
-
-
 def _differ_in_a_word(name: str, other: str) -> bool:
-    here, there = (re.findall(r"[A-Z]+|[a-z]+|\d+", each) for each in (name, other))
-    differing = [a for a, b in zip(here, there, strict=False) if a != b]
-    return len(here) == len(there) > 1 and len(differing) == 1
+    here, there = _WORD.findall(name), _WORD.findall(other)
+    return len(here) == len(there) > 1 and sum(map(str.__ne__, here, there)) == 1

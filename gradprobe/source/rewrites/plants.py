@@ -1,19 +1,29 @@
-"""What is planted that no pattern says: names that stand for one another, masks and strides that go."""
+"""What is planted that no pattern says alone: names that stand for one another, masks and strides that go."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from ..kernel_file import Change, KernelFile, called, calls_in, inside, names_in, parameters
+from ..kernel_file import KernelFile
 from ..parameter_names import stride_by_name
+from ..syntax import (
+    assignments_in,
+    bound_in,
+    called,
+    calls_in,
+    inside,
+    names_in,
+    owner_of,
+    parameters,
+    place_of,
+    targets_of,
+)
 from ..text import Edit
-from ..triton_source import bound_in, targets_of
 from .name_kinds import has_strides, is_stride
 from .patterns import FAMILIES, Found, is_infinite
-from .spots import names_read, place_of
+from .spots import Spot, Undone
 
 # Tensors of as many axes as q, by the names that they usually have: of these strides are planted for one another.
 LIKE_Q = {"q", "k", "v", "o", "do", "dq", "dk", "dv", "query", "key", "value"}
@@ -22,159 +32,152 @@ LIKE_Q |= {"out", "dout", "d_o", "grad_out", "grad_output"}
 _SHAPES = ("arange", "zeros", "full", "make_block_ptr", "reshape", "broadcast_to")
 # Words of masks that say which keys are seen; any other upper bound is the end of what there is.
 _SEEN = re.compile(r"window|left|right|causal|diag|distance", re.IGNORECASE)
+# A comma behind an argument: between them brackets that close, ends of lines, comments.
+_COMMA = re.compile(r"(?:[\s)\]\\]|#[^\n]*\n)*,")
 
 
-def another_stride(file: KernelFile) -> Iterator[Change]:
-    """`h * stride_qh` for `h * stride_doh`: at each use the stride of the first other tensor with that axis."""
-
-    def other(known: list[str], name: str) -> str:
-        tensor, axis = stride_by_name(name)
-        for each in known if tensor and name in known else ():
-            of, its = stride_by_name(each)
-            if of not in ("", tensor) and its == axis:
-                return each
-        return ""
-
-    return _in_place_of(file, "S1", other)
+# --- what is put in a hole's place
 
 
-def blocks_mixed_up(file: KernelFile) -> Iterator[Change]:
-    """BLOCK_N for BLOCK_M, BLOCK_SIZE_M1 for BLOCK_SIZE_N1, where they are counted with and not part of a shape."""
-
-    def other(known: list[str], name: str) -> str:
-        match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", name)
-        name = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
-        return name if name in known else ""
-
-    return _in_place_of(file, "M2", other)
-
-
-def _in_place_of(file: KernelFile, fault: str, other: Callable[[list[str], str], str]) -> Iterator[Change]:
-    """Another name at each use of one, where there is one among the parameters."""
-    for kernel in file.kernels:
-        for use in _uses(kernel):
-            name = other(parameters(kernel), use.id)
-            is_shape = fault == "M2" and any(called(above) in _SHAPES for above in file.above(use))
-            if name and not is_shape:
-                yield Change(fault, use, (file.replaced(use, name),))
+def another_stride(at: Spot, found: Found) -> str:
+    """stride_qh for stride_doh: that of the first other tensor."""
+    name, known = _read(found["_name"]), parameters(at.function)
+    tensor, axis = stride_by_name(name)
+    for each in known if tensor and name in known else ():
+        of, its = stride_by_name(each)
+        if of not in ("", tensor) and its == axis:
+            return each
+    return ""
 
 
-def _uses(kernel: ast.FunctionDef) -> list[ast.Name]:
-    """Every use of a name in a function's body, in the order of the text."""
-    return sorted((name for statement in kernel.body for name in names_read(statement)), key=place_of)
+def other_block(at: Spot, found: Found) -> str:
+    """BLOCK_N for BLOCK_M, BLOCK_SIZE_M1 for BLOCK_SIZE_N1, where it is no part of a shape."""
+    match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", _read(found["_name"]))
+    other = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
+    is_shape = match and any(called(above) in _SHAPES for above in at.file.above(found["_it"]))
+    return other if other in parameters(at.function) and not is_shape else ""
 
 
-def own_strides_swapped(file: KernelFile) -> Iterator[Change]:
-    """A tensor's own strides in each other's place: the first two of a line."""
-    for kernel in file.kernels:
-        known, lines = parameters(kernel), dict[tuple[int, str], list[ast.Name]]()
-        for use in _uses(kernel):
-            if use.id in known and is_stride(use.id):
-                lines.setdefault((use.lineno, stride_by_name(use.id)[0]), []).append(use)
-        for _, (first, *rest) in sorted(lines.items(), key=lambda each: each[0]):
-            second = next((use for use in rest if use.id != first.id), None)
-            if second is not None:
-                yield Change("S3", first, (file.replaced(first, second.id), file.replaced(second, first.id)))
+def _read(node: ast.AST) -> str:
+    """A name that is read, or ""."""
+    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else ""
 
 
-def other_tensors_strides(file: KernelFile) -> Iterator[Change]:
-    """`*q.stride()` for `*do.stride()`, `q.stride(1)` for `do.stride(1)`: the first other tensor of the function."""
-    for host in file.hosts:
-        owners = [owner for node in ast.walk(host) if (owner := owner_of(node)) and owner.id.lower() in LIKE_Q]
-        owners.sort(key=place_of)
-        for owner in owners:
-            other = next((each.id for each in owners if each.id != owner.id), None)
-            if other is not None:
-                yield Change("S1", next(file.above(owner)), (file.replaced(owner, other),))
+def other_owner(at: Spot, found: Found) -> str:
+    """q for do of `*do.stride()`: the first other tensor that is asked for its strides."""
+    owners = map(owner_of, calls_in(at.function, "stride"))
+    named = [each for each in owners if each is not None and each.id.lower() in LIKE_Q]
+    others = [each.id for each in sorted(named, key=place_of) if each.id != _read(found["_owner"])]
+    return others[0] if others and found["_owner"] in named else ""
 
 
-def owner_of(node: ast.AST) -> ast.Name | None:
-    """Whose stride a call asks for."""
-    match node:
-        case ast.Call(ast.Attribute(ast.Name() as owner, "stride")):
-            return owner
-    return None
+# --- changes in more than one place, or of a signature
 
 
-def wide_parameter_dropped(file: KernelFile) -> Iterator[Change]:
-    """A parameter's `: tl.int64` taken away."""
-    for kernel in file.kernels:
-        for node in inside(kernel, ast.arg):
-            if node.annotation is not None and file.text_of(node.annotation).endswith("int64"):
-                yield Change("I64", node, (file.replaced(node, node.arg),))
+def own_strides_swapped(at: Spot) -> Undone:
+    """The first two strides of a tensor in a line."""
+    known, lines = parameters(at.function), dict[tuple[int, str], list[ast.Name]]()
+    for use in at.names:
+        if use.id in known and is_stride(use.id):
+            lines.setdefault((use.lineno, stride_by_name(use.id)[0]), []).append(use)
+    for _, (first, *rest) in sorted(lines.items(), key=lambda each: each[0]):
+        second = next((use for use in rest if use.id != first.id), None)
+        if second is not None:
+            yield 0.0, (at.file.replaced(first, second.id), at.file.replaced(second, first.id))
 
 
-def mask_dropped(file: KernelFile) -> Iterator[Change]:
-    """An access without its `mask=`, and without `other=`, which means nothing alone."""
-    for node in file.calls(*FAMILIES["ACCESS"]):
+def wide_parameter_dropped(at: Spot) -> Undone:
+    """Of `: tl.int64`."""
+    for node in at.nodes:
+        if isinstance(node, ast.arg) and node.annotation and at.file.text_of(node.annotation).endswith("int64"):
+            yield 0.0, (at.file.replaced(node, node.arg),)
+
+
+def mask_dropped(at: Spot) -> Undone:
+    """Also `other=`, which means nothing alone."""
+    for node in calls_in(at.root, *FAMILIES["ACCESS"]):
         words = [word for word in node.keywords if word.arg in ("mask", "other")]
-        if any(word.arg == "mask" for word in words):
-            yield Change("M3", node, tuple(_without(file, node, word) for word in words))
+        if "mask" in [word.arg for word in words]:
+            yield 0.0, tuple(_without(at.file, node, word) for word in words)
 
 
 def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
     """A keyword taken away, with the comma before it."""
     start, end = file.span(word)
-    before = [other for other in (*call.args, *call.keywords) if file.span(other)[0] < start]
-    return Edit(file.operator(max(before, key=file.span), ",").start, end, "")
+    before = max(span for span in map(file.span, (*call.args, *call.keywords)) if span[0] < start)
+    comma = _COMMA.match(file.text, before[1])
+    return Edit(comma.end() - 1 if comma else start, end, "")
 
 
 # --- what patterns ask of what fills their holes
 
 
-def class_of(file: KernelFile, node: ast.AST) -> str:
+def class_of(at: Spot, found: Found) -> str:
     """M3 for a bound of what there is, else M1."""
+    node = found.get("_lost", found["_it"])
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Lt, ast.LtE)):
         return "M1"
-    bound = node.comparators[0]
-    is_position = isinstance(bound, ast.Subscript) or "offs" in file.text_of(bound)
-    return "M1" if is_position or _SEEN.search(file.text_of(node)) else "M3"
+    is_position = isinstance(node.comparators[0], ast.Subscript) or "offs" in at.file.text_of(node.comparators[0])
+    return "M1" if is_position or _SEEN.search(at.file.text_of(node)) else "M3"
 
 
-def is_scalar_term(file: KernelFile, found: Found) -> bool:
-    """Whether a hole is an index times a stride, of single numbers, in a kernel that says which program it is.
+def is_scalar_term(at: Spot, found: Found) -> bool:
+    """Whether it is an index times a stride, of single numbers: without a vector's term nothing would compile.
 
-    What the parameters of any other hold is not known: without a vector's term it would not compile.
+    What the parameters of a helper hold is not known.
     """
-    term, kernel = found["_term"], _kernel_around(file, found["_it"])
-    if not isinstance(term, ast.BinOp) or not isinstance(term.op, ast.Mult) or not has_strides(term):
-        return False
-    is_vector = inside(term, ast.Subscript) or names_in(term) & vectors_of(kernel)
-    return not is_vector and bool(calls_in(kernel, "program_id"))
+    match found["_term"]:
+        case ast.BinOp(op=ast.Mult()) as term if has_strides(term) and not inside(term, ast.Subscript):
+            is_helper = not calls_in(at.function, "program_id")
+            return not is_helper and names_in(term).isdisjoint(_vectors_of(at.function))
+    return False
 
 
 @lru_cache(maxsize=256)
-def vectors_of(kernel: ast.FunctionDef) -> set[str]:
-    """The variables that hold a row or a tile: made of tl.arange, or of others that are."""
+def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
+    """What is made of tl.arange, or of others that are."""
     found: set[str] = set()
-    assigned: list[ast.Assign | ast.AugAssign] = [*inside(kernel, ast.Assign), *inside(kernel, ast.AugAssign)]
-    for node in sorted(assigned, key=place_of):
+    for node in sorted(assignments_in(kernel), key=place_of):
         if names_in(node.value) & found or calls_in(node.value, "arange", "zeros", "full"):
             found = found.union(*map(names_in, targets_of(node)))
     return found
 
 
-def are_counts(file: KernelFile, found: Found) -> bool:
-    """Whether whole numbers are compared."""
-    sides = found["_a"], found["_b"]
-    is_float = any(isinstance(side, ast.Constant) and isinstance(side.value, float) for side in sides)
-    return not is_float and not any(map(is_infinite, sides))
+def are_counts(at: Spot, found: Found) -> bool:
+    """Whether no floats are compared."""
+    for side in (found["_a"], found["_b"]):
+        if is_infinite(side) or (isinstance(side, ast.Constant) and isinstance(side.value, float)):
+            return False
+    return True
 
 
-def is_sum(file: KernelFile, found: Found) -> bool:
-    """Whether something is added in a loop to what begins as a tile of zeros."""
-    kernel = _kernel_around(file, found["_it"])
-    tiles = [each for each in inside(kernel, ast.Assign) if called(each.value) in ("zeros", "full")]
-    in_loop = any(isinstance(each, ast.For) for each in file.above(found["_it"]))
-    return in_loop and file.text_of(found["_a"]) in bound_in(target for each in tiles for target in each.targets)
+def is_sum(at: Spot, found: Found) -> bool:
+    """In a loop, to what begins as a tile of zeros."""
+    tiles = set[str]()
+    for each in inside(at.function, ast.Assign):
+        tiles.update(bound_in(*each.targets) if called(each.value) in ("zeros", "full") else ())
+    in_loop = any(isinstance(each, ast.For) for each in at.file.above(at.statement))
+    return in_loop and at.file.text_of(found["_a"]) in tiles
 
 
-def has_value(file: KernelFile, found: Found) -> bool:
-    """Whether the name that is assigned has a value already."""
-    name, line = found["_a"], found["_it"].lineno  # type: ignore[attr-defined]
-    before = [each for each in inside(_kernel_around(file, found["_it"]), ast.Assign) if each.lineno < line]
-    return isinstance(name, ast.Name) and name.id in bound_in(before)
+def has_value(at: Spot, found: Found) -> bool:
+    """Before it is assigned."""
+    before = [each for each in inside(at.function, ast.Assign) if each.lineno < at.statement.lineno]
+    return isinstance(found["_a"], ast.Name) and found["_a"].id in bound_in(*before)
 
 
-def _kernel_around(file: KernelFile, node: ast.AST) -> ast.FunctionDef:
-    return next(each for each in file.above(node) if isinstance(each, ast.FunctionDef))
+def is_statement(at: Spot, found: Found) -> bool:
+    return isinstance(at.statement, ast.Expr) and at.statement.value is found["_it"]
+
+
+def is_assigned(at: Spot, found: Found) -> bool:
+    return isinstance(at.statement, (ast.Assign, ast.AugAssign)) and at.statement.value is found["_it"]
+
+
+def is_clamp(at: Spot, found: Found) -> bool:
+    """Not `tl.max(s, 1)`, which is the largest along an axis."""
+    return not at.file.text_of(found["_it"]).partition("(")[0].endswith((".min", ".max"))
+
+
+def is_no_address(at: Spot, found: Found) -> bool:
+    return not has_strides(at.statement)

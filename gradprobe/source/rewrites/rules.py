@@ -1,0 +1,83 @@
+"""Rules: what may be edited at a spot, each by a pattern and a template, or by a function."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..text import Edit
+from .patterns import Found, fits, parsed, replaced
+from .spots import Edits, Spot, Undone
+
+_RULE = re.compile(r"(?:([-\d.]+): )?(.+?) -> (.+?)(?: in (_\w+))?(?: as (\w+))?")
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What is put in a pattern's place."""
+
+    pattern: str
+    text: str | Callable[[Spot, Found], str]
+    """A template, or what makes one, or "". ".name": another function of the same module."""
+    rank: float = 0.0
+    """How late it is tried as an edit."""
+    place: str = "_it"
+    """The hole whose text is replaced."""
+    fault: str | Callable[[Spot, Found], str] = ""
+    """The class of what it plants, where its row does not say."""
+    when: Callable[[Spot, Found], bool] | None = None
+
+    def edit(self, at: Spot, found: Found) -> Edit | None:
+        """None where nothing is put there."""
+        if self.when is not None and not self.when(at, found):
+            return None
+        text, node = self.text if isinstance(self.text, str) else self.text(at, found), found["_it"]
+        if text[:1] != ".":
+            return replaced(at.file, found[self.place], text, found) if text else None
+        is_of_module = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        return at.file.renamed(node, text[1:]) if is_of_module else None  # type: ignore[arg-type]
+
+
+Rule = Swap | Callable[[Spot], Undone]
+
+
+def rules(
+    text: str,
+    when: Callable[[Spot, Found], bool] | None = None,
+    fault: str | Callable[[Spot, Found], str] = "",
+) -> tuple[Swap, ...]:
+    """Of `RANK: PATTERN -> TEXT in PLACE as FAULT; ...`: rank, place and fault may be left out."""
+    found = list[Swap]()
+    for rule in text.split(";"):
+        match = _RULE.fullmatch(rule.strip())
+        assert match is not None, rule
+        rank, pattern, template, place, its = match.groups()
+        found.append(Swap(pattern, template, float(rank or 0), place or "_it", its or fault, when))
+    return tuple(found)
+
+
+def edits_of(several: tuple[Rule, ...], at: Spot) -> Iterator[tuple[float, Edits, str]]:
+    """(rank, edits, the class of the fault that it is or "") of each edit of a spot that some rules make."""
+    swaps, others = _by_kind(several)
+    for node in at.nodes:
+        for swap in swaps.get(type(node), ()):
+            found = {"_it": node}
+            edit = swap.edit(at, found) if fits(parsed(swap.pattern), node, found) else None
+            if edit is not None:
+                yield swap.rank, (edit,), swap.fault if isinstance(swap.fault, str) else swap.fault(at, found)
+    for rule in others:
+        yield from ((rank, edits, "") for rank, edits in rule(at))
+
+
+@lru_cache(maxsize=64)
+def _by_kind(several: tuple[Rule, ...]) -> tuple[dict[type[ast.AST], list[Swap]], list[Callable[[Spot], Undone]]]:
+    swaps, others = dict[type[ast.AST], list[Swap]](), list[Callable[[Spot], Undone]]()
+    for rule in several:
+        if isinstance(rule, Swap):
+            swaps.setdefault(type(parsed(rule.pattern)), []).append(rule)
+        else:
+            others.append(rule)
+    return swaps, others

@@ -1,0 +1,153 @@
+"""Nodes of syntax trees: the names, calls and statements in them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+N = TypeVar("N", bound=ast.AST)
+# Functions of triton.language that tell the compiler of a value and leave it as it is.
+HINTS = {"multiple_of", "max_contiguous", "max_constancy"}
+# What only refuses: no right run comes there.
+_REFUSING = ("static_assert", "device_assert", "device_print", "static_print", "print")
+
+
+def place_of(node: ast.AST) -> tuple[int, int]:
+    return node.lineno, node.col_offset  # type: ignore[attr-defined]
+
+
+def inside(node: ast.AST, *kinds: type[N]) -> list[N]:
+    """The nodes of some types at any depth, itself among them."""
+    return [each for each in ast.walk(node) if isinstance(each, kinds)]
+
+
+def last_name(node: ast.AST) -> str:
+    """`jit` of triton.jit and of triton.jit(...); "" of what has no name."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def called(node: ast.AST) -> str:
+    """The last name of what a call calls; "" of what is no call."""
+    return last_name(node) if isinstance(node, ast.Call) else ""
+
+
+def calls_in(node: ast.AST, *names: str) -> list[ast.Call]:
+    return [call for call in inside(node, ast.Call) if last_name(call) in names]
+
+
+def owner_of(node: ast.AST) -> ast.Name | None:
+    """Whose stride, or all of whose strides, a call asks for."""
+    match node:
+        case ast.Call(ast.Attribute(ast.Name() as owner, "stride")):
+            return owner
+    return None
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Read or bound."""
+    return {name.id for name in inside(node, ast.Name)}
+
+
+@lru_cache(maxsize=4096)
+def names_read(root: ast.AST) -> list[ast.Name]:
+    """In the order of the text."""
+    return _names(root, ast.Load)
+
+
+def bound_in(*roots: ast.AST) -> list[str]:
+    """The names that nodes bind, at any depth, in the order of the text."""
+    return [name for root in roots for name in _bound_in(root)]
+
+
+@lru_cache(maxsize=4096)
+def _bound_in(root: ast.AST) -> list[str]:
+    return [name.id for name in _names(root, ast.Store)]
+
+
+def _names(root: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
+    return sorted((node for node in inside(root, ast.Name) if isinstance(node.ctx, context)), key=place_of)
+
+
+def bound_by(statement: ast.stmt) -> list[str]:
+    """What a statement binds without those that it holds."""
+    if isinstance(statement, ast.For):
+        return bound_in(statement.target)
+    return [] if blocks(statement) else bound_in(statement)
+
+
+def read_by(statement: ast.stmt) -> set[str]:
+    """The names whose values a statement takes without those that it holds."""
+    root = head(statement)
+    found = {name.id for name in names_read(root)} if root is not None else set()
+    return found.union(bound_by(statement)) if isinstance(statement, ast.AugAssign) else found
+
+
+def head(statement: ast.stmt) -> ast.AST | None:
+    """A statement; of one that holds others its condition, or what it goes over."""
+    if not blocks(statement):
+        return statement
+    return getattr(statement, "test", None) or getattr(statement, "iter", None)
+
+
+def parameters(function: ast.FunctionDef) -> list[str]:
+    return [each.arg for each in arguments_of(function)]
+
+
+def arguments_of(function: ast.FunctionDef) -> list[ast.arg]:
+    spec = function.args
+    return [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
+
+
+def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+
+
+def assignments_in(node: ast.AST) -> list[ast.Assign | ast.AugAssign]:
+    return [each for each in ast.walk(node) if isinstance(each, (ast.Assign, ast.AugAssign))]
+
+
+def blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    """Those that a statement holds: none of a simple one."""
+    return [block for field in ("body", "orelse", "finalbody") if (block := getattr(node, field, None))]
+
+
+def statements(body: Sequence[ast.stmt], *, refusing: bool = True) -> Iterator[ast.stmt]:
+    """Every statement at any depth, without docstrings, with or without those that only refuse."""
+    for statement in body:
+        is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_docstring and (refusing or not refuses([statement])):
+            yield statement
+            for block in blocks(statement):
+                yield from statements(block, refusing=refusing)
+
+
+def refuses(body: Sequence[ast.stmt]) -> bool:
+    """Whether statements end a run, or say something, and do no more."""
+    for statement in body:
+        match statement:
+            case ast.Raise() | ast.Assert() | ast.Pass():
+                continue
+            case ast.Expr(call) if called(call) in _REFUSING:
+                continue
+            case ast.If(body=inner, orelse=[]) if refuses(inner):
+                continue
+        return False
+    return bool(body)
+
+
+def first_line(function: ast.FunctionDef) -> int:
+    """Its decorators' too."""
+    return min([function.lineno, *(each.lineno for each in function.decorator_list)])
+
+
+def head_of(node: ast.stmt) -> range:
+    """The lines of a statement before those that it holds."""
+    body = getattr(node, "body", None)
+    return range(node.lineno, max(body[0].lineno, node.lineno + 1)) if body else lines_of(node)
+
+
+def lines_of(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
