@@ -21,7 +21,7 @@ from ..model.mechanisms import gathered
 from ..model.memory_finding import Group, MemoryFinding, grouped
 from ..model.report import Diagnosis, Where
 from ..probing.experiment import Experiment
-from ..source.syntax import called, inside
+from ..source.syntax import assignments_in, called, inside, last_name, place_of, targets_of
 from ..source.triton_source import call_tree, read_function
 
 # What a kind of fault makes wrong first, where its word is not the intermediate itself; "" for what is wrong by itself.
@@ -100,13 +100,14 @@ def computed_at(kernels: Sequence[Any], names: Collection[str]) -> list[Where]:
         with contextlib.suppress(OSError, SyntaxError, TypeError):
             for function in call_tree(kernel):
                 last, loaded = dict[str, ast.Assign | ast.AugAssign](), set[str]()
-                for variable, node in sorted(function.assignments, key=lambda each: each[1].lineno):
-                    # dS of b_dsT, a transposed tile, and P of P_T_block.
-                    word = plain(variable.lower().removeprefix("b_"))
-                    name = _USUAL.get(word) or _USUAL.get(re.sub("(block|tile|t)+$", "", word), "")
-                    last[name] = node
-                    if any(re.match("load(_|$)", called(call)) for call in inside(node.value, ast.Call)):
-                        loaded.add(name)
+                for node in sorted(assignments_in(function.tree), key=place_of):
+                    for variable in targets_of(node):
+                        # dS of b_dsT, a transposed tile, and P of P_T_block.
+                        word = plain(last_name(variable).lower().removeprefix("b_"))
+                        name = _USUAL.get(word) or _USUAL.get(re.sub("(block|tile|t)+$", "", word), "")
+                        last[name] = node
+                        if any(re.match("load(_|$)", called(call)) for call in inside(node.value, ast.Call)):
+                            loaded.add(name)
                 for name, node in last.items():
                     if name in names and name not in loaded:
                         found[where_of(function.line_of(node), function.name, f"{name} is computed here")] = None

@@ -43,7 +43,6 @@ class LintFinding:
 
     @property
     def fix(self) -> str:
-        """The edit, in words; "" where none is known."""
         place = "in the launch: " if self.where.note == _PASSED else ""
         return f"{place}{self.wrong} -> {self.where.instead}" if self.where.instead else ""
 
@@ -72,7 +71,6 @@ class KernelStrides:
                 self._foreign.append(each)
 
     def mistaken(self) -> list[LintFinding]:
-        """Where a kernel has a stride, and takes another in its place."""
         users, found = dict[str, set[str]](), dict[LintFinding, None]()
         for each in self._foreign:
             users.setdefault(self._strides[each.stride][0], set()).add(each.base)
@@ -88,7 +86,6 @@ class KernelStrides:
         return _along(axes, [self._finding(each) for each in self._foreign if tensor_of(each.base) == tensor])
 
     def _due(self, advance: Advance) -> str:
-        """What belongs in a stride's place; "" where no parameter is called so."""
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
         return next((name for name, of in self._strides.items() if axis and of == (word, axis)), "")
 
@@ -146,7 +143,6 @@ def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "", host: 
 
 
 def _along(axes: str, found: list[LintFinding]) -> list[LintFinding]:
-    """Those along some axes; all where none is."""
     kinds = [KINDS.get(axis, axis) for axis in axes]
     return [each for each in found if each.axis in kinds] or found
 

@@ -29,7 +29,6 @@ class KernelFile:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """Raises SyntaxError."""
         return ast.parse(self.text)
 
     @cached_property
@@ -38,7 +37,6 @@ class KernelFile:
 
     @cached_property
     def functions(self) -> list[ast.FunctionDef]:
-        """Nested ones and methods too."""
         return inside(self.tree, ast.FunctionDef)
 
     @cached_property
@@ -61,7 +59,6 @@ class KernelFile:
 
     @property
     def hosts(self) -> list[ast.FunctionDef]:
-        """The others: they allocate and launch."""
         return [each for each in self.reached if each not in self.kernels]
 
     def calls_of(self, name: str) -> list[ast.Call]:
@@ -69,7 +66,6 @@ class KernelFile:
         return self._calls.get(name, [])
 
     def callers_of(self, name: str) -> Iterator[tuple[ast.Call, ast.FunctionDef]]:
-        """The calls of a function by others, each with the one that it stands in."""
         for call in self.calls_of(name):
             host = next((each for each in self.above(call) if isinstance(each, ast.FunctionDef)), None)
             if host is not None and host.name != name:
@@ -96,7 +92,6 @@ class KernelFile:
         return SourceLine(self.file, number, line.strip(), max(start - code, 0), length, function)
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What a node lies in, the innermost first."""
         while node in self._parents:
             node = self._parents[node]
             yield node
@@ -105,14 +100,8 @@ class KernelFile:
         """The innermost one around a node, or itself."""
         return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
 
-    def function_around(self, node: ast.AST) -> ast.FunctionDef:
-        return next(each for each in self.above(node) if isinstance(each, ast.FunctionDef))
-
     def replaced(self, node: ast.AST, text: str) -> Edit:
         return Edit(*self.span(node), text)
-
-    def renamed(self, call: ast.Call, name: str) -> Edit:
-        return self.replaced(call.func, self.text_of(call.func).removesuffix(called(call)) + name)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -137,7 +126,6 @@ kernel_file = lru_cache(maxsize=128)(KernelFile)
 
 
 def python_file(path: str) -> KernelFile:
-    """A Python file; an empty one where it cannot be read, or is none."""
     try:
         source = kernel_file(path, Path(path).read_text(errors="replace") if path.endswith(".py") else "")
         source.tree  # noqa: B018 - it raises
@@ -151,28 +139,25 @@ def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.ex
 
     `*q.stride()` fills the strides that stand together and are called after one tensor: it is given to the first.
     """
-    words = set(map(word_of, names))
-    owners, at = [stride_of(name, words)[0] for name in names], 0
-    for argument in call.args:
-        if at >= len(names):
+    owners = {name: stride_of(name, set(map(word_of, names)))[0] for name in names}
+    left = list(names)
+    for argument in call.args if names else ():
+        name, value = left.pop(0), argument
+        if isinstance(argument, ast.Starred):
+            value = argument.value
+            if called(value) != "stride" or not owners[name]:
+                break
+            while left and owners[left[0]] == owners[name]:
+                left.pop(0)
+        yield name, value
+        if not left:
             break
-        if not isinstance(argument, ast.Starred):
-            yield names[at], argument
-        elif called(argument.value) == "stride" and owners[at]:
-            yield names[at], argument.value
-            while owners[at + 1 : at + 2] == owners[at : at + 1]:
-                at += 1
-        else:
-            break
-        at += 1
     for word in call.keywords:
         yield word.arg or "", word.value
 
 
 @dataclass(frozen=True)
 class Change:
-    """A fault that is planted."""
-
     fault_class: str
     node: ast.AST
     """What is changed."""

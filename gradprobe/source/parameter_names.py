@@ -8,15 +8,12 @@ from functools import lru_cache
 
 from ..model.intermediates import TABLE, names, plain
 
-# What parameters of targets may be called; the first is the name used everywhere here.
+# What tensors are called; the first is the name used everywhere here.
 _SYNONYMS = {
     "q": "query query_states query_layer xq", "k": "key key_states key_layer xk",
     "v": "value value_states value_layer xv", "do": "dout d_o d_out grad_out grad_output grad_o", "o": "out output",
-    "lse": "m softmax_lse logsumexp", "scale": "sm_scale softmax_scale", "causal": "is_causal",
-    "bias": "attn_bias attn_mask attention_mask", "window": "window_size", "align": "alignment",
-    "alibi": "alibi_slopes", "sinks": "sink attention_sinks s_aux", "dropout": "dropout_p p_dropout",
-    "keep": "keep_mask dropout_mask", "seqlens": "varlen", "cu_seqlens_k": "cu_seqlens_kv",
-    "max_seqlen_k": "max_seqlen_kv", "dots": "input_precision", "group": "process_group", "mesh": "device_mesh",
+    "lse": "m softmax_lse logsumexp", "bias": "attn_bias attn_mask attention_mask", "alibi": "alibi_slopes",
+    "sinks": "sink attention_sinks s_aux", "seqlens": "varlen",
 }  # fmt: skip
 _SYNONYMS |= {row.name.lower(): row.called.parameters for row in TABLE if row.gradient_of}
 SYNONYMS = {name: tuple(words.split()) for name, words in _SYNONYMS.items()}

@@ -23,8 +23,6 @@ _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_t
 
 @dataclass(frozen=True)
 class Advance:
-    """A stride on its way to a pointer."""
-
     stride: str
     """The kernel's parameter."""
     trail: tuple[SourceLine, ...] = ()
@@ -43,8 +41,6 @@ class Record:
 
 
 class _Quantity(NamedTuple):
-    """A number, a block of numbers, or a pointer."""
-
     strides: tuple[Advance, ...] = ()
     """Those in the sum of products that a number is."""
     bases: frozenset[str] = frozenset()
@@ -64,8 +60,6 @@ def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[s
 
 @dataclass
 class _PointerReader:
-    """One function, followed from its first statement."""
-
     function: Function
     scope: dict[str, _Quantity]
     """What its parameters are, and then its variables."""
@@ -74,7 +68,6 @@ class _PointerReader:
     returned: list[_Quantity] = field(default_factory=list)
 
     def value(self) -> _Quantity:
-        """What the function returns."""
         self._block(self.function.tree.body)
         return _either(self.returned)
 
@@ -160,7 +153,6 @@ class _PointerReader:
         return _Quantity((*left.strides, *right.strides)) if is_sum or is_product else _NOTHING
 
     def _advanced(self, address: _Quantity, offset: _Quantity) -> _Quantity:
-        """The pointer behind a sum; nothing where it may be one of several."""
         if len(address.bases) != 1 or offset.bases:
             return self._lost([address, offset])
         for each in offset.strides:
@@ -195,7 +187,6 @@ class _PointerReader:
         return values[0] if name in _SAME and values else self._lost(values)
 
     def _described(self, given: dict[str, ast.expr]) -> _Quantity:
-        """A block pointer or a descriptor, which is advanced by all its strides."""
         base, strides = self._value(given.get("base")), given.get("strides")
         if not base.bases or not isinstance(strides, (ast.Tuple, ast.List)):
             return self._lost([base])

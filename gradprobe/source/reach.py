@@ -32,8 +32,6 @@ _VARYING = (ast.Call, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 @dataclass(frozen=True, order=True)
 class Goal:
-    """One thing that runs may reach."""
-
     kind: str
     line: int
     """Of a statement, branch or loop; of a flag and a caller that of the function."""
@@ -44,7 +42,6 @@ class Goal:
 
     @property
     def in_words(self) -> str:
-        """As what was not run."""
         return {
             SIDE: f"line {self.line} where its condition is {'true' if self.value else 'false'}",
             TURNS: f"the loop of line {self.line} with {_TURNS[self.value]}",
@@ -56,8 +53,6 @@ class Goal:
 
 @dataclass(frozen=True)
 class Reach:
-    """One function, as far as a trace of its lines tells what it did."""
-
     function: ast.FunctionDef
     callers: tuple[str, ...] = ()
     """The functions of the file that call it."""
@@ -70,7 +65,6 @@ class Reach:
 
     @cached_property
     def statements(self) -> dict[int, int]:
-        """Each line of a statement's head -> its first line."""
         found = dict[int, int]()
         for first, node in self.nodes.items():
             found |= dict.fromkeys(head_of(node), first)
@@ -79,15 +73,17 @@ class Reach:
     @cached_property
     def branches(self) -> dict[int, range]:
         """First lines -> the lines of the body, as those of loops."""
-        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, ast.If)}
+        return self._bodies(ast.If)
 
     @cached_property
     def loops(self) -> dict[int, range]:
-        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, _LOOPS)}
+        return self._bodies(*_LOOPS)
+
+    def _bodies(self, *kinds: type[ast.If | ast.For | ast.While]) -> dict[int, range]:
+        return {line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, kinds)}
 
     @cached_property
     def _arguments(self) -> dict[str, bool]:
-        """Whether each parameter is a constant of the compiler."""
         return {each.arg: _is_constexpr(each) for each in arguments_of(self.function)}
 
     @cached_property
@@ -102,7 +98,9 @@ class Reach:
         found = {Goal(CALLER, at, 0, name) for name in self.callers}
         for name in self.flags:
             found |= {Goal(FLAG, at, 0, name), Goal(FLAG, at, 1, name)}
-        for node in statements(self.function.body, refusing=False):
+        for node in self.nodes.values():
+            if refuses([node]):
+                continue
             found.add(Goal(STATEMENT, node.lineno))
             if isinstance(node, ast.If) and not refuses(node.body) and not refuses(node.orelse):
                 found |= {Goal(SIDE, node.lineno, 0), Goal(SIDE, node.lineno, 1)}
@@ -159,7 +157,6 @@ class Reach:
 
     @cached_property
     def _fed(self) -> set[str]:
-        """The names whose values come of what is changed."""
         found, before = set[str](), None
         while found != before:
             before = set(found)

@@ -19,7 +19,6 @@ def place_of(node: ast.AST) -> tuple[int, int]:
 
 
 def inside(node: ast.AST, *kinds: type[N]) -> list[N]:
-    """The nodes of some types at any depth, itself among them."""
     return [each for each in ast.walk(node) if isinstance(each, kinds)]
 
 
@@ -30,7 +29,6 @@ def last_name(node: ast.AST) -> str:
 
 
 def called(node: ast.AST) -> str:
-    """The last name of what a call calls; "" of what is no call."""
     return last_name(node) if isinstance(node, ast.Call) else ""
 
 
@@ -47,13 +45,11 @@ def owner_of(node: ast.AST) -> ast.Name | None:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """Read or bound."""
     return {name.id for name in inside(node, ast.Name)}
 
 
 @lru_cache(maxsize=4096)
 def names_read(root: ast.AST) -> list[ast.Name]:
-    """In the order of the text."""
     return _names(root, ast.Load)
 
 
@@ -114,18 +110,16 @@ def blocks(node: ast.AST) -> list[list[ast.stmt]]:
     return [block for field in ("body", "orelse", "finalbody") if (block := getattr(node, field, None))]
 
 
-def statements(body: Sequence[ast.stmt], *, refusing: bool = True) -> Iterator[ast.stmt]:
-    """Every statement at any depth, without docstrings, with or without those that only refuse."""
+def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Every statement at any depth, without docstrings."""
     for statement in body:
-        is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        if not is_docstring and (refusing or not refuses([statement])):
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
             yield statement
             for block in blocks(statement):
-                yield from statements(block, refusing=refusing)
+                yield from statements(block)
 
 
 def refuses(body: Sequence[ast.stmt]) -> bool:
-    """Whether statements end a run, or say something, and do no more."""
     for statement in body:
         match statement:
             case ast.Raise() | ast.Assert() | ast.Pass():

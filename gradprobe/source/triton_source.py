@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from .kernel_file import KernelFile, kernel_file
-from .syntax import assignments_in, bound_in, first_line, inside, parameters, targets_of
+from .syntax import bound_in, first_line, inside, parameters
 from .text import SourceLine
 
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function under @triton.jit, read from its file."""
-
     plain: Any
     """The Python function under Triton's object."""
     source: KernelFile
@@ -38,16 +36,7 @@ class Function:
         return parameters(self.tree)
 
     @cached_property
-    def assignments(self) -> list[tuple[str, ast.Assign | ast.AugAssign]]:
-        """Each variable that is assigned by itself and not as a part of a tuple, with the statement."""
-        found = list[tuple[str, ast.Assign | ast.AugAssign]]()
-        for node in assignments_in(self.tree):
-            found += [(each.id, node) for each in targets_of(node) if isinstance(each, ast.Name)]
-        return found
-
-    @cached_property
     def _scope(self) -> dict[str, Any]:
-        """What it finds outside itself, by name."""
         found = dict(self.plain.__globals__)
         for name, cell in zip(self.plain.__code__.co_freevars, self.plain.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # a variable that has no value yet
@@ -61,7 +50,6 @@ class Function:
 
     @cached_property
     def calls(self) -> list[Any]:
-        """The Triton functions that it calls, without Triton's own."""
         return list(filter(is_own, map(self.called, inside(self.tree, ast.Call))))
 
     def called(self, call: ast.Call) -> Any:
@@ -97,7 +85,6 @@ def _read(plain: Any) -> Function:
 
 
 def call_tree(jit: Any) -> list[Function]:
-    """A kernel and the Triton functions below it, nearest first."""
     found = [read_function(jit)]
     for function in found:  # which grows meanwhile
         for below in map(read_function, function.calls):
@@ -114,7 +101,6 @@ def is_jit(value: Any) -> bool:
 
 
 def is_own(value: Any) -> bool:
-    """Whether it is a Triton function, none of Triton's library."""
     return is_jit(value) and not value.fn.__module__.startswith("triton.")
 
 

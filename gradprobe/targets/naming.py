@@ -273,7 +273,20 @@ _WITHOUT_SYNONYM = ("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "ma
 EITHER = ("attn_mask", "attention_mask")
 # Of a target that works in several ranks: its own among them, and how it reaches the others.
 WORLD = ("rank", "world_size", "group", "mesh")
-CANONICAL = {word: name for name, words in SYNONYMS.items() for word in (name, *words)}
+_OPTIONS = {
+    "scale": ("sm_scale", "softmax_scale"),
+    "causal": ("is_causal",),
+    "window": ("window_size",),
+    "align": ("alignment",),
+    "dropout": ("dropout_p", "p_dropout"),
+    "keep": ("keep_mask", "dropout_mask"),
+    "cu_seqlens_k": ("cu_seqlens_kv",),
+    "max_seqlen_k": ("max_seqlen_kv",),
+    "dots": ("input_precision",),
+    "group": ("process_group",),
+    "mesh": ("device_mesh",),
+}
+CANONICAL = {word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)}
 CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")}
 
 

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.rewrites.plants import mask_dropped
+from gradprobe.source.rewrites.all_rows import OPERATORS
 from gradprobe.source.text import Edit, edited
 
 TEXT = """\
@@ -29,7 +29,7 @@ def test_a_node_stands_where_python_itself_says(node):
 
 def test_a_comma_is_no_comma_of_a_comment_or_a_string():
     text = '@jit\ndef kernel(p):\n    tl.store(p, (f("µ,"))  # a, b\n    , mask=p)\n'
-    (change,) = mask_dropped(KernelFile("größe.py", text))
+    (change,) = OPERATORS["mask-dropped"](KernelFile("größe.py", text))
     assert edited(text, change.edits) == text.replace(", mask=p", "")
 
 

@@ -9,14 +9,12 @@ from functools import lru_cache
 from ..kernel_file import Change, KernelFile
 from . import grammar, plants
 from .plants import is_assigned, is_clamp, is_no_address, is_statement
-from .rules import Rule, Swap, edits_of, rules
+from .rules import Rule, edits_of, rules
 from .spots import Edits, Spot, spots_in
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of fault."""
-
     name: str
     says: str
     """What is wrong: the edit that undoes it puts {new} in the place of {old}."""
@@ -36,7 +34,6 @@ class Row:
         return self.says.format(old=" ".join(old.split()) or "nothing", new=" ".join(new.split()) or "nothing")
 
     def changes(self, file: KernelFile) -> Iterator[Change]:
-        """What makes it in a file, each once."""
         seen = set[Edits]()
         for function in getattr(file, self.planted_in):
             for spot in spots_in(file, function):
@@ -46,7 +43,6 @@ class Row:
                         yield Change(fault or self.fault, spot.root, edits)
 
     def edits(self, spot: Spot) -> Iterator[tuple[float, Edits]]:
-        """(rank, edits) of what may undo it."""
         for rank, edits, _ in edits_of(self.undoes, spot):
             yield rank, edits
         for _, edits, _ in edits_of(self.plants, spot) if self.again is not None else ():
@@ -108,11 +104,10 @@ _ENDS_OF_LOOPS = rules(_ENDS.replace("_c", "1")) + rules(_ENDS.replace(") ->", "
 ROWS: tuple[Row, ...] = (
     Row("other-text", "{old} stands for {new}", undoes=(
         grammar.of_siblings, *_FACTORS, *_OTHER_SIGN, grammar.moved)),
-    Row("another-stride", "{old} stands in the place of {new}", "S1", (Swap("_name", plants.another_stride),),
+    Row("another-stride", "{old} stands in the place of {new}", "S1", (plants.another_stride,),
         (grammar.another_name,), of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
-        (Swap("_owner.stride", plants.other_owner, place="_owner"),), (grammar.owner_meant,), of_hosts=True,
-        planted_in="hosts"),
+        (plants.other_owner,), (grammar.owner_meant,), of_hosts=True, planted_in="hosts"),
     Row("own-strides-swapped", "two strides of one tensor stand in each other's place", "S3",
         (plants.own_strides_swapped,), again=0.7),
     Row("term-dropped", "an offset lacks a term: {new}", "S3",
@@ -141,7 +136,7 @@ ROWS: tuple[Row, ...] = (
         rules("cdiv(_a, _b) -> _a // _b"), rules("""
         0.4: cdiv(_a, _b) -> _a // _b; 0.4: (_a + _b - 1) // _b -> _a // _b; 0.4: _a // _b -> triton.cdiv(_a, _b)
         """), of_hosts=True, planted_in="functions"),
-    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (Swap("_name", plants.other_block),), again=1.0),
+    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (plants.other_block,), again=1.0),
     Row("zeros-not-written", "memory that nobody wrote is added to", "N2",
         rules("zeros(*_) -> .empty; new_zeros(*_) -> .new_empty; zeros_like(*_) -> .empty_like"), rules("""
         0.5: empty(*_) -> .zeros; 0.5: new_empty(*_) -> .new_zeros; 0.5: empty_like(*_) -> .zeros_like

@@ -38,8 +38,6 @@ _SPOTS = 60
 
 @dataclass(frozen=True)
 class Fault:
-    """A line at fault."""
-
     line: int
     grid: bool = False
     """Whether it may be how many programs there are."""
@@ -56,8 +54,6 @@ _Place = tuple[Spot, Fault]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One edit that may be tried."""
-
     file: KernelFile = field(repr=False)
     edits: Edits
     cost: float
@@ -73,23 +69,19 @@ class Candidate:
 
     @cached_property
     def diff(self) -> str:
-        """Unified, with a line around each change."""
         name, texts = self.file.path.name, (self.file.text.splitlines(), self.text.splitlines())
         return "\n".join(difflib.unified_diff(*texts, name, name, lineterm="", n=1))
 
     @property
     def changes(self) -> list[str]:
-        """The lines of the diff with a sign."""
         return [line for line in self.diff.splitlines()[2:] if line[0] in "+-"]
 
     @property
     def lines(self) -> list[int]:
-        """The lines of the file that it changes."""
         return sorted({self.file.text.count("\n", 0, edit.start) + 1 for edit in self.edits})
 
     @property
     def undone(self) -> Candidate:
-        """The file as it is."""
         return Candidate(self.file, (), 0.0)
 
     def on_top_of(self, base: Candidate) -> Candidate | None:
@@ -111,7 +103,10 @@ def candidates_of(
         wanted: words that the right text is likely to have: a tensor and its axis, of a stride.
         contiguous: whether it goes wrong where all tensors are contiguous.
     """
-    costs = _Costs([word.lower() for word in wanted], contiguous)
+    words = [re.escape(word.lower()) for word in wanted]
+    # All of them, of which the first begins a word.
+    right = "".join(f"(?=.*{word})" for word in words) + f".*(?<![a-z]){words[0]}" if words else ""
+    costs = _Costs(re.compile(right, re.DOTALL) if right else None, contiguous)
     seen, known = set[Edits](), set[str | None]({None})
     for candidate in _by_cost(file, faults, costs):
         program = None if candidate.edits in seen else as_parsed(file, candidate.edits)
@@ -160,11 +155,10 @@ def _of_spots(spots: Iterable[_Place], costs: _Costs) -> Iterator[Candidate]:
 
 @dataclass(frozen=True)
 class _Costs:
-    words: Sequence[str]
+    right: re.Pattern[str] | None
     contiguous: bool
 
     def of_names(self, spot: Spot, edits: Edits) -> float:
-        """Of the names that an edit puts in."""
         text, cost, words = spot.file.text, 0.0, {word for edit in edits for word in _WORD.findall(edit.text)}
         if words & spot.unread:
             cost -= _UNREAD
@@ -181,22 +175,15 @@ class _Costs:
         return cost + _SAME * (self.contiguous and all(map(same_when_contiguous, olds, news)))
 
     def are_wanted(self, edits: Edits) -> bool:
-        """Whether one has all words."""
-        if not self.words:
-            return False
-        begins = re.compile(rf"(?<![a-z]){re.escape(self.words[0])}")
-        texts = [edit.text.lower() for edit in edits]
-        return any(begins.search(text) and all(word in text for word in self.words) for text in texts)
+        return self.right is not None and any(self.right.match(edit.text.lower()) for edit in edits)
 
 
 def _makes(spot: Spot, intermediate: str) -> bool:
-    """Whether a statement assigns, or stores, an intermediate."""
     names = in_kernels(intermediate)
     return any(plain(core(name)) in names for name in spot.targets or spot.reads)
 
 
 def _joined(several: Iterable[Candidate]) -> Edits | None:
-    """All edits as one; None where two overlap."""
     ordered = sorted({edit for each in several for edit in each.edits})
     overlap = any(first.end > second.start for first, second in pairwise(ordered))
     return None if overlap else tuple(ordered)
@@ -204,30 +191,28 @@ def _joined(several: Iterable[Candidate]) -> Edits | None:
 
 def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:
     """What an edit makes of its statements, by their syntax trees; None where it is no Python, or changes nothing."""
-    found = defaultdict[tuple[int, int], list[Edit]](list)
-    for edit in edits:
-        piece = next(((start, end) for start, end in _pieces(file) if start <= edit.start <= edit.end <= end), None)
-        if piece is not None:
-            found[piece].append(edit.shifted(-piece[0]))
-    parts, is_same = list[tuple[int, int, str]](), True
-    for (start, end), own in sorted(found.items()):
-        text = file.text[start:end]
-        try:
-            parts.append((start, end, _dumped(edited(text, own))))
-        except (SyntaxError, ValueError):
-            return None
-        is_same = is_same and parts[-1][2] == _dumped(text)
-    return None if is_same else str(parts)
+    before, after, left = list[str](), list[tuple[int, str]](), set(edits)
+    for start, end in _pieces(file) if left else ():
+        own = {edit for edit in left if start <= edit.start <= edit.end <= end}
+        if own:
+            left -= own
+            text = file.text[start:end]
+            before.append(_dumped(text))
+            try:
+                after.append((start, _dumped(edited(text, [edit.shifted(-start) for edit in own]))))
+            except (SyntaxError, ValueError):
+                return None
+    return None if [dumped for _, dumped in after] == before else str(after)
 
 
 @lru_cache(maxsize=16)
 def _pieces(file: KernelFile) -> list[tuple[int, int]]:
     """Where simple statements stand, then whole functions without their decorators."""
-    simple, whole = list[tuple[int, int]](), list[tuple[int, int]]()
+    simple, whole = list[ast.AST](), list[tuple[int, int]]()
     for function in file.functions:
-        simple += [file.span(each) for each in statements(function.body) if not blocks(each)]
+        simple += [each for each in statements(function.body) if not blocks(each)]
         whole.append((file.offset(function.lineno, 0), file.span(function)[1]))
-    return simple + whole
+    return [*map(file.span, simple), *whole]
 
 
 @lru_cache(maxsize=1024)

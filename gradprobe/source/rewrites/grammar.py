@@ -36,7 +36,6 @@ _FEW, _MORE = 3, 8
 
 
 def another_name(at: Spot) -> Undone:
-    """Another name of its kind."""
     own = parameters(at.function)
     for node in at.names:
         above = next(at.file.above(node), None)
@@ -44,7 +43,7 @@ def another_name(at: Spot) -> Undone:
             continue  # nearly all have the same
         for number, (unlikely, other) in enumerate(others_of(node.id, at.scope, at.reads)):
             is_other_kind = at.is_on_device and (node.id in own) != (other in own)
-            yield at.put(1.0 + unlikely + _OTHER_KIND * is_other_kind + _NEXT * number, node, other)
+            yield at.put(1.0 + unlikely + _OTHER_KIND * is_other_kind + _NEXT * number, node, "_new", other)
 
 
 def owner_meant(at: Spot) -> Undone:
@@ -54,7 +53,7 @@ def owner_meant(at: Spot) -> Undone:
             for name, value in by_parameter(call, parameters(kernel)):
                 owner, tensor = owner_of(value), core(stride_by_name(name)[0])
                 if owner in at.nodes and owner is not None and tensor not in ("", core(owner.id)):
-                    yield from (at.put(-1.0, owner, other) for other in at.scope if core(other) == tensor)
+                    yield from (at.put(-1.0, owner, "_new", other) for other in at.scope if core(other) == tensor)
 
 
 def term_missing(at: Spot) -> Undone:
@@ -68,7 +67,7 @@ def term_missing(at: Spot) -> Undone:
         is_sum = isinstance(node, ast.BinOp) and not isinstance(above, ast.BinOp) and has_strides(node)
         is_nothing = isinstance(node, ast.Constant) and node.value == 0 and isinstance(above, ast.AugAssign)
         for rank, term in terms if is_pointer or is_sum or is_nothing else ():
-            yield at.put(rank, node, "_term" if is_nothing else "_it + _term", _term=term)
+            yield at.put(rank, node, "_new" if is_nothing else "_it + _new", term)
 
 
 def _terms(at: Spot) -> Iterator[tuple[float, str]]:
@@ -88,7 +87,6 @@ def _terms(at: Spot) -> Iterator[tuple[float, str]]:
 
 @lru_cache(maxsize=256)
 def _indices(file: KernelFile, axis: str) -> list[str]:
-    """What most often stands before strides of an axis."""
     found = Counter[str]()
     for node in [node for kernel in file.kernels for node in inside(kernel, ast.BinOp)]:
         match node:
@@ -110,7 +108,7 @@ def factor_added(at: Spot) -> Undone:
     factors = [(1.3 + (name in at.reads), name) for name in scales(at.scope)]
     for further, part in _parts(value):
         for rank, factor in (*factors, (3.0, _LOG2E), (3.0, _LN2)):
-            yield at.put(rank + further, part, "_it * _factor", _factor=factor)
+            yield at.put(rank + further, part, "_it * _new", factor)
 
 
 def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.expr]]:
@@ -131,14 +129,13 @@ def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.e
 
 
 def delta_taken(at: Spot) -> Undone:
-    """A row in scope subtracted from a factor of a product."""
     pointers = parameters(at.function) if calls_in(at.function, "program_id") else []
     rows = [name for name in at.scope if is_delta(name) and name not in pointers]
     for node in inside(at.value, ast.BinOp) if rows and at.value is not None else ():
         for side in (node.right, node.left) if isinstance(node.op, ast.Mult) else ():
             for row in rows if isinstance(side, ast.Name) or called(side) == "dot" else ():
-                yield at.put(0.9, side, "_it - _row[:, None]", _row=row)
-                yield at.put(1.2, side, "_it - _row[None, :]", _row=row)
+                yield at.put(0.9, side, "_it - _new[:, None]", row)
+                yield at.put(1.2, side, "_it - _new[None, :]", row)
 
 
 def constant_changed(at: Spot) -> Undone:
@@ -152,11 +149,10 @@ def constant_changed(at: Spot) -> Undone:
             others = [*_factors(at), (2.0, "0.0")] if value else [(2.0, "1.0")]
             others.append((2.0, _INFINITE))
         for rank, text in others:
-            yield at.put(rank, node, "_other", _other=text)
+            yield at.put(rank, node, "_new", text)
 
 
 def _factors(at: Spot) -> Iterator[tuple[float, str]]:
-    """(rank, text) of what 1.0 may have been: a scale, two of them, a row."""
     known, text = scales(at.scope), at.file.text_of(at.function)
     yield from ((1.0, factor) for factor in known)
     yield from ((1.9, f"{first} * {second}") for first, second in combinations(known[:_MORE], 2))
@@ -171,7 +167,6 @@ def _factors(at: Spot) -> Iterator[tuple[float, str]]:
 
 
 def test_added(at: Spot) -> Undone:
-    """One more term in a mask, or in what decides over pairs."""
     nodes = [call.args[0] for call in calls_in(at.root, "where") if call.args]
     nodes += [word.value for word in inside(at.root, ast.keyword) if word.arg == "mask"]
     match at.value:
@@ -182,7 +177,7 @@ def test_added(at: Spot) -> Undone:
     for node in nodes:
         for rank, test in _tests(at):
             if test not in at.file.text_of(node):
-                yield at.put(rank, node, "_it & _test", _test=test)
+                yield at.put(rank, node, "_it & _new", test)
 
 
 def mask_put_on(at: Spot) -> Undone:
@@ -204,7 +199,7 @@ def guard_added(at: Spot) -> Undone:
     further += isinstance(value, ast.Compare) or bool(calls_in(at.statement, "where", "load"))
     for rank, test in _tests(at):
         for more, text in enumerate(hidden):
-            yield at.put(rank + further + more, value, "tl.where(_test, _it, _hidden)", _test=test, _hidden=text)
+            yield at.put(rank + further + more, value, f"tl.where(_new, _it, {text})", test)
 
 
 def _tests(at: Spot) -> list[tuple[float, str]]:
@@ -246,7 +241,6 @@ def _conditions(file: KernelFile) -> list[str]:
 
 
 def _of_positions(at: Spot) -> Iterator[str]:
-    """Rows against keys, also with where the tile begins."""
     loop = next((each for each in at.file.above(at.statement) if isinstance(each, (ast.For, ast.While))), None)
     starts = bound_in(loop.target) if isinstance(loop, ast.For) else []
     positions = [name for name in _positions(at.function) if not _MASK.search(name)]
@@ -287,7 +281,6 @@ def moved(at: Spot) -> Undone:
 
 
 def _depend(first: ast.stmt, second: ast.stmt, known: list[str]) -> bool:
-    """Whether the order of two simple statements may matter."""
     bound, also = set(bound_in(first)) & names_in(second), set(bound_in(second)) & names_in(first)
     return not (blocks(first) or blocks(second)) and bool(bound or also) and bound <= {*known}
 
@@ -327,10 +320,7 @@ def _siblings(file: KernelFile, own: str) -> list[tuple[float, str]]:
 
 @lru_cache(maxsize=4)
 def _simple(file: KernelFile) -> set[str]:
-    found = set[str]()
-    for function in file.functions:
-        found.update(map(file.text_of, inside(function, ast.Assign, ast.AugAssign, ast.Expr)))
-    return found
+    return set(map(file.text_of, inside(file.tree, ast.Assign, ast.AugAssign, ast.Expr)))
 
 
 @lru_cache(maxsize=4096)
@@ -339,7 +329,6 @@ def _tokens_of(text: str) -> list[str]:
 
 
 def _differences(own: str, other: str, start: int) -> Iterator[Edit]:
-    """Each piece in which two statements differ; what is assigned stays."""
     here, there = TOKEN.findall(own), TOKEN.findall(other)
     for kind, a, b, c, d in SequenceMatcher(None, here, there, autojunk=False).get_opcodes():
         old, new = "".join(here[a:b]), "".join(there[c:d])

@@ -13,12 +13,13 @@ from ..syntax import names_in
 
 # Tensors of one shape each, where V has as many dims as K.
 _OF_ONE_SHAPE = (
-    frozenset({"q", "o", "do", "dq", "dout", "out", "query", "d_o", "g"}),
+    frozenset({"q", "o", "do", "dq", "dout", "out", "query", "d_o", "grad_out", "grad_output", "g"}),
     frozenset({"k", "v", "dk", "dv", "key", "value"}),
 )
+TENSORS = _OF_ONE_SHAPE[0] | _OF_ONE_SHAPE[1]
 # What kernels call the tensors and tiles that may be taken for one another.
 _KINDS = (
-    _OF_ONE_SHAPE[0] | _OF_ONE_SHAPE[1],
+    TENSORS,
     frozenset({*in_kernels("LSE", "delta", "maximum of S so far", "sum of exp(S - maximum) so far"), "d"}),
     frozenset({*in_kernels("P", "dP", "dS", "S"), "dpt", "dst", "qkt"}),
     frozenset({"lo", "hi", "start", "end", "begin", "stop"}),
@@ -37,7 +38,6 @@ def core(name: str) -> str:
 
 
 def is_stride(name: str) -> bool:
-    """And says of which axis."""
     return bool(stride_by_name(name)[1])
 
 
@@ -55,7 +55,6 @@ def belongs(stride: str, beside: Iterable[str]) -> bool:
 
 
 def is_like_one(stride: str, beside: Iterable[str]) -> bool:
-    """Whether its tensor has the shape of one of those."""
     tensors = _tensors(beside)
     return any(stride_by_name(stride)[0] in shape and shape & tensors for shape in _OF_ONE_SHAPE)
 
@@ -65,7 +64,6 @@ def _tensors(names: Iterable[str]) -> set[str]:
 
 
 def same_when_contiguous(first: str, other: str) -> bool:
-    """Whether they are strides of one axis of tensors of one shape."""
     (tensor, axis), (of, its) = stride_by_name(first), stride_by_name(other)
     return bool(axis) and axis == its and any({core(tensor), core(of)} <= shape for shape in _OF_ONE_SHAPE)
 
@@ -82,7 +80,6 @@ def others_of(name: str, known: Sequence[str], beside: set[str]) -> list[tuple[f
 
 
 def _unlike(name: str, other: str, near: set[str]) -> float | None:
-    """None where they are of two kinds."""
     (tensor, axis), (of, its) = stride_by_name(name), stride_by_name(other)
     if axis and axis == its:
         return 0.0 if of in near else 1.0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import zip_longest
 from os.path import commonprefix
+from typing import Any
 
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
@@ -39,7 +40,6 @@ def is_delta(name: str, *more: str) -> bool:
 
 
 def is_infinite(node: ast.AST) -> bool:
-    """Also -inf."""
     match node:
         case ast.UnaryOp(operand=inner):
             return is_infinite(inner)
@@ -80,31 +80,28 @@ def parsed(text: str) -> ast.AST:
     return node.value if isinstance(node, ast.Expr) else node
 
 
-def fits(pattern: object, node: object, found: Found) -> bool:
+def fits(pattern: object, node: Any, found: Found) -> bool:
     """Whether a pattern is like a node; what fills its holes is noted in `found`."""
     match pattern:
         case ast.Name(id=name) if name[0] == "_":
             return isinstance(node, ast.AST) and _fills(name, node, found)
         case ast.NamedExpr(ast.Name(name), inner):
-            return fits(inner, node, found) and _fills(name, node, found)  # type: ignore[arg-type]
+            return fits(inner, node, found) and _fills(name, node, found)
         case ast.Call(ast.Name(name), arguments, words):
-            if not isinstance(node, ast.Call) or called(node) not in FAMILIES.get(name, (name,)):
+            if not called(node) or called(node) not in FAMILIES.get(name, (name,)):
                 return False
             given = {word.arg: word.value for word in node.keywords}
-            if not all(fits(word.value, given.get(word.arg), found) for word in words):
-                return False
-            return fits(arguments, node.args, found)
+            is_given = all(fits(word.value, given.get(word.arg), found) for word in words)
+            return is_given and fits(arguments, node.args, found)
         case ast.MatMult():
             return isinstance(node, ast.operator)
-        case ast.AST():
-            if type(node) is not type(pattern):
-                return False
+        case [*first, ast.Starred()]:
+            return fits(first, node[: len(first)], found)
+        case list():
+            return all(fits(*pair, found) for pair in zip_longest(pattern, node))
+        case ast.AST() if type(node) is type(pattern):
             fields = (field for field in pattern._fields if field != "ctx")
             return all(fits(getattr(pattern, field), getattr(node, field), found) for field in fields)
-        case [*first, ast.Starred()]:
-            return isinstance(node, list) and fits(first, node[: len(first)], found)
-        case list():
-            return isinstance(node, list) and all(fits(*pair, found) for pair in zip_longest(pattern, node))
     return pattern == node
 
 
@@ -128,36 +125,28 @@ def replaced(file: KernelFile, node: ast.AST, template: str, holes: Mapping[str,
 
 def _written(file: KernelFile, node: ast.AST, template: str, holes: Mapping[str, ast.AST | str]) -> str:
     """A template with its holes filled, in brackets only where it says something else without."""
-    pieces = _HOLE.split(template)  # every second one is a hole
-    for at in range(1, len(pieces), 2):
-        hole = holes[pieces[at]]
-        pieces[at] = hole if isinstance(hole, str) else file.text_of(hole)
-    needed = {at for at in range(1, len(pieces), 2) if not isinstance(parsed(pieces[at]), _CLOSED)}
-    before, after = _around(file, node)
-    if before or after:
-        needed.add(-1)
-    form = "{}" if isinstance(node, ast.stmt) else "({})"
-    meaning = _meaning(form.format(before + _joined(pieces, needed) + after))
-    for at in sorted(needed):
-        text = before + _joined(pieces, needed - {at}) + after
-        if "\n" not in pieces[at] and _meaning(form.format(text)) == meaning:
-            needed.remove(at)
-    return _joined(pieces, needed)
-
-
-def _around(file: KernelFile, node: ast.AST) -> tuple[str, str]:
-    """What stands before and behind an operand, which says which brackets it needs."""
+    start, end = first, last = file.span(node)
     above = next(file.above(node), None)
-    if not isinstance(above, ast.expr) or (isinstance(above, ast.Call) and node is not above.func):
-        return "", ""
-    (first, last), (start, end) = file.span(above), file.span(node)
-    return file.text[first:start], file.text[end:last]
-
-
-def _joined(pieces: list[str], bracketed: set[int]) -> str:
-    """Some pieces in brackets; of -1 all of the text."""
-    text = "".join(f"({piece})" if at in bracketed else piece for at, piece in enumerate(pieces))
-    return f"({text})" if -1 in bracketed else text
+    is_argument = isinstance(above, ast.Call) and node is not above.func
+    if isinstance(above, ast.expr) and not is_argument:
+        first, last = file.span(above)
+    is_operand = (first, last) != (start, end)
+    parts, pairs = [file.text[first:start], "(" * is_operand], [(1, -2)] * is_operand
+    for at, piece in enumerate(_HOLE.split(template)):  # every second one is a hole
+        hole = holes[piece] if at % 2 else piece
+        text = hole if isinstance(hole, str) else file.text_of(hole)
+        is_closed = at % 2 == 0 or isinstance(parsed(text), _CLOSED)
+        if not is_closed:
+            pairs.append((len(parts), len(parts) + 2))
+        parts += [text] if is_closed else ["(", text, ")"]
+    parts += [")" * is_operand, file.text[end:last]]
+    form = "{}" if isinstance(node, ast.stmt) else "({})"
+    meaning = _meaning(form.format("".join(parts)))
+    for left, right in pairs:
+        without = ["" if at in (left, right % len(parts)) else part for at, part in enumerate(parts)]
+        if "\n" not in parts[left + 1] and _meaning(form.format("".join(without))) == meaning:
+            parts = without
+    return "".join(parts[1:-1])
 
 
 def _meaning(text: str) -> str:

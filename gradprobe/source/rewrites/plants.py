@@ -21,61 +21,50 @@ from ..syntax import (
     targets_of,
 )
 from ..text import Edit
-from .name_kinds import has_strides, is_stride
+from .name_kinds import TENSORS, core, has_strides, is_stride
 from .patterns import FAMILIES, Found, is_infinite
 from .spots import Spot, Undone
 
-# Tensors of as many axes as q, by the names that they usually have: of these strides are planted for one another.
-LIKE_Q = {"q", "k", "v", "o", "do", "dq", "dk", "dv", "query", "key", "value"}
-LIKE_Q |= {"out", "dout", "d_o", "grad_out", "grad_output"}
 # In these a size is part of a shape: another one does not fit the tiles beside it.
-_SHAPES = ("arange", "zeros", "full", "make_block_ptr", "reshape", "broadcast_to")
+_SHAPES = {"arange", "zeros", "full", "make_block_ptr", "reshape", "broadcast_to"}
 # Words of masks that say which keys are seen; any other upper bound is the end of what there is.
 _SEEN = re.compile(r"window|left|right|causal|diag|distance", re.IGNORECASE)
 # A comma behind an argument: between them brackets that close, ends of lines, comments.
 _COMMA = re.compile(r"(?:[\s)\]\\]|#[^\n]*\n)*,")
 
 
-# --- what is put in a hole's place
-
-
-def another_stride(at: Spot, found: Found) -> str:
+def another_stride(at: Spot) -> Undone:
     """stride_qh for stride_doh: that of the first other tensor."""
-    name, known = _read(found["_name"]), parameters(at.function)
-    tensor, axis = stride_by_name(name)
-    for each in known if tensor and name in known else ():
-        of, its = stride_by_name(each)
-        if of not in ("", tensor) and its == axis:
-            return each
-    return ""
+    known = parameters(at.function)
+    for use in at.names:
+        tensor, axis = stride_by_name(use.id)
+        for other in known if tensor and use.id in known else ():
+            of, its = stride_by_name(other)
+            if of not in ("", tensor) and its == axis:
+                yield 0.0, (at.file.replaced(use, other),)
+                break
 
 
-def other_block(at: Spot, found: Found) -> str:
+def other_block(at: Spot) -> Undone:
     """BLOCK_N for BLOCK_M, BLOCK_SIZE_M1 for BLOCK_SIZE_N1, where it is no part of a shape."""
-    match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", _read(found["_name"]))
-    other = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
-    is_shape = match and any(called(above) in _SHAPES for above in at.file.above(found["_it"]))
-    return other if other in parameters(at.function) and not is_shape else ""
+    for use in at.names:
+        match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", use.id)
+        other = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
+        if other in parameters(at.function) and _SHAPES.isdisjoint(map(called, at.file.above(use))):
+            yield 0.0, (at.file.replaced(use, other),)
 
 
-def _read(node: ast.AST) -> str:
-    """A name that is read, or ""."""
-    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else ""
-
-
-def other_owner(at: Spot, found: Found) -> str:
-    """q for do of `*do.stride()`: the first other tensor that is asked for its strides."""
+def other_owner(at: Spot) -> Undone:
+    """`*q.stride()` for `*do.stride()`: the first other tensor that is asked for its strides."""
     owners = map(owner_of, calls_in(at.function, "stride"))
-    named = [each for each in owners if each is not None and each.id.lower() in LIKE_Q]
-    others = [each.id for each in sorted(named, key=place_of) if each.id != _read(found["_owner"])]
-    return others[0] if others and found["_owner"] in named else ""
-
-
-# --- changes in more than one place, or of a signature
+    named = sorted((each for each in owners if each is not None and core(each.id) in TENSORS), key=place_of)
+    for owner in named:
+        other = next((each.id for each in named if each.id != owner.id), None)
+        if other is not None and owner in at.nodes:
+            yield 0.0, (at.file.replaced(owner, other),)
 
 
 def own_strides_swapped(at: Spot) -> Undone:
-    """The first two strides of a tensor in a line."""
     known, lines = parameters(at.function), dict[tuple[int, str], list[ast.Name]]()
     for use in at.names:
         if use.id in known and is_stride(use.id):
@@ -87,7 +76,6 @@ def own_strides_swapped(at: Spot) -> Undone:
 
 
 def wide_parameter_dropped(at: Spot) -> Undone:
-    """Of `: tl.int64`."""
     for node in at.nodes:
         if isinstance(node, ast.arg) and node.annotation and at.file.text_of(node.annotation).endswith("int64"):
             yield 0.0, (at.file.replaced(node, node.arg),)
@@ -102,7 +90,6 @@ def mask_dropped(at: Spot) -> Undone:
 
 
 def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
-    """A keyword taken away, with the comma before it."""
     start, end = file.span(word)
     before = max(span for span in map(file.span, (*call.args, *call.keywords)) if span[0] < start)
     comma = _COMMA.match(file.text, before[1])
@@ -135,7 +122,6 @@ def is_scalar_term(at: Spot, found: Found) -> bool:
 
 @lru_cache(maxsize=256)
 def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
-    """What is made of tl.arange, or of others that are."""
     found: set[str] = set()
     for node in sorted(assignments_in(kernel), key=place_of):
         if names_in(node.value) & found or calls_in(node.value, "arange", "zeros", "full"):
@@ -144,7 +130,6 @@ def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
 
 
 def are_counts(at: Spot, found: Found) -> bool:
-    """Whether no floats are compared."""
     for side in (found["_a"], found["_b"]):
         if is_infinite(side) or (isinstance(side, ast.Constant) and isinstance(side.value, float)):
             return False
@@ -161,7 +146,6 @@ def is_sum(at: Spot, found: Found) -> bool:
 
 
 def has_value(at: Spot, found: Found) -> bool:
-    """Before it is assigned."""
     before = [each for each in inside(at.function, ast.Assign) if each.lineno < at.statement.lineno]
     return isinstance(found["_a"], ast.Name) and found["_a"].id in bound_in(*before)
 

@@ -17,11 +17,9 @@ _RULE = re.compile(r"(?:([-\d.]+): )?(.+?) -> (.+?)(?: in (_\w+))?(?: as (\w+))?
 
 @dataclass(frozen=True)
 class Swap:
-    """What is put in a pattern's place."""
-
     pattern: str
-    text: str | Callable[[Spot, Found], str]
-    """A template, or what makes one, or "". ".name": another function of the same module."""
+    text: str
+    """A template; ".name": another function of the same module."""
     rank: float = 0.0
     """How late it is tried as an edit."""
     place: str = "_it"
@@ -31,14 +29,14 @@ class Swap:
     when: Callable[[Spot, Found], bool] | None = None
 
     def edit(self, at: Spot, found: Found) -> Edit | None:
-        """None where nothing is put there."""
         if self.when is not None and not self.when(at, found):
             return None
-        text, node = self.text if isinstance(self.text, str) else self.text(at, found), found["_it"]
-        if text[:1] != ".":
-            return replaced(at.file, found[self.place], text, found) if text else None
-        is_of_module = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        return at.file.renamed(node, text[1:]) if is_of_module else None  # type: ignore[arg-type]
+        node = found["_it"]
+        if self.text[0] != ".":
+            return replaced(at.file, found[self.place], self.text, found)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return None
+        return at.file.replaced(node.func, at.file.text_of(node.func).removesuffix(node.func.attr) + self.text[1:])
 
 
 Rule = Swap | Callable[[Spot], Undone]

@@ -29,15 +29,12 @@ from .patterns import replaced
 # How far back statements are followed, and how much further an argument of a launch is than a statement beside it.
 _DEEPEST, _LAUNCH = 6, 2
 Edits = tuple[Edit, ...]
-Ranked = tuple[float, Edits]
-Undone = Iterator[Ranked]
+Undone = Iterator[tuple[float, Edits]]
 """(rank, edits): the least rank is tried first."""
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A piece of code in which the fault may lie."""
-
     file: KernelFile
     function: ast.FunctionDef
     statement: ast.stmt
@@ -70,7 +67,6 @@ class Spot:
 
     @cached_property
     def scope(self) -> list[str]:
-        """The names that have a value here."""
         above = [each for each in inside(self.function, ast.Name) if each.lineno < self.statement.lineno]
         module = [each for each in self.file.tree.body if isinstance(each, (ast.Assign, ast.AnnAssign))]
         bound = bound_in(*sorted(above, key=place_of), *module)
@@ -91,9 +87,9 @@ class Spot:
                 return value
         return None
 
-    def put(self, rank: float, node: ast.AST, template: str, **holes: ast.AST | str) -> Ranked:
-        """A template in a node's place; `_it` is the node itself."""
-        return rank, (replaced(self.file, node, template, {"_it": node, **holes}),)
+    def put(self, rank: float, node: ast.AST, template: str, new: str = "") -> tuple[float, Edits]:
+        """A template in a node's place, in which `_it` is the node itself, and `_new` a text."""
+        return rank, (replaced(self.file, node, template, {"_it": node, "_new": new}),)
 
 
 @lru_cache(maxsize=256)
@@ -127,12 +123,8 @@ def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tup
 
 
 def spots_in(file: KernelFile, function: ast.FunctionDef) -> Iterator[Spot]:
-    """All statements of a function, and its signature."""
     yield Spot(file, function, function, function.args)
-    for statement in _statements(function):
-        root = head(statement)
-        if root is not None:
-            yield Spot(file, function, statement, root)
+    yield from _wholes(file, function, _statements(function))
 
 
 @lru_cache(maxsize=256)
@@ -150,7 +142,6 @@ def _wholes(file: KernelFile, function: ast.FunctionDef, several: Iterable[ast.s
 
 
 def _nearby(spot: Spot) -> Iterator[tuple[int, Spot]]:
-    """(steps, spot) of what flows into a spot."""
     file, function, statement = spot.file, spot.function, spot.statement
     names = spot.reads.union(spot.targets if isinstance(statement, ast.AugAssign) else ())
     before, behind = list[ast.stmt](), list[ast.stmt]()
