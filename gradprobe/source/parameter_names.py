@@ -20,9 +20,10 @@ SYNONYMS = {name: tuple(words.split()) for name, words in _SYNONYMS.items()}
 _INPUTS = ("q", "k", "v", "do", "bias", "mask", "tau", "alibi", "sinks")
 # What tensors are called in kernels, each with its name here: what may be either of two is left out, as is "m".
 _WORDS = {"db": "dbias", "seqlens": "seqlens"}
-for _name in (*_INPUTS, *(row.name.lower() for row in TABLE)):
-    _spelt = [word for word in SYNONYMS.get(_name, ()) if len(word) > 1 and "mask" not in word]
-    _WORDS |= dict.fromkeys(map(plain, (_name, *_spelt)), _name)
+for _name in (*_INPUTS, *map(str.lower, names())):
+    for _word in (_name, *SYNONYMS.get(_name, ())):
+        if _word == _name or (len(_word) > 1 and "mask" not in _word):
+            _WORDS[plain(_word)] = _name
 # The ends of strides' names by axis: batch, head, position (of rows or keys), dim.
 _ENDS_OF = {
     "b": "b z bs bz batch 0", "h": "h head heads g 1", "d": "d k dim e v 3", "w": "w",

@@ -19,7 +19,7 @@ import torch
 
 from ...inputs.memory import Array
 from ...model.report import Where
-from ...source.text import PythonSource
+from ...source.kernel_file import KernelFile
 from .. import Event
 from . import plain_function
 
@@ -96,7 +96,7 @@ def _as_array(value: Any) -> Array | None:
 @lru_cache(maxsize=4)
 def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Where]]:
     """The code of a file's functions with hooks, by name and first line, and places of the hooks."""
-    hooks, found = _Hooks(PythonSource(str(Path(file).resolve()), text)), dict[tuple[str, int], CodeType]()
+    hooks, found = _Hooks(KernelFile(str(Path(file).resolve()), text)), dict[tuple[str, int], CodeType]()
     tree = ast.fix_missing_locations(hooks.visit(ast.parse(text)))
     waiting = [compile(tree, file, "exec", dont_inherit=True)]
     for code in waiting:
@@ -109,7 +109,7 @@ def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], l
 class _Hooks(ast.NodeTransformer):
     """Wraps expressions in hooks, and hooks what statements write into."""
 
-    def __init__(self, source: PythonSource) -> None:
+    def __init__(self, source: KernelFile) -> None:
         self.places: list[Where] = []
         self._source, self._inside = source, ""
 

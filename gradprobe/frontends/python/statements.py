@@ -71,7 +71,7 @@ class PythonStatements(Statements):
         return _others(line, (node for node in here.assigned(here.names) if isinstance(node.value, ast.Name)))
 
     def grids(self, kernel: str) -> Iterator[int]:
-        for call in python_file(self.file).calls_by_name.get(kernel, []):
+        for call in python_file(self.file).calls_of(kernel):
             if not isinstance(call.func, ast.Subscript):  # `f[grid](...)`
                 continue
             found, names, here = {call.lineno: None}, _names(call.func), _Line(self.file, call.lineno)

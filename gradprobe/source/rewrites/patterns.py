@@ -102,7 +102,7 @@ def fits(pattern: object, node: Any, found: Found) -> bool:
         case ast.AST() if type(node) is type(pattern):
             fields = (field for field in pattern._fields if field != "ctx")
             return all(fits(getattr(pattern, field), getattr(node, field), found) for field in fields)
-    return pattern == node
+    return bool(pattern == node)
 
 
 def _fills(name: str, node: ast.AST, found: Found) -> bool:
