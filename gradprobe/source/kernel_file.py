@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from .parameter_names import stride_of, word_of
-from .syntax import called, inside, last_name, names_in
+from .syntax import N, called, inside, keywords, last_name, names_in
 from .text import Edit, SourceLine
 
 
@@ -67,7 +67,7 @@ class KernelFile:
 
     def callers_of(self, name: str) -> Iterator[tuple[ast.Call, ast.FunctionDef]]:
         for call in self.calls_of(name):
-            host = next((each for each in self.above(call) if isinstance(each, ast.FunctionDef)), None)
+            host = next(self.above(call, ast.FunctionDef), None)
             if host is not None and host.name != name:
                 yield call, host
 
@@ -91,14 +91,16 @@ class KernelFile:
         length = min(end, code + len(line.strip())) - start
         return SourceLine(self.file, number, line.strip(), max(start - code, 0), length, function)
 
-    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+    def above(self, node: ast.AST, *kinds: type[N]) -> Iterator[N]:
+        """What a node lies in, of some types, the innermost first."""
         while node in self._parents:
             node = self._parents[node]
-            yield node
+            if not kinds or isinstance(node, kinds):
+                yield node  # type: ignore[misc]
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The innermost one around a node, or itself."""
-        return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
+        return node if isinstance(node, ast.stmt) else next(self.above(node, ast.stmt))
 
     def replaced(self, node: ast.AST, text: str) -> Edit:
         return Edit(*self.span(node), text)
@@ -152,8 +154,7 @@ def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.ex
         yield name, value
         if not left:
             break
-    for word in call.keywords:
-        yield word.arg or "", word.value
+    yield from keywords(call).items()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .syntax import HINTS, called, targets_of
+from .syntax import HINTS, called, keywords, targets_of
 from .text import SourceLine
 from .triton_source import Function, is_own, read_function
 
@@ -167,7 +167,7 @@ class _PointerReader:
 
     def _call(self, node: ast.Call) -> _Quantity:
         own, name, given = self.function.called(node), called(node), node.args
-        words = {word.arg: word.value for word in node.keywords if word.arg}
+        words = keywords(node)
         if isinstance(node.func, ast.Attribute) and own is None:  # a method
             given = [node.func.value, *given]
         if name in _DESCRIBING:

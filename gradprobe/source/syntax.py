@@ -36,6 +36,10 @@ def calls_in(node: ast.AST, *names: str) -> list[ast.Call]:
     return [call for call in inside(node, ast.Call) if last_name(call) in names]
 
 
+def keywords(call: ast.Call) -> dict[str, ast.expr]:
+    return {word.arg or "": word.value for word in call.keywords}
+
+
 def owner_of(node: ast.AST) -> ast.Name | None:
     """Whose stride, or all of whose strides, a call asks for."""
     match node:
@@ -51,6 +55,11 @@ def names_in(node: ast.AST) -> set[str]:
 @lru_cache(maxsize=4096)
 def names_read(root: ast.AST) -> list[ast.Name]:
     return _names(root, ast.Load)
+
+
+@lru_cache(maxsize=4096)
+def reads_in(root: ast.AST) -> set[str]:
+    return {name.id for name in names_read(root)}
 
 
 def bound_in(*roots: ast.AST) -> list[str]:
@@ -77,7 +86,7 @@ def bound_by(statement: ast.stmt) -> list[str]:
 def read_by(statement: ast.stmt) -> set[str]:
     """The names whose values a statement takes without those that it holds."""
     root = head(statement)
-    found = {name.id for name in names_read(root)} if root is not None else set()
+    found = reads_in(root) if root is not None else set()
     return found.union(bound_by(statement)) if isinstance(statement, ast.AugAssign) else found
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from ..kernel_file import Change, KernelFile
 from . import grammar, plants
 from .plants import is_assigned, is_clamp, is_no_address, is_statement
-from .rules import Rule, edits_of, rules
+from .rules import Rule, Swap, edits_of, rules
 from .spots import Edits, Spot, spots_in
 
 
@@ -66,19 +66,16 @@ _BOUNDS = rules(
     plants.are_counts,
     plants.class_of,
 )
-_TURNED = rules("""
-    2: _a >= _b -> _a <= _b; 2.5: _a >= _b -> _a >= _b + 1; 2.5: _a >= _b -> _a >= _b - 1;
-    2: _a > _b -> _a < _b; 2.5: _a > _b -> _a > _b + 1; 2.5: _a > _b -> _a > _b - 1;
-    2: _a <= _b -> _a >= _b; 2.5: _a <= _b -> _a <= _b + 1; 2.5: _a <= _b -> _a <= _b - 1;
-    2: _a < _b -> _a > _b; 2.5: _a < _b -> _a < _b + 1; 2.5: _a < _b -> _a < _b - 1
-""")
+_TURN = "2: _a OLD _b -> _a NEW _b; 2.5: _a OLD _b -> _a OLD _b + 1; 2.5: _a OLD _b -> _a OLD _b - 1"
+_TURNED = tuple[Swap, ...]()
+for _old, _new in ((">=", "<="), (">", "<"), ("<=", ">="), ("<", ">")):
+    _TURNED += rules(_TURN.replace("OLD", _old).replace("NEW", _new))
 # A factor of both sides of a difference, or of one.
-_FACTORS = rules("""
+_FACTOR = """
     1.4: (_a - _b) * _c -> _a * _c - _b; 1.5: (_a - _b) * _c -> _a - _b * _c;
-    1.5: _a * _c - _b -> (_a - _b) * _c; 1.5: _a - _b * _c -> (_a - _b) * _c;
-    1.4: (_a + _b) * _c -> _a * _c + _b; 1.5: (_a + _b) * _c -> _a + _b * _c;
-    1.5: _a * _c + _b -> (_a + _b) * _c; 1.5: _a + _b * _c -> (_a + _b) * _c
-""")
+    1.5: _a * _c - _b -> (_a - _b) * _c; 1.5: _a - _b * _c -> (_a - _b) * _c
+"""
+_FACTORS = rules(_FACTOR) + rules(_FACTOR.replace(" - ", " + "))
 _OTHER_SIGN = rules("0.9: _a + _b -> _a - _b; 0.9: _a - _b -> _a + _b", is_no_address) + rules("""
     1.2: _a += _b -> _a -= _b; 1.2: _a -= _b -> _a += _b; 2: _a * _b -> _a / _b; 2: _a / _b -> _a * _b;
     1.2: _a *= _b -> _a /= _b; 1.2: _a /= _b -> _a *= _b

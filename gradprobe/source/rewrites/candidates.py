@@ -28,7 +28,7 @@ _STEP, _SUMMED, _FOREIGN, _SAME = 1.0, 1.0, 1.5, 8.0
 # What is taken off for the words that the right text is likely to have, for the same edit of the same statement in all
 # kernels, where the statement makes the intermediate that is wrong, and for a name that the kernel never reads.
 _WANTED, _TOGETHER, _OF, _UNREAD = 0.8, 0.5, 1.0, 0.7
-_SIGNS = ("+", "-", "+=", "-=")
+_SIGNS = {"+", "-", "+=", "-="}
 # What is seldom taken off by all of these together: what is that much likelier may come a little late.
 SOONEST = 2.5
 _WORD = re.compile(r"\w+")
@@ -123,26 +123,24 @@ def _by_cost(file: KernelFile, faults: Sequence[Fault], costs: _Costs) -> Iterat
         for distance, spot in islice(spots_of(file, fault.line, grid=fault.grid), _SPOTS):
             around[distance].append((spot, fault))
     for distance in sorted(around):
-        further = _STEP * distance
-        while waiting and waiting[0][0] < further - SOONEST:
+        while waiting and waiting[0][0] < _STEP * distance - SOONEST:
             yield heapq.heappop(waiting)[2]
-        for each in _of_spots(around[distance], costs):
-            cost = each.cost + further
-            heapq.heappush(waiting, (cost, next(number), replace(each, cost=cost)))
+        for each in _of_spots(around[distance], costs, _STEP * distance):
+            heapq.heappush(waiting, (each.cost, next(number), each))
     while waiting:
         yield heapq.heappop(waiting)[2]
 
 
-def _of_spots(spots: Iterable[_Place], costs: _Costs) -> Iterator[Candidate]:
+def _of_spots(spots: Iterable[_Place], costs: _Costs, away: float) -> Iterator[Candidate]:
     """The edits of some statements, then each that several have, in all of them."""
     alike = defaultdict[object, list[Candidate]](list)
     for spot, fault in spots:
         text, start = spot.file.text_of(spot.statement), spot.file.span(spot.statement)[0]
         further = _SUMMED * fault.is_summed - _OF * _makes(spot, fault.of)
         for rank, edits, row in undone(spot):
-            is_sign = fault.is_turned and all(edit.text in _SIGNS for edit in edits)
-            is_wanted = is_sign or costs.are_wanted(edits)
-            cost = rank + further + costs.of_names(spot, edits) - _WANTED * is_wanted
+            news = {edit.text for edit in edits}
+            is_wanted = (fault.is_turned and news <= _SIGNS) or costs.are_wanted(news)
+            cost = rank + further + costs.of_names(spot, edits) - _WANTED * is_wanted + away
             candidate = Candidate(spot.file, edits, cost, row.says_of(spot.file, edits), is_wanted)
             yield candidate
             alike[text, tuple(edit.shifted(-start) for edit in edits)].append(candidate)
@@ -159,11 +157,11 @@ class _Costs:
     contiguous: bool
 
     def of_names(self, spot: Spot, edits: Edits) -> float:
-        text, cost, words = spot.file.text, 0.0, {word for edit in edits for word in _WORD.findall(edit.text)}
-        if words & spot.unread:
-            cost -= _UNREAD
+        olds = [spot.file.text[edit.start : edit.end] for edit in edits]
+        news = [edit.text for edit in edits]
+        words = _WORD.findall(" ".join(news))
+        cost = 0.0 if spot.unread.isdisjoint(words) else -_UNREAD
         # Two strides of one tensor in each other's place are its own.
-        olds = [text[edit.start : edit.end] for edit in edits]
         strides, beside = list(filter(is_stride, words)), olds[1:]
         for node in spot.names if strides else ():
             place = spot.file.span(node)[0]
@@ -171,11 +169,10 @@ class _Costs:
                 beside.append(node.id)
         if not all(belongs(word, beside) for word in strides):
             cost += _FOREIGN
-        news = [edit.text for edit in edits]
         return cost + _SAME * (self.contiguous and all(map(same_when_contiguous, olds, news)))
 
-    def are_wanted(self, edits: Edits) -> bool:
-        return self.right is not None and any(self.right.match(edit.text.lower()) for edit in edits)
+    def are_wanted(self, texts: Iterable[str]) -> bool:
+        return self.right is not None and any(map(self.right.match, map(str.lower, texts)))
 
 
 def _makes(spot: Spot, intermediate: str) -> bool:

@@ -12,7 +12,7 @@ from itertools import combinations, pairwise, product
 
 from ..kernel_file import KernelFile, by_parameter
 from ..parameter_names import stride_by_name
-from ..syntax import blocks, bound_in, called, calls_in, inside, names_in, owner_of, parameters, place_of
+from ..syntax import blocks, bound_in, called, calls_in, inside, keywords, names_in, owner_of, parameters, place_of
 from ..text import Edit
 from .name_kinds import belongs, core, has_strides, is_like_one, is_stride, others_of, scales
 from .patterns import FAMILIES, TOKEN, is_delta, parsed
@@ -182,7 +182,7 @@ def test_added(at: Spot) -> Undone:
 
 def mask_put_on(at: Spot) -> Undone:
     for call in calls_in(at.root, *FAMILIES["ACCESS"]):
-        if "mask" not in [word.arg for word in call.keywords]:
+        if "mask" not in keywords(call):
             other, end = ", other=0.0" if called(call) == "load" else "", at.file.span(call)[1] - 1
             for rank, test in _tests(at):
                 yield rank, (Edit(end, end, f", mask={test}{other}"),)
@@ -241,7 +241,7 @@ def _conditions(file: KernelFile) -> list[str]:
 
 
 def _of_positions(at: Spot) -> Iterator[str]:
-    loop = next((each for each in at.file.above(at.statement) if isinstance(each, (ast.For, ast.While))), None)
+    loop = next(at.file.above(at.statement, ast.For, ast.While), None)
     starts = bound_in(loop.target) if isinstance(loop, ast.For) else []
     positions = [name for name in _positions(at.function) if not _MASK.search(name)]
     rows, keys = (list(filter(word.search, positions))[-_FEW:] for word in (_ROWS, _KEYS))

@@ -65,7 +65,7 @@ def _tensors(names: Iterable[str]) -> set[str]:
 
 def same_when_contiguous(first: str, other: str) -> bool:
     (tensor, axis), (of, its) = stride_by_name(first), stride_by_name(other)
-    return bool(axis) and axis == its and any({core(tensor), core(of)} <= shape for shape in _OF_ONE_SHAPE)
+    return bool(axis) and axis == its and any(map({core(tensor), core(of)}.issubset, _OF_ONE_SHAPE))
 
 
 def others_of(name: str, known: Sequence[str], beside: set[str]) -> list[tuple[float, str]]:
@@ -88,7 +88,7 @@ def _unlike(name: str, other: str, near: set[str]) -> float | None:
     if axis or its or name.isupper() != other.isupper():
         return None
     pair = {plain(core(name)), plain(core(other))}
-    is_alike = _AROUND.findall(name) == _AROUND.findall(other) and any(pair <= kind for kind in _KINDS)
+    is_alike = _AROUND.findall(name) == _AROUND.findall(other) and any(map(pair.issubset, _KINDS))
     if is_alike or _differ_in_a_word(name, other) or len(scales((name, other))) == 2:
         return 0.5
     return 1.5 if name.isupper() and max(len(name), len(other)) <= 3 else 3.0

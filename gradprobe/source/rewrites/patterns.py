@@ -16,7 +16,7 @@ from typing import Any
 
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
-from ..syntax import called
+from ..syntax import called, keywords
 from ..text import Edit
 
 FAMILIES = {
@@ -90,8 +90,8 @@ def fits(pattern: object, node: Any, found: Found) -> bool:
         case ast.Call(ast.Name(name), arguments, words):
             if not called(node) or called(node) not in FAMILIES.get(name, (name,)):
                 return False
-            given = {word.arg: word.value for word in node.keywords}
-            is_given = all(fits(word.value, given.get(word.arg), found) for word in words)
+            given = keywords(node)
+            is_given = all(fits(word.value, given.get(word.arg or ""), found) for word in words)
             return is_given and fits(arguments, node.args, found)
         case ast.MatMult():
             return isinstance(node, ast.operator)

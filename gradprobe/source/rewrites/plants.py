@@ -14,6 +14,7 @@ from ..syntax import (
     called,
     calls_in,
     inside,
+    keywords,
     names_in,
     owner_of,
     parameters,
@@ -59,9 +60,12 @@ def other_owner(at: Spot) -> Undone:
     owners = map(owner_of, calls_in(at.function, "stride"))
     named = sorted((each for each in owners if each is not None and core(each.id) in TENSORS), key=place_of)
     for owner in named:
-        other = next((each.id for each in named if each.id != owner.id), None)
-        if other is not None and owner in at.nodes:
-            yield 0.0, (at.file.replaced(owner, other),)
+        for other in _others(named, owner)[:1] if owner in at.nodes else ():
+            yield 0.0, (at.file.replaced(owner, other.id),)
+
+
+def _others(names: list[ast.Name], name: ast.Name) -> list[ast.Name]:
+    return [each for each in names if each.id != name.id]
 
 
 def own_strides_swapped(at: Spot) -> Undone:
@@ -70,8 +74,7 @@ def own_strides_swapped(at: Spot) -> Undone:
         if use.id in known and is_stride(use.id):
             lines.setdefault((use.lineno, stride_by_name(use.id)[0]), []).append(use)
     for _, (first, *rest) in sorted(lines.items(), key=lambda each: each[0]):
-        second = next((use for use in rest if use.id != first.id), None)
-        if second is not None:
+        for second in _others(rest, first)[:1]:
             yield 0.0, (at.file.replaced(first, second.id), at.file.replaced(second, first.id))
 
 
@@ -85,7 +88,7 @@ def mask_dropped(at: Spot) -> Undone:
     """Also `other=`, which means nothing alone."""
     for node in calls_in(at.root, *FAMILIES["ACCESS"]):
         words = [word for word in node.keywords if word.arg in ("mask", "other")]
-        if "mask" in [word.arg for word in words]:
+        if "mask" in keywords(node):
             yield 0.0, tuple(_without(at.file, node, word) for word in words)
 
 
@@ -141,8 +144,8 @@ def is_sum(at: Spot, found: Found) -> bool:
     tiles = set[str]()
     for each in inside(at.function, ast.Assign):
         tiles.update(bound_in(*each.targets) if called(each.value) in ("zeros", "full") else ())
-    in_loop = any(isinstance(each, ast.For) for each in at.file.above(at.statement))
-    return in_loop and at.file.text_of(found["_a"]) in tiles
+    is_in_loop = next(at.file.above(at.statement, ast.For), None) is not None
+    return is_in_loop and at.file.text_of(found["_a"]) in tiles
 
 
 def has_value(at: Spot, found: Found) -> bool:

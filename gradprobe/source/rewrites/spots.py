@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import repeat
 
 from ..kernel_file import KernelFile, by_parameter
 from ..syntax import (
@@ -21,6 +22,7 @@ from ..syntax import (
     names_read,
     parameters,
     place_of,
+    reads_in,
     statements,
 )
 from ..text import Edit
@@ -49,9 +51,9 @@ class Spot:
     def names(self) -> list[ast.Name]:
         return names_read(self.root)
 
-    @cached_property
+    @property
     def reads(self) -> set[str]:
-        return {node.id for node in self.names}
+        return reads_in(self.root)
 
     @property
     def targets(self) -> list[str]:
@@ -94,7 +96,7 @@ class Spot:
 
 @lru_cache(maxsize=256)
 def _unread(function: ast.FunctionDef) -> set[str]:
-    return {*parameters(function), *bound_in(*function.body)} - {name.id for name in names_read(function)}
+    return {*parameters(function), *bound_in(*function.body)} - reads_in(function)
 
 
 def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tuple[int, Spot]]:
@@ -152,12 +154,13 @@ def _nearby(spot: Spot) -> Iterator[tuple[int, Spot]]:
         if above is function:
             break
         behind.append(above)  # type: ignore[arg-type]
-    yield from ((1, near) for near in _wholes(file, function, [*before[::-1], *behind]))
-    yield from ((_LAUNCH, near) for near in _passed(spot))
+    near = list(_wholes(file, function, [*before[::-1], *behind]))
     called_here = {call.func.id for call in inside(spot.root, ast.Call) if isinstance(call.func, ast.Name)}
     for helper in file.functions:
         if helper is not function and helper.name in called_here:
-            yield from ((1, near) for near in _wholes(file, helper, _statements(helper)[::-1]))
+            near += _wholes(file, helper, _statements(helper)[::-1])
+    yield from zip(repeat(1), near)
+    yield from zip(repeat(_LAUNCH), _passed(spot))
 
 
 def _passed(spot: Spot) -> Iterator[Spot]:
