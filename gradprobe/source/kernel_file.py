@@ -141,15 +141,14 @@ def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.ex
 
     `*q.stride()` fills the strides that stand together and are called after one tensor: it is given to the first.
     """
-    owners = {name: stride_of(name, set(map(word_of, names)))[0] for name in names}
-    left = list(names)
+    words, left = set(map(word_of, names)), list(names)
     for argument in call.args if names else ():
         name, value = left.pop(0), argument
         if isinstance(argument, ast.Starred):
-            value = argument.value
-            if called(value) != "stride" or not owners[name]:
+            value, (owner, _) = argument.value, stride_of(name, words)
+            if called(value) != "stride" or not owner:
                 break
-            while left and owners[left[0]] == owners[name]:
+            while left and stride_of(left[0], words)[0] == owner:
                 left.pop(0)
         yield name, value
         if not left:
