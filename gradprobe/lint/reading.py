@@ -24,13 +24,12 @@ _PASSED = "passed here"
 @dataclass(frozen=True)
 class LintFinding:
     where: Where
-    """The wrong name, and what belongs in its place."""
     tensor: str
     """That is misread, as arguments are called: "do"."""
     other: str = ""
     """Whose stride is used."""
     axis: str = ""
-    """That its name says, one letter; "" where it says none."""
+    """One letter, or ""."""
 
     @property
     def wrong(self) -> str:
@@ -82,7 +81,7 @@ class KernelStrides:
         return list(found)
 
     def read_by_others(self, tensor: str, axes: str) -> list[LintFinding]:
-        """Where a tensor that is misread along some axes is advanced by another's stride."""
+        """Where a tensor that is misread along some axes gets another's stride."""
         return _along(axes, [self._finding(each) for each in self._foreign if tensor_of(each.base) == tensor])
 
     def _due(self, advance: Advance) -> str:
@@ -102,7 +101,7 @@ class KernelStrides:
 
 
 def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Of each parameter that is called a stride, (the word of its pointer, its axis), each "" where it does not say."""
+    """(word of its pointer, axis) of each parameter that is called a stride; "" where it does not say."""
     spelt, found = dict[str, str](), dict[str, tuple[str, str]]()
     for name, word in pointers.items():
         spelt |= dict.fromkeys(words_of(name) - spelt.keys(), word)
@@ -116,9 +115,7 @@ def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tu
 
 
 def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "", host: str = "") -> list[LintFinding]:
-    """Where launches of a kernel pass `q.stride(1)` for what is called a stride of `tensor`.
-
-    Or `k.stride(1)` where another variable is passed for the tensor itself, as one that holds k times the scale.
+    """Where launches of a kernel pass the strides of another variable than what they pass for `tensor`.
 
     Args:
         path: the kernel's file.

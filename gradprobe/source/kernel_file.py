@@ -76,7 +76,7 @@ class KernelFile:
         return first, self.offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
     def offset(self, line: int, column: int) -> int:
-        """Of a place in the syntax tree, which counts columns in bytes of UTF-8."""
+        """Of a syntax tree's column, which counts bytes of UTF-8."""
         text = self.lines[line - 1]
         return self._starts[line - 1] + (column if text.isascii() else len(text.encode()[:column].decode()))
 
@@ -137,9 +137,9 @@ def python_file(path: str) -> KernelFile:
 
 
 def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.expr]]:
-    """What a call passes, each with its parameter, up to a starred argument whose length is not known.
+    """What a call passes, each with its parameter; `*q.stride()` with the first of the strides of one tensor.
 
-    `*q.stride()` fills the strides that stand together and are called after one tensor: it is given to the first.
+    No other starred argument has a known length: what stands behind it is left out.
     """
     words, left = set(map(word_of, names)), list(names)
     for argument in call.args if names else ():

@@ -72,8 +72,7 @@ def _bare(stride: str) -> str:
 def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
     """(word, axis) that a stride's name says, of the words of pointers: ("do", "h") of stride_doh, do_stride_h, do_h.
 
-    Returns:
-        ("", "") where the name is no stride's or does not tell.
+    "" where it does not tell.
     """
     rest, is_called_one = _bare(parameter), is_stride(parameter)
     for word in sorted(words, key=len, reverse=True):

@@ -26,7 +26,7 @@ class Advance:
     stride: str
     """The kernel's parameter."""
     trail: tuple[SourceLine, ...] = ()
-    """The places where it was read: first the parameter, then what held it, or what it was passed as."""
+    """Where it was read: first the parameter, then what held it."""
     base: str = ""
     """The pointer's parameter."""
 
@@ -35,7 +35,7 @@ class Advance:
 class Record:
     advances: dict[Advance, None] = field(default_factory=dict)
     accesses: dict[tuple[str, SourceLine], None] = field(default_factory=dict)
-    """("atomic_add", where) of each load, store and atomic."""
+    """("atomic_add", where)."""
     lost: set[str] = field(default_factory=set)
     """The pointers that could not be followed everywhere."""
 
@@ -51,7 +51,7 @@ _NOTHING = _Quantity()
 
 
 def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[str] = ()) -> Record:
-    """What a kernel does with those of its parameters that are pointers and strides, whichever way it branches."""
+    """What a kernel does with its pointers and strides, whichever way it branches."""
     scope = {name: _Quantity((Advance(name),)) for name in strides}
     reader = _PointerReader(function, scope | {name: _Quantity(bases=frozenset({name})) for name in pointers}, Record())
     reader.value()
@@ -199,6 +199,6 @@ class _PointerReader:
 
 
 def _either(values: Iterable[_Quantity]) -> _Quantity:
-    """What a variable is behind several branches. Of several sums no one knows which goes with which pointer."""
+    """Behind several branches. Of several sums no one knows which goes with which pointer."""
     some = set(values) - {_NOTHING}
     return some.pop() if len(some) == 1 else _Quantity(bases=frozenset(base for value in some for base in value.bases))

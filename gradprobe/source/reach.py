@@ -1,4 +1,4 @@
-"""Reach: what runs can show of a function: its statements, both sides of branches and flags, the turns of loops."""
+"""Reach: what runs can show of a function: statements, sides of branches and flags, turns of loops."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Reach:
         return [goal for goal in left if goal.kind in (FLAG, CALLER) or goal.line not in hidden]
 
     def tells(self, goal: Goal) -> bool:
-        """Whether the edit may do something else there: it changes, or feeds, what runs there alone, or calls it.
+        """Whether the edit changes, or feeds, what runs there alone, or calls it.
 
         What a compiler's constants leave out is another kernel: there only what is changed counts.
         """
@@ -169,11 +169,7 @@ class Reach:
 def reach_of(
     source: KernelFile, names: Collection[str], kernels: Collection[str], edited: Collection[int]
 ) -> list[Reach]:
-    """The reach of the functions with some names, whose callers among the kernels are to run too.
-
-    Args:
-        edited: the lines that an edit changed.
-    """
+    """The reach of some functions, whose callers among the kernels are to run too; `edited`: lines."""
     found = list[Reach]()
     for function in source.functions:
         if function.name in names:

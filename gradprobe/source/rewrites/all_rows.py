@@ -17,13 +17,12 @@ from .spots import Edits, Spot, spots_in
 class Row:
     name: str
     says: str
-    """What is wrong: the edit that undoes it puts {new} in the place of {old}."""
+    """What is wrong: {new} belongs in the place of {old}."""
     fault: str = ""
-    """The class of what it plants, where a rule has none."""
     plants: tuple[Rule, ...] = ()
     undoes: tuple[Rule, ...] = ()
     again: float | None = None
-    """The rank at which what plants it undoes it too; None where it never does."""
+    """The rank at which what plants it undoes it too, if it does."""
     of_hosts: bool = False
     """Whether host code is edited so too."""
     planted_in: str = "kernels"

@@ -40,13 +40,13 @@ _SPOTS = 60
 class Fault:
     line: int
     grid: bool = False
-    """Whether it may be how many programs there are."""
+    """Whether it may be the number of programs."""
     of: str = ""
-    """The intermediate that is wrong; "" where that is not told."""
+    """The intermediate that is wrong, or ""."""
     is_turned: bool = False
     """Whether something has the other sign there."""
     is_summed: bool = False
-    """Whether it sums what another line leaves out."""
+    """Whether another line leaves out what it sums."""
 
 
 _Place = tuple[Spot, Fault]
@@ -57,9 +57,8 @@ class Candidate:
     file: KernelFile = field(repr=False)
     edits: Edits
     cost: float
-    """How unlikely it is."""
     says: str = ""
-    """What is wrong where it helps; "" where nobody knows."""
+    """What is wrong where it helps, or ""."""
     is_wanted: bool = False
     """Whether it has what its cause says of the right text."""
 
@@ -85,7 +84,7 @@ class Candidate:
         return Candidate(self.file, (), 0.0)
 
     def on_top_of(self, base: Candidate) -> Candidate | None:
-        """With another edit; None where they overlap, or change the same lines, or other files."""
+        """With another edit; None where they overlap, are of the same lines, or of other files."""
         if not base.edits:
             return self
         if base.file is not self.file or set(self.lines) <= set(base.lines):
@@ -100,7 +99,7 @@ def candidates_of(
     """Each once, the likeliest first, without those that are no Python or change nothing.
 
     Args:
-        wanted: words that the right text is likely to have: a tensor and its axis, of a stride.
+        wanted: words that the right text is likely to have.
         contiguous: whether it goes wrong where all tensors are contiguous.
     """
     words = [re.escape(word.lower()) for word in wanted]
@@ -187,7 +186,7 @@ def _joined(several: Iterable[Candidate]) -> Edits | None:
 
 
 def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:
-    """What an edit makes of its statements, by their syntax trees; None where it is no Python, or changes nothing."""
+    """The statements with an edit, by their syntax; None where that is no Python, or nothing is changed."""
     before, after, left = list[str](), list[tuple[int, str]](), set(edits)
     for start, end in _pieces(file) if left else ():
         own = {edit for edit in left if start <= edit.start <= edit.end <= end}

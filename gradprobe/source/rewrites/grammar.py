@@ -1,4 +1,4 @@
-"""Single edits that no pattern says: names, terms, factors, constants, tests, order, and what other statements say."""
+"""Edits that no pattern says: names, terms, factors, constants, tests, order, and what other statements say."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def guard_added(at: Spot) -> Undone:
 
 
 def _tests(at: Spot) -> list[tuple[float, str]]:
-    """(rank, test) of what may be lacking: guards and comparisons of the file, what is called a mask, two positions."""
+    """(rank, test): guards and comparisons of the file, what is called a mask, two positions."""
     found = dict[str, float]()
     for number, (test, hidden, targets, function) in enumerate(_guards(at.file)):
         if "inf" in hidden and function is at.function:
@@ -255,7 +255,7 @@ def _of_positions(at: Spot) -> Iterator[str]:
 
 @lru_cache(maxsize=256)
 def _positions(function: ast.FunctionDef) -> list[str]:
-    """What is called a position, or made of tl.arange, but of no quotient or the head's dims."""
+    """What is called a position, or made of tl.arange, without quotients and the head's dims."""
     found = dict.fromkeys(filter(_POSITIONS.search, parameters(function)))
     for node in sorted(inside(function, ast.Assign), key=place_of):
         names = names_in(node.value)

@@ -1,7 +1,7 @@
-"""Patterns: Python with holes, `_a - _b`, that pieces of a file are held against, and templates that are put there.
+"""Patterns: Python with holes, `_a - _b`, that code is held against, and templates that are put there.
 
-A function stands for all with its last name, one of FAMILIES for each of those, `@` for any operator, `*_` for any more
-arguments, `(_whole := _a + _b)` for all of a sum. HOLES say what some holes take; one hole takes the same text twice.
+A function stands for all with its last name or of its family, `@` for any operator, `*_` for any more arguments, and
+`(_whole := _a + _b)` for all of a sum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLOSED = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 TOKEN = re.compile(r'"[^"\n]*"|\d+\.\d*|\w+|[-+*/&|<>=!]=|//|\s+|.', re.DOTALL)
 _HOLE = re.compile(r"\b(_[a-z]\w*)")
 Found = dict[str, ast.AST]
-"""What fills the holes of a pattern; `_it` is all that fits."""
+"""What fills each hole; `_it` is all that fits."""
 
 
 def is_delta(name: str, *more: str) -> bool:
@@ -81,7 +81,7 @@ def parsed(text: str) -> ast.AST:
 
 
 def fits(pattern: object, node: Any, found: Found) -> bool:
-    """Whether a pattern is like a node; what fills its holes is noted in `found`."""
+    """Whether a node is like a pattern; notes what fills its holes."""
     match pattern:
         case ast.Name(id=name) if name[0] == "_":
             return isinstance(node, ast.AST) and _fills(name, node, found)

@@ -1,4 +1,4 @@
-"""What is planted that no pattern says alone: names that stand for one another, masks and strides that go."""
+"""What is planted that no pattern says alone."""
 
 from __future__ import annotations
 
@@ -112,10 +112,7 @@ def class_of(at: Spot, found: Found) -> str:
 
 
 def is_scalar_term(at: Spot, found: Found) -> bool:
-    """Whether it is an index times a stride, of single numbers: without a vector's term nothing would compile.
-
-    What the parameters of a helper hold is not known.
-    """
+    """Whether it is an index times a stride, of single numbers, and not of a helper's parameters."""
     match found["_term"]:
         case ast.BinOp(op=ast.Mult()) as term if has_strides(term) and not inside(term, ast.Subscript):
             is_helper = not calls_in(at.function, "program_id")

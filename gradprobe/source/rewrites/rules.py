@@ -1,4 +1,4 @@
-"""Rules: what may be edited at a spot, each by a pattern and a template, or by a function."""
+"""Rules: what may be edited at a spot, each a pattern and a template, or a function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ class Swap:
     place: str = "_it"
     """The hole whose text is replaced."""
     fault: str | Callable[[Spot, Found], str] = ""
-    """The class of what it plants, where its row does not say."""
     when: Callable[[Spot, Found], bool] | None = None
 
     def edit(self, at: Spot, found: Found) -> Edit | None:
@@ -58,7 +57,7 @@ def rules(
 
 
 def edits_of(several: tuple[Rule, ...], at: Spot) -> Iterator[tuple[float, Edits, str]]:
-    """(rank, edits, the class of the fault that it is or "") of each edit of a spot that some rules make."""
+    """(rank, edits, class of fault or "") of all that some rules make of a spot."""
     swaps, others = _by_kind(several)
     for node in at.nodes:
         for swap in swaps.get(type(node), ()):

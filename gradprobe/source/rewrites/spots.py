@@ -1,4 +1,4 @@
-"""Spots: the statement at fault and those that flow into it, the nearest first, down to the arguments of launches."""
+"""Spots: the statement at fault and what flows into it, down to the arguments of launches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Spot:
     function: ast.FunctionDef
     statement: ast.stmt
     root: ast.AST
-    """What may be changed: all of a simple statement, the head of one that holds others, one argument."""
+    """All of a simple statement, the head of one that holds others, or one argument."""
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
@@ -76,12 +76,12 @@ class Spot:
 
     @property
     def unread(self) -> set[str]:
-        """The names of its kernel that nothing reads: a term, a factor or a mask may have been dropped."""
+        """The names of its kernel that nothing reads: what did may have been dropped."""
         return _unread(self.function) if self.is_on_device else set()
 
     @property
     def value(self) -> ast.expr | None:
-        """What a whole statement assigns, returns, or stores, itself or by a helper."""
+        """What a whole statement assigns, returns or stores."""
         match self.statement if self.is_whole else None:
             case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.Return(value=value):
                 return None if isinstance(value, ast.Tuple) else value
@@ -90,7 +90,7 @@ class Spot:
         return None
 
     def put(self, rank: float, node: ast.AST, template: str, new: str = "") -> tuple[float, Edits]:
-        """A template in a node's place, in which `_it` is the node itself, and `_new` a text."""
+        """A template in a node's place: `_it` is the node, `_new` a text."""
         return rank, (replaced(self.file, node, template, {"_it": node, "_new": new}),)
 
 
@@ -100,11 +100,9 @@ def _unread(function: ast.FunctionDef) -> set[str]:
 
 
 def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tuple[int, Spot]]:
-    """(steps of the values from there to the line, spot) where its fault may lie, nearest first.
+    """(steps to the line, spot) where its fault may lie, nearest first, also in the grids of launches.
 
-    Args:
-        line: of a `def`, for its statements from the last one up.
-        grid: whether also in the grids of launches.
+    Of the line of a `def` all statements are meant, from the last one up.
     """
     around = [each for each in file.functions if first_line(each) <= line < lines_of(each).stop]
     if not around:
