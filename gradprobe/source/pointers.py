@@ -12,8 +12,6 @@ from .syntax import HINTS, called, keywords, targets_of
 from .text import SourceLine
 from .triton_source import Function, is_own, read_function
 
-# How many calls deep functions are followed.
-_DEPTH = 6
 # Calls whose value is that of their first argument.
 _SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs"}
 _SAME |= {"advance", *HINTS}
@@ -64,7 +62,7 @@ class _PointerReader:
     scope: dict[str, _Quantity]
     """What its parameters are, and then its variables."""
     record: Record
-    depth: int = _DEPTH
+    depth: int = 6
     returned: list[_Quantity] = field(default_factory=list)
 
     def value(self) -> _Quantity:
@@ -95,8 +93,7 @@ class _PointerReader:
         return False
 
     def _branch(self, node: ast.If) -> bool:
-        before, after = self.scope, dict[str, list[_Quantity]]()
-        ends = True
+        before, after, ends = self.scope, dict[str, list[_Quantity]](), True
         for block in (node.body, node.orelse):
             self.scope = dict(before)
             if not self._block(block):
@@ -132,9 +129,9 @@ class _PointerReader:
                 return self._call(node)
             case ast.BinOp():
                 return self._operation(self._value(node.left), self._value(node.right), node.op)
-            case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner) | ast.Starred(value=inner):
-                return self._value(inner)
-            case ast.Attribute(attr="T" | "value", value=inner):
+            case (
+                ast.Subscript(inner) | ast.Starred(inner) | ast.UnaryOp(_, inner) | ast.Attribute(inner, "T" | "value")
+            ):
                 return self._value(inner)
             case ast.IfExp():
                 return _either(self._values([node.body, node.orelse]))
@@ -188,9 +185,7 @@ class _PointerReader:
 
     def _described(self, given: dict[str, ast.expr]) -> _Quantity:
         base, strides = self._value(given.get("base")), given.get("strides")
-        if not base.bases or not isinstance(strides, (ast.Tuple, ast.List)):
-            return self._lost([base])
-        for node in strides.elts:
+        for node in strides.elts if isinstance(strides, (ast.Tuple, ast.List)) else [strides]:
             stride = self._value(node)
             self._advanced(base, stride)
             if not stride.strides and not isinstance(node, ast.Constant):
