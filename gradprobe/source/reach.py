@@ -14,6 +14,7 @@ from .syntax import (
     bound_in,
     head_of,
     inside,
+    last_name,
     lines_of,
     names_in,
     read_by,
@@ -89,8 +90,10 @@ class Reach:
     @cached_property
     def flags(self) -> set[str]:
         """The parameters that choose between two expressions of one line."""
-        tests = [getattr(node.test, "operand", node.test) for node in inside(self.function, ast.IfExp)]
-        return {each.id for each in tests if isinstance(each, ast.Name)} & self._arguments.keys()
+        found = set[str]()
+        for node in inside(self.function, ast.IfExp):
+            found.add(last_name(getattr(node.test, "operand", node.test)))
+        return found & self._arguments.keys()
 
     @cached_property
     def goals(self) -> set[Goal]:
@@ -105,7 +108,7 @@ class Reach:
             if isinstance(node, ast.If) and not refuses(node.body) and not refuses(node.orelse):
                 found |= {Goal(SIDE, node.lineno, 0), Goal(SIDE, node.lineno, 1)}
             if isinstance(node, _LOOPS) and not self._is_constant(node):
-                found |= {Goal(TURNS, node.lineno, turns) for turns in (0, 1, SEVERAL)}
+                found |= {Goal(TURNS, node.lineno), Goal(TURNS, node.lineno, 1), Goal(TURNS, node.lineno, SEVERAL)}
         return found
 
     def _is_constant(self, loop: ast.For | ast.While) -> bool:
@@ -130,13 +133,15 @@ class Reach:
         if goal.kind in (CALLER, TURNS):
             return goal.kind == CALLER
         if goal.kind == FLAG:
-            chosen = [node for node in inside(self.function, ast.IfExp) if goal.name in names_in(node.test)]
-            return any(self.edited & {*lines_of(node)} for node in chosen)
-        node = self.nodes[goal.line]
-        lines = self._side(goal) if goal.kind == SIDE else head_of(node)
-        if self.edited & {*lines, *head_of(node)}:
+            chosen = set[int]()
+            for node in inside(self.function, ast.IfExp):
+                chosen.update(lines_of(node) if goal.name in names_in(node.test) else ())
+            return not self.edited.isdisjoint(chosen)
+        statement = self.nodes[goal.line]
+        lines = self._side(goal) if goal.kind == SIDE else head_of(statement)
+        if self.edited & {*lines, *head_of(statement)}:
             return True
-        if isinstance(node, ast.If) and goal.kind == SIDE and not self._varies(node.test):
+        if isinstance(statement, ast.If) and goal.kind == SIDE and not self._varies(statement.test):
             return False
         return any(self._is_fed(self.nodes[line]) for line in lines if line in self.nodes)
 

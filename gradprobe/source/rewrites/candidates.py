@@ -102,9 +102,9 @@ def candidates_of(
         wanted: words that the right text is likely to have.
         contiguous: whether it goes wrong where all tensors are contiguous.
     """
-    words = [re.escape(word.lower()) for word in wanted]
+    words = list(map(re.escape, map(str.lower, wanted)))
     # All of them, of which the first begins a word.
-    right = "".join(f"(?=.*{word})" for word in words) + f".*(?<![a-z]){words[0]}" if words else ""
+    right = "".join(map("(?=.*{})".format, words)) + f".*(?<![a-z]){words[0]}" if words else ""
     costs = _Costs(re.compile(right, re.DOTALL) if right else None, contiguous)
     seen, known = set[Edits](), set[str | None]({None})
     for candidate in _by_cost(file, faults, costs):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from functools import lru_cache
-from itertools import combinations, pairwise, product
+from itertools import combinations, filterfalse, pairwise, product
 
 from ..kernel_file import KernelFile, by_parameter
 from ..parameter_names import stride_by_name
@@ -53,7 +53,9 @@ def owner_meant(at: Spot) -> Undone:
             for name, value in by_parameter(call, parameters(kernel)):
                 owner, tensor = owner_of(value), core(stride_by_name(name)[0])
                 if owner in at.nodes and owner is not None and tensor not in ("", core(owner.id)):
-                    yield from (at.put(-1.0, owner, "_new", other) for other in at.scope if core(other) == tensor)
+                    for other in at.scope:
+                        if core(other) == tensor:
+                            yield at.put(-1.0, owner, "_new", other)
 
 
 def term_missing(at: Spot) -> Undone:
@@ -88,7 +90,7 @@ def _terms(at: Spot) -> Iterator[tuple[float, str]]:
 @lru_cache(maxsize=256)
 def _indices(file: KernelFile, axis: str) -> list[str]:
     found = Counter[str]()
-    for node in [node for kernel in file.kernels for node in inside(kernel, ast.BinOp)]:
+    for node in inside(file.tree, ast.BinOp):
         match node:
             case ast.BinOp(
                 ast.Name(index) | ast.Call(ast.Attribute(ast.Name(index), "to")), ast.Mult(), ast.Name(stride)
@@ -154,8 +156,10 @@ def constant_changed(at: Spot) -> Undone:
 
 def _factors(at: Spot) -> Iterator[tuple[float, str]]:
     known, text = scales(at.scope), at.file.text_of(at.function)
-    yield from ((1.0, factor) for factor in known)
-    yield from ((1.9, f"{first} * {second}") for first, second in combinations(known[:_MORE], 2))
+    for factor in known:
+        yield 1.0, factor
+    for pair in combinations(known[:_MORE], 2):
+        yield 1.9, " * ".join(pair)
     own = parameters(at.function)
     rows = [name for name in at.scope if not (name in own or _POSITIONS.search(name) or _MASK.search(name))]
     for number, row in enumerate(rows[::-1][:_MORE]):
@@ -212,8 +216,8 @@ def _tests(at: Spot) -> list[tuple[float, str]]:
         found.setdefault(test, 1.0 if targets & {*at.targets} else 2.2)
     found |= dict.fromkeys([test for test in _conditions(at.file) if test not in found][:_MORE], 2.0)
     known = [(rank, test) for test, rank in found.items() if names_in(parsed(test)) <= {*at.scope, "tl", "float"}]
-    names = [name for name in at.scope if _MASK.search(name) and name not in at.targets]
-    for name in sorted(names, key=lambda name: name not in at.unread)[:_FEW]:
+    names = set(filter(_MASK.search, at.scope)).difference(at.targets)
+    for name in sorted(names, key=lambda name: (name not in at.unread, at.scope.index(name)))[:_FEW]:
         known += [(1.5, f"{name}[:, None]"), (1.5, f"{name}[None, :]"), (1.5, name)]
     return [*known, *((1.5, test) for test in _of_positions(at))]
 
@@ -243,8 +247,8 @@ def _conditions(file: KernelFile) -> list[str]:
 def _of_positions(at: Spot) -> Iterator[str]:
     loop = next(at.file.above(at.statement, ast.For, ast.While), None)
     starts = bound_in(loop.target) if isinstance(loop, ast.For) else []
-    positions = [name for name in _positions(at.function) if not _MASK.search(name)]
-    rows, keys = (list(filter(word.search, positions))[-_FEW:] for word in (_ROWS, _KEYS))
+    positions = _positions(at.function)
+    rows, keys = list(filter(_ROWS.search, positions))[-_FEW:], list(filter(_KEYS.search, positions))[-_FEW:]
     for row, key in product(rows, keys):
         for here, there in ((f"{row}[:, None]", f"{key}[None, :]"), (f"{row}[None, :]", f"{key}[:, None]")):
             yield f"{here} >= {there}"
@@ -262,7 +266,7 @@ def _positions(function: ast.FunctionDef) -> list[str]:
         is_other = inside(node.value, ast.Subscript, ast.Div) or calls_in(node.value, "load", "where")
         if not is_other and not any(map(_DIMS.search, names)):
             found |= dict.fromkeys(bound_in(node) if names & found.keys() or calls_in(node.value, "arange") else ())
-    return list(found)
+    return list(filterfalse(_MASK.search, found))
 
 
 # --- statements
