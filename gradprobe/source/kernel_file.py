@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from .parameter_names import stride_of, word_of
-from .syntax import N, called, inside, keywords, last_name, names_in
+from .syntax import called, inside, keywords, last_name, names_in
 from .text import Edit, SourceLine
 
 
@@ -91,16 +92,16 @@ class KernelFile:
         length = min(end, code + len(line.strip())) - start
         return SourceLine(self.file, number, line.strip(), max(start - code, 0), length, function)
 
-    def above(self, node: ast.AST, *kinds: type[N]) -> Iterator[N]:
+    def above(self, node: ast.AST, *kinds: type[ast.AST]) -> Iterator[Any]:
         """What a node lies in, of some types, the innermost first."""
         while node in self._parents:
             node = self._parents[node]
             if not kinds or isinstance(node, kinds):
-                yield node  # type: ignore[misc]
+                yield node
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The innermost one around a node, or itself."""
-        return node if isinstance(node, ast.stmt) else next(self.above(node, ast.stmt))
+        return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
 
     def replaced(self, node: ast.AST, text: str) -> Edit:
         return Edit(*self.span(node), text)

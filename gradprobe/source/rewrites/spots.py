@@ -151,7 +151,7 @@ def _nearby(spot: Spot) -> Iterator[tuple[int, Spot]]:
     for above in file.above(statement):
         if above is function:
             break
-        behind.append(above)  # type: ignore[arg-type]
+        behind.append(above)
     near = list(_wholes(file, function, [*before[::-1], *behind]))
     called_here = {call.func.id for call in inside(spot.root, ast.Call) if isinstance(call.func, ast.Name)}
     for helper in file.functions:
