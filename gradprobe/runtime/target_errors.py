@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ..frontends.triton.launches import KernelCall
-from ..frontends.triton.raised import compiler_place, raised_lines, stood_there
+from ..frontends.triton.raised import compiler_place, describe_line, raised_lines
 from ..model.assignment import AS_SAVED
 from ..model.failures import DeviceLost, NoRoom, Refusal, TargetFailure, text_of
 from ..processes.forks import ParallelWork
@@ -52,7 +52,7 @@ def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequenc
         way_out = "write that line another way (a branch without assembly), or check it on a GPU"
     if changed := target.surroundings.sentence:
         way_out = f"it changes, for all of its process, {changed}; {way_out}"
-    details = (*stood_there(error), *warning_lines(kept_warnings()))
+    details = (*describe_line(error), *warning_lines(kept_warnings()))
     raise (Refusal if refuses else TargetFailure)(message, way_out, details) from error
 
 

@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from gradprobe.frontends import Launches
 from gradprobe.frontends.triton.launches import recorded_launches
-from gradprobe.frontends.triton.raised import compiler_place, stood_there
+from gradprobe.frontends.triton.raised import compiler_place, describe_line
 from tests.runtime import raising_kernels
 
 def launch(kernel, *args, grid, warmup, **constants):
@@ -29,7 +29,7 @@ try:
         getattr(raising_kernels, sys.argv[1])(*[torch.zeros(1, 2, 20, 24)] * 4, 1.0)
 except Exception as error:
     line, words = compiler_place(error)
-    print(f"gradprobe: raising_kernels.py:{line.line}: {words}", *stood_there(error), sep="\\n")
+    print(f"gradprobe: raising_kernels.py:{line.line}: {words}", *describe_line(error), sep="\\n")
 """
 
 

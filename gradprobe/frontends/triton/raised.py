@@ -45,7 +45,7 @@ def compiler_place(error: BaseException) -> tuple[EndedLine, str] | None:
     return place, words or place.code
 
 
-def stood_there(error: BaseException) -> tuple[str, ...]:
+def describe_line(error: BaseException) -> tuple[str, ...]:
     """The innermost line of the user's, its values, and what called it."""
     lines = raised_lines(error)
     if not lines:
