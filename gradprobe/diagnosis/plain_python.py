@@ -17,7 +17,7 @@ from torch import Tensor
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.index import readable
 from ..faults.variant import BUFFERS, Variant, plain_variant
-from ..frontends import Event, events
+from ..frontends.python.events import Event, followed
 from ..inputs.memory import Array
 from ..model.mechanisms import door
 from ..model.report import Diagnosis, Where, causes_among
@@ -71,7 +71,7 @@ def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
     """What its expressions hold in one more call; nothing where its results differ."""
     assert run.measured is not None
     target = experiment.target
-    with events(target.function, target.source.file) as held:
+    with followed(target.function) as held:
         trace = run_target(target, experiment.case, inputs_of(experiment, run.assigned)).trace
     for name, value in run.measured.raw.values.items():
         if trace is None or not torch.equal(trace.values.get(name, torch.empty(0)), value):

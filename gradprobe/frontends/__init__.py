@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..inputs.memory import Array, Unwritten
+    from ..inputs.memory import Unwritten
     from ..model.memory_finding import MemoryFinding
-    from ..model.report import Where
 
 # What runs kernels. Where a target has kernels of two, the first of these words is the report's.
 CUDA_ON_CPU, CUDA, INTERPRETED, COMPILED = "cuda-on-cpu", "cuda", "triton-interpreter", "triton"
@@ -57,15 +56,6 @@ class Launches:
     notes: list[str] = field(default_factory=list)
     compiled: set[Any] = field(default_factory=set)
     """What kernels were compiled to."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """What an operation gave, or a variable held after a statement."""
-
-    at: Where
-    array: Array
-    dtype: str
 
 
 class Statements:
@@ -113,10 +103,6 @@ class Language:
         """While open, what is started is noted, and what it did wrong."""
         return contextlib.nullcontext()
 
-    def events(self, function: Callable[..., Any]) -> AbstractContextManager[list[Event]]:
-        """While open, a function's calls are followed; when closed, what they held is there, in order."""
-        return contextlib.nullcontext([])
-
     def source(self, file: str) -> Statements:
         """The functions and statements of a file."""
         return Statements(file)
@@ -129,11 +115,6 @@ def languages() -> tuple[Language, ...]:
     return tuple(importlib.import_module(f"{__name__}.{name}").LANGUAGE for name in sorted(folders))
 
 
-def _of(file: str) -> Language:
-    """The language that a file is written in."""
-    return next((each for each in languages() if file.endswith(each.suffixes)), Language())
-
-
 @contextlib.contextmanager
 def launches(found: Launches) -> Iterator[Launches]:
     """While open, what is started is noted, in whatever language."""
@@ -143,11 +124,7 @@ def launches(found: Launches) -> Iterator[Launches]:
         yield found
 
 
-def events(function: Callable[..., Any], file: str) -> AbstractContextManager[list[Event]]:
-    """While open, calls of a function of a file are followed."""
-    return _of(file).events(function)
-
-
 def source(file: str) -> Statements:
     """The statements of a file."""
-    return _of(file).source(file)
+    language = next((each for each in languages() if file.endswith(each.suffixes)), Language())
+    return language.source(file)

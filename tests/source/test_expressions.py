@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from gradprobe.frontends import Launches, events, launches, source
+from gradprobe.frontends import Launches, launches, source
 from gradprobe.frontends.python.events import followed
 
 SOURCE = """
@@ -82,7 +82,7 @@ def test_what_is_raised_inside_leaves_the_functions_as_they_were(module):
 def test_plain_python_answers_all_that_is_asked_of_a_language(module):
     """That nothing was started, what its expressions held, and its statements."""
     found = Launches()
-    with launches(found), events(module.outer, module.__file__) as held:
+    with launches(found), followed(module.outer) as held:
         called(module)
     assert found.started == []
     assert {event.at.kernel for event in held} >= {"outer", "twice"}

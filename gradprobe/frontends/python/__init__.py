@@ -3,19 +3,13 @@
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
-from .. import Event, Language, Statements
+from .. import Language, Statements
 
 
 class PythonLanguage(Language):
     suffixes = (".py",)
-
-    def events(self, function: Callable[..., Any]) -> AbstractContextManager[list[Event]]:
-        from .events import followed
-
-        return followed(function)
 
     def source(self, file: str) -> Statements:
         from .statements import PythonStatements

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -20,7 +20,6 @@ import torch
 from ...inputs.memory import Array
 from ...model.report import Where
 from ...source.kernel_file import KernelFile
-from .. import Event
 from . import plain_function
 
 _HOOK = "__gradprobe_value__"
@@ -32,6 +31,15 @@ _WHOLE = (
 )
 # An expression in a loop is looked at so often, and the last time.
 _MOST, _LARGEST = 48, 1 << 20
+
+
+@dataclass(frozen=True)
+class Event:
+    """What an expression gave, or a variable held after a statement."""
+
+    at: Where
+    array: Array
+    dtype: str
 
 
 @contextmanager
