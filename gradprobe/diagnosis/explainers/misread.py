@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from .diagnoses import Chain, Suspect, blamed
 
 
 def misread(run: FollowedRun) -> Iterator[Suspect]:
-    """The loads and stores whose indices disagree with most that they meet."""
+    """The accesses whose indices disagree with most that they meet."""
     return misread_in(run.flow)
 
 
@@ -35,7 +36,7 @@ def misread_in(flow: Flow) -> Iterator[Suspect]:
             yield Suspect("load", source.tensor, source.site, source.site.lines, reason, beside=beside)
         if not short:
             first = min(conflicts, key=lambda conflict: "bhmndegw".find(conflict.letter[0]))
-            kind, beside = "load" if site.operation == "load" else "store", _addressing(flow, number, culprits)
+            kind, beside = "load" if flow.sources[number].is_load else "store", _addressing(flow, number, culprits)
             yield Suspect(kind, tensor, site, blamed(site, right), _reason(flow, number, first), beside=beside)
 
 
@@ -45,7 +46,7 @@ def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
         own, due, others = due, own, conflict.left
     names = " and ".join(sorted({flow.sources[number].tensor for number in others}))
     word, source = AXIS_WORDS[conflict.letter[0]], flow.sources[culprit]
-    does = f"{source.tensor} is {'read' if source.site.operation == 'load' else 'written'}"
+    does = f"{source.tensor} is {'read' if source.is_load else 'written'}"
     if own == due:
         return f"{does} in no block of rows and columns, and a dot sums it with {names}"
     where = "outside its elements" if own < 0 else f"at {word} {own}"
@@ -53,15 +54,15 @@ def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
 
 
 def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> tuple[Chain, ...]:
-    """The lines that made the address of a misread access and of no right one, first those that others share."""
+    """The lines that made this address and no right one, first those that others share."""
     own = shared = flow.slices.get(culprit, frozenset())
-    few = [letter for letter in "bhg" if _is_short(flow, culprit, letter)]
+    few = [*filter(partial(_is_short, flow, culprit), "bhg")]
     for number, lines in flow.slices.items():
         if number in culprits:
             if flow.sources[number].site.kernel == flow.sources[culprit].site.kernel:
                 shared &= lines
         # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
-        elif all(_is_all(flow, number, letter) for letter in few):
+        elif all(map(partial(_is_all, flow, number), few)):
             own -= lines
     lines = sorted(own, key=lambda line: (line in shared, line), reverse=True)
     return tuple(map(flow.lines.__getitem__, lines))
@@ -78,7 +79,7 @@ def _is_short(flow: Flow, number: int, letter: str) -> bool:
 
 
 def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
-    """The loads of an earlier kernel that never reach what the buffer made of them seems to misread."""
+    """The loads behind a misread buffer that never reach what is misread of it."""
     site, found = flow.sources[culprit].site, dict[int, str]()
     letters = sorted({conflict.letter for conflict in conflicts})
     for node in flow.nodes if culprit in flow.derived else ():
@@ -94,7 +95,7 @@ def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> di
 
 
 def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
-    """By number, the loads and stores that disagree with most others, and in what."""
+    """By number, the accesses that disagree with most others, and in what."""
     pending = []
     for conflict in flow.conflicts:
         # A later kernel's are about what an earlier one stored that has conflicts itself.
@@ -113,11 +114,9 @@ def _both(conflict: Conflict) -> frozenset[int]:
 
 
 def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Conflict]]:
-    """Those that never reach some head, row, ..., where all that they disagree with reach every one.
-
-    So do most of a kernel that takes too little of its program's number: what stands alone is right then.
-    """
+    """Those that never reach some head, row, ..., where all that they disagree with reach every one."""
     found = defaultdict[int, list[Conflict]](list)
+    # So do most of a kernel that takes too little of its program's number: what stands alone is right then.
     for conflict in conflicts:
         whole = {number for number in _both(conflict) if _is_all(flow, number, conflict.letter)}
         for few, many in ((conflict.left, conflict.right), (conflict.right, conflict.left)):
@@ -128,7 +127,7 @@ def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Confl
 
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
-    """The one that stands alone; among equals that reads no block, that nothing known uses, or that agrees least."""
+    """The one that stands alone, reads no block, is of no use or agrees least, in this order."""
     votes, used, letters = defaultdict[int, float](float), Counter[Site](), defaultdict[int, set[str]](set)
     for conflict in conflicts:
         for side in (conflict.left, conflict.right):
@@ -139,8 +138,8 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
         used[node.site] += 1 if node.used else -1
 
     def doubt(number: int) -> tuple[float, ...]:
-        site = flow.sources[number].site
-        is_unused = 1 if site.operation != "load" else 0 if used[site] > 0 else 2
+        source = flow.sources[number]
+        is_unused = 1 if not source.is_load else 0 if used[source.site] > 0 else 2
         agreed = sum(flow.agreed[number, letter] for letter in letters[number])
         return votes[number], number in flow.irregular, is_unused, -agreed, number
 

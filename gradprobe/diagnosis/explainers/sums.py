@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -14,10 +16,12 @@ from ...model.number import plural
 from ..follow import FollowedRun
 from .diagnoses import Suspect
 
+_home = attrgetter("home")
+
 
 def pairs(run: FollowedRun) -> Iterator[Suspect]:
     """Results that some pairs of a row and a key are left out of."""
-    of_wrong = {stored.home for stored in run.stores}
+    of_wrong = {*map(_home, run.stores)}
     for home in filter(of_wrong.__contains__, run.visits):
         stores = [stored for stored in run.flow.stores if stored.home == home]
         missing, name = _missing(run, home), run.result_of(stores[0])
@@ -26,7 +30,7 @@ def pairs(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def _missing(run: FollowedRun, home: int) -> Array:
-    """[B, H, M, N] bool: the pairs that are in nothing that was stored there."""
+    """[B, H, M, N] bool: the pairs that are not in what was stored."""
     return run.roles.valid & (run.visits[home] == 0)
 
 
@@ -52,7 +56,7 @@ def left_out(missing: Array) -> str:
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
-    """Of [B, H, M, N] the part of the row, or key, of each lane of a sum; and what it sums."""
+    """The pairs of the row, or key, of each lane of a sum; and which it sums."""
     lanes = node.lanes.of_sum() if node.lanes is not None else None
     if lanes is not None:
         kept, batch, index, counts = lanes
@@ -63,7 +67,7 @@ def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
 
 def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
     """Results into which nothing was summed."""
-    filled = {stored.home for stored in run.flow.stores}
+    filled = {*map(_home, run.flow.stores)}
     for home, site in run.flow.empty.items():
         name = run.outcome.storages.get(home, "")
         # What could not be followed may have been loaded.
@@ -74,11 +78,11 @@ def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
 def are_partial(run: FollowedRun, nodes: Sequence[Node]) -> bool:
     """Whether what these were stored into does not hold all pairs."""
     homes = {stored.home for stored in run.flow.stores if stored.node in nodes}
-    return any(_missing(run, home).any() for home in homes & run.visits.keys())
+    return any(map(np.any, map(partial(_missing, run), homes & run.visits.keys())))
 
 
 def summing(node: Node) -> tuple[Site, ...]:
-    """The dots, or reductions, that a result was summed by, the last first; else what made it."""
+    """The dots that summed a result, the last first; else reductions, or what made it."""
 
     def made_of(summed: Node) -> Sequence[Node]:
         if summed.site.operation == "reduce":
@@ -104,7 +108,7 @@ def never_stored(run: FollowedRun) -> Iterator[Suspect]:
     for number, access in enumerate(flow.sources):
         name, site = title(access.tensor), access.site
         # A mere number is right where no pair is seen; scores are stored where they are worked on.
-        if site.operation == "load" or name not in run.wrong or site.kernel in of_numbers:
+        if access.is_load or name not in run.wrong or site.kernel in of_numbers:
             continue
         if not {"m", "n"} <= {*flow.filled[number][0]}:
             by_name[name].append(number)

@@ -69,6 +69,10 @@ class AccessLine:
     tensor: str
     site: Site
 
+    @property
+    def is_load(self) -> bool:
+        return self.site.operation == "load"
+
 
 @dataclass(eq=False)
 class Node:
