@@ -12,7 +12,7 @@ from gradprobe.runtime.backend import prepare_backend
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.planting import Edit, edited
-from tests.planted.trials import TARGETS
+from tests.planted.trials import TARGETS, Changed
 from tests.strangers.faults import file_of
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
@@ -37,3 +37,11 @@ def followed(of: str, layout: str, options: dict[str, Any], file: Path | None = 
     assert run is not None
     assert not run.flow.failures
     return run
+
+
+def planted(folder: Path, *edits: Edit, layout: str = "contiguous", **options: Any) -> tuple[Changed, FollowedRun]:
+    """The kernels of flash, or of lazy, with edits: them, and their run."""
+    of = "flash" if edits[0].kernel.startswith("flash") else "lazy"
+    changed, file = Changed("planted", of, edits), folder / "planted.py"
+    file.write_text(changed.plant())
+    return changed, followed(of, layout, options, file)

@@ -34,9 +34,8 @@ from gradprobe.model.report import Diagnosis, Where
 from gradprobe.source.text import SourceLine
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
-from tests.diagnosis.following import followed
+from tests.diagnosis.following import followed, planted
 from tests.planted.planting import Edit
-from tests.planted.trials import Changed
 from tests.probe import probe
 from tests.sampling import sampled
 
@@ -70,78 +69,69 @@ def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_call
         assert (visits[name][run.roles.valid] == 1).all()
 
 
+DQ, DKDV, FORWARD = "flash_dq_kernel", "flash_dkdv_kernel", "flash_forward_kernel"
 LSE, OF_HEAD_0 = "lse_ptr += b * stride_lseb + h * stride_lseh", "lse_ptr += b * stride_lseb"
-WRONG = [
-    ("lse of another head", Edit("flash_dq_kernel", LSE, OF_HEAD_0), "load", "lse", False),
-    ("the sign of delta", Edit("flash_dq_kernel", "dp - delta[:", "dp + delta[:"), "value", "dP - delta", True),
-    ("the scale of dQ", Edit("flash_dq_kernel", "dq * scale", "dq"), "stored", "dQ", True),
-    ("P of another power", Edit("flash_dkdv_kernel", "p.to(do.dtype)", "(p * p).to(do.dtype)"), "value", "", True),
-]
-
-
-@sampled("name, edit, kind, of, at_its_line", WRONG, push=[WRONG[0], WRONG[2], WRONG[3]], ids=lambda value: None)
-def test_the_first_that_is_wrong_is_told_at_its_line(
-    tmp_path: Path, name: str, edit: Edit, kind: str, of: str, at_its_line: bool
-) -> None:
-    changed = Changed(name.replace(" ", "_"), "flash", (edit,))
-    file = tmp_path / f"{changed.name}.py"
-    file.write_text(changed.plant())
-    found = suspects(followed("flash", "contiguous", {}, file), ("dQ", "dK", "dV"))
-    assert (found[0].kind, found[0].site.kernel) == (kind, edit.kernel)
-    assert of in ("", found[0].name)
-    assert not at_its_line or found[0].lines[-1][1] in changed.lines()
-    if of == "lse":  # of which head 0 is read in place of every other
-        assert "at head 0 where it meets head 1 of" in found[0].reason
-
-
 K_TILE = "offs_n, offs_d, stride_kn, stride_kd, live_n"
 DS = "ds = p * (dp - delta[:, None])"
-PLACES = [
-    ("dq of another head", "h * stride_dqh", "(n_heads - 1 - h) * stride_dqh", "store", "dq"),
-    ("k across", K_TILE, "offs_n, offs_d, stride_kd, stride_kn, live_n", "load", "k"),
-    ("scores not masked", 'tl.where(seen, s, float("-inf"))', "s", "value", "P"),
-    ("a mask one further", "visible(m, n, distance, live_m", "visible(m, n, distance - 1, live_m", "value", "Q K^T"),
-    (
-        "a range without the last tile",
-        "live_m, live_n, shift, left",
-        "live_m, live_n - BLOCK_N, shift, left",
-        "pairs",
-        "dQ",
+RANGE, NEVER = "range(first, end, BLOCK_N)", "range(end, end, BLOCK_N)"
+CAUSAL = {"causal": True, "layout": "distinct"}
+# An edit, the options of the case, the results that are wrong, and the kind and name of what is told first.
+WRONG: dict[str, tuple[Edit, dict[str, Any], str, str, str]] = {
+    "lse of another head": (Edit(DQ, LSE, OF_HEAD_0), {}, "dQ dK dV", "load", "lse"),
+    "the sign of delta": (Edit(DQ, "dp - delta[:", "dp + delta[:"), {}, "dQ dK dV", "value", "dP - delta"),
+    "the scale of dQ": (Edit(DQ, "dq * scale", "dq"), {}, "dQ dK dV", "stored", "dQ"),
+    "P of another power": (Edit(DKDV, "p.to(do.dtype)", "(p * p).to(do.dtype)"), {}, "dQ dK dV", "value", "P"),
+    "dq of another head": (Edit(DQ, "h * stride_dqh", "(n_heads - 1 - h) * stride_dqh"), CAUSAL, "dQ", "store", "dq"),
+    "k across": (Edit(DQ, K_TILE, "offs_n, offs_d, stride_kd, stride_kn, live_n"), CAUSAL, "dQ", "load", "k"),
+    "scores not masked": (Edit(DQ, 'tl.where(seen, s, float("-inf"))', "s"), CAUSAL, "dQ", "value", "P"),
+    "a mask one further": (
+        Edit(DQ, "visible(m, n, distance, live_m", "visible(m, n, distance - 1, live_m"),
+        CAUSAL, "dQ", "value", "Q K^T",
     ),
-    ("dS with the scale", DS, DS + " * scale", "value", ""),
-    ("k across in a dot", "tl.dot(q, tl.trans(k)", "tl.dot(q, (k)", "value", ""),
-    ("k of half the dims", f"{K_TILE}, head_dim", f"{K_TILE}, head_dim // 2", "masked", "k"),
-]
+    "a range without the last tile": (
+        Edit(DQ, "live_m, live_n, shift, left", "live_m, live_n - BLOCK_N, shift, left"), CAUSAL, "dQ", "pairs", "dQ",
+    ),
+    "a range that never runs": (Edit(DQ, RANGE, NEVER), {}, "dQ", "pairs", "dQ"),
+    "dS with the scale": (Edit(DQ, DS, DS + " * scale"), CAUSAL, "dQ", "value", ""),
+    "k across in a dot": (Edit(DQ, "tl.dot(q, tl.trans(k)", "tl.dot(q, (k)"), CAUSAL, "dQ", "value", ""),
+    "k of half the dims": (Edit(DQ, f"{K_TILE}, head_dim", f"{K_TILE}, head_dim // 2"), CAUSAL, "dQ", "masked", "k"),
+    "a statement that lost a factor": (
+        Edit(DQ, "store_tile(dq_ptr, dq * scale", "dq *= 1.0\n    store_tile(dq_ptr, dq"), {}, "dQ", "stored", "dQ",
+    ),
+    "tiles of one head that no program stores": (
+        Edit(DQ, "pid % n_tiles", "pid % n_tiles * (pid // n_tiles % n_heads)"), {}, "dQ", "unstored", "dQ",
+    ),
+    "do outside its elements": (
+        Edit("flash_preprocess_kernel", "h * stride_doh", "h * stride_oh"),
+        {"layout": "do=huge"}, "delta", "load", "do",
+    ),
+    # Of a load and a store that disagree the load is right where something right is made of it.
+    "bias from the end": (
+        Edit("add_bias", "bias_ptr + distance", "bias_ptr + (window - 1 - distance)"), {"seqlen": 20, "heads": 1},
+        "dBias", "load", "bias",
+    ),
+    "dbias from the end": (
+        Edit("lazy_dq_kernel", "dbias_ptr + distance", "dbias_ptr + (window - 1 - distance)"),
+        {"seqlen": 20, "heads": 1}, "dBias", "store", "dBias",
+    ),
+}  # fmt: skip
+NIGHTLY = ("the sign of delta", "dq of another head", "a range without the last tile", "dS with the scale")
+SAYS = {
+    "lse of another head": "at head 0 where it meets head 1 of",
+    "do outside its elements": "do is read outside its elements where it meets",
+    "tiles of one head that no program stores": "of dQ, the first at batch 0, head 0, row 32",
+}
 
 
-@sampled("name, old, new, kind, of", PLACES, push=[*PLACES[1:4], *PLACES[6:]], ids=lambda value: None)
-def test_what_stands_behind_the_first_that_is_wrong_is_told_with_it(
-    tmp_path: Path, name: str, old: str, new: str, kind: str, of: str
-) -> None:
-    changed = Changed(name.replace(" ", "_"), "flash", (Edit("flash_dq_kernel", old, new),))
-    file = tmp_path / f"{changed.name}.py"
-    file.write_text(changed.plant())
-    found = suspects(followed("flash", "distinct", {"causal": True}, file), ("dQ",))
-    assert (found[0].kind, found[0].name) == (kind, of)
+@sampled("title", WRONG, push=[title for title in WRONG if title not in NIGHTLY])
+def test_the_first_that_is_wrong_is_told_with_its_line(tmp_path: Path, title: str) -> None:
+    edit, options, wrong, kind, name = WRONG[title]
+    changed, run = planted(tmp_path, edit, **options)
+    found = suspects(run, wrong.split())
+    assert (found[0].kind, found[0].name) == (kind, name)
+    assert found[0].site.kernel == edit.kernel or not edit.kernel.endswith("kernel")
     assert changed.lines() & {where.line for where in diagnoses_of(found)[0].where}
-
-
-@pytest.mark.parametrize(
-    ("kernel", "find", "kind", "of"),
-    [
-        ("add_bias", "bias_ptr + distance", "load", "bias"),
-        ("lazy_dq_kernel", "dbias_ptr + distance", "store", "dBias"),
-    ],
-)
-def test_of_a_load_and_a_store_that_disagree_the_load_is_right_where_something_right_is_made_of_it(
-    tmp_path: Path, kernel: str, find: str, kind: str, of: str
-) -> None:
-    from_the_end = find.replace("distance", "(window - 1 - distance)")
-    file, changed = tmp_path / f"{of}.py", Changed(of, "lazy", (Edit(kernel, find, from_the_end),))
-    file.write_text(changed.plant())
-    found = suspects(followed("lazy", "contiguous", {"seqlen": 20, "heads": 1}, file), ("dBias",))
-    assert [(one.kind, one.name) for one in found if one.is_sure] == [(kind, of)]
-    assert changed.lines() & {where.line for where in diagnoses_of(found)[0].where}
+    assert SAYS.get(title, "") in found[0].reason
 
 
 @pytest.mark.parametrize(
@@ -182,15 +172,12 @@ def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(read: tuple[
     assert [one.name for one in misread(FollowedRun(flow, None, None))] == [accused]
 
 
-def test_heads_that_no_program_stores_are_told_with_the_launch(tmp_path: Path) -> None:
-    of_head_0 = Edit("flash_dq_kernel", "pid // n_tiles % n_heads", "pid // n_tiles % n_heads * 0")
-    file = tmp_path / "few.py"
-    file.write_text(Changed("few", "flash", (of_head_0,)).plant())
-    found = suspects(followed("flash", "contiguous", {}, file), ("dQ",))[0]
-    assert (found.kind, found.name) == ("unstored", "dQ")
-    assert "36 rows of dQ, the first at batch 0, head 1, row 0" in found.reason
-    lines = file.read_text().splitlines()
-    assert any("flash_dq_kernel[" in lines[where.line - 1] for where in diagnoses_of([found])[0].where)
+def test_of_a_head_that_no_program_stores_the_launch_is_told(tmp_path: Path) -> None:
+    changed, run = planted(tmp_path, Edit(DQ, "pid // n_tiles % n_heads", "pid // n_tiles % n_heads * 0"))
+    (told, *_) = diagnoses_of(suspects(run, ("dQ",)))
+    assert "36 rows of dQ, the first at batch 0, head 1, row 0" in told.evidence[0]
+    lines = changed.plant().splitlines()
+    assert any(f"{DQ}[" in lines[where.line - 1] for where in told.where)
 
 
 def test_of_one_line_of_a_helper_the_calls_are_told_apart() -> None:
@@ -215,16 +202,6 @@ def test_of_what_is_stored_in_parts_of_the_dims_no_sum_is_known() -> None:
         assert (0 in flow.visits) == are_known
 
 
-LOST = "dq *= 1.0\n    store_tile(dq_ptr, dq"
-
-
-def test_a_factor_that_is_missing_is_told_also_where_a_statement_may_have_lost_it(tmp_path: Path) -> None:
-    file, edit = tmp_path / "lost.py", Edit("flash_dq_kernel", "store_tile(dq_ptr, dq * scale", LOST)
-    file.write_text(Changed("lost", "flash", (edit,)).plant())
-    (cause, *_) = diagnoses_of(suspects(followed("flash", "contiguous", {}, file), ("dQ",)))
-    assert file.read_text().splitlines().index("    dq *= 1.0") + 1 in [where.line for where in cause.where]
-
-
 def test_of_several_kernels_the_first_line_of_each_comes_before_what_enters_there() -> None:
     named = Diagnosis("tau/mask", "M1", "masked too early", 1.0)
     places = [("fwd", 1), ("dkdv", 5), ("fwd", 2), ("dkdv", 4)], [("dq", 8), ("dq", 7)]
@@ -233,17 +210,6 @@ def test_of_several_kernels_the_first_line_of_each_comes_before_what_enters_ther
         for some in places
     ]
     assert [where.line for where in with_dataflow([named], seen)[0].where] == [1, 5, 8, 2, 4, 7]
-
-
-def test_a_load_beyond_its_tensor_is_told_where_what_it_meets_lies_inside(tmp_path: Path) -> None:
-    edit = Edit("flash_preprocess_kernel", "h * stride_doh", "h * stride_oh")
-    file = tmp_path / "beyond.py"
-    changed = Changed("beyond", "flash", (edit,))
-    file.write_text(changed.plant())
-    found = suspects(followed("flash", "do=huge", {}, file), ("delta",))
-    assert [(one.kind, one.name, one.site.kernel) for one in found[:1]] == [("load", "do", "flash_preprocess_kernel")]
-    assert changed.lines() & {line for chain in found[0].beside for _, line in chain}
-    assert "do is read outside its elements where it meets" in found[0].reason
 
 
 @pytest.mark.parametrize(
