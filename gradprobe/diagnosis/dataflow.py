@@ -53,7 +53,7 @@ def seen_in_dataflow(
 
 
 def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
-    """What leads to a wrong O; of its gradients only what is right and never masked, which is no doing of O."""
+    """What leads to a wrong O; of gradients only what is never masked, which is no doing of O."""
     if "O" not in run.wrong or len(run.wrong) == 1:
         return
     found = suspects(run, ["O"])

@@ -1,4 +1,4 @@
-"""A run of a target whose values are followed, operation by operation, through Triton's interpreter."""
+"""A run of a target that is followed, operation by operation, in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
 
 
 def _forget_running(flow: Flow) -> None:
-    """What has a factor of its row in a kernel that takes a maximum is compared with nothing."""
+    """Compares with nothing what a kernel that takes a maximum has yet to divide by row."""
     kernels = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
     for node in flow.nodes:
         if node.role is not None and node.role.is_by_row:

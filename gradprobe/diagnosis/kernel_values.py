@@ -1,15 +1,13 @@
-"""P, dP, dS and delta of a failing run, put together from the nodes of its kernels, and judged.
-
-Which node is which is read off what is made of it: scores that a dot sums with k or q are dS, those that it sums with
-dO are P, and dS is a product of P with dP less delta.
-"""
+"""P, dP, dS and delta of a failing run, read off what its kernels make of them, and judged."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, islice
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -28,12 +26,13 @@ from ..numerics.evidence import Measured, SeenRow
 from ..numerics.locate import locate
 from ..probing.experiment import MOST_INTERPRETED, Experiment
 from ..probing.runs import RunRecord
-from ..runtime.trace import Trace, expected_shapes
+from ..runtime.trace import Trace
 from .dataflow import seen_in_dataflow
 from .explainers.misread import culprits_of
 from .follow import FollowedRun
 from .roles import elements
 
+_number = attrgetter("number")
 # Operations that leave scores what they are, but for a constant or a mask.
 _THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf", "fadd")
 
@@ -55,12 +54,12 @@ class KernelValue:
 
 
 def with_kernel_values(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[list[RunRecord], bool]:
-    """The records with what the kernels of the first that fails hold, and whether that is all that it hides."""
+    """The records, the first that fails with what its kernels hold, and whether that is all that it hides."""
     case, found = experiment.case, [*records]
     is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
     for at, record in enumerate(records if is_small and case.recover else ()):
         run, measured = record.run, record.run.measured if record.run is not None else None
-        if run is None or measured is None or not measured.is_recoverable or case.cu_seqlens_q or case.dropout:
+        if run is None or measured is None or not measured.is_recoverable or case.dropout:
             continue
         if not measured.comparison.matches and not measured.coarser:
             experiment.tick(f"following {run.layout}", 0.0, f"{run.layout}, followed")
@@ -72,7 +71,7 @@ def with_kernel_values(experiment: Experiment, records: Sequence[RunRecord]) -> 
 
 
 def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
-    """What kernels computed of P, dP, delta and dS for every row and key that sees one another, in order."""
+    """What kernels computed of P, dP, delta and dS for all rows and keys that see one another, in order."""
     found, culprits = list[KernelValue](), culprits_of(run.flow).keys()
     for value in _parts_of(run, case):
         values = _values(run, value, culprits)
@@ -81,35 +80,31 @@ def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
     return sorted(found, key=lambda value: min(map(_number, value.tiles)))
 
 
-# --- what is what
+# --- what is what: scores that a dot sums with k or q are dS, with dO P; dS is a product of P with dP less delta
 
 
 def _parts_of(run: FollowedRun, case: Case) -> list[KernelValue]:
     found: list[KernelValue] = []
-    of_lazy: list[tuple[Node, str]] = []
     for dot in run.flow.nodes:
         is_dot = dot.site.operation == "dot" and len(dot.operands) > 1
         for scores, other in (dot.operands[:2], dot.operands[1::-1]) if is_dot else ():
             gradient = SUMMED_WITH.get(_input(run, other), "")
-            name = MATRIX_OF.get(gradient, "")
-            if not name or scores.lanes is None or not scores.lanes.is_matrix:
+            if not gradient or scores.lanes is None or not scores.lanes.is_matrix:
                 continue
-            if name == "P" and case.family == "lazy":  # it is cut off once tau is added
-                of_lazy.append((scores, gradient))
-                continue
-            _kernel_value(found, name, scores, gradient).tiles[scores] = scores
-            for node, part in _factors(run, scores).items() if name == "dS" else ():
+            name = MATRIX_OF[gradient]
+            parts = _factors(run, scores) if name == "dS" else {}
+            if name == "P" and case.family == "lazy":  # before tau is added, and it is cut off
+                made = filter(_is_exponential, behind([scores], _until_summed))
+                parts = dict.fromkeys(islice(made, 1), name)
+            else:
+                _kernel_value(found, name, scores, gradient).tiles[scores] = scores
+            for node, part in parts.items():
                 _kernel_value(found, part, node, gradient).tiles.setdefault(node, scores)
-    for scores, gradient in of_lazy:
-        sites = {node.site for node in behind([scores], _until_summed)}
-        for value in found:
-            if value.name == "P" and not value.sites.isdisjoint(sites):
-                value.into.add(gradient)
     return found
 
 
 def _kernel_value(found: list[KernelValue], name: str, node: Node, gradient: str) -> KernelValue:
-    """The one that all loops make which go into a gradient, or one operation before constants, masks and roundings."""
+    """The one of all loops that go into a gradient, or of one operation before constants, masks and roundings."""
     site = _core(node).site
     value = KernelValue(name, site.kernel)
     for other in found:
@@ -127,8 +122,8 @@ def _is_scores(node: Node) -> bool:
     return node.value is not None and node.value.ndim == 2
 
 
-def _number(node: Node) -> int:
-    return node.number
+def _is_exponential(node: Node) -> bool:
+    return node.site.operation in ("exp", "exp2")
 
 
 def _until_summed(node: Node) -> Sequence[Node]:
@@ -145,9 +140,9 @@ def _core(node: Node) -> Node:
 def _factors(run: FollowedRun, node: Node) -> dict[Node, str]:
     """P, and dP and delta, of which a product is made."""
     core, found = _core(node), dict[Node, str]()
-    operation, scores = core.site.operation, [*filter(_is_scores, core.operands)]
+    scores, operation = [*filter(_is_scores, core.operands)], core.site.operation
     rows = [made for made in core.operands if made.value is not None and made.value.ndim == 1]
-    if operation in ("exp", "exp2"):
+    if _is_exponential(core):
         found[node] = "P"
     elif operation == "fmul" and len(scores) > 1:
         for made in scores:
@@ -163,8 +158,11 @@ def _is_dp(run: FollowedRun, node: Node) -> bool:
     def scores(made: Node) -> Iterable[Node]:
         return filter(_is_scores, () if made.site.operation == "dot" else made.operands)
 
-    dots = [made for made in behind([node], scores) if made.site.operation == "dot"]
-    return bool(dots) and all({_input(run, operand) for operand in dot.operands} == {"do", "v"} for dot in dots)
+    found = set()
+    for made in behind([node], scores):
+        if made.site.operation == "dot":
+            found.add(frozenset(map(partial(_input, run), made.operands)))
+    return found == {frozenset(("do", "v"))}
 
 
 def _input(run: FollowedRun, node: Node) -> str:
@@ -179,7 +177,7 @@ def _input(run: FollowedRun, node: Node) -> str:
 # --- its values
 
 
-def _values(run: FollowedRun, value: KernelValue, culprits: Collection[int]) -> Array | None:
+def _values(run: FollowedRun, value: KernelValue, culprits: Set[int]) -> Array | None:
     """The last value of every element, without its constant; None where some lack.
 
     What a mask covers counts where it is summed into a row, or key, of a gradient that sees something or is stored.
@@ -209,14 +207,14 @@ def _values(run: FollowedRun, value: KernelValue, culprits: Collection[int]) -> 
     return np.where(valid | ((is_summed > 0).reshape(valid.shape) & is_live), whole, 0.0)
 
 
-def _lanes(node: Node, scores: Node, culprits: Collection[int]) -> Mapping[str, Array] | None:
-    """The batch, head, row and, of scores, key of each number: of the nearest scores that come from no misread load."""
+def _lanes(node: Node, scores: Node, culprits: Set[int]) -> Mapping[str, Array] | None:
+    """The indices of each number: those of the nearest scores that come from no misread load."""
     axis = _rows_along(scores)
     for made in filter(_is_scores, behind([node, scores], _until_summed)):
         if made.lanes is None or not {*"bhmn"} <= made.lanes.at.keys() or _rows_along(made) != axis:
             continue
         at, origins = made.lanes.at, made.lanes.origins
-        if any(not origins[letter].isdisjoint(culprits) for letter in "bhmn"):
+        if not culprits.isdisjoint(chain(*map(origins.__getitem__, "bhmn"))):
             continue
         if _is_scores(node):
             return at
@@ -253,12 +251,12 @@ def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
 
 @door("dataflow/seen")
 def shown_in(case: Case, own: Measured, run: FollowedRun) -> Measured | None:
-    """A run's results and what its kernels hold, judged; None where that does not show what gradients are made of."""
+    """A run's results and what its kernels hold, judged; None where gradients are made of what is not seen."""
     return shown_with(case, own, kernel_values(run, case))
 
 
 def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measured | None:
-    """The same of what was seen of the kernels: each gradient is judged with what its own kernel holds."""
+    """The same of what was seen: each gradient is judged with what its own kernel holds."""
     given, findings, chains = own.trace.values, own.comparison.findings, dict[str, Measured]()
     seen = [value for value in seen if value.name not in given]
     for name in filter(given.__contains__, MATRIX_OF):
@@ -268,7 +266,7 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
         matrix = MATRIX_OF[name]
         if matrix not in given and not any(row.finding.name == matrix and name in row.into for row in rows):
             return None
-    if not rows or not all(_is_proved(own, row) for row in rows):
+    if not rows or not all(map(partial(_is_proved, own), rows)):
         return None
     known = dict(findings)
     for measured in chains.values():  # what is right given what its kernel holds is inherited
@@ -289,13 +287,12 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
 
 def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False) -> Measured:
     """A gradient and what its kernel made it of, compared."""
-    found = {name: value for name, value in own.trace.values.items() if name not in MATRIX_OF or name == gradient}
+    values = {name: value for name, value in own.trace.values.items() if name not in MATRIX_OF or name == gradient}
     for value in seen:
         if gradient in value.into:
             # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
             dtype = getattr(torch, case.dtype) if any(map(_is_rounded, value.tiles)) else torch.float32
-            found[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
-    values = {name: found[name] for name in expected_shapes(case) if name in found}
+            values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
     trace, before = Trace(values, dict.fromkeys(values, "seen")), own.comparison
     precision = before.precision.coarser if coarse else before.precision
     comparison = compare(case, own.x, trace, precision, evaluate=before.evaluate, blame=not coarse)

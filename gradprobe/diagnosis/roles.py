@@ -37,7 +37,7 @@ _UNKNOWN = Role("")
 
 
 class Expectation(NamedTuple):
-    """What known lanes of a tile hold, and what one intermediate is there."""
+    """What a tile holds in known lanes, and what one intermediate is there."""
 
     name: str
     got: Array
@@ -101,19 +101,17 @@ class Roles:
 
     @cached_property
     def _scores(self) -> dict[str, bool]:
-        """What scores may be, and whether it is 0 where it is masked."""
+        """What scores may be, and whether that is 0 where it is masked."""
         values = self.forms.values
         return {name: not values[name][~self.valid].any() for name in _SCORES if name in values}
 
     @cached_property
     def _wholes(self) -> dict[str, Array]:
-        """What kernels read, and keep from one to another."""
         values = {**self._inputs, "o": self.forms.values["O"], **self.forms.values}
         return {name: np.ascontiguousarray(values[name]) for name in _AXES if name in values}
 
     @cached_property
     def _most(self) -> dict[str, float]:
-        """The largest value of each."""
         return {name: _largest(values) for name, values in {**self.forms.values, **self._wholes}.items()}
 
     @cached_property
@@ -130,12 +128,11 @@ class Roles:
         return found
 
     def _of_heads(self, name: str) -> Array:
-        """An input, for each query head."""
         tensor = self._inputs[name]
         return np.repeat(tensor, self.case.heads // tensor.shape[1], 1)
 
     def expectations(self, data: Array, lanes: Lanes) -> Iterator[Expectation]:
-        """What a tile of anything but scores may be, where its indices tell."""
+        """What a tile may be that is no scores."""
         cover, summed = lanes.cover, lanes.of_sum()
         column = next((letter for letter in "de" if letter in lanes.at), "")
         if cover is None or "b" not in lanes.at:
@@ -158,8 +155,7 @@ class Roles:
                 else:
                     whole = np.einsum("lhx,lhxd->ld", terms, self._of_heads(other)[batch])
                     got, want = rows[known >= 0], np.take_along_axis(whole, known.clip(0), 1)[known >= 0]
-                if got.size:
-                    yield Expectation(name, got.astype(np.float64), want, _largest(want))
+                yield Expectation(name, got.astype(np.float64), want, _largest(want))
 
     def _of_tensors(self, data: Array, lanes: Lanes) -> Iterator[Expectation]:
         """Inputs, O, LSE or delta, perhaps multiplied."""
@@ -169,11 +165,10 @@ class Roles:
                 index, known = elements(lanes.at, _AXES[name], values.shape)
                 want = values.ravel()[index]
                 finite = np.isfinite(want)
-                if finite.any():
+                if known.any():
                     yield Expectation(name, data[known][finite].astype(np.float64), want[finite], self._most[name])
 
     def _running(self, data: Array, batch: Array, index: Array, covered: Array) -> Iterator[Expectation]:
-        """The maximum so far, or the sum of exponentials less that."""
         for name in ("S", "Q K^T"):
             visible = covered & self.valid[batch, :, index] if name == "S" else covered
             scores = np.where(visible, self.forms.values[name][batch, :, index], -np.inf)
@@ -194,11 +189,11 @@ class Roles:
         got, seen = data[known].astype(np.float64), self.valid.ravel()[index]
         if not seen.any():
             return None
-        visible, masked = got[seen], got[~seen]
+        visible, masked, at = got[seen], got[~seen], index[seen]
         found: Role | None = _UNKNOWN
         partly: Role | None = None
         for form in sorted(self._scores, key=lambda form: form != self._last):
-            want, most = self.forms.values[form].ravel()[index[seen]], self._most[form]
+            want, most = self.forms.values[form].ravel()[at], self._most[form]
             role = self._fit(Expectation(form.partition(",")[0], visible, want, most))
             if role is None or not role.is_known:
                 found = found and role
@@ -221,41 +216,35 @@ class Roles:
         return not np.abs(others).max() <= self._allowed(name, most)
 
     def _while_running(self, got: Array, seen: Array, index: Array) -> Role | None:
-        """A tile of the forward before its maximum is known: P times a factor a row, or S less a number."""
-        rows = index // self.valid.shape[-1]
-        masked = got[~seen & np.isin(rows, rows[seen])]
+        """P times a factor of its row, or S less a number, as in a forward with a running maximum."""
+        every, actual = index // self.valid.shape[-1], got[seen]
+        rows, row = np.unique(every[seen], return_inverse=True)
+        if len(rows) == len(row) or not np.isfinite(actual).all():
+            return None
         for name, words, by in _WHILE_RUNNING:
             want = self.forms.values[name].ravel()[index[seen]] * self.constants("S")[words]
-            if self._is_alike_by_row(name, rows[seen], got[seen], want):
-                is_open = self._is_open(name, _largest(got[seen]), got[seen], masked)
+            most = self._most[name] or 1.0
+            if name == "P":
+                squares = np.bincount(row, want * want)
+                factors = np.bincount(row, want * actual) / np.where(squares > 0, squares, 1.0)
+                if (factors[squares > 0] <= 0).any():
+                    continue
+                expected = want * factors[row]
+                share = _largest(expected) / most  # what has a factor errs by it as well
+            else:
+                expected = want + (np.bincount(row, actual - want) / np.bincount(row))[row]
+                share = max(1.0, _largest(want) / most)
+            if np.abs(actual - expected).max() <= share * self._allowed(name, most):
+                is_open = self._is_open(name, _largest(actual), actual, got[~seen & np.isin(every, rows)])
                 return Role(f"{name}, {by}", words, is_open=is_open, is_by_row=True)
         return None
-
-    def _is_alike_by_row(self, name: str, row: Array, actual: Array, want: Array) -> bool:
-        """Whether each row is what is wanted, of P times a factor, of S plus a number."""
-        rows, row = np.unique(row, return_inverse=True)
-        most = self._most[name] or 1.0
-        if not np.isfinite(actual).all() or not np.isfinite(want).all() or len(rows) == len(row):
-            return False
-        if name == "P":
-            squares = np.bincount(row, want * want)
-            factors = np.bincount(row, want * actual) / np.where(squares > 0, squares, 1.0)
-            if (factors[squares > 0] <= 0).any():
-                return False
-            expected = want * factors[row]
-            # What has a factor errs by it as well, and is at most as much of its largest value.
-            by = _largest(expected) / most
-        else:
-            expected = want + (np.bincount(row, actual - want) / np.bincount(row))[row]
-            by = max(1.0, _largest(want) / most)
-        return bool(np.abs(actual - expected).max() <= by * self._allowed(name, most))
 
     # --- fitting
 
     def _fit(self, each: Expectation) -> Role | None:
         """The role of what is wanted times a constant of kernels; None where the tile is too small to tell."""
         name, got, want, most = each
-        if not np.isfinite(got).all() or not np.isfinite(want).all():
+        if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
             return _UNKNOWN
         square, here = float(want @ want), _largest(want)
         factor = float(got @ want) / square if square else 1.0
@@ -270,7 +259,7 @@ class Roles:
         return None if off <= self._allowed(name, here) else _UNKNOWN
 
     def _allowed(self, name: str, most: float) -> float:
-        """By how much values of up to `most` may differ."""
+        """By how much values up to `most` may differ."""
         return rounded(self.forms.tolerances.get(name, 0.0), most, self._dtype)
 
 

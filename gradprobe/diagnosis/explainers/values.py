@@ -1,11 +1,12 @@
-"""Values: the first that are wrong though made of right ones, and those that are right but for a constant."""
+"""Values that are wrong though made of right ones, or right but for a constant."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,14 +19,15 @@ from .sums import are_partial, pairs, summing
 
 # Scores that are steps to one that is summed over.
 _STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
-_MAXIMA = ("maximum of S so far", "maximum of Q K^T so far")
+_MAXIMA = {"maximum of S so far", "maximum of Q K^T so far"}
 # Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
 _OF_RESCALING = 1e-4
+_name = attrgetter("name")
 
 
 @dataclass(frozen=True)
 class WrongTile:
-    """One run of a wrong statement: what it came to and, in the operands, what it worked on, each with its lanes."""
+    """One run of a wrong statement: what it came to, what it should be and, in the operands, the values in scope."""
 
     run: FollowedRun
     node: Node
@@ -34,7 +36,7 @@ class WrongTile:
 
     @cached_property
     def name(self) -> str:
-        """What it should be: what it is elsewhere, or what is made of such operands; "" if unknown."""
+        """What it is elsewhere where it is right, or what is made of such operands; "" if unknown."""
         elsewhere = self.run.right.get(self.node.site)
         if elsewhere:
             return elsewhere.most_common(1)[0][0]
@@ -70,7 +72,7 @@ class WrongTile:
             reason = f"{fault}, and line {_line(self.user)} sums over it"
         else:
             # One of its operands may be, rightly, what it should be itself.
-            is_spoilt = bool(name) and any(operand.name == name for operand in node.operands)
+            is_spoilt = bool(name) and name in map(_name, node.operands)
             reason = f"what is made here is not {name or 'any intermediate'}"
         beside = dict.fromkeys(self._entering())
         if is_open:
@@ -89,9 +91,8 @@ class WrongTile:
             if operand.role is None or operand.role.is_by_row or is_unmasked:
                 yield operand.site.lines
         # Scores that LSE is taken from are to be scaled where they are made, or since then.
-        if any(operand.name == "LSE" for operand in operands):
-            for made in behind(_scores(self.node), _scores):
-                yield made.site.lines
+        for made in behind(_scores(self.node), _scores) if "LSE" in map(_name, operands) else ():
+            yield made.site.lines
         for operand in operands:  # where it is masked last, or made
             alike = [*_alike(operand, "is_open")]
             if alike:
@@ -104,21 +105,17 @@ class WrongTile:
 def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
     """The first wrong operation on each way to what is wrong."""
     summed = {suspect.site.kernel for suspect in pairs(run)}
-    lacking, earlier, sites = set[int](), set[str](), set[Site]()
+    lacking, earlier, tiles = set[int](), set[str](), dict[Site, WrongTile]()
     for tile in sorted(_first_wrong(run), key=lambda tile: tile.node.number):
-        node, site = tile.node, tile.node.site
-        if site in sites:
-            continue
-        sites.add(site)
+        tiles.setdefault(tile.node.site, tile)
+    for site, tile in tiles.items():
+        suspect, node = tile.suspect(), tile.node
         lacking |= node.lacking
-        suspect = tile.suspect()
         if suspect.kind == "value":
-            origins = node.lanes.origins.values() if node.lanes is not None else ()
             # What a load left out is missing in all that is made of it.
-            is_lacking = not lacking.isdisjoint(chain(*origins))
-            is_unsure = (
-                is_lacking or site.kernel in summed or _is_fine(run, site) or _is_inherited(suspect, node, earlier)
-            )
+            origins = chain(*node.lanes.origins.values()) if node.lanes is not None else ()
+            is_unsure = site.kernel in summed or not lacking.isdisjoint(origins)
+            is_unsure = is_unsure or _is_fine(run, site) or _is_inherited(suspect, node, earlier)
             suspect = replace(suspect, is_sure=not is_unsure)
         if suspect.is_sure and suspect.kind != "pairs":
             earlier.add(site.kernel)
@@ -126,7 +123,7 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
-    """Whether it may be wrong by a load, or a mask, that an earlier kernel made and nobody compared."""
+    """Whether it may be wrong by what an earlier kernel made and nobody compared."""
     if not suspect.name and is_loaded(node):
         return True  # nobody says what it should be: not the load need be wrong
     if node.site.operation == "select" and node.site.kernel in earlier:
@@ -150,7 +147,7 @@ def _scores(node: Node) -> Sequence[Node]:
 
 
 def _alike(node: Node, name: str) -> Iterator[Node]:
-    """A value and what it was made of, as long as their roles have something in common."""
+    """A value and what it was made of, as long as both have something."""
 
     def alike(nodes: Sequence[Node]) -> list[Node]:
         return [made for made in nodes if getattr(made.role, name, None)][:1]
@@ -169,8 +166,8 @@ def _first_wrong(run: FollowedRun) -> Iterator[WrongTile]:
         if node in visited or node.is_known:
             continue
         visited.add(node)
-        wrong = [operand for operand in node.operands if _leads_on(run, node, operand)]
-        unmasked = [operand for operand in node.operands if _is_not_to_be_summed(node, operand)]
+        wrong = [*filter(partial(_leads_on, run, node), node.operands)]
+        unmasked = [*filter(partial(_is_not_to_be_summed, node), node.operands)]
         is_load = node.role is not None and node.site.operation == "load"
         if wrong:
             pending += [(operand, node) for operand in wrong]
@@ -190,7 +187,7 @@ def _leads_on(run: FollowedRun, node: Node, operand: Node) -> bool:
 
 
 def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
-    """Whether a right value is summed over that is not masked, or not the one for that input."""
+    """Whether a right value is summed over that is not masked, or not due there."""
     role = operand.role
     if role is None or node.site.operation not in ("dot", "reduce"):
         return False
@@ -204,19 +201,21 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
 
 
 def _is_wrong(node: Node) -> bool:
-    """Whether its value, or one that it was made of since anything compared, is nothing that is known."""
+    """Whether it, or what it was made of since anything compared, is nothing known."""
     compared = behind([node], lambda made: made.operands if made.role is None else ())
     return any(made.role is not None and not made.is_known for made in compared)
 
 
 def _rescales(run: FollowedRun, node: Node) -> bool:
-    """Whether it is the factor by which sums are rescaled: exp of the old maximum less the new one."""
-    made = node
-    while made.site.operation in ("exp", "exp2", "fmul", *CASTS) and len(made.operands) == 1:
+    """Whether it rescales sums: exp of the old maximum less the new one."""
+    if node.site.operation not in ("exp", "exp2") or node.value is None or not node.operands:
+        return False
+    made = node.operands[0]
+    while made.site.operation in ("fmul", *CASTS) and len(made.operands) == 1:
         made = made.operands[0]
-    is_of_maxima = made.site.operation == "fsub" and all(operand.name in _MAXIMA for operand in made.operands)
-    role = made.operands[0].role if is_of_maxima and made.operands else None
-    if role is None or node.site.operation not in ("exp", "exp2") or node.value is None or made.value is None:
+    role = made.operands[0].role if made.operands else None
+    is_of_maxima = made.site.operation == "fsub" and _MAXIMA.issuperset(map(_name, made.operands))
+    if role is None or made.value is None or not is_of_maxima:
         return False
     scale = run.roles.x.scale if role.name == "maximum of Q K^T so far" else 1.0
     off = np.abs(node.value - np.exp(made.value * scale / run.roles.constants(role.name)[role.factor]))
@@ -227,7 +226,7 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
 
 
 def other_factors(run: FollowedRun) -> Iterator[Suspect]:
-    """Results that are stored times another constant; unsure of those that host code makes: it may multiply yet."""
+    """Results that are stored times another constant; unsure where host code may multiply yet."""
     sites = set[Site]()
     for stored in run.flow.stores:
         role, site, name = stored.node.role, stored.site, run.result_of(stored)
@@ -241,7 +240,7 @@ def other_factors(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def _multiplied(node: Node) -> Iterator[Node]:
-    """Where a factor of a sum may be missing: what multiplies it, the dot, the scores in that."""
+    """Where a factor of a sum may be missing: what multiplies it, the dot, its scores."""
     for made in behind([node]):
         if made.site.operation == "dot":
             yield made
