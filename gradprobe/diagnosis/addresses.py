@@ -75,7 +75,7 @@ class Touched:
 
     @property
     def is_short(self) -> bool:
-        return len(self.dims - {OUTSIDE}) < self.all_dims
+        return len(self.dims - {NOWHERE, OUTSIDE}) < self.all_dims
 
 
 class AccessedElements:
