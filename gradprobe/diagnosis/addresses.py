@@ -138,14 +138,16 @@ class AccessedElements:
 
     def forget_stores(self, names: set[str]) -> None:
         """As if nothing had been stored there."""
-        for here in (self.places, *self.units.values()):
-            for place in [place for place in here if place.tensor in names and not place.is_load]:
-                del here[place]
+        for place in [*self.places]:
+            if place.tensor in names and not place.is_load:
+                del self.places[place]
+                for here in self.units.values():
+                    here.pop(place, None)
 
 
 def _sums(rows: Array) -> Array:
     """A number for each column, as good as surely another for each that differs."""
-    return (rows * np.random.default_rng(0).integers(1, 1 << 62, (len(rows), 1))).sum(0)  # type: ignore[no-any-return]
+    return (rows * np.random.default_rng(0).integers(1, 1 << 62, (len(rows), 1))).sum(0)
 
 
 def _distinct(rows: Array) -> list[list[int]]:

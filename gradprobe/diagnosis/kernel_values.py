@@ -279,7 +279,7 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
             known[row.finding.name] = row.finding
     known = {name: known[name] for name in names() if name in known}
     absent = tuple(name for name in own.comparison.absent if name not in known)
-    trace = replace(own.trace, sources=dict.fromkeys(known, "seen") | own.trace.sources)
+    trace = replace(own.trace, sources={**dict.fromkeys(known, "seen"), **own.trace.sources})
     comparison = promoted(replace(own.comparison, findings=known, absent=absent))
     whole = replace(own, trace=trace, comparison=comparison, rows=tuple(rows))
     return replace(whole, first=_first(whole))
@@ -340,8 +340,8 @@ def _is_proved(own: Measured, row: SeenRow) -> bool:
 def _first(judged: Measured) -> Element | None:
     """The first mismatch: of the forward, of the kernels in their order, of the gradients."""
     wrong = {name: finding for name, finding in judged.comparison.findings.items() if finding.status == MISMATCH}
-    for row in judged.rows:
-        wrong.pop(row.finding.name, None)
+    for seen in judged.rows:
+        wrong.pop(seen.finding.name, None)
     row = next((row for row in judged.rows if row.finding.status == MISMATCH), None)
     if row is None or any(names().index(name) < names().index("dQ") for name in wrong):
         return locate(judged.x, judged.trace, replace(judged.comparison, findings=wrong))

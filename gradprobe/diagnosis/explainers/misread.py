@@ -64,8 +64,8 @@ def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> tuple[Ch
         # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
         elif all(map(partial(_is_all, flow, number), few)):
             own -= lines
-    lines = sorted(own, key=lambda line: (line in shared, line), reverse=True)
-    return tuple(map(flow.lines.__getitem__, lines))
+    found = sorted(own, key=lambda line: (line in shared, line), reverse=True)
+    return tuple(map(flow.lines.__getitem__, found))
 
 
 def _is_all(flow: Flow, number: int, letter: str) -> bool:
@@ -84,8 +84,9 @@ def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> di
     letters = sorted({conflict.letter for conflict in conflicts})
     for node in flow.nodes if culprit in flow.derived else ():
         for made in node.operands if node.site == site else ():
-            for letter in letters if made.lanes is not None else ():
-                for load in sorted(made.lanes.origins.get(letter, ())):
+            origins = made.lanes.origins if made.lanes is not None else {}
+            for letter in letters:
+                for load in sorted(origins.get(letter, ())):
                     if _is_short(flow, load, letter):
                         found[load] = letter
     return found
