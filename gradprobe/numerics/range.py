@@ -1,4 +1,4 @@
-"""Whether right arithmetic on a case's values overflows, or errs so much that nothing can be judged."""
+"""What a case can show: whether right arithmetic overflows on its values, which options it hides, what is 0 in it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.failures import UsageFailure
+from ..model.number import in_words, spans
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..reference.attention import BY_ROW, MATRICES
 from ..reference.problem import kept_share
@@ -207,3 +208,21 @@ def _of(case: Case, x: Attention, trace: Trace) -> Trace:
     )
     values = {name: results[name].to(came.dtype) for name, came in trace.values.items()}
     return Trace(values, trace.sources)
+
+
+def zeros_by_design(case: Case) -> Iterator[str]:
+    """Sentences about what is 0 by mathematics, which looks like a bug and is none."""
+    rows, keys, is_top_left = case.seqlen_q, case.seqlen_k, case.align == "top-left"
+    if case.causal and (rows == keys or is_top_left) and case.window is None and not case.sinks:
+        yield "row 0 of dS and dQ is 0 by design: it sees one key, so P = 1"
+    at_kink = spans([head for head, tau in enumerate(case.tau or ()) if tau <= -1.0])
+    if at_kink:
+        yield f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: head {in_words(at_kink, 4)}"
+    if case.causal and rows != keys:
+        aligned = "top left, j <= i" if is_top_left else "bottom right, j <= i + N - M"
+        other = "bottom-right" if is_top_left else "top-left"
+        yield f"causal is aligned to the {aligned}; a {other} kernel differs in every row: for one, --align {other}"
+        if rows > keys and not is_top_left:
+            yield f"rows 0 to {rows - keys - 1} see no key (M > N): their P, O and gradients are 0 by design"
+    if case.seqlens is not None and min(case.seqlens) < rows:
+        yield "rows at or beyond a batch's length are 0 by design, in O and in every gradient"

@@ -122,7 +122,7 @@ def _finished(experiment: Experiment, records_to_come: Iterable[RunRecord], prob
 
 def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """The records with what the target does not expose."""
-    measured = list(filter(None, (record.run.measured for record in records)))
+    measured = list(filter(None, map(attrgetter("run.measured"), records)))
     if not experiment.case.recover or not any(map(attrgetter("is_recoverable"), measured)):
         return records
     if all(map(attrgetter("comparison.matches"), measured)):
@@ -144,7 +144,7 @@ def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Pro
         case=replace(experiment.case, dots=dots_of(experiment)),
         provenance=target,
         environment=environment(experiment.case.device) | {"triton_cache": cache},
-        runs=tuple(record.run for record in records),
+        runs=tuple(map(attrgetter("run"), records)),
         notes=(),
         reproduce=experiment.command,
         warned=tuple(warned),

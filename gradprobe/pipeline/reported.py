@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -44,12 +46,13 @@ def _fields(of: object, names: Iterable[str]) -> dict[str, Any]:
 def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
     """What a probe found, without its tensors."""
     runs, failing, coarser = (
-        [run_of(probed.case, run, probed.steps) for run in probed.runs],
+        list(map(partial(run_of, probed.case, steps=probed.steps), probed.runs)),
         probed.failing,
         dict[str, str](),
     )
     for _, found in probed.measured:
-        coarser |= {each.name: each.sentence for each in found.coarser}
+        for each in found.coarser:
+            coarser[each.name] = each.sentence
     return Report(
         **_fields(probed, _OF_PROBE),
         target=probed.provenance,
@@ -61,7 +64,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         error=_compile_failure(probed),
         coarser=tuple(coarser.values()),
         target_warnings=probed.warned,
-        compared=add_counts(run.compared for run in runs),
+        compared=add_counts(map(attrgetter("compared"), runs)),
         warnings=tuple(probed.warnings),
         seconds={stage: round(seconds, 4) for stage, seconds in probed.seconds.items()},
         close_ups=tuple(close_ups),
@@ -87,7 +90,7 @@ def _compile_failure(probed: Probed) -> Error | None:
         **_fields(first, ("way_out", "file", "line", "function", "code")),
         kind=type(first).__name__,
         message=f"{matches}{first.sentence}",
-        details=(*([f"    {first.code}"] if first.code else []), *(each.sentence for each in others)),
+        details=(*([f"    {first.code}"] if first.code else []), *map(attrgetter("sentence"), others)),
     )
 
 
@@ -100,7 +103,7 @@ def run_of(case: Case, run: LayoutRun, steps: Steps = MappingProxyType({})) -> R
         found,
         precision=measured.comparison.precision.name,
         undecided=measured.comparison.undecided,
-        coarser=tuple(coarser.sentence for coarser in measured.coarser),
+        coarser=tuple(map(attrgetter("sentence"), measured.coarser)),
         inside=run.inside.sentences if run.inside else (),
         intermediates=tuple(_intermediates(case, measured)),
         first_mismatch=_placed(measured.first, case, steps),
@@ -119,16 +122,17 @@ def _placed(element: Element | None, case: Case, steps: Steps) -> Element | None
 
 
 def _counts(case: Case, measured: Measured) -> Counts:
-    findings = [row.finding for row in measured.rows]
-    names, heads = {finding.name for finding in findings}, case.batch * case.heads
+    findings = list(map(attrgetter("finding"), measured.rows))
+    names, heads = set(map(attrgetter("name"), findings)), case.batch * case.heads
     findings += [finding for finding in measured.comparison.findings.values() if finding.name not in names]
-    return Counts(heads, heads * case.seqlen_q, sum(finding.total for finding in findings), len(findings))
+    return Counts(heads, heads * case.seqlen_q, sum(map(attrgetter("total"), findings)), len(findings))
 
 
 def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
     findings, absent = measured.comparison.findings, measured.comparison.absent
-    seen = {row.finding.name for row in measured.rows}
-    for name in (row.name for row, _ in steps(case.family)):
+    seen = set(map(attrgetter("finding.name"), measured.rows))
+    for row, _ in steps(case.family):
+        name = row.name
         for kernel in measured.rows if name == "dQ" else ():
             of_kernel = _intermediate(kernel.finding, kernel.measured)
             yield structs.replace(of_kernel, source="seen", kernel=kernel.kernel, dtype=None)

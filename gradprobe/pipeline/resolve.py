@@ -35,8 +35,8 @@ class Problem:
     def with_options(self, options: Mapping[str, Any]) -> Problem:
         """The same target on a case with some more options, as words of the command line; Failure where none has."""
         request = replace(self.request, options={**self.request.options, **options})
-        given = _given(parse(request.options), self.saved, self.target)
-        return replace(self, request=request, case=_case(given, self.target, self.saved, self.case.device))
+        case, _ = _resolved(request, self.target, self.saved, self.case.device)
+        return replace(self, request=request, case=case)
 
 
 def resolve_problem(
@@ -70,36 +70,33 @@ def resolve_problem(
         from ..auditing.audit import audited_target
 
         judge = audited_target(subject, request.family or found.family)
-    given = _given(given, saved, found)
-    case = _case(given, found, saved, device)
+    case, options = _resolved(request, found, saved, device)
     if case.ranks is not None:
         from ..sharded import across_ranks
 
         found = across_ranks(found, case)
-    on = tuple(name for name, value in given.items() if value is not False)
+    on = tuple(name for name, value in options.items() if value is not False)
     return Problem(case, found, judge, saved, on, request, frozenset(request.options))
 
 
-def _given(options: dict[str, Any], saved: Saved | None, target: Target) -> dict[str, Any]:
-    """The options, with what a file of inputs holds."""
-    if saved is None:
-        return options
-    from ..inputs.saved import with_inputs
-
-    return with_inputs(options, saved, str(options["inputs"]), target.family)
-
-
-def _case(given: Mapping[str, Any], target: Target, saved: Saved | None, device: str) -> Case:
-    """The case, with what the backend needs for it made ready."""
+def _resolved(
+    request: CheckRequest, target: Target, saved: Saved | None, device: str
+) -> tuple[Case, Mapping[str, Any]]:
+    """The case, for which the backend is made ready, and the options that were given or stand in a file of inputs."""
     from ..model.resolution import resolve
     from ..runtime.backend import choose_threads, make_interpreter_right
 
+    given = parse(request.options)
+    if saved is not None:
+        from ..inputs.saved import with_inputs
+
+        given = with_inputs(given, saved, str(given["inputs"]), target.family)
     packs = target.packs and saved is None
     case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
     _refuse_untaken(case, target)
     make_interpreter_right(case)
     choose_threads(case)
-    return case
+    return case, given
 
 
 def _refuse_untaken(case: Case, target: Target) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,11 @@ from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import laid
 from ..inputs.versions import installed_versions, untested
 from ..model.assignment import ORDERED_RUN, UNIT_RUN, Assigned
-from ..model.case import Case
 from ..model.layout_run import Line
 from ..model.memory_finding import RACE, SHUFFLE, MemoryFinding, telling, worst_first
-from ..model.number import in_words, spans
 from ..model.report import CheckedTarget, Source
 from ..numerics.evidence import LayoutRun
+from ..numerics.range import zeros_by_design
 from ..runtime.run import Outcome
 from ..runtime.trace import Trace
 from ..targets.find import Target
@@ -49,7 +49,7 @@ class RunRecord:
         what leaves a tensor of the case meets another program: that is the same fault.
         """
         run, found = self.run, {finding.identity: finding for finding in self.run.memory}
-        places = {finding.place_of_access for finding in run.memory}
+        places = set(map(attrgetter("place_of_access"), run.memory))
         for execution in executions:
             for finding in execution.memory if execution.layout == run.layout else ():
                 is_known = finding.kind == RACE and finding.place_of_access in places
@@ -105,8 +105,8 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
     for execution in executions:
         for finding in execution.memory:
             memory.setdefault(finding.identity, finding)
-    found = (run.measured or measured).comparison.findings.values()
-    is_not_finite = any(finding.non_finite for finding in found)
+    findings = (run.measured or measured).comparison.findings.values()
+    is_not_finite = any(map(attrgetter("non_finite"), findings))
     return RunRecord(replace(run, memory=telling(memory.values(), is_not_finite)), tuple(executions))
 
 
@@ -189,11 +189,11 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
     """Sentences about the case and what was skipped, each once."""
     case, changed = experiment.case, experiment.target.surroundings.sentence
     notes = [f"the values are those of {case.inputs}"] if case.inputs is not None else []
-    notes += [*_zeros_by_design(case), dots_sentence(experiment)]
+    notes += [*zeros_by_design(case), dots_sentence(experiment)]
     if changed:
         notes.append(f"the target changes, for all of its process, {changed}: it is judged without")
     for record in records:
-        counted = {finding.identity for finding in record.run.memory}
+        counted = set(map(attrgetter("identity"), record.run.memory))
         for execution in record.executions:
             for words in execution.unwatched:
                 notes.append(f"some accesses of memory could not be watched, by a fault of gradprobe: {words}")
@@ -203,7 +203,7 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
                 if finding.kind == SHUFFLE and finding.identity not in counted:
                     notes.append(f"{finding.sentence}; no result shows it")
         if record.run.measured is not None and not case.strict:
-            notes += [convention.sentence for convention in record.run.measured.conventions]
+            notes += map(attrgetter("sentence"), record.run.measured.conventions)
         notes += record.notes
     return tuple(dict.fromkeys(filter(None, notes)))
 
@@ -251,21 +251,3 @@ def environment(device: str) -> dict[str, str]:
     found = dict(installed_versions())
     found["device"] = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
     return found | ({"untested": words} if (words := untested()) else {})
-
-
-def _zeros_by_design(case: Case) -> Iterator[str]:
-    """Sentences about what is 0 by mathematics, which looks like a bug and is none."""
-    rows, keys, is_top_left = case.seqlen_q, case.seqlen_k, case.align == "top-left"
-    if case.causal and (rows == keys or is_top_left) and case.window is None and not case.sinks:
-        yield "row 0 of dS and dQ is 0 by design: it sees one key, so P = 1"
-    at_kink = spans([head for head, tau in enumerate(case.tau or ()) if tau <= -1.0])
-    if at_kink:
-        yield f"row 0 of O is 0 by design where tau <= -1 cancels P = 1: head {in_words(at_kink, 4)}"
-    if case.causal and rows != keys:
-        aligned = "top left, j <= i" if is_top_left else "bottom right, j <= i + N - M"
-        other = "bottom-right" if is_top_left else "top-left"
-        yield f"causal is aligned to the {aligned}; a {other} kernel differs in every row: for one, --align {other}"
-        if rows > keys and not is_top_left:
-            yield f"rows 0 to {rows - keys - 1} see no key (M > N): their P, O and gradients are 0 by design"
-    if case.seqlens is not None and min(case.seqlens) < rows:
-        yield "rows at or beyond a batch's length are 0 by design, in O and in every gradient"
