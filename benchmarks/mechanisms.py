@@ -97,7 +97,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/launch_replay", "source/reach",
         *(f"source/rewrites/{name}" for name in (
-            "__init__", "all_rows", "candidates", "grammar", "name_kinds", "patterns", "plants", "rules", "spots",
+            "__init__", "all_rows", "candidates", "grammar", "name_kinds", "patterns", "plants", "spots",
         )),
     )),
     Mechanism("plans", f"{_INTERPRETER}/plans", (f"{_INTERPRETER}/plans",), is_speculation=True),
@@ -117,7 +117,7 @@ CORE: tuple[str, ...] = (
         "__init__", "behaviour", "causes", "lines", "why",
     )),
     *(f"source/{name}" for name in (
-        "__init__", "additions", "kernel_file", "listing", "parameter_names", "pointers", "syntax", "text",
+        "__init__", "kernel_file", "listing", "parameter_names", "pointers", "syntax", "text",
         "triton_source",
     )),
     "frontends/__init__",

@@ -145,7 +145,7 @@ def _is_same(first: Trace, again: Trace) -> bool:
 
 def _atomics_into(outcome: Outcome, names: Collection[str]) -> dict[str, dict[Line, None]]:
     """By intermediate, the lines of the launched kernels that add into it by atomics."""
-    from ..source.additions import atomics_into, cuda_atomics
+    from ..source.pointers import atomics_into, cuda_atomics
 
     found = defaultdict[str, dict[Line, None]](dict)
     for name in names:
@@ -164,7 +164,7 @@ def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
     """The kernels of Triton that were given a pointer to an intermediate, and its parameter there."""
     if not outcome.calls:  # else Triton is loaded
         return []
-    from ..source.additions import named_after
+    from ..source.pointers import named_after
 
     named, there = dict[tuple[Any, str], None](), dict[tuple[Any, str], None]()
     for call in outcome.calls:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..model.intermediates import names, title
+from ..model.layout_run import Line
+from .parameter_names import tensor_of
 from .syntax import HINTS, called, keywords, targets_of
 from .text import SourceLine
 from .triton_source import Function, is_own, read_function
@@ -17,6 +21,8 @@ _SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "fl
 _SAME |= {"advance", *HINTS}
 # Calls that describe a block of memory: of base, shape and strides.
 _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
+# The addresses that atomics of CUDA add to.
+_OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;,]*)")
 
 
 @dataclass(frozen=True)
@@ -197,3 +203,35 @@ def _either(values: Iterable[_Quantity]) -> _Quantity:
     """Behind several branches. Of several sums no one knows which goes with which pointer."""
     some = set(values) - {_NOTHING}
     return some.pop() if len(some) == 1 else _Quantity(bases=frozenset(base for value in some for base in value.bases))
+
+
+# --- what is added to in no fixed order
+
+
+def atomics_into(kernel: Any, parameters: Iterable[str]) -> Iterator[Line]:
+    """The atomics of a Triton kernel, and of what it calls, into what some parameters point to.
+
+    Raises:
+        OSError, SyntaxError: there is no source.
+    """
+    for operation, at in read_kernel(read_function(kernel), parameters).accesses:
+        if operation.startswith("atomic_"):
+            yield Line(kernel=at.function, file=at.file, line=at.line, code=at.code)
+
+
+def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:
+    """The atomics of a CUDA source, each with the gradient whose name stands in its address, or ""."""
+    for number, code in enumerate(text.split("\n"), 1):
+        for address in _OF_CUDA.findall(code.partition("//")[0]):
+            named = filter(None, map(named_after, re.findall(r"\w+", address)))
+            yield next(named, ""), Line(kernel="", file=file, line=number, code=code.strip())
+
+
+def named_after(word: str) -> str:
+    """The gradient that a pointer is named after, as `dq_ptr`, `DQ`, `grad_query` and `p_dq`; "" of none."""
+    word = word.lower().replace("gradient", "grad")
+    for part in (word, *re.split(r"_|ptr|pointer", word)):
+        name = title(tensor_of(part)) if part else ""
+        if name in names() and name.startswith("d"):
+            return name
+    return ""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gradprobe.source.additions import cuda_atomics, named_after
+from gradprobe.source.pointers import cuda_atomics, named_after
 from tests.cli.command import run
 
 pytestmark = pytest.mark.usefixtures("without_causes")
