@@ -129,8 +129,7 @@ def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "", host: 
             if word_of(name) in words and isinstance(argument, ast.Name):
                 itself = itself or argument.id
         for name, argument in given:
-            of = owner_of(argument)
-            owner, (word, axis) = of.id if of is not None else "", stride_of(name, words)
+            owner, (word, axis) = getattr(owner_of(argument), "id", ""), stride_of(name, words)
             is_own = word_of(owner) in words
             if (is_own and itself not in ("", owner)) or (word and tensor_of(owner) and not is_own):
                 instead = itself and itself + file.text_of(argument)[len(owner) :]

@@ -52,7 +52,6 @@ def names_in(node: ast.AST) -> set[str]:
     return {name.id for name in inside(node, ast.Name)}
 
 
-@lru_cache(maxsize=4096)
 def names_read(root: ast.AST) -> list[ast.Name]:
     return _names(root, ast.Load)
 
@@ -64,14 +63,10 @@ def reads_in(root: ast.AST) -> set[str]:
 
 def bound_in(*roots: ast.AST) -> list[str]:
     """The names that nodes bind, at any depth, in the order of the text."""
-    return [name for root in roots for name in _bound_in(root)]
+    return [name.id for root in roots for name in _names(root, ast.Store)]
 
 
-@lru_cache(maxsize=4096)
-def _bound_in(root: ast.AST) -> list[str]:
-    return [name.id for name in _names(root, ast.Store)]
-
-
+@lru_cache(maxsize=8192)
 def _names(root: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
     return sorted((node for node in inside(root, ast.Name) if isinstance(node.ctx, context)), key=place_of)
 

@@ -27,7 +27,7 @@ class Swap:
     """How late it is tried as an edit."""
     place: str = "_it"
     """The hole whose text is replaced."""
-    fault: str | Callable[[Spot, Found], str] = ""
+    fault: str = ""
     when: Callable[[Spot, Found], bool] | None = None
 
     def edit(self, at: Spot, found: Found) -> Edit | None:
@@ -44,32 +44,29 @@ class Swap:
 Rule = Swap | Callable[[Spot], Undone]
 
 
-def rules(
-    text: str,
-    when: Callable[[Spot, Found], bool] | None = None,
-    fault: str | Callable[[Spot, Found], str] = "",
-) -> tuple[Swap, ...]:
+def rules(text: str, when: Callable[[Spot, Found], bool] | None = None) -> tuple[Swap, ...]:
     """Of `RANK: PATTERN -> TEXT in PLACE as FAULT; ...`: rank, place and fault may be left out."""
     found = list[Swap]()
     for rule in text.split(";"):
         match = _RULE.fullmatch(rule.strip())
         assert match is not None, rule
-        rank, pattern, template, place, its = match.groups()
-        found.append(Swap(pattern, template, float(rank or 0), place or "_it", its or fault, when))
+        rank, pattern, template, place, fault = match.groups()
+        found.append(Swap(pattern, template, float(rank or 0), place or "_it", fault or "", when))
     return tuple(found)
 
 
-def edits_of(several: tuple[Rule, ...], at: Spot) -> Iterator[tuple[float, Edits, str]]:
-    """(rank, edits, class of fault or "") of all that some rules make of a spot."""
+def edits_of(several: tuple[Rule, ...], at: Spot) -> Iterator[tuple[float, Edits, str, ast.AST]]:
+    """(rank, edits, class of fault or "", what is lost) of all that some rules make of a spot."""
     swaps, others = _by_kind(several)
     for node in at.nodes:
         for swap in swaps.get(type(node), ()):
             found = {"_it": node}
             edit = swap.edit(at, found) if fits(parsed(swap.pattern), node, found) else None
             if edit is not None:
-                yield swap.rank, (edit,), swap.fault if isinstance(swap.fault, str) else swap.fault(at, found)
+                yield swap.rank, (edit,), swap.fault, found.get("_lost", node)
     for rule in others:
-        yield from ((rank, edits, "") for rank, edits in rule(at))
+        for rank, edits in rule(at):
+            yield rank, edits, "", at.root
 
 
 @lru_cache(maxsize=64)
@@ -106,15 +103,15 @@ class Row:
         seen = set[Edits]()
         for function in getattr(file, self.planted_in):
             for spot in spots_in(file, function):
-                for _, edits, fault in edits_of(self.plants, spot):
+                for _, edits, fault, lost in edits_of(self.plants, spot):
                     if edits not in seen:
                         seen.add(edits)
-                        yield Change(fault or self.fault, spot.root, edits)
+                        yield Change(fault or self.fault or plants.class_of(file, lost), spot.root, edits)
 
     def edits(self, spot: Spot) -> Iterator[tuple[float, Edits]]:
-        for rank, edits, _ in edits_of(self.undoes, spot):
+        for rank, edits, _, _ in edits_of(self.undoes, spot):
             yield rank, edits
-        for _, edits, _ in edits_of(self.plants, spot) if self.again is not None else ():
+        for _, edits, _, _ in edits_of(self.plants, spot) if self.again is not None else ():
             yield self.again or 0.0, edits
 
 
@@ -130,11 +127,7 @@ def undone(spot: Spot) -> list[tuple[float, Edits, Row]]:
 
 
 # Each comparison with the one that differs in the bound itself, and the one that looks the other way.
-_BOUNDS = rules(
-    "_a >= _b -> _a > _b; _a > _b -> _a >= _b; _a <= _b -> _a < _b; _a < _b -> _a <= _b",
-    plants.are_counts,
-    plants.class_of,
-)
+_BOUNDS = rules("_a >= _b -> _a > _b; _a > _b -> _a >= _b; _a <= _b -> _a < _b; _a < _b -> _a <= _b", plants.are_counts)
 _TURN = "2: _a OLD _b -> _a NEW _b; 2.5: _a OLD _b -> _a OLD _b + 1; 2.5: _a OLD _b -> _a OLD _b - 1"
 _TURNED = tuple[Swap, ...]()
 for _old, _new in ((">=", "<="), (">", "<"), ("<=", ">="), ("<", ">")):
@@ -185,7 +178,7 @@ ROWS: tuple[Row, ...] = (
         (*rules("_a.to(tl.int64, *_) -> _a"), plants.wide_parameter_dropped)),
     Row("bound-off-by-one", "a bound is off: {old} for {new}", "", _BOUNDS, _TURNED, again=0.7),
     Row("operand-dropped", "a mask lacks a condition", "",
-        rules("_a & _lost -> _a; _lost & _a -> _a; _a &= _b -> pass as M1", None, plants.class_of),
+        rules("_a & _lost -> _a; _lost & _a -> _a; _a &= _b -> pass as M1"),
         (grammar.test_added,)),
     Row("guard-dropped", "nothing hides what this position may not see", "M1", rules("""
         where(_a == _inf, _x, _b) -> _b as N1; where(_a != _inf, _b, _x) -> _b as N1;

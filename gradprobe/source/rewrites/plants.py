@@ -102,13 +102,14 @@ def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
 # --- what patterns ask of what fills their holes
 
 
-def class_of(at: Spot, found: Found) -> str:
+def class_of(file: KernelFile, node: ast.AST) -> str:
     """M3 for a bound of what there is, else M1."""
-    node = found.get("_lost", found["_it"])
-    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Lt, ast.LtE)):
-        return "M1"
-    is_position = isinstance(node.comparators[0], ast.Subscript) or "offs" in at.file.text_of(node.comparators[0])
-    return "M1" if is_position or _SEEN.search(at.file.text_of(node)) else "M3"
+    match node:
+        case ast.Compare(ops=[ast.Lt() | ast.LtE(), *_], comparators=[bound, *_]) if not isinstance(
+            bound, ast.Subscript
+        ):
+            return "M1" if "offs" in file.text_of(bound) or _SEEN.search(file.text_of(node)) else "M3"
+    return "M1"
 
 
 def is_scalar_term(at: Spot, found: Found) -> bool:
