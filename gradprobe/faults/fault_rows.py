@@ -1,8 +1,8 @@
 """What formulas may have become, as rows: `row_text` says how they are written.
 
-The table fills what holes `each` leaves: {n} and {tile}, the rows or keys of a tile; {m} and {n} of both; {size} of
-square ones; {dtype} that something is rounded to; {member} of a group of heads; {first}, the first sum that is wrong;
-{due}, the formula of delta; {value}, that of {factor}.
+The table fills the holes {n} and {tile}, the rows or keys of a tile; {m} and {n} of both; {size} of square ones;
+{dtype}; {member} of a group of heads; {first}, the first sum that is wrong; {due}, the formula of delta; {value}, that
+of {factor}.
 """
 
 from __future__ import annotations
@@ -72,18 +72,17 @@ _BIAS_WINDOWS = """
 if has_window and seen.own == ('dBias',) and not bool(seen.actual['dBias'][:, -1].any())
 fix compare with distance < window
 mask/bias-window | the bias reaches one distance fewer: distance < window - 1
-  dBias = without_last(dBias)
+  dBias = {}.where(nearer, 0.0)
 if has_window
 fix compare with distance < window
 wrong LSE P O dP dV delta dBias
 mask/bias-window | the bias reaches one distance fewer: distance < window - 1
-  dBias = without_last(dBias)
-  bias = without_last(bias)
+  dBias, bias = {}.where(nearer, 0.0)
 if has_window and bias.shape[1] < x.n_key
 fix attend to every key j <= i; the window is the bias's
 wrong LSE P O dP dV delta dTau
 mask/bias-window | the keys beyond the bias's window are left out
-  sees = valid & (i - j < x.bias.shape[1])
+  sees = valid & ~beyond
 mask/bias-window | the keys beyond the bias's window are left out, in whole tiles of {n} keys, by tiles of {m} rows
   sees = valid & (i // {m} * {m} - (j // {n} * {n} + {n} - 1) < x.bias.shape[1])
 fix add tl.where(distance < window, bias, 0.0)
@@ -92,10 +91,8 @@ mask/bias-window | keys beyond the bias's window have the bias of its last dista
   LSE = (s + last_bias).logsumexp(-1)
   P = P * last_bias.exp()
 wrong LSE P O dP dBias
-mask/bias-window | keys beyond the bias's window have the bias of its last distance, where they have none
-  LSE = (s + last_bias).logsumexp(-1)
-  P = P * last_bias.exp()
-  dBias = with_all_beyond(dBias, dS, i - j)
+or
+  dBias = {}.where(nearer, {} + (dS * beyond).sum((-2, -1))[:, None])
 """
 
 _TERMS = """
@@ -130,9 +127,7 @@ dropout/scale | 1 / (1 - p) is missing in dV
 dropout/scale | 1 / (1 - p) is missing in dP
   dP = dP * (1 - dropout)
 dropout/scale | 1 / (1 - p) is missing
-  O = O * (1 - dropout)
-  dV = dV * (1 - dropout)
-  dP = dP * (1 - dropout)
+  O, dV, dP = {} * (1 - dropout)
 dropout/dv | dropout is left out of dV: P^T dO of all of P
   dV = product('dV', P)
 dropout/dp | dropout is left out of dP
@@ -146,12 +141,10 @@ fix tau / (i + 1)
 wrong O dP delta dV dTau
 each by = i+2, i+0, j+1
 tau/position | tau is divided by {by}, where i + 1 is meant
-  weights = z({by}).relu() * valid
+  O, dV = product('{}', z({by}).relu() * valid)
   dP = dpe * (valid & (z({by}) > 0))
+or
   dTau = (dP / ({by})).nan_to_num(posinf=0.0, neginf=0.0).sum((-2, -1))
-tau/position | tau is divided by {by}, where i + 1 is meant
-  weights = z({by}).relu() * valid
-  dP = dpe * (valid & (z({by}) > 0))
 if tau is not None
 fix dP = [P + tau / (i + 1) > 0] * (dO V^T)
 wrong O dP delta dV dTau
@@ -160,7 +153,7 @@ relu/mask | the ReLU's mask is missing in dP: its entries flow where P + tau / (
 fix relu(P + tau / (i + 1))
 wrong
 relu/missing | the ReLU is left out: P + tau / (i + 1) weighs where it is negative too
-  weights = z(i + 1) * valid
+  O, dV = product('{}', z(i + 1) * valid)
 fix dTau = sum of dP / (i + 1)
 tau/gradient | dTau sums dP without dividing it by i + 1
   dTau = dP.sum((-2, -1))
@@ -171,10 +164,10 @@ tau/gradient | dTau sums dP without the ReLU's mask
 fix mask the sum: tl.where(valid, relu(P + tau / (i + 1)), 0), and P + tau / (i + 1) > 0 with it
 wrong O dV dP dTau
 tau/mask | the causal mask is applied before tau is added: masked keys weigh tau / (i + 1) where tau > 0
-  weights = z(i + 1).relu() * every
+  O, dV = product('{}', z(i + 1).relu() * every)
   dP = dpe * (z(i + 1) > 0) * every
 tau/mask | the causal mask is applied before tau is added, in the tiles of {m} rows and {n} keys that are visited
-  weights = z(i + 1).relu() * every * tile_sees({m}, {n})
+  O, dV = product('{}', z(i + 1).relu() * every * tile_sees({m}, {n}))
   dP = dpe * (z(i + 1) > 0) * every * tile_sees({m}, {n})
 """
 
@@ -199,9 +192,7 @@ each of of_p = 1 share(1), 16 share(16), 32 share(32), 64 share(64), 128 share(1
 dead/uniform | rows that see no key weigh every key alike: their scores are all the same finite number
   O = O.where(~dead, share({of}) * v.sum(-2, keepdim=True))
   P = P.masked_fill(dead, {of_p})
-dead/uniform | rows that see no key weigh every key alike: their scores are all the same finite number
-  O = O.where(~dead, share({of}) * v.sum(-2, keepdim=True))
-  P = P.masked_fill(dead, {of_p})
+or
   dP = dpe
 """.replace("DEAD_FIX", DEAD_FIX)
 
@@ -209,8 +200,7 @@ _SHARES = """
 if case.heads > case.kv_heads
 fix add every query head of the group once
 accumulation/dK | of each group only query head {member} is added to dK and dV
-  dK = dK * of_member({member})
-  dV = dV * of_member({member})
+  dK, dV = {} * (member == {member})
 if tau is not None
 fix tl.atomic_add
 accumulation/dTau | dTau holds the share of one program's {n} rows alone: it is stored, where it is to be added
@@ -218,7 +208,7 @@ accumulation/dTau | dTau holds the share of one program's {n} rows alone: it is 
 """
 
 # A product with each other operand of the same shape; and of one whose matrix is not transposed, tile by tile of square
-# ones, as kernels compute. One row of each is that of a thread's own number, not the loop's.
+# ones, as kernels compute.
 OPERANDS = """
 if {meant}.shape[2:] == {other}.shape[2:]
 fix multiply by {meant}
@@ -243,6 +233,17 @@ fix multiply by {meant}
 each of meant own = dQ k q, dK q k, dV do v
 operand/{of} | {of} is made with {own} in place of {meant}, tile by tile of {size}
   {of} = by_tiles('{of}', {own}, {size}, 'hrsij,hrjd->hrid')
+if shapes.get('{of}') == shapes.get('{other}', 0)
+fix return each gradient in its own place
+each of other = dQ dK, dQ dV, dK dV
+swap/{of}-{other} | {of} and {other} have changed places
+  {of} = product('{other}')
+  {other} = product('{of}')
+if shapes.get('{of}') == shapes.get('{other}', 0) and not seen.wrong('{other}')
+fix return each gradient in its own place
+each other of = dK dQ, dV dQ, dQ dK, dV dK, dQ dV, dK dV
+twice/{other} | {other} stands in the place of {of} too
+  {of} = product('{other}')
 """
 
 # A constant factor of a step; of the scores, where the gradients are multiplied by the right scale; of what is added to
@@ -284,27 +285,27 @@ if True
 wrong *
 each axis at end = rows i n_rows, keys j n_keys
 tile/{first}-last-{axis} | {first} leaves out the {axis} beyond the last whole tile of {n}
-  sees = {at} < {end} // {n} * {n}
+  sees = valid & ({at} < {end} // {n} * {n})
 accumulation/{first} | {first} keeps the last tile of {n} {axis} alone: it is overwritten, not added to
-  sees = {at} >= ({end} - 1) // {n} * {n}
+  sees = valid & ({at} >= ({end} - 1) // {n} * {n})
 tile/{first}-last-{axis} | {first} leaves out the last tile of {n} {axis}
-  sees = {at} < ({end} - 1) // {n} * {n}
+  sees = valid & ({at} < ({end} - 1) // {n} * {n})
 tile/{first}-first-{axis} | {first} leaves out the first {n} {axis}
-  sees = {at} >= {n}
+  sees = valid & ({at} >= {n})
 if True
 wrong *
 tile/{first}-first-rows | {first} skips the first tile of {m} rows that sees each tile of {n} keys
-  sees = i // {m} > of_first_key(first_row, {n}) // {m}
+  sees = valid & (i // {m} > of_first_key(first_row, {n}) // {m})
 tile/{first}-last-rows | {first} ends with the rows that see the first key of each tile of {n}
-  sees = i // {m} <= (of_first_key(end_row, {n}) - 1) // {m}
+  sees = valid & (i // {m} <= (of_first_key(end_row, {n}) - 1) // {m})
 tile/{first}-first-keys | {first} begins with the keys that the last row of each tile of {m} sees
-  sees = j // {n} >= of_row(first_key, {m}, {m} - 1) // {n}
+  sees = valid & (j // {n} >= of_row(first_key, {m}, {m} - 1) // {n})
 tile/{first}-last-keys | {first} ends with the keys that the first row of each tile of {m} sees
-  sees = j // {n} <= (of_row(end_key, {m}, 0) - 1) // {n}
+  sees = valid & (j // {n} <= (of_row(end_key, {m}, 0) - 1) // {n})
 tile/{first}-last-keys | {first} ends one tile of {n} keys before the last that each tile of {m} rows sees
-  sees = j // {n} * {n} < of_row(end_key, {m}, {m} - 1) - {n}
+  sees = valid & (j // {n} * {n} < of_row(end_key, {m}, {m} - 1) - {n})
 accumulation/{first} | {first} keeps the last tile of {n} keys that each tile of {m} rows sees: it is overwritten
-  sees = j // {n} == (of_row(end_key, {m}, {m} - 1) - 1) // {n}
+  sees = valid & (j // {n} == (of_row(end_key, {m}, {m} - 1) - 1) // {n})
 """
 
 # What is rounded to fewer bits before it is used.
@@ -315,14 +316,14 @@ precision/{input} | {input} is rounded to {dtype} before it is used
   {input} = rounded({input}, '{dtype}')
 if True
 precision/P-dS | each of P and dS is rounded to {dtype} before it is used
-  of_P = {dtype}
-  of_dS = {dtype}
+  O, dV = product('{}', rounded(pe, '{dtype}'))
+  dQ, dK = product('{}', rounded(dS, '{dtype}'))
 each sum = dQ, dK, dV
 precision/{sum} | the sum of {sum}, after every {n}, is rounded to {dtype} before it is used
   {sum} = rounded_sum('{sum}', {n}, '{dtype}')
-each matrix = dS, P
+each matrix pe results = dS dS dQ,~dK, P pe O,~dV
 precision/{matrix} | {matrix} is rounded to {dtype} before it is used
-  of_{matrix} = {dtype}
+  {results} = product('{}', rounded({pe}, '{dtype}'))
 each step = P, dP, dS, delta, LSE, O, dQ, dK, dV, dBias
 precision/{step} | {step} is rounded to {dtype} before it is used
   {step} = rounded({step}, '{dtype}')
@@ -335,17 +336,16 @@ if is_bare
 fix mask the rows by the length: offs_m < n_ctx
 each read = q,do,lse,delta, q,do, q
 tail/q | rows beyond the last one, up to a whole tile of {tile}, are read from the next head and added to dK and dV
-  dK = dK + of_rows_beyond({tile}, '{read}')[0]
-  dV = dV + of_rows_beyond({tile}, '{read}')[1]
+  dK, dV = {} + tail('rows', {tile}, '{read}')['{}']
 fix mask the keys by the length: offs_n < n_ctx
 each read = k,v, k
 tail/k | keys beyond the last one, up to a whole tile of {tile}, are read from the next head and added to dQ
-  dQ = dQ + of_keys_beyond({tile}, '{read}')
+  dQ = {} + tail('keys', {tile}, '{read}')['{}']
 if is_bare
 fix mask the scores by the length: tl.where(offs_n < n_ctx, s, -inf)
 wrong LSE P O
 tail/scores | keys beyond the last one, up to a whole tile of {tile}, count with a score of 0
-  LSE = LSE.logaddexp(shown_beyond(keys=-x.n_key % {tile}).sum(-1).to(LSE).log())
+  LSE = {}.logaddexp(tail('keys', {tile})['{}'])
 """
 
 FORMULAS = _MASKS + _BIAS_WINDOWS + _TERMS + _TAUS + _DEAD_ROWS + _SHARES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -16,14 +16,10 @@ from .variant import found_at, offsets, whole_storage
 _AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
 # Tensors that the reference's problem holds, by the same names.
 _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
-# By the name of the output that a gradient is stored into.
-_GRADIENTS = {name.lower(): name for name in MATRIX_OF}
-# Elements of a storage that is copied to see what stores leave in it.
-_LARGEST = 1 << 24
 
 
 class _Way(NamedTuple):
-    """Where else than at their places the elements of a tensor may be taken to lie."""
+    """Where else the elements of a tensor may be taken to lie."""
 
     fault: str
     fault_class: str
@@ -37,88 +33,76 @@ class _Way(NamedTuple):
     """Those that are taken."""
 
 
-_Ways = Callable[[Observed, str, Tensor], Iterator[_Way]]
-
-
 def readable(seen: Observed) -> dict[str, Tensor]:
     """The tensors that kernels read, as they lie in memory.
 
-    LSE, O and delta that were not handed in lie contiguous, as the wrapper allocates them, with nothing known behind.
+    LSE, O and delta that were not handed in lie contiguous, with nothing known behind.
     """
     found = {name: tensor for name, tensor in seen.tensors.items() if name in _FIELDS or name in DERIVED}
     for name, intermediate in DERIVED.items():
         if name not in found and intermediate in seen.expected:
             found[name] = seen.actual.get(intermediate, seen.expected[intermediate]).contiguous()
-    return {name: tensor for name, tensor in found.items() if axes_of(name, seen)}
+    return {name: tensor for name, tensor in found.items() if _axes_of(name, seen)}
 
 
-def axes_of(name: str, seen: Observed) -> str:
-    """The axes of a tensor, one letter each; "" of one that has neither batches nor heads."""
+def _axes_of(name: str, seen: Observed) -> str:
+    """The axes of a tensor, one letter each; "" of one without batches and heads."""
     axes, tensor = seen.case.input_axes(name), seen.tensors.get(name)
     return axes if tensor is None or tensor.dim() == len(axes) else ""
 
 
 def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
-    """Every tensor that kernels read, and every gradient that was handed in to be written, at other places."""
-    tensors, addressed = readable(seen), _addressed(seen)
-    kinds: list[tuple[Mapping[str, Tensor], _Ways]] = [
-        (addressed, _as_contiguous),
-        (addressed, _by_other_strides),
-        (tensors, _without_a_term),
-        (tensors, _of_another_head),
-    ]
-    for some, ways in kinds:
+    """Every tensor that is read, and every gradient that was handed in to be written, at other places."""
+    case, tensors = seen.case, readable(seen)
+    for ways in (_as_contiguous, _by_other_strides, _without_a_term, _of_another_head):
+        some = _addressed(seen) if ways in (_as_contiguous, _by_other_strides) else tensors
         for name, tensor in some.items():
-            wrong = entered(name, seen.case.family)
+            wrong = entered(name, case.family)
             for way in _each_once(tensor, ways(seen, name, tensor)):
                 reads = {name: found_at(tensor, way.at)}
                 yield Hypothesis(*way[:3], {}, way.fix, wrong, reads=reads, tensor=name, axes=way.axes)
-    case = seen.case
     if 1 < case.kv_heads < case.heads:
         heads = {"key_heads": torch.arange(case.heads, device=seen.x.q.device) % case.kv_heads}
         summary, fix = "query heads read key head h % kv_heads, where h // group is meant", "h // (heads // kv_heads)"
         wrong = frozenset({"LSE", "P", "O", "dP", "dQ", "dK", "dV"})
         yield Hypothesis("index/kv-head", "S3", summary, {}, fix, wrong, reads=heads, tensor="k", axes="g")
-    for name, gradient in _GRADIENTS.items():
-        if name in seen.tensors and gradient in seen.own:
-            yield from _stored(seen, name, gradient, seen.tensors[name])
+    for gradient in MATRIX_OF:
+        if gradient in seen.own and gradient.lower() in seen.tensors:
+            yield from _stored(seen, gradient, seen.tensors[gradient.lower()])
 
 
 def _addressed(seen: Observed) -> dict[str, Tensor]:
-    """The tensors that kernels read; what a target without kernels makes for itself nobody addresses."""
+    """Those that are read; what a target without kernels makes for itself nobody addresses."""
     return {name: tensor for name, tensor in readable(seen).items() if seen.launches or name in seen.tensors}
 
 
 def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[_Way]:
-    """The ways that lead elsewhere than the tensor's own strides and those before them do."""
-    # A stride along an axis of a single step makes no difference.
-    long = [axis for axis, size in enumerate(tensor.shape) if size > 1]
-    tried = {tuple(tensor.stride(axis) for axis in long)}
+
+    def felt(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(stride for stride, size in zip(strides, tensor.shape, strict=False) if size > 1)
+
+    tried = {felt(tensor.stride())}
     for way in ways:
-        felt = tuple(way.strides[axis] for axis in long) if way.strides else ()
-        if not felt or felt not in tried:
-            tried.add(felt)
+        if not way.strides or felt(way.strides) not in tried:
+            tried.add(felt(way.strides))
             yield way
 
 
 # --- gradients that are stored elsewhere
 
 
-def _stored(seen: Observed, name: str, gradient: str, tensor: Tensor) -> Iterator[Hypothesis]:
-    """A gradient stored with each other tensor's strides, and as if it were contiguous."""
-    ways = list[_Way]()
-    if len(whole_storage(tensor)) <= _LARGEST:
-        ways += _by_other_strides(seen, name, tensor, "store", "is stored")
-        dense, summary = _dense(tensor), f"{gradient} is stored as if it were contiguous"
-        at = offsets(tensor.shape, dense)
-        ways.append(_Way(f"layout/{name}", "S2", summary, "", at, axes_of(name, seen), dense))
+def _stored(seen: Observed, gradient: str, tensor: Tensor) -> Iterator[Hypothesis]:
+    name, dense, ways = gradient.lower(), _dense(tensor), list[_Way]()
+    ways += _by_other_strides(seen, name, tensor, "store", "is stored")
+    summary, at = f"{gradient} is stored as if it were contiguous", offsets(tensor.shape, dense)
+    ways.append(_Way(f"layout/{name}", "S2", summary, "", at, _axes_of(name, seen), dense))
     for way in _each_once(tensor, ways):
         finish = partial(_stored_at, gradient, tensor, way.at)
         yield Hypothesis(*way[:3], {}, way.fix, (gradient,), finish=finish, tensor=name, axes=way.axes, not_finite=True)
 
 
 def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What is found at a gradient's own places once all of it was stored elsewhere."""
+    """What is at a gradient's own places once all of it was stored elsewhere."""
     if gradient not in values:
         return {}
     flat, first = whole_storage(tensor), int(tensor.storage_offset())
@@ -144,7 +128,7 @@ def _as_contiguous(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
     if len(shape) == 4:
         ways["as [B, L, H, D]"] = (dense[0], shape[3], shape[1] * shape[3], 1)
         ways["as if each of its heads were contiguous"] = (*own[:2], *dense[2:])
-    if axes_of(name, seen).startswith("bh"):
+    if _axes_of(name, seen).startswith("bh"):
         ways["as if batches and heads lay one behind the other"] = (own[1] * shape[1], *own[1:])
     fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
     for words, strides in ways.items():
@@ -153,43 +137,40 @@ def _as_contiguous(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
 
 
 def _dense(tensor: Tensor) -> tuple[int, ...]:
-    """The strides of a tensor of this shape without gaps."""
     return torch.empty(tuple(tensor.shape), device="meta").stride()
 
 
 def _by_other_strides(
     seen: Observed, name: str, tensor: Tensor, kind: str = "stride", verb: str = "is read"
 ) -> Iterator[_Way]:
-    """A tensor with each other tensor's strides along some axes, one axis first.
-
-    Kernels are known to mix up one stride, those of a program's offset, those of a tile, or all.
-    """
-    axes, tensors = axes_of(name, seen), _addressed(seen) | dict(seen.tensors)
+    """A tensor with another one's strides along one axis, or those that kernels mix up together."""
+    axes, tensors = _axes_of(name, seen), _addressed(seen) | dict(seen.tensors)
     own = [KINDS.get(letter, "?") for letter in axes]
     for kinds in ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd"):
         along = [axis for axis, letter in enumerate(own) if letter in kinds]
         for other in tensors if len(along) == len(kinds) else ():
-            letters = [KINDS.get(letter, "?") for letter in axes_of(other, seen)]
-            theirs = dict(zip(letters, tensors[other].stride(), strict=False))
+            theirs = dict(zip(map(KINDS.get, _axes_of(other, seen)), tensors[other].stride(), strict=False))
             # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
             is_foreign = other in seen.tensors or len(kinds) == 1
             if other == name or not is_foreign or not {*kinds} <= theirs.keys():
                 continue
-            taken = list(tensor.stride())
+            taken, letters, words = list(tensor.stride()), "", dict[str, None]()
             for axis in along:
                 taken[axis] = theirs[own[axis]]
-            words = [*dict.fromkeys(_AXES[axes[axis]] for axis in along)] if len(along) < len(axes) else []
-            which = f"{' and '.join(words)} stride{'s' * (len(words) > 1)}" if words else "strides"
+                letters += axes[axis]
+                words[_AXES[axes[axis]]] = None
+            which = f"{' and '.join(words)} stride{'s' * (len(words) > 1)}"
+            if len(along) == len(axes):
+                words, which = {}, "strides"
             summary, fault = f"{title(name)} {verb} with {title(other)}'s {which}", "-".join((f"{kind}/{name}", *words))
-            letters, strides = [axes[axis] for axis in along], tuple(taken)
-            yield _Way(fault, "S1", summary, "", offsets(tensor.shape, strides), "".join(letters), strides)
+            yield _Way(fault, "S1", summary, "", offsets(tensor.shape, taken), letters, tuple(taken))
 
 
 # --- other numbers in an index
 
 
 def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
-    axes, of = axes_of(name, seen), title(name)
+    axes, of = _axes_of(name, seen), title(name)
     for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
         if not {*missing} <= {*axes} or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
             continue
@@ -202,13 +183,11 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]
         first, every = " 0 and ".join(words), " and ".join(words)
         summary = f"{of} of {first} 0 is read in every {every}: that term of its index is missing"
         fix = f"add the {every} times its stride to the pointer of {of}"
-        fault = "-".join((f"index/{name}", *words))
-        yield _Way(fault, "S3", summary, fix, offsets(tensor.shape, left), missing)
+        yield _Way("-".join((f"index/{name}", *words)), "S3", summary, fix, offsets(tensor.shape, left), missing)
 
 
 def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
-    """A head's tensor read under another number: the next head's, or its key head's."""
-    axes, case = axes_of(name, seen), seen.case
+    axes, case = _axes_of(name, seen), seen.case
     letter = next((axis for axis in "hg" if axis in axes), "")
     if not letter or tensor.shape[axis := axes.index(letter)] == 1:
         return

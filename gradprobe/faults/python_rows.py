@@ -1,6 +1,6 @@
-"""What people write in the place of a formula in plain Python, as rows: `row_text` says how they are written.
+"""What people write in plain Python in the place of a formula, as rows: `row_text` says how they are written.
 
-No kernel computes so: they are tried of targets that launch none. Of two that give the same numbers the first is told.
+They are tried of targets that launch no kernel. Of two that give the same numbers the first is told.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ fix divide exp(S) by its sum
 each powers = s-s.amax(-1,keepdim=True), s
 formula/softmax | exp(S) is not divided by its sum
   P = ({powers}).exp()
-fix P = exp(S - LSE)
-formula/P | S stands for P
-  P = s.masked_fill(~valid, 0.0)
 if not lazy and {left}.shape[1:] == {right}.shape[1:]
 fix S = scale * Q K^T
 each left right = q v, k v, k q, q q, k k
@@ -60,11 +57,9 @@ each a b A B = k v K V, q k Q K
 swap/{a}-{b} | the parameter {a} is used as {b}, and {b} as {a}
   {a} = {b}
   {b} = {a}
+or
   d{A} = product('d{B}')
   d{B} = product('d{A}')
-swap/{a}-{b} | the parameter {a} is used as {b}, and {b} as {a}
-  {a} = {b}
-  {b} = {a}
 if {a}.shape == {b}.shape
 fix read {a}
 wrong LSE P O dP dV delta dQ dK
@@ -85,20 +80,9 @@ delta/formula | colsum({said}) stands for delta
   delta = ({line}).sum(-2)
 delta/formula | colsum({said}) stands for delta
   dS = P * (dP - ({line}).sum(-2, keepdim=True))
-if {a}.shape == {b}.shape
-fix {due}
-wrong delta dS
-each a b = do v, do k, do q, q k, v k
-delta/formula | rowsum({a} * {b}) stands for delta
-  delta = ({a} * {b}).sum(-1)
 if True
 fix dS = P * (dP - delta)
 each line = spread, P*(dP.mT-rows), P.mT*spread, P*(dP-rows.mT), P*(P-rows), dP*spread, P*(spread-rows), P*dP*(1-P)
 formula/dS | dS is made by another formula
   dS = {line}
-each name = s, scores
-formula/dS | S stands for P in dS
-  dS = {name}.masked_fill(~valid, 0.0) * spread
-formula/dS | S stands for dP in dS
-  dS = P * ({name}.masked_fill(~valid, 0.0) - rows)
 """
