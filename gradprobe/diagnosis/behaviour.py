@@ -1,9 +1,9 @@
-"""What a run showed, and what running the target once more shows that no hypothesis predicts."""
+"""What a run showed, and what running the target again shows that no hypothesis predicts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
-from ..model.report import CONSISTENT, NAMED, Diagnosis, Where
+from ..model.report import CONSISTENT, NAMED, Diagnosis
 from ..numerics.compare import allowed_on, compare, judge, tiles_of
 from ..numerics.declared_precision import precision_of
 from ..numerics.evidence import LayoutRun, Measured
@@ -36,7 +36,7 @@ def observed_in(experiment: Experiment, run: LayoutRun) -> Observed:
 
 
 def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
-    """What another run shows, in a layout; None where the target does not take it."""
+    """What another run shows; None where the target does not take it."""
     try:
         inputs = inputs_of(experiment, assigned)
         trace = execute(experiment, inputs).outcome.trace
@@ -46,35 +46,24 @@ def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
 
 
 def _observed(experiment: Experiment, measured: Measured, tensors: Results) -> Observed:
-    """Every element that came, what was expected of it, and whether it is right.
-
-    Args:
-        tensors: the inputs as they lay in memory before the run.
-    """
+    """Each element that came and was due, and whether it is right; `tensors` are the inputs before the run."""
     x, trace, comparison = measured.x, measured.trace, measured.comparison
-    actual = {name: value.double() for name, value in trace.values.items()}
-    right = {name: value.isnan() & False for name, value in actual.items()}
-    expected, allowed = ({name: value * 0 for name, value in actual.items()} for _ in range(2))
+    actual, right, expected, allowed = (dict[str, Tensor]() for _ in range(4))
+    for name, value in trace.values.items():
+        actual[name], right[name] = value.double(), value.isnan() & False
+        expected[name], allowed[name] = actual[name] * 0, actual[name] * 0
+        if name not in BY_ROW:
+            _, expected[name], allowed[name], right[name] = comparison.judged(trace, name)
     for tile in tiles_of(experiment.case, x):
         place, values = (tile.batch, tile.heads, tile.rows), evaluate(x, tile)
         budget = allowed_on(x, tile, values, comparison.precision, comparison.recovery)
         for name in actual.keys() & {*BY_ROW}:
             judged = judge(trace.values[name][place], values, budget, name)
             _, expected[name][place], allowed[name][place], right[name][place] = judged
-    for name in actual.keys() - {*BY_ROW}:
-        _, expected[name], allowed[name], right[name] = comparison.judged(trace, name)
-    return Observed(
-        experiment.case,
-        x,
-        actual,
-        {**comparison.expected, **expected},
-        right,
-        tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH),
-        tensors,
-        allowed,
-        measured,
-        launches=bool(experiment.backends),
-    )
+    own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
+    launches = bool(experiment.backends)
+    expected = {**comparison.expected, **expected}
+    return Observed(experiment.case, x, actual, expected, right, own, tensors, allowed, measured, launches)
 
 
 # --- runs once more
@@ -82,7 +71,7 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Results) -> O
 
 @dataclass(frozen=True)
 class Again:
-    """Runs of one target, in the layout that went wrong."""
+    """Further runs of a target in the layout that went wrong."""
 
     experiment: Experiment
     assigned: Assigned
@@ -90,29 +79,28 @@ class Again:
 
     @cached_property
     def second(self) -> Observed | None:
-        """The next call with the same values."""
+        """The next call."""
         return run_again(self.experiment, self.assigned)
 
     def is_right(self, **changes: object) -> bool:
-        """Whether a further call is right, of an experiment with some changes."""
+        """Whether a further call is right, with changes of the experiment."""
         ran = run_again(replace(self.experiment, **changes), self.assigned)  # type: ignore[arg-type]
         return ran is not None and ran.measured.comparison.matches
 
     def on_memory_of(self, number: float) -> Results:
-        """The results of a call on memory that holds a number where nobody wrote."""
+        """The results on memory that holds a number where nobody wrote."""
         case = replace(self.experiment.case, poison=True)
         seen = run_again(replace(self.experiment, unwritten=number, case=case), self.assigned)
         return seen.actual if seen is not None else {}
 
     def moved(self, first: Results, other: Results) -> dict[str, Tensor]:
-        """Where two runs differ by more than what is allowed of either, by intermediate, the first that does first."""
+        """Where two runs differ by more than is allowed of both, by intermediate."""
         moved = dict[str, Tensor]()
-        for name in self.seen.right:
-            if name in first and name in other:
-                a, b = first[name], other[name]
-                where = ~((a == b) | (a.isnan() & b.isnan())) & ~((a - b).abs() <= 2 * self.seen.allowed[name])
-                if bool(where.any()):
-                    moved[name] = where
+        for name in filter(lambda name: name in first and name in other, self.seen.right):
+            a, b = first[name], other[name]
+            where = ~((a == b) | (a.isnan() & b.isnan())) & ~((a - b).abs() <= 2 * self.seen.allowed[name])
+            if bool(where.any()):
+                moved[name] = where
         return moved
 
     def share(self, moved: Mapping[str, Tensor]) -> float:
@@ -123,7 +111,6 @@ class Again:
 
 @door("behaviour/wrong_in_the_first_call_alone")
 def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
-    """The first call is wrong; a second and a third are right."""
     second = again.second
     if second is None or not second.measured.comparison.matches or not again.is_right():
         return None
@@ -138,7 +125,7 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
 
 @door("behaviour/differs_from_run_to_run")
 def differs_from_run_to_run(again: Again) -> Diagnosis | None:
-    """Repeated calls differ: a race on a GPU, where nobody sees its accesses."""
+    """A race on a GPU, where nobody sees its accesses."""
     moved = again.moved(again.seen.actual, again.second.actual) if again.second is not None else {}
     if not moved:
         return None
@@ -153,8 +140,9 @@ def reads_what_was_never_written(again: Again) -> Diagnosis | None:
     seen, moved = again.seen, again.moved(again.on_memory_of(math.nan), again.on_memory_of(7.0))
     if not moved:
         return None
-    wrong = {name: where | ~seen.right[name] & ~seen.actual[name].isfinite() for name, where in moved.items()}
-    name = next(iter(moved))
+    name, wrong = next(iter(moved)), dict[str, Tensor]()
+    for of, where in moved.items():
+        wrong[of] = where | ~seen.right[of] & ~seen.actual[of].isfinite()
     summary = f"{name} depends on what memory held before the run: it, or its scratch, is read before it is written"
     evidence = f"{int(moved[name].sum()):,} elements of {name} differ between memory full of NaN and full of 7.0"
     fix = "use torch.zeros for what is added to, and store every element of a torch.empty"
@@ -163,7 +151,7 @@ def reads_what_was_never_written(again: Again) -> Diagnosis | None:
 
 @door("behaviour/right_without_dead_rows")
 def right_without_dead_rows(again: Again) -> Diagnosis | None:
-    """The same values right with a mask that shows every key to the rows from which it hides all."""
+    """Right with a mask that shows every key to the rows from which it hides all."""
     mask, seen = again.experiment.values.get("mask"), again.seen
     name = next((name for name in seen.own if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())), None)
     if name is None or mask is None or bool(mask.any(-1).all()):
@@ -177,44 +165,40 @@ def right_without_dead_rows(again: Again) -> Diagnosis | None:
 
 @door("behaviour/multiplies_coarser")
 def multiplies_coarser(again: Again) -> Diagnosis | None:
-    """What came is within the budget of the dots that were read in its compiled code, and finer ones were asked for."""
-    coarser, measured = coarser_dots(again.experiment), again.seen.measured
-    if not coarser:
+    """Right within the budget of the dots that were compiled, and finer ones were asked for."""
+    dots, measured, case = coarser_dots(again.experiment), again.seen.measured, again.experiment.case
+    if not dots:
         return None
     from ..runtime.arithmetic import coarsest
 
-    way, declared, case = coarsest(coarser), dots_of(again.experiment), again.experiment.case
-    precision, recovery = precision_of(case.dtype, way), measured.comparison.recovery
+    way, recovery = coarsest(dots), measured.comparison.recovery
+    precision = precision_of(case.dtype, way)
     if not compare(case, measured.x, measured.trace, precision, recovery=recovery, blame=False).matches:
         return None
-    places = list[Where]()
-    for dot in coarser:
-        places += [where_at(dot.file, at, dot.by) for at in dot.lines]
-    summary = f"the dots multiply in {way}, and the check expects {declared}"
-    evidence = f"compiled: {dots_in_words(coarser)}"
+    declared, where = dots_of(again.experiment), [where_at(dot.file, at, dot.by) for dot in dots for at in dot.lines]
+    summary, evidence = f"the dots multiply in {way}, and the check expects {declared}", (dots_in_words(dots),)
     fix = f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}'
-    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, (evidence,), tuple(places), fix)
+    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, tuple(where), fix)
 
 
 def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
-    """What running a target again shows: the first explanation of nearly all; where none is named, those of a part.
+    """The first that explains nearly all; where no hypothesis is named, those of a part.
 
     Args:
         best: the hypothesis that is named.
     """
     is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
-    # What is stored elsewhere leaves its own place unwritten.
-    is_unwritten = best is None or not (is_finite or (best.tensor and best.not_finite))
-    asked: list[tuple[bool, Callable[[Again], Diagnosis | None]]] = [
-        (True, multiplies_coarser),  # rounding is like other rounding, and what was compiled says whose it is
+    asked = {
+        multiplies_coarser: True,  # rounding is like other rounding, and what was compiled says whose it is
         # What is added twice is a factor, in one call.
-        (best is None or best.kind in ("factor", "accumulation"), wrong_in_the_first_call_alone),
-        (best is None, differs_from_run_to_run),
-        (is_unwritten, reads_what_was_never_written),  # two runs, on memory that is prepared
-        (best is None, right_without_dead_rows),
-    ]
+        wrong_in_the_first_call_alone: best is None or best.kind in ("factor", "accumulation"),
+        differs_from_run_to_run: best is None,
+        # Two runs, on memory that is prepared. What is stored elsewhere leaves its own place unwritten.
+        reads_what_was_never_written: best is None or not (is_finite or (best.tensor and best.not_finite)),
+        right_without_dead_rows: best is None,
+    }
     found = list[Diagnosis]()
-    for is_asked, explain in asked:
+    for explain, is_asked in asked.items():
         diagnosis = explain(again) if is_asked else None
         if diagnosis is not None and diagnosis.explained >= NAMED:
             return [diagnosis]

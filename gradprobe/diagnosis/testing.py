@@ -1,4 +1,4 @@
-"""A hypothesis held against everything that came: which wrong elements it reproduces, which right ones it spoils."""
+"""A hypothesis held against what came: which wrong elements it reproduces, which right ones it spoils."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from ..reference.attention import BY_KEY, BY_ROW
 
 # The errors that a fault makes are thousands of roundings. Rounding itself is allowed four budgets here, because what a
 # fault reads is of another size than what the budget was made for; verdicts are never judged by this.
-_ROOM = 4.0
-_SHARPER = 8.0
+_ROOM, _SHARPER = 4.0, 8.0
 # Right elements of an intermediate that may be right by chance: of four numbers in a coarse arithmetic one may well be.
 _BY_CHANCE = 2
 # Below this no element speaks more for a prediction: a budget of 0 leaves no room at all.
@@ -42,7 +41,7 @@ class Score(NamedTuple):
     spoilt: int = 0
     """Right elements that it would make wrong."""
     bits: float = 0.0
-    """How unlikely it is that a prediction of something else reproduces as many, as a negative logarithm to base 2."""
+    """-log2 of the chance that a prediction of something else reproduces as many."""
 
     @property
     def gain(self) -> int:
@@ -55,10 +54,7 @@ class Finalist:
 
     hypothesis: Hypothesis
     reproduced: float = 0.0
-    """The share of wrong elements reproduced; or less, the mean of that share over what is wrong by itself.
-
-    Three elements may be the cause of thousands.
-    """
+    """The share of wrong elements, or its mean over what is wrong by itself, if less."""
     explained: float = 0.0
     """That, times the share of right elements that stay right where the fault is active."""
     active: frozenset[str] = frozenset()
@@ -66,15 +62,14 @@ class Finalist:
     whole: frozenset[str] = frozenset()
     """Those of which nearly all that is wrong is explained."""
     bits: float = 0.0
-    """How unlikely it is that the fault itself explains what it does by chance; what is inherited says nothing."""
+    """How unlikely it is that the fault itself does so by chance."""
     contradicted: int = 0
-    """How many intermediates came right that the fault would have made wrong, had it stood in what computes them."""
+    """How many intermediates came right that the fault would make wrong where they are computed."""
     said: tuple[str, ...] = ()
-    """What keeps it from being certain."""
 
 
 class _Portion(NamedTuple):
-    """What of a run a hypothesis is held against."""
+    """What of a run is tested."""
 
     names: Collection[str]
     tiles: Sequence[Tile]
@@ -84,7 +79,7 @@ class _Portion(NamedTuple):
 
 
 class _ValueJudgement(NamedTuple):
-    """What came of an intermediate, what was expected, and the errors allowed; all of one shape."""
+    """What came of an intermediate and what was due."""
 
     actual: Tensor
     expected: Tensor
@@ -92,114 +87,113 @@ class _ValueJudgement(NamedTuple):
     right: Tensor
     off: Tensor
     """The errors."""
-    rights: int
-    """How many are right."""
 
 
 class Tester:
-    """Tests hypotheses against what came in one run."""
+    """Tests hypotheses against one run."""
 
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
-        self.wrong = {name: seen.wrong(name) for name in seen.right}
+        self.wrong = {name: count for name in seen.right if (count := seen.wrong(name))}
         self._plain = plain_variant(seen.x, readable(seen))
-        self._all = _Portion(list(self.wrong), (*tiles(seen.x),))
-        self._judgements = dict[tuple[str, tuple[int, ...]], _ValueJudgement]()
+        self._all = _Portion(list(seen.right), (*tiles(seen.x),))
+        self._off = {name: (seen.actual[name] - seen.expected[name]).abs() for name in seen.right}
         self._has_nan = False
-        """Whether an intermediate holds NaN and numbers: NaN throughout says nothing of where it came from."""
+        """Whether an intermediate holds NaN and numbers: NaN throughout says nothing."""
         for name, right in seen.right.items():
             finite = seen.actual[name].isfinite()
             self._has_nan |= bool(finite.any()) and not bool((finite | right).all())
 
     def fit(self, hypothesis: Hypothesis) -> Finalist:
-        """What a hypothesis explains, of each intermediate in whichever kernels explain most; else right arithmetic."""
-        best, active, contradicted = dict(self._of_right_arithmetic), set[str](), len(self.wrong)
-        wrong = {name: count for name, count in self.wrong.items() if count}
+        """What it explains, of each intermediate in whichever kernels explain most."""
+        best, active, contradicted, wrong = (
+            dict(self._of_right_arithmetic),
+            set[str](),
+            len(self._all.names),
+            self.wrong,
+        )
         if not wrong:
             return Finalist(hypothesis)
-        for variant, buffers in self._ways(hypothesis, self._all):
-            found = self._scores(variant, buffers, self._all, hypothesis.not_finite)
-            denied = sum(score.spoilt > 0 for name, score in found.items() if name not in wrong)
+        for found in self._scores(hypothesis, self._all):
             # Of several ways the one that leaves right what came right tells how well it fits.
-            contradicted = min(contradicted, denied)
+            denied = [name for name, score in found.items() if score.spoilt and name not in wrong]
+            contradicted = min(contradicted, len(denied))
             for name in wrong:
                 if found[name].gain > max(0, best[name].gain):
                     best[name] = found[name]
                     active.add(name)
             if not contradicted and all(found[name].gain == count for name, count in wrong.items()):
                 break
+        shares, kept, bits = {name: best[name].reproduced / count for name, count in wrong.items()}, 1.0, 0.0
         reproduced = sum(score.reproduced for score in best.values()) / sum(wrong.values())
-        shares = [best[name].reproduced / wrong[name] for name in self.seen.own if name in wrong]
-        if shares:
-            reproduced = min(reproduced, sum(shares) / len(shares))
-        kept = 1.0
+        if own := [shares[name] for name in self.seen.own if name in shares]:
+            reproduced = min(reproduced, sum(own) / len(own))
         for name in active:
             right = max(1, self.seen.right[name].numel() - wrong[name])
             kept = min(kept, 1 - max(0, best[name].spoilt - _BY_CHANCE) / right)
+            bits += best[name].bits
         whole = frozenset(name for name, count in wrong.items() if best[name].gain >= NAMED * count)
-        bits = sum(best[name].bits for name in active)
         return Finalist(hypothesis, reproduced, reproduced * kept, frozenset(active), whole, bits, contradicted)
 
     def share(self, hypothesis: Hypothesis) -> float:
-        """About the share that it explains in the batch that first went wrong; of what is stored elsewhere, in all."""
+        """About its share in the first wrong batch; of what is stored elsewhere, in all."""
         portion = self._first_batch
         if hypothesis.finish is not None or not portion.names:
-            portion = _Portion(self.seen.own, self._all.tiles, (), is_rough=True)
+            portion = _Portion(self.seen.own, self._all.tiles, is_rough=True)
         most = dict.fromkeys(portion.names, 0)
-        for variant, buffers in self._ways(hypothesis, portion):
-            for name, score in self._scores(variant, buffers, portion, hypothesis.not_finite).items():
+        for scores in self._scores(hypothesis, portion):
+            for name, score in scores.items():
                 most[name] = max(most[name], score.gain)
-        wrong = {name: int((~self.seen.right[name][portion.place]).sum()) for name in most}
-        shares = [gain / wrong[name] for name, gain in most.items() if wrong[name]]
-        return sum(shares) / max(1, len(shares))
+        total = 0.0
+        for name, gain in most.items():
+            total += gain / max(1, int((~self.seen.right[name][portion.place]).sum()))
+        return total / max(1, len(most))
 
     @cached_property
     def _first_batch(self) -> _Portion:
-        """What is wrong by itself in the first wrong batch."""
-        first = self.seen.measured.first
+        first, names = self.seen.measured.first, list[str]()
         batch = (first.batch or 0) if first else 0
-        names = [name for name in self.seen.own if name in (*BY_ROW, *BY_KEY)]
-        names = [name for name in names if not bool(self.seen.right[name][batch].all())]
+        for name in self.seen.own:
+            if name in (*BY_ROW, *BY_KEY) and not bool(self.seen.right[name][batch].all()):
+                names.append(name)
         return _Portion(names, self._all.tiles[batch : batch + 1], (batch,), is_rough=True)
 
     @cached_property
     def _of_right_arithmetic(self) -> dict[str, Score]:
-        """What is explained by the LSE, O and delta that came, and no fault besides."""
-        found = self._scores(self._plain, self._branches[0], self._all, True)
+        """What the LSE, O and delta that came explain, without a fault."""
+        found = self._scored(self._plain, self._branches[0], self._all, self._has_nan)
         return {name: score if score.gain > 0 else Score() for name, score in found.items()}
 
-    def _scores(self, variant: Variant, buffers: Buffers, portion: _Portion, not_finite: bool) -> dict[str, Score]:
-        scores = dict[str, Score]()
-        values, bounds = self._predicted(variant, buffers, portion)
+    def _scores(self, hypothesis: Hypothesis, portion: _Portion) -> Iterator[dict[str, Score]]:
+        for variant, buffers in self._ways(hypothesis, portion):
+            yield self._scored(variant, buffers, portion, hypothesis.not_finite and self._has_nan)
+
+    def _scored(self, variant: Variant, buffers: Buffers, portion: _Portion, not_finite: bool) -> dict[str, Score]:
+        seen, scores, (values, bounds) = self.seen, dict[str, Score](), self._predicted(variant, buffers, portion)
         for name in portion.names:
-            came, value = self._judgement(name, portion.place), values[name][portion.place]
+            judged, value = (
+                (seen.actual, seen.expected, seen.allowed, seen.right, self._off),
+                values[name][portion.place],
+            )
+            came = _ValueJudgement(*(of[name][portion.place] for of in judged))
             if portion.is_rough:
-                allowed = _ROOM * came.bound + _ROUGH[self.seen.case.dtype] * _sizes(value)
-                near = _near(came, value, allowed, not_finite and self._has_nan)
+                allowed = _ROOM * came.bound + _ROUGH[seen.case.dtype] * _sizes(value)
+                near = _near(came, value, allowed, not_finite)
                 # As many as it reproduces more than it spoils.
-                scores[name] = Score(int(near.sum()), came.rights)
+                scores[name] = Score(int(near.sum()), int(came.right.sum()))
                 continue
             # A fault makes values larger than bounds were made for.
             due, largest = (_sizes(each).max().item() for each in (came.expected, value))
             allowed = _ROOM * (max(1.0, largest / due) if due else 1.0) * bounds[name].nan_to_num(0.0)
-            near = _near(came, value, allowed, not_finite and self._has_nan)
-            tiny = torch.finfo(self.seen.measured.trace.values[name].dtype).tiny
+            near = _near(came, value, allowed, not_finite)
+            tiny = torch.finfo(seen.measured.trace.values[name].dtype).tiny
             scores[name] = _score(came, value, allowed, near, tiny)
         return scores
-
-    def _judgement(self, name: str, place: tuple[int, ...]) -> _ValueJudgement:
-        """What came of an intermediate; made once."""
-        if (name, place) not in self._judgements:
-            seen = self.seen
-            actual, expected, right = (of[name][place] for of in (seen.actual, seen.expected, seen.right))
-            off, bound = (actual - expected).abs(), seen.allowed[name][place]
-            self._judgements[name, place] = _ValueJudgement(actual, expected, bound, right, off, int(right.sum()))
-        return self._judgements[name, place]
 
     # --- what a hypothesis predicts
 
     def _ways(self, hypothesis: Hypothesis, portion: _Portion) -> Iterator[tuple[Variant, Buffers]]:
-        """Where a fault may stand: in all that computes, with each set of buffers; or in what stored a buffer alone."""
+        """A fault in all that computes, with each set of buffers; or in what stored a buffer alone."""
         variant, changes = hypothesis.variant(self._plain), hypothesis.changes
         # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
         different = 1 if not changes & _OF_DELTA else 2 if not changes & _OF_O else None
@@ -215,7 +209,7 @@ class Tester:
 
     @cached_property
     def _branches(self) -> tuple[Buffers, ...]:
-        """What kernels may have found in LSE, O and delta: what came, else the right values or the fault's own."""
+        """What kernels may find in LSE, O and delta: what came, else the right values or the fault's own."""
         actual, choices = self.seen.actual, dict[tuple[str, ...], Buffers]()
         known = {**self.seen.expected, **actual}
         # Plain Python may compute P anew, beside the O and delta of its forward.
@@ -226,7 +220,7 @@ class Tester:
         return tuple(choices.values())
 
     def _stored(self, names: Sequence[str], variant: Variant, portion: _Portion) -> dict[str, Tensor]:
-        """Buffers as a faulty kernel would leave them for right ones; of a forward, delta is made of them rightly."""
+        """Buffers as a faulty kernel leaves them for right ones, which make a forward's delta rightly."""
         whole = {name: self.seen.expected[name].clone() for name in names}
         kept = {name: value for name, value in self._branches[0].items() if name not in names}
         for tile in portion.tiles:
@@ -234,26 +228,26 @@ class Tester:
             for name in names:
                 whole[name][place] = values[name]
             if len(names) > 1:
-                forward = {name: value for name, value in {**kept, **whole}.items() if name != "delta"}
+                forward = {**kept, **whole}
+                del forward["delta"]
                 whole["delta"][place] = self._plain.on(tile, forward)["delta"]
         return whole
 
     def _predicted(self, variant: Variant, buffers: Buffers, portion: _Portion) -> tuple[Buffers, Buffers]:
-        """What a variant gives on some tiles where the target exposes anything, and the errors allowed to it."""
-        measured = self.seen.measured
+        measured, is_rough = self.seen.measured, portion.is_rough
         precision = measured.comparison.precision
         shapes = {name: tuple(value.shape) for name, value in self.seen.actual.items()}
-        whole = Whole(variant, shapes, bounded=not portion.is_rough)
+        whole = Whole(variant, shapes, bounded=not is_rough)
         for tile in portion.tiles:
             values = variant.on(tile, buffers)
-            whole.add(tile, values, None if portion.is_rough else tile_budget(variant, tile, values, precision))
+            whole.add(tile, values, None if is_rough else tile_budget(variant, tile, values, precision))
         finished = dict(whole.values)
         if variant.finish is not None:
             finished |= variant.finish(finished)
-        for name in whole.bounds:
+        for name, bound in whole.bounds.items():
             value, dtype = whole.values[name], measured.trace.values[name].dtype
-            bound = whole.bound(name, value, precision) if name in whole.squares else whole.bounds[name]
-            whole.bounds[name] = bound + output_rounding(value, bound, dtype)
+            allowed = whole.bound(name, value, precision) if name in whole.squares else bound
+            whole.bounds[name] = allowed + output_rounding(value, allowed, dtype)
         return finished, whole.bounds
 
 
@@ -262,21 +256,16 @@ def _sizes(values: Tensor) -> Tensor:
 
 
 def _near(came: _ValueJudgement, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
-    """Which elements are what a prediction says.
-
-    Whatever a prediction is allowed: where it explains an error, it lies much nearer to what came than the reference.
-    A NaN spreads, and anything that goes wrong makes one: it counts only for a fault that is known to make them.
-    """
+    """Which elements are as predicted: what explains an error lies much nearer than the reference."""
     error = (came.actual - predicted).abs()
     near = (error <= allowed) & ~(error > came.off / _SHARPER)
     near |= (came.actual == predicted) | (error <= came.bound)
-    if not_finite:
+    if not_finite:  # anything that goes wrong makes NaN, which spreads
         near |= ~came.actual.isfinite() & ~predicted.isfinite() & (predicted != came.expected)
     return near
 
 
 def _score(came: _ValueJudgement, value: Tensor, allowed: Tensor, near: Tensor, tiny: float) -> Score:
-    """How many wrong elements a prediction reproduces, and how many right ones it spoils."""
     reproduced, spoilt = near & ~came.right, int((~near & came.right).sum())
     if not bool(reproduced.any()):
         return Score(0, spoilt)
