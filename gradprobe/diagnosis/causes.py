@@ -1,4 +1,4 @@
-"""Causes: what explains the failing layouts of a target, sought in one after another."""
+"""Causes: what explains the failing layouts of a target, one after another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..frontends import CUDA_ON_CPU, INTERPRETED
@@ -17,7 +17,6 @@ from ..model.memory_finding import GUARD, OUTSIDE, RACE
 from ..model.number import in_words, plural, spans
 from ..model.report import CONSISTENT, NAMED, Diagnosis, Where, causes_among
 from ..numerics.evidence import LayoutRun
-from ..numerics.tally import Finding
 from ..probing.experiment import Experiment
 from .behaviour import Again, behaving, observed_in
 from .lines import Lines
@@ -26,8 +25,6 @@ from .testing import Finalist
 
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6
-# The kind of a diagnosis that says: this is wrong, and what it is made of is right.
-_VALUE = "value"
 
 
 @dataclass(frozen=True)
@@ -37,22 +34,19 @@ class FailingLayout:
     run: LayoutRun
     seen: Observed
 
-    @property
-    def name(self) -> str:
-        return self.run.layout
-
     @cached_property
     def spoilt(self) -> frozenset[str]:
-        """The results that kernels were seen to store outside themselves, or race for: wrong whatever was computed."""
-        kinds = (RACE, OUTSIDE, GUARD)
-        stored = [found for found in self.run.memory if found.kind in kinds and found.access != "load"]
-        # Nothing is made of these: without them the others come as before.
-        return frozenset(title(found.tensor) for found in stored) & {*GRADIENT_OF.values()}
+        """The results that kernels stored outside themselves, or raced for: wrong whatever was computed."""
+        stored = set[str]()
+        for found in self.run.memory:
+            if found.kind in (RACE, OUTSIDE, GUARD) and found.access != "load":
+                stored.add(title(found.tensor))
+        return frozenset(stored.intersection(GRADIENT_OF.values()))
 
     @cached_property
     def unspoilt(self) -> Observed:
-        """What came, without those results."""
-        return self.seen.of([name for name in self.seen.right if name not in self.spoilt])
+        """What came without those, of which nothing is made."""
+        return self.seen.of(self.seen.right.keys() - self.spoilt)
 
     @cached_property
     def fact(self) -> str:
@@ -61,66 +55,55 @@ class FailingLayout:
 
 
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
-    """The runs as they are to be explained: the first, then those that move one tensor alone or show the least."""
+    """The runs in the order to explain them: the first, then those that move one tensor alone or show the least."""
     first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
     others.sort(key=lambda layout: ("all" in dict(layout.run.assigned), len(layout.unspoilt.wrong_names)))
     return [first, *others]
 
 
 class CauseSearch:
-    """Explains one failing layout after another: what the causes of those before explain is not sought again."""
+    """Explains failing layouts: what known causes explain is not sought again."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment, self._lines = experiment, Lines(experiment)
         self._searched = 0
         self.found = list[Diagnosis]()
-        """The causes, each with the layouts in which it shows; then what is consistent with the first layout."""
-        self._predicted = dict[str, Hypothesis]()
+        """The causes; then what is consistent with the first layout."""
+        self.predicted = dict[str, Hypothesis]()
         """By fault of a cause, what gives the numbers that came."""
         self._own = dict[str, frozenset[str]]()
-        """By fault of a cause that no hypothesis predicts, what was wrong by itself where it was found."""
+        """By fault of another cause, what was wrong by itself."""
         self._unexplained = dict[str, list[str]]()
-        """The layouts that nothing explains, by what is wrong in them."""
+        """Layouts by what is wrong in them."""
         self._failures = list[str]()
-        """What could not be looked at."""
-        self.predicted = set[str]()
-        """The faults that give the numbers that came."""
 
     def explain(self, layout: FailingLayout) -> None:
-        """Tells what is wrong in a layout, if nothing that is told already explains it."""
-        is_first = not self._searched
+        """Finds what is wrong in a layout, if no known cause explains it."""
+        name, is_first = layout.run.layout, not self._searched
         if not is_first and self._is_explained(layout):
             return
         if layout.fact in self._unexplained:  # then nothing explains it either
-            self._unexplained[layout.fact].append(layout.name)
+            self._unexplained[layout.fact].append(name)
             return
         if self._searched == _MOST_LAYOUTS:
-            self._failures.append(f"in {layout.name} something else is wrong: {_MOST_LAYOUTS} layouts were searched")
+            self._failures.append(f"in {name} something else is wrong: {_MOST_LAYOUTS} layouts were searched")
             return
         self._searched += 1
         seen, table = layout.seen if is_first else layout.unspoilt, Table(layout.seen.case.family, layout.run)
-        found = list[Diagnosis]()
         # A formula that gives every number that came names the fault; what no formula predicts comes before what only
         # looks like it; the dataflow has the lines of what is named, else the first value that is wrong by itself.
         parts = in_parts(self._experiment, layout.run.assigned, seen)
-        best = [part[0] for part in parts if part and part[0].explained >= NAMED]
-        named = {fit.hypothesis.fault: fit.hypothesis for fit in best}
-        for fit, diagnosis in _diagnoses(seen, parts, "" if is_first else f"in {layout.name}: "):
-            found.append(self._lines.of(fit.hypothesis, fit.active, diagnosis))
-        again = Again(self._experiment, layout.run.assigned, seen)
-        found = table.agreeing([*behaving(again, next(iter(named.values()), None)), *found])
+        best = [part[0].hypothesis for part in parts if part and part[0].explained >= NAMED]
+        fitting = _diagnoses(seen, parts, "" if is_first else f"in {name}: ", self._lines)
+        behaved = behaving(Again(self._experiment, layout.run.assigned, seen), best[0] if best else None)
+        found, named = table.agreeing([*behaved, *fitting]), {each.fault: each for each in best}
         if is_first or not causes_among(found):  # beside another fault its lines would show as well
             found = self._with_dataflow(layout.run, table, found, seen, named)
-        self.predicted |= named.keys() & {diagnosis.fault for diagnosis in found}
         self._add(layout, found, named)
 
     def _with_dataflow(
         self, run: LayoutRun, table: Table, found: list[Diagnosis], seen: Observed, named: Mapping[str, Hypothesis]
     ) -> list[Diagnosis]:
-        """The causes with the lines that the dataflow of a run shows, and what it shows besides; then all others.
-
-        A fault in following it costs that alone.
-        """
         causes = causes_among(found)
         try:
             if not self._experiment.backends & {INTERPRETED, CUDA_ON_CPU}:
@@ -134,18 +117,17 @@ class CauseSearch:
             found = [*with_dataflow(causes, table.agreeing(watched.seen), self._lines.read), *left]
         except Exception as error:
             failures = (fault_words(error),)
-        words = "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
-        self._failures += [f"{words}: {fault}" for fault in failures]
+        for fault in failures:
+            words = "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
+            self._failures.append(f"{words}: {fault}")
         return found
 
     def _add(self, layout: FailingLayout, found: list[Diagnosis], named: Mapping[str, Hypothesis]) -> None:
-        """All that was found in the first layout; of another what is new in it, before what explains nothing yet."""
-        causes, before = causes_among(found), causes_among(self.found)
+        causes, before, new = causes_among(found), causes_among(self.found), list[Diagnosis]()
         if self._searched == 1:
             self.found = [diagnosis for diagnosis in found if diagnosis not in causes]
         if not causes:
-            self._unexplained[layout.fact] = [layout.name]
-        new = list[Diagnosis]()
+            self._unexplained[layout.fact] = [layout.run.layout]
         for cause in causes:
             # What the dataflow shows of a fault in one layout it shows in another.
             lines = set() if cause.fault in named else _lines_of(cause)
@@ -153,9 +135,9 @@ class CauseSearch:
             if known:
                 self._show(known, layout)
                 continue
-            new.append(structs.replace(cause, also=bool(before or new), layouts=(layout.name,)))
+            new.append(replace(cause, also=bool(before or new), layouts=(layout.run.layout,)))
             if cause.fault in named:
-                self._predicted[cause.fault] = named[cause.fault]
+                self.predicted[cause.fault] = named[cause.fault]
             else:
                 self._own[cause.fault] = frozenset(layout.seen.own)
         self.found[len(before) : len(before)] = new
@@ -163,14 +145,13 @@ class CauseSearch:
     def _show(self, faults: Collection[str], layout: FailingLayout) -> None:
         for at, cause in enumerate(self.found):
             if cause.fault in faults and cause.is_named:
-                self.found[at] = structs.replace(cause, layouts=(*cause.layouts, layout.name))
+                self.found[at] = replace(cause, layouts=(*cause.layouts, layout.run.layout))
 
     def _is_explained(self, layout: FailingLayout) -> bool:
-        """Whether what kernels did to memory, or a fault that is told, explains a layout."""
         own = set(layout.unspoilt.own)
         if not own:
             return True
-        fault = explaining(layout.unspoilt, self._predicted)
+        fault = explaining(layout.unspoilt, self.predicted)
         faults = [fault] if fault else [fault for fault, others in self._own.items() if own <= others]
         self._show(faults, layout)
         return bool(faults)
@@ -189,45 +170,35 @@ def _lines_of(diagnosis: Diagnosis) -> set[tuple[str, int]]:
 
 
 def of_the_formula(seen: Observed) -> list[Diagnosis]:
-    """Diagnoses by hypotheses about the formula and its arithmetic alone: no tensor is read or stored elsewhere."""
-    tested = [fit for fit in ranked(seen) if not fit.hypothesis.tensor]
-    return [diagnosis for _, diagnosis in _diagnoses(seen, [tested])]
+    """Diagnoses by hypotheses about the formula and its arithmetic alone."""
+    return [*_diagnoses(seen, [[fit for fit in ranked(seen) if not fit.hypothesis.tensor]])]
 
 
 def _diagnoses(
-    seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = ""
-) -> Iterator[tuple[Finalist, Diagnosis]]:
-    """Diagnoses of the hypotheses that explain half or more: the best of each part, then the others of the first."""
+    seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = "", lines: Lines | None = None
+) -> Iterator[Diagnosis]:
+    """Of the hypotheses that explain half or more: the best of each part, then the others of the first."""
     best, wrong = [part[0] for part in parts if part], seen.wrong_names
+    of_all = f"of {sum(map(seen.wrong, wrong)):,} wrong elements in {plural(len(wrong), 'intermediate')}"
     for number, fit in enumerate([*best, *parts[0][1:]]):
         of, explained = fit.hypothesis, fit.explained
         if explained < CONSISTENT:
             continue
-        said = f"{where}explains {explained:.0%} of {sum(map(seen.wrong, wrong)):,} wrong elements in "
-        said += f"{plural(len(wrong), 'intermediate')}, and what is right stays right"
-        yield (
-            fit,
-            Diagnosis(
-                of.fault,
-                of.fault_class,
-                of.summary,
-                explained,
-                (said, *fit.said),
-                fix=of.fix,
-                also=0 < number < len(best),
-                # What is rounded where it is used may be exported right.
-                says_wrong=() if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes),
-            ),
-        )
+        evidence = (f"{where}explains {explained:.0%} {of_all}, and what is right stays right", *fit.said)
+        # What is rounded where it is used may be exported right.
+        says_wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
+        diagnosis = Diagnosis(of.fault, of.fault_class, of.summary, explained, evidence, fix=of.fix)
+        diagnosis = replace(diagnosis, also=0 < number < len(best), says_wrong=says_wrong)
+        yield lines.of(of, fit.active, diagnosis) if lines is not None else diagnosis
 
 
 def fact_about(seen: Observed) -> str:
-    """A sentence about the first intermediate that is wrong by itself: how much of it, and where."""
+    """How much of the first intermediate that is wrong by itself is wrong, and where."""
     name = seen.own[0]
     wrong, axes = ~seen.right[name], seen.case.axes(name)
     said = [f"{name}: {int(wrong.sum()):,} of {wrong.numel():,} elements are wrong"]
     for axis, letter in enumerate(axes):
-        at = [step for step, of in enumerate(wrong.unbind(axis)) if bool(of.any())]
+        at = wrong.nonzero()[:, axis].unique().tolist()
         if letter in slots(axes) and len(at) < wrong.shape[axis]:
             said.append(f"{AXIS_WORDS[letter]} {in_words(spans(at), 4)} of {wrong.shape[axis]}")
     return "; ".join(said)
@@ -235,8 +206,6 @@ def fact_about(seen: Observed) -> str:
 
 # --- beside what hypotheses name, what the dataflow shows
 
-# What was seen in memory, at its own lines; and what the dataflow shows of addresses.
-_OF_MEMORY, _OF_ADDRESSES = ("outside", "race", "unwritten"), ("load", "store", "unstored")
 # The class of sums that lose what was summed: it is overwritten, or added twice.
 _LOST = "ACC"
 
@@ -245,7 +214,7 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
 
     Args:
-        read: the faults whose lines were read off the source, at which an address is made: these stay the first.
+        read: the faults whose lines were read off the source, where an address is made: these stay the first.
     """
     of_pairs = [cause for cause in seen if cause.kind == "pairs"]
     if named and named[0].kind == "tile" and of_pairs:
@@ -259,15 +228,16 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
     if never and first.fault_class == _LOST and (not first.says_wrong or "P" in first.says_wrong):
         return [*never, *others]  # it looks the same, and nothing was lost
-    shown = [where for cause in seen for where in cause.where]
+    evidence, shown, addresses = [*first.evidence], list[Where](), list[Where]()
+    for cause in seen:
+        evidence += cause.evidence
+        shown += cause.where
+        addresses += cause.where if cause.kind in ("load", "store", "unstored") else ()
     heads = {where.kernel: where for where in reversed(shown)}
     # Before all others the first line of each kernel, at which something goes wrong in it.
-    lines = list(dict.fromkeys([*(where for where in shown if where is heads[where.kernel]), *shown]))
-    more = list[Where]()
-    if first.where and (first.fault in read or first.kind in _OF_MEMORY):
-        # One line may have several places, each with an edit.
-        lines = [*first.where]
-        more = [where for cause in seen if cause.kind in _OF_ADDRESSES for where in cause.where]
+    lines, more = [*(where for where in shown if where is heads[where.kernel]), *shown], list[Where]()
+    if first.where and (first.fault in read or first.kind in ("outside", "race", "unwritten")):
+        lines, more = [*first.where], addresses  # one line may have several places, each with an edit
     elif first.kind in ("mask", "factor"):  # what is dropped leaves a value that is computed all the same
         functions = {name for where in shown for name in (where.kernel, where.function)}
         more = [where for where in first.where if where.kernel in functions]
@@ -276,8 +246,7 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     for where in more:
         if (where.file, where.line) not in {(each.file, each.line) for each in lines}:
             lines.append(where)
-    evidence = (*first.evidence, *(sentence for cause in seen for sentence in cause.evidence))
-    return [structs.replace(first, evidence=evidence, where=tuple(lines)), *others]
+    return [replace(first, evidence=tuple(evidence), where=tuple(dict.fromkeys(lines))), *others]
 
 
 # --- no diagnosis says of an intermediate what the report's own table denies
@@ -288,69 +257,71 @@ class Table:
 
     def __init__(self, family: str, run: LayoutRun) -> None:
         self._family, self._names = family, [row.name for row, _ in steps(family)]
-        self._findings = dict[str, list[tuple[str, Finding]]]()
-        shown = run.shown
-        for row in shown.rows if shown is not None else ():
-            self._findings.setdefault(row.finding.name, []).append((row.kernel, row.finding))
-        for name, finding in shown.comparison.findings.items() if shown is not None else ():
-            self._findings.setdefault(name, [("", finding)])
+        self._shown = dict[str, list[tuple[str, str]]]()
+        """By intermediate, (kernel, status); "" where it is only exported."""
+        if (shown := run.shown) is not None:
+            for row in shown.rows:
+                self._shown.setdefault(row.finding.name, []).append((row.kernel, row.finding.status))
+            for name, finding in shown.comparison.findings.items():
+                self._shown.setdefault(name, [("", finding.status)])
 
     def agreeing(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
         """Those that say nothing that the table denies, each without the kernels of which it does.
 
-        A kernel computes anew what another one exports right: a hypothesis about that stands where none agrees better.
+        A hypothesis about what kernels compute anew, and another exports right, stands where none agrees better.
         """
         found, agreed = list[Diagnosis](), list[Diagnosis]()
         for diagnosis in diagnoses:
-            if diagnosis.kind == _VALUE:
-                stands = self._in_agreeing_kernels(self._after_export(diagnosis))
-                found += stands
-                agreed += stands
-            elif not self._denies(diagnosis.says_wrong):
-                found.append(diagnosis)
-                agreed.append(diagnosis)
-            elif self._is_made_anew(diagnosis.says_wrong):
-                found.append(diagnosis)
+            is_denied, stands = self._denies(diagnosis.says_wrong), [diagnosis]
+            if diagnosis.kind == "value":
+                is_denied, stands = False, self._in_agreeing_kernels(self._after_export(diagnosis))
+            agreed += [] if is_denied else stands
+            found += [] if is_denied and not self._is_made_anew(diagnosis.says_wrong) else stands
         return agreed if causes_among(agreed) or not causes_among(found) else found
 
     def _is_made_anew(self, names: Collection[str]) -> bool:
-        """Whether some of these were seen where they are exported alone: another kernel may make them wrong."""
-        kernels = [(name, at) for name in names for at, _ in self._findings.get(name, ())]
-        return any(not at and name not in GRADIENT_OF.values() for name, at in kernels)
+        """Whether some were only seen exported: another kernel may make them wrong."""
+        steps = {*names}.difference(GRADIENT_OF.values())
+        return any("" in dict(self._shown.get(name, ())) for name in steps)
 
     def _in_agreeing_kernels(self, value: Diagnosis) -> list[Diagnosis]:
-        """Without the kernels in which what it is made of is wrong, or what it is a step to right; [] if all are."""
-        others = [name for name in self._names if name not in value.says_wrong]
-        behind = [name for name in others if not {*reached([name], self._family)}.isdisjoint(value.says_right)]
-        where = list[Where]()
+        """Without the kernels in which what it is made of is wrong, or what it is a step to right."""
+        behind, where = set[str](), list[Where]()
+        for name in self._names:
+            if name not in value.says_wrong and not {*value.says_right}.isdisjoint(reached([name], self._family)):
+                behind.add(name)
         for place in value.where:
-            is_inherited = any(of.mismatched for name in behind for of in self._of(name, place.kernel))
+            is_inherited = any(self._in(name, place.kernel) - {MATCH} for name in behind)
             if not (is_inherited or self._denies(value.says_wrong, place.kernel)):
                 where.append(place)
         if len(where) == len(value.where):
             return [value]
-        return [structs.replace(value, where=tuple(where), evidence=())] if where else []
+        return [replace(value, where=tuple(where), evidence=())] if where else []
 
     def _after_export(self, value: Diagnosis) -> Diagnosis:
-        """The diagnosis; of a value that is right where it was seen last, about what its kernel makes of it later."""
-        found = [pair for name in value.says_wrong for pair in self._findings.get(name, ())]
-        is_right = all(finding.status == MATCH for _, finding in found)
-        if any(at for at, _ in found):
-            is_right &= not set(value.says_right).isdisjoint(value.says_wrong)
-        later = [name for name in reached(value.says_wrong, self._family) if name not in value.says_wrong]
-        later = [name for name in later if any(of.status == MISMATCH for of in self._of(name, ""))]
-        if not found or not is_right or not later:
+        """A value that is right where it was seen last is about what its kernel makes of it later."""
+        found, later = list[tuple[str, str]](), list[str]()
+        for name in value.says_wrong:
+            found += self._shown.get(name, ())
+        for name in reached(value.says_wrong, self._family):
+            if name not in value.says_wrong and MISMATCH in self._in(name):
+                later.append(name)
+        # Of one that kernels were seen to hold, only where it is said to be right up to the line.
+        is_last = not any(kernel for kernel, _ in found) or not {*value.says_right}.isdisjoint(value.says_wrong)
+        if not later or {status for _, status in found} != {MATCH} or not is_last:
             return value
         line = value.where[0]
         summary = f"{line.kernel} makes a wrong {' and '.join(later)} from line {line.line} on: its inputs are right"
-        return structs.replace(value, fault=f"{_VALUE}/{later[0]}", summary=summary, says_wrong=tuple(later))
+        return replace(value, fault=f"value/{later[0]}", summary=summary, says_wrong=tuple(later))
 
     def _denies(self, names: Collection[str], kernel: str = "") -> bool:
         """Whether all of these are shown, and none is wrong by itself."""
-        shown = [self._of(name, kernel) for name in names if name in self._names]
-        return bool(shown) and all(of and not any(each.status == MISMATCH for each in of) for of in shown)
+        shown = [self._in(name, kernel) for name in names if name in self._names]
+        return bool(shown) and all(shown) and MISMATCH not in set().union(*shown)
 
-    def _of(self, name: str, kernel: str) -> list[Finding]:
-        """What is shown of an intermediate in a kernel, "" for all; what no kernel was seen to hold is of each."""
-        of = self._findings.get(name, [])
-        return [each for at, each in of if not (at and kernel) or at == kernel or at.startswith(f"{kernel} for ")]
+    def _in(self, name: str, kernel: str = "") -> set[str]:
+        """How an intermediate is in a kernel, "" for all; one that no kernel was seen to hold is so in each."""
+        shown = self._shown.get(name, [])
+        return {
+            status for at, status in shown if not (at and kernel) or at == kernel or at.startswith(f"{kernel} for ")
+        }

@@ -1,7 +1,6 @@
 """Forms: the intermediates that a tile may be, the steps to one, and by how much a tile may differ from each.
 
-They may differ by the budgets by which results are compared (`numerics/bounds`). What is summed so far errs by no more
-than the whole sum: bounds grow with each term.
+They may differ by the budgets of results. What is summed so far errs by no more than the whole sum.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class TileForms:
 
 
 def forms_of(x: Attention, dtype: torch.dtype) -> TileForms:
-    """The forms of tiles of a problem whose inputs have a dtype."""
+    """Those of a problem whose inputs have a dtype."""
     found, batches = TileForms(), list[dict[str, Tensor]]()
     for batch in range(x.n_batch):
         tile = Tile(batch, slice(0, x.n_heads), slice(0, x.n_query))
@@ -65,9 +64,9 @@ def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> dict[str
 
 
 def _scaled(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Twice what values move by where q, or k, is scaled and rounded once more, which right kernels do in 16 bits.
+    """Twice what values move by where q, or k, is scaled and rounded once more, as right kernels do in 16 bits.
 
-    Twice, since they round other numbers where they scale by another constant.
+    Twice, since another constant rounds other numbers.
     """
     moved: dict[str, Tensor] = {}
     factor = x.scale * math.log2(math.e)
@@ -114,6 +113,6 @@ def _errors(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torc
 
 
 def rounded(tolerance: float, values: float, dtype: torch.dtype) -> float:
-    """A tolerance, with what it costs to keep values of that size in a dtype, times a constant that is rounded."""
+    """A tolerance, with what it costs to keep values of that size in a dtype."""
     info = torch.finfo(dtype)
     return tolerance + (values + tolerance) * (info.eps / 2 + 2 * U32) + info.tiny * info.eps / 2

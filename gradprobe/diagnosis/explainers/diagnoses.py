@@ -1,4 +1,4 @@
-"""Suspects, operations of a failing run that go wrong although what they work on is right; and what is told of them."""
+"""Suspects, operations that go wrong although what they work on is right; and what is told of them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..lines import among
 
 Chain = tuple[Line, ...]
 """A line of a kernel, then those in the functions that it called to get there."""
+Place = tuple[str, int]
 # The class of sums that lose what was summed: it is overwritten, or added twice.
 LOST = "ACC"
 # The note of lines that stand beside a sum: each may be where it leaves something out.
@@ -28,32 +29,30 @@ class Suspect:
     """One operation that goes wrong although what it works on is right."""
 
     kind: str
-    """load, store: it reads, or writes, other elements than it should; masked: it leaves out what is needed; value: its
-    operands are right and its result is not; stored: it is right but for a constant; pairs: rows and keys are left out
-    of what is stored; unstored: no program stores some of a result.
-    """
+    """load, store: other elements are read, written; masked: what is needed is left out; value: the operands are right
+    and the result is not; stored: right but for a constant; pairs: rows and keys are left out of what is stored;
+    unstored: no program stores some of a result."""
     name: str
-    """The intermediate that is wrong there, or the tensor that is misread; "" where it is not known."""
+    """The intermediate that is wrong there, or the tensor that is misread; "" if unknown."""
     site: Site
     lines: Chain
-    """Those of the site up to the one that is the fault: of a helper that is right elsewhere, its caller's."""
+    """The site's up to the one at fault: of a helper that is right elsewhere, its caller's."""
     reason: str
     """One sentence."""
     is_sure: bool = True
     """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
     beside: Sequence[Chain] = ()
-    """Where that is made which enters there: of an access, its address; of a value, what was compared with nothing; of
-    pairs, the other dots that sum them."""
+    """Where what enters is made: an address, what was compared with nothing, other dots of the pairs."""
     is_open: bool = False
     """Whether it is right where rows see keys, not masked where they do not, and summed over."""
     is_lost: bool = False
-    """Of pairs, whether products of them were made, so that what was summed is lost."""
+    """Of pairs, whether they were summed, and the sum is lost."""
     is_spoilt: bool = False
-    """Of a value, whether it is right before the operation, which should leave it as it is."""
+    """Of a value, whether it is right before the operation, which should keep it."""
 
 
 def blamed(site: Site, right: Iterable[Site]) -> Chain:
-    """The lines of a site without the innermost ones that are right where something else calls them."""
+    """The lines of a site without the innermost that are right where something else calls them."""
     lines, elsewhere = site.lines, set[Chain]()
     for other in right:
         if (other.operation, other.instruction) == (site.operation, site.instruction):
@@ -77,38 +76,41 @@ _KINDS = {
 
 
 def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diagnosis]:
-    """The diagnoses of suspects, those of one fault together."""
-    sure = [suspect for suspect in found if suspect.is_sure]
-    if sure:
-        found = sure + [suspect for suspect in found if suspect.kind == "pairs" and not suspect.is_sure]
-    groups: dict[tuple[str, str], list[Suspect]] = {}
-    for suspect in found:
-        # What one loop leaves out of two results is one fault.
-        of = suspect.site.kernel + suspect.reason if suspect.kind == "pairs" else suspect.name
-        groups.setdefault((suspect.kind, of), []).append(suspect)
+    """Those of one fault together; beside sure ones, of the others what is left out."""
+    is_any_sure, groups = any(suspect.is_sure for suspect in found), dict[tuple[str, str], list[Suspect]]()
+    for suspect in sorted(found, key=lambda suspect: not suspect.is_sure):
+        if suspect.is_sure or suspect.kind == "pairs" or not is_any_sure:
+            # What one loop leaves out of two results is one fault.
+            of = suspect.site.kernel + suspect.reason if suspect.kind == "pairs" else suspect.name
+            groups.setdefault((suspect.kind, of), []).append(suspect)
     return [_diagnosis(group, family, also=at > 0) for at, group in enumerate(groups.values())]
 
 
 def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
-    first = group[0]
+    first, evidence, where = group[0], dict[str, None](), dict[tuple[str, int], Where]()
     says_wrong = says_right = tuple[str, ...]()
     if first.kind == "value":
         says_wrong, says_right = entered_by(first.name), parents_of(first.name, family)
         if any(suspect.is_spoilt for suspect in group):
             says_right += says_wrong  # right before the operation, and wrong after it
-    slug = re.sub(r"[^\w]+", "-", first.name).strip("-")
+    noted = list[tuple[Suspect, Place, str]]()
+    for suspect in group:
+        place = _last(suspect.lines)
+        evidence[f"{suspect.site.kernel}, line {place[1]}{_calls(suspect.site.lines)}: {suspect.reason}"] = None
+        does = f"{title(suspect.name)} is {_KINDS[suspect.kind][1]} here" if suspect.name else "wrong here"
+        noted.append((suspect, place, does + _calls(suspect.lines)))
+    # The lines at fault, then those of what enters there; a line has the first of its notes.
+    noted += [(suspect, *each) for suspect in group for each in _beside(suspect)]
+    for suspect, place, note in noted:
+        if place not in where:
+            code = linecache.getline(*place).strip()
+            where[place] = among(Where(*place, code, kernel=suspect.site.kernel, note=note))
+    slug = re.sub(r"[^\w]+", "-", first.name).strip("-") or "result"
     return Diagnosis(
-        f"{first.kind}/{slug or 'result'}",
-        LOST if first.is_lost else _KINDS[first.kind][0],
-        _summary(group),
-        1.0 if first.is_sure else CONSISTENT,
-        tuple(dict.fromkeys(map(_sentence, group))),
-        _where(group),
-        also=also,
-        seen=f"seen in {first.site.kernel}",
-        says_wrong=says_wrong,
-        says_right=says_right,
-    )
+        f"{first.kind}/{slug}", LOST if first.is_lost else _KINDS[first.kind][0], _summary(group),
+        1.0 if first.is_sure else CONSISTENT, tuple(evidence), tuple(where.values()), also=also,
+        seen=f"seen in {first.site.kernel}", says_wrong=says_wrong, says_right=says_right,
+    )  # fmt: skip
 
 
 def _summary(group: Sequence[Suspect]) -> str:
@@ -129,48 +131,20 @@ def _summary(group: Sequence[Suspect]) -> str:
     )
 
 
-def _sentence(suspect: Suspect) -> str:
-    line = f"line {_last(suspect.lines)[1]}{_calls(suspect.site.lines)}"
-    return f"{suspect.site.kernel}, {line}: {suspect.reason}"
-
-
 def _calls(chain: Chain) -> str:
-    """The calls that led to a line."""
     lines = [str(place.line) for place in places(chain)[:-1]]
     return f", called at line {', '.join(lines)}" if lines else ""
 
 
-# --- lines
-
-
-def _where(group: Sequence[Suspect]) -> tuple[Where, ...]:
-    """The lines at fault, then those of what enters there; a line has the first of its notes."""
-    noted = [(suspect, _last(suspect.lines), _fault(suspect)) for suspect in group]
-    noted += [(suspect, *each) for suspect in group for each in _beside(suspect)]
-    found: dict[tuple[str, int], Where] = {}
-    for suspect, place, note in noted:
-        if place not in found:
-            code = linecache.getline(*place).strip()
-            found[place] = among(Where(*place, code, kernel=suspect.site.kernel, note=note))
-    return tuple(found.values())
-
-
-def _fault(suspect: Suspect) -> str:
-    """The note of the line at fault."""
-    does = f"{title(suspect.name)} is {_KINDS[suspect.kind][1]} here" if suspect.name else "wrong here"
-    return does + _calls(suspect.lines)
-
-
-def _last(chain: Chain) -> tuple[str, int]:
-    """The file and the line of the innermost one."""
+def _last(chain: Chain) -> Place:
     place = places(chain)[-1]
     return place.file, place.line
 
 
-def _beside(suspect: Suspect) -> Iterator[tuple[tuple[str, int], str]]:
-    """The lines of what enters a wrong operation unseen: its address, its mask, its terms, the range of its loop."""
+def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
+    """The lines of what enters unseen: its address, its mask, its terms, the range of its loop."""
     file, line = _last(suspect.lines)
-    own, entering = source(file), [_last(chain) for chain in suspect.beside]
+    own, entering = source(file), [*map(_last, suspect.beside)]
     if suspect.kind == "pairs":
         around = [(place.file, place.line) for chain in (suspect.lines, *suspect.beside) for place in places(chain)]
         yield from (((of, loop), LOOP) for of, at in around for loop in source(of).loops(at))
@@ -182,10 +156,9 @@ def _beside(suspect: Suspect) -> Iterator[tuple[tuple[str, int], str]]:
     if suspect.kind == "masked":
         yield from (((file, at), "the mask") for at in own.masks(line))
     if is_access:
-        passed = gathered("lint", passed_of_others, file, suspect.site.kernel, suspect.name)
-        yield from (((file, each.where.line), "passed here") for each in passed)
-    if is_access and not entering:
-        yield from (((file, at), note) for at in own.address(line))
+        for each in gathered("lint", passed_of_others, file, suspect.site.kernel, suspect.name):
+            yield (file, each.where.line), "passed here"
+        yield from () if entering else (((file, at), note) for at in own.address(line))
     if suspect.kind == "value":
         for of, at in ((file, line), *entering):
             yield from (((of, mask), "the mask") for mask in source(of).masks(at, of_accesses=False))
