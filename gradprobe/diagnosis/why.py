@@ -33,34 +33,32 @@ _TOO_LARGE = (
 _FEW = 3
 # What leaves a tensor, or meets another program's there; and what is seen of the same in the elements.
 _MISREAD = ("race", "outside", "load", "store", "masked")
-# What makes no number wrong.
-_OF_RESULTS = ("shared", "dtype")
 
 
 @dataclass(frozen=True)
 class Reasons:
-    """Why a target is wrong, as far as it was found out."""
+    """Why a target is wrong."""
 
     diagnoses: tuple[Diagnosis, ...] = ()
     """Best first."""
     known: tuple[str, ...] = ()
-    """Sentences about what no named hypothesis explains."""
+    """Sentences about what no hypothesis explains."""
     sought: bool = True
-    """Whether hypotheses were tested, where something is wrong."""
+    """Whether hypotheses were tested."""
     is_beyond_edits: bool = False
-    """Whether the one cause lies in more lines than an edit that is tried changes."""
+    """Whether the one cause lies in more lines than an edit changes."""
 
 
 @dataclass
 class FailedCheck:
-    """A check that failed, and what is told of it beside its diagnoses."""
+    """A check that failed, and what is told beside its diagnoses."""
 
     experiment: Experiment
     runs: Sequence[LayoutRun]
     calls: Mapping[str, Sequence[KernelCall]] = field(default_factory=dict)
     """The launches of each layout."""
     right_at: Callable[[LayoutRun], str] = lambda first: ""
-    """Runs the target at other lengths, in the first layout, and says at which it is right; "" at none."""
+    """Says at which other lengths it is right in the first layout; "" at none."""
     known: list[str] = field(default_factory=list)
     predicted: set[str] = field(default_factory=set)
     """The faults that give the numbers that came."""
@@ -69,10 +67,7 @@ class FailedCheck:
 
 
 def reasons_of(check: FailedCheck) -> Reasons:
-    """Why runs with a wrong element went wrong, in every layout; and what is told of memory.
-
-    What goes wrong in here is told, and no verdict depends on it.
-    """
+    """Why runs with a wrong element went wrong. What goes wrong in here is told, and no verdict depends on it."""
     strays = ((run.layout, stray) for run in check.runs for stray in run.memory)
     found = [*of_strays(strays, [run.layout for run in check.runs if run.measured is not None])]
     for explain in EXPLAINERS:
@@ -95,11 +90,11 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
             failing.append(replace(run, measured=measured))
     if not failing:
         return memory
-    of_results = [found for found in memory if found.kind in _OF_RESULTS]
-    memory = [found for found in memory if found not in of_results]
     # Another convention counts as wrong with --strict alone, and is told beside.
     case = replace(check.experiment.case, strict=False)
     experiment, plain = replace(check.experiment, case=case), [run for run in failing if run.is_plain]
+    shared = [each for each in memory if each.kind == "shared"]
+    memory = [each for each in memory if each.kind not in ("shared", "dtype")]  # which make no number wrong
     if case.scores > MOST_SCORES:
         return _by_a_smaller_case(check, experiment, plain or failing, memory)
     if not plain:
@@ -112,16 +107,19 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
         search.explain(layout)
     found = _in_order(search.found, memory, layouts)
     check.known += search.facts
-    check.predicted |= search.predicted
+    check.predicted |= search.predicted.keys()
     if not causes_among(found):  # of two results in one memory the one was written over the other
-        wrong, shared = {*layouts[0].seen.own}, [each for each in of_results if each.kind == "shared"]
+        wrong = {*layouts[0].seen.own}
         shared = [each for each in shared if wrong & {*each.summary.replace(":", " ").split()}]
         found, check.known = [*shared, *found], [] if shared else check.known
-    for at, diagnosis in enumerate(found):
-        if diagnosis.is_named and not diagnosis.seen and len(diagnosis.layouts) > 1:
-            said = f"layouts that show it: {', '.join(diagnosis.layouts)}"
-            found[at] = structs.replace(diagnosis, evidence=(*diagnosis.evidence, said))
+    for at, each in enumerate(found):
+        if each.is_named and not each.seen and len(each.layouts) > 1:
+            found[at] = _with_evidence(each, f"layouts that show it: {', '.join(each.layouts)}")
     return found
+
+
+def _with_evidence(diagnosis: Diagnosis, sentence: str) -> Diagnosis:
+    return structs.replace(diagnosis, evidence=(*diagnosis.evidence, sentence))
 
 
 def _by_a_smaller_case(
@@ -133,28 +131,23 @@ def _by_a_smaller_case(
         return memory
     of_small, words = FailedCheck(small.experiment, small.runs), f"sought on {small.words}"
     found, of_large = by_numbers(of_small, memory), {diagnosis.fault for diagnosis in memory}
-    for at, diagnosis in enumerate(found):
-        if diagnosis.fault not in of_large:
-            found[at] = structs.replace(diagnosis, evidence=(*diagnosis.evidence, words))
-            break
+    at = next((at for at, each in enumerate(found) if each.fault not in of_large), None)
+    if at is not None:
+        found[at] = _with_evidence(found[at], words)
     check.known, check.predicted = [words, *of_small.known] if of_small.known else [], of_small.predicted
     return found
 
 
 def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """What --strict alone counts as wrong, since it is exported in another convention, before all else."""
-    exports = dict[Diagnosis, list[str]]()
-    for run in check.runs:
-        measured = run.measured
-        for of in measured.conventions if measured is not None and measured.as_read is not None else ():
-            summary = f"exports {of.relation} as {of.name}, another convention; the gradients made of it are right"
-            fix = f"return {of.name} itself, or leave out --strict"
-            export = Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=(of.name,))
-            exports.setdefault(export, []).append(run.layout)
-    if exports:
-        check.is_beyond_edits = not causes_among(found)
-    for export, layouts in reversed(exports.items()):
-        found = _led(structs.replace(export, layouts=tuple(layouts)), found)
+    """What --strict alone counts as wrong, as it is exported in another convention, before all else."""
+    read = next((run.measured for run in check.runs if run.measured is not None and run.measured.as_read), None)
+    if read is None:
+        return found
+    check.is_beyond_edits = not causes_among(found)
+    for of in reversed(read.conventions):
+        summary = f"exports {of.relation} as {of.name}, another convention; the gradients made of it are right"
+        fix = f"return {of.name} itself, or leave out --strict"
+        found = _led(Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=(of.name,)), found)
     return found
 
 
@@ -164,51 +157,52 @@ def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]
 def _in_order(
     found: Sequence[Diagnosis], memory: Sequence[Diagnosis], layouts: Sequence[FailingLayout]
 ) -> list[Diagnosis]:
-    """What explains most; but what was seen of memory comes before numbers that only depend on it."""
+    """What explains most; but what was seen of memory before numbers that only depend on it."""
     found, memory = told_once(found, memory)
-    worst, spoiling = {tensor_of(each): each.fault for each in reversed(memory)}, set[str]()
+    cause, first, spoilt = next((each for each in found if each.is_named), None), layouts[0], set[str]()
     for layout in layouts:
-        names = {name.lower() for name in layout.spoilt.intersection(layout.seen.own)}
-        spoiling |= {worst[name] for name in names & worst.keys()}
-    memory = [structs.replace(each, also=True) if each.fault in spoiling else each for each in memory]
-    named = [each for each in found if each.is_named]
-    cause = named[0] if named else None
-    is_about_them = cause is not None and tensor_of(cause) in {tensor_of(each) for each in memory}
-    first = list[Diagnosis]()
-    for each in memory:
-        is_here = cause is None or layouts[0].name in each.layouts
+        spoilt.update(map(str.lower, layout.spoilt.intersection(layout.seen.own)))
+    for at, each in enumerate(memory):
+        if tensor_of(each) in spoilt:
+            spoilt.remove(tensor_of(each))
+            memory[at] = structs.replace(each, also=True)
+    is_about_them = cause is not None and tensor_of(cause) in map(tensor_of, memory)
+
+    def rank(each: Diagnosis) -> int:
+        if each not in memory:
+            return 1 if each.is_named else 3
+        is_here = cause is None or first.run.layout in each.layouts
         # What was seen to wrap around says why an access goes elsewhere.
-        if each.kind == "wrap" or (is_here and _comes_first(each, cause, layouts[0].seen, is_about_them)):
-            first.append(each)
-    return list(dict.fromkeys([*first, *named, *memory, *found]))
+        is_led = each.kind == "wrap" or (is_here and _comes_first(each, cause, first.seen, is_about_them))
+        return 0 if is_led else 2
+
+    return sorted([*memory, *found], key=rank)
 
 
 def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
-    """A named cause that was seen in memory too has that for evidence, and its lines; it is told once."""
+    """A named cause that was seen in memory too has that for evidence, and its lines."""
     twins, joined = {each.fault: each for each in memory}, list[Diagnosis]()
-    unwritten = [each for each in memory if each.kind == "unwritten"]
-    # What depends on memory that nothing wrote is the one tensor that is read so.
-    read = unwritten[0] if len({each.fault for each in unwritten}) == 1 else None
+    unwritten = [each for each in twins.values() if each.kind == "unwritten"]
     for cause in found:
-        twin = twins.get(cause.fault, read if cause.kind == "unwritten" else None) if cause.is_named else None
-        if twin is None:
-            joined.append(cause)
-            continue
-        memory = [each for each in memory if each.fault != twin.fault]
-        lines = {(where.file, where.line): where for where in (*twin.where, *cause.where)}
-        layouts = tuple(dict.fromkeys((*cause.layouts, *twin.layouts)))
-        evidence = (*cause.evidence, twin.summary)
-        joined.append(structs.replace(cause, evidence=evidence, where=tuple(lines.values()), layouts=layouts))
+        # What depends on memory that nothing wrote is the one tensor that is read so.
+        read = unwritten[0] if cause.kind == "unwritten" and len(unwritten) == 1 else None
+        twin = twins.get(cause.fault, read) if cause.is_named else None
+        if twin is not None:
+            memory = [each for each in memory if each.fault != twin.fault]
+            lines = {(where.file, where.line): where for where in (*twin.where, *cause.where)}
+            layouts = tuple(dict.fromkeys((*cause.layouts, *twin.layouts)))
+            cause = structs.replace(  # noqa: PLW2901
+                cause, evidence=(*cause.evidence, twin.summary), where=tuple(lines.values()), layouts=layouts
+            )
+        joined.append(cause)
     return joined, [*memory]
 
 
 def _comes_first(memory: Diagnosis, cause: Diagnosis | None, seen: Observed, is_about_them: bool) -> bool:
     """Whether what was seen of memory comes before a named cause.
 
-    A race does, unless the cause stores that very tensor elsewhere, or where it is to add, or is seen to read elsewhere
-    in its kernel: programs that take too little of their number race too. An access outside and a read of what nothing
-    wrote do in the kernels of what is wrong, unless the cause is about the tensor of any of them. An input that is
-    overwritten may be so after its last read.
+    A race does, unless the cause stores that very tensor elsewhere or where it is to add, or reads elsewhere in
+    its kernel. Others do in the kernels of what is wrong, unless the cause is about one of their tensors.
     """
     kernels = [where.kernel for where in memory.where if where.kernel]
     if memory.fault_class == "RACE":
@@ -239,48 +233,45 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     is_slight = all(finding.max_ratio <= LAMBDA for finding in findings)
     if first.verdict != MISMATCH or ((explained or is_slight) and not first.memory):
         return found
-    words = check.right_at(first)
+    words, merged = check.right_at(first), list[Diagnosis]()
     if not words:
         return found
-    kinds = () if explained or not first.memory else _MISREAD
-    merged = [each for each in found if first.layout in each.layouts and each.kind in kinds]
+    if first.memory and not explained:
+        merged = [each for each in found if first.layout in each.layouts and each.kind in _MISREAD]
     if not merged:
         said = "it takes multiples of a block, and does not refuse other lengths"
         check.known.insert(0, f"{first.layout}, it is right at {words}: {said}")
         return found
     summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
-    where = [at for each in merged for at in each.where]
-    return _merged(check, Diagnosis("tail/length", "M3", summary, 1.0, fix=fix), found, merged, where, _FEW)
+    return _merged(check, Diagnosis("tail/length", "M3", summary, 1.0, fix=fix), found, merged, None, _FEW)
 
 
 @door("contiguous", lambda check, found: found)
 def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """Kernels are right in the first layout and misread tensors of which they get no stride."""
-    misread, kernels = list[Diagnosis](), dict[str, None]()
+    """Kernels are right in the first layout, and misread tensors of which they get no stride."""
+    misread, kernels, tensors = list[Diagnosis](), dict[str, None](), dict[str, None]()
     for each in found if check.runs[0].verdict == MATCH and not check.predicted else ():
         of = dict.fromkeys(at.kernel for at in each.where)
-        if each.kind in _MISREAD and _get_no_stride(check, [*of], tensor_of(each)):
+        if each.kind in _MISREAD and _get_no_stride(check, of, tensor_of(each)):
             misread.append(each)
             kernels |= of
+            tensors[title(tensor_of(each))] = None
     if not misread:
         return found
-    tensors = list(dict.fromkeys(title(tensor_of(each)) for each in misread))
-    taken = "they are" if tensors[1:] else "it is"
-    summary = f"no stride of {listed(tensors)} reaches {listed([*kernels])}: {taken} taken for contiguous"
+    taken = "they are" if len(tensors) > 1 else "it is"
+    summary = f"no stride of {listed([*tensors])} reaches {listed([*kernels])}: {taken} taken for contiguous"
     fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
-    where = [at for each in misread for at in each.where[:1]]
-    return _merged(check, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, where, 0)
+    return _merged(check, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, 1, 0)
 
 
 def _get_no_stride(check: FailedCheck, kernels: Collection[str], tensor: str) -> bool:
-    """Whether launches are given numbers, and none is a stride that the tensor has in a failing layout alone."""
     first, *others = check.runs
     is_asked = False
     for run in others:
         own = _long_strides(run, tensor) - _long_strides(first, tensor) - {0} if run.verdict == MISMATCH else set()
-        calls = [call for call in check.calls.get(run.layout, ()) if call.name in kernels]
-        given = {number for call in calls for number in call.numbers} - {0}
+        calls = [call.numbers for call in check.calls.get(run.layout, ()) if call.name in kernels]
+        given = set[int]().union(*calls) - {0}
         if any(number % stride == 0 for number in given for stride in own):  # a stride in bytes is a multiple
             return False
         is_asked |= bool(own and given)
@@ -288,30 +279,24 @@ def _get_no_stride(check: FailedCheck, kernels: Collection[str], tensor: str) ->
 
 
 def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
-    """Its longest two: a short one may be another number's, such as how many heads there are."""
-    laid = (each.strides for each in run.laid if each.name.lower() == tensor)
-    return {stride for strides in laid for stride in sorted(strides)[-2:]}
+    return {stride for laid in run.laid if laid.name.lower() == tensor for stride in sorted(laid.strides)[-2:]}
 
 
 def _merged(
-    check: FailedCheck,
-    cause: Diagnosis,
-    found: list[Diagnosis],
-    merged: list[Diagnosis],
-    where: Sequence[Where],
-    few: int,
+    check: FailedCheck, cause: Diagnosis, found: list[Diagnosis], merged: list[Diagnosis], lines: int | None, few: int
 ) -> list[Diagnosis]:
-    """The diagnoses with a cause in the place of some; beyond edits where it is alone and in many lines."""
-    lines = {(at.file, at.line): at for at in where}
-    layouts = tuple(dict.fromkeys(name for each in merged for name in each.layouts))
-    cause = structs.replace(cause, where=tuple(lines.values()), seen="seen while it ran", layouts=layouts)
-    led = _led(cause, found, merged)
-    check.is_beyond_edits = len(lines) > few and not any(each.also for each in led)
+    """A cause in the place of some, at so many lines of each; beyond edits where it is alone in more than a few."""
+    where, layouts = dict[tuple[str, int], Where](), dict[str, None]()
+    for each in merged:
+        where |= {(at.file, at.line): at for at in each.where[:lines]}
+        layouts |= dict.fromkeys(each.layouts)
+    seen = "seen while it ran"
+    led = _led(structs.replace(cause, where=tuple(where.values()), seen=seen, layouts=tuple(layouts)), found, merged)
+    check.is_beyond_edits = len(where) > few and not any(each.also for each in led)
     return led
 
 
 def _led(cause: Diagnosis, found: Sequence[Diagnosis], merged: Sequence[Diagnosis] = ()) -> list[Diagnosis]:
-    """One cause in the place of some diagnoses; other causes stand beside it."""
     causes, led = causes_among(found), [cause]
     for diagnosis in found:
         if diagnosis not in merged:
