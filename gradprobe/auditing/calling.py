@@ -118,7 +118,6 @@ class ReferenceCall:
         return found
 
     def _names(self, count: int) -> list[str]:
-        """By the return statement, else by their order; of a forward O comes first."""
         for names in returned_names(plain_function(self)):
             if count == len(names) == len({*map(intermediate_named, names)} - {""}):
                 return names

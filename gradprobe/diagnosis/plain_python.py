@@ -171,7 +171,6 @@ class _Forms:
                 self._add_wrong(name, _finite(values), _finite(due[name]))
 
     def _steps(self, due: Mapping[str, Array]) -> Iterator[_Form]:
-        """The inputs, and what stands between the intermediates."""
         x, p, rows = self._x, due["P"], due["delta"][..., None]
         for name, axes in _INPUTS.items():
             yield _Form(name, axes, getattr(x, name).numpy())

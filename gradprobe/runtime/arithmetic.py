@@ -68,7 +68,6 @@ def in_ttir(kernel: str, text: str) -> Iterator[Dots]:
 
 
 def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
-    """File and line of a location, which may name others."""
     for _ in aliases:
         words = aliases.get(alias, "")
         if place := _PLACE.search(words):

@@ -138,7 +138,6 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs,
 
 
 def _read(result: Any, target: Target, case: Case, inputs: Inputs, notes: list[str]) -> tuple[Trace, Mapping[str, Any]]:
-    """The trace, and the results by name as they lie in memory."""
     subject = f"target {target.name!r}"
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
     result = as_tensors(result) if target.is_backward else result

@@ -57,7 +57,6 @@ def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequenc
 
 
 def _is_limit(inner: BaseException, calls: Sequence[KernelCall]) -> bool:
-    """Whether the compiler's front end takes the launch."""
     if not isinstance(inner, _OF_LIMITS) or not calls or sys.platform != "linux":
         return False
     from ..frontends.triton.lowering import is_taken

@@ -115,8 +115,6 @@ def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], l
 
 
 class _Hooks(ast.NodeTransformer):
-    """Wraps expressions in hooks, and hooks what statements write into."""
-
     def __init__(self, source: KernelFile) -> None:
         self.places: list[Where] = []
         self._source, self._inside = source, ""

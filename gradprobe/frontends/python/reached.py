@@ -50,8 +50,6 @@ def _of_arguments(reach: Reach, frame: FrameType) -> Iterator[Goal]:
 
 
 class _Call:
-    """One call: its last statement, and the turns of the loops that it is in."""
-
     def __init__(self, reach: Reach, reached: set[Goal]) -> None:
         self._reach, self._reached = reach, reached
         self._last: int | None = None

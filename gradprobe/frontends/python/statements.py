@@ -19,8 +19,6 @@ _ASSIGNMENTS = (ast.Assign, ast.AugAssign)
 
 
 class _Line:
-    """A line of a file, and the innermost function around it."""
-
     def __init__(self, file: str, number: int) -> None:
         self.number = number
         self.function: ast.AST = python_file(file).tree
@@ -116,7 +114,6 @@ def _line_of(node: Any) -> int:
 
 
 def _others(line: int, nodes: Iterable[ast.AST]) -> list[int]:
-    """The lines of some nodes, each once, without one."""
     return [at for at in dict.fromkeys(map(_line_of, nodes)) if at != line]
 
 

@@ -129,7 +129,6 @@ def target_of(gpu: Architecture) -> Any:
 
 
 def _driver(gpu: Architecture) -> Any:
-    """`triton.runtime.driver.active`."""
     import torch
 
     return SimpleNamespace(

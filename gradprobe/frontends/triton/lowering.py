@@ -157,7 +157,6 @@ _COMPILABLE: dict[Any, JITFunction[Any]] = {}
 
 
 def _compilable(thing: Any) -> Any:
-    """The compiler's form of a Triton function; anything else as it is."""
     if type(thing) is tl.constexpr and type(thing.value) is InterpretedFunction:
         return tl.constexpr(_compilable(thing.value))
     if type(thing) is not InterpretedFunction:

@@ -79,7 +79,6 @@ def raised_lines(error: BaseException) -> list[RaisedLine]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what Triton wrapped in it."""
     inner: BaseException | None = error
     while inner is not None:
         yield inner
