@@ -187,9 +187,9 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     if outcome.trace is None:
         return None
     known = _known_tensors(case, inputs, recording, outcome.trace, copies)
-    launches = [AccessedElements(launch, known, case) for launch in recording.launches]
-    by_thread = []
+    launches, by_thread = list[AccessedElements](), list[AccessedElements]()
     for launch in recording.launches:
+        launches.append(AccessedElements(launch, known, case))
         if launch.copies is not None and launch.together == BLOCK:
             records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
             by_thread.append(AccessedElements(replace(launch, records=records, together=THREAD), known, case))

@@ -77,8 +77,9 @@ _UNTOLD = {"", *(row.name for row in SUBEXPRESSIONS if row.into == ("LSE", "O"))
 
 def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
     """What goes wrong by itself on the way to the results that are wrong, the first first."""
-    run = replace(run, wrong=tuple(wrong))
-    found = next(filter(None, (gathered(name, explain, run) for name, explain in ALONE)), [])
+    run, found = replace(run, wrong=tuple(wrong)), list[Suspect]()
+    for name, explain in ALONE:
+        found = found or gathered(name, explain, run)
     if not found:
         found, factors = gathered("dataflow/values", wrong_values, run), gathered("dataflow/values", other_factors, run)
         found += filter(_is_sure, factors)

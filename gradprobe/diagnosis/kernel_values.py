@@ -310,7 +310,7 @@ def _is_rounded(node: Node) -> bool:
 def _rows(case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mapping[str, Measured]) -> list[SeenRow]:
     """Each value, judged: kernel by kernel, in dataflow order."""
     found, kernels = list[SeenRow](), dict[str, int]()
-    times = Counter((value.name, value.kernel) for value in seen)
+    times = Counter(map(attrgetter("name", "kernel"), seen))
     for value in seen:
         into = tuple(sorted(value.into & chains.keys(), key=names().index))
         if into:

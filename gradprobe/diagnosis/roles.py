@@ -112,7 +112,8 @@ class Roles:
 
     @cached_property
     def _most(self) -> dict[str, float]:
-        return {name: _largest(values) for name, values in {**self.forms.values, **self._wholes}.items()}
+        values = {**self.forms.values, **self._wholes}
+        return dict(zip(values, map(_largest, values.values()), strict=True))
 
     @cached_property
     def _sums(self) -> dict[tuple[str, str], list[tuple[str, Array, str]]]:
@@ -134,7 +135,7 @@ class Roles:
     def expectations(self, data: Array, lanes: Lanes) -> Iterator[Expectation]:
         """What a tile may be that is no scores."""
         cover, summed = lanes.cover, lanes.of_sum()
-        column = next((letter for letter in "de" if letter in lanes.at), "")
+        column = "d" if "d" in lanes.at else "e" if "e" in lanes.at else ""
         if cover is None or "b" not in lanes.at:
             yield from self._of_tensors(data, lanes)
         elif summed is not None and data.ndim == (2 if column else 1) and lanes.at["b"].shape == data.shape:
@@ -265,7 +266,7 @@ class Roles:
 
 def elements(lanes: Mapping[str, Array], axes: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """The numbers of the elements of a tensor that known lanes are of, and which lanes are known."""
-    at = np.stack([lanes[letter] for letter in axes])
+    at = np.stack([*map(lanes.__getitem__, axes)])
     known = (at >= 0).all(0)
     return np.ravel_multi_index(tuple(at[:, known]), shape), known
 

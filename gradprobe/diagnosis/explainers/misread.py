@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def _is_short(flow: Flow, number: int, letter: str) -> bool:
 def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
     """The loads behind a misread buffer that never reach what is misread of it."""
     site, found = flow.sources[culprit].site, dict[int, str]()
-    letters = sorted({conflict.letter for conflict in conflicts})
+    letters = sorted({*map(attrgetter("letter"), conflicts)})
     for node in flow.nodes if culprit in flow.derived else ():
         for made in node.operands if node.site == site else ():
             origins = made.lanes.origins if made.lanes is not None else {}

@@ -26,7 +26,7 @@ def pairs(run: FollowedRun) -> Iterator[Suspect]:
         stores = [stored for stored in run.flow.stores if stored.home == home]
         missing, name = _missing(run, home), run.result_of(stores[0])
         if missing.any() and name in run.wrong:
-            yield _left_out(run, name, [stored.node for stored in stores], missing)
+            yield _left_out(run, name, [*map(attrgetter("node"), stores)], missing)
 
 
 def _missing(run: FollowedRun, home: int) -> Array:
@@ -44,7 +44,7 @@ def _left_out(run: FollowedRun, name: str, stored: Sequence[Node], missing: Arra
             part[is_summed] = True
     is_lost = bool((missing & multiplied).any())
     reason = left_out(missing) + ("" if is_lost else ", and no product uses them")
-    beside = tuple(other.lines for other in others)
+    beside = tuple(map(attrgetter("lines"), others))
     return Suspect("pairs", name, site, site.lines, reason, beside=beside, is_lost=is_lost)
 
 
@@ -90,7 +90,7 @@ def summing(node: Node) -> tuple[Site, ...]:
         # What a dot is added to, where that is an operand of its own, was summed by others.
         return summed.operands[2:] if summed.site.operation == "dot" else summed.operands
 
-    sites = dict.fromkeys(made.site for made in behind([node], made_of))
+    sites = dict.fromkeys(map(attrgetter("site"), behind([node], made_of)))
     for operation in ("dot", "reduce"):
         found = tuple(site for site in sites if site.operation == operation)
         if found:
@@ -103,7 +103,7 @@ def summing(node: Node) -> tuple[Site, ...]:
 
 def never_stored(run: FollowedRun) -> Iterator[Suspect]:
     """Results of which no program stores some rows or keys, heads or batches."""
-    flow, of_numbers = run.flow, {site.kernel for site in run.flow.empty.values()}
+    flow, of_numbers = run.flow, {*map(attrgetter("kernel"), run.flow.empty.values())}
     by_name = defaultdict[str, list[int]](list)
     for number, access in enumerate(flow.sources):
         name, site = title(access.tensor), access.site

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter
 
 import numpy as np
@@ -104,7 +104,7 @@ class WrongTile:
 
 def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
     """The first wrong operation on each way to what is wrong."""
-    summed = {suspect.site.kernel for suspect in pairs(run)}
+    summed = {*map(attrgetter("site.kernel"), pairs(run))}
     lacking, earlier, tiles = set[int](), set[str](), dict[Site, WrongTile]()
     for tile in sorted(_first_wrong(run), key=lambda tile: tile.node.number):
         tiles.setdefault(tile.node.site, tile)
@@ -170,7 +170,7 @@ def _first_wrong(run: FollowedRun) -> Iterator[WrongTile]:
         unmasked = [*filter(partial(_is_not_to_be_summed, node), node.operands)]
         is_load = node.role is not None and node.site.operation == "load"
         if wrong:
-            pending += [(operand, node) for operand in wrong]
+            pending += zip(wrong, repeat(node))
         elif unmasked or (is_load and are_partial(run, node.operands)):
             for operand in unmasked or node.operands:
                 yield WrongTile(run, operand, node)
@@ -235,7 +235,7 @@ def other_factors(run: FollowedRun) -> Iterator[Suspect]:
         if role.formula != STORED.get(name, role.formula):
             sites.add(site)
             reason = f"stores {role.formula} as {name}; should store {STORED[name]}"
-            beside = tuple(dict.fromkeys(made.site.lines for made in _multiplied(stored.node)))
+            beside = tuple(dict.fromkeys(map(attrgetter("site.lines"), _multiplied(stored.node))))
             yield Suspect("stored", name, site, site.lines[:1], reason, bool(run.stored_into(stored)), beside)
 
 
