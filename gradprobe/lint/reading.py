@@ -1,4 +1,4 @@
-"""Lint: pointers of Triton kernels that advance by a stride that is called another tensor's, by names alone."""
+"""Lint: pointers of Triton kernels that advance by a stride that is called another tensor's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PASSED = "passed here"
 class LintFinding:
     where: Where
     tensor: str
-    """That is misread, as arguments are called: "do"."""
+    """That is misread, such as "do"."""
     other: str = ""
     """Whose stride is used."""
     axis: str = ""
@@ -47,6 +47,8 @@ class LintFinding:
 
 
 class KernelStrides:
+    """What the pointers of a kernel are advanced by, as names say."""
+
     def __init__(self, function: Function) -> None:
         self._name = function.name
         self._words = dict[str, str]()
@@ -70,6 +72,7 @@ class KernelStrides:
                 self._foreign.append(each)
 
     def mistaken(self) -> list[LintFinding]:
+        """Where a kernel has a stride, and takes another in its place."""
         users, found = dict[str, set[str]](), dict[LintFinding, None]()
         for each in self._foreign:
             users.setdefault(self._strides[each.stride][0], set()).add(each.base)

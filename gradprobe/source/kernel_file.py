@@ -1,4 +1,4 @@
-"""A Python file as it was read: its tree, where its nodes stand, and which of its functions run on the device."""
+"""A Python file: its tree, where nodes stand, and which of its functions run on the device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class KernelFile:
     file: str
     text: str
     function: str | None = None
-    """Whose kernels are meant; None, or one that the file does not define itself, for all."""
+    """Whose kernels are meant; None, or one of another file, for all."""
 
     @property
     def path(self) -> Path:
@@ -42,7 +42,7 @@ class KernelFile:
 
     @cached_property
     def reached(self) -> list[ast.FunctionDef]:
-        """What the function that is meant uses by name, and what that uses; of a class all methods."""
+        """What the function that is meant uses, directly or not; of a class all methods."""
         top = {node.name: node for node in self.tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
         waiting = [self.function] if self.function in top else []
         found = {*waiting} or {*top}
@@ -161,5 +161,4 @@ def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.ex
 class Change:
     fault_class: str
     node: ast.AST
-    """What is changed."""
     edits: tuple[Edit, ...]

@@ -1,4 +1,4 @@
-"""What names of kernels' parameters say by custom: which tensor a pointer is, whose stride a number is."""
+"""What names of kernels' parameters say by custom: which tensor is meant, or whose stride."""
 
 from __future__ import annotations
 

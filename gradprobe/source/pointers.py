@@ -1,4 +1,4 @@
-"""What the pointers of a Triton kernel start from, and by which strides they are advanced, by its syntax tree."""
+"""What the pointers of a Triton kernel start from, and by which strides they are advanced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _OF_CUDA = re.compile(r"\batomic[A-Z]\w*\s*\(([^;,]*)")
 @dataclass(frozen=True)
 class Advance:
     stride: str
-    """The kernel's parameter."""
     trail: tuple[SourceLine, ...] = ()
     """Where it was read: first the parameter, then what held it."""
     base: str = ""
@@ -41,14 +40,14 @@ class Record:
     accesses: dict[tuple[str, SourceLine], None] = field(default_factory=dict)
     """("atomic_add", where)."""
     lost: set[str] = field(default_factory=set)
-    """The pointers that could not be followed everywhere."""
+    """The pointers that were not followed everywhere."""
 
 
 class _Quantity(NamedTuple):
     strides: tuple[Advance, ...] = ()
-    """Those in the sum of products that a number is."""
+    """In the sum that a number is."""
     bases: frozenset[str] = frozenset()
-    """The parameters of which a pointer starts from one."""
+    """Of which a pointer starts from one."""
 
 
 _NOTHING = _Quantity()
@@ -66,7 +65,6 @@ def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[s
 class _PointerReader:
     function: Function
     scope: dict[str, _Quantity]
-    """What its parameters are, and then its variables."""
     record: Record
     depth: int = 6
     returned: list[_Quantity] = field(default_factory=list)

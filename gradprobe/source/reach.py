@@ -35,11 +35,10 @@ _VARYING = (ast.Call, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 class Goal:
     kind: str
     line: int
-    """Of a statement, branch or loop; of a flag and a caller that of the function."""
+    """Of a flag and a caller that of the function."""
     value: int = 0
     """Which side, 0 or 1; how many turns."""
     name: str = ""
-    """Of a flag or a function."""
 
     @property
     def in_words(self) -> str:
@@ -56,7 +55,6 @@ class Goal:
 class Reach:
     function: ast.FunctionDef
     callers: tuple[str, ...] = ()
-    """The functions of the file that call it."""
     edited: frozenset[int] = frozenset()
     """The lines that an edit changed."""
 
@@ -112,7 +110,7 @@ class Reach:
         return found
 
     def _is_constant(self, loop: ast.For | ast.While) -> bool:
-        """Whether the range of a loop is of literals and constants of the compiler."""
+        """Whether its range is of literals and constants of the compiler."""
         if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call):
             return False
         names = set[str]().union(*map(names_in, loop.iter.args))
@@ -150,7 +148,7 @@ class Reach:
         return _lines(node.body if goal.value else node.orelse) if isinstance(node, ast.If) else range(0)
 
     def _varies(self, test: ast.expr) -> bool:
-        """Whether a condition is of more than constants, or a threshold of one: that may be a length."""
+        """Whether a condition is of more than constants, or a threshold: of what may be a length."""
         names = names_in(test)
         if inside(test, *_VARYING) or not all(self._arguments.get(name, True) for name in names):
             return True

@@ -1,4 +1,4 @@
-"""Nodes of syntax trees: the names, calls and statements in them."""
+"""Names, calls and statements in syntax trees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def inside(node: ast.AST, *kinds: type[N]) -> list[N]:
 
 
 def last_name(node: ast.AST) -> str:
-    """`jit` of triton.jit and of triton.jit(...); "" of what has no name."""
+    """`jit` of triton.jit and of triton.jit(...), or ""."""
     node = node.func if isinstance(node, ast.Call) else node
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
@@ -41,7 +41,7 @@ def keywords(call: ast.Call) -> dict[str, ast.expr]:
 
 
 def owner_of(node: ast.AST) -> ast.Name | None:
-    """Whose stride, or all of whose strides, a call asks for."""
+    """Of `q.stride(...)`."""
     match node:
         case ast.Call(ast.Attribute(ast.Name() as owner, "stride")):
             return owner
@@ -52,23 +52,20 @@ def names_in(node: ast.AST) -> set[str]:
     return {name.id for name in inside(node, ast.Name)}
 
 
-def names_read(root: ast.AST) -> list[ast.Name]:
-    return _names(root, ast.Load)
+@lru_cache(maxsize=8192)
+def ordered_names(root: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
+    """Those that are read, or bound, in the order of the text."""
+    return sorted((node for node in inside(root, ast.Name) if isinstance(node.ctx, context)), key=place_of)
 
 
 @lru_cache(maxsize=4096)
 def reads_in(root: ast.AST) -> set[str]:
-    return {name.id for name in names_read(root)}
+    return {name.id for name in ordered_names(root, ast.Load)}
 
 
 def bound_in(*roots: ast.AST) -> list[str]:
-    """The names that nodes bind, at any depth, in the order of the text."""
-    return [name.id for root in roots for name in _names(root, ast.Store)]
-
-
-@lru_cache(maxsize=8192)
-def _names(root: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
-    return sorted((node for node in inside(root, ast.Name) if isinstance(node.ctx, context)), key=place_of)
+    """The names that nodes bind, in the order of the text."""
+    return [name.id for root in roots for name in ordered_names(root, ast.Store)]
 
 
 def bound_by(statement: ast.stmt) -> list[str]:
@@ -79,7 +76,7 @@ def bound_by(statement: ast.stmt) -> list[str]:
 
 
 def read_by(statement: ast.stmt) -> set[str]:
-    """The names whose values a statement takes without those that it holds."""
+    """The names whose values it takes so."""
     root = head(statement)
     found = reads_in(root) if root is not None else set()
     return found.union(bound_by(statement)) if isinstance(statement, ast.AugAssign) else found

@@ -1,4 +1,4 @@
-"""Source as text: a line and the piece that is meant, and edits."""
+"""Source as text: lines, and edits."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class SourceLine:
-    """Where something stands. The whole line is meant where `length` is 0."""
+    """A line, and the piece of it that is meant; all of it where `length` is 0."""
 
     file: str
     line: int
-    """From 1; 0 where it is not known."""
+    """From 1; 0 where unknown."""
     code: str
-    """The line, stripped."""
+    """Stripped."""
     column: int = 0
-    """Of the piece in the stripped line, from 0."""
+    """In `code`, from 0."""
     length: int = 0
-    """Of the piece, in characters."""
     function: str = ""
-    """In which it stands."""
 
     @property
     def place(self) -> str:
@@ -31,7 +29,7 @@ class SourceLine:
 
 @dataclass(frozen=True, order=True)
 class Edit:
-    """Text in the place of a span of characters; an insertion where `start == end`."""
+    """Text in the place of a span of characters."""
 
     start: int
     end: int
@@ -42,7 +40,7 @@ class Edit:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """The text with every edit made; insertions at one place stand in the order given.
+    """Insertions at one place stand in the order given.
 
     Raises:
         ValueError: two edits overlap.

@@ -24,7 +24,6 @@ class Swap:
     text: str
     """A template; ".name": another function of the same module."""
     rank: float = 0.0
-    """How late it is tried as an edit."""
     place: str = "_it"
     """The hole whose text is replaced."""
     fault: str = ""
@@ -91,7 +90,7 @@ class Row:
     again: float | None = None
     """The rank at which what plants it undoes it too, if it does."""
     of_hosts: bool = False
-    """Whether host code is edited so too."""
+    """Whether it is undone in host code too."""
     planted_in: str = "kernels"
     """Or "hosts", or "functions" for both."""
 

@@ -73,7 +73,7 @@ def term_missing(at: Spot) -> Undone:
 
 
 def _terms(at: Spot) -> Iterator[tuple[float, str]]:
-    """(rank, term) of what an offset may lack; first an index and a stride that nothing reads."""
+    """(rank, term): first an index and a stride that nothing reads."""
     beside, made = {*at.reads, *at.targets}, set(bound_in(*at.function.body))
     for stride in filter(is_stride, at.scope):
         tensor, axis = stride_by_name(stride)
@@ -114,7 +114,7 @@ def factor_added(at: Spot) -> Undone:
 
 
 def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.expr]]:
-    """(how much less likely, part) of a value that a factor may be of."""
+    """(rank, part) of a value."""
     is_bound, step, parts = called(value) in ("maximum", "minimum"), 0.1, list[ast.expr]()
     yield further + 0.6 * is_bound, value  # seldom of both sides
     match value:
@@ -141,7 +141,7 @@ def delta_taken(at: Spot) -> Undone:
 
 
 def constant_changed(at: Spot) -> Undone:
-    """A whole number one more or less; 0, 1 and -inf for one another; what has a name for 1.0."""
+    """A whole number one more or less; 0, 1 and -inf for one another; a name for 1.0."""
     for node in inside(at.root, ast.Constant):
         value = node.value
         others = list[tuple[float, str]]()
@@ -224,7 +224,7 @@ def _tests(at: Spot) -> list[tuple[float, str]]:
 
 @lru_cache(maxsize=4)
 def _guards(file: KernelFile) -> list[tuple[str, str, set[str], ast.AST]]:
-    """(test, what stands where it fails, the names assigned so, function) of each."""
+    """(test, what stands where it fails, the names assigned so, function)."""
     found = list[tuple[str, str, set[str], ast.AST]]()
     for function in file.functions:
         for call in calls_in(function, "where"):
@@ -290,7 +290,7 @@ def _depend(first: ast.stmt, second: ast.stmt, known: list[str]) -> bool:
 
 
 def of_siblings(at: Spot) -> Undone:
-    """As statements of the file have it that say nearly the same: each piece that differs, then all."""
+    """As a statement has it that says nearly the same: each piece that differs, then all."""
     if not at.is_whole or not at.is_on_device:
         return
     own, start = at.file.text_of(at.statement), at.file.span(at.statement)[0]

@@ -1,4 +1,4 @@
-"""Kinds of names: strides, tensors, tiles, scales; and which of them may stand for one another."""
+"""Kinds of names, and which of them may stand for one another."""
 
 from __future__ import annotations
 

@@ -19,9 +19,8 @@ from ..syntax import (
     head_of,
     inside,
     lines_of,
-    names_read,
+    ordered_names,
     parameters,
-    place_of,
     reads_in,
     statements,
 )
@@ -49,7 +48,7 @@ class Spot:
 
     @property
     def names(self) -> list[ast.Name]:
-        return names_read(self.root)
+        return ordered_names(self.root, ast.Load)
 
     @property
     def reads(self) -> set[str]:
@@ -69,10 +68,9 @@ class Spot:
 
     @cached_property
     def scope(self) -> list[str]:
-        above = [each for each in inside(self.function, ast.Name) if each.lineno < self.statement.lineno]
+        above = [each.id for each in ordered_names(self.function, ast.Store) if each.lineno < self.statement.lineno]
         module = [each for each in self.file.tree.body if isinstance(each, (ast.Assign, ast.AnnAssign))]
-        bound = bound_in(*sorted(above, key=place_of), *module)
-        return list(dict.fromkeys([*parameters(self.function), *bound]))
+        return list(dict.fromkeys([*parameters(self.function), *above, *bound_in(*module)]))
 
     @property
     def unread(self) -> set[str]:
