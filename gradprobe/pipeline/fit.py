@@ -1,4 +1,4 @@
-"""Adaptations: changes of a case that are tried on a target that refuses it or reads its tensors otherwise."""
+"""Adaptations: changes of a case, tried on a target that refuses it or reads its tensors otherwise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LONGEST_WORDS = 160
 
 
 class Adaptation(NamedTuple):
-    """A change of options that nobody gave, as words of the command line hold them."""
+    """A change of options, as words of the command line."""
 
     options: Mapping[str, Any]
     about: str
@@ -45,7 +45,7 @@ class Adaptation(NamedTuple):
 
 
 def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
-    """Changes that may make a target run that raised, in the order in which they are tried."""
+    """Changes that may make a target run that raised, in order."""
     if case.window is not None and case.window[1] in (0, case.window[0]):
         yield Adaptation({"window_as": NUMBER}, f"the window {case.window}")
     if case.mask is not None and case.mask_as == BOOLEAN:
@@ -65,7 +65,7 @@ def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
 
 
 def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
-    """Other ways in which a target may read the tensors of a case, where its parameters do not say."""
+    """Other ways in which a target may read its tensors."""
     found, lse = [Adaptation({}, "")], target.takes.get("lse", "")
     if lse.lower() == "m":  # so Triton's tutorial calls an LSE to base 2; by any other name it is natural
         found.append(Adaptation({"lse_as": LOG2}, f"its {lse} is an LSE to base 2"))
@@ -87,7 +87,7 @@ def _joined(first: Adaptation, other: Adaptation) -> Adaptation:
 
 @dataclass(frozen=True)
 class Fit:
-    """A problem, what was added to the options that were given and why, and what came of one run."""
+    """A problem, what was added to its options and why, and what came of one run."""
 
     problem: Problem
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Fit:
 
     @property
     def wrong(self) -> float:
-        """The share of the wrong elements in O, else in the gradients, else in all that came; 1 of no result."""
+        """The share of wrong elements in O, else in the gradients, else in all; 1 of no result."""
         total = sum(map(attrgetter("total"), _telling(self.run)))
         wrong = sum(map(attrgetter("mismatched"), _telling(self.run)))
         return wrong / total if total else float(self.record is None)
@@ -121,7 +121,7 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> Fit:
 
 
 def refuses(failure: Failure | None) -> bool:
-    """Whether the target's own code raised. A wrong result, or harm to memory or the device, is a fault instead."""
+    """Whether the target's own code raised; a wrong result or harm to memory is a fault instead."""
     return isinstance(failure, Refusal) or (type(failure) is TargetFailure and failure.__cause__ is not None)
 
 
@@ -147,18 +147,18 @@ def fit(trial: Fit) -> Fit | None:
 
 
 def fitted(problem: Problem) -> Fit:
-    """The problem, or another one that the target takes in its place. It costs one run at least."""
+    """The problem, or another one that the target takes; it costs a run."""
     return fit(tried(problem, {})) or Fit(problem)
 
 
 class _Search:
-    """Tries adaptations on one target, a limited number of times."""
+    """Tries adaptations on one target, not too often."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
 
     def past(self, failed: Fit) -> Fit | None:
-        """The fewest adaptations with which the target runs; each on the way leads to another refusal of its own."""
+        """The fewest adaptations with which the target runs; each on the way leads to a refusal of its own."""
         waiting, known = [failed], {_about(failed.failure)}
         for fit in waiting:  # which grows
             adaptations = _of_a_refusal(fit.problem.case, self._problem.target) if refuses(fit.failure) else ()
@@ -175,7 +175,7 @@ class _Search:
         return None
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
-        """The fit, or a reading of it; None where it has other axes, on which a target may run that means none."""
+        """The fit, or a reading of it; None where nothing shows that its other axes are meant."""
         if "shapes" not in fit.options or fit.wrong <= _RIGHT_MOSTLY:
             return fit
         if (reading := self.read(fit)) is not None:
@@ -185,7 +185,7 @@ class _Search:
         return fit if any(trial.wrong <= _RIGHT_MOSTLY for _, trial in self._each(whole, fit, fit)) else None
 
     def read(self, fit: Fit) -> Fit | None:
-        """The reading under which most elements are right, or a whole gradient: a fault may have spoilt the others."""
+        """The reading with most elements right, or a whole gradient: a fault may have spoilt the others."""
         least, best = 1.0, None
         readings = _of_a_reading(fit.problem.case, self._problem.target)
         for adaptation, trial in self._each(readings, fit, Fit(self._problem)):
@@ -199,7 +199,7 @@ class _Search:
         return best
 
     def _each(self, adaptations: Iterable[Adaptation], fit: Fit, known: Fit) -> Iterator[tuple[Adaptation, Fit]]:
-        """What comes of each adaptation, while runs are left, that changes nothing which was given or found before."""
+        """What comes of each adaptation that changes nothing given or found before, while runs are left."""
         fixed, saved = {*self._problem.fixed, *known.options}, self._problem.saved
         if saved is not None:
             fixed |= {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options}
@@ -213,7 +213,7 @@ class _Search:
 
 
 def _about(refusal: Failure | None) -> str:
-    """The message with every number as 0: refusals that differ in sizes alone are one."""
+    """The message without its numbers."""
     return re.sub(r"\d+", "0", str(refusal))
 
 

@@ -73,7 +73,7 @@ def _experiment(of: Problem, command: str, client: Client) -> Experiment:
 
 
 def _begun(experiment: Experiment) -> tuple[list[RunRecord], Iterator[RunRecord]]:
-    """The runs up to the first that is measured, and the others to come."""
+    """The runs up to the first that is measured, and those to come."""
     case, saved, target, first = experiment.case, experiment.saved, experiment.target, list[RunRecord]()
     refuse_out_of_range(case, experiment.values)
     if saved is not None:
@@ -91,7 +91,6 @@ def _begun(experiment: Experiment) -> tuple[list[RunRecord], Iterator[RunRecord]
 
 
 def _finished(experiment: Experiment, records_to_come: Iterable[RunRecord], problem: Problem, client: Client) -> Probed:
-    """The report of all runs."""
     records: list[RunRecord] = []
     with Compilation() as compilation:
         for record in records_to_come:
@@ -156,7 +155,7 @@ def _explained(
     experiment: Experiment, records: Sequence[RunRecord], report: Probed, compilation: Compilation, problem: Problem,
     client: Client,
 ) -> Probed:  # fmt: skip
-    """The report with why the target is wrong, or does to memory what it should not, and the edit that mends it."""
+    """The report with why the target fails, and the edit that mends it."""
     if experiment.case.ranks:  # a sharded target is run by its ranks: neither launches nor strides are seen here
         from ..sharded import reasons_on_ranks
 
@@ -187,7 +186,7 @@ def reasons_with_edits(
 
 
 def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
-    """The failure; that of a refusal names the shape of a bias or mask that was given."""
+    """The failure; that of a refusal names the shape of a bias or mask."""
     ways = []
     for name in ("bias", "mask") if refuses(failure) else ():
         axes, rank = ranked(name, case) or ("", 0)
@@ -200,7 +199,7 @@ def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
 
 @door("length", lambda problem, first: "")
 def _right_at(problem: Problem, first: LayoutRun) -> str:
-    """With which length of whole blocks the first layout is right, as options; "" with none."""
+    """With which whole blocks the first layout is right, as options; "" with none."""
     if set(OF_LENGTH) & problem.request.options.keys() or problem.saved is not None:
         return ""
     # By the length alone an LSE to base 2 stays wrong.

@@ -81,7 +81,7 @@ def _listings(probed: Probed) -> tuple[Listing, ...]:
 
 
 def _compile_failure(probed: Probed) -> Error | None:
-    """What is told in the place of a match, or beside a mismatch, of kernels that no compiler takes."""
+    """What is told of kernels that no compiler takes."""
     if not probed.compile_errors:
         return None
     first, *others = probed.compile_errors
@@ -95,7 +95,7 @@ def _compile_failure(probed: Probed) -> Error | None:
 
 
 def run_of(case: Case, run: LayoutRun, steps: Steps = MappingProxyType({})) -> Run:
-    """One of a probe's runs: its own results, and what was recovered beside them."""
+    """One of a probe's runs, and what was recovered beside it."""
     found, measured = Run(**_fields(run, _OF_RUN)), run.shown
     if measured is None:
         return found
@@ -113,7 +113,7 @@ def run_of(case: Case, run: LayoutRun, steps: Steps = MappingProxyType({})) -> R
 
 
 def _placed(element: Element | None, case: Case, steps: Steps) -> Element | None:
-    """The element; of a sharded target with the rank that holds it, and the step that made it wrong."""
+    """The element; of a sharded target with its rank and step."""
     if case.ranks is None:
         return element
     from ..sharded import on_ranks

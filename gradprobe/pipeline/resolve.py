@@ -1,4 +1,4 @@
-"""CheckRequest -> Problem: the words of a command line as a case, resolved, and the functions to run on it."""
+"""CheckRequest -> Problem: the words of a command line as a case, and the functions to run on it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Problem:
     """The options that stay as they are, since they were given; also those that are off."""
 
     def with_options(self, options: Mapping[str, Any]) -> Problem:
-        """The same target on a case with some more options, as words of the command line; Failure where none has."""
+        """The same target on a case with some more options, as words; Failure where there is none."""
         request = replace(self.request, options={**self.request.options, **options})
         case, _ = _resolved(request, self.target, self.saved, self.case.device)
         return replace(self, request=request, case=case)
@@ -82,7 +82,7 @@ def resolve_problem(
 def _resolved(
     request: CheckRequest, target: Target, saved: Saved | None, device: str
 ) -> tuple[Case, Mapping[str, Any]]:
-    """The case, for which the backend is made ready, and the options that were given or stand in a file of inputs."""
+    """The case, for which the backend is made ready, and the options given, or read from a file."""
     from ..model.resolution import resolve
     from ..runtime.backend import choose_threads, make_interpreter_right
 
@@ -100,7 +100,7 @@ def _resolved(
 
 
 def _refuse_untaken(case: Case, target: Target) -> None:
-    """Refuses options about tensors that the target is not given; dO of a forward goes through autograd."""
+    """Refuses options about tensors that the target is not given; dO goes through autograd."""
     laid_out = {"do", *target.takes}
     written = laid_out | ({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else set())
     untaken = {f"--inplace {name}": name for name in case.inplace if name not in written}

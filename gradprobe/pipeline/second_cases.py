@@ -1,4 +1,4 @@
-"""Small second cases of a target that matches: what its own case did not use is tried, or listed as not checked."""
+"""Small second cases of a target that matches: what its case did not use is tried, or listed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtfu
 
 @dataclass(frozen=True, eq=False)
 class Ability:
-    """Something that a target may take and a case does not use: "a tenth head", and the options that ask for it."""
+    """Something that a case does not use, "a tenth head", and the options that ask for it."""
 
     words: str
     flag: str
@@ -61,7 +61,7 @@ class Ability:
 
 
 def unused_abilities(problem: Problem) -> Iterator[Ability]:
-    """What the case of a problem does not use, the simplest first; an option that was given stays as it is."""
+    """What a case does not use, the simplest first; an option that was given stays as it is."""
     case, takes, small = problem.case, problem.target.takes, partial(_small, problem)
     is_softmax, is_square = case.family == "softmax", case.seqlen_q == case.seqlen_k
     is_grouped, has_causal = case.heads != case.kv_heads, "causal" in takes
@@ -126,7 +126,7 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
 
 @door("second-cases", lambda report, problem, *args: (report, problem))
 def with_second_cases(report: Probed, problem: Problem, client: Client) -> tuple[Probed, Problem]:
-    """The report of a match, with what it leaves unchecked; that of a second case where one is wrong, or Failure."""
+    """The report of a match, with what it leaves unchecked; that of a second case where one is wrong."""
     client.tick("small second cases", 0.0)
     found = _tried_all(problem)
     told = defaultdict[str, dict[str, Ability]](dict)
@@ -149,10 +149,9 @@ def with_second_cases(report: Probed, problem: Problem, client: Client) -> tuple
 
 
 def _tried_all(problem: Problem) -> dict[Ability, str]:
-    """What comes of a small case of each ability; wrong is also one with which a kernel does not compile.
+    """What comes of a small case of each ability; wrong is also a kernel that does not compile.
 
-    On a GPU only what compiles nothing anew is run. What no parameter tells is run in a fork, which a kernel that does
-    not take it may end.
+    On a GPU only what compiles nothing anew is run; what no parameter tells in a fork, which a kernel may end.
     """
     on_cpu, found = problem.case.device == "cpu", dict.fromkeys(unused_abilities(problem), UNTRIED)
     small = [ability for ability in found if ability.options and (on_cpu or ability.flag in _OF_NUMBERS)]
@@ -187,13 +186,12 @@ def _here(problem: Problem, ability: Ability, compilation: Compilation) -> str:
 
 
 def _alone(problem: Problem, ability: Ability) -> str:
-    """What comes of it in a fork of its own."""
     with ParallelWork(partial(_apart, problem, [ability])) as fork:
         return (fork.answer(_PATIENCE) or [UNTRIED])[0]
 
 
 def _apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
-    """What comes of each. Whether kernels compile is asked at a fork's end: it interprets none from then on."""
+    """What comes of each. A fork asks at its end what compiles: it interprets none from then on."""
     runs = [tried(problem, ability.options) for ability in abilities]
     outcomes = list(map(_judged, abilities, runs))
     for at, run in enumerate(runs):
@@ -203,7 +201,7 @@ def _apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
 
 
 def _judged(ability: Ability, tried: Fit) -> str:
-    """Right is also what a coarser arithmetic may make: what is asked is whether an ability is taken at all."""
+    """What a coarser arithmetic may make is right: asked is whether an ability is taken at all."""
     wrong = WRONG if ability.is_plain else DOUBTFUL
     if tried.failure is not None:
         if isinstance(tried.failure, (UsageFailure, NoRoom)):

@@ -1,4 +1,4 @@
-"""Compilation: beside the runs, a fork asks Triton's own front end whether it takes the kernels that ran."""
+"""Compilation: a fork asks Triton's front end whether it takes the kernels that ran."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Compilation:
 
 
 def compiles(record: RunRecord) -> bool:
-    """Whether the front end takes the launches of a run, asked in this process, which interprets none afterwards."""
+    """Whether the front end takes the launches, asked in this process, which interprets none afterwards."""
     waiting = {key: call for key, call in _calls(record).items() if key not in _ASKED}
     errors = _errors_of(list(waiting.values())) if waiting and is_on("front-end") else []
     _keep(waiting, errors)

@@ -40,7 +40,7 @@ def silent(stage: str, fraction: float, layout: str = "") -> None:
 
 
 class Stopwatch:
-    """The seconds of each stage of a probe, and how often it was begun and ended."""
+    """The seconds of each stage, and how often it ended."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(("target", "reference", "compare", "diagnose"), 0.0)
@@ -48,7 +48,7 @@ class Stopwatch:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Adds to a stage's seconds; what a stage inside it takes is the inner one's alone."""
+        """Adds to a stage's seconds all but what a stage inside it takes."""
         start, inner = time.perf_counter(), sum(self.seconds.values())
         yield
         self.seconds[stage] += time.perf_counter() - start - (sum(self.seconds.values()) - inner)
@@ -85,11 +85,11 @@ class Experiment:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether CUDA kernels of a source were seen, which know their memory by its address alone."""
+        """Whether CUDA kernels of a source were seen."""
         return bool(self.backends & {CUDA, CUDA_ON_CPU})
 
     def after(self, outcomes: Iterable[Outcome]) -> Experiment:
-        """The experiment with what these executions showed of the target."""
+        """The experiment with what these executions showed."""
         first, backends, dots = self.first, self.backends, dict.fromkeys(self.dots)
         for outcome in outcomes:
             first = first or outcome
@@ -102,7 +102,7 @@ def experiment_of(
     case: Case, target: Target, reference: Target | None = None, saved: Saved | None = None,
     *, tick: Tick = silent, command: str = "",
 ) -> Experiment:  # fmt: skip
-    """An experiment on the values of a case, drawn or those of its file."""
+    """On values that are drawn, or those of a file."""
     if saved is None:
         values = draw(case, case.device)
     else:
@@ -119,7 +119,7 @@ def layouts_of(case: Case) -> tuple[Assigned, ...]:
 
 
 def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
-    """The values in a layout, with O, LSE and delta of the reference, and outputs, where the target takes them."""
+    """The values in a layout, with what the target takes of the reference, and outputs."""
     values, case, saved = effective(experiment.values, assigned), experiment.case, experiment.saved
     outputs = outputs_of(case, experiment.target.outputs, values, experiment.unwritten)
     everything = {**derived(experiment, values), **values, **outputs}
@@ -127,7 +127,7 @@ def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
 
 
 def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
-    """The values in a layout: `expanded` repeats some, and then the O and LSE of a file are not theirs."""
+    """The values in a layout: `expanded` repeats some, to which O and LSE of a file do not belong."""
     kept = dict(effective_values(values, assigned))
     if any(layout == "expanded" and tensor != "do" for tensor, layout in assigned):
         kept.pop("o", None)
@@ -155,12 +155,12 @@ def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, T
 
 
 def declared_way(of: Experiment) -> str | None:
-    """What the command line says, or what a target was told that asks; None where nobody said anything."""
+    """What the command line says, or the target was told; None where nobody said anything."""
     return of.case.dots or ("ieee" if "dots" in of.target.takes else None)
 
 
 def _read(of: Experiment) -> list[Dots]:
-    """What decides, the coarsest first: kernels whose dots were read; torch's setting without any, or of TF32."""
+    """What decides, the coarsest first: kernels' dots; torch's without any, or where it is TF32."""
     has_kernels = not all(dots.is_torch for dots in of.dots)
     if COMPILED in of.backends and not has_kernels:
         return []
@@ -169,7 +169,7 @@ def _read(of: Experiment) -> list[Dots]:
 
 
 def dots_of(of: Experiment) -> str:
-    """One of DOTS, by which all is judged: a gradient is as coarse as the coarsest dot that it comes from."""
+    """One of DOTS, by which all is judged: the coarsest that a gradient comes from."""
     if of.case.dtype != "float32":
         return "ieee"
     if of.case.device == "cpu":  # where nothing multiplies otherwise by itself
@@ -187,7 +187,7 @@ def coarser_dots(of: Experiment) -> list[Dots]:
 
 
 def dots_sentence(of: Experiment) -> str:
-    """By which arithmetic all is judged, and how that is known; "" where there is no choice."""
+    """By which arithmetic all is judged, and why; "" where there is no choice."""
     case, way, read = of.case, dots_of(of), dots_in_words(_read(of))
     if case.dtype != "float32":
         words = f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"

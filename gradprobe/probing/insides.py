@@ -33,7 +33,7 @@ _TOO_SLOW = "that takes long in Triton's interpreter; a smaller --seqlen shows t
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """Looks into a black box under the first layout and the first that fails.
 
-    Where a run is right and its one-hot problems are not, these are a run of their own behind the others.
+    One-hot problems that are wrong where the run is right are a run of their own behind the others.
     """
     measured = [at for at, record in enumerate(records) if record.run.measured]
     failing = [at for at in measured if records[at].run.verdict == MISMATCH]
@@ -51,7 +51,7 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
 
 
 def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
-    """The run with a look inside the target, or with a note why there is none."""
+    """The run with a look inside, or a note why there is none."""
     case, run, values = experiment.case, record.run, experiment.values
     own, assigned = run.measured, run.assigned
     # Of P or dS in another convention the others cannot be read.
@@ -84,7 +84,7 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
 
 
 class _BlackBox:
-    """A target that is given one-hot problems; it keeps what each execution did."""
+    """A target that is given one-hot problems; it keeps its executions."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
@@ -93,7 +93,7 @@ class _BlackBox:
     def answer(
         self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
     ) -> Trace:
-        """The target's results on several problems, which have O, LSE and delta of the first in common."""
+        """The results of several problems with one O, LSE and delta."""
         experiment, saved = self._experiment, self._experiment.saved
         times, everything = case.batch // experiment.case.batch, dict(values)
         for name, value in derived(experiment, first).items():

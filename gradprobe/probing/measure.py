@@ -67,14 +67,14 @@ class _Measurement:
     def compared(
         self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
     ) -> Comparison:
-        """A trace compared, by another precision or evaluation where one is given."""
+        """A trace compared, by another precision or evaluation if given."""
         return compare(
             self.case, self.x(), trace, held or self._held,
             reference=reference, recovery=self._recovery, evaluate=by or self.evaluated, tick=self.tick,
         )  # fmt: skip
 
     def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        """A tile of the reference; its time counts as the reference's."""
+        """A tile of the reference, timed."""
         with self._experiment.stopwatch.timed("reference"):
             return evaluate(x, tile, given)
 
@@ -85,7 +85,7 @@ class _Measurement:
 def _by_blocks(
     experiment: Experiment, of: _Measurement, trace: Trace, whole: Callable[[], Comparison]
 ) -> Comparison | None:
-    """A large run compared block after block; None where its totals have to be judged at once."""
+    """A large run compared block by block; None where totals have to be judged at once."""
     from ..numerics.large_run import LargeRun
     from ..numerics.walk import LargeRuns
 
@@ -105,7 +105,7 @@ def _declared_coarser(experiment: Experiment) -> tuple[Any, ...]:
 
 
 def _in_its_units(of: _Measurement, found: Measured) -> Measured:
-    """What was measured, read by the conventions in which the target exports; strictly, only beside it."""
+    """What was measured, read by the conventions of the target; strictly, only beside it."""
     from ..numerics.conventions import in_other_conventions
 
     read, comparison, conventions = in_other_conventions(of.case, of.x(), found.trace, found.comparison, of.compared)
@@ -121,7 +121,7 @@ def _in_its_units(of: _Measurement, found: Measured) -> Measured:
 
 
 def _by_coarser(of: _Measurement, plain: Measured, is_by_block: bool) -> Measured:
-    """What was measured, by an arithmetic that the target proves to have; with how even errors in 16 bits are."""
+    """What was measured, by an arithmetic that the target proves to have."""
     found, heads = plain, {}
     if of.case.dtype != "float32" and of.case.family == "softmax" and not is_by_block:
         from ..numerics.evenness import heads_by_result
@@ -141,7 +141,7 @@ def _by_coarser(of: _Measurement, plain: Measured, is_by_block: bool) -> Measure
 
 
 def _coarser(of: _Measurement, found: Measured, heads: Mapping[str, Any]) -> tuple[Comparison, tuple[Any, ...]]:
-    """The comparison by the arithmetic that proves most exactly, and what that is, where one does."""
+    """The comparison by that arithmetic, and what it is."""
     from ..numerics.coarser import explained
 
     about = (of.case, of.x(), found.trace, found.comparison)

@@ -1,4 +1,4 @@
-"""One run of a target: its results, and what it does to the memory around its tensors and to its inputs."""
+"""One run of a target: its results, and what it does to memory around its tensors and to its inputs."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Execution:
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
     """One run of the target, timed.
 
-    Kernels of a source run between guard bands, and again where only a run shows that there are some, or one was
-    stopped: CUDA's allocator often gives zeros in a test and something else in a training run.
+    Kernels of a source run between guard bands, since CUDA's allocator often gives zeros in a test; again where only a
+    run shows that there are some, or one was stopped.
     """
     stopwatch, name = experiment.stopwatch, experiment.target.name
     experiment.tick(f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout)
@@ -63,7 +63,7 @@ def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execut
 
 
 def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple[Trace, Execution]:
-    """A further run in a layout that the target accepted before; TargetFailure where it is refused now."""
+    """A further run in a layout; TargetFailure where it is refused now."""
     execution = execute(experiment, inputs, schedule)
     if execution.outcome.trace is None:
         name = experiment.target.name
@@ -111,7 +111,7 @@ def observe(
 def _run(
     of: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: InputsBefore | None = None
 ) -> tuple[Outcome, Any, Allocations | None]:
-    """The outcome, the interpreter's watch and the bands, where there are some; `steps` is told of each operation."""
+    """The outcome, the interpreter's watch and the bands; `steps` is told of each operation."""
     unwritten, is_triton = Unwritten(), interprets_triton()
     found = Launches(inputs.tensors, schedule, unwritten)
     for name in inputs.tensors.keys() & OUTPUTS:  # what it is to write its gradients into has no value before
@@ -143,7 +143,7 @@ def _all(*several: AbstractContextManager[Any] | None) -> Iterator[None]:
 def _overwritten(
     changes: list[MemoryFinding], before: InputsBefore, run: Callable[..., object], watched: Mapping[str, Writer]
 ) -> Iterator[MemoryFinding]:
-    """The inputs that a run changed, with what did; where nothing saw that, by a run whose every step is compared."""
+    """The inputs that changed, with what did it; where nothing saw that, by a run compared step by step."""
     writers = dict(watched)
     if changes:
         before.restore()
@@ -157,5 +157,5 @@ def _overwritten(
 
 
 def interprets_triton() -> bool:
-    """Whether kernels of Triton that are launched now are interpreted; a target without any does not import it."""
+    """Whether kernels of Triton that are launched now are interpreted."""
     return interpreting() and "triton" in sys.modules

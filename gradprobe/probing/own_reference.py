@@ -1,4 +1,4 @@
-"""A user's own reference in a check: its results, whether they keep to the formulas, and are precise enough."""
+"""A user's own reference in a check: its results, and whether it may judge a kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAY_OUT = "a reference is checked before it is used: correct it, or leave out --
 
 
 def reference_trace(experiment: Experiment, reference: Target, inputs: Inputs) -> Trace | None:
-    """Its results on the same values in float64; ReferenceFailure where they may not judge a kernel."""
+    """Its results on the same values in float64; ReferenceFailure where they are not those of the formulas."""
     case, values = experiment.case, dict[str, Tensor]()
     for name, value in inputs.values.items():
         if name not in (*OUTPUTS, *DERIVED):
@@ -46,7 +46,7 @@ def reference_trace(experiment: Experiment, reference: Target, inputs: Inputs) -
 
 
 def _refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Trace, dots: str) -> None:
-    """It may err as IEEE float32 may; beside a kernel in that arithmetic, to which its errors add, by a share of it."""
+    """It may err as IEEE float32 may; beside a kernel in that arithmetic by a share of it."""
     comparison = compare(case, x, trace, precision_of("float32", "ieee"))
     first = locate(x, trace, comparison)
     subject = "the verdict is about the reference:"
@@ -62,7 +62,7 @@ def _refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: T
 
 
 def departure(case: Case, first: Element) -> str:
-    """The formula that the reference departs from, the place, and both numbers."""
+    """The formula that it departs from, the place, and both numbers."""
     row = lookup(first.intermediate)
     step = row.step(case.family) if row is not None else None
     axes = [axis for axis in ("batch", "head", "row", "col") if getattr(first, axis) is not None]

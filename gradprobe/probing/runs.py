@@ -36,7 +36,7 @@ from .observe import Execution, accepted, execute
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run of a report, and the executions that it was made from, without their tensors."""
+    """One run of a report, and its executions, without their tensors."""
 
     run: LayoutRun
     executions: tuple[Execution, ...] = ()
@@ -45,8 +45,8 @@ class RunRecord:
     def with_more(self, executions: Iterable[Execution] = (), notes: Iterable[str] = ()) -> RunRecord:
         """The same after further executions, with what those in its layout did to memory.
 
-        Whether memory without values shows was decided by the run's own results. In the more batches of a look inside,
-        what leaves a tensor of the case meets another program: that is the same fault.
+        Reads without a value were decided by the run's own results. In the more batches of a look inside, what leaves a
+        tensor meets another program: that is the same fault.
         """
         run, found = self.run, {finding.identity: finding for finding in self.run.memory}
         places = set(map(attrgetter("place_of_access"), run.memory))
@@ -68,8 +68,8 @@ def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
 def records_of(experiment: Experiment) -> Iterator[RunRecord]:
     """Each run of a case under all of its layouts, as soon as it is measured.
 
-    Where `distinct` is refused or never reaches the kernels, `distinct-unit` follows; where that is refused too, what
-    keeps the order of axes, if it is not.
+    Where `distinct` is refused or never reaches the kernels, `distinct-unit` follows; if that is refused, what keeps
+    the order of axes.
     """
     case = experiment.case
     for assigned in layouts_of(case):
@@ -90,7 +90,7 @@ def records_of(experiment: Experiment) -> Iterator[RunRecord]:
 
 
 def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
-    """One layout, run as often as the case says, and measured where it is not refused."""
+    """One layout, run as often as the case says, and measured."""
     inputs, case = inputs_of(experiment, assigned), experiment.case
     first = execute(experiment, inputs)
     trace, first = first.outcome.trace, first.without_tensors()
@@ -111,10 +111,7 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
 
 
 def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution]) -> LayoutRun:
-    """The run, or its first wrong repeat where it is right; `executions` grows.
-
-    In each repeat the threads of CUDA kernels on the CPU run in another order.
-    """
+    """The run, or its first wrong repeat, each in another order of CUDA threads on the CPU; `executions` grows."""
     case, first = experiment.case, run.measured
     if case.repeat == 1 or first is None:
         return run
@@ -136,7 +133,6 @@ def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution
 
 
 def _is_same(first: Trace, again: Trace) -> bool:
-    """Whether two runs gave the same, bit by bit."""
     if first.values.keys() != again.values.keys():
         return False
     pairs = zip(first.values.values(), map(again.values.__getitem__, first.values), strict=True)
@@ -144,7 +140,7 @@ def _is_same(first: Trace, again: Trace) -> bool:
 
 
 def _atomics_into(outcome: Outcome, names: Collection[str]) -> dict[str, dict[Line, None]]:
-    """By intermediate, the lines of the launched kernels that add into it by atomics."""
+    """By intermediate, the lines that add into it by atomics."""
     from ..source.pointers import atomics_into, cuda_atomics
 
     found = defaultdict[str, dict[Line, None]](dict)
@@ -161,7 +157,7 @@ def _atomics_into(outcome: Outcome, names: Collection[str]) -> dict[str, dict[Li
 
 
 def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
-    """The kernels of Triton that were given a pointer to an intermediate, and its parameter there."""
+    """The kernels of Triton that were given an intermediate, and its parameter there."""
     if not outcome.calls:  # else Triton is loaded
         return []
     from ..source.pointers import named_after
@@ -177,7 +173,7 @@ def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
 
 
 def makes_together(outcome: Outcome, first: str, second: str) -> bool:
-    """Whether one kernel was launched with pointers to both intermediates."""
+    """Whether one kernel was given both intermediates."""
     kernels = dict(_pointers_to(outcome, first)).keys()
     return not kernels.isdisjoint(dict(_pointers_to(outcome, second)))
 
@@ -209,7 +205,7 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
 
 
 def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> CheckedTarget:
-    """The target, the kernels that it launched, and what ran them."""
+    """The target, its kernels, and what ran them."""
     kernels, seen, target = dict[LoadedSource, None](), set[str](), experiment.target
     for outcome in outcomes_of(records):
         kernels |= dict.fromkeys(outcome.kernels)
@@ -233,7 +229,7 @@ def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> Che
 
 
 def _files_with_kernels(target: Target) -> tuple[str, ...]:
-    """The files that define Triton functions, of those of the user's that a target's names lead to."""
+    """The user's files that define Triton functions, of those that a target's names lead to."""
     if "triton.runtime" not in sys.modules:
         return ()
     from ..source.triton_source import kernel_below
