@@ -12,7 +12,7 @@ from ..kernel_file import Change, KernelFile
 from ..text import Edit
 from . import grammar, plants
 from .patterns import Found, fits, parsed, replaced
-from .plants import is_assigned, is_clamp, is_no_address, is_statement
+from .plants import is_clamp, is_no_address, is_statement
 from .spots import Edits, Spot, Undone, spots_in
 
 _RULE = re.compile(r"(?:([-\d.]+): )?(.+?) -> (.+?)(?: in (_\w+))?(?: as (\w+))?")
@@ -107,21 +107,18 @@ class Row:
                         seen.add(edits)
                         yield Change(fault or self.fault or plants.class_of(file, lost), spot.root, edits)
 
-    def edits(self, spot: Spot) -> Iterator[tuple[float, Edits]]:
-        for rank, edits, _, _ in edits_of(self.undoes, spot):
-            yield rank, edits
-        for _, edits, _, _ in edits_of(self.plants, spot) if self.again is not None else ():
-            yield self.again or 0.0, edits
-
 
 @lru_cache(maxsize=1024)  # the values of several lines come the same ways
 def undone(spot: Spot) -> list[tuple[float, Edits, Row]]:
     """All edits of a spot; the last row that gives one says what it is."""
     found, last = list[tuple[float, Edits]](), dict[Edits, Row]()
     for row in ROWS:
-        for rank, edits in row.edits(spot) if spot.is_on_device or row.of_hosts else ():
-            found.append((rank, edits))
-            last[edits] = row
+        if spot.is_on_device or row.of_hosts:
+            own = [(rank, edits) for rank, edits, *_ in edits_of(row.undoes, spot)]
+            if row.again is not None:
+                own += [(row.again, edits) for _, edits, *_ in edits_of(row.plants, spot)]
+            found += own
+            last |= {edits: row for _, edits in own}
     return [(rank, edits, last[edits]) for rank, edits in found]
 
 
@@ -158,6 +155,8 @@ _ENDS = """
     0: RANGE((_end := _a @ _c), _b) -> _a in _end; 0: RANGE(_a, (_end := _b @ _c)) -> _b in _end
 """
 _ENDS_OF_LOOPS = rules(_ENDS.replace("_c", "1")) + rules(_ENDS.replace(") ->", ", _c) ->"))
+
+_ROUND = "_a = (_value := ROUNDED(*_)) -> _value.to(tl.bfloat16).to(tl.float32) in _value"
 
 ROWS: tuple[Row, ...] = (
     Row("other-text", "{old} stands for {new}", undoes=(
@@ -216,7 +215,7 @@ ROWS: tuple[Row, ...] = (
         rules("atomic_add(*_) -> .store", is_statement), rules("1.4: store(*_) -> .atomic_add"), again=2.0),
     Row("barrier-dropped", "a barrier is missing", "RACE", rules("BARRIER(*_) -> pass", is_statement)),
     Row("rounded-early", "a value is rounded before it is used", "PREC",
-        rules("ROUNDED(*_) -> _it.to(tl.bfloat16).to(tl.float32)", is_assigned)),
+        rules(_ROUND) + rules(_ROUND.replace("=", "+=", 1))),
 )  # fmt: skip
 # By the name of each, in the order in which they are drawn from.
 OPERATORS: dict[str, Callable[[KernelFile], Iterator[Change]]] = {row.name: row.changes for row in ROWS if row.plants}

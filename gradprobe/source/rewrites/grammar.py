@@ -277,16 +277,14 @@ def moved(at: Spot) -> Undone:
     file, around = at.file, next(at.file.above(at.statement))
     block = next((each for each in blocks(around) if at.statement in each), []) if at.is_whole else []
     for first, second in pairwise(block):
-        if at.statement in (first, second) and _depend(first, second, Spot(file, at.function, first, first).scope):
-            yield 1.2, (file.replaced(first, file.text_of(second)), file.replaced(second, file.text_of(first)))
+        if at.statement in (first, second) and not blocks(first) and not blocks(second):
+            bound, also = set(bound_in(first)) & names_in(second), set(bound_in(second)) & names_in(first)
+            known = Spot(file, at.function, first, first).scope
+            if (bound or also) and bound.issubset(known):
+                yield 1.2, (file.replaced(first, file.text_of(second)), file.replaced(second, file.text_of(first)))
     if isinstance(around, ast.For) and block[1:] and at.statement is block[-1]:
         start, end = file.span(block[-2])[1], file.span(at.statement)[1]
         yield 1.0, (Edit(start, end, f"\n{' ' * around.col_offset}{file.text_of(at.statement)}"),)
-
-
-def _depend(first: ast.stmt, second: ast.stmt, known: list[str]) -> bool:
-    bound, also = set(bound_in(first)) & names_in(second), set(bound_in(second)) & names_in(first)
-    return not (blocks(first) or blocks(second)) and bool(bound or also) and bound <= {*known}
 
 
 def of_siblings(at: Spot) -> Undone:

@@ -155,10 +155,6 @@ def is_statement(at: Spot, found: Found) -> bool:
     return isinstance(at.statement, ast.Expr) and at.statement.value is found["_it"]
 
 
-def is_assigned(at: Spot, found: Found) -> bool:
-    return isinstance(at.statement, (ast.Assign, ast.AugAssign)) and at.statement.value is found["_it"]
-
-
 def is_clamp(at: Spot, found: Found) -> bool:
     """Not `tl.max(s, 1)`, which is the largest along an axis."""
     return not at.file.text_of(found["_it"]).partition("(")[0].endswith((".min", ".max"))
