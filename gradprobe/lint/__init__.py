@@ -1,1 +1,1 @@
-"""Findings without numbers: which pointers of a kernel advance by a stride that is not their tensor's."""
+"""Strides of kernels, judged by names alone."""

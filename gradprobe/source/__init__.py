@@ -1,1 +1,1 @@
-"""The source of kernels: Python and CUDA C++ as syntax trees, and edits of their text."""
+"""The source of kernels, and edits of it."""

@@ -209,8 +209,7 @@ def _either(values: Iterable[_Quantity]) -> _Quantity:
 def atomics_into(kernel: Any, parameters: Iterable[str]) -> Iterator[Line]:
     """The atomics of a Triton kernel, and of what it calls, into what some parameters point to.
 
-    Raises:
-        OSError, SyntaxError: there is no source.
+    Raises OSError, SyntaxError where there is no source.
     """
     for operation, at in read_kernel(read_function(kernel), parameters).accesses:
         if operation.startswith("atomic_"):
@@ -218,7 +217,7 @@ def atomics_into(kernel: Any, parameters: Iterable[str]) -> Iterator[Line]:
 
 
 def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:
-    """The atomics of a CUDA source, each with the gradient whose name stands in its address, or ""."""
+    """The atomics of a CUDA source, each with the gradient that its address names, or ""."""
     for number, code in enumerate(text.split("\n"), 1):
         for address in _OF_CUDA.findall(code.partition("//")[0]):
             named = filter(None, map(named_after, re.findall(r"\w+", address)))

@@ -65,10 +65,9 @@ class Function:
 
 
 def read_function(jit: Any) -> Function:
-    """A Triton function, or the Python function under it.
+    """Of a Triton function, or the Python function under it.
 
-    Raises:
-        OSError, SyntaxError: there is no source, or no `def` in it.
+    Raises OSError, SyntaxError where there is no source, or no `def` in it.
     """
     return _read(getattr(jit, "fn", jit))
 
