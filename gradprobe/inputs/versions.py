@@ -33,7 +33,7 @@ def _installed() -> Iterator[tuple[str, str, bool]]:
 def untested() -> str:
     """Which installed versions are outside of those that gradprobe is tested with; "" where none is."""
     outside = [(found, bound) for found, bound, holds in _installed() if not holds]
-    found, bounds = map(" and ".join, zip(*outside, strict=True)) if outside else ("", "")
+    found, bounds = (" and ".join(words[at] for words in outside) for at in (0, 1))
     return f"{found}: outside what gradprobe is tested with, {bounds}" if outside else ""
 
 
