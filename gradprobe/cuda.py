@@ -4,6 +4,6 @@ module = gradprobe.cuda.load("my.cu", defines={"BLOCK_M": 32})
 module.my_kernel(grid, block, shared_bytes, q, k, 1.0, 128)
 """
 
-from .frontends.cuda import Kernel, Module, load
+from .frontends.cuda.module import Kernel, Module, load
 
 __all__ = ["Kernel", "Module", "load"]

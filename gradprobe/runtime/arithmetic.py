@@ -81,7 +81,7 @@ def of_cuda(entries: Iterable[Any]) -> Iterator[Dots]:
     for entry in entries:
         texts = entry.source.text, *(text for _, text in entry.source.included)
         names_it = re.search("tf32|tfloat32", _COMMENT.sub("", "\n".join(texts)))
-        yield Dots("tf32" if names_it else "ieee", entry.name, str(entry.file))
+        yield Dots("tf32" if names_it else "ieee", entry.name, str(entry.source.path))
 
 
 @contextlib.contextmanager

@@ -115,7 +115,7 @@ def _launched(found: Launches, inputs: Inputs) -> tuple[tuple[LoadedSource, ...]
         backends.add(launch.backend)
         given.update(launch.storages)  # copies have storages of their own
         if launch.backend in (CUDA, CUDA_ON_CPU):
-            kernels[entry] = LoadedSource(entry.name, str(entry.file), entry.line, entry.source.sha256)
+            kernels[entry] = LoadedSource(entry.name, str(entry.source.path), entry.function.line, entry.source.sha256)
         elif entry not in kernels:
             kernels[entry] = source_of(entry)
     in_place = [name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given]

@@ -51,9 +51,9 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
     """Why a file alone is no target: it has several functions that can be checked, or none."""
     found = candidates(file)
     if file.suffix == ".cu" and not found:
-        from ..frontends.cuda.host_code import no_launcher
+        from ..frontends.cuda.host_code import host_function
 
-        raise no_launcher(file, word)
+        host_function(file, "", word)  # which tells why
     if not found:
         way_out = f"gradprobe init --list {file} says of each why"
         return UsageFailure(f"target {word!r}: {file} has no function that can be checked as it stands", way_out)

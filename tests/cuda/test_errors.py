@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.frontends.cuda import Watch, load, watched
+from gradprobe.cuda import load
+from gradprobe.frontends.cuda import Watch, watched
 from gradprobe.frontends.cuda.watch import BARRIER, RACE
 from gradprobe.model.failures import TargetFailure
 from tests.cuda.written import at, clean, findings, loaded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import threading
@@ -10,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from gradprobe.frontends.cuda import load
+from gradprobe.cuda import load
 from gradprobe.frontends.cuda.on_cpu.library import library_of
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from gradprobe.processes.child import WHERE
@@ -100,7 +99,7 @@ def test_a_signal_stops_a_kernel_that_does_not_end(tmp_path, body):
 def test_what_calls_a_kernel_has_no_line(module):
     # A signal may come where __syncthreads has no frame yet: the next return address is then that of the wrapper.
     library = library_of(module.source)
-    called = ctypes.cast(library.kernel("prints"), ctypes.c_void_p).value - library.base
+    called = library.kernel("prints")[0] - library.where().base
     assert library.lines([called + 1]) == {called + 1: ()}
 
 

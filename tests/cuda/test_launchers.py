@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gradprobe.frontends import Launches
 from gradprobe.frontends.cuda import Watch, watched
 from gradprobe.frontends.cuda.watch import OUTSIDE, UNWRITTEN
 from gradprobe.model.failures import KernelStopped, TargetFailure
@@ -85,21 +86,21 @@ def test_lines_stay_what_they_are(module):
 
 def test_a_call_runs_all_that_it_launches(module):
     values, out = torch.randn(50), torch.zeros(50)
-    with watched(Watch(tensors={"given": values})) as watch:
+    with watched(Watch(Launches(tensors={"given": values}))) as watch:
         module.twice_and_more(values, out, 50, 0.5)
     assert torch.equal(out, values * 2 + values * 0.5)
-    assert [launch.entry.name for launch in watch.launches] == ["times<32, float>", "add"]
-    assert (watch.findings, {each.backend for each in watch.launches}) == ([], {"cuda-on-cpu"})
+    assert [launch.entry.name for launch in watch.of.started] == ["times<32, float>", "add"]
+    assert (watch.findings, {each.backend for each in watch.of.started}) == ([], {"cuda-on-cpu"})
 
 
 def test_what_a_kernel_does_wrong_ends_the_call(module):
     with (
-        watched(Watch(tensors={"given": (values := torch.zeros(50))})) as watch,
+        watched(Watch(Launches(tensors={"given": (values := torch.zeros(50))}))) as watch,
         pytest.raises(KernelStopped) as stopped,
     ):
         module.twice_and_more(values, torch.zeros(50), 51, 0.5)
     assert "times<32, float>: thread (18, 0, 0) of block (1, 0, 0) reads outside given" in str(stopped.value)
-    assert len(watch.launches) == 1
+    assert len(watch.of.started) == 1
 
 
 def test_memory_of_its_own_is_watched(module):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.frontends.cuda import Watch, load, watched
+from gradprobe.cuda import load
+from gradprobe.frontends.cuda import Watch, watched
 from gradprobe.frontends.cuda.watch import OUTSIDE, RACE, UNWRITTEN
 from gradprobe.inputs.memory import Unwritten
 from gradprobe.model.failures import KernelStopped, TargetFailure

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradprobe.frontends import Launches
 from gradprobe.frontends.cuda import Watch, watched
 from gradprobe.frontends.cuda.watch import RACE
 from tests.cuda.written import loaded
@@ -133,7 +134,7 @@ def test_races_are_those_of_the_definition(module, seed, is_fenced, is_equal, in
     program, accesses = drawn(seed)
     a, b = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     sums, steps = torch.zeros(BLOCKS * THREADS, dtype=torch.int32), program.shape[2]
-    with watched(Watch(seed=0 if in_order else seed)) as watch:
+    with watched(Watch(Launches(schedule=0 if in_order else seed))) as watch:
         module.run(BLOCKS, THREADS, 0, program, steps, int(is_fenced), int(is_equal), a, b, sums)
     races = [finding for finding in watch.findings if finding.kind == RACE]
     found = {(race.array, frozenset((race.now.how, race.before.how))) for race in races}

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from gradprobe.frontends.cuda import Watch, load, watched
+from gradprobe.cuda import load
+from gradprobe.frontends import Launches
+from gradprobe.frontends.cuda import Watch, watched
 from tests.cuda.written import clean, loaded
 from tests.sampling import sampled
 
@@ -272,7 +274,7 @@ def test_shared_memory_static_and_dynamic(module):
 
 
 def test_namespaces(module):
-    assert module.source.namespaces == ("outer::inner",)
+    assert module.source.using == "using namespace outer::inner;\n"
     for kernel, value in (("hidden_room", 2), ("in_a_namespace", 3), ("of_a_namespace<Three>", 3)):
         out = torch.zeros(32)
         clean(module, kernel, 1, 32, 32 * 4, out)
@@ -292,7 +294,7 @@ def test_votes_of_a_block(module):
 @pytest.mark.parametrize("threads", [32, 45, 64])
 def test_shuffles(module, width, threads):
     values, out = torch.randn(threads), torch.zeros(4, threads)
-    with watched(Watch(seed=width)) as watch:
+    with watched(Watch(Launches(schedule=width))) as watch:
         module.shuffles(1, threads, 0, out, values, width)
     assert bool(watch.findings) == (threads % 32 > 0)
     for t in range(threads):
@@ -329,7 +331,7 @@ def test_atomics(module, seed):
     f, d = torch.tensor([0, 0, -1.0]), torch.zeros(1, dtype=torch.float64)
     h, b = torch.zeros(1, dtype=torch.float16), torch.zeros(1, dtype=torch.bfloat16)
     wide = torch.zeros(1, dtype=torch.int64)
-    with watched(Watch(seed=seed)) as watch:
+    with watched(Watch(Launches(schedule=seed))) as watch:
         module.atomics(2, 50, 0, i, u, f, d, h, b, wide)
     assert {finding.now.line.code for finding in watch.findings} <= {
         "int old = *(volatile int*)at * 0, assumed;", "old = atomicCAS(at, assumed, __float_as_int(t % 13));",

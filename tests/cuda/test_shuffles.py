@@ -56,7 +56,7 @@ def one(module, kernel, threads, *arguments):
 def test_a_read_of_lanes_outside_the_mask_names_them_and_its_line(module):
     out = torch.zeros(24)
     found = one(module, "down", 24, out, (1 << 24) - 1, 16, 32)
-    assert found.where == "lanes 8 to 23 read lanes outside the mask 0x00ffffff"
+    assert found.where == "lanes 8-23 read lanes outside the mask 0x00ffffff"
     assert at(found.now, module, "down")
     assert (found.now.thread, found.now.block, found.before) == ((8, 0, 0), (0, 0, 0), None)
     assert out[:8].tolist() == [*range(16, 24)]
@@ -66,7 +66,7 @@ def test_a_read_of_lanes_outside_the_mask_names_them_and_its_line(module):
 
 def test_the_warp_is_that_of_the_thread(module):
     found = one(module, "across", 32 + 20, torch.zeros(52), WHOLE, 4, 32)
-    assert found.where == "lanes 16 to 19 read lanes 20 to 23, where no thread runs"
+    assert found.where == "lanes 16-19 read lanes 20-23, where no thread runs"
     assert found.now.thread == (48, 0, 0)
 
 
@@ -82,8 +82,7 @@ def test_reads_of_lanes_that_are_there_and_of_none_are_right(module, kernel, thr
 
 def test_each_kind_of_shuffle_is_judged(module):
     assert (
-        "lanes 0 to 19 read lane 25, where no thread runs"
-        in one(module, "from", 20, torch.zeros(20), WHOLE, 25, 32).where
+        "lanes 0-19 read lane 25, where no thread runs" in one(module, "from", 20, torch.zeros(20), WHOLE, 25, 32).where
     )
     assert "lane 8 calls" in one(module, "up", 32, torch.zeros(32), WHOLE ^ 1 << 8, 0, 32).where
 
@@ -91,7 +90,7 @@ def test_each_kind_of_shuffle_is_judged(module):
 def test_a_mask_that_leaves_out_who_calls(module):
     out = torch.zeros(32)
     found = one(module, "left_out", 32, out)
-    assert found.where == "lanes 16 to 23 call with the mask 0x0000ffff, which leaves out who calls"
+    assert found.where == "lanes 16-23 call with the mask 0x0000ffff, which leaves out who calls"
     assert at(found.now, module, "left-out")
     assert out[:16].tolist() == [lane ^ 1 for lane in range(16)]
 

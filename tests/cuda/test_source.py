@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradprobe.frontends.cuda.c_types import OTHER, types_as_written
+from gradprobe.frontends.cuda.c_types import HALF, written_types
 from gradprobe.frontends.cuda.on_cpu.library import library_of
 from gradprobe.frontends.cuda.source import read_source
 from tests.cuda.written import loaded
@@ -77,7 +77,7 @@ def module(tmp_path_factory):
 
 def test_kernels_and_their_parameters(module):
     source = module.source
-    given = {name: [(p.name, p.type) for p in source.declared[name].parameters] for name in source.kernels}
+    given = {name: [(p.name, p.type) for p in source.declared[name].parameters] for name in source.kernels()}
     assert given == {
         "taken": [("n", "int")],
         "plain": [("out", "float*"), ("n", "int")],
@@ -103,7 +103,7 @@ def test_lines(module):
     declared = module.source.declared
     for name, kernel in declared.items():
         assert f"{name}(" in lines[kernel.line - 1], name
-    assert module["typed<float>"].line == declared["typed"].line
+    assert module["typed<float>"].function.line == declared["typed"].line
 
 
 def test_arrays(module):
@@ -113,15 +113,17 @@ def test_arrays(module):
         "other_room",
         "room",
     ]
-    assert source.shared_types == {
+    types = {
         "room": "char", "tile": "float", "second": "float", "other_room": "float4", "bytes": "unsigned char",
+        "nothing": "void",
     }  # fmt: skip
+    assert {name: source.shared_type(name) for name in types} == types
 
 
 def test_what_is_left_out_does_not_hinder(module):
     assert not module.source.unsupported_on_a_cpu()
-    assert len(library_of(module.source).takes("plain")) == 2
-    assert len(library_of(module.source, "typed<float, 3>").takes("typed<float, 3>")) == 3
+    assert len(library_of(module.source).kernel("plain")[1]) == 2
+    assert len(library_of(module.source, "typed<float, 3>").kernel("typed<float, 3>")[1]) == 3
 
 
 def test_every_character_stays_in_its_place(module):
@@ -188,8 +190,6 @@ def every_type(tmp_path_factory):
 def test_types_are_taken_as_the_compiler_takes_them(every_type, kind):
     name = f"k{KINDS.index(kind)}"
     kernel = every_type[name]
-    compiled = library_of(kernel.source).takes(name)
-    written = types_as_written(kernel.source, kernel.parameters)
-    assert [(t.kind, t.kind != OTHER and (t.bytes, t.of)) for t in written] == [
-        (t.kind, t.kind != OTHER and (t.bytes, t.of)) for t in compiled
-    ]
+    _, compiled = library_of(kernel.source).kernel(name)
+    written = written_types(kernel.source, kernel.function.parameters)
+    assert [None if type_ is HALF else type_ for type_ in written] == compiled

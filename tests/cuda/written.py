@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradprobe.frontends.cuda import CudaFinding, Module, Watch, load, watched
-from gradprobe.frontends.cuda.watch import CudaSite
+from gradprobe.cuda import Module, load
+from gradprobe.frontends import Launches
+from gradprobe.frontends.cuda import Watch, watched
+from gradprobe.frontends.cuda.watch import CudaFinding, CudaSite
 
 
 def loaded(folder: Path, source: str, **defines: object) -> Module:
@@ -15,15 +17,17 @@ def loaded(folder: Path, source: str, **defines: object) -> Module:
     return load(file, defines=defines)
 
 
-def findings(module: Module, kernel: str, grid, block, shared_bytes: int, *arguments, **options) -> list[CudaFinding]:
-    with watched(Watch(**options)) as watch:
+def findings(
+    module: Module, kernel: str, grid, block, shared_bytes: int, *arguments, seed: int = 0
+) -> list[CudaFinding]:
+    with watched(Watch(Launches(schedule=seed))) as watch:
         module[kernel](grid, block, shared_bytes, *arguments)
     return watch.findings
 
 
-def clean(module: Module, kernel: str, grid, block, shared_bytes: int, *arguments, **options) -> None:
+def clean(module: Module, kernel: str, grid, block, shared_bytes: int, *arguments, seed: int = 0) -> None:
     """Launches it, and wants nothing found."""
-    found = findings(module, kernel, grid, block, shared_bytes, *arguments, **options)
+    found = findings(module, kernel, grid, block, shared_bytes, *arguments, seed=seed)
     assert not found, "\n".join(finding.sentence for finding in found)
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from gradprobe.frontends.cuda import Watch, load, watched
+from gradprobe.cuda import load
+from gradprobe.frontends.cuda import Watch, watched
 from gradprobe.frontends.cuda.nvrtc import _compiled
 from gradprobe.model.failures import TargetFailure
 
@@ -129,4 +130,4 @@ def test_host_code_launches_on_a_gpu(tmp_path):
     with watched(Watch()) as watch:
         load(tmp_path / "my.cu").thrice(values, out, 0.5, 100)
     assert torch.equal(out, values * 1.5)
-    assert [(each.entry.name, each.backend) for each in watch.launches] == [("add", "cuda"), ("times<3>", "cuda")]
+    assert [(each.entry.name, each.backend) for each in watch.of.started] == [("add", "cuda"), ("times<3>", "cuda")]

@@ -91,8 +91,8 @@ def _values_of(problem: Problem) -> dict[str, Tensor]:
 
 def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelCall], _Launched]:
     """The launches of a call in which no kernel runs; and by file the names of the kernels that it launches."""
+    from ...cuda import Kernel
     from ...frontends import Launches
-    from ...frontends.cuda import Kernel
     from ...frontends.triton.launches import recorded_launches
     from ...inputs.tensor_layouts import place
     from ...runtime.run import run_target
@@ -100,7 +100,7 @@ def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelC
     found: _Launched = {}
 
     def call(kernel: Kernel, *_: Any) -> None:
-        found.setdefault(str(kernel.file), {})[kernel.plain_name] = None
+        found.setdefault(str(kernel.source.path), {})[kernel.function.name] = None
 
     with contextlib.suppress(ImportError):  # what has not been imported is not recorded
         importlib.import_module("triton")

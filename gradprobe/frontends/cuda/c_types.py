@@ -1,146 +1,136 @@
-"""A launch, and arguments as C values, by the types that their parameters are declared as."""
+"""A launch, and its arguments as C values."""
 
 from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ...model.failures import TargetFailure
-from .cuda_syntax import Declaration
+from .cuda_syntax import Declaration, without_comments
 from .source import CudaSource, KernelEntry
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-STREAM = "cudaStream_t"
-POINTER, SIGNED, UNSIGNED, FLOATING, OTHER = range(5)
-
-
-class Taken(NamedTuple):
-    """The type of one parameter: gp_parameter of the header."""
-
-    kind: int
-    bytes: int
-    of: int
-    """Of a pointer, the bytes of a number that it points to; 0 where that is none."""
-
-
-# The types as NVRTC has them on 64-bit Linux.
-_NAMES = {
-    (SIGNED, 1): "char int8_t",
-    (SIGNED, 2): "short int16_t",
-    (SIGNED, 4): "int int32_t",
-    (SIGNED, 8): "long int64_t ptrdiff_t",
-    (UNSIGNED, 1): "bool uint8_t",
-    (UNSIGNED, 2): "uint16_t",
-    (UNSIGNED, 4): "uint uint32_t",
-    (UNSIGNED, 8): "uint64_t size_t",
-    (FLOATING, 4): "float",
-    (FLOATING, 8): "double",
-    (OTHER, 2): "half __half nv_bfloat16 __nv_bfloat16",
-}
-_TYPES = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-
-
-@dataclass(frozen=True)
-class LaunchPlan:
-    """One launch, whose arguments fit."""
-
-    kernel: KernelEntry
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    """Of dynamic shared memory."""
-    arguments: int
-    """Where the addresses of its arguments stand."""
-    tensors: Sequence[tuple[str, Tensor]]
-    """What it may touch, by its parameters' names."""
-    caller: int = 0
-    """On a CPU, the address of the function that calls it with these arguments."""
-
-
-# What fits its parameter.
+POINTER = ctypes.c_void_p
+HALF = ctypes.c_uint16 * 1  # a float of 16 bits
+_REAL = (ctypes.c_float, ctypes.c_double)
+# By their names in C, as NVRTC has them on 64-bit Linux.
+NUMBERS: dict[str, Any] = {"char": ctypes.c_int8, "ptrdiff_t": ctypes.c_int64}
+for _name in ("bool", "short", "int", "uint", "long", "size_t", "float", "double"):
+    NUMBERS[_name] = getattr(ctypes, f"c_{_name}")
+for _name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
+    NUMBERS[f"{_name}_t"] = getattr(ctypes, f"c_{_name}")
+NUMBERS |= dict.fromkeys(("half", "__half", "nv_bfloat16", "__nv_bfloat16"), HALF)
 _FITS = (
     "a pointer takes a tensor of its type or None, a number one that it can hold; what takes a structure is "
     "launched by a function of the file's host code"
 )
 
 
-def structure(*fields: tuple[Any, str]) -> Any:
-    """A structure of the runtime's, by types, each with the names of the fields of that type."""
-    every = [(name, kind) for kind, names in fields for name in names.split()]
-    return type("Structure", (ctypes.Structure,), {"_fields_": every})
+ParameterType = Any
+"""Of a number its ctypes type, of a pointer the bytes of a number there, 0 where it is none; None of a structure."""
 
 
-def kind_and_bytes(source: CudaSource, declared: str) -> tuple[int, int]:
-    """Of a number by its type, such as (UNSIGNED, 8); (OTHER, 0) of anything else."""
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A launch whose arguments fit."""
+
+    kernel: KernelEntry
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int
+    """Of dynamic shared memory."""
+    arguments: int
+    """Where their addresses stand."""
+    tensors: Sequence[tuple[str, Any]]
+    """What it may touch, by its parameters' names."""
+    caller: int
+    """On a CPU: what calls it with them."""
+
+
+def structures(header: str) -> dict[str, Any]:
+    """Those of a header, by name."""
+    found = {**NUMBERS, "char": ctypes.c_char, "gp_caller": POINTER}
+    for name, body in re.findall(r"struct (\w+) \{(.*?)\};", without_comments(header), re.DOTALL):
+        fields = []
+        for kind, variables in re.findall(r"(?:const )?(\w+)([^;]+);", body):
+            for pointer, field, size in re.findall(r"(\**)\s*(\w+)(?:\[(\d+)\])?", variables):
+                type_ = POINTER if pointer else found[kind]
+                fields.append((field, type_ * int(size) if size else type_))
+        found[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+    return found
+
+
+def number_type(source: CudaSource, declared: str) -> Any:
+    """Of a number such as "unsigned long long" or "real"; None of anything else."""
     for _ in range(8):  # an alias of an alias
-        words = declared.replace("std::", "").split()
-        declared = " ".join(source.aliases.get(word, word) for word in words)
-    names = {*declared.split()} - {"const", "volatile", "signed"}
-    plain = names - {"unsigned", "int"} or {"int"}
-    kind, size = _TYPES.get(" ".join(plain), (OTHER, 0))
-    return (UNSIGNED if "unsigned" in names else kind), size
+        declared = re.sub(r"\w+", lambda word: source.aliases.get(word[0], word[0]), declared)
+    words = {*declared.replace("std::", "").split()} - {"const", "volatile", "signed"}
+    number = NUMBERS.get(" ".join(words - {"unsigned", "int"} or {"int"}))
+    if number is not None and "unsigned" in words:
+        return getattr(ctypes, number.__name__.replace("c_", "c_u"))
+    return number
 
 
-def types_as_written(source: CudaSource, parameters: Sequence[Declaration]) -> list[Taken]:
-    """What parameters such as "unsigned long long", "float*" or "real" are, by their declarations."""
-    found = []
-    for declared in (parameter.type for parameter in parameters):
-        kind, size = kind_and_bytes(source, declared.rstrip("*"))
-        if declared.endswith("*") or declared == STREAM:
-            found.append(Taken(POINTER, 8, 8 if declared.endswith("**") else size))
-        else:
-            found.append(Taken(kind, size, 0))
+def written_types(source: CudaSource, parameters: Sequence[Declaration]) -> list[ParameterType]:
+    found = list[ParameterType]()
+    for parameter in parameters:
+        declared = parameter.type
+        number = POINTER if declared.endswith("**") else number_type(source, declared.rstrip("*"))
+        found.append((ctypes.sizeof(number) if number else 0) if declared.endswith("*") else number)
     return found
 
 
-def c_values(
-    who: str, parameters: Sequence[Declaration], types: Sequence[Taken], arguments: Sequence[Any]
-) -> list[Any]:
-    """Each argument as a C value; raises TargetFailure where one does not fit its parameter, or some are too many."""
-    if len(arguments) != len(parameters):
-        takes = ", ".join(parameter.name or parameter.type for parameter in parameters)
-        words = f"{who} takes {len(parameters)} arguments, got {len(arguments)}"
-        raise TargetFailure(words, f"it takes: {takes}")
-    found = []
-    for parameter, taken, argument in zip(parameters, types, arguments, strict=True):
-        value = _c_value(taken, argument, is_bool=parameter.type == "bool")
-        if value is None:
-            got = f"a tensor of {argument.dtype}" if hasattr(argument, "data_ptr") else repr(argument)
-            raise TargetFailure(f"{who}: parameter {parameter.name!r} is {parameter.type}, got {got}", _FITS)
-        found.append(value)
-    return found
+class Arguments:
+    """What parameters are given, on one device."""
+
+    def __init__(self, who: str, parameters: Sequence[Declaration], given: Sequence[Any]) -> None:
+        self._who, self._parameters, self._given = who, parameters, given
+        self.tensors, devices = list[tuple[str, Any]](), set[str]()
+        for parameter, argument in zip(parameters, given, strict=False):
+            if hasattr(argument, "data_ptr"):
+                self.tensors.append((parameter.name, argument))
+                devices.add(argument.device.type)
+        if len(devices) > 1 or devices - {"cpu", "cuda"}:
+            raise TargetFailure(f"{who} got tensors on {' and '.join(sorted(devices))}", "move them to one device")
+        self.is_on_gpu = devices == {"cuda"}
+
+    def addresses(self, types: Sequence[ParameterType]) -> Any:
+        """Of C values, in an array that keeps them; TargetFailure where one does not fit."""
+        parameters, given = self._parameters, self._given
+        if len(given) != len(parameters):
+            takes = ", ".join(parameter.name or parameter.type for parameter in parameters)
+            words = f"{self._who} takes {len(parameters)} arguments, got {len(given)}"
+            raise TargetFailure(words, f"it takes: {takes}")
+        found = []
+        for parameter, type_, argument in zip(parameters, types, given, strict=True):
+            value = _c_value(type_, argument)
+            if value is None:
+                got = f"a tensor of {argument.dtype}" if hasattr(argument, "data_ptr") else repr(argument)
+                raise TargetFailure(f"{self._who}: parameter {parameter.name!r} is {parameter.type}, got {got}", _FITS)
+            found.append(value)
+        array: Any = (POINTER * max(1, len(found)))(*map(ctypes.addressof, found))
+        array.values = found
+        return array
 
 
-def addresses_of(values: Sequence[Any]) -> Any:
-    """The addresses of C values, as a C array."""
-    return (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
-
-
-def _c_value(taken: Taken, argument: Any, *, is_bool: bool) -> Any:
-    """An argument as a C value; None where it does not fit."""
-    if taken.kind == POINTER:
+def _c_value(type_: ParameterType, argument: Any) -> Any:
+    """None where it does not fit."""
+    if isinstance(type_, int):
         if argument is None:
-            return ctypes.c_void_p(0)
-        fits = hasattr(argument, "data_ptr") and taken.of in (0, argument.element_size())
-        return ctypes.c_void_p(argument.data_ptr()) if fits else None
-    number = argument.item() if isinstance(argument, np.generic) else argument
-    is_real = taken.kind == FLOATING
-    if taken.kind == OTHER or not isinstance(number, (int, float) if is_real else int):
+            return POINTER()
+        fits = hasattr(argument, "data_ptr") and type_ in (0, argument.element_size())
+        return POINTER(argument.data_ptr()) if fits else None
+    number, is_real = argument.item() if isinstance(argument, np.generic) else argument, type_ in _REAL
+    if type_ in (None, HALF) or not isinstance(number, (int, float) if is_real else int):
         return None
-    sign = "u" if taken.kind == UNSIGNED else ""
-    name = "bool" if is_bool else f"{sign}int{8 * taken.bytes}"
-    if is_real:
-        name = "float" if taken.bytes == 4 else "double"
     try:
-        value = getattr(ctypes, f"c_{name}")(number)
+        value = type_(number)
     except OverflowError:  # of a whole number as a float
         return None
-    is_lost = abs(value.value) == math.inf and abs(number) != math.inf if is_real else value.value != number
+    is_lost = math.isinf(value.value) and not math.isinf(number) if is_real else value.value != number
     return None if is_lost else value

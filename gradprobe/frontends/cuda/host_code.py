@@ -1,4 +1,4 @@
-"""Functions of the host in a .cu file as targets: what their parameters mean by name, and how they are called."""
+"""Functions of the host in a .cu file as targets, by the names of their parameters."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import inspect
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from ctypes import c_double, c_float
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...model.failures import UsageFailure, did_you_mean
 from ...model.intermediates import title
 from ...source.parameter_names import is_stride, stride_of, tensor_of, word_of
-from .c_types import STREAM, types_as_written
+from .c_types import number_type
 from .cuda_syntax import Declaration, DeclaredFunction
-from .module import Launcher
+from .module import STREAM, Launcher
 from .source import read_source
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _BY_HAND = "call it from Python, through gradprobe.cuda.load"
 
 
 class Meaning(NamedTuple):
-    """What a parameter is passed: an input, output, scalar, size, stride or stream."""
+    """An input, output, scalar, size, stride or stream."""
 
     kind: str
     what: str = ""
@@ -60,18 +61,20 @@ class Meaning(NamedTuple):
 
 
 def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
-    """A function with q, k, v, dO and what else it needs by name, which calls one of the host; and its line.
+    """One of the host, the first of no name, as a function of q, k, v, do and what else it needs by name; and its line.
 
     Raises:
         UsageFailure: there is none of this name, or it has a parameter whose name means nothing here.
         TargetFailure: the file cannot be read.
     """
     source = read_source(file)
-    function = source.launchers.get(name)
+    function = source.launchers.get(name or next(iter(source.launchers), ""))
     if function is None:
-        way_out = did_you_mean(name, source.launchers, "it has") or "gradprobe.cuda.load calls kernels from Python"
-        raise UsageFailure(f"target {word!r}: {file} has no function {name} that launches kernels", way_out)
-    return _Backward(Launcher(source, function), meanings(function, word)).function(), function.line
+        missing = f"{file} has no {f'function {name}' if name else 'function'} that launches kernels"
+        way_out = did_you_mean(name, source.launchers, "it has") if name else _BY_HAND
+        raise UsageFailure(f"target {word!r}: {missing}", way_out)
+    passed = meanings(function, word if name else f"{word}:{function.name}")
+    return _Backward(Launcher(source, function), passed).function(), function.line
 
 
 def checkable(file: Path) -> list[str]:
@@ -84,20 +87,10 @@ def checkable(file: Path) -> list[str]:
     return found
 
 
-def no_launcher(file: Path, word: str) -> UsageFailure:
-    """Why none of a file's functions can be checked."""
-    for name, function in read_source(file).launchers.items():
-        try:
-            meanings(function, f"{file}:{name}")
-        except UsageFailure as failure:
-            return failure
-    return UsageFailure(f"target {word!r}: {file} has no function that launches kernels", _BY_HAND)
-
-
 def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
-    """What each parameter is passed, by its name; UsageFailure where a name means nothing here, or none is written."""
+    """UsageFailure where a name means nothing here, or no result is written."""
     pointers = [word_of(parameter.name) for parameter in function.parameters if parameter.type.endswith("*")]
-    pointers += filter(None, [tensor_of(pointer) for pointer in pointers])
+    pointers += filter(None, map(tensor_of, [*pointers]))
     found: dict[str, Meaning] = {}
     for parameter in function.parameters:
         meaning = _meaning(parameter, pointers)
@@ -111,16 +104,15 @@ def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
 
 
 def _meaning(parameter: Declaration, pointers: Sequence[str]) -> Meaning | None:
-    name, kind = parameter.name, parameter.type
-    if kind == STREAM:
+    name, tensor = parameter.name, tensor_of(parameter.name)
+    if parameter.type == STREAM:
         return Meaning("stream")
-    if kind.endswith("*"):
-        tensor = tensor_of(name)
+    if parameter.type.endswith("*"):
         if tensor in _INPUTS and (parameter.is_const or tensor in _NEVER_WRITTEN):
             return Meaning("input", tensor)
         return Meaning("output", tensor) if not parameter.is_const and tensor in _AXES else None
     word, axis = stride_of(name, pointers)
-    if word and tensor_of(word) in _AXES:
+    if axis in _STRIDES and tensor_of(word) in _AXES:
         return Meaning("stride", tensor_of(word), axis)
     if scalar := _SCALARS.get(name.lower()):
         return Meaning("scalar", scalar)
@@ -129,35 +121,29 @@ def _meaning(parameter: Declaration, pointers: Sequence[str]) -> Meaning | None:
 
 
 class _Backward:
-    """A host function that is called with the tensors of a case, as a backward of an attention."""
+    """A host function as a backward in Python."""
 
     def __init__(self, launcher: Launcher, passed: Mapping[str, Meaning]) -> None:
         self._launcher, self._passed, self._name = launcher, passed, launcher.function.name
         self._letters = "".join(self._named("size"))
-        # Of batches and heads, those that one call computes all of; told of batches alone, it takes heads for such.
-        self._whole = "bh" if "b" in self._letters else "h" if "h" in self._letters else ""
+        # Of batches and heads, those of which one call computes one; told of batches alone, it takes heads for such.
+        self._single = "" if "b" in self._letters else "b" if "h" in self._letters else "bh"
 
     def _named(self, kind: str) -> list[str]:
         return [meaning.what for meaning in self._passed.values() if meaning.kind == kind]
 
     def function(self) -> Any:
-        """It with the parameters of a backward in Python."""
-
         def backward(**given: Any) -> dict[str, Tensor]:
             return self._run(given)
 
-        more = sorted({*self._named("input"), *self._named("scalar")})
-        names = dict.fromkeys(("q", "k", "v", "do", *more))
+        names = dict.fromkeys(["q", "k", "v", "do", *sorted(self._named("input") + self._named("scalar"))])
         parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
         backward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         backward.__name__ = backward.__qualname__ = self._name
         return backward
 
     def _run(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Calls it once, or once for each batch or head that it is not told the number of.
-
-        It raises ValueError, which refuses a layout, where it is not told of a stride or of a size that differs.
-        """
+        """Calls it for all batches and heads, or for each if it is not told how many; ValueError refuses a layout."""
         sizes: dict[str, int] = {}
         for name in "qkv":
             sizes |= dict(zip(_AXES[name], given[name].shape, strict=True))
@@ -168,66 +154,44 @@ class _Backward:
         sizes["l"] = sizes["m"]
         tensors = {name: self._laid(name, given[name]) for name in self._named("input")}
         tensors |= self._outputs(given["q"], sizes)
-        batches = [None] if "b" in self._whole else range(sizes["b"])
-        heads = [None] if "h" in self._whole else range(sizes["h"])
-        for batch, head in itertools.product(batches, heads):
-            arguments: list[Any] = []
-            for meaning in self._passed.values():
-                if meaning.kind in ("input", "output"):
-                    arguments.append(_part(meaning.what, tensors[meaning.what], sizes, batch, head))
-                elif meaning.kind == "scalar":
-                    arguments.append(given[meaning.what])
-                elif meaning.kind == "size":
-                    is_flat = meaning.what == "b" and "h" not in self._letters
-                    axes = "bh" if is_flat else meaning.what
+        for place in itertools.product(*(range(sizes[axis]) for axis in self._single)):
+            arguments, at = list[Any](), dict[str, Any](zip(self._single, place, strict=True))
+            if "h" in at:
+                at["g"] = at["h"] * sizes["g"] // sizes["h"]
+            for kind, what, letter in self._passed.values():
+                if kind in ("input", "output"):
+                    arguments.append(tensors[what][tuple(at.get(axis, slice(None)) for axis in _AXES[what])])
+                elif kind == "scalar":
+                    arguments.append(given[what])
+                elif kind == "size":
+                    axes = "bh" if what == "b" and "h" not in self._letters else what
                     arguments.append(math.prod(sizes[axis] for axis in axes))
-                elif meaning.kind == "stride":
-                    arguments.append(_stride(meaning, tensors[meaning.what]))
+                elif kind == "stride":
+                    by_axis = zip(_AXES[what], tensors[what].stride(), strict=True)
+                    arguments.append(next((stride for axis, stride in by_axis if axis in _STRIDES[letter]), 0))
             self._launcher(*arguments)
         return {title(name): tensors[name] for name in self._named("output")}
 
     def _outputs(self, q: Tensor, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """What it writes: zeros, since it may add to what it finds."""
+        """Zeros, since it may add to what it finds."""
         import torch
 
         found = {}
-        for parameter in self._launcher.function.parameters:
-            meaning = self._passed[parameter.name]
-            if meaning.kind == "output":
-                (taken,) = types_as_written(self._launcher.source, [parameter])
-                dtype = {4: torch.float32, 8: torch.float64}.get(taken.of, q.dtype)
-                shape = [sizes[axis] for axis in _AXES[meaning.what]]
-                found[meaning.what] = torch.zeros(shape, dtype=dtype, device=q.device)
+        for parameter, (kind, what, _) in zip(self._launcher.function.parameters, self._passed.values(), strict=True):
+            if kind == "output":
+                number = number_type(self._launcher.source, parameter.type.removesuffix("*"))
+                dtype = {c_float: torch.float32, c_double: torch.float64}.get(number, q.dtype)
+                found[what] = torch.zeros([sizes[axis] for axis in _AXES[what]], dtype=dtype, device=q.device)
         return found
 
     def _laid(self, name: str, tensor: Tensor) -> Tensor:
-        """A tensor of whose strides it is told, where the others follow; contiguous where it is told of none."""
-        strides = [
-            meaning.axis for meaning in self._passed.values() if (meaning.kind, meaning.what) == ("stride", name)
-        ]
-        if not strides:
+        """As it is if it is told of its strides, else contiguous."""
+        told = [meaning.axis for meaning in self._passed.values() if meaning[:2] == ("stride", name)]
+        if not told:
             return tensor.contiguous()
-        free = "".join(_STRIDES[axis] for axis in strides)
-        # Of one batch or head at a time it is given the place.
-        free += "".join(axis for axis in "bh" if axis not in self._whole).replace("h", "hg")
-        due = 1
-        for at in reversed(range(tensor.dim())):
-            if _AXES[name][at] not in free and tensor.shape[at] > 1 and tensor.stride(at) != due:
-                raise ValueError(f"{self._name} is not told of {name}.stride({at})")
-            due = tensor.stride(at) * tensor.shape[at]
+        free, due = "".join(map(_STRIDES.__getitem__, [*told, *self._single])), 1
+        for axis, size, stride in reversed([*zip(_AXES[name], tensor.shape, tensor.stride(), strict=True)]):
+            if axis not in free and size > 1 and stride != due:
+                raise ValueError(f"{self._name} is not told of {name}.stride({_AXES[name].index(axis)})")
+            due = stride * size
         return tensor
-
-
-def _stride(meaning: Meaning, tensor: Tensor) -> int:
-    for at, axis in enumerate(_AXES[meaning.what]):
-        if axis in _STRIDES[meaning.axis]:
-            return tensor.stride(at)
-    return 0
-
-
-def _part(name: str, tensor: Tensor, sizes: Mapping[str, int], batch: int | None, head: int | None) -> Tensor:
-    """What of a tensor one call computes with; None: of all batches, or heads."""
-    if head is not None:
-        shared = sizes["h"] // sizes["g"] if _AXES[name][1] == "g" else 1
-        tensor = tensor[:, head // shared]
-    return tensor if batch is None else tensor[batch]

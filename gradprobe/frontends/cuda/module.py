@@ -1,4 +1,4 @@
-"""Module: the kernels of a .cu file, and the functions that launch them, callable on tensors of the CPU or of a GPU."""
+"""The kernels of a .cu file, and what launches them, callable on tensors."""
 
 from __future__ import annotations
 
@@ -8,33 +8,29 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...model.failures import NoKernel, TargetFailure
 from .. import CUDA, CUDA_ON_CPU, Launch
 from . import nvrtc
-from .c_types import STREAM, LaunchPlan, Taken, addresses_of, c_values, types_as_written
-from .cuda_syntax import Declaration, DeclaredFunction
+from .c_types import POINTER, Arguments, LaunchPlan, written_types
+from .cuda_syntax import DeclaredFunction
 from .on_cpu.launch import run
 from .on_cpu.library import Library, library_of
 from .source import CudaSource, KernelEntry, read_source
 from .watch import watching
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    Tensors = Sequence[tuple[str, Tensor]]
-
 Size = int | Sequence[int]
+STREAM = "cudaStream_t"
 # What every GPU allows.
 _MOST_THREADS = 1024
-_POINTER, _BYTES, _SIZES = ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32)
+_BYTES, _SIZES = ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32)
 _FAILED = 719  # cudaErrorLaunchFailure
 
 
 @dataclass(frozen=True)
 class Module:
-    """A .cu file under its options: `module.name` or `module["name<arguments>"]` is a kernel, or what launches some."""
+    """A .cu file: `module.name` or `module["name<arguments>"]` is a Kernel or a Launcher."""
 
     source: CudaSource
 
@@ -44,21 +40,17 @@ class Module:
         return self[name]
 
     def __getitem__(self, name: str) -> Any:
-        """A kernel by its name, or one instance of a template: `module["backward<32, float>"]`; or a Launcher.
-
-        Raises:
-            TargetFailure: the file has no such kernel, and no such function that launches some.
-        """
+        """A kernel or launcher; NoKernel where there is none."""
         function = self.source.launchers.get(name)
         return Launcher(self.source, function) if function else kernel_of(self.source, name)
 
 
 def kernel_of(source: CudaSource, name: str) -> Kernel:
-    """A kernel by its name, or one instance of a template: `backward<32, float>`; NoKernel where there is none."""
+    """A kernel, or an instance of a template; NoKernel where there is none."""
     plain = name.partition("<")[0].strip()
     found = source.declared.get(plain)
     if found is not None and found.is_template == ("<" in name):
-        return Kernel(source, name, found.parameters)
+        return Kernel(source, name, found)
     way_out = f"it has: {', '.join(source.declared) or 'none'}"
     if found is not None and found.is_template:
         way_out = f'it is a template: name an instance, module["{plain}<...>"]'
@@ -66,7 +58,7 @@ def kernel_of(source: CudaSource, name: str) -> Kernel:
 
 
 class Kernel(KernelEntry):
-    """A kernel that a call launches, and on the CPU runs to its end."""
+    """A kernel, which runs to its end on a CPU."""
 
     def __call__(self, grid: Size, block: Size, shared_bytes: int, /, *arguments: Any) -> None:
         """Launches it.
@@ -75,109 +67,80 @@ class Kernel(KernelEntry):
             grid: blocks along x, y and z; those left out are 1.
             block: threads of each along x, y and z.
             shared_bytes: of dynamic shared memory.
-            arguments: by position as the kernel takes them: tensors, all of one device; None for a null pointer;
-                numbers, which become what the parameter is declared as.
+            arguments: tensors, all of one device; None for a null pointer; numbers.
 
         Raises:
-            TargetFailure: it does not compile, the arguments do not fit its parameters, or it could not run to its end.
+            TargetFailure: it does not compile, the arguments do not fit, or it could not run to its end.
         """
-        who = f"kernel {self.name} of {self.file.name}"
-        tensors, device = _given(who, self.parameters, arguments)
-        library, caller = None, 0
-        types: Sequence[Taken] = types_as_written(self.source, self.parameters)
-        if device == "cpu":
-            library = library_of(self.source, self.name if "<" in self.name else "")
-            types, caller = library.takes(self.name), library.kernel(self.name)
-        values = c_values(who, self.parameters, types, arguments)  # which live as long as the launch
-        addresses = addresses_of(values)
-        place = ctypes.addressof(addresses)
-        _launch(LaunchPlan(self, _sizes(grid), _sizes(block), shared_bytes, place, tensors, caller), library)
+        who, parameters = f"kernel {self.name} of {self.source.path.name}", self.function.parameters
+        given = Arguments(who, parameters, arguments)
+        library = None if given.is_on_gpu else library_of(self.source, self.instance)
+        caller, types = library.kernel(self.name) if library else (0, written_types(self.source, parameters))
+        addresses = given.addresses(types)  # which lives as long as the launch
+        sizes = _sizes(grid), _sizes(block), shared_bytes
+        _launch(LaunchPlan(self, *sizes, ctypes.addressof(addresses), given.tensors, caller), library)
 
 
-def _given(who: str, parameters: Sequence[Declaration], arguments: Sequence[Any]) -> tuple[Tensors, str]:
-    """The tensors among arguments, by their parameters' names, and their device."""
-    tensors = []
-    for parameter, argument in zip(parameters, arguments, strict=False):
-        if hasattr(argument, "data_ptr"):
-            tensors.append((parameter.name, argument))
-    devices = {tensor.device.type for _, tensor in tensors} or {"cpu"}
-    if len(devices) > 1 or devices - {"cpu", "cuda"}:
-        raise TargetFailure(f"{who} got tensors on {' and '.join(sorted(devices))}", "move them to one device")
-    return tensors, devices.pop()
-
-
-def _sizes(given: Size) -> tuple[int, int, int]:
-    """Along x, y and z; those left out are 1."""
+def _sizes(given: Size) -> tuple[int, ...]:
     sizes = (given,) if isinstance(given, int) else tuple(given)
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
         raise TargetFailure(f"the sizes of a launch must be 1 to 3 numbers above 0, got {sizes}")
-    x, y, z = (*map(int, sizes), 1, 1)[:3]
-    return x, y, z
+    return (*map(int, sizes), 1, 1)[:3]
 
 
 def _launch(launch: LaunchPlan, library: Library | None) -> None:
-    """Runs a kernel by a library on this CPU, without one on a GPU."""
     name, threads, watch = launch.kernel.name, math.prod(launch.block), watching()
     if threads > _MOST_THREADS:
         raise TargetFailure(f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit")
     storages = [tensor.untyped_storage().data_ptr() for _, tensor in launch.tensors]
-    watch.launches.append(Launch(launch.kernel, CUDA if library is None else CUDA_ON_CPU, storages))
+    watch.of.started.append(Launch(launch.kernel, CUDA if library is None else CUDA_ON_CPU, storages))
     if library is None:
         nvrtc.run(launch)
     else:
         run(launch, library, watch)
-    watch.after(name)
+    watch.of.after(name)
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A function of the host. A call runs it on this machine's CPU, and what it launches where its tensors are."""
+    """A function of the host, which runs on the CPU."""
 
     source: CudaSource
     function: DeclaredFunction
 
     def __call__(self, *arguments: Any) -> None:
-        """Calls it with its arguments but for its streams, as a kernel is; TargetFailure where it gives an error."""
-        every, where = self.function.parameters, f"{self.function.name} of {self.source.path.name}"
-        parameters = [parameter for parameter in every if parameter.type != STREAM]
-        tensors, device = _given(where, parameters, arguments)
-        values = c_values(where, parameters, types_as_written(self.source, parameters), arguments)
-        for at, parameter in enumerate(every):
-            if parameter.type == STREAM:
-                values.insert(at, _POINTER())
-        if code := _HostCall(self.source, device, tensors).run(self.function.name, values):
-            raise TargetFailure(f"{where} gives the error {code} of CUDA")
+        """Streams are left out; TargetFailure where it gives an error."""
+        who = f"{self.function.name} of {self.source.path.name}"
+        parameters = [parameter for parameter in self.function.parameters if parameter.type != STREAM]
+        given = Arguments(who, parameters, arguments)
+        addresses = given.addresses(written_types(self.source, parameters))
+        if code := _HostCall(self.source, given).run(self.function.name, addresses):
+            raise TargetFailure(f"{who} gives the error {code} of CUDA")
 
 
 class _HostCall:
-    """One call of a host function, and the memory that is its own: what it asks of CUDA's runtime is done here."""
+    """One call, and what it asks of CUDA's runtime."""
 
-    def __init__(self, source: CudaSource, device: str, tensors: Tensors) -> None:
-        self._source, self._device, self._tensors = source, device, [*tensors]
-        self._library = library_of(source, has_host=True)
-        self._unwritten = watching().unwritten
+    def __init__(self, source: CudaSource, given: Arguments) -> None:
+        self._source, self._is_on_gpu, self._tensors = source, given.is_on_gpu, given.tensors
+        self._library, self._unwritten = library_of(source, has_host=True), watching().unwritten
         self._raised: BaseException | None = None
 
-    def run(self, function: str, values: Sequence[Any]) -> int:
-        """Calls it with C values, and gives its cudaError_t.
-
-        What a launch raises is raised when it has ended: it goes on behind that, but nothing is launched any more.
-        """
+    def run(self, function: str, addresses: Any) -> int:
+        """Its cudaError_t; what a launch raises is raised at the end."""
+        loaded = self._library.loaded
         asked = [
-            self._callable(self._launch, ctypes.c_char_p, _SIZES, _SIZES, _BYTES, _POINTER, _POINTER),
-            self._callable(self._allocate, ctypes.POINTER(_POINTER), _BYTES),
-            self._callable(self._fill, _POINTER, ctypes.c_int, _BYTES),
-            self._callable(self._copy, _POINTER, _POINTER, _BYTES),
+            self._callable(self._launch, ctypes.c_char_p, _SIZES, _SIZES, _BYTES, POINTER, POINTER),
+            self._callable(self._allocate, ctypes.POINTER(POINTER), _BYTES),
+            self._callable(self._store, POINTER, POINTER, ctypes.c_int, _BYTES),
         ]
-        self._library.loaded.gp_set_python(*asked)
-        code: int = getattr(self._library.loaded, f"gp_host_{function}")(addresses_of(values))
+        loaded.gp_set_python(*asked)
+        code: int = getattr(loaded, f"gp_host_{function}")(addresses)
         if self._raised is not None:
             raise self._raised
         return code
 
     def _callable(self, work: Callable[..., None], *types: Any) -> Any:
-        """What C++ can call: 0 where the work is done."""
-
         def call(*given: Any) -> int:
             try:
                 if self._raised is None:
@@ -189,36 +152,32 @@ class _HostCall:
         return ctypes.CFUNCTYPE(ctypes.c_int, *types)(call)
 
     def _launch(self, name: bytes, grid: Any, block: Any, shared_bytes: int, caller: int, arguments: int) -> None:
-        kernel, library = kernel_of(self._source, name.decode()), self._library
-        sizes = _sizes(grid[:3]), _sizes(block[:3])
-        if self._device == "cpu":
-            _launch(LaunchPlan(kernel, *sizes, shared_bytes, arguments, self._tensors, caller), library)
-        else:  # where nothing needs the first of its arguments: what the caller calls
-            arguments += ctypes.sizeof(_POINTER)
-            _launch(LaunchPlan(kernel, *sizes, shared_bytes, arguments, self._tensors), None)
+        library = None if self._is_on_gpu else self._library
+        # The first of the arguments is what the caller calls.
+        place = arguments if library else arguments + ctypes.sizeof(POINTER)
+        kernel, sizes = kernel_of(self._source, name.decode()), (_sizes(grid[:3]), _sizes(block[:3]))
+        _launch(LaunchPlan(kernel, *sizes, shared_bytes, place, self._tensors, caller), library)
 
     def _allocate(self, out: Any, size: int) -> None:
         import torch
 
-        memory = torch.empty(max(1, size), dtype=torch.uint8, device=self._device)
+        memory = torch.empty(max(1, size), dtype=torch.uint8, device="cuda" if self._is_on_gpu else "cpu")
         self._unwritten.allocated(memory)
         self._tensors.append((f"allocated_{len(self._tensors)}", memory))
         out[0] = memory.data_ptr()
 
-    def _fill(self, to: int | None, value: int, size: int) -> None:
-        self._unwritten.written(self._bytes(to, size).fill_(value & 0xFF))
+    def _store(self, to: int | None, source: int | None, value: int, size: int) -> None:
+        stored = self._bytes(to, size)
+        stored[...] = self._bytes(source, size) if value < 0 else value
+        self._unwritten.written(stored)
 
-    def _copy(self, to: int | None, source: int | None, size: int) -> None:
-        self._unwritten.written(self._bytes(to, size).copy_(self._bytes(source, size)))
+    def _bytes(self, address: int | None, size: int) -> Any:
+        import torch
 
-    def _bytes(self, address: int | None, size: int) -> Tensor:
-        """The memory at an address, as bytes of the storage of one of this call's tensors."""
         for _, tensor in self._tensors:
             storage = tensor.untyped_storage()
             start = (address or 0) - storage.data_ptr()
             if start >= 0 and start + size <= storage.nbytes():
-                import torch
-
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 return whole[start : start + size]
         raise TargetFailure(f"host code fills or copies {size:,} bytes outside the tensors of its arguments")
@@ -227,12 +186,12 @@ class _HostCall:
 def load(
     path: str | Path, *, defines: Mapping[str, object] | None = None, include: Sequence[str | Path] = ()
 ) -> Module:
-    """The kernels of a CUDA C++ file. Nothing is compiled before the first launch, and then once for each device.
+    """The kernels of a CUDA C++ file, compiled at the first launch on a device.
 
     Args:
-        path: of the file; one that is not absolute is sought beside the file of the caller's module, then here.
-        defines: macros, set before the file is read: `{"BLOCK_M": 32, "SCALAR": "float"}`.
-        include: folders in which `#include "..."` is sought besides the file's own.
+        path: if it is not absolute, beside the file of the caller's module, else here.
+        defines: macros: `{"BLOCK_M": 32, "SCALAR": "float"}`.
+        include: folders of what it includes, besides its own.
 
     Raises:
         TargetFailure: there is no such file.

@@ -1,4 +1,4 @@
-"""Launches a kernel on a GPU. NVRTC compiles it at run time, through cuda-core."""
+"""Launches a kernel on a GPU, compiled by NVRTC through cuda-core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _USUAL_SHARED = 48 << 10
 
 
 def run(launch: LaunchPlan) -> None:
-    """Launches a kernel on torch's current stream. Its errors are seen at the next synchronisation.
+    """Launches a kernel on torch's current stream.
 
     Raises:
         TargetFailure: cuda-core is missing, the source does not compile, or the sizes do not fit.
@@ -29,16 +29,15 @@ def run(launch: LaunchPlan) -> None:
     core = _core()
     from cuda.bindings import driver
 
-    name, device = launch.kernel.name, torch.cuda.current_device()
-    compiled = _compiled(launch.kernel.source, name if "<" in name else "", device)
-    handle = int(compiled.get_kernel(name).handle)
+    kernel, name, device = launch.kernel, launch.kernel.name, torch.cuda.current_device()
+    handle = int(_compiled(kernel.source, kernel.instance, device).get_kernel(name).handle)
     core.Device(device).set_current()
     if launch.shared_bytes > _USUAL_SHARED:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (code,) = driver.cuKernelSetAttribute(attribute, launch.shared_bytes, driver.CUkernel(handle), device)
         if code != driver.CUresult.CUDA_SUCCESS:
-            needs = f"it needs {launch.shared_bytes:,} bytes of shared memory a block, more than this GPU has"
-            raise TargetFailure(f"kernel {name}: {needs}")
+            needs = f"{launch.shared_bytes:,} bytes of shared memory a block, more than this GPU has"
+            raise TargetFailure(f"kernel {name}: it needs {needs}")
     # By the driver, to which every argument is the address of a value: cuda-core knows no structures.
     stream = torch.cuda.current_stream().cuda_stream
     sizes = (*launch.grid, *launch.block, launch.shared_bytes)
@@ -59,7 +58,6 @@ def _core() -> Any:
 
 @functools.cache
 def _compiled(source: CudaSource, instance: str, device: int) -> Any:
-    """The object code of a source's kernels, and of one instance of a template where one is named, for a device."""
     core = _core()
     core.Device(device).set_current()
     log = io.StringIO()
@@ -69,19 +67,17 @@ def _compiled(source: CudaSource, instance: str, device: int) -> Any:
             define_macro=[*source.defines] or None,
             std="c++17",
             lineinfo=True,
-            include_path=[str(source.path.parent), *source.include, *_headers()],
+            include_path=[str(source.path.parent), *source.folders, *_headers()],
         )
-        names = "".join(f"\nusing namespace {name};" for name in source.namespaces)
-        program = core.Program(f"{source.of_kernels}{names}\n", "c++", options)
-        expressions = (*source.kernels, *filter(None, [instance]))
-        return program.compile("cubin", name_expressions=expressions, logs=log)
+        program = core.Program(f"{source.of_kernels}\n{source.using}", "c++", options)
+        return program.compile("cubin", name_expressions=tuple(source.kernels(instance)), logs=log)
     except Exception as error:
         errors = compile_errors(f"{log.getvalue()}\n{error}")
         raise TargetFailure(f"{source.path.name} does not compile for the GPU: {errors}") from error
 
 
 def _headers() -> list[str]:
-    """The folders of CUDA's headers, such as cuda_fp16.h: in the toolkit, or in the packages that torch installs."""
+    """In the toolkit, or in the packages that torch installs."""
     homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
     folders = [Path(home) / "include" for home in homes if home]
     nvidia = importlib.util.find_spec("nvidia")

@@ -1,4 +1,4 @@
-"""A CUDA source compiled to a library for this CPU, once: its kernels with their parameters, its arrays, its lines."""
+"""A CUDA source compiled to a library for this CPU."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ....inputs.memory import elements_of
 from ....model.failures import TargetFailure
+from ....model.number import plural
 from ....source.text import SourceLine
-from ..c_types import Taken, structure
+from ..c_types import NUMBERS, POINTER, ParameterType, structures
 from ..source import CudaSource, compile_errors
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 HERE = Path(__file__).parent
+STRUCTURES = structures((HERE / "runtime.h").read_text())
+_TYPES = {number._type_: number for number in NUMBERS.values()}
 # -O1 keeps each access at its line, and frame pointers show the calls that led there. Findings need lines, and
 # addr2line of binutils 2.40 mixes up the files of DWARF 5. Where a structure is read to be passed by value, as a
 # __half is, g++ watches the read only if the function that takes it is inlined. A template's shared array would be a
@@ -37,22 +37,19 @@ _WATCHED = (
     *("-finline-small-functions", "-fno-semantic-interposition", "--param", "early-inlining-insns=100"),
     *("-fno-gnu-unique", f"-I{HERE / 'include'}"),
 )
-_RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer")
 # The dynamic shared memory of a block on a Hopper GPU. Other GPUs have less.
 MOST_SHARED = 227 << 10
-# The symbol of the dynamic shared memory, whatever its name in the source.
-_ROOM = "gp_room"
+# Its symbol in the runtime, for which every `extern __shared__` array is another name.
+ROOM = "gp_room"
+_RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer", f"-DGP_MOST_SHARED={MOST_SHARED}")
 # The file of the functions that call kernels, as errors name it: its lines are nobody's.
 _CALLERS = "what is called from Python"
 # The bytes between two arrays, so that a store behind the end of one does not reach the next.
 _GAP = 4096
 _ZEROS = re.compile(r"^\t\.size\t(\S+), (\d+)\n\1:\n\t\.zero\t\2\n", re.MULTILINE)
-_SHARED_ARRAY = re.compile(r" TLS +GLOBAL +DEFAULT +UND +(\S+)$", re.MULTILINE)
-_SYMBOL = re.compile(r"^ *\d+: +([0-9a-f]+) +(0x[0-9a-f]+|\d+) +(TLS|OBJECT) +\w+ +\w+ +\d+ +(.+)$", re.MULTILINE)
 # Symbols that are no array of the source: in the library, and in its shared memory.
 _OF_THE_COMPILER = ("gradprobe_runtime::", "completed.", "_", "DW.ref.", "guard variable", "typeinfo")
-_BESIDE_ARRAYS = (_ROOM, "gradprobe_runtime::", "guard variable", "TLS ")
-_Parameters = structure((ctypes.c_int32, "kind bytes of")) * 256
+_BESIDE_ARRAYS = ("gradprobe_runtime::", "guard variable", "TLS ")
 
 
 @dataclass(frozen=True)
@@ -60,70 +57,61 @@ class Named:
     """An array, as findings name it."""
 
     name: str
-    """"" for the compiler's own data, such as the guard of a shared array's constructor."""
+    """"" for the compiler's own data."""
     is_shared: bool = False
-    tensor: Tensor | None = None
     start: int = 0
-    """The address of a shared or global array; in a library, from its beginning or that of its shared memory."""
+    """Its address, before a launch from its gp_place."""
     bytes: int = 0
     element: int = 0
-    """The bytes of one of its elements; 0 where they are not known."""
+    """In bytes; 0 where that is not known."""
+    tensor: Any = None
 
-    @property
-    def end(self) -> int:
-        """The address behind its last element."""
-        return self.start + self.bytes
-
-    def index(self, address: int, accessed: int) -> str:
-        """The element at an address, in brackets; "" of what has one alone."""
+    def where(self, address: int, accessed: int, *, is_inside: bool) -> str:
+        """The element at an address, "" of one alone; else the distance."""
         unit = self.element or max(1, accessed)
-        number = (address - self.start) // unit
-        if self.tensor is not None:
+        number, count = (address - self.start) // unit, self.bytes // unit
+        if is_inside and self.tensor is not None:
             return str([*(elements_of(self.tensor).index(number) or ())])
-        return f"[{number}]" if self.bytes > unit else ""
+        if is_inside:
+            return f"[{number}]" if count > 1 else ""
+        if number < 0:
+            return f"{plural(-number, 'element')} before its first"
+        if number >= count:
+            return f"{plural(number - count + 1, 'element')} behind its last"
+        return f"between its elements, {plural(number, 'element')} behind its first"
 
 
 class Library:
-    """A loaded library."""
-
-    def __init__(self, file: Path, kernels: tuple[str, ...]) -> None:
+    def __init__(self, file: Path, kernels: list[str]) -> None:
         try:
             self.loaded = ctypes.CDLL(str(file))
         except OSError as error:
             raise TargetFailure(f"the library of a CUDA source cannot be loaded: {error}") from error
-        for name in ("gp_shared_base", "gp_shared_bytes", "gp_library_base", "gp_library_bytes"):
-            getattr(self.loaded, name).restype = ctypes.c_uint64
-        self.file, self._kernels = file, kernels
-        self.base: int = self.loaded.gp_library_base()
-        self.arrays = tuple(_arrays_in(file))
+        self.where = self.loaded.gp_where
+        self.where.restype = STRUCTURES["gp_place"]
+        self._file, self._kernels, self.arrays = file, kernels, tuple(_arrays_in(file))
         self._lines: dict[int, tuple[SourceLine, ...]] = {}
 
-    def kernel(self, name: str) -> int:
-        """The address of the function that calls a kernel."""
-        caller = getattr(self.loaded, f"gp_kernel_{self._kernels.index(name)}")
-        return ctypes.cast(caller, ctypes.c_void_p).value or 0
-
-    def takes(self, kernel: str) -> tuple[Taken, ...]:
-        """The types of a kernel's parameters."""
-        out = _Parameters()
-        count = getattr(self.loaded, f"gp_describe_{self._kernels.index(kernel)}")(out)
-        return tuple(Taken(each.kind, each.bytes, each.of) for each in out[:count])
+    def kernel(self, name: str) -> tuple[int, list[ParameterType]]:
+        """What calls it, and the types of its parameters."""
+        number, out = self._kernels.index(name), (STRUCTURES["gp_parameter"] * 256)()
+        caller = ctypes.cast(getattr(self.loaded, f"gp_kernel_{number}"), POINTER).value or 0
+        count = getattr(self.loaded, f"gp_describe_{number}")(out)
+        return caller, [each.of if each.type == b"P" else _TYPES.get(each.type.decode()) for each in out[:count]]
 
     def lines(self, addresses: Sequence[int]) -> dict[int, tuple[SourceLine, ...]]:
-        """By return address, its line and those of the functions that this one is inlined in, by addr2line."""
-        new = [address for address in dict.fromkeys(addresses) if address not in self._lines]
+        """By return address, its line and those that it is inlined in."""
         # A return address is the address of the instruction after the call.
-        asked = [hex(address - 1) for address in new]
-        words = ["addr2line", "--addresses", "--inlines", "--exe", str(self.file), *asked]
-        printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout if new else ""
-        for part in re.split("^0x", printed, flags=re.MULTILINE)[1:]:
+        asked = [hex(address - 1) for address in dict.fromkeys(addresses) if address not in self._lines]
+        words = ("addr2line", "--addresses", "--inlines", "--exe", str(self._file), *asked)
+        for part in re.split("^0x", _printed(*words) if asked else "", flags=re.MULTILINE)[1:]:
             address, *places = part.splitlines()
             self._lines[int(address, 16) + 1] = tuple(_lines_in(places))
         return {address: self._lines.get(address, ()) for address in addresses}
 
 
 def _lines_in(places: Iterable[str]) -> Iterator[SourceLine]:
-    """What addr2line prints, but for the lines of this runtime."""
+    """But for this runtime's."""
     for place in places:
         file, _, number = place.partition(" (")[0].rpartition(":")
         is_own = Path(file).name == _CALLERS or Path(file).resolve().is_relative_to(HERE)
@@ -132,110 +120,95 @@ def _lines_in(places: Iterable[str]) -> Iterator[SourceLine]:
             yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
-@functools.cache
-def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
-    """The library of a source's kernels, of one instance of a template where one is named, and of its host code.
-
-    It raises TargetFailure where there is no g++, no CPU can run the source, or it does not compile.
-    """
-    if unsupported := source.unsupported_on_a_cpu():
-        raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
-    kernels = (*source.kernels, *filter(None, [instance]))
-    text = _text(source, kernels, has_host=has_host)
-    words = (text, *_WATCHED, *source.include, *(included for _, included in source.included))
-
-    def make(folder: Path) -> Path:
-        return _build(source, text, folder, has_host=has_host)
-
-    return Library(_cached(f"{source.path.stem}-", ".so", words, make), kernels)
+def _printed(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-def _arrays_in(file: Path) -> list[Named]:
-    """The arrays and variables in memory that the source defines."""
+def _symbols(file: Path, *options: str) -> Iterator[tuple[str, int, int, bool]]:
+    """Names, addresses and sizes of variables, and whether each is a thread's."""
+    for line in _printed("nm", "--format=sysv", *options, str(file)).splitlines():
+        name, *fields = map(str.strip, line.rsplit("|", 6))
+        if len(fields) == 6 and fields[2] in ("OBJECT", "TLS"):
+            yield name, int(fields[0] or "0", 16), int(fields[3] or "0", 16), fields[2] == "TLS"
+
+
+def _arrays_in(file: Path) -> Iterable[Named]:
     found: dict[tuple[int, bool], Named] = {}
-    for at, length, kind, symbol in _SYMBOL.findall(_readelf(file, "--demangle")):
-        value, size, is_shared = int(at, 16), int(length, 0), kind == "TLS"
+    for symbol, at, size, is_shared in _symbols(file, "--demangle", "--defined-only"):
         if not size or (not is_shared and symbol.startswith(_OF_THE_COMPILER)):
             continue
         # `kernel<4>(float*, int)::tile`: tile
         name = re.sub(r"(\[abi:\w+\]|\.\d+)$", "", symbol.rpartition("::")[2])
         name = "" if symbol.startswith(_BESIDE_ARRAYS) else name
-        if name or (value, is_shared) not in found:
-            found[value, is_shared] = Named(name, is_shared, None, value, size)
-    return list(found.values())
+        if name or (at, is_shared) not in found:
+            found[at, is_shared] = Named(name, is_shared, at, size)
+    return found.values()
 
 
-def _readelf(file: Path, *options: str) -> str:
-    """The symbols of an object or a library."""
-    words = ["readelf", "--symbols", "--wide", *options, str(file)]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+@functools.cache
+def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
+    """Of its kernels, an instance of a template, and its host code.
+
+    Raises:
+        TargetFailure: there is no g++, no CPU can run the source, or it does not compile.
+    """
+    if unsupported := source.unsupported_on_a_cpu():
+        raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
+    text = _text(source, source.kernels(instance), has_host=has_host)
+    options = [*_WATCHED, f"-iquote{source.path.parent}", *(f"-I{folder}" for folder in source.folders)]
+    options += [] if has_host else ["-fno-exceptions"]  # which no GPU knows
+    words = (text, *options, *(included for _, included in source.included))
+    make = functools.partial(_build, source.path.name, text, options)
+    return Library(_cached(f"{source.path.stem}-", ".so", words, make), source.kernels(instance))
 
 
 # --- How it is compiled
 
 
-def _text(source: CudaSource, kernels: tuple[str, ...], *, has_host: bool) -> str:
-    """What g++ compiles: the source with its macros, its own name and lines, and functions that call each kernel."""
-    lines = ['#include "gradprobe_host.h"' if has_host else '#include "gradprobe_cuda.h"']
+def _text(source: CudaSource, kernels: list[str], *, has_host: bool) -> str:
+    """The source, and functions that call each kernel."""
+    lines = [f'#include "gradprobe_{"host" if has_host else "cuda"}.h"']
     lines += [f"#define {name} {value}" for name, value in source.defines]
-    lines.append(f'#line 1 "{source.path}"')
-    lines.append(source.with_launches if has_host else source.of_kernels)
-    lines.append(f'#line 1 "{_CALLERS}"')
-    lines += [f"using namespace {name};" for name in source.namespaces]
+    lines += [f'#line 1 "{source.path}"', source.with_launches if has_host else source.of_kernels]
+    lines += [f'#line 1 "{_CALLERS}"', source.using, 'extern "C" {']
     for number, name in enumerate(kernels):
-        lines += [
-            f'extern "C" void gp_kernel_{number}(void** arguments) {{ gp_call(&{name}, arguments); }}',
-            f'extern "C" int gp_describe_{number}(gp_parameter* out) {{ return gp_describe(&{name}, out); }}',
-        ]
+        lines.append(f"void gp_kernel_{number}(void** arguments) {{ gp_call(&{name}, arguments); }}")
+        lines.append(f"int gp_describe_{number}(gp_parameter* out) {{ return gp_describe(&{name}, out); }}")
     for name in source.launchers if has_host else ():
-        call = f"return gp_call_host(&{name}, arguments);"
-        lines.append(f'extern "C" int gp_host_{name}(void** arguments) {{ {call} }}')
-    return "\n".join(lines) + "\n"
+        lines.append(f"int gp_host_{name}(void** arguments) {{ return gp_call_host(&{name}, arguments); }}")
+    return "\n".join([*lines, "}\n"])
 
 
-def _build(source: CudaSource, text: str, folder: Path, *, has_host: bool) -> Path:
-    compiled = functools.partial(_compile, source, folder)
+def _build(name: str, text: str, options: Sequence[str], folder: Path) -> Path:
+    compiled = functools.partial(_compile, name, folder)
     (folder / "kernels.cpp").write_text(text)
-    include = [f"-iquote{source.path.parent}", *(f"-I{entry}" for entry in source.include)]
-    exceptions = [] if has_host else ["-fno-exceptions"]  # which no GPU knows
-    assembly = compiled(*_WATCHED, *exceptions, *include, "-S", "kernels.cpp", "-o", "kernels.s")
+    assembly = compiled(*options, "-S", "kernels.cpp", "-o", "kernels.s")
     # Shared arrays have no values: a gap follows each array of zeros.
     assembly.write_text(_ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", assembly.read_text()))
     kernels = compiled("-c", "kernels.s", "-o", "kernels.o")
-    (folder / "arrays.cpp").write_text(_dynamic_arrays(kernels))
-    compiled(*_RUNTIME, "-c", "arrays.cpp", "-o", "arrays.o")
+    linked = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs"]
+    for symbol, *_, is_shared in _symbols(kernels, "--undefined-only"):
+        linked += [f"-Wl,--defsym,{symbol}={ROOM}"] if is_shared else []
 
     def make(other: Path) -> Path:  # once for all sources
-        return _compile(source, other, *_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o")
+        return _compile(name, other, *_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o")
 
-    objects = ("kernels.o", "arrays.o", str(_cached("runtime-", ".o", _RUNTIME, make)))
-    return compiled("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", *objects, "-o", "library.so")
-
-
-def _dynamic_arrays(kernels: Path) -> str:
-    """Defines the dynamic shared memory, to which every `extern __shared__` array is an alias: what kernels lack."""
-    kind = "thread_local unsigned char"
-    lines = [f'extern "C" {{ alignas(1024) {kind} {_ROOM}[{MOST_SHARED}]; }}']
-    for number, symbol in enumerate(_SHARED_ARRAY.findall(_readelf(kernels))):
-        named = f'__asm__("{symbol}") __attribute__((alias("{_ROOM}")))'
-        lines.append(f"extern {kind} {_ROOM}_{number}[{MOST_SHARED}] {named};")
-    return "\n".join(lines) + "\n"
+    return compiled(*linked, "kernels.o", str(_cached("runtime-", ".o", _RUNTIME, make)), "-o", "library.so")
 
 
-def _compile(source: CudaSource, folder: Path, *words: str) -> Path:
-    """Calls the compiler in a folder; the file that the last word names."""
-    environment = {**os.environ, "LC_ALL": "C"}  # its messages are parsed
-    command = [_compiler()[0], *words]
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+def _compile(name: str, folder: Path, *words: str) -> Path:
+    """The file that the last word names."""
+    command, english = [_compiler()[0], *words], {**os.environ, "LC_ALL": "C"}  # its messages are parsed
+    ran = subprocess.run(command, cwd=folder, env=english, capture_output=True, text=True, check=False)
     if ran.returncode:
-        raise TargetFailure(f"{source.path.name} does not compile for the CPU: {compile_errors(ran.stderr)}")
+        raise TargetFailure(f"{name} does not compile for the CPU: {compile_errors(ran.stderr)}")
     return folder / words[-1]
 
 
 def _compiler() -> tuple[str, str]:
     """The path of g++, and its version."""
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++")
-    if found is None or shutil.which("readelf") is None:
+    if found is None or shutil.which("nm") is None:
         raise TargetFailure(
             "CUDA kernels run on a CPU through a C++ compiler, and there is no g++ on the PATH with binutils",
             "install it (Debian, Ubuntu: apt install g++), or use a GPU with --device cuda",
@@ -253,9 +226,9 @@ def _version(compiler: str) -> str:
 
 
 def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path], Path]) -> Path:
-    """A compiled file, made once for each content of words, in a folder that is removed then."""
+    """Made once for each content of words."""
     own = sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h"), *HERE.glob("include/*")])
-    text = chr(0).join([_compiler()[1], *words, *(file.read_text() for file in own)])
+    text = chr(0).join([_compiler()[1], *words, *map(Path.read_text, own)])
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     cache = _writable(Path(os.environ.get("GRADPROBE_CACHE_DIR") or f"{base}/gradprobe", "cuda-on-cpu"))
     file = cache / f"{stem}{hashlib.sha256(text.encode()).hexdigest()[:24]}{suffix}"
@@ -267,7 +240,7 @@ def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path],
 
 @functools.cache
 def _writable(folder: Path) -> Path:
-    """A folder; where nothing can be written there, one of this process alone."""
+    """It, or one of this process alone."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="gradprobe-cuda-"))

@@ -649,7 +649,7 @@ void found_of_warp(size_t first, uint32_t wrong, uint32_t asking, uint32_t sourc
     size_t thread = first + __builtin_ctz(wrong);
     const Fiber& fiber = m.fibers[thread];
     gp_site now, other{};
-    site(now, fiber.pc, uint32_t(thread), m.block, GP_READ);
+    site(now, fiber.pc, uint32_t(thread), m.block, sources ? GP_READ : GP_LEFT_OUT);
     other.pc = NONE;
     other.access = has_ended;
     int64_t lanes = int64_t(uint64_t(sources) << 32 | asking);
@@ -714,8 +714,8 @@ bool release_warps() {
 void divergent(const Fiber& fiber) {
     ++m.accesses;
     gp_site one, other;
-    site(one, m.fibers[0].pc, 0, m.block, AT_BARRIER);
-    site(other, fiber.pc, uint32_t(&fiber - m.fibers.data()), m.block, AT_BARRIER);
+    site(one, m.fibers[0].pc, 0, m.block, GP_WAITS);
+    site(other, fiber.pc, uint32_t(&fiber - m.fibers.data()), m.block, GP_WAITS);
     found({GP_BARRIER, -1, 0, int(m.threads), 0, one, other, 1});
 }
 
@@ -748,18 +748,20 @@ bool release() {
 void deadlock() {
     gp_site one{}, other{};
     one.pc = other.pc = NONE;
+    other.access = GP_ENDED;
     int64_t waiting = 0;
     size_t first = m.threads;
     for (size_t i = 0; i < m.threads; ++i) {
         if (m.fibers[i].state == ENDED) continue;
-        if (first == m.threads) first = i, site(one, m.fibers[i].pc, i, m.block, m.fibers[i].state);
+        if (first == m.threads) first = i, site(one, m.fibers[i].pc, i, m.block, GP_WAITS);
         waiting += m.fibers[i].state == m.fibers[first].state && m.fibers[i].pc == m.fibers[first].pc;
     }
     for (size_t i = 0; i < m.threads && first < m.threads; ++i) {
         const Fiber& fiber = m.fibers[i];
         bool elsewhere = fiber.state != m.fibers[first].state || fiber.pc != m.fibers[first].pc;
         if (!elsewhere) continue;
-        site(other, fiber.state == ENDED ? NONE : fiber.pc, i, m.block, fiber.state);
+        bool has_ended = fiber.state == ENDED;
+        site(other, has_ended ? NONE : fiber.pc, i, m.block, has_ended ? GP_ENDED : GP_WAITS);
         break;
     }
     found_fatal(gp_finding{GP_BARRIER, -1, 0, int(m.threads), 0, one, other, waiting});
@@ -887,11 +889,6 @@ void give_signals_back() {
     for (int i = 0; i < N_SIGNALS; ++i) sigaction(SIGNALS[i], &before[i], nullptr);
 }
 
-// What the loader knows of this library.
-struct Loaded {
-    uint64_t base = 0, bytes = 0, shared = 0, shared_bytes = 0;
-};
-
 thread_local volatile char touched_to_be_there;
 
 int look(dl_phdr_info* info, size_t, void* out) {
@@ -902,13 +899,13 @@ int look(dl_phdr_info* info, size_t, void* out) {
         if (part.p_type == PT_TLS) shared = part.p_memsz;
     }
     if (own < info->dlpi_addr || own >= info->dlpi_addr + end) return 0;
-    *static_cast<Loaded*>(out) = {info->dlpi_addr, end, reinterpret_cast<uint64_t>(info->dlpi_tls_data), shared};
+    *static_cast<gp_place*>(out) = {info->dlpi_addr, end, reinterpret_cast<uint64_t>(info->dlpi_tls_data), shared};
     return 1;
 }
 
-Loaded loaded() {
+gp_place loaded() {
     touched_to_be_there = 1;
-    Loaded found;
+    gp_place found{};
     dl_iterate_phdr(look, &found);
     return found;
 }
@@ -920,10 +917,10 @@ using namespace gradprobe_runtime;
 
 extern "C" {
 
-uint64_t gp_shared_base() { return loaded().shared; }
-uint64_t gp_shared_bytes() { return loaded().shared_bytes; }
-uint64_t gp_library_base() { return loaded().base; }
-uint64_t gp_library_bytes() { return loaded().bytes; }
+// The dynamic shared memory of a block.
+alignas(1024) thread_local unsigned char gp_room[GP_MOST_SHARED];
+
+gp_place gp_where() { return loaded(); }
 
 int gp_run(gp_launch* launch) {
     m.launch = launch;

@@ -1,9 +1,10 @@
-// What the header, the runtime and Python share: one launch, what it may touch, and what was found.
+// What the header, the runtime and Python, which reads this file, share: one launch, what it may touch, and what was found.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
-enum gp_access { GP_READ = 0, GP_WRITE = 1, GP_ATOMIC = 2 };
+// What a thread does: then at a barrier, and with a shuffle whose mask leaves it out.
+enum gp_access { GP_READ = 0, GP_WRITE = 1, GP_ATOMIC = 2, GP_WAITS = 3, GP_ENDED = 4, GP_LEFT_OUT = 5 };
 enum gp_together { GP_THREAD = 0, GP_WARP = 1, GP_BLOCK = 2 };
 enum gp_kind {
     GP_RACE = 0, GP_OUTSIDE = 1, GP_UNWRITTEN = 2, GP_BARRIER = 3, GP_MISALIGNED = 4,
@@ -48,8 +49,21 @@ struct gp_record {
     uint16_t is_copied, unused[3];  // whether the thread has stored the same in shared memory
 };
 
+// What the loader knows of this library, and where its shared arrays are in the thread that asks.
+struct gp_place {
+    uint64_t base, bytes, shared, shared_bytes;
+};
+
+// The type of a parameter.
+struct gp_parameter {
+    char type;   // as Python's ctypes has it: P a pointer, ? a bool, bhil and BHIL integers, f, d; 0 something else
+    int32_t of;  // of a pointer: the bytes of the number that it points to, 0 where that is no number
+};
+
+typedef void (*gp_caller)(void**);
+
 struct gp_launch {
-    void (*kernel)(void**);
+    gp_caller kernel;
     void** arguments;
     uint32_t grid[3], block[3];
     uint64_t shared_bytes, seed;  // seed 0: threads and blocks in order
@@ -74,10 +88,7 @@ struct gp_launch {
 
 extern "C" {
 int gp_run(gp_launch* launch);
-uint64_t gp_shared_base();    // where this library's shared arrays begin, in the thread that asks
-uint64_t gp_shared_bytes();
-uint64_t gp_library_base();
-uint64_t gp_library_bytes();
+gp_place gp_where();
 // Called by a thread of a kernel.
 struct gp_index { uint32_t x, y, z; };
 gp_index gp_thread_index() __attribute__((const));

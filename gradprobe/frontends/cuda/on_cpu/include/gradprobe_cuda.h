@@ -238,11 +238,16 @@ template <class T> GP_INLINE void __stwt(T* address, T value) { *address = value
 
 // ---- how a kernel is called, and what it takes
 
-struct gp_parameter {
-    int32_t kind;  // 0 pointer, 1 signed integer, 2 unsigned integer, 3 floating point, 4 something else
-    int32_t bytes;
-    int32_t of;  // of a pointer: the bytes of the number that it points to, 0 where that is no number
-};
+template <class T> constexpr char gp_type_of() {
+    constexpr int size = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    return std::is_pointer<T>::value          ? 'P'
+           : std::is_same<T, bool>::value     ? '?'
+           : std::is_same<T, float>::value    ? 'f'
+           : std::is_same<T, double>::value   ? 'd'
+           : !std::is_integral<T>::value      ? 0
+           : std::is_unsigned<T>::value       ? "BHIL"[size]
+                                              : "bhil"[size];
+}
 template <class T> struct gp_bytes_of {
     static constexpr bool is_number = std::is_arithmetic<T>::value || std::is_pointer<T>::value ||
                                       std::is_same<T, __half>::value || std::is_same<T, __nv_bfloat16>::value;
@@ -251,16 +256,11 @@ template <class T> struct gp_bytes_of {
 template <> struct gp_bytes_of<void> { static constexpr int32_t value = 0; };
 template <class T> constexpr gp_parameter gp_parameter_of() {
     using U = std::remove_cv_t<std::remove_reference_t<T>>;
-    constexpr bool is_pointer = std::is_pointer<U>::value;
-    constexpr int32_t number = std::is_floating_point<U>::value ? 3
-                               : !std::is_integral<U>::value    ? 4
-                               : std::is_signed<U>::value       ? 1
-                                                                : 2;
-    using Of = std::conditional_t<is_pointer, std::remove_cv_t<std::remove_pointer_t<U>>, void>;
-    return {is_pointer ? 0 : number, int32_t(sizeof(U)), gp_bytes_of<Of>::value};
+    using Of = std::conditional_t<std::is_pointer<U>::value, std::remove_cv_t<std::remove_pointer_t<U>>, void>;
+    return {gp_type_of<U>(), gp_bytes_of<Of>::value};
 }
 template <class... A> int gp_describe(void (*)(A...), gp_parameter* out) {
-    gp_parameter all[] = {gp_parameter_of<A>()..., {0, 0, 0}};
+    gp_parameter all[] = {gp_parameter_of<A>()..., {0, 0}};
     for (size_t i = 0; i < sizeof...(A); ++i) out[i] = all[i];
     return int(sizeof...(A));
 }

@@ -29,15 +29,13 @@ struct gp_host {
         void** arguments
     );
     int (*allocate)(void** out, uint64_t bytes);
-    int (*fill)(void* to, int value, uint64_t bytes);
-    int (*copy)(void* to, const void* from, uint64_t bytes);
+    int (*store)(void* to, const void* from, int value, uint64_t bytes);  // a value from 0 on, or a copy
 };
 inline gp_host gp_python;
 extern "C" void gp_set_python(
-    decltype(gp_host::launch) launch, decltype(gp_host::allocate) allocate, decltype(gp_host::fill) fill,
-    decltype(gp_host::copy) copy
+    decltype(gp_host::launch) launch, decltype(gp_host::allocate) allocate, decltype(gp_host::store) store
 ) {
-    gp_python = {launch, allocate, fill, copy};
+    gp_python = {launch, allocate, store};
 }
 inline cudaError_t gp_last = cudaSuccess;
 inline cudaError_t gp_told(int code) {
@@ -80,12 +78,14 @@ template <class T> cudaError_t cudaMallocAsync(T** out, size_t bytes, cudaStream
 // What was allocated lives as long as the call from Python.
 inline cudaError_t cudaFree(void*) { return cudaSuccess; }
 inline cudaError_t cudaFreeAsync(void*, cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaMemset(void* to, int value, size_t bytes) { return gp_told(gp_python.fill(to, value, bytes)); }
+inline cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+    return gp_told(gp_python.store(to, nullptr, value & 0xff, bytes));
+}
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) {
     return cudaMemset(to, value, bytes);
 }
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind = cudaMemcpyDefault) {
-    return gp_told(gp_python.copy(to, from, bytes));
+    return gp_told(gp_python.store(to, from, -1, bytes));
 }
 inline cudaError_t cudaMemcpyAsync(
     void* to, const void* from, size_t bytes, cudaMemcpyKind = cudaMemcpyDefault, cudaStream_t = nullptr
@@ -103,11 +103,17 @@ inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t = nullptr) { return
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 
+// The next of some arguments; streams are not among them.
+template <class A> std::remove_reference_t<A>* gp_next(void**& a) {
+    static cudaStream_t none = nullptr;
+    return static_cast<std::remove_reference_t<A>*>(std::is_same<A, cudaStream_t>::value ? &none : *a++);
+}
 // How Python calls a function of the host: its result, where that is a cudaError_t.
 template <class R, class... A, size_t... I> int gp_call_host_with(R (*f)(A...), void** a, std::index_sequence<I...>) {
     gp_last = cudaSuccess;
-    if constexpr (std::is_same<R, cudaError_t>::value) return f(*static_cast<std::remove_reference_t<A>*>(a[I])...);
-    f(*static_cast<std::remove_reference_t<A>*>(a[I])...);
+    std::tuple<std::remove_reference_t<A>*...> all{gp_next<A>(a)...};
+    if constexpr (std::is_same<R, cudaError_t>::value) return f(*std::get<I>(all)...);
+    f(*std::get<I>(all)...);
     return 0;
 }
 template <class R, class... A> int gp_call_host(R (*f)(A...), void** arguments) {
