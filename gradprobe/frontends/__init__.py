@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 # What runs kernels. Where a target has kernels of two, the first of these words is the report's.
 CUDA_ON_CPU, CUDA, INTERPRETED, COMPILED = "cuda-on-cpu", "cuda", "triton-interpreter", "triton"
 BACKENDS = (CUDA_ON_CPU, CUDA, INTERPRETED, COMPILED)
-TORCH = "torch"
-"""The word of what launches no kernel of its own."""
+TORCH = "torch"  # of what launches no kernel of its own
 
 
 @dataclass(frozen=True)
@@ -29,44 +28,42 @@ class Launch:
     """A kernel that was started."""
 
     entry: Any
-    """A function of Python, or the kernel of a source."""
+    """A function of Python, or a CUDA kernel."""
     backend: str
     """Of BACKENDS."""
     storages: Collection[int] = ()
-    """The memory that it was given, as `storage_of` numbers it."""
+    """That it was given, as `storage_of` numbers them."""
     call: Any = None
     """A Triton kernel's arguments."""
 
 
 @dataclass
 class Launches:
-    """What a call of a function starts, in every language."""
+    """What a call of a function starts."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the caller knows by name."""
+    """Those that the caller knows."""
     schedule: int = 0
     """The order of threads and blocks on a CPU; 0: that of their numbers."""
     unwritten: Unwritten | None = None
-    """The memory that is known to have no value yet."""
+    """The memory that has no value yet."""
     after: Callable[[str], None] = lambda kernel: None
     """Told of each kernel after its launch."""
     started: list[Launch] = field(default_factory=list)
     findings: list[MemoryFinding] = field(default_factory=list)
-    """What they did wrong to memory."""
     notes: list[str] = field(default_factory=list)
     compiled: set[Any] = field(default_factory=set)
     """What kernels were compiled to."""
 
 
 class Statements:
-    """The statements of a file. Each function gives numbers of lines, the last first; none that the language hides.
+    """The statements of a file by the numbers of their lines, the last first. Of a line they are those of
 
-    Those of a line are those that make
-        masks: the condition of its `where`, or the `mask=` of its access;
-        address: the address of its access: that move its pointer, and the indices they use;
-        aliases: what it uses from another name alone, such as a pointer that is not moved;
-        loops: the loops that it stands in, or that make what it uses;
-        ends: where the innermost loop around it begins and ends, and the loop's own.
+    masks: the condition of its `where`, or the `mask=` of its access;
+    address: what moves the pointer of its access, and the indices there;
+    aliases: what it uses from another name alone, such as a pointer that is not moved;
+    loops: the loops that it stands in, or that make what it uses;
+    ends: where the innermost loop around it begins and ends, and the loop's own.
     """
 
     def __init__(self, file: str) -> None:
@@ -81,38 +78,38 @@ class Statements:
     aliases = loops = ends = address
 
     def grids(self, kernel: str) -> Iterable[int]:
-        """Those of a kernel's launches, and those that make what their grids use."""
+        """A kernel's launches, and what makes what their grids use."""
         return ()
 
     def launches_with(self, line: int) -> Iterable[int]:
-        """Those of the launches, in the same function, that are given what a line of host code assigns."""
+        """The launches that use what a line of host code assigns."""
         return ()
 
     def function_at(self, line: int) -> str:
-        """The name of the innermost function that holds a line; "" where none is known."""
         return ""
 
 
 class Language:
-    """One language. What a folder leaves out is as here: nothing is known of it."""
+    """What its folder leaves out is not known."""
 
     suffixes: tuple[str, ...] = ()
-    """Of the files that are its own."""
 
     def launches(self, found: Launches) -> AbstractContextManager[None]:
-        """While open, what is started is noted, and what it did wrong."""
+        """While open, what is started is noted, and its faults of memory."""
         return contextlib.nullcontext()
 
     def source(self, file: str) -> Statements:
-        """The functions and statements of a file."""
         return Statements(file)
 
 
 @functools.cache
 def languages() -> tuple[Language, ...]:
     """The LANGUAGE of each folder."""
-    folders = [found.name for found in pkgutil.iter_modules(__path__) if found.ispkg]
-    return tuple(importlib.import_module(f"{__name__}.{name}").LANGUAGE for name in sorted(folders))
+    found = list[Language]()
+    for module in pkgutil.iter_modules(__path__):
+        if module.ispkg:
+            found.append(importlib.import_module(f"{__name__}.{module.name}").LANGUAGE)
+    return tuple(found)
 
 
 @contextlib.contextmanager
