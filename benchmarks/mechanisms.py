@@ -72,7 +72,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "frontends/python/statements",
     )),
     Mechanism("dataflow/cuda", "diagnosis/dataflow", ("diagnosis/addresses",)),
-    Mechanism("dataflow/seen", "diagnosis/kernel_values", ("diagnosis/apart", "diagnosis/kernel_values")),
+    Mechanism("dataflow/seen", "diagnosis/kernel_values", ("diagnosis/kernel_values",)),
     _flow("misread", "misread"), _flow("sums", "sums"),
     _flow("values", "values"),
     Mechanism("memory", "probing/observe", tuple(f"{_MEMORY}/{name}" for name in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 from ..model.assignment import Assigned
@@ -17,12 +17,11 @@ _SPAN, _NONE = 64, 1 << 30
 # By how much a fresh draw is longer: it ends inside a tile of any size, unless that makes a multiple of the least one.
 _LONGER, _LEAST_TILE = 5, 16
 _STRIDED = ("distinct", "distinct-unit", "distinct-ordered")
-DISTINCT: Assigned = (("all", "distinct"),)
-VIEWS: Assigned = (("q", "blhd"), ("k", "blhd"), ("v", "blhd"))
-Lengths = tuple[int, int]
-"""Of one side, and of a longer other one."""
-# Both end inside every usual tile, and the longer has more than one of 64; whole tiles where these are not taken.
-TAILS, WHOLE, _LONGEST = (41, 70), (64, 128), (128, 256)
+_DISTINCT: Assigned = (("all", "distinct"),)
+_VIEWS: Assigned = (("q", "blhd"), ("k", "blhd"), ("v", "blhd"))
+# Both lengths end inside every usual tile, and the longer has more than one of 64; whole tiles where these are not
+# taken.
+TAILS, WHOLE = (41, 70), (64, 128)
 # One tile alone of 16 to 128, whole tiles, an odd number of them, and ends inside one: drawn for what was not reached.
 _MORE = ((16, 16), (13, 13), (48, 48), (128, 128), (139, 139), (80, 80), (139, 41), (41, 139), (256, 256), (384, 384))
 _DIMS = (128, 16)
@@ -34,8 +33,6 @@ _OPTIONS: dict[str, tuple[str, Any, Any]] = {
     "softcap": ("softcap", None, 1.5), "bias": ("bias", False, True), "alibi": ("alibi", False, True),
     "mask": ("mask", None, "dead-rows"), "sinks": ("sinks", False, True), "keep": ("dropout", 0.0, 0.3),
 }  # fmt: skip
-Named = tuple[str, Case]
-"""In what a case is unlike the check, and the case."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +41,25 @@ class Trial:
 
     case: Case
     assigned: Assigned
-    title: str
-    """What it is, for people: a layout, "a fresh draw (seed 1, 77 rows)"."""
+    title: str = ""
+    """In what the case is unlike the check: "float16"."""
     traced: tuple[Reach, ...] = ()
     """The functions of which it is noted what the run comes to."""
     is_lowered: bool = False
     """Whether Triton's front end is asked about what it launches."""
 
 
-def cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
-    """At most so many batches and key heads, and each length that is two spans or more cut to one and the remainder.
+def cut_cases(case: Case, spans: Sequence[int], counts: Sequence[tuple[int, int]]) -> list[Case]:
+    """The smaller cases, of each length that is two spans or more one span and the remainder, each case once.
 
-    Of packed sequences one more than batches.
+    Args:
+        counts: how many batches and key heads there are at most; of packed sequences one more than batches.
     """
+    found = dict.fromkeys(_cut(case, span, *count) for span, count in product(spans, counts))
+    return [each for each in found if each != case]
+
+
+def _cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
     few = case.with_heads(*fewer_heads(case.heads, case.kv_heads, key_heads))
     if case.cu_seqlens_q:
         rows = _ends(case.cu_seqlens_q, span, batches + 1)
@@ -72,29 +75,20 @@ def _ends(ends: Sequence[int], span: int, count: int) -> tuple[int, ...]:
     return (0, *accumulate(shortened(end - start, span) for start, end in pairs))
 
 
-def smaller(case: Case) -> Iterator[Case]:
-    """Cases that are quicker than one that failed and may fail alike, the quickest first; at last itself."""
-    found: dict[Case, None] = {}
-    if not (case.inputs or case.seqlens or case.cu_seqlens_q):
-        for span in (_SPAN, _NONE):  # some take only the lengths that were asked for
-            several = {cut(case, span, *each) for each in ((1, 1), (2, 2), (case.batch, case.kv_heads))}
-            found |= dict.fromkeys(sorted(several, key=lambda each: each.scores))
-    found.pop(case, None)
-    yield from (*found, case)
+def quicker(case: Case) -> list[Case]:
+    """Cases that may fail as one did, the quickest first; at last itself."""
+    is_given = case.inputs or case.seqlens or case.cu_seqlens_q
+    counts = ((1, 1), (2, 2), (case.batch, case.kv_heads))
+    # Some take only the lengths that were asked for.
+    return [*([] if is_given else cut_cases(case, (_SPAN, _NONE), counts)), case]
 
 
 def fresh(case: Case) -> list[Case]:
-    """The case with other values: with lengths that end inside a tile, with twice its own, and with its own.
-
-    None where values are given.
-    """
-    if case.inputs:
-        return []
-    other = replace(case, seed=case.seed + 1)
-    if case.seqlens or case.cu_seqlens_q:
-        return [other]
-    longer = other.with_lengths(_longer(case.seqlen_q), _longer(case.seqlen_k))
-    return [longer, other.with_lengths(2 * case.seqlen_q, 2 * case.seqlen_k), other]
+    """The case with other values, with lengths that end inside a tile, twice its own, and its own; none of a file's."""
+    other, rows, keys = replace(case, seed=case.seed + 1), case.seqlen_q, case.seqlen_k
+    if case.inputs or case.seqlens or case.cu_seqlens_q:
+        return [] if case.inputs else [other]
+    return [other.with_lengths(_longer(rows), _longer(keys)), other.with_lengths(2 * rows, 2 * keys), other]
 
 
 def _longer(length: int) -> int:
@@ -102,75 +96,58 @@ def _longer(length: int) -> int:
     return longer + (longer % _LEAST_TILE == 0)
 
 
-def in_words(case: Case) -> str:
-    """What of a case differs from draw to draw: "seed 1, 100 rows and 80 keys"."""
-    keys = f" and {case.seqlen_k} keys" if case.seqlen_k != case.seqlen_q else ""
-    return f"seed {case.seed}, {case.seqlen_q} rows{keys}"
-
-
-def ladder(case: Case) -> tuple[Lengths, ...]:
-    """The lengths with which cases are tried, until the target takes them; last the check's own."""
-    return TAILS, WHOLE, _LONGEST, (case.seqlen_q, 2 * case.seqlen_q)
-
-
 def others(
-    case: Case, target: Target, lengths: Lengths, laid: Collection[str] = (), *, is_again: bool = False
+    case: Case, target: Target, lengths: tuple[int, int], laid: Collection[str], *, is_again: bool
 ) -> Iterator[Trial]:
     """The cases that every edit is to be right in, as far as the target takes them; none of values from a file.
 
     Args:
+        lengths: of one side, and of a longer other one.
         laid: the layouts that the check itself has.
         is_again: whether all were tried with other lengths.
     """
     if case.inputs is not None or case.cu_seqlens_q:
         return
-    base = _small(case, lengths)
-    few = _few(base)
+    base, takes = _small(case, lengths), target.takes
+    few, is_softmax = _few(base), case.family == "softmax"
     yield Trial(base, (), f"{lengths[0]} rows, other batches and heads")
-    if case.family == "softmax" and case.pattern == Case.pattern:  # what a softmax without its maximum does not bear
+    if is_softmax and case.pattern == Case.pattern:  # what a softmax without its maximum does not bear
         yield Trial(replace(few, pattern="negative"), (), "logits near -120")
     strided: Assigned = next(((("all", name),) for name in _STRIDED if name in laid), ())
     if not strided:
-        yield Trial(few, DISTINCT, "other strides")
-        yield Trial(few, VIEWS, "views of [B, L, H, D]")
+        yield Trial(few, _DISTINCT, "other strides")
+        yield Trial(few, _VIEWS, "views of [B, L, H, D]")
+        if "causal" in takes:
+            yield Trial(replace(few, causal=not few.causal), _DISTINCT, "other strides, causal the other way")
     # What an option chooses is to be right in other strides too, where they are taken.
-    for words, other in _of_options(case, few, target, lengths):
-        yield Trial(other, () if is_again else strided, words)
-    if "causal" in target.takes and not strided:
-        words = "other strides without a causal mask" if base.causal else "other strides and a causal mask"
-        yield Trial(replace(few, causal=not base.causal), DISTINCT, words)
-
-
-def _of_options(case: Case, few: Case, target: Target, lengths: Lengths) -> Iterator[Named]:
-    """What is taken as other options, dtypes and head dims."""
-    takes, required = target.takes, target.required
-    if case.family == "softmax":
-        yield from _of_softmax(few, takes, lengths) if not case.seqlens else ()
-        for parameter, (name, off, on) in _OPTIONS.items():
-            is_on = getattr(case, name) != off
-            if parameter in takes and not (parameter in required and is_on):
-                yield f"{'without' if is_on else 'with'} {name}", replace(few, **{name: off if is_on else on})
-    elif "bias" in takes:
-        yield "another bias", replace(few, bias_window=case.bias_window // 2 + 1)
-        if "bias" not in required:
-            yield "no bias", replace(few, bias=False)
+    strided = () if is_again else strided
+    if is_softmax and not case.seqlens:
+        for words, other in _of_softmax(few, takes, *lengths):
+            yield Trial(other, strided, words)
+    for parameter, (name, off, on) in _OPTIONS.items() if is_softmax else ():
+        is_on = getattr(case, name) != off
+        if parameter in takes and not (parameter in target.required and is_on):
+            changed = replace(few, **{name: off if is_on else on})
+            yield Trial(changed, strided, f"{'without' if is_on else 'with'} {name}")
+    if not is_softmax and "bias" in takes:
+        yield Trial(replace(few, bias_window=case.bias_window // 2 + 1), strided, "another bias")
+        if "bias" not in target.required:
+            yield Trial(replace(few, bias=False), strided, "no bias")
     dtype = "float16" if case.dtype != "float16" else "bfloat16"
-    yield dtype, replace(_few(_small(case, WHOLE if lengths is TAILS else lengths)), dtype=dtype)
+    yield Trial(replace(_few(_small(case, max(lengths, WHOLE))), dtype=dtype), strided, dtype)
     if few.head_dim == few.head_dim_v:
-        yield _with_dim(few, 2 * few.head_dim if few.head_dim <= _WIDE else few.head_dim // 2)
-        yield _with_dim(few, few.head_dim + 8)
+        for dim in (2 * few.head_dim if few.head_dim <= _WIDE else few.head_dim // 2, few.head_dim + 8):
+            yield replace(_of_dim(few, dim), assigned=strided)
 
 
-def _of_softmax(few: Case, takes: Collection[str], lengths: Lengths) -> Iterator[Named]:
+def _of_softmax(few: Case, takes: Collection[str], short: int, long: int) -> Iterator[tuple[str, Case]]:
     """What softmax attention has and lazy attention has not: two lengths, both masks, groups, another value dim."""
-    short, long = lengths
     causal, plain = replace(few, causal="causal" in takes or few.causal), replace(few, causal=False)
     if "causal" in takes:
         yield "no causal mask" if few.causal else "a causal mask", replace(few, causal=not few.causal)
+        yield "two lengths without a causal mask", plain.with_lengths(long, short)
     yield "fewer rows than keys", causal.with_lengths(short, long)
     yield "more rows than keys", causal.with_lengths(long, short)
-    if "causal" in takes:
-        yield "two lengths without a causal mask", plain.with_lengths(long, short)
     if "window" in takes:
         yield "a window to the left", replace(causal, window=(20, -1)).with_lengths(long, long)
         yield "a window on both sides", replace(plain, window=(9, 20)).with_lengths(long, long)
@@ -193,28 +170,27 @@ def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Itera
     if case.inputs is not None or case.cu_seqlens_q or case.seqlens:
         return
     for dim in _DIMS:
-        words, other = _with_dim(_few(_small(case, WHOLE)), dim)
-        if dim != case.head_dim == case.head_dim_v and words not in taken:
-            yield Trial(other, (), words)
-    takes_both = {"fewer rows than keys", "more rows than keys"} <= set(taken)
+        trial = _of_dim(_few(_small(case, WHOLE)), dim)
+        if dim != case.head_dim == case.head_dim_v and trial.title not in taken:
+            yield trial
+    takes_both = {"fewer rows than keys", "more rows than keys"} <= {*taken}
     for rows, keys in _MORE:
         size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
         few = _few(_small(case, TAILS), 1).with_lengths(rows, keys)
-        if rows != keys and not takes_both:
-            continue
-        if "causal" in takes and case.family == "softmax":
-            yield Trial(replace(few, causal=True), (), f"{size} and a causal mask")
-            few = replace(few, causal=False)
-        yield Trial(few, (), size)
+        if takes_both or rows == keys:
+            if "causal" in takes and case.family == "softmax":
+                yield Trial(replace(few, causal=True), (), f"{size} and a causal mask")
+                few = replace(few, causal=False)
+            yield Trial(few, (), size)
 
 
-def _with_dim(few: Case, dim: int) -> Named:
+def _of_dim(few: Case, dim: int) -> Trial:
     """Another head dim, with the scale that it has where none was asked for."""
     scale = dim**-0.5 if few.scale == few.head_dim**-0.5 else few.scale
-    return f"head dim {dim}", replace(few, head_dim=dim, head_dim_v=dim, scale=scale)
+    return Trial(replace(few, head_dim=dim, head_dim_v=dim, scale=scale), (), f"head dim {dim}")
 
 
-def _small(case: Case, lengths: Lengths) -> Case:
+def _small(case: Case, lengths: tuple[int, int]) -> Case:
     """Three batches and key heads, where it has axes for them, of a short length, with other values."""
     keys = _SEVERAL if "h" in case.shapes else case.kv_heads
     heads = case.heads // case.kv_heads * keys
@@ -226,4 +202,4 @@ def _small(case: Case, lengths: Lengths) -> Case:
 
 def _few(case: Case, batches: int = 2) -> Case:
     """A few batches and two key heads, since what an option chooses may be another kernel with strides of its own."""
-    return cut(case, _NONE, batches, 2)
+    return _cut(case, _NONE, batches, 2)

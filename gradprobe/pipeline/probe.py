@@ -128,7 +128,7 @@ def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> lis
         from ..probing.insides import with_insides
 
         return with_insides(experiment, records)
-    from ..diagnosis.apart import with_intermediates
+    from ..diagnosis.smaller import with_intermediates
 
     return with_intermediates(experiment, records)
 

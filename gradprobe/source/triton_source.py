@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .kernel_file import KernelFile, kernel_file
-from .syntax import bound_in, first_line, inside, parameters
+from .syntax import bound_in, first_line, parameters
 from .text import SourceLine
 
 
@@ -48,10 +48,6 @@ class Function:
     def line_of(self, node: ast.AST) -> SourceLine:
         return self.source.line_of(node, self.name)
 
-    @cached_property
-    def calls(self) -> list[Any]:
-        return list(filter(is_own, map(self.called, inside(self.tree, ast.Call))))
-
     def called(self, call: ast.Call) -> Any:
         """What a call calls; None for a method of its own variables."""
         names, root = list[str](), call.func
@@ -81,15 +77,6 @@ def _read(plain: Any) -> Function:
         if plain.__code__.co_firstlineno == first_line(node):
             return Function(plain, source, node)
     raise SyntaxError(f"{plain.__name__} is not a function")
-
-
-def call_tree(jit: Any) -> list[Function]:
-    found = [read_function(jit)]
-    for function in found:  # which grows meanwhile
-        for below in map(read_function, function.calls):
-            if below not in found:
-                found.append(below)
-    return found
 
 
 def is_jit(value: Any) -> bool:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from ..frontends.python import plain_function
-from ..processes.ended import is_edited
+from ..processes.ended import is_edited, is_users
 from ..source.parameter_names import SYNONYMS
 
 
@@ -70,6 +70,33 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
             values = list(vars(module).values())
             waiting += [one.__name__ if isinstance(one, ModuleType) else module_of(one) for one in values]
     return found
+
+
+def holding(file: str) -> list[str]:
+    """The modules that were made of a file, and those that hold anything of theirs: these are imported anew."""
+    path, others, found, more = Path(file).resolve(), dict[str, ModuleType](), set[str](), set[str]()
+    for name, module in [*sys.modules.items()]:
+        place = str(vars(module).get("__file__")) if isinstance(module, ModuleType) else ""
+        if place and name != "__main__" and is_users(place):
+            others[name] = module
+            if Path(place).resolve() == path:
+                more.add(name)
+    while more:
+        found |= more
+        more = {name for name in others.keys() - found if _holds(others[name], found)}
+    return sorted(found)
+
+
+def _holds(module: ModuleType, names: set[str]) -> bool:
+    """Whether anything of some modules has a name in another one, or lies in a dict that has."""
+    for value in [*vars(module).values()]:
+        if isinstance(value, ModuleType):
+            # A package has its modules as attributes, which are set anew.
+            if value.__name__ in names and not value.__name__.startswith(f"{module.__name__}."):
+                return True
+        elif not names.isdisjoint(map(module_of, [*value.values()] if isinstance(value, dict) else [value])):
+            return True
+    return False
 
 
 def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, ...]:

@@ -1,14 +1,15 @@
 """An edit is shown as the fix where everything matches with it, fresh values included, and nowhere else."""
 
 import importlib
-import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
 
-from gradprobe.diagnosis.edits.candidates_search import Found, Passed, Search
+from gradprobe.diagnosis.edits import trial
+from gradprobe.diagnosis.edits.candidates_search import Found, Search
 from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.edits.trial import EditResult, result_of
 from gradprobe.diagnosis.edits.tried import _placed, faults_of
@@ -23,9 +24,11 @@ from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidates import Candidate
 from gradprobe.source.text import Edit
 from gradprobe.targets.find import find_target
+from gradprobe.targets.naming import holding
 from tests.cases import softmax_case
 from tests.planted.planting import KERNELS
 from tests.probe import probe
+from tests.strangers.faults import file_of
 
 EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
 RIGHT = EXAMPLE.replace("do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh")
@@ -82,6 +85,25 @@ def test_a_search_that_the_last_resort_stops_says_so(tmp_path):
     assert report.known[-1] == "stopped after 0 s, when 0 edits had been tried"
 
 
+def test_a_fault_of_gradprobe_in_a_trial_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "compiles", lambda record: 1 / 0)
+    report = report_on(tmp_path, EXAMPLE)
+    assert report.known[-1].endswith("by a fault of gradprobe: ZeroDivisionError: division by zero")
+
+
+def test_what_a_launch_passes_by_the_name_of_another_tensor_is_replaced_first(tmp_path):
+    text = RIGHT.replace("[grid](o, do, found", "[grid](o, o, found")
+    edit = passing_edit(report_on(tmp_path, text))
+    assert (patched(text, edit.diff), edit.tried) == (RIGHT, 1)
+
+
+def test_where_only_what_is_made_of_delta_is_wrong_the_statement_of_the_host_that_makes_it_is_tried():
+    kernel = SimpleNamespace(name="one_pass_backward", file=str(file_of("one_pass")), line=1)
+    experiment = SimpleNamespace(first=SimpleNamespace(kernels=[kernel]))
+    for wrong, of in ((["dQ", "dK"], ["delta", ""]), (["dQ", "dV"], [""])):
+        assert [each.faults[0].of for each in faults_of(experiment, [], wrong)] == of
+
+
 def test_what_no_hypothesis_names_is_a_cause_once_an_edit_is_found(tmp_path):
     report = report_on(tmp_path, RIGHT.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) - 0.125 * h"))
     assert patched((tmp_path / "delta.py").read_text(), passing_edit(report).diff) == RIGHT
@@ -96,7 +118,8 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     at = text.index("19)")
     edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
     search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
-    assert bool(search._titles(edit, search._whole(edit))) is matches
+    whole = all(result and result.matches for _, result in search._whole(edit))
+    assert (whole and search._titles(edit) != []) is matches
 
 
 @pytest.mark.parametrize(
@@ -111,6 +134,10 @@ def test_an_edit_that_is_right_only_where_causal_is_as_it_was_breaks_what_is_rig
     at = text.index(was)
     edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len(was), right),), 0.0)
     assert (Search(begun, (), tmp_path, ALLOWED)._judge.judged(edit) is None) is breaks
+
+
+def passing(edit, **more):
+    return JudgedEdit(edit, ["contiguous", "distinct"], ["causal"], **more)
 
 
 def told_of(*passed):
@@ -128,24 +155,20 @@ def candidate(*edits):
 def test_the_edit_that_adds_the_least_is_told_and_of_the_others_none_that_does_the_same_and_more():
     longer, same = candidate(("x = a", "x = a * c")), candidate(("x = a", "x = b"))
     more, other = candidate(("x = a", "x = b"), ("y = b", "y = c")), candidate(("y = b", "y = c"))
-    passed = [
-        Passed(one, ["contiguous", "distinct"], JudgedEdit(["causal"])) for one in (longer, more, same, other, other)
-    ]
-    told = told_of(*passed)
+    told = told_of(*map(passing, (longer, more, same, other, other)))
     assert told.diff == same.diff
     assert told.others == ("line 4: y = c", "line 3: x = a * c")
 
 
 def test_text_that_the_file_has_elsewhere_is_preferred_to_what_is_new():
     new, known = candidate(("x = a", "x = c")), candidate(("x = a", "y = b"))
-    passed = [Passed(one, ["contiguous", "distinct"], JudgedEdit(["causal"])) for one in (new, known)]
-    assert told_of(*passed).diff == known.diff
+    assert told_of(*map(passing, (new, known))).diff == known.diff
 
 
 def test_what_is_certain_is_preferred_and_what_is_doubted_or_not_run_is_told():
     small, large = candidate(("x = a", "x = b")), candidate(("x = a", "x = b * c"), ("y = b", "y = b * c"))
-    doubted = Passed(small, ["contiguous", "distinct"], JudgedEdit(["causal"], ["13 rows"], ("line 3",)))
-    certain = Passed(large, ["contiguous", "distinct"], JudgedEdit(["causal"]))
+    doubted = passing(small, doubts=["13 rows"], not_run=["line 3"])
+    certain = passing(large)
     told = told_of(doubted)
     assert (told.is_certain, told.reservations) == (False, ("not run: line 3", "wrong with it and without it: 13 rows"))
     assert told_of(doubted, certain).diff == large.diff
@@ -199,7 +222,7 @@ def test_an_edit_at_the_line_of_a_runner_up_is_told_at_the_cause():
     first = Diagnosis("factor/dQ", "A", "", 1.0, where=(Where("mine.py", 1, "a = 1"),))
     second = Diagnosis("factor/P", "A", "", 1.0, where=(Where("mine.py", 2, "b = 2"),))
     edit = Candidate(file, (Edit(10, 11, "3"),), 0.0)
-    passed = Found([Passed(edit, ["contiguous", "distinct"], JudgedEdit(["causal"]))])
+    passed = Found([passing(edit)])
     assert [one.edit is not None for one in _placed((first, second), passed, 0.0)] == [True, False]
     beside = structs.replace(second, also=True)
     assert [one.edit is not None for one in _placed((first, beside), passed, 0.0)] == [False, True]
@@ -207,8 +230,6 @@ def test_an_edit_at_the_line_of_a_runner_up_is_told_at_the_cause():
 
 def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_path, monkeypatch):
     """A decorated kernel is an object of Triton's: what it was made of says whose it is."""
-    from gradprobe.diagnosis.edits.trial import holding
-
     prepare_backend("auto")
     kernels, launching = tmp_path / "held_kernels.py", tmp_path / "held_launch.py"
     kernels.write_text(
@@ -220,9 +241,7 @@ def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_p
     assert holding(str(kernels)) == ["held_kernels", "held_launch"]
 
 
-def test_a_package_that_may_not_be_imported_twice_stays_but_for_what_holds_its_kernels(tmp_path, monkeypatch):
-    from gradprobe.diagnosis.edits import trial
-
+def test_what_may_not_be_imported_twice_stays_beside_what_holds_kernels(tmp_path, monkeypatch):
     package = tmp_path / "registered_once"
     package.mkdir()
     once = "import os\nassert not hasattr(os, __name__)\nsetattr(os, __name__, 0)\n"
@@ -231,12 +250,9 @@ def test_a_package_that_may_not_be_imported_twice_stays_but_for_what_holds_its_k
     adapter = tmp_path / "adapter.py"
     adapter.write_text("import registered_once.operators\nfrom registered_once.kernels import delta\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(trial, "load_from_copy", lambda *_: None)
-    target, file = find_target(f"{adapter}:delta", "softmax"), str(package / "kernels.py")
-    names = ("registered_once.operators", "registered_once.kernels")
-    before = [sys.modules[name] for name in names]
-    trial._loaded(target, file, Path(file), trial.holding(file))
-    assert [sys.modules[name] is module for name, module in zip(names, before, strict=True)] == [True, False]
+    find_target(f"{adapter}:delta", "softmax")
+    held = holding(str(package / "kernels.py"))
+    assert [name in held for name in ("registered_once.operators", "registered_once.kernels")] == [False, True]
 
 
 LAUNCHES = """
@@ -255,7 +271,7 @@ def delta(q, k, v, do, *, o):
         pytest.param("import os; kernels = vars(os)", 8, "none of 8 edits", marks=pytest.mark.nightly),
     ],
 )
-def test_a_package_is_loaded_anew_with_what_it_keeps_and_is_no_library_by_its_folders_name(
+def test_what_a_package_keeps_is_loaded_anew_and_it_is_no_library_by_its_folders_name(
     tmp_path, monkeypatch, kept, count, words
 ):
     package = tmp_path / "triton" / f"of_{len(kept)}"

@@ -107,28 +107,25 @@ def judge_of(*, lengths=(), dims=(), wrong=(), run=None, laid=()):
 
 def test_what_the_target_never_does_is_told_and_does_not_keep_an_edit_from_being_certain():
     came = judged(9, "X, x", "X, x * 1")
-    assert (came.doubts, came.not_run) == ([], ())
-    assert came.beyond == (
-        "CAUSAL = False",
-        "line 7 where its condition is false",
-        "line 10 where its condition is true",
-    )
+    assert (came.doubts, came.not_run) == ([], [])
+    conditions = ["line 7 where its condition is false", "line 10 where its condition is true"]
+    assert came.beyond == ["CAUSAL = False", *conditions]
 
 
 @pytest.mark.parametrize(
     ("line", "old", "new", "not_run"),
-    [(6, "CAUSAL", "not CAUSAL", ("CAUSAL = False",)), (11, "T)", "T + 1)", ("line 10 where its condition is true",)),
-     (7, "CAUSAL", "CAUSAL > 0", ("line 7 where its condition is false",)),
-     (14, "16", "32", ("line 10 where its condition is true",))],
+    [(6, "CAUSAL", "not CAUSAL", "CAUSAL = False"), (11, "T)", "T + 1)", "line 10 where its condition is true"),
+     (7, "CAUSAL", "CAUSAL > 0", "line 7 where its condition is false"),
+     (14, "16", "32", "line 10 where its condition is true")],
 )  # fmt: skip
 def test_an_edit_of_what_no_run_came_to_is_not_certain(line, old, new, not_run):
-    assert judged(line, old, new).not_run == not_run
+    assert judged(line, old, new).not_run == [not_run]
 
 
-@pytest.mark.parametrize("lengths", [(64, 128), (128, 256), (96, 192), (96,)])
+@pytest.mark.parametrize("lengths", [(64, 128), (96, 192), (96,)])
 def test_lengths_are_tried_until_the_target_takes_them_and_at_last_its_own(lengths):
     came = judged(9, "X, x", "X, x * 1", lengths=lengths)
-    assert (came.doubts, came.not_run) == ([], ())
+    assert (came.doubts, came.not_run) == ([], [])
     assert f"{lengths[0]} rows, other batches and heads" in came.right
 
 
@@ -171,7 +168,7 @@ def test_what_no_case_came_to_with_one_edit_is_not_drawn_for_again():
     judge = judge_of(run=run)
     for text in ("x * 1", "x * 2"):
         run.clear()
-        assert judge.judged(edit(9, "X, x", f"X, {text}")).not_run == ()
+        assert judge.judged(edit(9, "X, x", f"X, {text}")).not_run == []
         drawn.append([trial.title for trial in run])
     assert {"16 rows", "384 rows"} <= {*drawn[0]} - {*drawn[1]}
 
@@ -188,4 +185,4 @@ def test_what_options_choose_is_tried_in_the_strides_of_the_check_and_in_several
 
 def test_other_strides_are_tried_with_and_without_a_mask_where_the_check_has_none():
     right = judged(9, "X, x", "X, x * 1").right
-    assert {"other strides", "other strides without a causal mask"} <= set(right)
+    assert {"other strides", "other strides, causal the other way"} <= set(right)

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from gradprobe.diagnosis.edits import quick_trials
 from gradprobe.diagnosis.edits.quick_trials import QuickTrials
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.text import Edit
@@ -23,14 +24,19 @@ EDITS = {
 }
 
 
-@pytest.fixture(scope="module")
-def trials(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("quick")
+def trials_in(folder, faults):
     experiment = experiment_on(folder, EXAMPLE)
     file = KernelFile(f"{folder}/delta.py", EXAMPLE)
-    quick = QuickTrials(partial(_of_layout, experiment), (), {file.file: (file, file.file)})
+    return QuickTrials(partial(_of_layout, experiment), (), {file.file: (file, file.file)}, faults), file
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory):
+    faults = {}
+    quick, file = trials_in(tmp_path_factory.mktemp("quick"), faults)
     yield quick, file
     quick.close()
+    assert faults == {}
 
 
 def _of_layout(experiment):
@@ -44,3 +50,12 @@ def test_an_edit_is_better_where_a_program_leaves_less_wrong(trials, name):
     at = EXAMPLE.index(old)
     answer = quick.ask(file, (Edit(at, at + len(old), new),), time.monotonic() + 60)()
     assert (answer and answer[0]) is is_better
+
+
+def test_what_goes_wrong_in_gradprobe_itself_comes_to_light(tmp_path, monkeypatch):
+    monkeypatch.setattr(quick_trials._RecordedCase, "tried", lambda *_: 1 / 0)
+    faults = {}
+    quick, file = trials_in(tmp_path, faults)
+    assert quick.ask(file, (), time.monotonic() + 60)() is None
+    quick.close()
+    assert list(faults) == ["ZeroDivisionError: division by zero"]

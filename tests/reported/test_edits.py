@@ -83,7 +83,7 @@ def test_a_wrong_edit_is_broken_or_not_certain(kind, tmp_path):
 @sampled("kind", KINDS, push=[KINDS[0]], ids=lambda kind: kind.name)
 def test_the_right_edit_is_certain(kind, tmp_path):
     came = judged(tmp_path, kind, kind.right)
-    assert (came.doubts, came.not_run) == ([], ())
+    assert (came.doubts, came.not_run) == ([], [])
 
 
 def test_a_sum_of_which_two_are_stored_is_told_where_the_one_that_lacks_pairs_is_summed(tmp_path):

@@ -1,8 +1,4 @@
-"""Quick trials: an edit is first tried on one program of one launch, whose stores are held against the reference.
-
-Forks run the small case once and note its launches. They then run single programs again, each on the memory as it was
-before, and count what they leave wrong.
-"""
+"""Quick trials: forks note the launches of a small case, and run single programs again with an edit, on that memory."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -20,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ...model.failures import Failure
+from ...model.failures import Failure, fault_words
 from ...numerics.compare import judge_whole
 from ...numerics.evidence import Measured
 from ...probing.experiment import Experiment
@@ -28,7 +24,7 @@ from ...probing.runs import records_of
 from ...processes.forks import ParallelWork
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.spots import Edits
-from ...source.text import Edit, edited
+from ...source.text import edited
 from .trial import EditResult
 
 if TYPE_CHECKING:
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
 
 Answer = tuple[bool, float]
 """Whether an edit makes less wrong, and which share of a whole trial it took."""
-Program = tuple[int, ...]
 Files = Mapping[str, tuple[KernelFile, str]]
 """By name: the file, and under which name its code is loaded."""
 # The share of a whole trial that a quick one counts as, and of how many accesses.
@@ -54,28 +49,35 @@ _AT_ONCE = 2
 
 
 class QuickTrials:
-    """Forks that answer, in turn, whether an edit makes less wrong in the small case than what was run there."""
+    """Forks that answer, in turn, whether an edit makes less wrong in a small case."""
 
-    def __init__(self, begin: Callable[[], Experiment], base: Edits, files: Files) -> None:
+    def __init__(self, begin: Callable[[], Experiment], base: Edits, files: Files, faults: dict[str, None]) -> None:
         """Args:
-        begin: gives the experiment of the small case, of a copy of the first of the files that has the base's edits.
+        begin: gives the experiment, of a copy of the first of the files that has the base's edits.
+        faults: takes what goes wrong in gradprobe itself.
         """
-        self._forks, self._asked = list[tuple[Connection, ParallelWork[None]]](), 0
+        self._forks, self._asked, self._faults = list[tuple[Connection, ParallelWork[None]]](), 0, faults
         for _ in range(_AT_ONCE):
             pipe, there = Pipe()
             self._forks.append((pipe, ParallelWork(partial(_serve, there, begin, base, files))))
             there.close()
 
     def ask(self, file: KernelFile, edits: Edits, until: float) -> Callable[[], Answer | None]:
-        """Begins to try an edit; gives what waits for the answer: None where the edit is to be tried as a whole.
-
-        Answers are to be awaited in the order of the edits. There is none any more once an edit has ended the fork.
-        """
+        """What waits for the answer, in the order of the edits: None where the edit is to be tried as a whole."""
         pipe, _ = self._forks[self._asked % _AT_ONCE]
         self._asked += 1
-        with suppress(OSError):
+        with suppress(OSError):  # an edit has ended the fork
             pipe.send((file.file, edits))
-        return partial(_answer, pipe, until)
+        return partial(self._answer, pipe, until)
+
+    def _answer(self, pipe: Connection, until: float) -> Answer | None:
+        with suppress(EOFError, OSError):
+            if pipe.poll(max(0.0, until - time.monotonic())):
+                answer: Answer | str | None = pipe.recv()
+                if not isinstance(answer, str):
+                    return answer
+                self._faults[answer] = None
+        return None
 
     def close(self) -> None:
         """Ends the forks."""
@@ -84,30 +86,24 @@ class QuickTrials:
             pipe.close()
 
 
-def _answer(pipe: Connection, until: float) -> Answer | None:
-    with suppress(EOFError, OSError):
-        if pipe.poll(max(0.0, until - time.monotonic())):
-            return pipe.recv()  # type: ignore[no-any-return]
-    return None
-
-
 def _serve(pipe: Connection, begin: Callable[[], Experiment], base: Edits, files: Files) -> None:
-    """Answers edit after edit, until it is ended."""
+    """Answers edit after edit, until it is ended; at last with what went wrong in gradprobe itself."""
     from ...frontends.triton.interpreter.launch_replay import Replay, recorded_kernels
 
-    with recorded_kernels(_MOST_BYTES) as launches:
-        try:
+    try:
+        with recorded_kernels(_MOST_BYTES) as launches:
             record = next(records_of(begin()))
-        except Failure:
-            return
-    if record.run.measured is None:
+        if record.run.measured is not None:
+            ran = launches[: len(record.executions[0].outcome.calls)]
+            with Replay().opened() as replay:
+                recorded = _RecordedCase(replay, ran, record.run.measured, files, base)
+                while True:
+                    name, edits = pipe.recv()
+                    pipe.send(recorded.tried(files[name][0], edits))
+    except (Failure, EOFError):
         return
-    ran = launches[: len(record.executions[0].outcome.calls)]
-    with Replay().opened() as replay:
-        recorded = _RecordedCase(replay, ran, record.run.measured, files, base)
-        while True:
-            name, edits = pipe.recv()
-            pipe.send(recorded.tried(files[name][0], edits))
+    except Exception as error:
+        pipe.send(fault_words(error))
 
 
 @dataclass(frozen=True)
@@ -137,33 +133,26 @@ def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredR
     for tensor in launch.tensors:
         found = dict[str, _StoredResult]()
         for name in names if tensor.is_floating_point() else ():
-            parts = values[name], comparison.expected[name], comparison.bounds[name]
-            for is_turned in (False, True) if parts[0].dim() > 2 else (False,):
-                laid = [part.transpose(1, 2) if is_turned else part for part in parts]
-                if laid[0].numel() == tensor.numel():
+            parts = [values[name], comparison.expected[name], comparison.bounds[name]]
+            for laid in (parts, [part.transpose(1, 2) for part in parts if part.dim() > 2]):
+                if laid and laid[0].numel() == tensor.numel():
                     came, expected, bound = (part.reshape(tensor.shape) for part in laid)
-                    if _are_same(tensor.to(came.dtype), came):
+                    here = tensor.to(came.dtype)
+                    if bool(((here == came) | (here.isnan() & came.isnan())).all()):
                         found[name] = _StoredResult(name, tensor, expected, bound, comparison.precision.exact)
         if len(found) == 1:
             yield from found.values()
 
 
-def _are_same(here: Tensor, there: Tensor) -> bool:
-    return bool(((here == there) | (here.isnan() & there.isnan())).all())
-
-
 @dataclass
 class _Witness:
-    """What is run again of a launch that leaves results wrong."""
+    """What is run again of a launch, and what comes of it without the edit."""
 
-    results: list[_StoredResult]
-    filled: list[_StoredResult]
-    """Those where what should stand there is put before, so that what they do not store is right."""
-    programs: list[Program]
-    came: EditResult
-    """What comes of them without the edit."""
-    of_all: EditResult
-    """What comes of all programs, where nothing is put there."""
+    programs: list[tuple[int, ...]]
+    results: list[_StoredResult] = field(default_factory=list)
+    is_filled: bool = False
+    """Whether what should stand there is put before, so that what the programs do not store is right."""
+    before: EditResult = field(default_factory=EditResult)
 
 
 class _RecordedCase:
@@ -179,23 +168,21 @@ class _RecordedCase:
         self._witnesses = dict[int, _Witness]()
         for at, launch in enumerate(launches):
             results = list(_results_in(launch, measured))
-            launch.restore(launch.before)
-            is_same = self._ran(launch, self._base, launch.programs, _MOST) and not launch.changes()
-            results = [each for each in results if each.storage in self._replay.written]
-            self._work.append(self._replay.accesses if is_same else 0)
-            if is_same and any(each.wrong for each in results):
-                self._witnesses[at] = self._witness(launch, results)
+            is_same = self._rerun(launch, _Witness(launch.programs), self._base) and not launch.changes()
+            self._work.append(replay.accesses if is_same else 0)
+            written = [each for each in results if is_same and each.storage in replay.written]
+            if (before := self._result_of(written)).names:
+                self._witnesses[at] = self._narrowed(launch, _Witness(launch.programs, written, before=before))
 
-    def _witness(self, launch: RecordedLaunch, results: list[_StoredResult]) -> _Witness:
-        """Of results that are stored and never read the program that leaves most of them wrong; else all programs."""
-        plain = [each for each in results if each.storage not in self._replay.read]
-        of_all = self._counted(launch, results, self._base, launch.programs, _MOST) or EditResult()
-        found = _Witness(results, [], launch.programs, of_all, of_all)
-        most = 0
-        for program in launch.programs[:_PROGRAMS] if any(each.wrong for each in plain) else ():
-            came = self._counted(launch, plain, self._base, [program], _MOST, filled=plain) or EditResult()
-            if sum(came.wrong.values()) > most:
-                found, most = _Witness(results, plain, [program], came, of_all), sum(came.wrong.values())
+    def _narrowed(self, launch: RecordedLaunch, whole: _Witness) -> _Witness:
+        """The program that leaves most wrong of what is stored and never read; all of them where there is none."""
+        plain = [each for each in whole.results if each.storage not in self._replay.read]
+        found, most = whole, 0
+        for program in launch.programs[:_PROGRAMS] if self._result_of(plain).names else ():
+            alone = _Witness([program], plain, is_filled=True)
+            alone.before = self._rerun(launch, alone, self._base) or alone.before
+            if (wrong := sum(alone.before.wrong.values())) > most:
+                found, most = alone, wrong
         return found
 
     def tried(self, file: KernelFile, edits: Edits) -> Answer | None:
@@ -207,76 +194,51 @@ class _RecordedCase:
             codes = self._codes(file, edits)
         except (SyntaxError, ValueError):
             return False, _LEAST
-        if codes is None:
-            return None
-        changed = {key for key, code in codes.items() if self._base.get(key) != code}
+        changed = {key for key, code in (codes or {}).items() if self._base.get(key) != code}
         touched = [at for at, launch in enumerate(self._launches) if changed & launch.functions]
         later = [at for at in self._witnesses if touched and at >= touched[0]]
-        last = next((at for at in later if at in touched), next(iter(later), None))
-        if last is None or not all(self._work[touched[0] : last + 1]):
+        last = min(later, key=lambda at: (at not in touched, at), default=-1)
+        work = self._work[touched[0] : last + 1] if touched else []
+        if codes is None or not (work and all(work)):
             return None
-        changes: Changes = {}
-        done = 0
-        for at in range(touched[0], last):
+        done, is_better, changes = 0, False, dict[int, tuple[Tensor, Tensor]]()
+        for at, most in enumerate(work, touched[0]):
             launch = self._launches[at]
-            launch.restore(launch.before)
-            launch.overlay(changes)
-            is_run = self._ran(launch, codes, launch.programs, self._work[at])
+            witness = self._witnesses[at] if at == last else _Witness(launch.programs)
+            result = self._rerun(launch, witness, codes, most, changes)
             done += self._replay.accesses
-            if not is_run:
-                return False, self._cost(done)
+            if result is None:
+                return False, _LEAST * max(1.0, done / _FEW)
+            is_better = result.is_better_than(witness.before)
             changes |= launch.changes()
-        launch, witness = self._launches[last], self._witnesses[last]
-        work, filled = self._work[last], witness.filled
-        if filled:
-            came = self._counted(launch, filled, codes, witness.programs, work, changes, filled)
-            done += self._replay.accesses
-            if came is None or not came.is_better_than(witness.came):
-                return False, self._cost(done)
-        came = self._counted(launch, witness.results, codes, launch.programs, work, changes)
-        done += self._replay.accesses
-        return came is not None and came.is_better_than(witness.of_all), self._cost(done)
+        return is_better, _LEAST * max(1.0, done / _FEW)
 
-    @staticmethod
-    def _cost(accesses: int) -> float:
-        return _LEAST * max(1.0, accesses / _FEW)
-
-    def _counted(
-        self,
-        launch: RecordedLaunch,
-        results: Sequence[_StoredResult],
-        codes: Codes,
-        programs: Sequence[Program],
-        work: int,
-        changes: Changes | None = None,
-        filled: Sequence[_StoredResult] = (),
+    def _rerun(
+        self, launch: RecordedLaunch, witness: _Witness, codes: Codes, work: int = _MOST, changes: Changes | None = None
     ) -> EditResult | None:
         """What some programs leave wrong; None where they raise, or come to no end."""
-        launch.restore(launch.before)
-        launch.overlay(changes or {})
-        for each in filled:
-            each.tensor.copy_(each.expected)
-        if not self._ran(launch, codes, programs, work):
-            return None
-        return EditResult({each.name: each.wrong for each in results}, self._replay.strays)
-
-    def _ran(self, launch: RecordedLaunch, codes: Codes, programs: Sequence[Program], work: int) -> bool:
-        """Runs programs; whether they came to their end."""
         from ...frontends.triton.interpreter.launch_replay import TooLong
 
         def late(*_: Any) -> None:
             raise TooLong
 
+        launch.restore(launch.before)
+        launch.overlay(changes or {})
+        for each in witness.results if witness.is_filled else ():
+            each.tensor.copy_(each.expected)
         signal.signal(signal.SIGVTALRM, late)
         signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
         self._replay.reset(_TIMES * work + _BESIDES)
         try:
-            self._replay.run(launch, codes, programs)
-        except (TooLong, Exception):
-            return False
+            self._replay.run(launch, codes, witness.programs)
+        except (TooLong, Exception):  # whatever an edited kernel raises
+            return None
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        return True
+        return self._result_of(witness.results)
+
+    def _result_of(self, results: Sequence[_StoredResult]) -> EditResult:
+        return EditResult({each.name: each.wrong for each in results}, self._replay.strays)
 
     def _codes(self, file: KernelFile, edits: Edits) -> Codes | None:
         """The kernels that an edit changes; None of one that changes other code.
@@ -286,14 +248,14 @@ class _RecordedCase:
         """
         from ...frontends.triton.interpreter.launch_replay import code_of
 
-        found, left = dict[tuple[str, str], Any](), {*edits}
+        found, name = dict[tuple[str, str], Any](), self._files[file.file][1]
+        left = {*edits}
         for function in file.kernels:
             start, end = file.offset(function.lineno, 0), file.span(function)[1]
-            inside = [edit for edit in edits if start <= edit.start <= edit.end <= end]
+            inside = [edit for edit in left if start <= edit.start <= edit.end <= end]
             if inside:
-                own = [Edit(edit.start - start, edit.end - start, edit.text) for edit in inside]
-                name = self._files[file.file][1]
-                tree = ast.parse(textwrap.dedent(edited(file.text[start:end], own))).body[0]
+                own = edited(file.text[start:end], [edit.shifted(-start) for edit in inside])
+                (tree,) = ast.parse(textwrap.dedent(own)).body
                 found[name, function.name] = code_of(tree, name)  # type: ignore[arg-type]
                 left -= {*inside}
         return None if left else found
