@@ -61,7 +61,7 @@ class Found:
 
     passed: list[JudgedEdit] = field(default_factory=list)
     closest: tuple[Candidate, EditResult, EditResult] | None = None
-    """What makes some of it right: with what came with it and without any edit."""
+    """What makes some of it right, with what came with it and without any edit."""
     tried: int = 0
     is_late: bool = False
     """Whether the last resort ended it."""
@@ -90,7 +90,6 @@ class Ground:
         return larger is not None
 
     def close(self) -> None:
-        """Ends the quick trials."""
         if self.quick is not None:
             self.quick.close()
         self.quick = None
@@ -105,8 +104,6 @@ class Ground:
 
 
 class Search:
-    """One search, of so many edits."""
-
     def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], folder: Path, allowance: Allowance) -> None:
         self._experiment, self._folder, self._left = experiment, folder, float(allowance.count)
         self._until = time.monotonic() + allowance.seconds
@@ -120,7 +117,7 @@ class Search:
         self._judge = Judge(experiment, self._all, self.spoilt, [run.layout for run in self._plain])
 
     def run(self, faults: Sequence[FileFaults]) -> Found:
-        """Tries the candidates of some lines until one is certain, or as many were tried as may be."""
+        """Tries candidates until one is certain, or as many were tried as may be."""
         self._faults = [*faults]
         ground = self._build_on(Candidate(faults[0].file, (), 0.0), self.wrong[0])
         for each in faults:
@@ -170,7 +167,6 @@ class Search:
         return promising
 
     def _try(self, candidates: Sequence[tuple[Ground, Candidate]]) -> None:
-        """Tries some candidates as a whole."""
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for ground, candidate in candidates:
                 assert ground.small is not None
@@ -260,7 +256,7 @@ class Search:
                 yield trial, result
 
     def _whole(self, candidate: Candidate) -> list[tuple[LayoutRun, EditResult | None]]:
-        """What comes of an edit in each layout of the check, those that are wrong first, until one does not match."""
+        """What comes of an edit in each layout, those that are wrong first, until one does not match."""
         runs = sorted(self._plain, key=lambda run: run.matches)
         trials = [Trial(self._experiment.case, run.assigned) for run in runs]
         return list(zip(runs, self._all(candidate, trials), strict=True))
@@ -309,5 +305,4 @@ class Search:
 
 
 def _weight(trial: Trial) -> int:
-    """As how many edits one counts that is tried so."""
     return max(1, trial.case.scores // _OF_ONE)

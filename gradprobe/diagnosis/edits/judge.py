@@ -29,24 +29,21 @@ class JudgedEdit:
 
     candidate: Candidate
     titles: Sequence[str] = ()
-    """Of all that was run of the check."""
     right: list[str] = field(default_factory=list)
     """In what other cases differ from the check in which all matches."""
     doubts: list[str] = field(default_factory=list)
-    """The same of those that are wrong with it and without it, which the target perhaps does not take."""
+    """The same of those that are wrong with and without it, which the target perhaps does not take."""
     not_run: list[str] = field(default_factory=list)
     """What may tell it from another edit and no right run came to; and cases that end in nothing even without it."""
     beyond: list[str] = field(default_factory=list)
     """What else of the edited functions no case comes to that the target takes."""
     reaches: tuple[Reach, ...] = ()
-    """The functions that it changes."""
     reached: set[Goal] = field(default_factory=set)
     is_broken: bool = False
     """Whether it broke what is right, or runs, without it."""
 
     @property
     def is_certain(self) -> bool:
-        """Whether nothing is left that could tell it from the right edit."""
         return not (self.doubts or self.not_run)
 
     @property
@@ -107,7 +104,6 @@ class Judge:
             judged.not_run.append("any other case")
 
     def _put_to(self, judged: JudgedEdit, cases: Sequence[Trial]) -> None:
-        """Runs an edit in some cases, until it breaks one."""
         waiting = [replace(each, traced=judged.reaches) for each in cases]
         while waiting and not judged.is_broken:
             for result in self._run(judged.candidate, list(waiting)):

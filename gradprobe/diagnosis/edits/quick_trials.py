@@ -80,7 +80,6 @@ class QuickTrials:
         return None
 
     def close(self) -> None:
-        """Ends the forks."""
         for pipe, fork in self._forks:
             fork.__exit__()
             pipe.close()
@@ -146,7 +145,7 @@ def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredR
 
 @dataclass
 class _Witness:
-    """What is run again of a launch, and what comes of it without the edit."""
+    """What is run again of a launch."""
 
     programs: list[tuple[int, ...]]
     results: list[_StoredResult] = field(default_factory=list)
@@ -156,8 +155,6 @@ class _Witness:
 
 
 class _RecordedCase:
-    """The launches of a case, and what tells of each that leaves a result wrong."""
-
     def __init__(
         self, replay: Replay, launches: Sequence[RecordedLaunch], measured: Measured, files: Files, base: Edits
     ) -> None:
@@ -216,7 +213,7 @@ class _RecordedCase:
     def _rerun(
         self, launch: RecordedLaunch, witness: _Witness, codes: Codes, work: int = _MOST, changes: Changes | None = None
     ) -> EditResult | None:
-        """What some programs leave wrong; None where they raise, or come to no end."""
+        """What its programs leave wrong; None where they raise, or come to no end."""
         from ...frontends.triton.interpreter.launch_replay import TooLong
 
         def late(*_: Any) -> None:
