@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..frontends.cuda import BLOCK, THREAD, WARP, Recorded, Recording, recorded
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
-from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, IndexTable
+from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, indices_at
 from ..inputs.memory import Array, elements_of
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import OUTPUTS, Assigned
@@ -107,7 +107,7 @@ class AccessedElements:
         sizes = {letter: self.case.size(letter) for letter in _LETTERS + _DIMS}
         for tensor in known:
             first = (tensor.tensor.data_ptr() - home) // width
-            at = IndexTable(elements_of(tensor.tensor), tensor.letters, sizes).at(offset - first)
+            at = indices_at(elements_of(tensor.tensor), tensor.letters, sizes, offset - first)
             indices = np.stack([at.get(letter, np.full(len(offset), NOWHERE)) for letter in sizes])
             # What is no element belongs to the one tensor that lies there; of several it could be any.
             is_own = (indices[0] != OUTSIDE) | (len(known) == 1)

@@ -34,10 +34,10 @@ def test_a_copy_has_the_axes_of_its_input_in_their_order(axes):
 
 @pytest.mark.parametrize("axes", [axes for axes in COPIES if axes])
 def test_each_element_of_a_copy_has_the_index_of_what_it_is_a_copy_of(axes):
-    from gradprobe.frontends.triton.interpreter.dataflow.lanes import IndexTable
+    from gradprobe.frontends.triton.interpreter.dataflow.lanes import indices_at
 
     copy = COPIES[axes]()
-    found = IndexTable(elements_of(copy), axes, SIZES).at(np.arange(copy.numel()))
+    found = indices_at(elements_of(copy), axes, SIZES, np.arange(copy.numel()))
     if axes == "bhnd":
         own = VALUES["k"][found["b"], found["g"], found["n"], found["d"]]
     else:
@@ -46,7 +46,7 @@ def test_each_element_of_a_copy_has_the_index_of_what_it_is_a_copy_of(axes):
 
 
 def test_what_answers_to_no_name_has_no_lines_behind_it():
-    from gradprobe.frontends.triton.interpreter.memory.stream import lines_behind
+    from gradprobe.frontends.triton.interpreter.dataflow.addresses import lines_behind
 
     class Fields:
         def __getattr__(self, name):

@@ -162,7 +162,7 @@ def test_what_meets_may_differ_in_what_is_summed_or_rotated(
 @pytest.mark.parametrize(("read", "accused"), [((True, False), "o"), ((True, True), "buffer")])
 def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(read: tuple[bool, bool], accused: str) -> None:
     flow = Flow(lambda view: "", {"h": 2}, lambda data, lanes: None)
-    sites = [Site(kernel, ((compile("", "k.py", "exec"), 1),), "load", 0) for kernel in ("before", "after", "after")]
+    sites = [Site(kernel, (SourceLine("k.py", 1, ""),), "load", 0) for kernel in ("before", "after", "after")]
     flow.sources += [AccessLine(name, site) for name, site in zip(("o", "buffer", "do"), sites, strict=True)]
     flow.derived.add(1)
     flow.reached |= {(0, "h"): np.array(read), (1, "h"): np.array([True, False]), (2, "h"): np.array([True, True])}

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...frontends import source
-from ...frontends.triton.interpreter.dataflow import Line, Site, places
+from ...frontends.triton.interpreter.dataflow import Site
 from ...lint.reading import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
 from ...model.report import CONSISTENT, Diagnosis, Where
+from ...source.text import SourceLine
 from ..lines import among
 
-Chain = tuple[Line, ...]
+Chain = tuple[SourceLine, ...]
 """A line of a kernel, then those in the functions that it called to get there."""
 Place = tuple[str, int]
 # The class of sums that lose what was summed: it is overwritten, or added twice.
@@ -132,12 +133,12 @@ def _summary(group: Sequence[Suspect]) -> str:
 
 
 def _calls(chain: Chain) -> str:
-    lines = [str(place.line) for place in places(chain)[:-1]]
+    lines = [str(place.line) for place in chain[:-1]]
     return f", called at line {', '.join(lines)}" if lines else ""
 
 
 def _last(chain: Chain) -> Place:
-    place = places(chain)[-1]
+    place = chain[-1]
     return place.file, place.line
 
 
@@ -146,7 +147,7 @@ def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
     file, line = _last(suspect.lines)
     own, entering = source(file), [*map(_last, suspect.beside)]
     if suspect.kind == "pairs":
-        around = [(place.file, place.line) for chain in (suspect.lines, *suspect.beside) for place in places(chain)]
+        around = [(place.file, place.line) for chain in (suspect.lines, *suspect.beside) for place in chain]
         yield from (((of, loop), LOOP) for of, at in around for loop in source(of).loops(at))
         yield from (((of, end), LOOP) for of, at in around for end in source(of).ends(at))
         return

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import CASTS, Node, Role, Site, behind, places
+from ...frontends.triton.interpreter.dataflow import CASTS, Node, Role, Site, behind
 from ...model.intermediates import MATRIX_OF, SUMMED_WITH, in_place_of, made_of
 from ..follow import STORED, FollowedRun
 from .diagnoses import Chain, Suspect, blamed
@@ -139,7 +139,7 @@ def _is_fine(run: FollowedRun, site: Site) -> bool:
 
 
 def _line(node: Node) -> int:
-    return places(node.site.lines)[-1].line
+    return node.site.lines[-1].line
 
 
 def _scores(node: Node) -> Sequence[Node]:

@@ -23,7 +23,7 @@ prepare_backend("cpu")
 from gradprobe.frontends.triton import interpreter
 from gradprobe.kernels.triton.lazy import lazy_intermediates
 patches = interpreter.language_patches
-patches.patch(patches.shipped, patches._patch_lang_tensor)
+patches.patch("_patch_lang_tensor")
 swaps, types = [0], [0]
 block = interpreter.language_patches.tl.core.block_type
 made = block.__init__

@@ -1,28 +1,23 @@
-"""Patches that make bfloat16 right in Triton's interpreter.
+"""bfloat16 in Triton's interpreter, which keeps its bits in numpy's uint16 and computes with them as with integers.
 
-The interpreter keeps the bits of bfloat16 in numpy's uint16, and computes with them as if they were integers. The
-language itself takes maxima, minima and running sums in float32.
-Import this only once TRITON_INTERPRET=1 is in the environment, since it imports triton.
+The language itself takes maxima, minima and running sums in float32.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-from .plans import PLANS, InterpreterNotKnown
+from ....inputs.memory import Array
+from .patching import Handle, Method, wrapped
+from .plans import PLANS
 
-Handle: Any = shipped.TensorHandle
 # Of numpy's own type: it compares with another one ten times faster than with np.uint16.
 _BITS = np.dtype(np.uint16)
-Method = Callable[..., Any]
-Array = Any
 
 
 def _is_bf16(thing: Any) -> bool:
@@ -53,34 +48,36 @@ def _to_bits(values: Array) -> Array:
     return np.where(np.isnan(single), quiet, nearest).astype(np.uint16)
 
 
+def _rounded(values: Array) -> Any:
+    return Handle(_to_bits(values), tl.bfloat16)
+
+
 def _widened(thing: Any) -> Any:
     """A bfloat16 handle as one of float32; anything else unchanged."""
     is_bits = isinstance(thing, Handle) and _is_bf16(thing)
     return Handle(values_of(thing.data), tl.float32) if is_bits else thing
 
 
-def _on_values(self: Any, original: Method, *args: Any) -> Any:
-    """Computes a builder's method on values. The result is bfloat16, or a mask, where every operand is bfloat16."""
+def _on_values(original: Method, self: Any, *args: Any) -> Any:
+    """Computes on values. The result is bfloat16, or a mask, where every operand is bfloat16."""
     if args[-1] is np.where:
-        return original(*args)
-    result = original(*map(_widened, args))
+        return original(self, *args)
+    result = original(self, *map(_widened, args))
     if not all(_is_bf16(arg) for arg in args if isinstance(arg, Handle)):
         return result
-    if result.data.dtype == np.bool_:
-        return Handle(result.data, tl.int1)
-    return Handle(_to_bits(result.data), tl.bfloat16)
+    return Handle(result.data, tl.int1) if result.data.dtype == np.bool_ else _rounded(result.data)
 
 
-def _cast(self: Any, original: Method, src: Any, dst_type: tl.dtype) -> Any:
+def _cast(original: Method, self: Any, src: Any, dst_type: tl.dtype) -> Any:
     """Casts with rounding. The shipped method truncates float32 to bfloat16, and takes float64 and ints for bits."""
     src = _widened(src)
-    return Handle(_to_bits(src.data), tl.bfloat16) if _is_bf16(dst_type) else original(src, dst_type)
+    return _rounded(src.data) if _is_bf16(dst_type) else original(self, src, dst_type)
 
 
-def _atomic_add(self: Any, original: Method, op: Any, ptr: Any, val: Any, mask: Any, *order: Any) -> Any:
-    """Atomic addition, Triton's only atomic for bfloat16. Lanes with equal pointers take turns."""
+def _atomic_add(original: Method, self: Any, op: Any, ptr: Any, val: Any, mask: Any, *order: Any) -> Any:
+    """Triton's only atomic for bfloat16. Lanes with equal pointers take turns."""
     if op != shipped._ir.ATOMIC_OP.FADD:
-        return original(op, ptr, val, mask, *order)
+        return original(self, op, ptr, val, mask, *order)
     memory, pointers, addends = shipped._interpreter, ptr.data.reshape(-1), val.data.reshape(-1)
     found, turn = np.zeros(val.data.size, np.uint16), np.flatnonzero(mask.data)
     while turn.size:
@@ -92,7 +89,7 @@ def _atomic_add(self: Any, original: Method, op: Any, ptr: Any, val: Any, mask: 
     return Handle(found.reshape(val.data.shape), tl.bfloat16)
 
 
-def _sum(self: Any, original: Method, tensor: tl.tensor) -> tl.tensor:
+def _sum(original: Method, self: Any, tensor: tl.tensor) -> tl.tensor:
     """tl.sum stays in bfloat16, so each addition rounds. Halves are added to halves, as warps do."""
     values = values_of(tensor.handle.data)
     axes = tuple(range(values.ndim)) if self.axis is None else self.axis
@@ -105,27 +102,19 @@ def _sum(self: Any, original: Method, tensor: tl.tensor) -> tl.tensor:
     return self.to_tensor(_to_bits(total), tl.bfloat16)
 
 
-def _constant(self: Any, value: float) -> Any:
-    """A bfloat16 constant, which Triton before 3.9 lacks."""
-    return Handle(_to_bits(np.array([value], np.float64)), tl.bfloat16)
+_VALUE_METHODS = "binary_op unary_op ternary_op create_rsqrt create_erf create_dot create_fma"
+_PATCHES = {f"InterpreterBuilder.{name}": _on_values for name in _VALUE_METHODS.split()}
+_PATCHES |= {"InterpreterBuilder.cast_impl": _cast, "InterpreterBuilder.create_atomic_rmw": _atomic_add}
+_PATCHES |= {"ReduceOps.sum": _sum}
 
 
-VALUE_METHODS = "binary_op unary_op ternary_op create_rsqrt create_erf create_dot create_fma"
-_BUILDER = shipped.InterpreterBuilder
-PATCHES: dict[tuple[Any, str], Callable[..., Any]] = {
-    (_BUILDER, "cast_impl"): _cast, (_BUILDER, "create_atomic_rmw"): _atomic_add, (shipped.ReduceOps, "sum"): _sum,
-}  # fmt: skip
-for _name in VALUE_METHODS.split():
-    PATCHES[_BUILDER, _name] = _on_values
-
-
-def _mended(original: Method, mend: Callable[..., Any]) -> Method:
-    """The shipped method, replaced by the mended one where an argument is bfloat16."""
+def _mended(mend: Method, original: Method) -> Method:
+    """The shipped method, and the mended one where an argument is bfloat16."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         for arg in args:
             if _is_bf16(arg):
-                return mend(self, functools.partial(original, self), *args, **kwargs)
+                return mend(original, self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
     return method
@@ -134,10 +123,8 @@ def _mended(original: Method, mend: Callable[..., Any]) -> Method:
 @functools.cache
 def make_bfloat16_right() -> None:
     """Patches the interpreter so that operations on bfloat16 compute with values and round as compiled kernels do."""
-    missing = [f"{owner.__name__}.{name}" for owner, name in PATCHES if not hasattr(owner, name)]
-    if missing:
-        raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {', '.join(missing)}")
-    for (owner, name), mend in PATCHES.items():
-        setattr(owner, name, _mended(getattr(owner, name), mend))
-    _BUILDER.get_bf16 = _constant
+    for place in [wrapped(path, functools.partial(_mended, mend)) for path, mend in _PATCHES.items()]:
+        setattr(*place)
+    # Triton before 3.9 has no constant of it.
+    shipped.InterpreterBuilder.get_bf16 = lambda self, value: _rounded(np.array([value], np.float64))
     PLANS.forget()  # they may hold constants

@@ -19,8 +19,9 @@ from triton.runtime import interpreter as shipped
 from ....inputs.memory import Array
 from ....processes.attributes import replaced
 from ..launches import tensors_in
-from .language_patches import named
-from .memory.stream import Access, Program, Stream, Watcher
+from .language_patches import named, with_globals
+from .memory.stream import Stream, Watcher
+from .memory.views import Access, Program
 
 Bytes = dict[int, Tensor]
 """What storages hold, by their addresses."""
@@ -53,8 +54,7 @@ class RecordedLaunch:
     @property
     def tensors(self) -> list[Tensor]:
         """Those that it was given."""
-        given = (*self.args, *self.named.values())
-        return [tensor for argument in given for _, tensor, _ in tensors_in(argument)]
+        return [tensor for _, tensor, _ in tensors_in((*self.args, *self.named.values()))]
 
     @property
     def programs(self) -> list[tuple[int, ...]]:
@@ -69,14 +69,14 @@ class RecordedLaunch:
             memory.copy_(copies[address])
 
     def overlay(self, changes: Changes) -> None:
-        """Puts bytes that an earlier launch would have left otherwise, (which, all) of each storage."""
-        for address, memory in self.storages().items():
-            if address in changes:
-                which, others = changes[address]
-                memory[which] = others[which]
+        """Puts bytes that an earlier launch would have left otherwise."""
+        storages = self.storages()
+        for address in storages.keys() & changes.keys():
+            which, others = changes[address]
+            storages[address][which] = others[which]
 
     def changes(self) -> Changes:
-        """What its storages hold other than they did after it, in the same form."""
+        """What its storages hold other than they did after it."""
         found = {}
         for address, memory in self.storages().items():
             which = memory != self.after[address]
@@ -108,12 +108,12 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
         left -= 0 if warmup else 2 * sum(memory.numel() for memory in launch.storages().values())
         if left < 0:
             found.clear()
-        if warmup or left < 0:
-            return method(kernel, *args, grid=grid, warmup=warmup, **named)
-        launch.before = launch.copies()
+        is_kept = not warmup and left >= 0
+        launch.before = launch.copies() if is_kept else {}
         result = method(kernel, *args, grid=grid, warmup=warmup, **named)
-        launch.grid, launch.after = tuple(shipped.interpreter_builder.grid_dim), launch.copies()
-        found.append(launch)
+        if is_kept:
+            launch.grid, launch.after = tuple(shipped.interpreter_builder.grid_dim), launch.copies()
+            found.append(launch)
         return result
 
     with replaced(shipped.InterpretedFunction, "run", run):
@@ -124,10 +124,7 @@ class Replay(Watcher):
     """Runs launches again. An access that leaves the storages that its launch was given is not made, and counted."""
 
     def __init__(self) -> None:
-        self.accesses = self.strays = 0
-        self.read, self.written = set[int](), set[int]()
-        """The storages that were read and written since `reset`; what atomics were done on is both."""
-        self._most = 0
+        self.reset(0)
         self._lows = self._highs = np.zeros(0, np.uint64)
 
     @contextlib.contextmanager
@@ -139,7 +136,9 @@ class Replay(Watcher):
     def reset(self, most: int) -> None:
         """Counts anew, up to so many accesses."""
         self.accesses = self.strays = 0
-        self.read, self.written, self._most = set(), set(), most
+        self.read, self.written = set[int](), set[int]()
+        """The storages that are; what atomics are done on is both."""
+        self._most = most
 
     def run(self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]) -> None:
         """Runs some programs of a launch on what its storages hold.
@@ -150,11 +149,9 @@ class Replay(Watcher):
         """
         ends = sorted((address, address + memory.numel()) for address, memory in launch.storages().items())
         self._lows, self._highs = np.array(ends, np.uint64).T
-        function = _rebound(launch.kernel, codes)
-        executor = shipped.GridExecutor(
-            function, launch.kernel.arg_names, (len(programs),), launch.kernel.pre_run_hooks
-        )
-        builder = shipped.InterpreterBuilder
+        kernel, builder = launch.kernel, shipped.InterpreterBuilder
+        function = _rebound(kernel, codes)
+        executor = shipped.GridExecutor(function, kernel.arg_names, (len(programs),), kernel.pre_run_hooks)
 
         def at(builder: Any, number: int, *_: int) -> None:
             builder.grid_dim, builder.grid_idx = launch.grid, programs[number]
@@ -189,8 +186,8 @@ def _rebound(kernel: Any, codes: Codes) -> FunctionType:
             exec(code, namespace, scope := dict[str, Any]())
             made = scope[was.__name__]
         else:
-            made = _in(value.rewrite(), namespace)
-        namespace[name] = named(made, _in(was, namespace))
+            made = with_globals(namespace, value.rewrite())
+        namespace[name] = named(made, with_globals(namespace, was))
     return namespace[kernel.fn.__name__]  # type: ignore[no-any-return]
 
 
@@ -207,14 +204,6 @@ def _own(kernel: Any) -> dict[str, Any]:
                 found[name] = value
                 waiting.append(value.fn)
     return found
-
-
-def _in(function: FunctionType, namespace: dict[str, Any]) -> FunctionType:
-    """A function that looks for names elsewhere."""
-    name, defaults, closure = function.__name__, function.__defaults__, function.__closure__
-    made = FunctionType(function.__code__, namespace, name, defaults, closure)
-    made.__annotations__, made.__kwdefaults__ = function.__annotations__, function.__kwdefaults__
-    return made
 
 
 def code_of(function: ast.FunctionDef, file: str) -> CodeType:

@@ -1,25 +1,23 @@
-"""Plans: what a function of triton.language does with operands of some types, worked out once and repeated since.
+"""Plans: what a function of triton.language asks of the builder for operands of some types, noted once and repeated.
 
-A function of the language sees types and constants alone, since a compiler has no values. So what it asks of the
-builder is the same wherever types and constants are: casts, spreading and the choice of an instruction are not worked
-out for each operation of each program again.
+Such a function sees types and constants alone, since a compiler has no values: where these are the same, so is what it
+asks for.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....model.mechanisms import is_on
+from .patching import Handle, Method
 
 Step = tuple[str, tuple[Any, ...], Any]
-"""The name of a builder's method, its arguments, and what it made."""
-Repeat = Callable[..., Any]
-"""Does what a call did, given the builder and the tensors."""
+"""The name of a method of the builder, its arguments, and what it made."""
 # Plans that are kept before all are forgotten: a kernel may count to a constant each time.
 MANY = 1 << 14
 # Methods that make a constant of constants, and change nothing; those that begin with `get_` do so too.
@@ -31,16 +29,12 @@ _Tuple = tl.core.tuple
 _Tensor = tl.tensor
 
 
-class InterpreterNotKnown(RuntimeError):
-    """This release of Triton lacks something that must be patched."""
-
-
 class Plans:
     """What the functions of triton.language do, as long as each type has one object for its tensors' shape."""
 
     def __init__(self, semantic: Any) -> None:
         self._semantic = semantic
-        self._made: dict[Callable[..., Any], dict[tuple[Any, ...], Repeat | bool]] = {}
+        self._made: dict[Method, dict[tuple[Any, ...], Any]] = {}
         """By function, and by types and constants: the plan; False where there can be none."""
         self._types: dict[tuple[str, Any], dict[str, Any]] = {}
         """By type: what the tensors of it have in common."""
@@ -49,7 +43,7 @@ class Plans:
         self.is_used = False
 
     def use(self) -> None:
-        """Patches the interpreter so that plans are made and repeated."""
+        """Patches the language so that plans are made and repeated."""
         if self.is_used or not is_on("plans"):
             return
         self.is_used = True
@@ -81,16 +75,16 @@ class Plans:
             for made in self._made.values():
                 made.clear()
 
-    def asking(self, truth: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def asking(self, truth: Method) -> Method:
         """The method by which tensors are taken for bools, with account of that."""
 
         def noted(tensor: Any) -> bool:
             self._asked |= tensor.handle.data.size == 1
-            return truth(tensor)
+            return truth(tensor)  # type: ignore[no-any-return]
 
         return noted
 
-    def planned(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def planned(self, function: Method) -> Method:
         """A function of the language, given the semantic that it takes, and repeated where there is a plan."""
         semantic, made = self._semantic, self._made.setdefault(function, {})
 
@@ -98,7 +92,7 @@ class Plans:
             key, tensors = _key_of(args, kwargs) if self.is_used else (None, ())
             plan = made.get(key) if key is not None else False
             if plan:
-                return plan(semantic.builder, *tensors)  # type: ignore[operator]
+                return plan(semantic.builder, *tensors)
             kwargs["_semantic"] = semantic
             # Of one value that is given twice, a plan would take both for the first.
             if plan is False or len({id(tensor.handle) for tensor in tensors}) < len(tensors):
@@ -139,10 +133,10 @@ class _Recorder:
         return call
 
 
-def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repeat | None:
-    """The steps of a call, as a function that takes them again; None where they do not give the result."""
-    returned, values = getattr(result, "handle", None), list[Any]()
-    words = {id(tensor.handle): f"t{at}.handle" for at, tensor in enumerate(tensors)}
+def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Method | None:
+    """The steps of a call as a function of the builder and the tensors; None where they do not give the result."""
+    returned, values, given = getattr(result, "handle", None), list[Any](), [f"t{at}" for at in range(len(tensors))]
+    words = {id(tensor.handle): f"{name}.handle" for name, tensor in zip(given, tensors, strict=True)}
     # What is another thing each time, and what is the same: made of constants.
     live, fixed, lines = set(words), set[int](), list[str]()
 
@@ -153,9 +147,8 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
         return words[id(thing)]
 
     for name, args, product in _needed(steps, returned):
-        for arg in args:
-            if id(arg) not in live and id(arg) not in fixed and _holds_values(arg):
-                return None
+        if any(id(arg) not in live | fixed and _holds_values(arg) for arg in args):
+            return None
         # What is returned is made anew, since others may change it.
         if product is not returned and _is_pure(name) and live.isdisjoint(map(id, args)):
             fixed.add(id(product))
@@ -163,24 +156,19 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Repea
         lines.append(f"v{len(lines)} = builder.{name}({', '.join(map(word, args))})")
         words.setdefault(id(product), f"v{len(lines) - 1}")
         live.add(id(product))
-    given = [f"t{at}" for at in range(len(tensors))]
-    same = [name for name, tensor in zip(given, tensors, strict=True) if tensor is result]
-    if result is None or same:
-        lines.append(f"return {same[0] if same else None}")
-    elif type(result) is not _Tensor or id(returned) not in live:
-        return None
-    else:
-        lines.append("made = new(tensor)")
-        lines += [f"made.{name} = {word(value)}" for name, value in vars(result).items()]
-        lines.append("return made")
-    kept = [f"c{at}" for at in range(len(values))]
-    text = [f"def make({', '.join(['new', 'tensor', *kept])}):", f" def repeat({', '.join(['builder', *given])}):"]
-    text += [f"  {line}" for line in lines] + [" return repeat"]
+    end = {id(tensor): name for name, tensor in zip(given, tensors, strict=True)} | {id(None): "None"}
+    if id(result) not in end:
+        if type(result) is not _Tensor or id(returned) not in live:
+            return None
+        lines += ["made = new(tensor)", *(f"made.{name} = {word(value)}" for name, value in vars(result).items())]
+    constants = "".join(f", c{at}" for at in range(len(values)))
+    text = [f"def make(new, tensor{constants}):", f" def repeat({', '.join(['builder', *given])}):"]
+    text += [*map("  ".__add__, lines), f"  return {end.get(id(result), 'made')}", " return repeat"]
     return _maker("\n".join(text))(object.__new__, _Tensor, *values)  # type: ignore[no-any-return]
 
 
 @functools.cache
-def _maker(text: str) -> Callable[..., Any]:
+def _maker(text: str) -> Method:
     """What a text makes of constants. Few texts make all plans, since types and sizes are among the constants."""
     names: dict[str, Any] = {}
     exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
@@ -206,7 +194,7 @@ def _holds_values(thing: Any) -> bool:
     # Triton's own tuple may raise anything for a name that it lacks.
     if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
         return any(map(_holds_values, thing))
-    return hasattr(thing, "handle") or hasattr(thing, "materialize_pointers") or isinstance(thing, shipped.TensorHandle)
+    return isinstance(thing, Handle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
 
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...] | None, Sequence[Any]]:

@@ -1,6 +1,5 @@
 """Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they were made of."""
 
-from ..memory.stream import Line, places
 from ..memory.views import view_of
 from .accesses import place
 from .graph import CASTS, AccessLine, Conflict, Flow, Node, Role, Site, StoredTile, behind
@@ -8,6 +7,6 @@ from .lanes import NOWHERE, Lanes
 from .tracer import followed
 
 __all__ = [
-    "CASTS", "NOWHERE", "AccessLine", "Conflict", "Flow", "Lanes", "Line", "Node", "Role", "Site", "StoredTile",
-    "behind", "followed", "place", "places", "view_of",
+    "CASTS", "NOWHERE", "AccessLine", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "StoredTile", "behind",
+    "followed", "place", "view_of",
 ]  # fmt: skip

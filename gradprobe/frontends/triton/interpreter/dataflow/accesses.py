@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from .....inputs.memory import Array
-from ..memory.stream import Access, Watcher, lines_behind
-from ..memory.views import View
+from ..memory.stream import Watcher
+from ..memory.views import Access, View
+from .addresses import lines_behind
 from .graph import Flow, Node, StoredTile, tile_of
-from .lanes import NOWHERE, Cover, IndexTable, Lanes, is_block, varying, without_tail
+from .lanes import NOWHERE, Cover, Lanes, indices_at, is_block, varying, without, without_tail
 
 # Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
 _LARGEST_SHADOW = 1 << 24
@@ -123,7 +124,8 @@ class IndexedAccesses(Watcher):
 
     def _has_all_dims(self, at: Mapping[str, Array]) -> bool:
         """Whether a tile has no dims, or all."""
-        return all(len(np.unique(at[x][at[x] >= 0])) in (0, self.flow.sizes[x]) for x in "de" if x in at)
+        many = {x: len(np.unique(at[x][at[x] >= 0])) for x in at.keys() & {"d", "e"}}
+        return all(count in (0, self.flow.sizes[x]) for x, count in many.items())
 
     # --- the indices of elements
 
@@ -131,8 +133,7 @@ class IndexedAccesses(Watcher):
         """By letter, the indices of elements; None of a tensor whose axes are not known."""
         owner = view.known or view
         letters = self.flow.axes(owner)
-        table = IndexTable(owner.elements, letters, self.flow.sizes) if letters else None
-        return table.at(owner.in_elements(addresses)) if table else None
+        return indices_at(owner.elements, letters, self.flow.sizes, owner.in_elements(addresses)) if letters else None
 
     def _stored_at(self, view: View, addresses: Array) -> dict[str, Array]:
         """What stores left in memory there."""
@@ -157,11 +158,11 @@ class IndexedAccesses(Watcher):
 def _told_apart(lanes: Lanes) -> Mapping[str, Array]:
     """The indices of a tile; neither rows nor keys where one axis is of both, as after a load of wrong elements."""
     is_mixed = lanes.is_matrix and {*varying(lanes.at["m"])} & {*varying(lanes.at["n"])}
-    return {x: index for x, index in lanes.at.items() if not (is_mixed and x in "mn")}
+    return without(lanes, {"m", "n"} if is_mixed else set()).at
 
 
 def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
-    letters, indices = "", []
+    letters, found = "", []
     for x in (x for x in "bhgmn" if x in at):
         index = at[x].reshape(-1)
         if (index >= 0).any():  # a letter without any known index is no axis of what is accessed
@@ -169,11 +170,11 @@ def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
             reached[index[index >= 0]] = True
         if x != "g" or "h" not in at:
             letters += x
-            indices.append(index)
+            found.append(index)
     axes, filled = flow.filled.setdefault(number, (letters, np.zeros([flow.sizes[x] for x in letters], bool)))
     if axes == letters:  # what kernels stored in a buffer of their own has those that it had then
-        inside = np.logical_and.reduce([index >= 0 for index in indices])
-        filled[tuple(index[inside] for index in indices)] = True
+        inside = np.logical_and.reduce([index >= 0 for index in found])
+        filled[tuple(index[inside] for index in found)] = True
 
 
 def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
@@ -183,11 +184,11 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
         letters: the axes of the tensor.
         is_alone: whether no other result lies in its storage, whose stores would be taken for this one's.
     """
-    table = IndexTable(view.elements, letters, flow.sizes)
     for store in flow.stores:
         if store.home != view.home or store.offsets is None or store.lanes is None:
             continue
-        due = table.at((store.offsets - (view.start - view.low)) // view.elements.itemsize)
+        offsets = (store.offsets - (view.start - view.low)) // view.elements.itemsize
+        due = indices_at(view.elements, letters, flow.sizes, offsets)
         if is_alone or any((index >= 0).any() for index in due.values()):
             _compare(flow, store, view.name, due)
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .....inputs.memory import Array
+from .....source.text import SourceLine
 from ..bfloat16 import values_of
-from ..memory.stream import Access, Handle, InterpretedLaunch, Line, attempted, executing
-from ..memory.views import View
-from .lanes import Lanes, differ, spread
+from ..memory.stream import attempted, executing
+from ..memory.views import Access, InterpretedLaunch, View
+from ..patching import Handle
+from .lanes import Lanes, differ
 
 TILE = "gradprobe tile"
 """Under which handles of the interpreter keep what they hold."""
@@ -30,7 +32,7 @@ class Site:
     """One operation of a kernel's source."""
 
     kernel: str
-    lines: tuple[Line, ...]
+    lines: tuple[SourceLine, ...]
     """The line in the kernel, then those in the functions that it called to get there."""
     operation: str
     instruction: int
@@ -147,26 +149,25 @@ class StoredTile:
 
 @dataclass
 class Flow:
-    """What was followed while it was open."""
+    """What was followed while it was open. Lines that load or store are numbered as in `sources`."""
 
     axes: Callable[[View], str]
     """The axis letters of a tensor; "" where they are not known."""
     sizes: Mapping[str, int]
     """By letter."""
     judge: Callable[[Array, Lanes], Role | None]
+    sources: list[AccessLine] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     agreed: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """By the number of a source and a letter, how often its indices agreed with another's."""
+    """By source and letter, how often its indices agreed with another's."""
     irregular: set[int] = field(default_factory=set)
     """The loads that read outside their tensor, or a tile of it that is no block of rows and columns."""
     derived: set[int] = field(default_factory=set)
     """The loads whose indices are those of what an earlier kernel stored there."""
-    sources: list[AccessLine] = field(default_factory=list)
-    """By number: the lines that load, and those that store, whose indices are compared."""
     slices: dict[int, frozenset[int]] = field(default_factory=dict)
-    """By the number of a source, those of the lines that made its addresses."""
-    lines: list[tuple[Line, ...]] = field(default_factory=list)
-    """By number: the lines that made an address, each with the calls that led there."""
+    """By source, the lines that made its addresses."""
+    lines: list[tuple[SourceLine, ...]] = field(default_factory=list)
+    """Those, by their numbers: each with the calls that led there."""
     stores: list[StoredTile] = field(default_factory=list)
     empty: dict[int, Site] = field(default_factory=dict)
     """By home, the last store of one number throughout that no load was made into."""
@@ -174,9 +175,9 @@ class Flow:
     visits: dict[int, Array] = field(default_factory=dict)
     """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there, of all dims at once."""
     reached: dict[tuple[int, str], Array] = field(default_factory=dict)
-    """By the number of a source and a letter but those of dims, [length] bool: the indices that it loads or stores."""
+    """By source and letter but those of dims, [length] bool: the indices that it loads or stores."""
     filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
-    """By the number of a source, its letters but those of dims, and of these axes: what it loads or stores."""
+    """By source, its letters but those of dims, and of these axes: what it loads or stores."""
     launch: InterpretedLaunch | None = None
     """The last that began."""
     failures: dict[str, None] = field(default_factory=dict)
@@ -194,7 +195,6 @@ class Flow:
 
     @staticmethod
     def site_of(access: Access) -> Site:
-        """That of an access."""
         return Site(access.launch.kernel, access.lines, access.kind, access.instruction)
 
     def line(self) -> int:
@@ -202,11 +202,7 @@ class Flow:
         return self._number(self.site("").lines, self.lines)
 
     def number(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
-        """The number of the line that accesses a tensor, among the sources.
-
-        Args:
-            behind: the lines that made the address.
-        """
+        """The number of the line that accesses a tensor, by an address that some lines made."""
         number = self._number(AccessLine(tensor, site), self.sources)
         self.slices[number] = self.slices.get(number, frozenset()) | behind
         return number
@@ -223,16 +219,19 @@ class Flow:
             example = differ(left.at[x], right.at[x])
             if example is not None:
                 self.conflicts.append(Conflict(site, x, left.origins[x], right.origins[x], example))
-                continue
-            for number in left.origins[x] | right.origins[x]:
-                self.agreed[number, x] += 1
+            else:
+                self.agreed.update((number, x) for number in left.origins[x] | right.origins[x])
 
     def note(
         self, handle: Any, site: Site, operands: Iterable[Node], lanes: Lanes | None, lacking: Iterable[int] = ()
     ) -> None:
         """Makes a node of what an operation came to."""
         data = handle.data
-        lanes = spread(lanes, data.shape) if lanes is not None else None
+        if lanes is not None:  # numpy has broadcast what met
+            at = dict(lanes.at)
+            for x, index in at.items():
+                at[x] = index if index.shape == data.shape else np.broadcast_to(index, data.shape)
+            lanes = replace(lanes, at=at)
         node = Node(site, tuple(operands), lanes=lanes, lacking=frozenset(lacking), number=len(self.nodes))
         if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():  # the interpreter keeps its bits
             data = values_of(data)
@@ -257,9 +256,8 @@ def behind(nodes: Iterable[Node], made_of: Callable[[Node], Iterable[Node]] | No
     Args:
         made_of: what of it; None for all operands.
     """
-    pending, seen = list(nodes), set[Node]()
-    while pending:
-        node = pending.pop(0)
+    pending, seen = [*nodes], set[Node]()
+    for node in pending:
         if node not in seen:
             seen.add(node)
             yield node

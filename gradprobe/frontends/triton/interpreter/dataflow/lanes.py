@@ -1,8 +1,4 @@
-"""Lanes: the batch, head, row, key and dim that each lane of a tile is of, and how operations carry them on.
-
-The letters are those of the table of intermediates: b batch, h head, g key head, m query row, n key, d head dim,
-e value head dim, w distance.
-"""
+"""Lanes: batch b, head h, key head g, row m, key n and dim d or e of each lane of a tile; w is a distance."""
 
 from __future__ import annotations
 
@@ -54,27 +50,22 @@ class Lanes:
         kept = {"m": "n", "n": "m"}[cover.letter] if cover is not None else ""
         if cover is None or "b" not in at or kept not in at:
             return None
-        others = tuple(axis for axis in range(at["b"].ndim) if axis != cover.axis)
+        others = tuple({*range(at["b"].ndim)} - {cover.axis})
         return kept, at["b"].max(others), at[kept].max(others), cover.counts
 
 
 def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
-    """The lanes of a tile that two tiles met in, lane by lane."""
+    """The lanes of a tile that two tiles met in, lane by lane, before numpy broadcasts them."""
     at, origins = dict(left.at), dict(left.origins)
     for x, index in right.at.items():
         at[x] = np.where(at[x] < 0, index, at[x]) if x in at else index
         origins[x] = origins.get(x, frozenset()) | right.origins[x]
-    made = Lanes(at, origins, cover)
-    shape = np.broadcast_shapes(*(index.shape for index in at.values()))
-    return spread(replace(made, cover=None) if made.is_matrix else made, shape)
+    return Lanes(at, origins, None if {"m", "n"} <= at.keys() else cover)
 
 
-def spread(lanes: Lanes, shape: tuple[int, ...]) -> Lanes:
-    """The same in the shape of a result, to which numpy broadcasts its operands."""
-    at = dict(lanes.at)
-    for x, index in at.items():
-        at[x] = index if index.shape == shape else np.broadcast_to(index, shape)
-    return replace(lanes, at=at)
+def only(lanes: Lanes, at: Mapping[str, Array], cover: Cover | None = None) -> Lanes | None:
+    """What is left of some lanes; None where no index is."""
+    return Lanes(at, {x: lanes.origins[x] for x in at}, cover) if at else None
 
 
 def without(lanes: Lanes, letters: set[str]) -> Lanes:
@@ -121,8 +112,7 @@ def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str,
     if cover is None or cover.axis == axis:
         cover = contracted(lanes, axis, sizes)
     # Of a number that is left nothing is told.
-    cover = replace(cover, axis=0) if cover is not None and len(shape) == 1 else None
-    return Lanes(at, {x: lanes.origins[x] for x in at}, cover) if at else None
+    return only(lanes, at, replace(cover, axis=0) if cover is not None and len(shape) == 1 else None)
 
 
 def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | None:
@@ -165,39 +155,36 @@ def is_block(at: Mapping[str, Array]) -> bool:
 
     A distance goes along both by its nature.
     """
-    lies = [x == "w" or len(varying(index)) < 2 for x, index in at.items()]
-    return all(lies) and not any((index == OUTSIDE).any() for index in at.values())
+    outside = [x for x, index in at.items() if (index == OUTSIDE).any() or (x != "w" and len(varying(index)) > 1)]
+    return not outside
 
 
-class IndexTable:
-    """The index of each element of a tensor, by its offset from the first one; a key head for each head too."""
+def indices_at(elements: Elements, letters: str, sizes: Mapping[str, int], offsets: Array) -> dict[str, Array]:
+    """By letter, the index at each offset from a tensor's first element, in elements; a key head for each head too.
 
-    def __init__(self, elements: Elements, letters: str, sizes: Mapping[str, int]) -> None:
-        self._elements, self._sizes = elements, sizes
-        self._axes: list[tuple[int, str, int]] = []
-        """(stride, letter, size), the longest stride first; of axes that were made one, in brackets, each of them."""
-        for word, size, step in zip(re.findall(r"\(\w+\)|\w", letters), elements.shape, elements.strides, strict=True):
-            inner = step
-            for letter in reversed(word.strip("()")):
-                length = size if len(word) == 1 else sizes[letter]
-                self._axes.append((inner, letter, length))
-                inner *= length
-        self._axes.sort(reverse=True)
+    OUTSIDE where there is no element, NOWHERE where an index is not known.
 
-    def at(self, offsets: Array) -> dict[str, Array]:
-        """By letter, the index at each offset, in elements; OUTSIDE where there is no element."""
-        size = self._elements.itemsize
-        rest = offsets.astype(np.int64)
-        inside = self._elements.hold(rest * size, size)
-        found: dict[str, Any] = {}
-        for step, letter, length in self._axes:
-            if step or length == 1:
-                found[letter] = np.clip(rest // max(step, 1), 0, length - 1)
-                rest = rest - found[letter] * step
-            elif not inside.all():  # nothing is known of it but what is none of its elements
-                found[letter] = NOWHERE
-        found.pop("1", None)
-        if "h" in found:
-            found["g"] = found["h"] // (self._sizes["h"] // self._sizes["g"])
-        is_known, others = inside & (rest == 0), np.where(inside, NOWHERE, OUTSIDE)
-        return {x: np.where(is_known, index, others).astype(np.int32) for x, index in found.items()}
+    Args:
+        letters: the axes of the tensor; of axes that were made one in brackets, and 1 of an axis of nothing.
+    """
+    axes: list[tuple[int, str, int]] = []
+    for word, size, step in zip(re.findall(r"\(\w+\)|\w", letters), elements.shape, elements.strides, strict=True):
+        inner = step
+        for letter in reversed(word.strip("()")):
+            length = size if len(word) == 1 else sizes[letter]
+            axes.append((inner, letter, length))
+            inner *= length
+    rest = offsets.astype(np.int64)
+    inside = elements.hold(rest * elements.itemsize, elements.itemsize)
+    found: dict[str, Any] = {}
+    for step, letter, length in sorted(axes, reverse=True):
+        if step or length == 1:
+            found[letter] = np.clip(rest // max(step, 1), 0, length - 1)
+            rest = rest - found[letter] * step
+        elif not inside.all():  # nothing is known of it but what is none of its elements
+            found[letter] = NOWHERE
+    found.pop("1", None)
+    if "h" in found:
+        found["g"] = found["h"] // (sizes["h"] // sizes["g"])
+    is_known, others = inside & (rest == 0), np.where(inside, NOWHERE, OUTSIDE)
+    return {x: np.where(is_known, index, others).astype(np.int32) for x, index in found.items()}

@@ -16,63 +16,49 @@ import numpy as np
 import triton.language as tl
 from torch import Tensor
 
-from .....inputs.memory import Array, Unwritten
+from .....inputs.memory import Array
 from ..memory.memory_watch import watched_memory
-from ..memory.stream import LINES, MOVES, Handle, InterpretedLaunch, Note, Operation, attributes, lines_behind
+from ..memory.stream import MOVES, Note, Operation, Watcher
+from ..memory.views import InterpretedLaunch
+from ..patching import Handle
 from .accesses import IndexedAccesses
+from .addresses import AddressLines
 from .graph import TILE, Conflict, Flow, Node, Site, Tile, tile_of
-from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, reduced, together, varying, without
+from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, only, reduced, together, varying, without
 
-# The operations that work lane by lane, by which of their operands have lanes.
+# The operations that work lane by lane, by how many operands have lanes; a select's come after its condition.
 _BY_LANE = {
-    "clampf exp exp2 log log2 sqrt precise_sqrt rsqrt floor ceil sin cos erf fabs iabs "
-    "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast fp_to_fp": slice(1),
-    "fadd fsub fmul fdiv precise_divf add sub mul maximumf maxnumf maxsi minimumf minnumf and or "
-    "fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpUNE": slice(2),
-    "fma": slice(3),
-    "select": slice(1, 3),
+    1: "clampf exp exp2 log log2 sqrt precise_sqrt rsqrt floor ceil sin cos erf fabs iabs "
+    "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast fp_to_fp",
+    2: "fadd fsub fmul fdiv precise_divf add sub mul maximumf maxnumf maxsi minimumf minnumf and or "
+    "fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpUNE",
+    3: "fma",
 }
-# Those on whole numbers and pointers, whose lines belong to the addresses that they make.
-_STEPS = (
-    "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui make_block_ptr advance"
-)
-_NO_LOAD = frozenset[int]()
 _SUMS, _MAXIMA = ("fadd", "add", "fma"), ("maximumf", "maxnumf", "maxsi")
 
 
-class _Tracer(IndexedAccesses):
-    """Notes all that kernels make in one flow."""
+class ValueTracer(Watcher):
+    """Notes what kernels make of values in a flow."""
 
     def __init__(self, flow: Flow, learn: Callable[[Any], None]) -> None:
         """`learn` is called with each argument of a launch, before it runs."""
-        super().__init__(flow)
-        self._learn = learn
+        self._flow, self._learn = flow, learn
 
     def notes(self) -> Iterator[tuple[str, Note]]:
-        """What is to be called after each operation."""
         yield "dot", self._dotted
         yield "ReduceOps.apply_impl", self._reduced
-        for names, operands in _BY_LANE.items():
+        yield "select", partial(self._met, "select", slice(1, 3))
+        for many, names in _BY_LANE.items():
             for name in names.split():
-                yield name, partial(self._met, name, operands)
-        for name in MOVES.split():
-            if name not in ("gather", "select"):
-                yield name, self._moved
-        for name in _STEPS.split():
-            yield name, self._stepped
-        yield "int_cast", lambda step: step.results[0].attr.update({LINES: lines_behind(step.args[0])})
+                yield name, partial(self._met, name, slice(many))
+        for name in {*MOVES.split()} - {"gather", "select"}:
+            yield name, self._moved
 
     def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
         """A launch is the flow's."""
-        self.flow.launch = launch
+        self._flow.launch = launch
         for argument in arguments:
-            self.flow.attempt(self._learn, argument)
-
-    def _stepped(self, step: Operation) -> None:
-        """An address was made by this line too."""
-        (result,) = step.results
-        if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
-            attributes(result)[LINES] = lines_behind(*step.args) | {self.flow.line()}
+            self._flow.attempt(self._learn, argument)
 
     def _moved(self, step: Operation) -> None:
         """What only moves lanes about makes no node of its own, unless it moves several tiles into one."""
@@ -82,7 +68,7 @@ class _Tracer(IndexedAccesses):
         origins: dict[str, frozenset[int]] = {}
         for lanes in (tile.lanes for tile in tiles if tile.lanes):
             for x in lanes.at:
-                origins[x] = origins.get(x, _NO_LOAD) | lanes.origins.get(x, _NO_LOAD)
+                origins[x] = origins.get(x, frozenset()) | lanes.origins[x]
         moved: list[dict[str, Array]] = [{} for _ in step.results]
         for x in origins:
             indices = step.again([_numbered(x, arg) for arg in step.args])
@@ -93,7 +79,7 @@ class _Tracer(IndexedAccesses):
             if len(tiles) == 1:
                 handle.attr[TILE] = Tile(tiles[0].node, made)
             else:
-                self.flow.note(handle, self.flow.site("join"), _nodes(tiles), made)
+                self._flow.note(handle, self._flow.site("join"), _nodes(tiles), made)
 
     def _met(self, name: str, operands: slice, step: Operation) -> None:
         """What meets lane by lane; but for an accumulator that holds nothing yet, rescaled, by NaN too."""
@@ -104,14 +90,14 @@ class _Tracer(IndexedAccesses):
         others = [arg.data for arg, tile in zip(args, tiles, strict=True) if tile is None]
         if name == "fmul" and others and not (result.data.any() and others[0].any()):
             return
-        site = self.flow.site(name)
+        site = self._flow.site(name)
         known = [tile.lanes if tile else None for tile in tiles]
         if len(tiles) == 2:
             known = [_less_across(*pair) for pair in (tiles, tiles[::-1])]
-        self.flow.note(result, site, _nodes(tiles), lane_by_lane(self.flow, known, name, site))
+        self._flow.note(result, site, _nodes(tiles), lane_by_lane(self._flow, known, name, site))
 
     def _dotted(self, step: Operation) -> None:
-        (a, b, added, *_), flow = step.args, self.flow
+        (a, b, added, *_), flow = step.args, self._flow
         tiles = [tile_of(a), tile_of(b), tile_of(added)]
         if not any(tiles):
             return
@@ -122,7 +108,7 @@ class _Tracer(IndexedAccesses):
         flow.note(step.results[0], site, _nodes(tiles), lanes, lacking)
 
     def _reduced(self, step: Operation) -> None:
-        tile, axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self.flow
+        tile, axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self._flow
         if tile is None:
             return
         site = flow.site("reduce")
@@ -230,8 +216,6 @@ def product(
     Args:
         lacking: takes the loads that give it a part of what it should sum over.
     """
-    if a is None and b is None:
-        return None
     kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
     for lanes, axis in ((a or Lanes({}, {}), 1), (b or Lanes({}, {}), 0)):
         at, over = dict[str, Array](), dict[str, Array | None]()
@@ -241,18 +225,17 @@ def product(
                 over[x] = along(values, 1 - axis)
             else:
                 at[x] = np.broadcast_to(np.expand_dims(index, axis), (left.shape[0], right.shape[1]))
-        kept.append(Lanes(at, {x: lanes.origins[x] for x in at}))
+        kept.append(Lanes(at, lanes.origins))
         summed.append(over)
         cover = contracted(lanes, axis, flow.sizes) if lanes.is_matrix else cover
-    flow.compare(kept[0], kept[1], site)
+    flow.compare(*kept, site)
     if a is not None and b is not None:
         for ours, theirs in _compare_sums(flow, a, b, summed, site):
             lacking |= _left_out(ours, theirs, (right != 0).any(1))
             lacking |= _left_out(theirs, ours, (left != 0).any(0))
     is_over_rows = any("m" in over for over in summed) or (cover is not None and cover.letter == "m")
-    made = joined(kept[0], kept[1])
-    at = {x: index for x, index in made.at.items() if x != "h" or not is_over_rows}
-    return Lanes(at, {x: made.origins[x] for x in at}, cover) if at else None
+    made = joined(*kept)
+    return only(made, {x: index for x, index in made.at.items() if x != "h" or not is_over_rows}, cover)
 
 
 def _compare_sums(
@@ -282,7 +265,7 @@ def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
     """The loads of one side of a dot that leave out what the other side has there, and not 0 throughout."""
     ((x, index),) = lanes.at.items()
     is_left_out = ((index == NOWHERE) & (beside.at[x] >= 0) & held).any()
-    return lanes.origins[x] if is_left_out else _NO_LOAD
+    return lanes.origins[x] if is_left_out else frozenset()
 
 
 @contextlib.contextmanager
@@ -296,6 +279,7 @@ def followed(tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], N
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
-    with watched_memory(tensors, Unwritten(), _Tracer(flow, learn)) as memory:
+    watchers = IndexedAccesses(flow), AddressLines(flow), ValueTracer(flow, learn)
+    with watched_memory(tensors, followers=watchers) as memory:
         flow.failures = memory.errors
         yield flow

@@ -1,29 +1,26 @@
-"""Views: tensors at the addresses that kernels see; and where an address lies, seen from one."""
+"""Views: tensors at the addresses that kernels see; launches that are given them, and what they access."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from types import CodeType
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from .....inputs.memory import LISTED, Array, Elements, elements_of
 from .....model.number import plural
+from .....source.text import SourceLine
+from ...launches import tensors_in
 
-Index = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class AddressSpot:
-    """Where an address lies, seen from a tensor."""
-
-    words: str
-    """The index of an element: "[0, 1]"; else such as "84 elements after its end"."""
-    is_element: bool = False
-    wraps: bool = False
-    """Whether the offset of an element leads there when it is cut to 32 bits."""
+Program = tuple[int, int, int]
+# What the `attr` of pointers keeps: the id of the argument of the launch that all of them point into. Where pointers
+# into several arguments become one tile it is lost, and addresses are looked up instead.
+ORIGIN = "gradprobe origin"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +36,7 @@ class View:
     low: int
     """The address of its storage."""
     high: int
-    """The address behind its storage."""
+    """The address behind that."""
     home: int
     """The address of its storage as torch has it: another one where the interpreter copied it from a GPU."""
     known: View | None = None
@@ -62,24 +59,28 @@ class View:
         """[N] int64, from the first element."""
         return _from(self.start, addresses) // self.elements.itemsize
 
-    def spot(self, address: int, width: int) -> AddressSpot:
-        """Where an access of `width` bytes lies."""
-        elements, offsets = self.elements, _from(self.start, np.array([address], np.uint64))
-        offset, size = int(offsets[0]) // elements.itemsize, elements.itemsize
-        if elements.hold(offsets, width)[0]:
-            owner = self.known or self
-            return AddressSpot(bracketed(owner.elements.index((address - owner.start) // size)), is_element=True)
+    def element(self, address: int, width: int) -> str:
+        """ "[0, 1]" of the caller's tensor; "" where an access lies on no element."""
+        if not self.hold(np.array([address], np.uint64), width)[0]:
+            return ""
+        owner = self.known or self
+        return _bracketed(owner.elements.index((address - owner.start) // self.elements.itemsize))
+
+    def beyond(self, address: int) -> tuple[str, bool]:
+        """Where an address lies that is on no element; whether an element's offset leads there, cut to 32 bits."""
+        elements = self.elements
+        offset = int(self.in_elements(np.array([address], np.uint64))[0])
         if offset < 0:
             words = f"{plural(-offset, 'element')} before its start"
         elif offset >= elements.span:
             words = f"{plural(offset - elements.span + 1, 'element')} after its end"
         else:
             last = elements.last_up_to(offset) or 0
-            words = f"{plural(offset - last, 'element')} past {bracketed(elements.index(last))}, in a gap of it"
+            words = f"{plural(offset - last, 'element')} past {_bracketed(elements.index(last))}, in a gap of it"
         wrapped = elements.wrapped(offset)
         if wrapped is not None:
-            words += f": the offset of {bracketed(wrapped)}, wrapped around in 32 bits"
-        return AddressSpot(words, wraps=wrapped is not None)
+            words += f": the offset of {_bracketed(wrapped)}, wrapped around in 32 bits"
+        return words, wrapped is not None
 
     def moved(self, by: int) -> View:
         """The same where its storage lies so many bytes further."""
@@ -96,29 +97,6 @@ class View:
         return bool(other.elements.hold(self.start - other.start + listed * size, size).all())
 
 
-def argument_view(tensor: Tensor, parameter: str, known: Sequence[View], home: int) -> View:
-    """An argument of a kernel, named after the smallest of the caller's tensors that it lies in, else its parameter.
-
-    Args:
-        tensor: as the interpreter gives it to the kernel.
-        known: the caller's tensors, where the kernel sees them.
-        home: the address of its storage as torch has it.
-    """
-    view = replace(view_of(tensor, without_ptr(parameter), parameter), home=home)
-
-    def order(other: View) -> tuple[int, bool]:
-        # One tensor under several names is taken by the name that the kernel has for it.
-        return other.elements.count, other.name.lower() != view.name.lower()
-
-    owner = min(filter(view.lies_in, known), key=order, default=None)
-    return view if owner is None else replace(view, name=owner.name, known=owner)
-
-
-def without_ptr(parameter: str) -> str:
-    """ "lse" for lse_ptr, ptr_lse or lse_ptrs; a parameter that is nothing but that keeps its name."""
-    return re.sub(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
-
-
 def view_of(tensor: Tensor, name: str, parameter: str = "") -> View:
     """A tensor, at its own addresses."""
     storage, elements = tensor.untyped_storage(), elements_of(tensor)
@@ -127,11 +105,92 @@ def view_of(tensor: Tensor, name: str, parameter: str = "") -> View:
     return View(name, parameter, start, elements, low, low + storage.nbytes(), low)
 
 
-def bracketed(index: Index | None) -> str:
-    """`[0, 1, 2]`; `[?]` of none."""
-    return "[?]" if index is None else f"[{', '.join(map(str, index))}]"
+def without_ptr(parameter: str) -> str:
+    """ "lse" for lse_ptr, ptr_lse or lse_ptrs; a parameter that is nothing but that keeps its name."""
+    return re.sub(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
+
+
+def _bracketed(index: tuple[int, ...] | None) -> str:
+    return "[?]" if index is None else str([*index])
 
 
 def _from(start: int, addresses: Array) -> Array:
     """Differences of uint64, which wrap, as int64."""
     return (addresses - np.uint64(start)).view(np.int64)
+
+
+class InterpretedLaunch:
+    """One launch of a kernel, with the tensors that it is given."""
+
+    def __init__(self, number: int, function: Any, known: Sequence[View]) -> None:
+        """`known`: the caller's tensors."""
+        self.number = number
+        self.kernel: str = getattr(function, "__name__", str(function))
+        self.code: CodeType | None = getattr(function, "__code__", None)
+        self.views: dict[int, View] = {}
+        """By the id of an argument, named after the smallest of the caller's tensors that it lies in."""
+        self._known = known
+
+    def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
+        """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
+        moves, arguments = dict[int, int](), []
+        for parameter, argument in given.items():
+            copies = tensors_in(on_host[parameter], parameter)
+            for (name, tensor, _), (_, copy, handed) in zip(tensors_in(argument, parameter), copies, strict=True):
+                home = tensor.untyped_storage().data_ptr()
+                moves[home] = copy.untyped_storage().data_ptr() - home
+                arguments.append((id(handed), replace(view_of(copy, without_ptr(name), name), home=home)))
+        self._known = [view.moved(moves.get(view.home, 0)) for view in self._known]
+        for number, view in arguments:
+            owners = [other for other in self._known if view.lies_in(other)]
+            # One tensor under several names is taken by the name that the kernel has for it.
+            owners.sort(key=lambda other: other.name.lower() != view.name.lower())
+            owner = min(owners, key=lambda other: other.elements.count, default=None)
+            self.views[number] = view if owner is None else replace(view, name=owner.name, known=owner)
+
+    def by_view(self, addresses: Array) -> Iterator[tuple[View, Array]]:
+        """(view, index of its addresses) of addresses of unknown origin: elements of it, else in its storage."""
+        left = np.ones(len(addresses), bool)
+        for owns in (View.hold, View.in_storage):
+            for view in (*self.views.values(), *self._known):
+                some = np.flatnonzero(left & owns(view, addresses, 1))
+                if some.size:
+                    left[some] = False
+                    yield view, some
+
+
+@dataclass(eq=False)
+class Access:
+    """One load, store or atomic of many lanes."""
+
+    kind: str
+    """"load", "store" or "atomic"."""
+    launch: InterpretedLaunch
+    program: Program
+    pointers: Any
+    on: Array
+    """bool, the lanes that are not masked."""
+    width: int
+    """In bytes, of a lane."""
+    value: Any
+    """What a store or an atomic is given; None of a load, and of an exchange that compares."""
+    is_exchange: bool
+    """Whether it is an atomic that locks are made of."""
+    lines: tuple[SourceLine, ...]
+    instruction: int
+
+    @cached_property
+    def lanes(self) -> Array:
+        """bool, flat: those that are not masked."""
+        shape = self.pointers.data.shape
+        return (self.on if self.on.shape == shape else np.broadcast_to(self.on, shape)).reshape(-1)
+
+    @cached_property
+    def parts(self) -> list[tuple[View, Array, Array]]:
+        """(view, flat numbers of the lanes, addresses) for each tensor that is known of those that are accessed."""
+        lanes = self.lanes.nonzero()[0]
+        addresses = self.pointers.data.reshape(-1)[lanes]
+        view = self.launch.views.get(self.pointers.attr.get(ORIGIN))
+        if view is not None:
+            return [(view, lanes, addresses)]
+        return [(view, lanes[some], addresses[some]) for view, some in self.launch.by_view(addresses)]
