@@ -21,7 +21,7 @@ _BITS = np.dtype(np.uint16)
 
 
 def _is_bf16(thing: Any) -> bool:
-    """Whether an argument is the type bfloat16, or holds its bits. (A comparison of bfloat16 holds bools.)"""
+    """Whether an argument is the type, or holds its bits: a comparison holds bools."""
     if isinstance(thing, tl.dtype):
         return bool(thing.scalar == tl.bfloat16)
     handle = thing if isinstance(thing, Handle) else getattr(thing, "handle", None)
@@ -29,7 +29,7 @@ def _is_bf16(thing: Any) -> bool:
 
 
 def values_of(bits: Array) -> Array:
-    """The exact float32 values of bfloat16 bits."""
+    """The float32 values of bfloat16 bits."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
@@ -53,13 +53,12 @@ def _rounded(values: Array) -> Any:
 
 
 def _widened(thing: Any) -> Any:
-    """A bfloat16 handle as one of float32; anything else unchanged."""
     is_bits = isinstance(thing, Handle) and _is_bf16(thing)
     return Handle(values_of(thing.data), tl.float32) if is_bits else thing
 
 
 def _on_values(original: Method, self: Any, *args: Any) -> Any:
-    """Computes on values. The result is bfloat16, or a mask, where every operand is bfloat16."""
+    """The result is bfloat16, or a mask, where every operand is bfloat16."""
     if args[-1] is np.where:
         return original(self, *args)
     result = original(self, *map(_widened, args))
@@ -69,13 +68,13 @@ def _on_values(original: Method, self: Any, *args: Any) -> Any:
 
 
 def _cast(original: Method, self: Any, src: Any, dst_type: tl.dtype) -> Any:
-    """Casts with rounding. The shipped method truncates float32 to bfloat16, and takes float64 and ints for bits."""
+    """The shipped one truncates float32, and takes float64 and ints for bits."""
     src = _widened(src)
     return _rounded(src.data) if _is_bf16(dst_type) else original(self, src, dst_type)
 
 
 def _atomic_add(original: Method, self: Any, op: Any, ptr: Any, val: Any, mask: Any, *order: Any) -> Any:
-    """Triton's only atomic for bfloat16. Lanes with equal pointers take turns."""
+    """Triton's only atomic of it. Lanes with equal pointers take turns."""
     if op != shipped._ir.ATOMIC_OP.FADD:
         return original(self, op, ptr, val, mask, *order)
     memory, pointers, addends = shipped._interpreter, ptr.data.reshape(-1), val.data.reshape(-1)
@@ -109,7 +108,6 @@ _PATCHES |= {"ReduceOps.sum": _sum}
 
 
 def _mended(mend: Method, original: Method) -> Method:
-    """The shipped method, and the mended one where an argument is bfloat16."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         for arg in args:
@@ -122,7 +120,7 @@ def _mended(mend: Method, original: Method) -> Method:
 
 @functools.cache
 def make_bfloat16_right() -> None:
-    """Patches the interpreter so that operations on bfloat16 compute with values and round as compiled kernels do."""
+    """Lets operations on bfloat16 compute with values and round as compiled kernels do."""
     for place in [wrapped(path, functools.partial(_mended, mend)) for path, mend in _PATCHES.items()]:
         setattr(*place)
     # Triton before 3.9 has no constant of it.

@@ -26,7 +26,7 @@ from .plans import MANY, PLANS
 
 
 def _copy_back(original: Method, self: Any, args: Any, on_host: Any, kwargs: Any, kwargs_on_host: Any) -> None:
-    """Copies results back only where they lie elsewhere."""
+    """Copies back only what lies elsewhere: as shipped it copies whole storages onto themselves."""
     if _storages(*args, *kwargs.values()) != _storages(*on_host, *kwargs_on_host.values()):
         original(self, args, on_host, kwargs, kwargs_on_host)
 
@@ -36,7 +36,7 @@ def _storages(*arguments: Any) -> list[int]:
 
 
 def _operand(original: Method, argument: Any) -> Any:
-    """Turns a bool argument into Triton's own bool of one bit."""
+    """A bool becomes Triton's own of one bit, which the shipped one refuses."""
     if not isinstance(argument, bool):
         return original(argument)
     return tl.tensor(Handle(np.array([argument], np.bool_), tl.int1), tl.int1)
@@ -67,7 +67,7 @@ def _with_axis(original: Method, self: Any, argument: Any, axis: int) -> Any:
 
 
 _swapped: set[int] = set()
-"""Of this launch: the ids of globals of functions, and of modules of the language."""
+"""Of this launch: the ids of functions' globals and of modules of the language."""
 _dtypes: dict[str, Any] = {}
 
 
@@ -108,10 +108,7 @@ def _patch_builtin(original: Method, owner: Any, name: str, member: Any, *rest: 
 
 @functools.cache
 def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
-    """The attributes of the language's modules and classes as they were when this was first called.
-
-    The interpreter replaces parts of it in each launch, this tool some for good.
-    """
+    """The attributes of the language's modules and classes before anything was replaced."""
     names = ("core", "math", "standard", "random", "semantic")
     owners = dict.fromkeys([tl, *(getattr(tl, name) for name in names if hasattr(tl, name)), *_libdevices()])
     for module in [*owners]:
@@ -129,7 +126,7 @@ def _compiled(original: Method, self: Any, tree: ast.AST) -> Any:
 
 
 def named(made: FunctionType, function: FunctionType) -> FunctionType:
-    """Lets what was made of a kernel find functions of the language by its own names, and its closure's."""
+    """Lets what was made of a kernel find the language by names of its own, and what its closure holds."""
     is_alias = any(id(function.__globals__.get(name)) in _places() for name in made.__code__.co_names)
     if not (function.__closure__ or is_alias):
         return made
@@ -145,7 +142,7 @@ def with_globals(names: dict[str, Any], function: FunctionType) -> FunctionType:
 
 
 class _Names(dict[str, Any]):
-    """The globals of a function, with what its closure holds. It holds nothing itself: each is looked up anew."""
+    """The globals of a function, with what its closure holds, each looked up anew."""
 
     def __init__(self, function: FunctionType) -> None:
         super().__init__()
@@ -153,7 +150,7 @@ class _Names(dict[str, Any]):
         self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
     def values(self) -> Any:
-        """Those of the function's file, where the interpreter looks for the language."""
+        """Where the interpreter looks for the language."""
         return self._globals.values()
 
     def __missing__(self, name: str) -> Any:
@@ -164,7 +161,7 @@ class _Names(dict[str, Any]):
 
 @functools.cache
 def _places() -> dict[int, tuple[Any, str]]:
-    """By the ids of the functions of triton.language: where it is that the interpreter replaces them."""
+    """By id of a function of triton.language: where the interpreter replaces it."""
     found: dict[int, tuple[Any, str]] = {}
     replaced = ("range", "static_range", "reduce", "associative_scan")  # besides builtins
     for module in (tl, tl.core, tl.math):
@@ -177,7 +174,7 @@ def _places() -> dict[int, tuple[Any, str]]:
 
 
 class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
-    """Rewrites loops, and else what the interpreter rewrites."""
+    """Rewrites loops too."""
 
     def visit_For(self, node: ast.For) -> ast.For:
         """Makes the variable of a `range(...)` a tensor at the start of each turn; `static_range` gives constants.
@@ -259,7 +256,6 @@ PATCHES = {
 
 
 def patch(path: str) -> None:
-    """Puts a patch over what it stands for."""
     patched = PATCHES[path]
 
     def wrap(original: Method) -> Method:
@@ -272,7 +268,7 @@ def patch(path: str) -> None:
 
 @functools.cache
 def mend_interpreter() -> None:
-    """Patches the interpreter in all that no dtype needs of its own."""
+    """Patches the interpreter for every dtype."""
     shipped_language()
     for path in PATCHES:
         patch(path)

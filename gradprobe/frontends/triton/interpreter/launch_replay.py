@@ -26,9 +26,9 @@ from .memory.views import Access, Program
 Bytes = dict[int, Tensor]
 """What storages hold, by their addresses."""
 Changes = dict[int, tuple[Tensor, Tensor]]
-"""Of storages, by their addresses: which bytes an earlier launch left otherwise, and all of them."""
+"""By address of a storage: which bytes are otherwise, and all of them."""
 Codes = Mapping[tuple[str, str], CodeType]
-"""By file and name, functions that are other than they were: from `code_of`."""
+"""By file and name, functions that are edited: from `code_of`."""
 
 
 class TooLong(BaseException):  # noqa: N818 - an edit that never ends is no error; it is to pass whoever catches those
@@ -48,12 +48,11 @@ class RecordedLaunch:
 
     @cached_property
     def functions(self) -> set[tuple[str, str]]:
-        """(file, name) of its kernel and of what that calls of the same file."""
+        """(file, name) of its kernel and of what that calls in it."""
         return {(each.fn.__code__.co_filename, name) for name, each in _own(self.kernel).items()}
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Those that it was given."""
         return [tensor for _, tensor, _ in tensors_in((*self.args, *self.named.values()))]
 
     @property
@@ -61,7 +60,6 @@ class RecordedLaunch:
         return list(np.ndindex(self.grid))
 
     def copies(self) -> Bytes:
-        """What its storages hold now."""
         return {address: memory.clone() for address, memory in self.storages().items()}
 
     def restore(self, copies: Bytes) -> None:
@@ -69,14 +67,13 @@ class RecordedLaunch:
             memory.copy_(copies[address])
 
     def overlay(self, changes: Changes) -> None:
-        """Puts bytes that an earlier launch would have left otherwise."""
         storages = self.storages()
         for address in storages.keys() & changes.keys():
             which, others = changes[address]
             storages[address][which] = others[which]
 
     def changes(self) -> Changes:
-        """What its storages hold other than they did after it."""
+        """What its storages hold other than after it."""
         found = {}
         for address, memory in self.storages().items():
             which = memory != self.after[address]
@@ -85,7 +82,6 @@ class RecordedLaunch:
         return found
 
     def storages(self) -> Bytes:
-        """The bytes of its tensors, as they lie."""
         found = Bytes()
         for tensor in self.tensors:
             storage = tensor.untyped_storage()
@@ -95,11 +91,7 @@ class RecordedLaunch:
 
 @contextlib.contextmanager
 def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
-    """While open, launches are noted with copies of the memory that they are given; none where these take too much.
-
-    Args:
-        most: how many bytes they may take.
-    """
+    """While open, launches are noted with copies of their memory; none once these take more than `most` bytes."""
     found, method, left = list[RecordedLaunch](), shipped.InterpretedFunction.run, most
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
@@ -121,7 +113,7 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
 
 
 class Replay(Watcher):
-    """Runs launches again. An access that leaves the storages that its launch was given is not made, and counted."""
+    """Runs launches again. An access that leaves their storages is not made, and counted."""
 
     def __init__(self) -> None:
         self.reset(0)
@@ -134,19 +126,13 @@ class Replay(Watcher):
             yield self
 
     def reset(self, most: int) -> None:
-        """Counts anew, up to so many accesses."""
         self.accesses = self.strays = 0
         self.read, self.written = set[int](), set[int]()
-        """The storages that are; what atomics are done on is both."""
+        """The storages that are; of atomics both."""
         self._most = most
 
     def run(self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]) -> None:
-        """Runs some programs of a launch on what its storages hold.
-
-        Raises:
-            TooLong: they made more accesses than they may.
-            Exception: whatever the kernel raises.
-        """
+        """Runs some programs on what the storages hold. Raises TooLong, and whatever the kernel raises."""
         ends = sorted((address, address + memory.numel()) for address, memory in launch.storages().items())
         self._lows, self._highs = np.array(ends, np.uint64).T
         kernel, builder = launch.kernel, shipped.InterpreterBuilder
@@ -178,7 +164,7 @@ class Replay(Watcher):
 
 
 def _rebound(kernel: Any, codes: Codes) -> FunctionType:
-    """A kernel's function that finds others in the place of some of its file, as do those that it calls."""
+    """A kernel's function, which calls what is edited."""
     namespace = dict(kernel.fn.__globals__)
     for name, value in _own(kernel).items():
         was, code = value.fn, codes.get((value.fn.__code__.co_filename, value.fn.__name__))
@@ -192,7 +178,7 @@ def _rebound(kernel: Any, codes: Codes) -> FunctionType:
 
 
 def _own(kernel: Any) -> dict[str, Any]:
-    """A kernel, and the functions of its file that it calls, by name."""
+    """By name, a kernel and what it calls in its file."""
     found, waiting = {kernel.fn.__name__: kernel}, [kernel.fn]
     for function in waiting:
         for name in function.__code__.co_names:
@@ -207,7 +193,7 @@ def _own(kernel: Any) -> dict[str, Any]:
 
 
 def code_of(function: ast.FunctionDef, file: str) -> CodeType:
-    """A kernel's function, without its decorators, as the interpreter takes it."""
+    """A kernel's function as the interpreter takes it."""
     function.decorator_list = []
     tree = shipped.FunctionRewriter.ast_transformer.visit(ast.Module([function], []))
     return compile(ast.fix_missing_locations(tree), file, "exec")

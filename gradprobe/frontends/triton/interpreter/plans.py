@@ -30,20 +30,19 @@ _Tensor = tl.tensor
 
 
 class Plans:
-    """What the functions of triton.language do, as long as each type has one object for its tensors' shape."""
+    """Those of all functions, as long as each type has one object for its tensors' shape."""
 
     def __init__(self, semantic: Any) -> None:
         self._semantic = semantic
         self._made: dict[Method, dict[tuple[Any, ...], Any]] = {}
-        """By function, and by types and constants: the plan; False where there can be none."""
+        """By function, and by types and constants; False where there can be none."""
         self._types: dict[tuple[str, Any], dict[str, Any]] = {}
-        """By type: what the tensors of it have in common."""
+        """By type, what its tensors have in common."""
         self._asked = False
         """Whether a scalar was taken for a bool, which only the interpreter can do."""
         self.is_used = False
 
     def use(self) -> None:
-        """Patches the language so that plans are made and repeated."""
         if self.is_used or not is_on("plans"):
             return
         self.is_used = True
@@ -69,14 +68,14 @@ class Plans:
         self._semantic.binary_op_type_checking_impl = check_without_spreading
 
     def forget(self, many: int = -1) -> None:
-        """Forgets all plans where there are more than so many. Not while a kernel runs: its tensors have the types."""
+        """Forgets all where there are more than so many. Not while a kernel runs: its tensors have the types."""
         if sum(map(len, self._made.values())) > many:
             self._types.clear()
             for made in self._made.values():
                 made.clear()
 
     def asking(self, truth: Method) -> Method:
-        """The method by which tensors are taken for bools, with account of that."""
+        """The method by which tensors are taken for bools, noted."""
 
         def noted(tensor: Any) -> bool:
             self._asked |= tensor.handle.data.size == 1
@@ -85,7 +84,7 @@ class Plans:
         return noted
 
     def planned(self, function: Method) -> Method:
-        """A function of the language, given the semantic that it takes, and repeated where there is a plan."""
+        """A function of the language, given its semantic, and repeated where there is a plan."""
         semantic, made = self._semantic, self._made.setdefault(function, {})
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +110,7 @@ class Plans:
 
 
 class _Recorder:
-    """The builder, with account of what is called."""
+    """The builder, with its calls noted."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
@@ -169,7 +168,7 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
 
 @functools.cache
 def _maker(text: str) -> Method:
-    """What a text makes of constants. Few texts make all plans, since types and sizes are among the constants."""
+    """What a text makes of constants. Few texts make all plans, since types and sizes are constants."""
     names: dict[str, Any] = {}
     exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
     return names["make"]  # type: ignore[no-any-return]
@@ -180,7 +179,7 @@ def _is_pure(method: str) -> bool:
 
 
 def _needed(steps: Sequence[Step], returned: Any) -> list[Step]:
-    """The steps without those that only make what nobody takes."""
+    """Those without what only makes what nobody takes."""
     needed, found = {id(returned)}, list[Step]()
     for name, args, made in reversed(steps):
         if id(made) in needed or not _is_pure(name):
@@ -190,7 +189,7 @@ def _needed(steps: Sequence[Step], returned: Any) -> list[Step]:
 
 
 def _holds_values(thing: Any) -> bool:
-    """Whether something holds values of a program, which are others in each."""
+    """Whether something holds values of a program."""
     # Triton's own tuple may raise anything for a name that it lacks.
     if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
         return any(map(_holds_values, thing))

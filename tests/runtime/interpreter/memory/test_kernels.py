@@ -343,15 +343,11 @@ def test_a_narrower_access_is_judged_by_the_element_that_it_lies_in():
     assert (finding.lanes, says(finding, ": 1 element after its end")) == (6, True)
 
 
-def test_a_wider_access_is_outside_where_any_part_of_it_is_and_where_it_is_misaligned():
+def test_a_wider_access_is_outside_where_any_part_of_it_is():
     x, out = torch.zeros(9)[:8], torch.zeros(4, dtype=torch.int64)
     assert watched(lambda: kernels.load_wide[(1,)](x, out, 0, N=4), {"x": x}).findings == ()
-    finding, misaligned = watched(lambda: kernels.load_wide[(1,)](x, out, 4, N=4), {"x": x}).findings
-    assert finding.lanes == 1
-    assert (misaligned.kind, misaligned.lanes) == ("misaligned", 3)
-    assert (
-        "loads 8 bytes at once at x[1], an address that is no multiple of 8 (program (0, 0, 0))" in misaligned.sentence
-    )
+    finding = the_finding(watched(lambda: kernels.load_wide[(1,)](x, out, 4, N=4), {"x": x}))
+    assert (finding.kind, finding.lanes) == ("outside", 1)
     finding = the_finding(watched(lambda: kernels.load_wide[(1,)](x, out, 2, N=1), {"x": x}))
     assert (finding.kind, finding.lanes) == ("outside", 1)
 
@@ -462,7 +458,7 @@ def test_arguments_that_the_interpreter_copies_are_followed_into_the_copies(monk
 
 def test_what_fails_in_watching_is_told_and_troubles_no_kernel(monkeypatch):
     x, out = ramp(16), torch.zeros(16)
-    monkeypatch.setattr(stream, "executing", lambda code: 1 / 0)
+    monkeypatch.setattr(stream, "executing", lambda *_: 1 / 0)
     with watched_memory({"x": x}) as memory:
         kernels.copy[(1,)](x, out, 0, 0, 16, SIZE=16)
     assert memory.failures == ("ZeroDivisionError: division by zero",)

@@ -1,8 +1,8 @@
 """Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they were made of."""
 
-from ..memory.views import view_of
+from ..memory.views import Site, view_of
 from .accesses import place
-from .graph import CASTS, AccessLine, Conflict, Flow, Node, Role, Site, StoredTile, behind
+from .graph import CASTS, AccessLine, Conflict, Flow, Node, Role, StoredTile, behind
 from .lanes import NOWHERE, Lanes
 from .tracer import followed
 

@@ -20,21 +20,16 @@ _NODE = "node"
 
 
 class IndexedAccesses(Watcher):
-    """Notes the loads and stores of a flow.
-
-    A load gives every lane the index of the element that it read: by the address in a tensor whose axes are known, else
-    by what was stored there.
-    """
+    """Gives each lane that is loaded the index of its element: by its address, else by what was stored there."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._shadows: dict[int, dict[str, Array]] = {}
-        """By home and letter, the index that was stored with each element; and the number of the node, as _NODE."""
+        """By home and letter, the index that was stored with each element; as _NODE the number of the node."""
         self._over: dict[int, str] = {}
-        """By home of sums, what they are over: m or n; "" where parts of the dims are stored apart: not known."""
+        """By home of sums, whether they are over m or n; "" where parts of the dims are stored apart."""
 
     def after(self, access: Access, result: Any) -> None:
-        """Notes what it read or wrote, but for an exchange that compares."""
         if access.value is not None:
             self._store(access)
         elif access.kind == "load" and access.parts:
@@ -54,22 +49,23 @@ class IndexedAccesses(Watcher):
             for x, index in (stored if known is None else known).items():
                 at.setdefault(x, np.full(result.data.size, NOWHERE, np.int32))[lanes] = index
         at = without_tail({x: index.reshape(result.data.shape) for x, index in at.items()}, flow.sizes)
-        site = flow.site_of(access)
-        number = flow.number("/".join(names), site, lines_behind(access.pointers))
+        number = flow.number("/".join(names), access.site, lines_behind(access.pointers))
         if is_derived:
             flow.derived.add(number)
         if not is_block(at):
             flow.irregular.add(number)
         _reach(flow, number, at)
         cover = self._cover_of(view.home, at) if len(access.parts) == 1 else None
-        flow.note(result, site, writers, Lanes(at, dict.fromkeys(at, frozenset([number])), cover) if at else None)
+        flow.note(
+            result, access.site, writers, Lanes(at, dict.fromkeys(at, frozenset([number])), cover) if at else None
+        )
 
     def _store(self, access: Access) -> None:
-        value, flow, site = access.value, self.flow, self.flow.site_of(access)
+        value, flow = access.value, self.flow
         tile, behind = tile_of(value), lines_behind(access.pointers)
         if tile is None:
             if ((value.data == value.data.flat[0]) | (value.data != value.data)).all():
-                flow.empty.update({view.home: site for view, _, _ in access.parts})
+                flow.empty.update({view.home: access.site for view, _, _ in access.parts})
             return
         node, whole = tile
         known = _told_apart(whole) if whole is not None else {}
@@ -78,7 +74,7 @@ class IndexedAccesses(Watcher):
             of_lanes = Lanes(here, whole.origins) if whole is not None else None
             due = self._known_at(view, addresses) if whole is not None else None
             offsets = None if due else view.in_bytes(addresses)
-            store = StoredTile(view.home, node, site, offsets, of_lanes, behind)
+            store = StoredTile(view.home, node, access.site, offsets, of_lanes, behind)
             flow.stores.append(store)
             if due:
                 _compare(flow, store, view.name, due)
@@ -89,7 +85,7 @@ class IndexedAccesses(Watcher):
     # --- the pairs of rows and keys in what is stored
 
     def _visit(self, home: int, lanes: Lanes, *, is_atomic: bool) -> None:
-        """Notes which pairs of a row and a key are in what was stored."""
+        """Notes which rows and keys are in what was stored."""
         found, visits = lanes.of_sum(), self.flow.visits
         if found is None or lanes.cover is None:
             return
@@ -107,7 +103,7 @@ class IndexedAccesses(Watcher):
             by_kept[b, heads, i] = count[heads] + (by_kept[b, heads, i] if is_atomic else 0)
 
     def _cover_of(self, home: int, at: Mapping[str, Array]) -> Cover | None:
-        """Which rows and keys are in the sums that were stored where a tile of rows and dims was loaded."""
+        """What the sums are over that were stored where a tile was loaded."""
         over, letter = self._over.get(home, ""), "h" if "h" in at else "g"
         kept = {"m": "n", "n": "m", "": ""}[over]
         if not over or not {"b", kept, letter} <= at.keys() or at.keys().isdisjoint("de") or at[kept].ndim != 2:
@@ -130,19 +126,17 @@ class IndexedAccesses(Watcher):
     # --- the indices of elements
 
     def _known_at(self, view: View, addresses: Array) -> dict[str, Array] | None:
-        """By letter, the indices of elements; None of a tensor whose axes are not known."""
+        """None of a tensor whose axes are not known."""
         owner = view.known or view
         letters = self.flow.axes(owner)
         return indices_at(owner.elements, letters, self.flow.sizes, owner.in_elements(addresses)) if letters else None
 
     def _stored_at(self, view: View, addresses: Array) -> dict[str, Array]:
-        """What stores left in memory there."""
         shadow = self._shadows.get(view.home, {})
         offsets = view.in_bytes(addresses) // view.elements.itemsize
         return {x: left[np.clip(offsets, 0, len(left) - 1)] for x, left in shadow.items()}
 
     def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:
-        """Leaves in memory what was stored there: the indices, and the node."""
         size = (view.high - view.low) // view.elements.itemsize
         if size > _LARGEST_SHADOW:
             return
@@ -156,7 +150,7 @@ class IndexedAccesses(Watcher):
 
 
 def _told_apart(lanes: Lanes) -> Mapping[str, Array]:
-    """The indices of a tile; neither rows nor keys where one axis is of both, as after a load of wrong elements."""
+    """The indices of a tile; neither rows nor keys where one axis is of both."""
     is_mixed = lanes.is_matrix and {*varying(lanes.at["m"])} & {*varying(lanes.at["n"])}
     return without(lanes, {"m", "n"} if is_mixed else set()).at
 
@@ -181,8 +175,8 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
     """Compares what was stored into a tensor that was not known then with the elements that it was stored to.
 
     Args:
-        letters: the axes of the tensor.
-        is_alone: whether no other result lies in its storage, whose stores would be taken for this one's.
+        letters: its axes.
+        is_alone: whether no other result lies in its storage.
     """
     for store in flow.stores:
         if store.home != view.home or store.offsets is None or store.lanes is None:
@@ -194,7 +188,6 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
 
 
 def _compare(flow: Flow, store: StoredTile, name: str, due: Mapping[str, Array]) -> None:
-    """Compares what a store left in a tensor with the elements that it was stored to."""
     assert store.lanes is not None
     number = flow.number(name, store.site, store.behind)
     _reach(flow, number, due)

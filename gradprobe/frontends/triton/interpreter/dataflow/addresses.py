@@ -17,7 +17,7 @@ _STEPS = (
 
 
 class AddressLines(Watcher):
-    """Notes of whole numbers and pointers which lines made them."""
+    """Notes which lines made whole numbers and pointers."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -31,13 +31,11 @@ class AddressLines(Watcher):
             yield path, self._of_block
 
     def _moved(self, step: Operation) -> None:
-        """What is moved about, or cast, was made by the lines that it was made by."""
         if lines := lines_behind(*step.args):
             for result in step.results:
                 _kept(result)[_LINES] = lines
 
     def _stepped(self, step: Operation) -> None:
-        """An address was made by this line too."""
         (result,) = step.results
         if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
             _kept(result)[_LINES] = lines_behind(*step.args) | {self._flow.line()}
@@ -48,7 +46,7 @@ class AddressLines(Watcher):
 
 
 def lines_behind(*values: Any) -> frozenset[int]:
-    """The lines that made some handles, blocks, or lists of them, as a flow numbers them."""
+    """The lines that made some handles, blocks, or lists of them."""
     found = frozenset[int]()
     for value in values:
         for each in value if isinstance(value, (list, tuple)) else (value,):
@@ -57,7 +55,7 @@ def lines_behind(*values: Any) -> frozenset[int]:
 
 
 def _kept(value: Any) -> dict[str, Any]:
-    """Where a handle, or the handle of a block, keeps what is noted of it; of anything else nothing is."""
+    """Where a handle, or that of a block, keeps what is noted of it."""
     if isinstance(value, Handle):
         return value.attr  # type: ignore[no-any-return]
     return vars(value) if hasattr(type(value), "materialize_pointers") else {}

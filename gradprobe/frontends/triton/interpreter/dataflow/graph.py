@@ -1,8 +1,4 @@
-"""Graph: each operation of interpreted Triton kernels as a node, with the indices of its lanes and its value's role.
-
-What meets lane by lane must agree in its indices. Where it does not, one of the loads that it comes from read another
-element than it should have.
-"""
+"""Graph: each operation of interpreted kernels as a node, with the indices of its lanes and the role of its value."""
 
 from __future__ import annotations
 
@@ -17,26 +13,14 @@ from .....inputs.memory import Array
 from .....source.text import SourceLine
 from ..bfloat16 import values_of
 from ..memory.stream import attempted, executing
-from ..memory.views import Access, InterpretedLaunch, View
+from ..memory.views import InterpretedLaunch, Site, View
 from ..patching import Handle
 from .lanes import Lanes, differ
 
 TILE = "gradprobe tile"
-"""Under which handles of the interpreter keep what they hold."""
+"""Under which handles keep what they hold."""
 CASTS = ("fp_ext", "fp_trunc", "fp_to_fp")
-"""The operations that leave numbers what they are, but for a rounding."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """One operation of a kernel's source."""
-
-    kernel: str
-    lines: tuple[SourceLine, ...]
-    """The line in the kernel, then those in the functions that it called to get there."""
-    operation: str
-    instruction: int
-    """Which of the innermost function, so that two operations of one line are two sites."""
+"""The operations that only round."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +28,15 @@ class Role:
     """What the value of a tile is."""
 
     name: str
-    """"P", "dP - delta", ...; "" where it is nothing that is known."""
+    """"P", "dP - delta", ...; "" of nothing that is known."""
     factor: str = ""
     """By what constant it is multiplied: "scale", "log2(e)"."""
     is_masked: bool = True
-    """Whether it is 0 where it is to be masked; else it is not right."""
+    """Whether it is 0 where it is to be masked."""
     is_open: bool = False
-    """Whether entries that are masked hold something, which a sum over them would take for right."""
+    """Whether masked entries hold something that a sum would take in."""
     is_by_row: bool = False
-    """Whether it is that times any factor, or less any number, of its row: right if what is made of it is."""
+    """Whether it is that times a factor of its row, or less a number: right if what is made of it is."""
 
     @property
     def is_known(self) -> bool:
@@ -60,7 +44,6 @@ class Role:
 
     @property
     def formula(self) -> str:
-        """`scale * dS`"""
         return f"{self.factor} * {self.name}" if self.factor else self.name
 
 
@@ -78,16 +61,16 @@ class AccessLine:
 
 @dataclass(eq=False)
 class Node:
-    """What one operation came to, once."""
+    """What an operation came to, once."""
 
     site: Site
     operands: tuple[Node, ...]
     role: Role | None = None
     """None where its value was compared with nothing."""
     lacking: frozenset[int] = frozenset()
-    """Of a dot: the loads that give it a part of what it should sum over."""
+    """The loads that give a dot a part of what it should sum over."""
     number: int = 0
-    """Its place among all, in the order in which they were made."""
+    """In the order in which they were made."""
     used: bool = False
     """Whether something that is known was made of it."""
     value: Array | None = None
@@ -97,7 +80,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """What its value is; "" of what is nothing that is known, and of what was compared with nothing."""
+        """What its value is; "" if unknown."""
         return self.role.name if self.role is not None else ""
 
     @property
@@ -106,21 +89,20 @@ class Node:
 
 
 class Tile(NamedTuple):
-    """What a handle of the interpreter holds."""
+    """What a handle holds."""
 
     node: Node
     lanes: Lanes | None
-    """None where no index is known."""
 
 
 def tile_of(handle: Any) -> Tile | None:
-    """What a handle holds; None where it comes from no load."""
+    """None of what comes from no load."""
     return handle.attr.get(TILE) if isinstance(handle, Handle) else None
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two tiles that met lane by lane, or in a dot's sum, and disagree in one index."""
+    """Two tiles that met, lane by lane or in a dot's sum, and disagree in one index."""
 
     site: Site
     letter: str
@@ -133,7 +115,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class StoredTile:
-    """One store, or atomic, of a tile whose origin is known."""
+    """One store, or atomic, of what comes from loads."""
 
     home: int
     """The address of the storage."""
@@ -149,7 +131,7 @@ class StoredTile:
 
 @dataclass
 class Flow:
-    """What was followed while it was open. Lines that load or store are numbered as in `sources`."""
+    """What was followed. Lines that load or store are numbered as in `sources`."""
 
     axes: Callable[[View], str]
     """The axis letters of a tensor; "" where they are not known."""
@@ -159,27 +141,26 @@ class Flow:
     sources: list[AccessLine] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     agreed: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """By source and letter, how often its indices agreed with another's."""
+    """By source and letter, how often it agreed with another."""
     irregular: set[int] = field(default_factory=set)
-    """The loads that read outside their tensor, or a tile of it that is no block of rows and columns."""
+    """The loads that read no block of rows and columns."""
     derived: set[int] = field(default_factory=set)
-    """The loads whose indices are those of what an earlier kernel stored there."""
+    """The loads whose indices are of what an earlier kernel stored."""
     slices: dict[int, frozenset[int]] = field(default_factory=dict)
     """By source, the lines that made its addresses."""
     lines: list[tuple[SourceLine, ...]] = field(default_factory=list)
-    """Those, by their numbers: each with the calls that led there."""
+    """By their numbers, each with the calls that led there."""
     stores: list[StoredTile] = field(default_factory=list)
     empty: dict[int, Site] = field(default_factory=dict)
-    """By home, the last store of one number throughout that no load was made into."""
+    """By home, the last store of one number that comes from no load."""
     nodes: list[Node] = field(default_factory=list)
     visits: dict[int, Array] = field(default_factory=dict)
-    """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there, of all dims at once."""
+    """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
     reached: dict[tuple[int, str], Array] = field(default_factory=dict)
-    """By source and letter but those of dims, [length] bool: the indices that it loads or stores."""
+    """By source and letter but dims, [length] bool: the indices that it touches."""
     filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
-    """By source, its letters but those of dims, and of these axes: what it loads or stores."""
+    """By source, its letters but dims, and of these axes: what it touches."""
     launch: InterpretedLaunch | None = None
-    """The last that began."""
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)
 
@@ -188,21 +169,15 @@ class Flow:
         attempted(self.failures, action, *args)
 
     def site(self, operation: str) -> Site:
-        """The operation that is executing."""
         assert self.launch is not None
-        lines, instruction = executing(self.launch.code)
-        return Site(self.launch.kernel, lines, operation, instruction)
-
-    @staticmethod
-    def site_of(access: Access) -> Site:
-        return Site(access.launch.kernel, access.lines, access.kind, access.instruction)
+        return executing(self.launch, operation)
 
     def line(self) -> int:
-        """The number of the line that is executing."""
+        """The number of that which is executing."""
         return self._number(self.site("").lines, self.lines)
 
     def number(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
-        """The number of the line that accesses a tensor, by an address that some lines made."""
+        """The number of a line that accesses a tensor, by an address that others made."""
         number = self._number(AccessLine(tensor, site), self.sources)
         self.slices[number] = self.slices.get(number, frozenset()) | behind
         return number
@@ -214,7 +189,7 @@ class Flow:
         return number
 
     def compare(self, left: Lanes, right: Lanes, site: Site) -> None:
-        """Notes in which indices two tiles agree that met, and in which they do not."""
+        """Notes in which indices two tiles agree that met."""
         for x in sorted(left.at.keys() & right.at.keys()):  # a set's order is another in each process
             example = differ(left.at[x], right.at[x])
             if example is not None:

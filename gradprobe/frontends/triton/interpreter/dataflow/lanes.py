@@ -19,33 +19,32 @@ OUTSIDE = -2
 
 @dataclass(frozen=True)
 class Cover:
-    """What a tile is a sum, or a maximum, over: how often each row and key is in it."""
+    """What a tile is a sum, or a maximum, over."""
 
     axis: int
-    """The axis of the tile along which `counts` goes."""
     letter: str
-    """What was summed over: m or n."""
+    """m or n."""
     counts: Array
-    """[lanes of the axis, heads, indices of the letter] int16."""
+    """[lanes along the axis, heads, indices of the letter] int16: how often each is in it."""
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """What is known of a tile's lanes."""
+    """Which element each lane of a tile is of."""
 
     at: Mapping[str, Array]
-    """By letter, int32 in the shape of the tile; NOWHERE where it is not known."""
+    """By letter, int32 in the shape of the tile, or NOWHERE."""
     origins: Mapping[str, frozenset[int]]
-    """By letter, the numbers of the loads that it comes from."""
+    """By letter, the loads that it comes from."""
     cover: Cover | None = None
 
     @property
     def is_matrix(self) -> bool:
-        """Whether its lanes are scores: each of one row and one key."""
+        """Whether each lane is of a row and a key."""
         return "m" in self.at and "n" in self.at
 
     def of_sum(self) -> tuple[str, Array, Array, Array] | None:
-        """Of a sum over rows or keys: the letter of the other, and of each lane its batch, its index, what it sums."""
+        """Of a sum over rows or keys: the letter of the other; of each lane its batch, its index, what it sums."""
         cover, at = self.cover, self.at
         kept = {"m": "n", "n": "m"}[cover.letter] if cover is not None else ""
         if cover is None or "b" not in at or kept not in at:
@@ -55,7 +54,7 @@ class Lanes:
 
 
 def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
-    """The lanes of a tile that two tiles met in, lane by lane, before numpy broadcasts them."""
+    """The lanes of what two tiles met in, before numpy broadcasts them."""
     at, origins = dict(left.at), dict(left.origins)
     for x, index in right.at.items():
         at[x] = np.where(at[x] < 0, index, at[x]) if x in at else index
@@ -64,20 +63,15 @@ def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
 
 
 def only(lanes: Lanes, at: Mapping[str, Array], cover: Cover | None = None) -> Lanes | None:
-    """What is left of some lanes; None where no index is."""
     return Lanes(at, {x: lanes.origins[x] for x in at}, cover) if at else None
 
 
 def without(lanes: Lanes, letters: set[str]) -> Lanes:
-    """The same, as if nothing were known of some letters."""
     return replace(lanes, at={x: index for x, index in lanes.at.items() if x not in letters})
 
 
 def differ(left: Array, right: Array) -> tuple[int, int] | None:
-    """Two indices that are known and differ, of tiles that meet lane by lane; None where there are none.
-
-    What lies outside its tensor differs from every element, and not from what is not known.
-    """
+    """Two known indices that differ, of tiles that meet; OUTSIDE differs from every element."""
     if left.shape != right.shape:
         try:
             left, right = np.broadcast_arrays(left, right)
@@ -91,19 +85,18 @@ def differ(left: Array, right: Array) -> tuple[int, int] | None:
 
 
 def along(index: Array, axis: int) -> Array | None:
-    """The index of each lane of the other axes, where it is the same throughout `axis`; None where it varies."""
+    """The index of each lane of the other axes; None where it varies along `axis`."""
     most = index.max(axis)
     same = (index == np.expand_dims(most, axis)) | (index < 0)
     return most if bool(same.all()) else None
 
 
 def varying(index: Array) -> list[int]:
-    """The axes along which an index varies."""
     return [axis for axis in range(index.ndim) if along(index, axis) is None]
 
 
 def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Lanes | None:
-    """The lanes of a tile after a reduction over one of its axes."""
+    """The lanes after a reduction over one axis."""
     at, cover = dict[str, Array](), lanes.cover
     for x, index in lanes.at.items():
         kept = along(index, axis)
@@ -116,7 +109,7 @@ def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str,
 
 
 def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | None:
-    """What a sum of scores over one of their two axes is over, the other of which is kept."""
+    """What a sum of scores over one of their two axes is over."""
     over = ""
     if scores.is_matrix and scores.at["m"].ndim == 2:
         over = next((x for x in "mn" if along(scores.at[x], axis) is None), "")
@@ -131,17 +124,14 @@ def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | No
 
 
 def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
-    """What the sum, or the maximum, of two tiles is over."""
+    """What the sum, or maximum, of two is over."""
     if (left.axis, left.letter, left.counts.shape) != (right.axis, right.letter, right.counts.shape):
         return None
     return replace(left, counts=(np.add if is_sum else np.maximum)(left.counts, right.counts))
 
 
 def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
-    """The indices of a tile without those of the lanes behind the last row or key.
-
-    Kernels that do not mask them read whatever lies there, such as the next head's rows, and then make no use of it.
-    """
+    """The indices but for lanes behind the last row or key, where kernels read the next head's and use none."""
     behind: Any = False
     for x in at.keys() & {"m", "n"}:
         last = at[x] == sizes[x] - 1
@@ -151,10 +141,7 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
 
 
 def is_block(at: Mapping[str, Array]) -> bool:
-    """Whether a tile was read as a block of rows and columns: inside its tensor, and along each axis by one letter.
-
-    A distance goes along both by its nature.
-    """
+    """Whether a tile was read inside its tensor, with one axis for each letter but a distance's."""
     outside = [x for x, index in at.items() if (index == OUTSIDE).any() or (x != "w" and len(varying(index)) > 1)]
     return not outside
 
@@ -162,10 +149,8 @@ def is_block(at: Mapping[str, Array]) -> bool:
 def indices_at(elements: Elements, letters: str, sizes: Mapping[str, int], offsets: Array) -> dict[str, Array]:
     """By letter, the index at each offset from a tensor's first element, in elements; a key head for each head too.
 
-    OUTSIDE where there is no element, NOWHERE where an index is not known.
-
     Args:
-        letters: the axes of the tensor; of axes that were made one in brackets, and 1 of an axis of nothing.
+        letters: its axes: "(bh)md" where two were made one, 1 for one of nothing.
     """
     axes: list[tuple[int, str, int]] = []
     for word, size, step in zip(re.findall(r"\(\w+\)|\w", letters), elements.shape, elements.strides, strict=True):

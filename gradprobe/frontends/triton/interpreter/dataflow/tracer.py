@@ -1,7 +1,6 @@
-"""Tracer: looks on at what kernels do, so that each operation becomes a node of a flow.
+"""Tracer: each operation of a kernel becomes a node of a flow.
 
-What is rearranged keeps its indices, what meets lane by lane must agree in them, and what a dot sums over must be the
-same on both sides.
+What is rearranged keeps its indices, what meets must agree in them, and a dot must sum over the same on both sides.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from torch import Tensor
 from .....inputs.memory import Array
 from ..memory.memory_watch import watched_memory
 from ..memory.stream import MOVES, Note, Operation, Watcher
-from ..memory.views import InterpretedLaunch
+from ..memory.views import InterpretedLaunch, Site
 from ..patching import Handle
 from .accesses import IndexedAccesses
 from .addresses import AddressLines
-from .graph import TILE, Conflict, Flow, Node, Site, Tile, tile_of
+from .graph import TILE, Conflict, Flow, Node, Tile, tile_of
 from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, only, reduced, together, varying, without
 
 # The operations that work lane by lane, by how many operands have lanes; a select's come after its condition.
@@ -38,10 +37,9 @@ _SUMS, _MAXIMA = ("fadd", "add", "fma"), ("maximumf", "maxnumf", "maxsi")
 
 
 class ValueTracer(Watcher):
-    """Notes what kernels make of values in a flow."""
+    """Notes what kernels make of values."""
 
     def __init__(self, flow: Flow, learn: Callable[[Any], None]) -> None:
-        """`learn` is called with each argument of a launch, before it runs."""
         self._flow, self._learn = flow, learn
 
     def notes(self) -> Iterator[tuple[str, Note]]:
@@ -55,7 +53,6 @@ class ValueTracer(Watcher):
             yield name, self._moved
 
     def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
-        """A launch is the flow's."""
         self._flow.launch = launch
         for argument in arguments:
             self._flow.attempt(self._learn, argument)
@@ -124,7 +121,7 @@ def _nodes(tiles: Sequence[Tile | None]) -> list[Node]:
 
 
 def _numbered(letter: str, argument: Any) -> Any:
-    """A handle with the indices of what it holds in their place; what is no handle as it is."""
+    """A handle of the indices of what it holds; what is no handle as it is."""
     if not isinstance(argument, Handle):
         return argument
     tile = tile_of(argument)
@@ -133,7 +130,7 @@ def _numbered(letter: str, argument: Any) -> Any:
 
 
 def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
-    """The cover of a vector that becomes a column or a row; of anything else that is moved, none."""
+    """The cover of a vector that becomes a column or a row."""
     lanes = tiles[0].lanes
     if len(tiles) > 1 or lanes is None or lanes.cover is None:
         return None
@@ -145,7 +142,7 @@ def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
 
 
 def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Site) -> Lanes | None:
-    """The lanes of what an operation makes of some tiles, which must agree in their indices."""
+    """The lanes of what is made of some tiles, which must agree in their indices."""
     found: Lanes | None = None
     for each in lanes:
         found = _meeting(flow, found, each, name, site) if found and each else found or each
@@ -166,10 +163,9 @@ def _meeting(flow: Flow, left: Lanes, right: Lanes, name: str, site: Site) -> La
 
 
 def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
-    """The letters in which two tiles may differ, and whose index is lost then.
+    """The letters in which two tiles differ and may.
 
-    A sum may go on over heads or batches, of sums or of what the same loads were made into; and dims of one tensor meet
-    where pairs of them are rotated.
+    A sum goes on over heads or batches, of sums or of what the same loads made; dims of one tensor meet in a rotation.
     """
     found = set[str]()
     are_sums = left.cover is not None and right.cover is not None
@@ -187,8 +183,7 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
 def _less_across(tile: Tile | None, other: Tile | None) -> Lanes | None:
     """The lanes of a tile, without the index of a vector that goes along another axis of scores than it should.
 
-    What was loaded, or summed, as a vector gets its axis where it meets the scores: its load is right, and so neither
-    that is to be blamed, nor what is made of both.
+    It gets its axis where it meets them: its load is not to be blamed, nor what is made of both.
     """
     lanes = tile.lanes if tile is not None else None
     scores = other.lanes if other is not None else None
@@ -211,11 +206,7 @@ def _less_across(tile: Tile | None, other: Tile | None) -> Lanes | None:
 def product(
     flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, left: Array, right: Array, lacking: set[int]
 ) -> Lanes | None:
-    """The lanes of a dot of two tiles, of [M, K] and [K, N].
-
-    Args:
-        lacking: takes the loads that give it a part of what it should sum over.
-    """
+    """The lanes of a dot of [M, K] and [K, N]; `lacking` takes the loads that give a part of what it sums over."""
     kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
     for lanes, axis in ((a or Lanes({}, {}), 1), (b or Lanes({}, {}), 0)):
         at, over = dict[str, Array](), dict[str, Array | None]()
@@ -241,11 +232,7 @@ def product(
 def _compare_sums(
     flow: Flow, a: Lanes, b: Lanes, summed: Sequence[Mapping[str, Array | None]], site: Site
 ) -> Iterator[tuple[Lanes, Lanes]]:
-    """What a dot sums over must be the same axis, element by element.
-
-    Yields:
-        What each side sums over, where both go along one axis.
-    """
+    """What each side of a dot sums over, where both go along one axis; it must be the same, element by element."""
     left, right = summed
     for x in left.keys() & right.keys():
         ours, theirs = left[x], right[x]
@@ -262,7 +249,7 @@ def _compare_sums(
 
 
 def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
-    """The loads of one side of a dot that leave out what the other side has there, and not 0 throughout."""
+    """The loads of one side of a dot that leave out what the other side holds, other than 0."""
     ((x, index),) = lanes.at.items()
     is_left_out = ((index == NOWHERE) & (beside.at[x] >= 0) & held).any()
     return lanes.origins[x] if is_left_out else frozenset()
@@ -270,11 +257,11 @@ def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
 
 @contextlib.contextmanager
 def followed(tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], None]) -> Iterator[Flow]:
-    """While open, every operation of a kernel in Triton's interpreter becomes a node of the flow.
+    """While open, every operation of an interpreted kernel becomes a node of the flow.
 
     Args:
         tensors: those that the caller knows by name.
-        learn: called with each tensor that a kernel is launched with, before it runs.
+        learn: called with each argument of a launch, before it runs.
 
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -22,28 +23,8 @@ from .views import Access, InterpretedLaunch, Program, View
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
 
 
-@dataclass
-class AccessTally:
-    """All accesses of one kind that one line of a kernel made to one tensor."""
-
-    first: MemoryFinding
-    lanes: int = 0
-    """In all launches; one element as often as it was accessed."""
-    made_by: set[tuple[int, Program]] = field(default_factory=set)
-    """The number of each launch, and its programs that did it."""
-
-    @property
-    def finding(self) -> MemoryFinding:
-        often = f"{plural(self.lanes, 'lane')} in {plural(len(self.made_by), 'program')}"
-        return replace(self.first, sentence=f"{self.first.sentence}; {often}", lanes=self.lanes)
-
-
-class RacingStore(NamedTuple):
-    """A store of one program."""
-
-    program: Program
-    line: SourceLine
-    is_atomic: bool
+RacingStore = tuple[Program, SourceLine, bool]
+"""Of a store: its program, its line, and whether it is atomic."""
 
 
 def _deed(kind: str, access: Access, view: View, address: int, earlier: RacingStore | None) -> str:
@@ -53,10 +34,10 @@ def _deed(kind: str, access: Access, view: View, address: int, earlier: RacingSt
     element = view.name + (view.element(address, access.width) or f" ({view.beyond(address)[0]})")
     if earlier is None:
         return f"{does}{' on' if access.kind == 'atomic' else ''} {element}, which nothing has written {by}"
-    is_mixed = access.kind == "atomic" or earlier.is_atomic
-    how = "by a plain store and an atomic" if is_mixed else "without an atomic"
-    there = f", line {earlier.line.line}" if earlier.line != access.lines[0] else ""
-    return f"writes {element} from two programs {how}: {access.program} after {earlier.program}{there}"
+    program, line, is_atomic = earlier
+    how = "by a plain store and an atomic" if is_atomic or access.kind == "atomic" else "without an atomic"
+    there = f", line {line.line}" if line != access.site.lines[0] else ""
+    return f"writes {element} from two programs {how}: {access.program} after {program}{there}"
 
 
 def _where(outer: SourceLine, inner: SourceLine) -> str:
@@ -98,7 +79,7 @@ class Stores:
             marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
         # Fine enough to tell neighbours of this width apart.
         self._marks[view.low] = marks = marks if marks.unit <= width else marks.refined(width)
-        self.events.append(RacingStore(access.program, access.lines[0], is_atomic))
+        self.events.append((access.program, access.site.lines[0], is_atomic))
         offsets, event = view.in_bytes(addresses), len(self.events)
         before = marks.read(offsets, width)
         by_others = (before != 0) & (np.abs(before) < self._first)
@@ -119,7 +100,10 @@ class Memory(Watcher):
         self._stores = Stores()
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
         """By home of what nothing had written: who stored there last."""
-        self._tallies: dict[tuple[object, ...], AccessTally] = {}
+        self._found: dict[tuple[object, ...], MemoryFinding] = {}
+        """What one line did to one tensor in one way: the first, with the lanes of all."""
+        self._made_by = defaultdict[object, set[object]](set)
+        """The programs of each."""
         self.writers: dict[str, tuple[str, SourceLine]] = {}
         """By input: the kernel that changed it first, and its line."""
         self._inside: set[tuple[object, ...]] = set()
@@ -130,7 +114,11 @@ class Memory(Watcher):
     @property
     def findings(self) -> tuple[MemoryFinding, ...]:
         """In the order in which they were first seen."""
-        return tuple(tally.finding for tally in self._tallies.values())
+        found = []
+        for key, first in self._found.items():
+            often = f"{plural(first.lanes, 'lane')} in {plural(len(self._made_by[key]), 'program')}"
+            found.append(replace(first, sentence=f"{first.sentence}; {often}"))
+        return tuple(found)
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -158,7 +146,7 @@ class Memory(Watcher):
             if not differ.any():
                 continue
             if _is_input(view) and view.hold(addresses[differ], access.width).any():
-                self.writers.setdefault(view.name, (access.launch.kernel, access.lines[0]))
+                self.writers.setdefault(view.name, (access.site.kernel, access.site.lines[0]))
             differ &= others != 0
             if differ.any() and not self._stores.is_ordered:
                 earlier = self._stores.events[int(others[differ][0]) - 1]
@@ -183,7 +171,7 @@ class Memory(Watcher):
             others = self._stores.add(access, view, stored)
             unwritten.stored(home, view.in_bytes(stored), width)
             if home in unwritten.places:
-                self._last[home] = access.launch, access.lines[0]
+                self._last[home] = access.launch, access.site.lines[0]
             if _is_input(view) or others.any():
                 self._changing.append((view, stored, others, _bits_at(stored, width)))
         return stays
@@ -194,21 +182,20 @@ class Memory(Watcher):
         """Counts `which` of the addresses as a finding; only the first of its kind is described."""
         if not which.any():
             return
-        key = (kind, access.kind, view.name, access.launch.kernel, access.lines)
-        if key not in self._tallies:
-            self._tallies[key] = AccessTally(self._finding(kind, access, view, int(addresses[which][0]), earlier))
-        tally = self._tallies[key]
-        if not (which.all() and _program_and_line(access) in self._inside):
-            tally.first = replace(tally.first, runs_on=False)
-        tally.lanes += int(which.sum())
-        tally.made_by.add((access.launch.number, access.program))
+        key = (kind, access.kind, view.name, access.site.kernel, access.site.lines)
+        if key not in self._found:
+            self._found[key] = self._finding(kind, access, view, int(addresses[which][0]), earlier)
+        first = self._found[key]
+        runs_on = first.runs_on and bool(which.all()) and _program_and_line(access) in self._inside
+        self._found[key] = replace(first, lanes=first.lanes + int(which.sum()), runs_on=runs_on)
+        self._made_by[key].add((access.launch.number, access.program))
 
     def _finding(
         self, kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
     ) -> MemoryFinding:
-        launch, line = access.launch, access.lines[0]
-        deed, where = _deed(kind, access, view, address, earlier), _where(line, access.lines[-1])
-        of = (kind, view.name, f"{launch.kernel} {deed}, {where}", launch.kernel, line.file, line.line, line.code)
+        launch, line, kernel = access.launch, access.site.lines[0], access.site.kernel
+        deed, where = _deed(kind, access, view, address, earlier), _where(line, access.site.lines[-1])
+        of = (kind, view.name, f"{kernel} {deed}, {where}", kernel, line.file, line.line, line.code)
         is_outside = kind == OUTSIDE
         found = MemoryFinding(*of, access=access.kind, wraps=is_outside and view.beyond(address)[1], runs_on=is_outside)
         if kind == UNWRITTEN:
@@ -223,7 +210,7 @@ def _is_input(view: View) -> bool:
 
 
 def _program_and_line(access: Access) -> tuple[object, ...]:
-    return access.launch.number, access.program, *(line.line for line in access.lines)
+    return access.launch.number, access.program, *(line.line for line in access.site.lines)
 
 
 def _bits_at(addresses: Array, width: int) -> Array:

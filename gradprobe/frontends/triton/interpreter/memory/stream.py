@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from .....processes.attributes import replaced
 from .....processes.ended import is_users
 from .....source.text import SourceLine
 from ..patching import Handle, InterpreterNotKnown, Method, wrapped
-from .views import ORIGIN, Access, InterpretedLaunch, view_of
+from .views import ORIGIN, Access, InterpretedLaunch, Site, view_of
 
 # Methods of the builder whose result holds what its operands hold, moved about but not changed.
 MOVES = "splat unsplat broadcast expand_dims reshape trans select cat join split gather"
@@ -195,7 +195,7 @@ def _account(launch: InterpretedLaunch, kind: str, builder: Any, args: Any, at: 
     on = mask.data if isinstance(mask, Handle) else mask
     if mask_at is not None and kind != "load":
         value, is_exchange = args[mask_at - 1], getattr(args[0], "name", "") == "XCHG"
-    return Access(kind, launch, builder.grid_idx, pointers, on, width, value, is_exchange, *executing(launch.code))
+    return Access(executing(launch, kind), launch, builder.grid_idx, pointers, on, width, value, is_exchange)
 
 
 # --- where pointers point into
@@ -230,20 +230,20 @@ def _mark(handles: Sequence[Any], origin: int | None) -> None:
 # --- lines
 
 
-def executing(kernel: CodeType | None) -> tuple[tuple[SourceLine, ...], int]:
-    """The lines that are executing, the kernel's first, else the innermost alone; and its function's instruction."""
+def executing(launch: InterpretedLaunch, operation: str) -> Site:
+    """An operation at the lines that are executing; at the innermost alone where the kernel's is not found."""
     lines: list[SourceLine] = []
     instruction = -1
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code is kernel or is_users(code.co_filename):
+        if code is launch.code or is_users(code.co_filename):
             instruction = frame.f_lasti if not lines else instruction
             lines.append(_line(code.co_filename, frame.f_lineno, code.co_name))
-        if code is kernel:
-            return tuple(reversed(lines)), instruction
+        if code is launch.code:
+            break
         frame = frame.f_back
-    return tuple(lines[:1]), instruction
+    return Site(launch.kernel, tuple(reversed(lines if frame else lines[:1])), operation, instruction)
 
 
 @functools.cache

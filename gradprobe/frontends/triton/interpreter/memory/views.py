@@ -159,12 +159,23 @@ class InterpretedLaunch:
                     yield view, some
 
 
+@dataclass(frozen=True)
+class Site:
+    """One operation of a kernel's source."""
+
+    kernel: str
+    lines: tuple[SourceLine, ...]
+    """The kernel's, then those in the functions that it called."""
+    operation: str
+    instruction: int
+    """Of the innermost function: a line may have several."""
+
+
 @dataclass(eq=False)
 class Access:
     """One load, store or atomic of many lanes."""
 
-    kind: str
-    """"load", "store" or "atomic"."""
+    site: Site
     launch: InterpretedLaunch
     program: Program
     pointers: Any
@@ -176,8 +187,11 @@ class Access:
     """What a store or an atomic is given; None of a load, and of an exchange that compares."""
     is_exchange: bool
     """Whether it is an atomic that locks are made of."""
-    lines: tuple[SourceLine, ...]
-    instruction: int
+
+    @property
+    def kind(self) -> str:
+        """ "load", "store" or "atomic"."""
+        return self.site.operation
 
     @cached_property
     def lanes(self) -> Array:
