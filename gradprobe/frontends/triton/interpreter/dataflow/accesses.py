@@ -36,19 +36,18 @@ class IndexedAccesses(Watcher):
             self._load(access, result)
 
     def _load(self, access: Access, result: Any) -> None:
-        flow, is_derived = self.flow, True
-        at, names = dict[str, Array](), dict[str, None]()
-        writers: list[Node] = []
+        flow, at, names, writers = self.flow, dict[str, Array](), dict[str, None](), list[Node]()
+        is_derived = True
         for view, lanes, addresses in access.parts:
             names[view.name] = None
             stored = self._stored_at(view, addresses)
             numbers = np.unique(stored.pop(_NODE, NOWHERE))
-            writers += [flow.nodes[number] for number in numbers if number >= 0]
+            writers += map(flow.nodes.__getitem__, numbers[numbers >= 0])
             known = self._known_at(view, addresses)
             is_derived &= known is None
             for x, index in (stored if known is None else known).items():
-                at.setdefault(x, np.full(result.data.size, NOWHERE, np.int32))[lanes] = index
-        at = without_tail({x: index.reshape(result.data.shape) for x, index in at.items()}, flow.sizes)
+                at.setdefault(x, np.full(result.data.shape, NOWHERE, np.int32)).reshape(-1)[lanes] = index
+        at = without_tail(at, flow.sizes)
         number = flow.number("/".join(names), access.site, lines_behind(access.pointers))
         if is_derived:
             flow.derived.add(number)
@@ -56,30 +55,27 @@ class IndexedAccesses(Watcher):
             flow.irregular.add(number)
         _reach(flow, number, at)
         cover = self._cover_of(view.home, at) if len(access.parts) == 1 else None
-        flow.note(
-            result, access.site, writers, Lanes(at, dict.fromkeys(at, frozenset([number])), cover) if at else None
-        )
+        origins = dict.fromkeys(at, frozenset([number]))
+        flow.note(result, access.site, writers, Lanes(at, origins, cover) if at else None)
 
     def _store(self, access: Access) -> None:
-        value, flow = access.value, self.flow
-        tile, behind = tile_of(value), lines_behind(access.pointers)
-        if tile is None:
-            if ((value.data == value.data.flat[0]) | (value.data != value.data)).all():
-                flow.empty.update({view.home: access.site for view, _, _ in access.parts})
-            return
-        node, whole = tile
+        flow, data = self.flow, access.value.data
+        (node, whole), behind = tile_of(access.value), lines_behind(access.pointers)
         known = _told_apart(whole) if whole is not None else {}
         for view, lanes, addresses in access.parts:
-            here = {x: index.reshape(-1)[lanes] for x, index in known.items()}
-            of_lanes = Lanes(here, whole.origins) if whole is not None else None
-            due = self._known_at(view, addresses) if whole is not None else None
+            if node is None:
+                if ((data == data.flat[0]) | (data != data)).all():
+                    flow.empty[view.home] = access.site
+                continue
+            here, due, of_lanes = {x: index.reshape(-1)[lanes] for x, index in known.items()}, None, None
+            if whole is not None:
+                due, of_lanes = self._known_at(view, addresses), Lanes(here, whole.origins)
+                self._visit(view.home, whole, is_atomic=access.kind == "atomic")
             offsets = None if due else view.in_bytes(addresses)
             store = StoredTile(view.home, node, access.site, offsets, of_lanes, behind)
             flow.stores.append(store)
             if due:
                 _compare(flow, store, view.name, due)
-            if whole is not None:
-                self._visit(view.home, whole, is_atomic=access.kind == "atomic")
             self._leave(view, addresses, here, node)
 
     # --- the pairs of rows and keys in what is stored
@@ -157,18 +153,18 @@ def _told_apart(lanes: Lanes) -> Mapping[str, Array]:
 
 def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
     letters, found = "", []
-    for x in (x for x in "bhgmn" if x in at):
-        index = at[x].reshape(-1)
+    for x in "bhgmn":
+        index = at[x].reshape(-1) if x in at else np.full(1, NOWHERE)
         if (index >= 0).any():  # a letter without any known index is no axis of what is accessed
             reached = flow.reached.setdefault((number, x), np.zeros(flow.sizes[x], bool))
             reached[index[index >= 0]] = True
-        if x != "g" or "h" not in at:
+        if x in at and (x != "g" or "h" not in at):
             letters += x
             found.append(index)
     axes, filled = flow.filled.setdefault(number, (letters, np.zeros([flow.sizes[x] for x in letters], bool)))
-    if axes == letters:  # what kernels stored in a buffer of their own has those that it had then
-        inside = np.logical_and.reduce([index >= 0 for index in found])
-        filled[tuple(index[inside] for index in found)] = True
+    if axes == letters and found:  # what kernels stored in a buffer of their own has those that it had then
+        known = np.stack(found)
+        filled[tuple(known[:, (known >= 0).all(0)])] = True
 
 
 def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:

@@ -91,13 +91,13 @@ class Node:
 class Tile(NamedTuple):
     """What a handle holds."""
 
-    node: Node
-    lanes: Lanes | None
-
-
-def tile_of(handle: Any) -> Tile | None:
+    node: Node | None = None
     """None of what comes from no load."""
-    return handle.attr.get(TILE) if isinstance(handle, Handle) else None
+    lanes: Lanes | None = None
+
+
+def tile_of(handle: Any) -> Tile:
+    return handle.attr.get(TILE, Tile()) if isinstance(handle, Handle) else Tile()
 
 
 @dataclass(frozen=True)

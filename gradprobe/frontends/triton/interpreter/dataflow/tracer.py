@@ -59,83 +59,74 @@ class ValueTracer(Watcher):
 
     def _moved(self, step: Operation) -> None:
         """What only moves lanes about makes no node of its own, unless it moves several tiles into one."""
-        tiles = [tile for tile in map(tile_of, step.args) if tile is not None]
-        if not tiles:
-            return
-        origins: dict[str, frozenset[int]] = {}
-        for lanes in (tile.lanes for tile in tiles if tile.lanes):
+        tiles = [*map(tile_of, step.args)]
+        nodes, origins = _nodes(tiles), dict[str, frozenset[int]]()
+        for lanes in filter(None, (tile.lanes for tile in tiles)):
             for x in lanes.at:
                 origins[x] = origins.get(x, frozenset()) | lanes.origins[x]
-        moved: list[dict[str, Array]] = [{} for _ in step.results]
-        for x in origins:
-            indices = step.again([_numbered(x, arg) for arg in step.args])
-            for at, index in zip(moved, indices, strict=True):
-                at[x] = index.data
-        for handle, at in zip(step.results, moved, strict=True):
+        moved = {x: step.again([*map(partial(_numbered, x), step.args)]) for x in origins}
+        for number, handle in enumerate(step.results if nodes else ()):
+            at = {x: indices[number].data for x, indices in moved.items()}
             made = Lanes(at, origins, _kept_cover(tiles, handle)) if at else None
-            if len(tiles) == 1:
-                handle.attr[TILE] = Tile(tiles[0].node, made)
+            if len(nodes) == 1:
+                handle.attr[TILE] = Tile(*nodes, made)
             else:
-                self._flow.note(handle, self._flow.site("join"), _nodes(tiles), made)
+                self._flow.note(handle, self._flow.site("join"), nodes, made)
 
     def _met(self, name: str, operands: slice, step: Operation) -> None:
         """What meets lane by lane; but for an accumulator that holds nothing yet, rescaled, by NaN too."""
         args, (result,) = step.args[operands], step.results
-        tiles = [tile_of(arg) for arg in args]
-        if not any(tiles):
+        tiles = [*map(tile_of, args)]
+        nodes = _nodes(tiles)
+        if not nodes:
             return
-        others = [arg.data for arg, tile in zip(args, tiles, strict=True) if tile is None]
-        if name == "fmul" and others and not (result.data.any() and others[0].any()):
-            return
-        site = self._flow.site(name)
-        known = [tile.lanes if tile else None for tile in tiles]
+        if name == "fmul" and len(nodes) == 1:
+            other = args[tiles[0].node is not None]
+            if not (result.data.any() and other.data.any()):
+                return
+        site, known = self._flow.site(name), [tile.lanes for tile in tiles]
         if len(tiles) == 2:
-            known = [_less_across(*pair) for pair in (tiles, tiles[::-1])]
-        self._flow.note(result, site, _nodes(tiles), lane_by_lane(self._flow, known, name, site))
+            known = [_less_across(*tiles), _less_across(*tiles[::-1])]
+        self._flow.note(result, site, nodes, lane_by_lane(self._flow, known, name, site))
 
     def _dotted(self, step: Operation) -> None:
-        (a, b, added, *_), flow = step.args, self._flow
-        tiles = [tile_of(a), tile_of(b), tile_of(added)]
-        if not any(tiles):
+        (a, b, *_), flow = step.args, self._flow
+        tiles = [*map(tile_of, step.args[:3])]
+        nodes = _nodes(tiles)
+        if not nodes:
             return
         site, lacking = flow.site("dot"), set[int]()
-        left, right, before = (tile.lanes if tile else None for tile in tiles)
+        left, right, before = [tile.lanes for tile in tiles]
         made = product(flow, site, left, right, a.data, b.data, lacking) if a.data.ndim == 2 else None
-        lanes = lane_by_lane(flow, [made, before], "fadd", site)
-        flow.note(step.results[0], site, _nodes(tiles), lanes, lacking)
+        flow.note(step.results[0], site, nodes, lane_by_lane(flow, [made, before], "fadd", site), lacking)
 
     def _reduced(self, step: Operation) -> None:
-        tile, axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self._flow
-        if tile is None:
-            return
-        site = flow.site("reduce")
-        for each in step.results:
-            handle, lanes = each.handle, None
-            if tile.lanes is not None and axis is not None:
-                lanes = reduced(tile.lanes, axis, handle.data.shape, flow.sizes)
-            flow.note(handle, site, [tile.node], lanes)
+        (node, lanes), axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self._flow
+        for each in step.results if node is not None else ():
+            left = reduced(lanes, axis, each.handle.data.shape, flow.sizes) if lanes and axis is not None else None
+            flow.note(each.handle, flow.site("reduce"), _nodes([Tile(node)]), left)
 
 
-def _nodes(tiles: Sequence[Tile | None]) -> list[Node]:
-    return [tile.node for tile in tiles if tile is not None]
+def _nodes(tiles: Sequence[Tile]) -> list[Node]:
+    return [tile.node for tile in tiles if tile.node is not None]
 
 
 def _numbered(letter: str, argument: Any) -> Any:
     """A handle of the indices of what it holds; what is no handle as it is."""
     if not isinstance(argument, Handle):
         return argument
-    tile = tile_of(argument)
-    found = tile.lanes.at.get(letter) if tile is not None and tile.lanes else None
+    lanes = tile_of(argument).lanes
+    found = lanes.at.get(letter) if lanes else None
     return Handle(np.full(argument.data.shape, NOWHERE, np.int32) if found is None else found, tl.int32)
 
 
 def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
     """The cover of a vector that becomes a column or a row."""
-    lanes = tiles[0].lanes
-    if len(tiles) > 1 or lanes is None or lanes.cover is None:
+    covers = [tile.lanes and tile.lanes.cover for tile in tiles if tile.node is not None]
+    if len(covers) != 1 or not covers[0]:
         return None
-    sizes = [axis for axis, size in enumerate(handle.data.shape) if size == len(lanes.cover.counts)]
-    return replace(lanes.cover, axis=sizes[0]) if len(sizes) == 1 else None
+    shape, many = handle.data.shape, len(covers[0].counts)
+    return replace(covers[0], axis=shape.index(many)) if shape.count(many) == 1 else None
 
 
 # --- what tiles come to that meet lane by lane
@@ -180,14 +171,13 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
     return found
 
 
-def _less_across(tile: Tile | None, other: Tile | None) -> Lanes | None:
+def _less_across(tile: Tile, other: Tile) -> Lanes | None:
     """The lanes of a tile, without the index of a vector that goes along another axis of scores than it should.
 
     It gets its axis where it meets them: its load is not to be blamed, nor what is made of both.
     """
-    lanes = tile.lanes if tile is not None else None
-    scores = other.lanes if other is not None else None
-    vector = tile.node.lanes if tile is not None else None  # with one axis, however many it has by now
+    (node, lanes), scores = tile, other.lanes
+    vector = node.lanes if node else None  # with one axis, however many it has by now
     if lanes is None or scores is None or vector is None or not scores.is_matrix:
         return lanes
     lost = set[str]()
