@@ -38,7 +38,7 @@ class AddressLines(Watcher):
     def _stepped(self, step: Operation) -> None:
         (result,) = step.results
         if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
-            _kept(result)[_LINES] = lines_behind(*step.args) | {self._flow.line()}
+            _kept(result)[_LINES] = lines_behind(*step.args) | {self._flow.line(step.site("").lines)}
 
     def _of_block(self, step: Operation) -> None:
         pointers, block = step.results[0], step.of

@@ -12,8 +12,8 @@ import numpy as np
 from .....inputs.memory import Array
 from .....source.text import SourceLine
 from ..bfloat16 import values_of
-from ..memory.stream import attempted, executing
-from ..memory.views import InterpretedLaunch, Site, View
+from ..memory.stream import attempted
+from ..memory.views import Site, View
 from ..patching import Handle
 from .lanes import Lanes, differ
 
@@ -160,7 +160,6 @@ class Flow:
     """By source and letter but dims, [length] bool: the indices that it touches."""
     filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
     """By source, its letters but dims, and of these axes: what it touches."""
-    launch: InterpretedLaunch | None = None
     failures: dict[str, None] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)
 
@@ -168,13 +167,9 @@ class Flow:
         """A fault of following stops no kernel."""
         attempted(self.failures, action, *args)
 
-    def site(self, operation: str) -> Site:
-        assert self.launch is not None
-        return executing(self.launch, operation)
-
-    def line(self) -> int:
-        """The number of that which is executing."""
-        return self._number(self.site("").lines, self.lines)
+    def line(self, lines: tuple[SourceLine, ...]) -> int:
+        """The number of a line, with the calls that led there."""
+        return self._number(lines, self.lines)
 
     def number(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
         """The number of a line that accesses a tensor, by an address that others made."""

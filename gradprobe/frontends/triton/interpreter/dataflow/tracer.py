@@ -53,9 +53,8 @@ class ValueTracer(Watcher):
             yield name, self._moved
 
     def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
-        self._flow.launch = launch
         for argument in arguments:
-            self._flow.attempt(self._learn, argument)
+            self._learn(argument)
 
     def _moved(self, step: Operation) -> None:
         """What only moves lanes about makes no node of its own, unless it moves several tiles into one."""
@@ -71,7 +70,7 @@ class ValueTracer(Watcher):
             if len(nodes) == 1:
                 handle.attr[TILE] = Tile(*nodes, made)
             else:
-                self._flow.note(handle, self._flow.site("join"), nodes, made)
+                self._flow.note(handle, step.site("join"), nodes, made)
 
     def _met(self, name: str, operands: slice, step: Operation) -> None:
         """What meets lane by lane; but for an accumulator that holds nothing yet, rescaled, by NaN too."""
@@ -84,7 +83,7 @@ class ValueTracer(Watcher):
             other = args[tiles[0].node is not None]
             if not (result.data.any() and other.data.any()):
                 return
-        site, known = self._flow.site(name), [tile.lanes for tile in tiles]
+        site, known = step.site(name), [tile.lanes for tile in tiles]
         if len(tiles) == 2:
             known = [_less_across(*tiles), _less_across(*tiles[::-1])]
         self._flow.note(result, site, nodes, lane_by_lane(self._flow, known, name, site))
@@ -95,7 +94,7 @@ class ValueTracer(Watcher):
         nodes = _nodes(tiles)
         if not nodes:
             return
-        site, lacking = flow.site("dot"), set[int]()
+        site, lacking = step.site("dot"), set[int]()
         left, right, before = [tile.lanes for tile in tiles]
         made = product(flow, site, left, right, a.data, b.data, lacking) if a.data.ndim == 2 else None
         flow.note(step.results[0], site, nodes, lane_by_lane(flow, [made, before], "fadd", site), lacking)
@@ -104,7 +103,7 @@ class ValueTracer(Watcher):
         (node, lanes), axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self._flow
         for each in step.results if node is not None else ():
             left = reduced(lanes, axis, each.handle.data.shape, flow.sizes) if lanes and axis is not None else None
-            flow.note(each.handle, flow.site("reduce"), _nodes([Tile(node)]), left)
+            flow.note(each.handle, step.site("reduce"), _nodes([Tile(node)]), left)
 
 
 def _nodes(tiles: Sequence[Tile]) -> list[Node]:

@@ -188,7 +188,7 @@ class Memory(Watcher):
         first = self._found[key]
         runs_on = first.runs_on and bool(which.all()) and _program_and_line(access) in self._inside
         self._found[key] = replace(first, lanes=first.lanes + int(which.sum()), runs_on=runs_on)
-        self._made_by[key].add((access.launch.number, access.program))
+        self._made_by[key].add((access.launch, access.program))
 
     def _finding(
         self, kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
@@ -210,7 +210,7 @@ def _is_input(view: View) -> bool:
 
 
 def _program_and_line(access: Access) -> tuple[object, ...]:
-    return access.launch.number, access.program, *(line.line for line in access.site.lines)
+    return access.launch, access.program, *(line.line for line in access.site.lines)
 
 
 def _bits_at(addresses: Array, width: int) -> Array:

@@ -47,6 +47,7 @@ _ACCESSES: dict[str, tuple[str, int, int | None]] = {
 class Operation:
     """What a method did."""
 
+    launch: InterpretedLaunch
     of: Any
     method: Method
     args: tuple[Any, ...]
@@ -56,6 +57,9 @@ class Operation:
     def again(self, args: Sequence[Any]) -> Sequence[Any]:
         """What it gives for other arguments."""
         return _several(self.method(self.of, *args, **self.kwargs))
+
+    def site(self, name: str) -> Site:
+        return executing(self.launch, name)
 
 
 def _several(result: Any) -> Sequence[Any]:
@@ -101,7 +105,6 @@ class Stream:
         self._watchers = watchers
         self._attempt = partial(attempted, errors)
         self._launch: InterpretedLaunch | None = None
-        self._launches = 0
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -129,8 +132,7 @@ class Stream:
         def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
             host_args, host_kwargs = method(executor, args, kwargs)
             if self._watchers:
-                self._launches += 1
-                self._launch = launch = InterpretedLaunch(self._launches, executor.fn, self._known)
+                self._launch = launch = InterpretedLaunch(executor.fn, self._known)
                 given = dict(zip(executor.arg_names, args, strict=False)) | kwargs
                 on_host = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
                 self._attempt(launch.learn, given, on_host)
@@ -152,9 +154,10 @@ class Stream:
     def _noting(self, notes: Sequence[Note], method: Method) -> Method:
         def noted(of: Any, *args: Any, **kwargs: Any) -> Any:
             result = method(of, *args, **kwargs)
-            operation = Operation(of, method, args, kwargs, _several(result))
-            for note in notes if self._watchers else ():
-                self._attempt(note, operation)
+            if self._launch is not None:
+                operation = Operation(self._launch, of, method, args, kwargs, _several(result))
+                for note in notes:
+                    self._attempt(note, operation)
             return result
 
         return noted

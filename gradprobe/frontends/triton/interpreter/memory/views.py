@@ -122,9 +122,8 @@ def _from(start: int, addresses: Array) -> Array:
 class InterpretedLaunch:
     """One launch of a kernel, with the tensors that it is given."""
 
-    def __init__(self, number: int, function: Any, known: Sequence[View]) -> None:
+    def __init__(self, function: Any, known: Sequence[View]) -> None:
         """`known`: the caller's tensors."""
-        self.number = number
         self.kernel: str = getattr(function, "__name__", str(function))
         self.code: CodeType | None = getattr(function, "__code__", None)
         self.views: dict[int, View] = {}
