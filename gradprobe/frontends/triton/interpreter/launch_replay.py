@@ -113,11 +113,10 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
 
 
 class Replay(Watcher):
-    """Runs launches again. An access that leaves their storages is not made, and counted."""
+    """Runs launches again. An access that leaves its storage is not made, and counted."""
 
     def __init__(self) -> None:
         self.reset(0)
-        self._lows = self._highs = np.zeros(0, np.uint64)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Replay]:
@@ -133,8 +132,6 @@ class Replay(Watcher):
 
     def run(self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]) -> None:
         """Runs some programs on what the storages hold. Raises TooLong, and whatever the kernel raises."""
-        ends = sorted((address, address + memory.numel()) for address, memory in launch.storages().items())
-        self._lows, self._highs = np.array(ends, np.uint64).T
         kernel, builder = launch.kernel, shipped.InterpreterBuilder
         function = _rebound(kernel, codes)
         executor = shipped.GridExecutor(function, kernel.arg_names, (len(programs),), kernel.pre_run_hooks)
@@ -149,18 +146,17 @@ class Replay(Watcher):
         self.accesses += 1
         if self.accesses > self._most:
             raise TooLong
-        addresses = access.pointers.data.reshape(-1)
-        on = np.broadcast_to(access.on, access.pointers.data.shape).reshape(-1)
-        at = np.maximum(np.searchsorted(self._lows, addresses, "right").astype(np.int64) - 1, 0)
-        inside = (addresses >= self._lows[at]) & (addresses + np.uint64(access.width) <= self._highs[at])
-        storages = set(self._lows[np.unique(at[on & inside])].tolist())
-        if access.kind != "store":
-            self.read |= storages
-        if access.kind != "load":
-            self.written |= storages
-        strays = int((on & ~inside).sum())
+        kept = np.zeros(access.lanes.shape, bool)
+        for view, lanes, addresses in access.parts:
+            inside = view.in_storage(addresses, access.width)
+            kept[lanes[inside]] = True
+            if inside.any() and access.kind != "store":
+                self.read.add(view.home)
+            if inside.any() and access.kind != "load":
+                self.written.add(view.home)
+        strays = int(access.lanes.sum() - kept.sum())
         self.strays += strays
-        return on & inside if strays else None
+        return kept if strays else None
 
 
 def _rebound(kernel: Any, codes: Codes) -> FunctionType:
