@@ -66,8 +66,8 @@ def _with_axis(original: Method, self: Any, argument: Any, axis: int) -> Any:
 # --- the language: replaced once in a launch, whatever name a kernel's file has for it
 
 
-_swapped: set[int] = set()
-"""Of this launch: the ids of functions' globals and of modules of the language."""
+_swapped: set[ModuleType] = set()
+"""Of this launch."""
 _dtypes: dict[str, Any] = {}
 
 
@@ -79,13 +79,11 @@ def _begin_launch(original: Method, self: Any, *args: Any) -> Any:
 
 def _patch_language(original: Method, fn: Any) -> Any:
     new: dict[str, Any] = {}
-    if id(fn.__globals__) not in _swapped:
-        _swapped.add(id(fn.__globals__))
-        # Of a kernel that has other names for the language, the whole of it too.
-        for module in (tl, *fn.__globals__.values()):
-            if (module is tl or module is tl.core) and id(module) not in _swapped:
-                _swapped.add(id(module))
-                new[f"module{len(new)}"] = module
+    # Of a kernel that has other names for the language, the whole of it too.
+    for module in (tl, *fn.__globals__.values()):
+        if (module is tl or module is tl.core) and module not in _swapped:
+            _swapped.add(module)
+            new[f"module{len(new)}"] = module
     return original(FunctionType(original.__code__, new)) if new else shipped._LangPatchScope()
 
 

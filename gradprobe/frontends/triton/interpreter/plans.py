@@ -159,7 +159,9 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
     if id(result) not in end:
         if type(result) is not _Tensor or id(returned) not in live:
             return None
-        lines += ["made = new(tensor)", *(f"made.{name} = {word(value)}" for name, value in vars(result).items())]
+        lines.append("made = new(tensor)")
+        for name, value in vars(result).items():
+            lines.append(f"made.{name} = {word(value)}")
     constants = "".join(f", c{at}" for at in range(len(values)))
     text = [f"def make(new, tensor{constants}):", f" def repeat({', '.join(['builder', *given])}):"]
     text += [*map("  ".__add__, lines), f"  return {end.get(id(result), 'made')}", " return repeat"]

@@ -116,8 +116,8 @@ class IndexedAccesses(Watcher):
 
     def _has_all_dims(self, at: Mapping[str, Array]) -> bool:
         """Whether a tile has no dims, or all."""
-        many = {x: len(np.unique(at[x][at[x] >= 0])) for x in at.keys() & {"d", "e"}}
-        return all(count in (0, self.flow.sizes[x]) for x, count in many.items())
+        dims = at.keys() & {"d", "e"}
+        return all(np.unique(at[x][at[x] >= 0]).size in (0, self.flow.sizes[x]) for x in dims)
 
     # --- the indices of elements
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,39 +129,45 @@ class StoredTile:
     """The lines that made the addresses."""
 
 
-@dataclass
 class Flow:
     """What was followed. Lines that load or store are numbered as in `sources`."""
 
-    axes: Callable[[View], str]
-    """The axis letters of a tensor; "" where they are not known."""
-    sizes: Mapping[str, int]
-    """By letter."""
-    judge: Callable[[Array, Lanes], Role | None]
-    sources: list[AccessLine] = field(default_factory=list)
-    conflicts: list[Conflict] = field(default_factory=list)
-    agreed: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """By source and letter, how often it agreed with another."""
-    irregular: set[int] = field(default_factory=set)
-    """The loads that read no block of rows and columns."""
-    derived: set[int] = field(default_factory=set)
-    """The loads whose indices are of what an earlier kernel stored."""
-    slices: dict[int, frozenset[int]] = field(default_factory=dict)
-    """By source, the lines that made its addresses."""
-    lines: list[tuple[SourceLine, ...]] = field(default_factory=list)
-    """By their numbers, each with the calls that led there."""
-    stores: list[StoredTile] = field(default_factory=list)
-    empty: dict[int, Site] = field(default_factory=dict)
-    """By home, the last store of one number that comes from no load."""
-    nodes: list[Node] = field(default_factory=list)
-    visits: dict[int, Array] = field(default_factory=dict)
-    """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
-    reached: dict[tuple[int, str], Array] = field(default_factory=dict)
-    """By source and letter but dims, [length] bool: the indices that it touches."""
-    filled: dict[int, tuple[str, Array]] = field(default_factory=dict)
-    """By source, its letters but dims, and of these axes: what it touches."""
-    failures: dict[str, None] = field(default_factory=dict)
-    _numbers: dict[object, int] = field(default_factory=dict)
+    def __init__(
+        self,
+        axes: Callable[[View], str],
+        sizes: Mapping[str, int],
+        judge: Callable[[Array, Lanes], Role | None],
+    ) -> None:
+        """Args:
+        axes: gives the axis letters of a tensor; "" where they are not known.
+        sizes: by letter.
+        judge: says what a tile is.
+        """
+        self.axes, self.sizes, self.judge = axes, sizes, judge
+        self.sources: list[AccessLine] = []
+        self.conflicts: list[Conflict] = []
+        self.agreed = Counter[tuple[int, str]]()
+        """By source and letter, how often it agreed with another."""
+        self.irregular = set[int]()
+        """The loads that read no block of rows and columns."""
+        self.derived = set[int]()
+        """The loads whose indices are of what an earlier kernel stored."""
+        self.slices = defaultdict[int, frozenset[int]](frozenset)
+        """By source, the lines that made its addresses."""
+        self.lines: list[tuple[SourceLine, ...]] = []
+        """By their numbers, each with the calls that led there."""
+        self.stores: list[StoredTile] = []
+        self.empty: dict[int, Site] = {}
+        """By home, the last store of one number that comes from no load."""
+        self.nodes: list[Node] = []
+        self.visits: dict[int, Array] = {}
+        """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
+        self.reached: dict[tuple[int, str], Array] = {}
+        """By source and letter but dims, [length] bool: the indices that it touches."""
+        self.filled: dict[int, tuple[str, Array]] = {}
+        """By source, its letters but dims, and of these axes: what it touches."""
+        self.failures: dict[str, None] = {}
+        self._numbers: dict[object, int] = {}
 
     def attempt(self, action: Callable[..., object], *args: Any) -> None:
         """A fault of following stops no kernel."""
@@ -174,7 +180,7 @@ class Flow:
     def number(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
         """The number of a line that accesses a tensor, by an address that others made."""
         number = self._number(AccessLine(tensor, site), self.sources)
-        self.slices[number] = self.slices.get(number, frozenset()) | behind
+        self.slices[number] |= behind
         return number
 
     def _number(self, thing: object, among: list[Any]) -> int:

@@ -86,9 +86,8 @@ def differ(left: Array, right: Array) -> tuple[int, int] | None:
 
 def along(index: Array, axis: int) -> Array | None:
     """The index of each lane of the other axes; None where it varies along `axis`."""
-    most = index.max(axis)
-    same = (index == np.expand_dims(most, axis)) | (index < 0)
-    return most if bool(same.all()) else None
+    most = index.max(axis, keepdims=True)
+    return most.squeeze(axis) if ((index == most) | (index < 0)).all() else None
 
 
 def varying(index: Array) -> list[int]:

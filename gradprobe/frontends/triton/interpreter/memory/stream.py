@@ -115,8 +115,10 @@ class Stream:
         for watcher in self._watchers:
             for name, note in watcher.notes():
                 notes.setdefault(_path(name), []).append(note)
+        for path, told in notes.items():
+            patches.append((path, partial(self._noting, told)))
         with contextlib.ExitStack() as stack:
-            for path, patch in (*patches, *((path, partial(self._noting, told)) for path, told in notes.items())):
+            for path, patch in patches:
                 with contextlib.suppress(InterpreterNotKnown):  # what this release lacks is left out
                     stack.enter_context(replaced(*wrapped(path, patch)))
             for name, access in _ACCESSES.items():
@@ -211,9 +213,9 @@ def _carrying(method: Method) -> Method:
         result = method(builder, *args, **kwargs)
         for arg in args:
             if isinstance(arg, Handle) and ORIGIN in arg.attr:  # as few have
-                pointers = [each for each in args if isinstance(each, Handle) and each.dtype.scalar.is_ptr()]
-                origins = {each.attr.get(ORIGIN) for each in (arg, *pointers)}
-                _mark(_several(result), arg.attr[ORIGIN] if len(origins) == 1 else None)
+                origin, others = arg.attr[ORIGIN], (each for each in args if isinstance(each, Handle))
+                if all(each.attr.get(ORIGIN) == origin or not each.dtype.scalar.is_ptr() for each in others):
+                    _mark(_several(result), origin)
                 break
         return result
 
