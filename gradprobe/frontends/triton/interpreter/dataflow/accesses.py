@@ -10,7 +10,7 @@ import numpy as np
 from .....inputs.memory import Array
 from ..memory.stream import Watcher
 from ..memory.views import Access, View
-from .addresses import lines_behind
+from .address_lines import lines_behind
 from .graph import Flow, Node, StoredTile, tile_of
 from .lanes import NOWHERE, Cover, Lanes, indices_at, is_block, varying, without, without_tail
 

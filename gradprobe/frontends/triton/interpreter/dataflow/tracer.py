@@ -21,7 +21,7 @@ from ..memory.stream import MOVES, Note, Operation, Watcher
 from ..memory.views import InterpretedLaunch, Site
 from ..patching import Handle
 from .accesses import IndexedAccesses
-from .addresses import AddressLines
+from .address_lines import AddressLines
 from .graph import TILE, Conflict, Flow, Node, Tile, tile_of
 from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, only, reduced, together, varying, without
 
