@@ -239,7 +239,7 @@ def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
     return tl.tensor(Handle(values.astype(shipped._get_np_dtype(scalar)), scalar), made)
 
 
-PATCHES = {
+PATCHES: dict[str, Method] = {
     "InterpreterBuilder.create_splat": _spread,
     "InterpreterBuilder.create_expand_dims": _with_axis,
     "GridExecutor._init_args_hst": _begin_launch,

@@ -89,7 +89,7 @@ class Plans:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             key, tensors = _key_of(args, kwargs) if self.is_used else (None, ())
-            plan = made.get(key) if key is not None else False
+            plan: Any = made.get(key) if key is not None else False
             if plan:
                 return plan(semantic.builder, *tensors)
             kwargs["_semantic"] = semantic

@@ -68,7 +68,7 @@ class ValueTracer(Watcher):
             at = {x: indices[number].data for x, indices in moved.items()}
             made = Lanes(at, origins, _kept_cover(tiles, handle)) if at else None
             if len(nodes) == 1:
-                handle.attr[TILE] = Tile(*nodes, made)
+                handle.attr[TILE] = Tile(nodes[0], made)
             else:
                 self._flow.note(handle, step.site("join"), nodes, made)
 
@@ -208,13 +208,13 @@ def product(
         kept.append(Lanes(at, lanes.origins))
         summed.append(over)
         cover = contracted(lanes, axis, flow.sizes) if lanes.is_matrix else cover
-    flow.compare(*kept, site)
+    flow.compare(kept[0], kept[1], site)
     if a is not None and b is not None:
         for ours, theirs in _compare_sums(flow, a, b, summed, site):
             lacking |= _left_out(ours, theirs, (right != 0).any(1))
             lacking |= _left_out(theirs, ours, (left != 0).any(0))
     is_over_rows = any("m" in over for over in summed) or (cover is not None and cover.letter == "m")
-    made = joined(*kept)
+    made = joined(kept[0], kept[1])
     return only(made, {x: index for x, index in made.at.items() if x != "h" or not is_over_rows}, cover)
 
 

@@ -111,7 +111,9 @@ class Stream:
         """Raises InterpreterNotKnown."""
         _line.cache_clear()  # a file may have changed
         notes: dict[str, list[Note]] = {path: [_carry_to_block] for path in OF_BLOCKS}
-        patches = [(_path(name), _carrying) for name in f"{MOVES} {POINTING}".split()]
+        patches: list[tuple[str, Callable[[Method], Method]]] = [
+            (_path(name), _carrying) for name in f"{MOVES} {POINTING}".split()
+        ]
         for watcher in self._watchers:
             for name, note in watcher.notes():
                 notes.setdefault(_path(name), []).append(note)
