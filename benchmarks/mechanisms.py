@@ -126,7 +126,7 @@ CORE: tuple[str, ...] = (
         "__init__", "launches", "raised",
     )),
     *(f"{_INTERPRETER}/{name}" for name in (
-        "__init__", "bfloat16", "language_patches", "patching",
+        "__init__", "bfloat16", "language_patches",
     )),
     *(f"frontends/cuda/{name}" for name in (
         "__init__", "c_types", "cuda_syntax", "host_code", "module", "nvrtc", "on_cpu", "source",

@@ -2,6 +2,6 @@
 
 from .bfloat16 import make_bfloat16_right
 from .language_patches import mend_interpreter
-from .patching import InterpreterNotKnown
+from .plans import InterpreterNotKnown
 
 __all__ = ["InterpreterNotKnown", "make_bfloat16_right", "mend_interpreter"]

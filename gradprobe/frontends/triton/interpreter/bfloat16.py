@@ -13,8 +13,7 @@ import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array
-from .patching import Handle, Method, wrapped
-from .plans import PLANS
+from .plans import PLANS, Handle, Method, wrapped
 
 # Of numpy's own type: it compares with another one ten times faster than with np.uint16.
 _BITS = np.dtype(np.uint16)

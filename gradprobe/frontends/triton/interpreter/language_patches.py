@@ -19,8 +19,7 @@ from triton.runtime import interpreter as shipped
 
 from ....model.case import DOTS
 from ..launches import tensors_in
-from .patching import Handle, Method, wrapped
-from .plans import MANY, PLANS
+from .plans import MANY, PLANS, Handle, Method, wrapped
 
 # --- launches and operands: each stands for a function of PATCHES, which it is given first
 

@@ -7,15 +7,17 @@ asks for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import triton
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from ....model.mechanisms import is_on
-from .patching import Handle, Method
 
+Handle: Any = shipped.TensorHandle
+Method = Callable[..., Any]
 Step = tuple[str, tuple[Any, ...], Any]
 """The name of a method of the builder, its arguments, and what it made."""
 # Plans that are kept before all are forgotten: a kernel may count to a constant each time.
@@ -231,3 +233,23 @@ def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, .
 
 PLANS = Plans(shipped.interpreter_semantic)
 """Of this process's interpreter."""
+
+
+# --- what is patched, here and elsewhere
+
+
+class InterpreterNotKnown(RuntimeError):
+    """This release of Triton lacks something that must be patched."""
+
+
+def wrapped(path: str, wrap: Callable[[Method], Method]) -> tuple[Any, str, Method]:
+    """(owner, name, what is to stand there) of "function" or "Class.method"; to be set for good, or for a while.
+
+    Raises:
+        InterpreterNotKnown: the interpreter has none.
+    """
+    kind, _, name = path.rpartition(".")
+    owner = getattr(shipped, kind, None) if kind else shipped
+    if not hasattr(owner, name):
+        raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {path}")
+    return owner, name, wrap(getattr(owner, name))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..memory.stream import MOVES, OF_BLOCKS, POINTING, Note, Operation, Watcher
-from ..patching import Handle
+from ..plans import Handle
 from .graph import Flow
 
 _LINES = "gradprobe lines"

@@ -14,7 +14,7 @@ from .....source.text import SourceLine
 from ..bfloat16 import values_of
 from ..memory.stream import attempted
 from ..memory.views import Site, View
-from ..patching import Handle
+from ..plans import Handle
 from .lanes import Lanes, differ
 
 TILE = "gradprobe tile"

@@ -19,7 +19,7 @@ from .....inputs.memory import Array
 from ..memory.memory_watch import watched_memory
 from ..memory.stream import MOVES, Note, Operation, Watcher
 from ..memory.views import InterpretedLaunch, Site
-from ..patching import Handle
+from ..plans import Handle
 from .accesses import IndexedAccesses
 from .address_lines import AddressLines
 from .graph import TILE, Conflict, Flow, Node, Tile, tile_of

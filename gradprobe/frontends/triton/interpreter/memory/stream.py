@@ -26,7 +26,7 @@ from .....model.failures import fault_words
 from .....processes.attributes import replaced
 from .....processes.ended import is_users
 from .....source.text import SourceLine
-from ..patching import Handle, InterpreterNotKnown, Method, wrapped
+from ..plans import Handle, InterpreterNotKnown, Method, wrapped
 from .views import ORIGIN, Access, InterpretedLaunch, Site, view_of
 
 # Methods of the builder whose result holds what its operands hold, moved about but not changed.
