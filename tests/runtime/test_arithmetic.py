@@ -84,7 +84,7 @@ def test_it_is_read_from_what_the_compiler_makes_of_kernels_for_hopper(tmp_path)
 
 def test_cuda_kernels_are_ieee_unless_their_source_names_tf32():
     def entry(text):
-        return SimpleNamespace(source=SimpleNamespace(text=text, included=()), name="k", file="k.cu")
+        return SimpleNamespace(source=SimpleNamespace(text=text, included=(), path="k.cu"), name="k")
 
     assert [one.way for one in of_cuda([entry("// no tf32 here\n/* nor\ntf32 */ __global__ void k() {}")])] == ["ieee"]
     assert [one.way for one in of_cuda([entry('asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32");')])] == [
