@@ -112,6 +112,7 @@ def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone(name)
             ("blocks-mixed-up", "b, m = h // n_heads, h // BLOCK_M"),
         ]),
         ("x = h.to(tl.int64)", [("wide-offset-dropped", "x = h")]),
+        ("h = tl.multiple_of(h, BLOCK_N)", []),  # a hint changes nothing
         ("seen = (offs_m >= h) & (offs_m < window)", [
             ("bound-off-by-one", "seen = (offs_m > h) & (offs_m < window)"),
             ("bound-off-by-one", "seen = (offs_m >= h) & (offs_m <= window)"),
