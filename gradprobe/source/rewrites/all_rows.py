@@ -218,4 +218,4 @@ ROWS: tuple[Row, ...] = (
         rules(_ROUND) + rules(_ROUND.replace("=", "+=", 1))),
 )  # fmt: skip
 # By the name of each, in the order in which they are drawn from.
-OPERATORS: dict[str, Callable[[KernelFile], Iterator[Change]]] = {row.name: row.changes for row in ROWS if row.plants}
+OPERATORS = {row.name: row.changes for row in ROWS if row.plants}
