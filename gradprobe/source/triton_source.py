@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .kernel_file import KernelFile, kernel_file
-from .syntax import bound_in, first_line, parameters
+from .syntax import bound_in, first_line, inside, parameters
 from .text import SourceLine
 
 
@@ -47,6 +47,11 @@ class Function:
 
     def line_of(self, node: ast.AST) -> SourceLine:
         return self.source.line_of(node, self.name)
+
+    @property
+    def calls(self) -> list[Any]:
+        """The Triton functions that it calls, without Triton's own."""
+        return list(filter(is_own, map(self.called, inside(self.tree, ast.Call))))
 
     def called(self, call: ast.Call) -> Any:
         """What a call calls; None for a method of its own variables."""
