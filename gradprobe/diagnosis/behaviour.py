@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -82,9 +83,9 @@ class Again:
         """The next call."""
         return run_again(self.experiment, self.assigned)
 
-    def is_right(self, **changes: object) -> bool:
+    def is_right(self, **changes: Any) -> bool:
         """Whether a further call is right, with changes of the experiment."""
-        ran = run_again(replace(self.experiment, **changes), self.assigned)  # type: ignore[arg-type]
+        ran = run_again(replace(self.experiment, **changes), self.assigned)
         return ran is not None and ran.measured.comparison.matches
 
     def on_memory_of(self, number: float) -> Results:

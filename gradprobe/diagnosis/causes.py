@@ -206,9 +206,6 @@ def fact_about(seen: Observed) -> str:
 
 # --- beside what hypotheses name, what the dataflow shows
 
-# The class of sums that lose what was summed: it is overwritten, or added twice.
-_LOST = "ACC"
-
 
 def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()) -> list[Diagnosis]:
     """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
@@ -224,9 +221,9 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
     if not named or not seen:
         return [*named, *seen]
     first, *others = named
-    never = [cause for cause in of_pairs if cause.is_named and cause.fault_class != _LOST]
+    never = [cause for cause in of_pairs if cause.is_named and cause.fault_class != "ACC"]
     # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
-    if never and first.fault_class == _LOST and (not first.says_wrong or "P" in first.says_wrong):
+    if never and first.fault_class == "ACC" and (not first.says_wrong or "P" in first.says_wrong):
         return [*never, *others]  # it looks the same, and nothing was lost
     evidence, shown, addresses = [*first.evidence], list[Where](), list[Where]()
     for cause in seen:

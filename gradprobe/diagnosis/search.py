@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis, Observed
-from ..faults.table import hypotheses
 from ..inputs.draw import draw
 from ..model.assignment import Assigned
 from ..model.intermediates import DERIVED, reached
@@ -31,14 +30,13 @@ def ranked(seen: Observed) -> list[Finalist]:
     Each number counts log2(1 / p) bits, p being the share of what might have been predicted that would have counted as
     well; n hypotheses take log2(n) off.
     """
-    tester, every = Tester(seen), list(hypotheses(seen))
-    if not tester.wrong or not every:
+    tester = Tester(seen)
+    every = tester.hypotheses
+    if not every:
         return []
-    shares = [*map(tester.share, every)]
+    shares, outside = [*map(tester.share, every)], seen.actual.keys() - seen.right.keys()
     least, needed = max(_ROUGHLY, max(shares) / 2), math.log2(len(every)) + _SURE
-    likely = [at for at, share in enumerate(shares) if share >= least]
-    likely = sorted(likely, key=lambda at: -shares[at])[:_FINALISTS]
-    outside = seen.actual.keys() - seen.right.keys()
+    likely = sorted(range(len(every)), key=lambda at: -shares[at])[:_FINALISTS]
 
     def order(fit: Finalist) -> tuple[float, int, int]:
         """What explains more first, then what would make less wrong that came right or is not in question."""
@@ -47,8 +45,9 @@ def ranked(seen: Observed) -> list[Finalist]:
 
     fits, best = list[Finalist](), dict[str, Finalist]()
     for at in sorted(likely):  # of those that explain as much, the first of the table
-        fit = tester.fit(every[at])
-        fits.append(replace(fit, bits=math.inf if every[at].is_plain else fit.bits - needed))
+        if shares[at] >= least:
+            fit = tester.fit(every[at])
+            fits.append(replace(fit, bits=math.inf if every[at].is_plain else fit.bits - needed))
     for fit in sorted(fits, key=order):
         best.setdefault(fit.hypothesis.fault, fit)
     return list(best.values())
@@ -56,11 +55,9 @@ def ranked(seen: Observed) -> list[Finalist]:
 
 def explaining(seen: Observed, known: Mapping[str, Hypothesis]) -> str:
     """The first fault whose hypothesis explained another run and explains this one; "" for none."""
-    every, tester = list(hypotheses(seen)) if known else [], Tester(seen)
-    for fault, hypothesis in known.items():
-        if _best(tester, every, hypothesis).explained >= NAMED:
-            return fault
-    return ""
+    tester = Tester(seen)
+    explains = (fault for fault, hypothesis in known.items() if tester.best(hypothesis).explained >= NAMED)
+    return next(explains, "")
 
 
 def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[list[Finalist]]:
@@ -118,12 +115,5 @@ def _again(fit: Finalist, second: Tester | None) -> Finalist:
     """
     if second is None:
         return replace(fit, said=("tested on one draw of values only: the target refused another",))
-    again = _best(second, list(hypotheses(second.seen)) if second.wrong else [], fit.hypothesis)
+    again = second.best(fit.hypothesis)
     return replace(fit, explained=min(fit.explained, again.reproduced), bits=fit.bits + again.bits)
-
-
-def _best(tester: Tester, every: Sequence[Hypothesis], known: Hypothesis) -> Finalist:
-    """The same hypothesis about other values; all of its fault, if a number is measured off them."""
-    same = [other for other in every if other.fault == known.fault]
-    forms = [other for other in same if other.summary == known.summary] or same
-    return max(map(tester.fit, forms), key=lambda fit: fit.explained, default=Finalist(known))

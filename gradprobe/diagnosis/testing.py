@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.index import readable
+from ..faults.table import hypotheses
 from ..faults.variant import BUFFERS, Variant, plain_variant
 from ..model.report import NAMED
 from ..numerics.budget import Whole, tile_budget
@@ -104,16 +105,21 @@ class Tester:
             finite = seen.actual[name].isfinite()
             self._has_nan |= bool(finite.any()) and not bool((finite | right).all())
 
+    @cached_property
+    def hypotheses(self) -> list[Hypothesis]:
+        """All that may explain the run."""
+        return list(hypotheses(self.seen)) if self.wrong else []
+
+    def best(self, known: Hypothesis) -> Finalist:
+        """A hypothesis about other values; in all forms of its fault, if a number is measured off them."""
+        same = [other for other in self.hypotheses if other.fault == known.fault]
+        forms = [other for other in same if other.summary == known.summary] or same
+        return max(map(self.fit, forms), key=lambda fit: fit.explained, default=Finalist(known))
+
     def fit(self, hypothesis: Hypothesis) -> Finalist:
         """What it explains, of each intermediate in whichever kernels explain most."""
-        best, active, contradicted, wrong = (
-            dict(self._of_right_arithmetic),
-            set[str](),
-            len(self._all.names),
-            self.wrong,
-        )
-        if not wrong:
-            return Finalist(hypothesis)
+        best, active, wrong = dict(self._of_right_arithmetic), set[str](), self.wrong
+        contradicted = len(self._all.names)
         for found in self._scores(hypothesis, self._all):
             # Of several ways the one that leaves right what came right tells how well it fits.
             denied = [name for name, score in found.items() if score.spoilt and name not in wrong]

@@ -19,8 +19,6 @@ from ..lines import among
 Chain = tuple[SourceLine, ...]
 """A line of a kernel, then those in the functions that it called to get there."""
 Place = tuple[str, int]
-# The class of sums that lose what was summed: it is overwritten, or added twice.
-LOST = "ACC"
 # The note of lines that stand beside a sum: each may be where it leaves something out.
 LOOP = "the loop"
 
@@ -108,7 +106,7 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
             where[place] = among(Where(*place, code, kernel=suspect.site.kernel, note=note))
     slug = re.sub(r"[^\w]+", "-", first.name).strip("-") or "result"
     return Diagnosis(
-        f"{first.kind}/{slug}", LOST if first.is_lost else _KINDS[first.kind][0], _summary(group),
+        f"{first.kind}/{slug}", "ACC" if first.is_lost else _KINDS[first.kind][0], _summary(group),
         1.0 if first.is_sure else CONSISTENT, tuple(evidence), tuple(where.values()), also=also,
         seen=f"seen in {first.site.kernel}", says_wrong=says_wrong, says_right=says_right,
     )  # fmt: skip
