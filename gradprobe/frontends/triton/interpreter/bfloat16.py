@@ -101,7 +101,7 @@ def _sum(original: Method, self: Any, tensor: tl.tensor) -> tl.tensor:
 
 
 _VALUE_METHODS = "binary_op unary_op ternary_op create_rsqrt create_erf create_dot create_fma"
-_PATCHES = {f"InterpreterBuilder.{name}": _on_values for name in _VALUE_METHODS.split()}
+_PATCHES = dict.fromkeys(map("InterpreterBuilder.{}".format, _VALUE_METHODS.split()), _on_values)
 _PATCHES |= {"InterpreterBuilder.cast_impl": _cast, "InterpreterBuilder.create_atomic_rmw": _atomic_add}
 _PATCHES |= {"ReduceOps.sum": _sum}
 

@@ -97,7 +97,7 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         nonlocal left
         launch = RecordedLaunch(kernel, args, named)
-        left -= 0 if warmup else 2 * sum(memory.numel() for memory in launch.storages().values())
+        left -= 0 if warmup else 2 * sum(map(Tensor.numel, launch.storages().values()))
         if left < 0:
             found.clear()
         is_kept = not warmup and left >= 0

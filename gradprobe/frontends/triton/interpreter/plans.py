@@ -24,7 +24,7 @@ Step = tuple[str, tuple[Any, ...], Any]
 MANY = 1 << 14
 # Methods that make a constant of constants, and change nothing; those that begin with `get_` do so too.
 _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
-_OF_CONSTANTS = frozenset(f"create_{name}" for name in f"splat broadcast {_CASTS}".split())
+_OF_CONSTANTS = frozenset(map("create_{}".format, f"splat broadcast {_CASTS}".split()))
 # Types of constants, of which each value has words of its own: zeros are told apart.
 _CONSTANTS = frozenset({int, bool, str, type(None), float, slice, tl.dtype})
 _Tuple = tl.core.tuple
@@ -136,7 +136,7 @@ class _Recorder:
 
 def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Method | None:
     """The steps of a call as a function of the builder and the tensors; None where they do not give the result."""
-    returned, values, given = getattr(result, "handle", None), list[Any](), [f"t{at}" for at in range(len(tensors))]
+    returned, values, given = getattr(result, "handle", None), list[Any](), [*map("t{}".format, range(len(tensors)))]
     words = {id(tensor.handle): f"{name}.handle" for name, tensor in zip(given, tensors, strict=True)}
     # What is another thing each time, and what is the same: made of constants.
     live, fixed, lines = set(words), set[int](), list[str]()
@@ -164,7 +164,7 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
         lines.append("made = new(tensor)")
         for name, value in vars(result).items():
             lines.append(f"made.{name} = {word(value)}")
-    constants = "".join(f", c{at}" for at in range(len(values)))
+    constants = "".join(map(", c{}".format, range(len(values))))
     text = [f"def make(new, tensor{constants}):", f" def repeat({', '.join(['builder', *given])}):"]
     text += [*map("  ".__add__, lines), f"  return {end.get(id(result), 'made')}", " return repeat"]
     return _maker("\n".join(text))(object.__new__, _Tensor, *values)  # type: ignore[no-any-return]
