@@ -136,8 +136,8 @@ def _telling(run: LayoutRun | None) -> list[Finding]:
 def fit(trial: Fit) -> Fit | None:
     """The changes with which the target runs and reads its tensors rightly; None where none is needed or none helps.
 
-    An option that was given is never changed. A meaning is found only where nearly all that came of the `trial` of the
-    problem as it is is wrong, and most is right with it.
+    An option that was given is never changed. A meaning is found only where nearly all of the `trial` is wrong, and
+    most is right with it.
     """
     search, found = _Search(trial.problem), trial
     if trial.failure is not None and (running := search.past(trial)) is not None:

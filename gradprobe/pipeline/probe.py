@@ -47,9 +47,9 @@ def probed(problem: Problem, repro_command: str, client: Client) -> tuple[Probed
         The report, and the problem that it is about: another one where the target does not take the one given.
 
     Raises:
-        UsageFailure: the target does not take the case, or a right kernel overflows on its values.
-        TargetFailure: the target could not be run, or refused every layout.
-        InputsFailure, ReferenceFailure: O or LSE of the file, or the reference, departs from the formulas.
+        UsageFailure: the target does not take the case, or a right kernel overflows on it.
+        TargetFailure: it could not be run, or refused every layout.
+        InputsFailure, ReferenceFailure: the file, or the reference, departs from the formulas.
     """
     experiment, meant = _experiment(problem, repro_command, client), None
     try:

@@ -48,7 +48,7 @@ def resolve_problem(
     """Imports what the words need, chooses the backend, and resolves the case; Failure where it cannot be run.
 
     Args:
-        target, reference: a function in place of the one that is asked for by a word.
+        target, reference: a function in place of a word.
     """
     given = parse(request.options)
     refuse_unknown_family(request.family)

@@ -32,8 +32,8 @@ def run_check(
 
     Args:
         repro_command: the command line that repeats it.
-        target, reference: a function in place of the one that is asked for by a word.
-        beyond: whether a target that matches is run on small second cases of what this one does not use.
+        target, reference: a function in place of a word.
+        beyond: whether a target that matches is run on small second cases.
     """
     start = perf_counter()
     # What a target prints is no data of this command.

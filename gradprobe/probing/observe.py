@@ -76,15 +76,12 @@ def observe(
 ) -> Execution:
     """Runs a target once, and looks at what it does to memory that is not its own.
 
-    In Triton's interpreter every address is looked at. Where only the run imports Triton, a second one is watched.
+    Where only the run imports Triton, a second one is watched. Raises as `run_target` does.
 
     Args:
         banded: whether what the target allocates lies in guard bands, whatever runs its kernels.
         copies: whether what `contiguous`, `clone` and `to` return does so too.
         schedule: the order of the threads of CUDA kernels on the CPU.
-
-    Raises:
-        Failure: as `run_target` does.
     """
     case, in_ranks = experiment.case, experiment.target.ranks
     if case.ranks is not None and in_ranks is not None:
