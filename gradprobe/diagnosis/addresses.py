@@ -247,7 +247,7 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
     numbers = {place: len(flow.sources) + at for at, place in enumerate(elements.places)}
     flow.sources += elements.places
     apart: set[tuple[int, AccessLine, str]] = set()
-    for level, (unit, here) in product(_LEVELS, elements.units.items()):
+    for level, (unit, here) in product(_LEVELS, sorted(elements.units.items())):
         # No copy or conversion by element reads whole rows.
         if not any(each.all_dims and not each.is_short and place.is_load for place, each in here.items()):
             continue
@@ -287,14 +287,18 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
         by_site: dict[Site, tuple[Array, Array]] = {}
         for elements in (*run.launches, *run.by_thread):
             sites = [place.site for place in elements.places if place.tensor == other and place.is_load]
-            if sites and elements.launch.one_of == 1:
-                visited, whole = by_site.setdefault(sites[0], (np.zeros_like(run.valid), np.zeros_like(run.valid)))
-                for here in elements.units.values():
-                    stored = _pairs(elements, here, _CALLED.get(name, name), is_load=False) & run.valid
-                    visited |= stored & _pairs(elements, here, other, is_load=True)
-                    whole |= stored
+            visited, whole, reached = np.zeros((3, *run.valid.shape), bool)
+            for here in elements.units.values() if sites and elements.launch.one_of == 1 else ():
+                stored = _pairs(elements, here, _CALLED.get(name, name), is_load=False)
+                read = _pairs(elements, here, other, is_load=True)
+                visited |= stored & read
+                whole |= stored
+                reached |= read
+            if reached.any():  # else nothing is known of where it is read
+                before = by_site.setdefault(sites[0], (visited, whole))
+                by_site[sites[0]] = before[0] | visited, before[1] | whole
         for site, (visited, whole) in by_site.items():
-            missing = whole & ~visited
+            missing = run.valid & whole & ~visited
             for b, h, m, n in np.argwhere(missing)[:1].tolist():
                 reads = np.flatnonzero(visited[b, h, m] if is_by_row else visited[b, h, :, n]).tolist()
                 lane, others = (f"row {m}", "keys") if is_by_row else (f"key {n}", "rows")
