@@ -178,7 +178,7 @@ def _through_autograd(
     # Given dO itself, autograd would import sympy: a second. Hooks of the target's own on its output come after.
     shown = output.view_as(output)
     shown.register_hook(lambda gradient: do.to(gradient.dtype))
-    found = torch.autograd.grad(shown.sum(), list(leaves.values()), allow_unused=True)
+    found: Any = torch.autograd.grad(shown.sum(), list(leaves.values()), allow_unused=True)
     for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
         # To autograd, a gradient that never comes is 0. For bias and sinks, None says that a forward does not
         # differentiate them, which is common.

@@ -65,7 +65,8 @@ def raised_lines(error: BaseException) -> list[RaisedLine]:
     for each in _chain(error):
         for frame, at in traceback.walk_tb(each.__traceback__):
             file, line, function = frame.f_code.co_filename, at, frame.f_code.co_name
-            names, key, generator = ChainMap(frame.f_locals, frame.f_globals), id(frame), frame.f_locals.get("self")
+            names, key = ChainMap(frame.f_locals, frame.f_globals), id(frame)
+            generator: Any = frame.f_locals.get("self")
             state = getattr(generator, "__dict__", {})
             is_compiled = {"lscope", "cur_node"} <= state.keys() and hasattr(state["cur_node"], "lineno")
             if is_compiled:
