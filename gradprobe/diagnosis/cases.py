@@ -43,6 +43,8 @@ class Trial:
     assigned: Assigned
     title: str = ""
     """In what the case is unlike the check: "float16"."""
+    is_spread: bool = False
+    """Whether what the target allocates itself lies apart too."""
     traced: tuple[Reach, ...] = ()
     """The functions of which it is noted what the run comes to."""
     is_lowered: bool = False
@@ -111,6 +113,7 @@ def others(
     base, takes = _small(case, lengths), target.takes
     few, is_softmax = _few(base), case.family == "softmax"
     yield Trial(base, (), f"{lengths[0]} rows, other batches and heads")
+    yield Trial(few, (), "what it allocates laid apart", is_spread=True)
     if is_softmax and case.pattern == Case.pattern:  # what a softmax without its maximum does not bear
         yield Trial(replace(few, pattern="negative"), (), "logits near -120")
     strided: Assigned = next(((("all", name),) for name in _STRIDED if name in laid), ())

@@ -27,6 +27,7 @@ from ..targets.find import Target
 if TYPE_CHECKING:
     from ..inputs.saved import Saved
     from ..numerics.walk import LargeRuns
+    from ..runtime.allocation_spread import AllocationSpread
     from ..runtime.arithmetic import Dots
 
 # Elements of all score matrices up to which a target in the interpreter is followed, or shown wholly.
@@ -72,6 +73,8 @@ class Experiment:
     """What the guard bands hold."""
     unwritten: float = math.nan
     """What outputs hold before a run."""
+    spread: AllocationSpread | None = None
+    """How what the target allocates is laid; None leaves it as torch lays it."""
     command: str = ""
     """What repeats the probe."""
     first: Outcome | None = None

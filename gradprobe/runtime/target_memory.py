@@ -14,7 +14,7 @@ from ..frontends.triton.launches import storage_of
 from ..inputs.guard_bands import Breach, Guards, guarded, mapped, same_bits
 from ..inputs.memory import Unwritten
 from ..inputs.tensor_layouts import Inputs, write
-from ..model.assignment import OUTPUTS
+from ..model.assignment import OUTPUTS, spanned
 from ..model.case import Case
 from ..model.intermediates import slots, title
 from ..model.memory_finding import CHANGED, SHARED, MemoryFinding
@@ -24,6 +24,8 @@ from ..targets.find import Target
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from .allocation_spread import AllocationSpread
 
 # Elements of guard band on either side; a multiple of 128 keeps the alignment of an allocation.
 BAND = 1024
@@ -40,6 +42,7 @@ class Allocations:
     register: Unwritten = field(default_factory=Unwritten)
     copies: bool = False
     """Whether what `contiguous`, `clone` and `to` return does so too."""
+    spread: AllocationSpread | None = None
     made: list[tuple[Tensor, SourceLine, Guards]] = field(default_factory=list)
     """Each tensor, the line that asked for it, and its bands."""
     _mode: Any = None
@@ -63,10 +66,15 @@ class Allocations:
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
         if not _is_plain(tensor):
             return tensor
-        at, own = calling_line(), tensor.untyped_storage().nbytes() // tensor.element_size()
+        at, strides = calling_line(), tensor.stride()
+        if self.spread:
+            strides = self.spread.strides(at.place, tensor)
+        own = max(tensor.untyped_storage().nbytes() // tensor.element_size(), spanned(tensor.shape, strides))
         storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self.fill, reserve=0)
-        inside = storage.as_strided(tensor.shape, tensor.stride(), BAND)
+        inside = storage.as_strided(tensor.shape, strides, BAND)
         inside.copy_(tensor) if has_values else inside.fill_(self.unwritten)
+        if self.spread and at.file:
+            self.spread.allocated(at.place, inside)
         self.made.append((inside, at, Guards({"": inside}, self.fill)))
         if not has_values:
             self.register.allocated(inside, (at.file, at.line))

@@ -83,7 +83,7 @@ def judge_of(*, lengths=(), dims=(), wrong=(), run=None, laid=()):
 
     Args:
         lengths: those that the target takes, and `dims` likewise; all others are refused. None for all.
-        wrong: what is wrong with and without an edit in other strides.
+        wrong: what is wrong with and without an edit in what is laid apart.
         run: the list to which each trial is added.
         laid: the layouts of the check.
     """
@@ -93,7 +93,7 @@ def judge_of(*, lengths=(), dims=(), wrong=(), run=None, laid=()):
             run.append(trial)
         if (lengths and trial.case.seqlen_q not in lengths) or (dims and trial.case.head_dim not in dims):
             return EditResult(failure="refused")
-        if trial.title == "other strides" and wrong:
+        if trial.is_spread and wrong:
             return EditResult(dict.fromkeys(wrong, 5), errors=dict.fromkeys(wrong, 0.25))
         goals = {goal for reach in trial.traced for goal in reach.goals}
         reached = {goal for goal in goals if goal.line != 11 and (goal.line, goal.value) != (10, 1)}
@@ -158,7 +158,7 @@ def test_other_head_dims_are_tried_as_far_as_they_are_taken():
     assert not [each for each in judged(9, "X, x", "X, x * 1", dims=(32,)).right if "head dim" in each]
 
 
-@pytest.mark.parametrize(("wrong", "doubts"), [(("dK",), ["other strides"]), (("dK", "dQ"), [])])
+@pytest.mark.parametrize(("wrong", "doubts"), [(("dK",), ["what it allocates laid apart"]), (("dK", "dQ"), [])])
 def test_a_case_is_not_taken_where_what_is_right_in_the_check_is_as_wrong_without_the_edit(wrong, doubts):
     assert judged(9, "X, x", "X, x * 1", wrong=wrong).doubts == doubts
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.diagnosis import apart
+from gradprobe.diagnosis import smaller
 from tests.cases import softmax_case
 from tests.planted.flash_faults import EXPORTED, INSIDE
 from tests.planted.planting import assert_as_recorded, probe_planted
@@ -23,7 +23,7 @@ def probed(fault, folder, function, on_push):
     [pytest.param(f, id=f.name, marks=[] if f.name in OFTEN else [pytest.mark.nightly]) for f in INSIDE],
 )
 def test_a_fault_in_a_black_box_that_cannot_be_watched_is_placed_and_told(fault, tmp_path, monkeypatch, on_push):
-    monkeypatch.setattr(apart, "INTERPRETED", "nowhere")
+    monkeypatch.setattr(smaller, "INTERPRETED", "nowhere")
     report = probed(fault, tmp_path, "flash_black_box", on_push)
     assert_as_recorded(fault, report)
     said = "\n".join(report.failing[0].inside.sentences)

@@ -95,4 +95,4 @@ def test_a_sum_of_which_two_are_stored_is_told_where_the_one_that_lacks_pairs_is
     run = followed_run(experiment_of(case, find_target(f"{tmp_path / 'mine.py'}:gradient")), ())
     (found,) = suspects(run, ["dV"])
     line = text[:at].count("\n") + 1
-    assert (found.kind, found.name, found.lines[0][1]) == ("pairs", "dV", line)
+    assert (found.kind, found.name, found.lines[0].line) == ("pairs", "dV", line)

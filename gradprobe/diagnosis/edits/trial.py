@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...frontends.python.reached import reached_goals
-from ...model.failures import Failure, fault_words
+from ...model.failures import Failure, Refusal, fault_words
 from ...model.memory_finding import ERROR
 from ...numerics.evidence import LayoutRun
 from ...probing.compilation import compiles
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
+from ...runtime.allocation_spread import AllocationSpread
 from ...source.reach import Goal
 from ...targets.find import find_target
 from ..cases import Trial
@@ -64,6 +65,7 @@ def run_trial(experiment: Experiment, file: str, copy: Path, modules: Sequence[s
     """
     try:
         own = begun(experiment, file, copy, modules, trial)
+        own = _spread(own) if trial.is_spread else own
         with reached_goals(str(copy), trial.traced) as reached:
             record = next(records_of(own))
         if record.run.measured is None:
@@ -86,6 +88,19 @@ def begun(experiment: Experiment, file: str, copy: Path, modules: Iterable[str],
     alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1)
     saved = experiment.saved if trial.case.inputs is not None else None
     return experiment_of(alone, target, experiment.reference, saved, tick=silent)
+
+
+def _spread(experiment: Experiment) -> Experiment:
+    """The experiment with what the target allocates laid apart, which one run more shows how.
+
+    Raises:
+        Refusal: it asks for the strides of nothing that it allocates.
+    """
+    spread = AllocationSpread()
+    next(records_of(replace(experiment, spread=spread)))
+    if not spread.lay():
+        raise Refusal("it asks for no strides of what it allocates")
+    return replace(experiment, spread=spread)
 
 
 def result_of(run: LayoutRun) -> EditResult:

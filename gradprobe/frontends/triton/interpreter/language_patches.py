@@ -199,6 +199,8 @@ class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
 # Functions that numpy calls otherwise, lacks, or has in another sense; the rest is called as numpy's are.
 _DEVICE: dict[str, Method | None] = {
     "pow": np.power,
+    "nearbyint": np.rint,
+    "div_rn": np.divide,
     "erf": np.frompyfunc(math.erf, 1, 1),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),  # halves away from 0
