@@ -95,7 +95,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
     Mechanism("edits", "diagnosis/edits/tried", (
-        "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/launch_replay", "source/reach", "runtime/allocation_spread",
+        "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/launch_replay", "runtime/allocation_spread",
+        "source/reach",
         *(f"source/rewrites/{name}" for name in (
             "__init__", "all_rows", "candidates", "grammar", "name_kinds", "patterns", "plants", "spots",
         )),

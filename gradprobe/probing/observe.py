@@ -118,7 +118,7 @@ def _run(
         bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
     if steps:
         found.after = steps.launched
-    around = _all(bands, of.spread and of.spread.asking(), steps.operations() if steps else None)
+    around = _all(bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None)
     watched: AbstractContextManager[Any] = nullcontext()
     if is_triton:
         from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
