@@ -158,11 +158,9 @@ class TileScope:
         return scale * (matrix @ (own if other is None else other))
 
     def by_tiles(self, result: str, other: Tensor, size: int, how: str) -> Tensor:
-        """A gradient summed in square tiles in another way, with an operand.
+        """A gradient summed in square tiles by an einsum of its matrix and an operand.
 
-        Args:
-            how: an einsum of the matrix [h, tiles of the result, of the sum, row in the one, in the other] and the
-                operand [h, tiles, row in it, d].
+        The matrix is [h, tiles of the result, of the sum, row in one, in the other], the operand [h, tiles, row, d].
         """
         matrix, _, scale = self._operands(result)
         matrix = _in_tiles(_in_tiles(matrix, size).mT, size).mT

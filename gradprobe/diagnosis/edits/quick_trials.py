@@ -238,11 +238,7 @@ class _RecordedCase:
         return EditResult({each.name: each.wrong for each in results}, self._replay.strays)
 
     def _codes(self, file: KernelFile, edits: Edits) -> Codes | None:
-        """The kernels that an edit changes; None of one that changes other code.
-
-        Raises:
-            SyntaxError, ValueError: it is no Python.
-        """
+        """The kernels that an edit changes; None of one that changes other code, SyntaxError of what is no Python."""
         from ...frontends.triton.interpreter.launch_replay import code_of
 
         found, name = dict[tuple[str, str], Any](), self._files[file.file][1]

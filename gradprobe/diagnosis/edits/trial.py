@@ -91,11 +91,7 @@ def begun(experiment: Experiment, file: str, copy: Path, modules: Iterable[str],
 
 
 def _spread(experiment: Experiment) -> Experiment:
-    """The experiment with what the target allocates laid apart, which one run more shows how.
-
-    Raises:
-        Refusal: it asks for the strides of nothing that it allocates.
-    """
+    """The experiment with what the target allocates laid apart; Refusal where it asks for the strides of none."""
     spread = AllocationSpread()
     next(records_of(replace(experiment, spread=spread)))
     if not spread.lay():
