@@ -343,11 +343,15 @@ def test_a_narrower_access_is_judged_by_the_element_that_it_lies_in():
     assert (finding.lanes, says(finding, ": 1 element after its end")) == (6, True)
 
 
-def test_a_wider_access_is_outside_where_any_part_of_it_is():
+def test_a_wider_access_is_outside_where_any_part_of_it_is_and_where_it_is_misaligned():
     x, out = torch.zeros(9)[:8], torch.zeros(4, dtype=torch.int64)
     assert watched(lambda: kernels.load_wide[(1,)](x, out, 0, N=4), {"x": x}).findings == ()
-    finding = the_finding(watched(lambda: kernels.load_wide[(1,)](x, out, 4, N=4), {"x": x}))
+    finding, misaligned = watched(lambda: kernels.load_wide[(1,)](x, out, 4, N=4), {"x": x}).findings
     assert (finding.kind, finding.lanes) == ("outside", 1)
+    assert (misaligned.kind, misaligned.lanes) == ("misaligned", 3)
+    assert (
+        "loads 8 bytes at once at x[1], an address that is no multiple of 8 (program (0, 0, 0))" in misaligned.sentence
+    )
     finding = the_finding(watched(lambda: kernels.load_wide[(1,)](x, out, 2, N=1), {"x": x}))
     assert (finding.kind, finding.lanes) == ("outside", 1)
 

@@ -14,7 +14,7 @@ from triton.runtime import interpreter as shipped
 
 from .....inputs.memory import Array, Marks, Unwritten
 from .....model.assignment import OUTPUTS
-from .....model.memory_finding import OUTSIDE, RACE, UNWRITTEN, MemoryFinding
+from .....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 from .....model.number import plural
 from .....source.text import SourceLine
 from .stream import Stream, Watcher
@@ -32,6 +32,9 @@ def _deed(kind: str, access: Access, view: View, address: int, earlier: RacingSt
     if kind == OUTSIDE:
         return f"{does} outside {view.name}: {view.beyond(address)[0]} {by}"
     element = view.name + (view.element(address, access.width) or f" ({view.beyond(address)[0]})")
+    if kind == MISALIGNED:
+        rule = f"an address that is no multiple of {access.width}"
+        return f"{does} {access.width} bytes at once at {element}, {rule} {by}: a GPU ends the process there"
     if earlier is None:
         return f"{does}{' on' if access.kind == 'atomic' else ''} {element}, which nothing has written {by}"
     program, line, is_atomic = earlier
@@ -163,6 +166,8 @@ class Memory(Watcher):
             self._count(OUTSIDE, access, view, addresses, ~inside)
         elif len(inside):
             self._inside.add(_program_and_line(access))
+        if width > view.elements.itemsize:  # an element by itself lies where its tensor does
+            self._count(MISALIGNED, access, view, within, within % width != 0)
         if access.kind != "store":
             unread = unwritten.among(home, view.in_bytes(within), width)
             if unread is not None:
