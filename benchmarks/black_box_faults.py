@@ -35,13 +35,17 @@ PRE, DQ, DKDV = "preprocess", "dq", "dkdv"
 BOTH = (DQ, DKDV)
 
 
-def backward_with(name: str, kernels: tuple[str, ...], change: Change) -> Callable[..., dict[str, Tensor]]:
+def backward_with(
+    name: str, kernels: tuple[str, ...], change: Change
+) -> Callable[..., dict[str, Tensor]]:
     """A backward in which a change is made to one intermediate in some kernels."""
 
     def at(kernel: str, of: str, value: Tensor) -> Tensor:
         return change(value) if of == name and kernel in kernels else value
 
-    def backward(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool) -> dict[str, Tensor]:
+    def backward(
+        q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool
+    ) -> dict[str, Tensor]:
         seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
         seen = seen.tril() if causal else seen
         s = scale * q @ k.mT
@@ -96,32 +100,89 @@ def faults(length: int, device: str) -> Iterator[tuple[str, str, Callable[..., d
             yield "S3", f"{name} of head 0, {where}", backward_with(name, kernels, of_head_0)
         yield "S3", f"delta of row tile 0, {where}", backward_with("delta", kernels, of_tile_0)
         yield "M1", f"strictly causal, {where}", backward_with("seen", kernels, lambda seen: j < i)
-        yield "M1", f"a key too many, {where}", backward_with("seen", kernels, lambda seen: j <= i + 1)
+        yield (
+            "M1",
+            f"a key too many, {where}",
+            backward_with("seen", kernels, lambda seen: j <= i + 1),
+        )
         yield "M1", f"a window of 128, {where}", backward_with("seen", kernels, seeing(j > i - 128))
-        yield "M2", f"no diagonal tiles, {where}", backward_with("seen", kernels, seeing(j // TILE < i // TILE))
+        yield (
+            "M2",
+            f"no diagonal tiles, {where}",
+            backward_with("seen", kernels, seeing(j // TILE < i // TILE)),
+        )
         yield "M2", f"no key tile 0, {where}", backward_with("seen", kernels, seeing(j >= TILE))
-        yield "M2", f"no row tile {odd}, {where}", backward_with("seen", kernels, seeing(i // TILE != odd))
-        yield "M2", f"no key tile {odd}, {where}", backward_with("seen", kernels, seeing(j // TILE != odd))
-        yield "M3", f"no partial row tile, {where}", backward_with("seen", kernels, seeing(i // TILE < partial))
-        yield "M3", f"no partial key tile, {where}", backward_with("seen", kernels, seeing(j // TILE < partial))
-        yield "M3", f"delta 0 in the last tile, {where}", backward_with("delta", kernels, rows(partial, times(0)))
+        yield (
+            "M2",
+            f"no row tile {odd}, {where}",
+            backward_with("seen", kernels, seeing(i // TILE != odd)),
+        )
+        yield (
+            "M2",
+            f"no key tile {odd}, {where}",
+            backward_with("seen", kernels, seeing(j // TILE != odd)),
+        )
+        yield (
+            "M3",
+            f"no partial row tile, {where}",
+            backward_with("seen", kernels, seeing(i // TILE < partial)),
+        )
+        yield (
+            "M3",
+            f"no partial key tile, {where}",
+            backward_with("seen", kernels, seeing(j // TILE < partial)),
+        )
+        yield (
+            "M3",
+            f"delta 0 in the last tile, {where}",
+            backward_with("delta", kernels, rows(partial, times(0))),
+        )
         yield "A", f"no delta, {where}", backward_with("delta", kernels, times(0))
         yield "A", f"dS times ln 2, {where}", backward_with("dS", kernels, times(math.log(2)))
-        yield "A", f"S in units of log 2, {where}", backward_with("S", kernels, times(1 / math.log(2)))
+        yield (
+            "A",
+            f"S in units of log 2, {where}",
+            backward_with("S", kernels, times(1 / math.log(2))),
+        )
         yield "A", f"dP halved, {where}", backward_with("dP", kernels, times(0.5))
     for name, kernel in (("dQ", DQ), ("dK", DKDV), ("dV", DKDV)):
         yield "A", f"{name} times 8", backward_with(name, (kernel,), times(8))
-        yield "ACC", f"{name} of tile {odd} added twice", backward_with(name, (kernel,), rows(odd, times(2)))
-        yield "N2", f"{name} of tile {odd} unwritten", backward_with(name, (kernel,), rows(odd, times(math.nan)))
+        yield (
+            "ACC",
+            f"{name} of tile {odd} added twice",
+            backward_with(name, (kernel,), rows(odd, times(2))),
+        )
+        yield (
+            "N2",
+            f"{name} of tile {odd} unwritten",
+            backward_with(name, (kernel,), rows(odd, times(math.nan))),
+        )
     yield "S3", "dO of head 0, preprocess", backward_with("dO", (PRE,), of_head_0)
     yield "A", "dV of P less a tenth", backward_with("P of dV", (DKDV,), times(0.9))
-    yield "ACC", "dQ of the diagonal tiles alone", backward_with("dS", (DQ,), lambda ds: ds * (i // TILE == j // TILE))
-    yield "ACC", "dK of the last row tile alone", backward_with("dS", (DKDV,), lambda ds: ds * (i // TILE == partial))
+    yield (
+        "ACC",
+        "dQ of the diagonal tiles alone",
+        backward_with("dS", (DQ,), lambda ds: ds * (i // TILE == j // TILE)),
+    )
+    yield (
+        "ACC",
+        "dK of the last row tile alone",
+        backward_with("dS", (DKDV,), lambda ds: ds * (i // TILE == partial)),
+    )
 
 
-def told(length: int, heads: int, device: str, backward: Callable[..., dict[str, Tensor]]) -> tuple[dict, tuple]:
+def told(
+    length: int, heads: int, device: str, backward: Callable[..., dict[str, Tensor]]
+) -> tuple[dict, tuple]:
     """The statuses of all that is wrong, in dataflow order, and what is said but for numbers."""
-    options = {"batch": 1, "heads": heads, "seqlen": length, "head_dim": 64, "causal": True, "device": device}
+    options = {
+        "batch": 1,
+        "heads": heads,
+        "seqlen": length,
+        "head_dim": 64,
+        "causal": True,
+        "device": device,
+    }
     case = resolve({**options, "runs": ((),)}, "softmax", takes_bias=False)
     report = probe(case, target_of(backward), why=False)
     if report.failing is None:
@@ -129,7 +190,9 @@ def told(length: int, heads: int, device: str, backward: Callable[..., dict[str,
     run, shown = report.failing
     found = {name: one.status for name, one in shown.comparison.findings.items() if one.mismatched}
     said = run.inside.sentences if run.inside else ()
-    return found, tuple(re.sub(r"[\d,-]+|, in the .* shown|and .* more ranges", "", one) for one in said)
+    return found, tuple(
+        re.sub(r"[\d,-]+|, in the .* shown|and .* more ranges", "", one) for one in said
+    )
 
 
 def main() -> None:
@@ -159,7 +222,12 @@ def main() -> None:
             print(f"       short {expected} {said}\n       long  {found} {says}")
     print(f"\n{'class':6} {'faults':>7} {'found':>7} {'first':>7} {'table':>7} {'words':>7}")
     for of, count in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
-        print(f"{of:6} " + " ".join(f"{count[name]:7}" for name in ("faults", "found", "first", "table", "words")))
+        print(
+            f"{of:6} "
+            + " ".join(
+                f"{count[name]:7}" for name in ("faults", "found", "first", "table", "words")
+            )
+        )
 
 
 if __name__ == "__main__":

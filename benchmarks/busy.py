@@ -38,11 +38,17 @@ class Planted:
 
 FAULTS = {
     "readme": Planted(
-        "kernels/triton/lazy.py", "h * stride_doh", "h * stride_qh", "lazy.py:lazy_intermediates --heads 4"
+        "kernels/triton/lazy.py",
+        "h * stride_doh",
+        "h * stride_qh",
+        "lazy.py:lazy_intermediates --heads 4",
     ),
     "delta": Planted("examples/delta.py", "", "", "delta.py:delta --batch 1 --heads 2 --seqlen 16"),
     "factor": Planted(
-        "kernels/triton/flash.py", "dq * scale", "dq", "flash.py:flash_black_box --heads 2 --causal --head-dim 16"
+        "kernels/triton/flash.py",
+        "dq * scale",
+        "dq",
+        "flash.py:flash_black_box --heads 2 --causal --head-dim 16",
     ),
 }
 
@@ -53,7 +59,9 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=8)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
-    same = [compared(name, given.times, given.busy) for name in FAULTS if name.startswith(given.only)]
+    same = [
+        compared(name, given.times, given.busy) for name in FAULTS if name.startswith(given.only)
+    ]
     sys.exit(not all(same))
 
 
@@ -65,8 +73,14 @@ def compared(name: str, times: int, busy: int) -> bool:
             beside = [told(FAULTS[name], Path(folder)) for _ in range(times)]
     (first, _), *others = [*alone, *beside]
     same = sum(one == first for one, _ in others) + 1
-    spans = (f"{min(took for _, took in ran):.0f} to {max(took for _, took in ran):.0f} s" for ran in (alone, beside))
-    print(f"{name}: the same in {same} of {2 * times}; {next(spans)} alone, {next(spans)} beside {busy}", flush=True)
+    spans = (
+        f"{min(took for _, took in ran):.0f} to {max(took for _, took in ran):.0f} s"
+        for ran in (alone, beside)
+    )
+    print(
+        f"{name}: the same in {same} of {2 * times}; {next(spans)} alone, {next(spans)} beside {busy}",
+        flush=True,
+    )
     for one, _ in others:
         for key in (key for key in first if one.get(key) != first[key]):
             print(f"  {key}: {one.get(key)}\n  for {first[key]}")
@@ -78,8 +92,18 @@ def told(fault: Planted, folder: Path) -> tuple[dict[str, Any], float]:
     source = ROOT / fault.file
     text = source.read_text()
     assert fault.right in text, fault
-    (folder / source.name).write_text(text.replace(fault.right, fault.wrong) if fault.right else text)
-    command = [sys.executable, "-m", "gradprobe", "check", *shlex.split(fault.words), "--json", "report.json"]
+    (folder / source.name).write_text(
+        text.replace(fault.right, fault.wrong) if fault.right else text
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "gradprobe",
+        "check",
+        *shlex.split(fault.words),
+        "--json",
+        "report.json",
+    ]
     start, environment = time.monotonic(), os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
     report = json.loads((folder / "report.json").read_text())
@@ -89,7 +113,12 @@ def told(fault: Planted, folder: Path) -> tuple[dict[str, Any], float]:
 def compared_of(report: dict[str, Any]) -> dict[str, Any]:
     """What may not depend on the machine."""
     causes = [
-        [one["fault"], one["explained"], [(at["file"], at["line"]) for at in one["where"]], _without_time(one["edit"])]
+        [
+            one["fault"],
+            one["explained"],
+            [(at["file"], at["line"]) for at in one["where"]],
+            _without_time(one["edit"]),
+        ]
         for one in report["diagnoses"]
     ]
     kept = ("verdict", "first_mismatch", "known", "notes")

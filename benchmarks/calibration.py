@@ -30,7 +30,9 @@ ARITHMETIC = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("b
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", default=["lazy", "flash"])
-    parser.add_argument("--long", action="store_true", help="lengths to 4096 and dims to 128; wants a GPU")
+    parser.add_argument(
+        "--long", action="store_true", help="lengths to 4096 and dims to 128; wants a GPU"
+    )
     given = parser.parse_args()
     sizes = ((200, 64), (1024, 16), (4096, 64), (4096, 128)) if given.long else ((72, 24),)
     device = prepare_backend("auto")
@@ -50,7 +52,11 @@ def main() -> None:
 def ratios(word: str, options: dict[str, Any]) -> dict[str, float]:
     """The worst ratio of each intermediate over all layouts; nothing where the target does not take the case."""
     target = find_target(word)
-    of_family = {"tau": (1.0,), "bias_window": options["seqlen"] // 3} if target.family == "lazy" else {"causal": True}
+    of_family = (
+        {"tau": (1.0,), "bias_window": options["seqlen"] // 3}
+        if target.family == "lazy"
+        else {"causal": True}
+    )
     case = resolve(options | of_family, target.family, takes_bias=True)
     make_interpreter_right(case)
     try:

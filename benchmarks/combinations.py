@@ -158,9 +158,23 @@ def planted_sources() -> dict[str, list[tuple[str, str]]]:
     )
     from tests.planted.planting import Planted
 
-    modules = (address_faults, flash_faults, lazy_alone, lazy_faults, mask_faults, number_faults, thread_faults)
+    modules = (
+        address_faults,
+        flash_faults,
+        lazy_alone,
+        lazy_faults,
+        mask_faults,
+        number_faults,
+        thread_faults,
+    )
     values = [value for module in (*modules, tile_faults) for value in vars(module).values()]
-    faults = [one for value in values if isinstance(value, tuple) for one in value if isinstance(one, Planted)]
+    faults = [
+        one
+        for value in values
+        if isinstance(value, tuple)
+        for one in value
+        if isinstance(one, Planted)
+    ]
     found: dict[str, list[tuple[str, str]]] = {}
     for file in ("flash.py", "lazy.py"):
         source = (KERNELS / file).read_text()
@@ -170,7 +184,9 @@ def planted_sources() -> dict[str, list[tuple[str, str]]]:
                 found[file].append((fault.name, fault.plant(source)))
             except (ValueError, AssertionError):
                 continue  # of the other file
-    torch_sources = [(new or "none", TORCH.replace(old, new) if old else TORCH) for old, new in PLANTED_IN_TORCH]
+    torch_sources = [
+        (new or "none", TORCH.replace(old, new) if old else TORCH) for old, new in PLANTED_IN_TORCH
+    ]
     return {**found, "plain.py": torch_sources}
 
 
@@ -213,7 +229,13 @@ def combinations(count: int, seed: int, device: str) -> Iterator[Combination]:
         rng = random.Random(f"{seed}:{number}")
         file = rng.choice(sorted(sources))
         fault, source = rng.choice(sources[file])
-        words = [*_command(rng), f"{file}:{rng.choice(_FUNCTIONS[file])}", *_options(rng, file), "--device", device]
+        words = [
+            *_command(rng),
+            f"{file}:{rng.choice(_FUNCTIONS[file])}",
+            *_options(rng, file),
+            "--device",
+            device,
+        ]
         yield Combination(number, tuple(words), file, source, fault)
 
 
@@ -256,7 +278,13 @@ def run(of: Combination, environment: Mapping[str, str], *, show: bool = False) 
         words = [sys.executable, "-m", "gradprobe", *of.command]
         try:
             ended = subprocess.run(
-                words, cwd=folder, capture_output=True, text=True, timeout=LONGEST, check=False, env=environment
+                words,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=LONGEST,
+                check=False,
+                env=environment,
             )
         except subprocess.TimeoutExpired:
             return Ended(of, -1, f"no end within {LONGEST:.0f} s", LONGEST)
@@ -273,7 +301,10 @@ def wrong_in(ended: subprocess.CompletedProcess[str], report: str) -> str:
         return f"exit code {ended.returncode}: {ended.stderr[-300:]}"
     if found := OF_GRADPROBE.search(f"{ended.stdout}\n{ended.stderr}\n{report}"):
         whole = f"{ended.stdout}\n{ended.stderr}"
-        return whole[max(0, whole.find(found[0]) - 200) :][:600] or report[found.start() - 200 : found.end() + 300]
+        return (
+            whole[max(0, whole.find(found[0]) - 200) :][:600]
+            or report[found.start() - 200 : found.end() + 300]
+        )
     error = (json.loads(report).get("error") or {}) if report else {}
     if ended.returncode == 3 and not (error.get("message") or ended.stderr.strip()):
         return "exit code 3 without a reason"
@@ -283,7 +314,9 @@ def wrong_in(ended: subprocess.CompletedProcess[str], report: str) -> str:
 
 def main() -> int:
     """Runs them, prints what failed, and a count of exit codes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
@@ -294,17 +327,28 @@ def main() -> int:
     given = parser.parse_args()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     environment |= {"TRITON_INTERPRET": "1"} if given.interpret else {}
-    chosen = list(combinations(given.count if given.only is None else given.only + 1, given.seed, given.device))
+    chosen = list(
+        combinations(
+            given.count if given.only is None else given.only + 1, given.seed, given.device
+        )
+    )
     chosen = chosen[given.first if given.only is None else given.only :]
     codes, failed = Counter[int](), 0
     with ThreadPoolExecutor(given.workers) as pool:
-        for ended in pool.map(lambda one: run(one, environment, show=given.only is not None), chosen):
+        for ended in pool.map(
+            lambda one: run(one, environment, show=given.only is not None), chosen
+        ):
             codes[ended.code] += 1
             if ended.wrong:
                 failed += 1
-                print(f"{ended.of.number}: {ended.of.fault!r} in gradprobe {shlex.join(ended.of.command)}", flush=True)
+                print(
+                    f"{ended.of.number}: {ended.of.fault!r} in gradprobe {shlex.join(ended.of.command)}",
+                    flush=True,
+                )
                 print("    " + "\n    ".join(ended.wrong.splitlines()), flush=True)
-    print(f"{sum(codes.values())} combinations, {failed} failed; exit codes {dict(sorted(codes.items()))}")
+    print(
+        f"{sum(codes.values())} combinations, {failed} failed; exit codes {dict(sorted(codes.items()))}"
+    )
     return int(failed > 0)
 
 

@@ -61,10 +61,15 @@ def drawn(words: Sequence[str], seed: int, run: Run) -> Drawn:
         chosen = [tuple(map(rng.choice, taken.values())) for _ in range(4 * AT_ONCE)]
         fresh = [one for one in dict.fromkeys(chosen) if one not in asked][:AT_ONCE]
         asked.update(fresh)
-        each = [_with(words, dict(zip(taken, one, strict=True)), rng.randrange(1 << 16)) for one in fresh]
+        each = [
+            _with(words, dict(zip(taken, one, strict=True)), rng.randrange(1 << 16))
+            for one in fresh
+        ]
         came = run(each)
         is_counted = [is_right(errors, one) for one, errors in zip(each, came, strict=True)]
-        counted = list(itertools.compress(zip(each, came, strict=True), is_counted))[: COUNTED - len(found.words)]
+        counted = list(itertools.compress(zip(each, came, strict=True), is_counted))[
+            : COUNTED - len(found.words)
+        ]
         found.words.extend(one for one, _ in counted)
         found.errors.extend(errors for _, errors in counted)
     return found
@@ -73,7 +78,13 @@ def drawn(words: Sequence[str], seed: int, run: Run) -> Drawn:
 def _axes(rng: random.Random) -> dict[str, list[Words]]:
     """By axis, the values that are drawn: lengths of every kind, those of whole tiles too, equal and unequal."""
     alike = [rng.randint(1, 15), *(rng.randint(16, _LONGEST) for _ in range(4))]
-    alike += [rng.choice((16, 48, 80, 112)), rng.choice((32, 96, 160)), rng.choice((64, 192)), 128, 256]
+    alike += [
+        rng.choice((16, 48, 80, 112)),
+        rng.choice((32, 96, 160)),
+        rng.choice((64, 192)),
+        128,
+        256,
+    ]
     lengths = [(each, each) for each in alike]
     lengths += [(rng.randint(1, _LONGEST), rng.randint(1, _LONGEST)) for _ in range(3)]
     lengths += [(64, 128), (256, 128), (rng.randint(2, 40), 128)]
@@ -83,16 +94,22 @@ def _axes(rng: random.Random) -> dict[str, list[Words]]:
         "heads": [("--heads", str(each), "--kv-heads", str(keys)) for each, keys in heads],
         "batch": [("--batch", str(each)) for each in (1, 2, 3)],
         "causal": [("--causal",), (_NOT_CAUSAL,)],
-        "window": [("--window", f"{rng.randrange(60)},{right}") for right in (-1, 0, rng.randint(1, 40))],
+        "window": [
+            ("--window", f"{rng.randrange(60)},{right}") for right in (-1, 0, rng.randint(1, 40))
+        ],
         "dtype": [("--dtype", name) for name in RIGHT],
-        "head_dim": [("--head-dim", str(each)) for each in (16, 32, 64, 128, rng.choice((24, 40, 48, 80)))],
+        "head_dim": [
+            ("--head-dim", str(each)) for each in (16, 32, 64, 128, rng.choice((24, 40, 48, 80)))
+        ],
         "layout": [("--runs", name) for name in _LAYOUTS],
     }
 
 
 def _with(words: Sequence[str], values: Mapping[str, Words], seed: int = 0) -> list[str]:
     """The words of a check with some values in place of those of their axes; it is run in one layout."""
-    values = {"layout": ("--runs", "contiguous")} | {axis: value for axis, value in values.items() if value}
+    values = {"layout": ("--runs", "contiguous")} | {
+        axis: value for axis, value in values.items() if value
+    }
     kept = without(words, [name for axis in values for name in _OF_AXIS[axis]] + ["seed"])
     found = [word for value in values.values() for word in value if word != _NOT_CAUSAL]
     return [*kept, *found, "--seed", str(seed)]
@@ -111,7 +128,9 @@ def without(words: Sequence[str], names: Sequence[str]) -> list[str]:
 
 def is_right(errors: Errors, words: Sequence[str]) -> bool:
     """Whether a kernel ran in a configuration and is right."""
-    heads = [one for results in errors.values() for of_heads in results.values() for one in of_heads]
+    heads = [
+        one for results in errors.values() for of_heads in results.values() for one in of_heads
+    ]
     return bool(heads) and all(one is not None and one <= RIGHT[_dtype(words)] for one in heads)
 
 

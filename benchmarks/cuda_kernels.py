@@ -34,15 +34,21 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("there is no CUDA device")
     shape = (given.batch, given.heads, given.seqlen, given.head_dim)
-    q, k, v, do = (torch.randn(shape, device="cuda", dtype=getattr(torch, given.dtype)) for _ in range(4))
+    q, k, v, do = (
+        torch.randn(shape, device="cuda", dtype=getattr(torch, given.dtype)) for _ in range(4)
+    )
     fused = timed(fused_backward(q, k, v, do))
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {tuple(shape)} {given.dtype}, causal")
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {tuple(shape)} {given.dtype}, causal"
+    )
     print(f"PyTorch's fused backward takes {fused:.3f} ms; beside it:")
     scale = given.head_dim**-0.5
     forward = saved(q, k, v, scale)
     tau = torch.full(shape[1:2], -1.0, device="cuda")
     runs = {
-        "flash-cuda": lambda: flash_cuda.flash_cuda_backward(q, k, v, do, scale=scale, causal=True, **forward),
+        "flash-cuda": lambda: flash_cuda.flash_cuda_backward(
+            q, k, v, do, scale=scale, causal=True, **forward
+        ),
         "lazy-cuda": lambda: lazy_cuda.lazy_cuda(q, k, v, do, scale=scale, tau=tau),
     }
     for label, run in runs.items():

@@ -58,7 +58,9 @@ def main() -> None:
             print("\n".join(map(line, here)), flush=True)
             if out:
                 out.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-    explained, mended = (sum(getattr(one, name) is True for one in found) for name in ("explained", "mended"))
+    explained, mended = (
+        sum(getattr(one, name) is True for one in found) for name in ("explained", "mended")
+    )
     print(
         f"{len(found)} faults in {len({one.kernel for one in found})} kernels: explained {explained}, mended {mended}"
     )
@@ -74,7 +76,10 @@ def line(one: Explained) -> str:
 
 def explained_in(folder: Path) -> list[Explained]:
     """The faults of one kernel."""
-    words, faults = shlex.split((folder / "words").read_text()), json.loads((folder / "faults").read_text())
+    words, faults = (
+        shlex.split((folder / "words").read_text()),
+        json.loads((folder / "faults").read_text()),
+    )
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         name = faults[0]["file"]
@@ -91,21 +96,32 @@ def explained_in(folder: Path) -> list[Explained]:
 
 
 def _said(report: dict[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((each["fault"], tuple(at["line"] for at in each["where"])) for each in report.get("diagnoses", ()))
+    return tuple(
+        (each["fault"], tuple(at["line"] for at in each["where"]))
+        for each in report.get("diagnoses", ())
+    )
 
 
 def _named(fault: dict[str, Any], report: dict[str, Any]) -> tuple[tuple[int, ...], int, bool]:
     """Which places of a fault are named, of how many, and whether these are enough."""
     causes = [
-        each for each in report.get("diagnoses", ()) if each["explained"] >= 0.9 or each["fault"].startswith(FACTS)
+        each
+        for each in report.get("diagnoses", ())
+        if each["explained"] >= 0.9 or each["fault"].startswith(FACTS)
     ]
-    said = {at["line"] for each in causes for at in each["where"] if at["file"].endswith(fault["file"])}
+    said = {
+        at["line"] for each in causes for at in each["where"] if at["file"].endswith(fault["file"])
+    }
     places = fault["places"]
-    named = tuple(at for at, (first, last) in enumerate(places) if any(first <= one <= last for one in said))
+    named = tuple(
+        at for at, (first, last) in enumerate(places) if any(first <= one <= last for one in said)
+    )
     return named, len(places), len(named) == len(places) if fault["every"] else bool(named)
 
 
-def _mended(folder: Path, fault: dict[str, Any], report: dict[str, Any], scratch: Path) -> bool | None:
+def _mended(
+    folder: Path, fault: dict[str, Any], report: dict[str, Any], scratch: Path
+) -> bool | None:
     """Whether a check without the fault matches with the tried edit of its cause, or else with that for all."""
     text = mended_text(report, (folder / fault["file"]).read_text())
     if text is None:

@@ -76,11 +76,15 @@ def errors_of(words: list[str]) -> Errors:
         assigned = parse_run(layout)
         # A kernel with a fault in it may raise anything.
         with contextlib.suppress(Exception):
-            trace = run_target(problem.target, problem.case, inputs_of(experiment, assigned), nullcontext()).trace
+            trace = run_target(
+                problem.target, problem.case, inputs_of(experiment, assigned), nullcontext()
+            ).trace
             if trace is not None:
                 right = dense(problem.case, effective(experiment.values, assigned))
                 found[layout] = {
-                    name: by_head(trace.values[name], right[name]) for name in right if name in trace.values
+                    name: by_head(trace.values[name], right[name])
+                    for name in right
+                    if name in trace.values
                 }
     return found
 
@@ -98,7 +102,9 @@ def options_of(words: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
             layouts.append(word)
         else:
             options[last] = number(word)
-    return {name: value for name, value in options.items() if name not in NOT_OF_A_CASE}, tuple(layouts) or DEFAULT
+    return {name: value for name, value in options.items() if name not in NOT_OF_A_CASE}, tuple(
+        layouts
+    ) or DEFAULT
 
 
 def number(word: str) -> Any:
@@ -118,18 +124,25 @@ def dense(case: Any, values: dict[str, Any]) -> dict[str, Any]:
     for name in ("alibi", "seqlens", "cu_seqlens_q", "dropout"):
         if getattr(case, name):
             raise SystemExit(f"judge.py does not know {name}")
-    leaves = {name: values[name].double().requires_grad_() for name in LEAVES.values() if name in values}
+    leaves = {
+        name: values[name].double().requires_grad_() for name in LEAVES.values() if name in values
+    }
     k, v = (leaves[name].repeat_interleave(case.heads // case.kv_heads, 1) for name in ("k", "v"))
     scores = case.scale * leaves["q"] @ k.mT
     scores = scores if case.softcap is None else case.softcap * (scores / case.softcap).tanh()
     scores = scores + leaves["bias"] if "bias" in leaves else scores
     scores = scores.masked_fill(~seen(case, values, scores.shape[-2:]), -math.inf)
     if "sinks" in leaves:
-        scores = torch.cat([scores, leaves["sinks"][None, :, None, None].expand(*scores.shape[:3], 1)], -1)
+        scores = torch.cat(
+            [scores, leaves["sinks"][None, :, None, None].expand(*scores.shape[:3], 1)], -1
+        )
     p = scores.softmax(-1).nan_to_num(0.0)  # a row that sees no key
     o = p[..., : k.shape[2]] @ v
     o.backward(values["do"].double())
-    return {"O": o.detach(), **{name: leaves[leaf].grad for name, leaf in LEAVES.items() if leaf in leaves}}
+    return {
+        "O": o.detach(),
+        **{name: leaves[leaf].grad for name, leaf in LEAVES.items() if leaf in leaves},
+    }
 
 
 def seen(case: Any, values: dict[str, Any], shape: Any) -> Any:

@@ -13,7 +13,9 @@ from torch import Tensor
 ROWS = {"cpu": 256, "cuda": 1024}
 
 
-def reference(q: Tensor, k: Tensor, v: Tensor, do: Tensor, tau: Tensor, bias: Tensor | None = None) -> list[Tensor]:
+def reference(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, tau: Tensor, bias: Tensor | None = None
+) -> list[Tensor]:
     """O, dQ, dK, dV [B, H, L, D], dTau [H] and, of a bias [H, W], dBias: in float64."""
     return [*_gradients(q, k, v, do, tau, bias, torch.double).values()]
 
@@ -23,11 +25,19 @@ def rounding(
 ) -> dict[str, Tensor]:
     """The same in float32, with P and dS rounded to the dtype of q, as kernels have it; results in that dtype."""
     results = _gradients(q, k, v, do, tau, bias, torch.float)
-    return {name: value.to(q.dtype) if value.dim() == 4 else value for name, value in results.items()}
+    return {
+        name: value.to(q.dtype) if value.dim() == 4 else value for name, value in results.items()
+    }
 
 
 def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, tau: Tensor, bias: Tensor | None, dtype: torch.dtype
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    tau: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
 ) -> dict[str, Tensor]:
     results = {
         name: torch.zeros(t.shape, dtype=dtype, device=q.device)
@@ -38,9 +48,18 @@ def _gradients(
         results["dBias"] = torch.zeros(bias.shape, dtype=dtype, device=q.device)
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
-            of_head = {name: of[h] if name in ("dTau", "dBias") else of[b, h] for name, of in results.items()}
+            of_head = {
+                name: of[h] if name in ("dTau", "dBias") else of[b, h]
+                for name, of in results.items()
+            }
             tensors = [t[b, h].to(dtype) for t in (q, k, v, do)]
-            _head(of_head, *tensors, tau[h].to(dtype), None if bias is None else bias[h].to(dtype), q.dtype)
+            _head(
+                of_head,
+                *tensors,
+                tau[h].to(dtype),
+                None if bias is None else bias[h].to(dtype),
+                q.dtype,
+            )
     return results
 
 
@@ -60,7 +79,10 @@ def _head(
     for first in range(0, length, ROWS[q.device.type]):
         end = min(first + ROWS[q.device.type], length)
         rows, keys = slice(first, end), slice(0, end)
-        i, j = torch.arange(first, end, device=q.device)[:, None], torch.arange(end, device=q.device)
+        i, j = (
+            torch.arange(first, end, device=q.device)[:, None],
+            torch.arange(end, device=q.device),
+        )
         s = scale * q[rows] @ k[keys].T
         if bias is not None:
             near = slice(max(0, first - len(bias) + 1), end)

@@ -66,21 +66,41 @@ class Run:
     def concerns(self, name: str) -> bool:
         """Whether a mechanism, or one of its family, spoke or took long."""
         family = f"{name}/"
-        took = max(self.took.get(name, 0.0), sum(took for of, took in self.took.items() if of.startswith(family)))
-        return any(of == name or of.startswith(family) for of in self.spoke) or took >= SHARE * self.seconds
+        took = max(
+            self.took.get(name, 0.0),
+            sum(took for of, took in self.took.items() if of.startswith(family)),
+        )
+        return (
+            any(of == name or of.startswith(family) for of in self.spoke)
+            or took >= SHARE * self.seconds
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--kernels", type=Path, nargs="*", default=[], help="folders of folders, as strangers.py takes")
+    parser.add_argument(
+        "--kernels",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="folders of folders, as strangers.py takes",
+    )
     parser.add_argument("--corpora", nargs="*", choices=CORPORA, default=CORPORA)
     parser.add_argument("--faults", type=int, default=15, help="of each kernel (15)")
-    parser.add_argument("--sample", type=int, nargs="*", default=[], help="cases of each corpus, in their order")
+    parser.add_argument(
+        "--sample", type=int, nargs="*", default=[], help="cases of each corpus, in their order"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-n", "--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--survey", action="store_true", help="only run with everything: what speaks where")
-    parser.add_argument("--write", type=Path, help="also write the table there, between its two marks")
+    parser.add_argument(
+        "--survey", action="store_true", help="only run with everything: what speaks where"
+    )
+    parser.add_argument(
+        "--write", type=Path, help="also write the table there, between its two marks"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.folder = given.folder.resolve()
@@ -90,9 +110,18 @@ def main() -> None:
         return
     journal = Journal(given.folder / "journal.jsonl")
     counts = dict(zip(given.corpora, given.sample, strict=False))
-    cases = [one for of in given.corpora for one in sampled(cases_of(of, given), counts.get(of), given.seed)]
+    cases = [
+        one
+        for of in given.corpora
+        for one in sampled(cases_of(of, given), counts.get(of), given.seed)
+    ]
     work(journal, [(case, "") for case in cases], given)
-    jobs = [(one.case, of.name) for one in journal.runs(cases, "") for of in MECHANISMS if _is_asked(of, one)]
+    jobs = [
+        (one.case, of.name)
+        for one in journal.runs(cases, "")
+        for of in MECHANISMS
+        if _is_asked(of, one)
+    ]
     random.Random(given.seed).shuffle(jobs)  # a ledger that is stopped early has some of each
     work(journal, [] if given.survey else jobs, given)
     text = ledger(journal, cases, given.corpora)
@@ -151,8 +180,12 @@ def cases_of(corpus: str, given: argparse.Namespace) -> list[str]:
         from tests.planted.cuda_faults import CUDA_FAULTS
 
         return [f"cuda/{one.name}" for one in CUDA_FAULTS if not one.cause]
-    folders = sorted(path.parent.resolve() for folder in given.kernels for path in folder.glob("*/words"))
-    return [f"strangers/{folder.name}/{name}" for folder in folders for name in planted(folder, given)]
+    folders = sorted(
+        path.parent.resolve() for folder in given.kernels for path in folder.glob("*/words")
+    )
+    return [
+        f"strangers/{folder.name}/{name}" for folder in folders for name in planted(folder, given)
+    ]
 
 
 # Runs
@@ -167,14 +200,28 @@ def work(journal: Journal, jobs: Sequence[tuple[str, str]], given: argparse.Name
         records = [Path(folder) / str(number) for number in range(len(left))]
         programs = []
         for (case, without), record in zip(left, records, strict=True):
-            command = (sys.executable, str(Path(__file__).resolve()), str(given.folder), "--one", case)
-            environment = {"GRADPROBE_WITHOUT": without, "GRADPROBE_MECHANISMS": str(record), "OMP_NUM_THREADS": "1"}
+            command = (
+                sys.executable,
+                str(Path(__file__).resolve()),
+                str(given.folder),
+                "--one",
+                case,
+            )
+            environment = {
+                "GRADPROBE_WITHOUT": without,
+                "GRADPROBE_MECHANISMS": str(record),
+                "OMP_NUM_THREADS": "1",
+            }
             programs.append(Program(command, {**os.environ, **environment}))
         for number, ran in enumerate(run_programs(programs, timeout=LIMIT, workers=given.workers)):
             case, without = left[ran.number]
             came = json.loads(ran.output.splitlines()[-1]) if ran.code == 0 else {}
             journal.add(Run(case, without, **came, **recorded(records[ran.number])))
-            print(f"{number + 1} of {len(left)}: {case} without {without or 'nothing'}", file=sys.stderr, flush=True)
+            print(
+                f"{number + 1} of {len(left)}: {case} without {without or 'nothing'}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def recorded(record: Path) -> dict[str, Any]:
@@ -185,14 +232,19 @@ def recorded(record: Path) -> dict[str, Any]:
         name, seconds, said = line.split()
         took[name] += float(seconds)
         spoke |= {name} if said == "1" else set()
-    return {"took": {name: round(seconds, 3) for name, seconds in took.items()}, "spoke": sorted(spoke)}
+    return {
+        "took": {name: round(seconds, 3) for name, seconds in took.items()},
+        "spoke": sorted(spoke),
+    }
 
 
 def figures_of(folder: Path, case: str) -> dict[str, Any]:
     """What one case comes to, in this process's environment, and the processor's seconds that it takes."""
     corpus, _, name = case.partition("/")
     start = _processor()
-    figures = {"score": _of_score, "cuda": _of_cuda, "strangers": _of_stranger}[corpus](folder, name)
+    figures = {"score": _of_score, "cuda": _of_cuda, "strangers": _of_stranger}[corpus](
+        folder, name
+    )
     return {"figures": figures, "seconds": round(figures.pop("seconds", _processor() - start), 2)}
 
 
@@ -208,7 +260,12 @@ def _of_score(_: Path, name: str) -> dict[str, Any]:
         start = _processor()
         judged = Judged(TRIALS[name], Prober(folder)(name))
         seconds = _processor() - start
-        figures = {"found": judged.found, "placed": judged.placed, "named": judged.named, "line": judged.line}
+        figures = {
+            "found": judged.found,
+            "placed": judged.placed,
+            "named": judged.named,
+            "line": judged.line,
+        }
         return {**figures, "seconds": seconds}
 
 
@@ -226,7 +283,8 @@ def _of_cuda(_: Path, name: str) -> dict[str, Any]:
     return {
         "found": report.verdict == MISMATCH,
         "placed": is_placed or (fault.right_on_cpu and (fault.kind, fault.array) in memory),
-        "line": bool(fault.lines) and all(any(code in sentence for sentence in told) for code in fault.lines),
+        "line": bool(fault.lines)
+        and all(any(code in sentence for sentence in told) for code in fault.lines),
     }
 
 
@@ -248,7 +306,8 @@ def planted(folder: Path, given: argparse.Namespace) -> list[str]:
         plain = strangers.Copy.of(folder, name, file.text, place / "plain", words)
         strangers.run([plain.judging()], 1)
         copies = {
-            one: strangers.Copy.of(folder, name, one.plant(file.text), place / one.name, words) for one in mutants
+            one: strangers.Copy.of(folder, name, one.plant(file.text), place / one.name, words)
+            for one in mutants
         }
         wanted = {"wrong": given.faults}
         found = strangers.judged(copies, plain.found("dense"), wanted, given.workers)
@@ -264,8 +323,17 @@ def _read(place: Path) -> tuple[Any, dict[str, Any], list[str], str]:
     folder = Path((place / "source").read_text())
     words, named = shlex.split((folder / "words").read_text()), folder / "kernels"
     path, _, function = words[0].partition(":")
-    file = read_file(folder / named.read_text().strip(), None) if named.exists() else read_file(folder / path, function)
-    return file, {one.name: one for one in mutants_of(file)}, words, str(file.path.relative_to(folder))
+    file = (
+        read_file(folder / named.read_text().strip(), None)
+        if named.exists()
+        else read_file(folder / path, function)
+    )
+    return (
+        file,
+        {one.name: one for one in mutants_of(file)},
+        words,
+        str(file.path.relative_to(folder)),
+    )
 
 
 @dataclass(frozen=True)
@@ -288,7 +356,9 @@ def _of_stranger(folder: Path, name: str) -> dict[str, Any]:
         report = Path(scratch) / "report"
         command = (sys.executable, "-m", "gradprobe", "check", *copy.words, "--json", str(report))
         start, before = time.monotonic(), _processor()
-        ran = subprocess.run(command, env=copy.environment, cwd=scratch, capture_output=True, check=False)
+        ran = subprocess.run(
+            command, env=copy.environment, cwd=scratch, capture_output=True, check=False
+        )
         seconds, wall = _processor() - before, time.monotonic() - start
         checked = _Checked(copy.folder, copy.words, strangers.loaded(report))
     text = strangers.mended_text(checked.report, mutant.plant(file.text))
@@ -298,7 +368,9 @@ def _of_stranger(folder: Path, name: str) -> dict[str, Any]:
     return {**{name: getattr(trial, name) is True for name in FIGURES}, "seconds": seconds}
 
 
-def _is_right(place: Path, text: str, words: Sequence[str], path: str, own: strangers.Errors) -> bool:
+def _is_right(
+    place: Path, text: str, words: Sequence[str], path: str, own: strangers.Errors
+) -> bool:
     """Whether the judge finds a mended text as right as the kernel's own; asked once of each text."""
     where = place / f"mended-{sha256(text.encode()).hexdigest()[:12]}"
     if not (where / "dense").exists():
@@ -332,12 +404,26 @@ def rows_of(journal: Journal, cases: Sequence[str]) -> Iterator[Row]:
     """The mechanisms that were left out somewhere."""
     whole = {one.case: one for one in journal.runs(cases, "")}
     for of in MECHANISMS:
-        pairs = [(whole[one.case], one) for one in journal.runs(cases, of.name) if one.case in whole and one.figures]
+        pairs = [
+            (whole[one.case], one)
+            for one in journal.runs(cases, of.name)
+            if one.case in whole and one.figures
+        ]
         lost = {name: sum(_only(name, on, off) for on, off in pairs) for name in FIGURES}
         gained = {name: sum(_only(name, off, on) for on, off in pairs) for name in FIGURES}
-        spoke = sum(any(f"{name}/".startswith(f"{of.name}/") for name in one.spoke) for one in whole.values())
+        spoke = sum(
+            any(f"{name}/".startswith(f"{of.name}/") for name in one.spoke)
+            for one in whole.values()
+        )
         if pairs or (spoke and not of.is_speculation):
-            yield Row(of, spoke, len(pairs), lost, gained, sum(on.seconds - off.seconds for on, off in pairs))
+            yield Row(
+                of,
+                spoke,
+                len(pairs),
+                lost,
+                gained,
+                sum(on.seconds - off.seconds for on, off in pairs),
+            )
 
 
 def _only(name: str, one: Run, other: Run) -> bool:
@@ -355,17 +441,24 @@ def ledger(journal: Journal, cases: Sequence[str], corpora: Sequence[str]) -> st
         "|--" * 10 + "|",
     ]
     for row in rows:
-        counts = (f"{row.lost[name]}" + (f" -{row.gained[name]}" if row.gained[name] else "") for name in FIGURES)
+        counts = (
+            f"{row.lost[name]}" + (f" -{row.gained[name]}" if row.gained[name] else "")
+            for name in FIGURES
+        )
         shown = f"{row.of.name} | {row.of.lines} | {row.spoke} | {row.cases} | {' | '.join(counts)}"
         lines.append(f"| {shown} | {row.seconds:+.1f} | {row.worth:.1f} |")
     told = {row.of.name for row in rows}
     silent = [of.name for of in MECHANISMS if not of.is_speculation and of.name not in told]
-    return "\n".join([*lines, "", f"Never spoke, and was never left out: {', '.join(silent) or 'none'}."])
+    return "\n".join(
+        [*lines, "", f"Never spoke, and was never left out: {', '.join(silent) or 'none'}."]
+    )
 
 
 def _all(corpus: str, whole: Sequence[Run]) -> str:
     of = [one for one in whole if one.case.startswith(f"{corpus}/")]
-    counts = ", ".join(f"{name} {sum(bool(one.figures.get(name)) for one in of)}" for name in FIGURES)
+    counts = ", ".join(
+        f"{name} {sum(bool(one.figures.get(name)) for one in of)}" for name in FIGURES
+    )
     return f"- {corpus}: {len(of)} cases with everything: {counts}"
 
 

@@ -32,7 +32,9 @@ def seconds(command: list[str], bytecode: str | None = None) -> float:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     environment |= {"PYTHONPYCACHEPREFIX": bytecode} if bytecode else {}
     start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
     return time.perf_counter() - start
 
 
@@ -42,7 +44,17 @@ def check_by_stage(runs: int) -> None:
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "report.json"
-            check = [sys.executable, "-m", "gradprobe", "check", "--heads", "4", "--causal", "--json", str(file)]
+            check = [
+                sys.executable,
+                "-m",
+                "gradprobe",
+                "check",
+                "--heads",
+                "4",
+                "--causal",
+                "--json",
+                str(file),
+            ]
             whole.append(seconds(check, bytecode=folder))
             shares.append(json.loads(file.read_text())["seconds"])
     total = statistics.median(whole)
@@ -50,7 +62,8 @@ def check_by_stage(runs: int) -> None:
     for stage in ("import", "target", "reference", "compare"):
         print(f"  {stage:<20} {statistics.median(share[stage] for share in shares):6.2f} s")
     rest = statistics.median(
-        (wall - share["import"] - share["target"]) / wall for wall, share in zip(whole, shares, strict=True)
+        (wall - share["import"] - share["target"]) / wall
+        for wall, share in zip(whole, shares, strict=True)
     )
     print(f"all but imports and target: {rest:.0%} of the wall time (wanted: under 30 %)")
 
@@ -69,13 +82,19 @@ def paired(base: Path, without: str, words: list[str], runs: int) -> None:
         if not all(base_took) or not all(this_took):  # an older checkout does not tell its own
             continue
         ratio = statistics.median(b / t for b, t in zip(base_took, this_took, strict=True))
-        seconds = " and ".join(f"{statistics.median(one):.2f} (least {min(one):.2f})" for one in (base_took, this_took))
+        seconds = " and ".join(
+            f"{statistics.median(one):.2f} (least {min(one):.2f})" for one in (base_took, this_took)
+        )
         print(f"  {what:<10} {seconds} s: {ratio:.2f} times faster")
 
 
 def _seconds(tree: Path, without: str, words: list[str], folder: str) -> tuple[float, float, float]:
     """Of one warm check, which may end with 0 or 1: wall; the processor's of all processes; of the one that checks."""
-    before, start, record = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter(), Path(folder) / "record"
+    before, start, record = (
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+        time.perf_counter(),
+        Path(folder) / "record",
+    )
     of_mechanisms = {"GRADPROBE_WITHOUT": without, "GRADPROBE_MECHANISMS": str(record)}
     done = subprocess.run(
         [sys.executable, "-m", "gradprobe", "check", *words],
@@ -95,9 +114,13 @@ def _seconds(tree: Path, without: str, words: list[str], folder: str) -> tuple[f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--base", type=Path, help="a checkout of another commit, to be compared with this one")
+    parser.add_argument(
+        "--base", type=Path, help="a checkout of another commit, to be compared with this one"
+    )
     parser.add_argument("--without", default="", help="a mechanism that the base lacks")
     options, words = parser.parse_known_args()
     if options.base or options.without:

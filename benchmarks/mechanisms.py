@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "gradprobe"
-FOLDERS = ("runtime", "probing", "pipeline", "diagnosis", "faults", "lint", "source", "frontends", "auditing")
+FOLDERS = (
+    "runtime",
+    "probing",
+    "pipeline",
+    "diagnosis",
+    "faults",
+    "lint",
+    "source",
+    "frontends",
+    "auditing",
+)
 
 
 @dataclass(frozen=True)
@@ -32,11 +42,15 @@ class Mechanism:
     @property
     def lines(self) -> int:
         """How many lines it has."""
-        own = sum(len(path.read_text().splitlines()) for name in self.files for path in paths_of(name))
+        own = sum(
+            len(path.read_text().splitlines()) for name in self.files for path in paths_of(name)
+        )
         if not self.functions:
             return own
         body = ast.parse((PACKAGE / f"{self.door}.py").read_text()).body
-        found = [one for one in body if isinstance(one, ast.FunctionDef) and one.name in self.functions]
+        found = [
+            one for one in body if isinstance(one, ast.FunctionDef) and one.name in self.functions
+        ]
         return own + sum((one.end_lineno or one.lineno) - one.lineno + 1 for one in found)
 
 
@@ -48,7 +62,9 @@ def paths_of(name: str) -> Iterator[Path]:
 
 def _flow(name: str, *files: str) -> Mechanism:
     folder = "diagnosis/explainers"
-    return Mechanism(f"dataflow/{name}", "diagnosis/dataflow", tuple(f"{folder}/{file}" for file in files))
+    return Mechanism(
+        f"dataflow/{name}", "diagnosis/dataflow", tuple(f"{folder}/{file}" for file in files)
+    )
 
 
 def _behaviour(name: str) -> Mechanism:

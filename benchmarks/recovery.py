@@ -57,7 +57,8 @@ def main() -> None:
         without, recovering = seconds(replace(case, recover=False), target), seconds(case, target)
         ratio = recovering / without
         print(
-            f"{target.name}: {without:.3f} s without, {recovering:.3f} s with recovery, {ratio:.2f} times", flush=True
+            f"{target.name}: {without:.3f} s without, {recovering:.3f} s with recovery, {ratio:.2f} times",
+            flush=True,
         )
         if ratio >= MOST:
             raise SystemExit(f"recovery costs {ratio:.1f} times a check, and may cost {MOST:.0f}")

@@ -44,15 +44,27 @@ class Case:
 
     def faults(self, folder: Path) -> list[str]:
         """What is not as it should be, a sentence each."""
-        command = self.words.split() if self.is_program else ["-m", "gradprobe", "check", *self.words.split()]
+        command = (
+            self.words.split()
+            if self.is_program
+            else ["-m", "gradprobe", "check", *self.words.split()]
+        )
         ran = subprocess.run(
             [sys.executable, *command], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         text = " ".join(f"{ran.stdout} {ran.stderr}".split())
-        found = [] if ran.returncode == self.code else [f"exit code {ran.returncode}, not {self.code}"]
-        found += [f"it says nothing like {pattern!r}" for pattern in self.says if not re.search(pattern, text)]
-        return found + [f"it says {pattern!r}" for pattern in (*self.never, *NEVER) if re.search(pattern, text)]
+        found = (
+            [] if ran.returncode == self.code else [f"exit code {ran.returncode}, not {self.code}"]
+        )
+        found += [
+            f"it says nothing like {pattern!r}"
+            for pattern in self.says
+            if not re.search(pattern, text)
+        ]
+        return found + [
+            f"it says {pattern!r}" for pattern in (*self.never, *NEVER) if re.search(pattern, text)
+        ]
 
 
 def right(file: str, functions: str, options: str = SMALL) -> Iterator[Case]:
@@ -65,7 +77,11 @@ def in_16_bits() -> Iterator[Case]:
     """Attention as torch and transformers compute it in 16 bits, of several draws."""
     for dtype in ("bfloat16", "float16"):
         for seed in range(3):
-            yield from right("right16.py", "hf eager einsum unnormalised", f"{LONG} --dtype {dtype} --seed {seed}")
+            yield from right(
+                "right16.py",
+                "hf eager einsum unnormalised",
+                f"{LONG} --dtype {dtype} --seed {seed}",
+            )
 
 
 PLAIN = (
@@ -114,16 +130,24 @@ CASES = [
 
 def main() -> int:
     """Runs every case whose file is there, and prints how each came out."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
-    cases = [case for case in CASES if (given.folder / case.file).exists() and given.only in case.words]
+    cases = [
+        case for case in CASES if (given.folder / case.file).exists() and given.only in case.words
+    ]
     with ThreadPoolExecutor(given.workers) as pool:
         found = list(pool.map(lambda case: case.faults(given.folder), cases))
     for case, faults in zip(cases, found, strict=True):
-        print("right" if not faults else "WRONG", case.words, *(f"\n      {fault}" for fault in faults))
+        print(
+            "right" if not faults else "WRONG",
+            case.words,
+            *(f"\n      {fault}" for fault in faults),
+        )
     print(f"{sum(not faults for faults in found)} of {len(cases)} cases are right")
     return int(any(found))
 

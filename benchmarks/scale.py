@@ -28,7 +28,11 @@ ROWS = 1024 if torch.cuda.is_available() else 256
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OF_GPU = {"heads": 16, "seqlen": 8192, "head_dim": 128, "dtype": "bfloat16"}
 OF_CPU = {"heads": 8, "seqlen": 2048, "head_dim": 64, "dtype": "float32"}
-CASE: dict[str, Any] = (OF_GPU if DEVICE == "cuda" else OF_CPU) | {"batch": 1, "causal": True, "device": DEVICE}
+CASE: dict[str, Any] = (OF_GPU if DEVICE == "cuda" else OF_CPU) | {
+    "batch": 1,
+    "causal": True,
+    "device": DEVICE,
+}
 TARGET = "sdpa-flash"
 
 
@@ -59,7 +63,9 @@ def drawn(case: Mapping[str, Any]) -> list[Tensor]:
 
 def reference(q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> list[Tensor]:
     """O, dQ, dK and dV [B, H, L, D] of causal attention in float64, tile by tile."""
-    o, dq, dk, dv = (torch.zeros(t.shape, dtype=torch.double, device=t.device) for t in (q, q, k, v))
+    o, dq, dk, dv = (
+        torch.zeros(t.shape, dtype=torch.double, device=t.device) for t in (q, q, k, v)
+    )
     scale, length = q.shape[-1] ** -0.5, q.shape[2]
     for b, h in torch.cartesian_prod(torch.arange(q.shape[0]), torch.arange(q.shape[1])).tolist():
         wide = [t[b, h].double() for t in (q, k, v, do)]
@@ -91,7 +97,9 @@ def check(target: Any = TARGET, **options: Any) -> Mapping[str, float]:
     return report.seconds
 
 
-def exposing(q: Tensor, k: Tensor, v: Tensor, do: Tensor, causal: bool, scale: float) -> dict[str, Tensor]:
+def exposing(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, causal: bool, scale: float
+) -> dict[str, Tensor]:
     """Causal attention in float32 by plain torch, head by head, with every intermediate."""
     assert causal
     o, dq, dk, dv = (torch.empty_like(t) for t in (q, q, k, v))
@@ -155,8 +163,14 @@ def exposed(beside: float) -> None:
 def lazy(_beside: float) -> None:
     """The lazy family, tau = -1, beside a plain streaming reference of its own; and with a bias by distance."""
     heads = CASE["heads"]
-    tau, bias = (torch.full(shape, value, device=DEVICE) for shape, value in (((heads,), -1.0), ((heads, 128), 0.5)))
-    inputs, case = drawn(CASE), {"causal": None, "tau": "-1", "runs": ["contiguous"], "recover": False}
+    tau, bias = (
+        torch.full(shape, value, device=DEVICE)
+        for shape, value in (((heads,), -1.0), ((heads, 128), 0.5))
+    )
+    inputs, case = (
+        drawn(CASE),
+        {"causal": None, "tau": "-1", "runs": ["contiguous"], "recover": False},
+    )
     for words, given, options in (
         ("lazy", (tau,), {"bias": False}),
         ("lazy, dBias of 128 distances", (tau, bias), {"bias_window": 128}),
@@ -188,7 +202,9 @@ def lengths(_beside: float) -> None:
     """L = 65,536."""
     case = {"heads": 8, "seqlen": 65_536, "head_dim": 128}
     stages, held = peak({**case, "recover": False})
-    print(f"L = 65,536 H = 8 D = 128: {stages['total']:.1f} s, {held / 2**30:.2f} GiB beyond inputs and outputs")
+    print(
+        f"L = 65,536 H = 8 D = 128: {stages['total']:.1f} s, {held / 2**30:.2f} GiB beyond inputs and outputs"
+    )
     print("  " + ", ".join(f"{name} {seconds:.2f}" for name, seconds in stages.items()))
 
 
@@ -200,8 +216,13 @@ def growth(_beside: float) -> None:
     found = [peak({**case, "seqlen": size}) for size in sizes]
     for size, (stages, held) in zip(sizes, found, strict=True):
         print(f"L = {size:>6}: {seconds_of(stages):8.3f} s {held / 2**30:8.3f} GiB")
-    for words, values in (("time", [seconds_of(one) for one, _ in found]), ("memory", [held for _, held in found])):
-        print(f"{words} grows as L^{exponent(sizes[-4:], values[-4:]):.2f} over the last {len(sizes[-4:])} lengths")
+    for words, values in (
+        ("time", [seconds_of(one) for one, _ in found]),
+        ("memory", [held for _, held in found]),
+    ):
+        print(
+            f"{words} grows as L^{exponent(sizes[-4:], values[-4:]):.2f} over the last {len(sizes[-4:])} lengths"
+        )
 
 
 def exponent(sizes: list[int], values: list[float]) -> float:
@@ -218,7 +239,9 @@ PARTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", nargs="+", choices=PARTS, default=[*PARTS])
     inputs = drawn(CASE)
     beside = timed(lambda: reference(*inputs))

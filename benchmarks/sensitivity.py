@@ -61,7 +61,9 @@ class Right:
         median = sizes[sizes > 0].median()  # one of them, not between two
         row, col = (sizes == median).nonzero()[0].tolist()
         blocks = {"m": self.case.block_m, "n": self.case.block_n}
-        tile = tuple(_tile(*at) for at in zip((row, col), map(blocks.get, letters), head.shape, strict=True))
+        tile = tuple(
+            _tile(*at) for at in zip((row, col), map(blocks.get, letters), head.shape, strict=True)
+        )
         one, whole = (slice(row, row + 1), slice(col, col + 1)), slice(None)
         found = {"element": one, "row": (one[0], whole), "tile": tile, "head": (whole, whole)}
         last = slice(-1, None)
@@ -74,7 +76,9 @@ class Right:
 
 
 def _tile(at: int, block: int | None, size: int) -> slice:
-    return slice(0, size) if block is None else slice(at // block * block, at // block * block + block)
+    return (
+        slice(0, size) if block is None else slice(at // block * block, at // block * block + block)
+    )
 
 
 def right_run(options: dict[str, object]) -> Right:
@@ -116,7 +120,9 @@ def least(finds: Callable[[float], bool]) -> float:
 
 def rows_of(rights: dict[str, Right]) -> Iterator[list[str]]:
     for name, extent in product(rights["normal"].trace.values, EXTENTS):
-        found = [_least_of(rights[pattern], name, extent, finds) for pattern, finds in ORACLES.values()]
+        found = [
+            _least_of(rights[pattern], name, extent, finds) for pattern, finds in ORACLES.values()
+        ]
         yield [name, extent, *("-" if math.isinf(eps) else f"{eps:.0e}" for eps in found)]
 
 
@@ -130,11 +136,25 @@ def main() -> None:
     parser.add_argument("--seqlen", type=int, default=256)
     parser.add_argument("--head-dim", type=int, default=64)
     given = parser.parse_args()
-    sizes = {"batch": 1, "heads": 2, "seqlen": given.seqlen, "head_dim": given.head_dim, "causal": True}
+    sizes = {
+        "batch": 1,
+        "heads": 2,
+        "seqlen": given.seqlen,
+        "head_dim": given.head_dim,
+        "causal": True,
+    }
     for dtype in DTYPES:
-        rights = {pattern: right_run({**sizes, "dtype": dtype, "pattern": pattern}) for pattern in ("normal", "dyadic")}
-        told, size = environment(rights["normal"].case.device), f"L = {given.seqlen}, D = {given.head_dim}"
-        print(f"\n{dtype}, {size}; torch {told['torch']}, triton {told['triton']}, {told['device']}\n")
+        rights = {
+            pattern: right_run({**sizes, "dtype": dtype, "pattern": pattern})
+            for pattern in ("normal", "dyadic")
+        }
+        told, size = (
+            environment(rights["normal"].case.device),
+            f"L = {given.seqlen}, D = {given.head_dim}",
+        )
+        print(
+            f"\n{dtype}, {size}; torch {told['torch']}, triton {told['triton']}, {told['device']}\n"
+        )
         print(f"| | in one | {' | '.join(ORACLES)} |")
         print(f"|--|--|{'--:|' * len(ORACLES)}")
         for cells in rows_of(rights):

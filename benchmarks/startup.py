@@ -44,7 +44,10 @@ def used(command: list[str], folder: str, code: int) -> tuple[float, float]:
     ran = subprocess.run(command, check=False, capture_output=True, cwd=folder, env=environment)
     assert ran.returncode == code, ran.stderr.decode()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.perf_counter() - start
+    return (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        time.perf_counter() - start,
+    )
 
 
 def first_output(command: list[str], folder: str) -> float:
@@ -77,13 +80,19 @@ def main() -> None:
         for command, code in commands.values():
             used(command, folder, code)  # Python compiles what was never run
         rounds = [
-            {words: used(command, folder, code) for words, (command, code) in commands.items()} for _ in range(runs)
+            {words: used(command, folder, code) for words, (command, code) in commands.items()}
+            for _ in range(runs)
         ]
-        shown = [first_output([*GRADPROBE, "check", "lazy"], folder) for _ in range(max(3, runs // 3))]
+        shown = [
+            first_output([*GRADPROBE, "check", "lazy"], folder) for _ in range(max(3, runs // 3))
+        ]
     print(f"{'':<32}{'ratio':>7}{'wanted':>8}{'least CPU':>11}{'median wall':>13}")
     for words in commands:
         ratio = statistics.median(one[words][0] / one["empty"][0] for one in rounds)
-        least, wall = min(one[words][0] for one in rounds), statistics.median(one[words][1] for one in rounds)
+        least, wall = (
+            min(one[words][0] for one in rounds),
+            statistics.median(one[words][1] for one in rounds),
+        )
         print(f"{words:<32}{ratio:>6.2f}x{WANTED.get(words, ''):>8}{least:>9.3f} s{wall:>11.3f} s")
     print(f"first output of check lazy on a terminal: {statistics.median(shown):.2f} s")
 

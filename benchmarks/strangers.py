@@ -69,7 +69,10 @@ MADE_OF = {
 }  # fmt: skip
 
 # Classes between which mutate and a diagnosis may choose for one fault.
-KINDS = {**dict.fromkeys(("S1", "S2", "S3"), "address"), **dict.fromkeys(("M1", "M2", "M3"), "keys")}
+KINDS = {
+    **dict.fromkeys(("S1", "S2", "S3"), "address"),
+    **dict.fromkeys(("M1", "M2", "M3"), "keys"),
+}
 
 Errors = Mapping[str, Mapping[str, Sequence[float | None]]]
 
@@ -168,8 +171,14 @@ def is_wrong(one: Trial) -> bool:
 def missed(trials: Sequence[Trial]) -> Iterator[str]:
     """What to look at: a fault that was not both placed and given its line, and what is flagged and right."""
     for one in trials:
-        if one.judged == "wrong" and (one.wrong_in or not (one.found and one.placed and one.line and one.fixed)):
-            lacks = [name for name in ("found", "head", "intermediate", "in_kernel", "line") if not getattr(one, name)]
+        if one.judged == "wrong" and (
+            one.wrong_in or not (one.found and one.placed and one.line and one.fixed)
+        ):
+            lacks = [
+                name
+                for name in ("found", "head", "intermediate", "in_kernel", "line")
+                if not getattr(one, name)
+            ]
             lacks += {None: ["no edit"], False: ["WRONG EDIT"], True: []}[one.fixed]
             certain = "CERTAIN AND" if one.certain else "its edit is"
             lacks += [f"{certain} WRONG in {words}" for words in one.wrong_in[:1]]
@@ -188,7 +197,11 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
     words = shlex.split((folder / "words").read_text())
     named = folder / "kernels"
     path, _, function = words[0].partition(":")
-    file = read_file(folder / named.read_text().strip(), None) if named.exists() else read_file(folder / path, function)
+    file = (
+        read_file(folder / named.read_text().strip(), None)
+        if named.exists()
+        else read_file(folder / path, function)
+    )
     name = str(file.path.relative_to(folder))
     mutants = sampled(mutants_of(file), DRAWN * faults, seed)
     random.Random(seed).shuffle(mutants)
@@ -201,9 +214,14 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
             raise SystemExit(
                 f"{folder.name} does not run as it is: gradprobe check {shlex.join(words)}: {ended.output}"
             )
-        planted = {one: Copy.of(folder, name, one.plant(file.text), Path(scratch) / one.name, words) for one in mutants}
+        planted = {
+            one: Copy.of(folder, name, one.plant(file.text), Path(scratch) / one.name, words)
+            for one in mutants
+        }
         chosen = judged(planted, own, {"wrong": faults, "same": faults // 2}, workers)
-        ends = dict(zip(chosen, run([planted[one].check() for one in chosen], workers), strict=True))
+        ends = dict(
+            zip(chosen, run([planted[one].check() for one in chosen], workers), strict=True)
+        )
         mended = {
             one: Copy.of(folder, name, text, Path(scratch) / f"{one.name}-mended", words)
             for one in chosen if (text := mended_text(planted[one].found("report"), one.plant(file.text))) is not None
@@ -212,8 +230,14 @@ def trials_of(folder: Path, faults: int, seed: int, workers: int) -> list[Trial]
         verdicts = {one: verdict(copy.found("dense"), own) for one, copy in mended.items()}
         right = {one: came == "same" for one, came in verdicts.items() if came != "rounding"}
         wrong, count = wrong_configurations(plain, mended, seed, workers)
-        came = {one: (right.get(one), wrong[one], count) if one in mended else (None, (), 0) for one in chosen}
-        return [trial(folder.name, one, file, ends[one], planted[one], own, *came[one]) for one in chosen]
+        came = {
+            one: (right.get(one), wrong[one], count) if one in mended else (None, (), 0)
+            for one in chosen
+        }
+        return [
+            trial(folder.name, one, file, ends[one], planted[one], own, *came[one])
+            for one in chosen
+        ]
 
 
 def wrong_configurations(
@@ -225,16 +249,25 @@ def wrong_configurations(
     if not mended:
         return {}, 0
     found = drawn(plain.words[1:], seed, plain.judged_each)
-    print(f"  {len(found.words)} configurations, drawn of {found.possible} that it may take", flush=True)
+    print(
+        f"  {len(found.words)} configurations, drawn of {found.possible} that it may take",
+        flush=True,
+    )
     run([copy.judging_each(found.words) for copy in mended.values()], workers)
     wrong = {}
     for one, copy in mended.items():
         both = zip(copy.found_each(len(found.words)), found.errors, found.words, strict=True)
-        wrong[one] = tuple(shlex.join(words) for came, own, words in both if verdict(came, own) in ("wrong", "not run"))
+        wrong[one] = tuple(
+            shlex.join(words)
+            for came, own, words in both
+            if verdict(came, own) in ("wrong", "not run")
+        )
     return wrong, len(found.words)
 
 
-def judged(planted: Mapping[Any, Copy], own: Errors, wanted: Mapping[str, int], workers: int) -> list[Any]:
+def judged(
+    planted: Mapping[Any, Copy], own: Errors, wanted: Mapping[str, int], workers: int
+) -> list[Any]:
     """The first mutants of each verdict, as many as are wanted; judged in turn, until there are enough."""
     found: dict[str, list[Any]] = {verdict: [] for verdict in wanted}
     mutants = list(planted)
@@ -272,14 +305,24 @@ class Copy:
         """The program that checks it, and leaves its report there."""
         from gradprobe.processes.executables import Program
 
-        command = (sys.executable, "-m", "gradprobe", "check", *self.words, "--json", str(self.folder / "report"))
+        command = (
+            sys.executable,
+            "-m",
+            "gradprobe",
+            "check",
+            *self.words,
+            "--json",
+            str(self.folder / "report"),
+        )
         return Program(command, self.environment)
 
     def judging(self) -> Any:
         """The program that judges it, and leaves what it finds there."""
         from gradprobe.processes.executables import Program
 
-        return Program((sys.executable, str(JUDGE), str(self.folder / "dense"), *self.words), self.environment)
+        return Program(
+            (sys.executable, str(JUDGE), str(self.folder / "dense"), *self.words), self.environment
+        )
 
     def judging_each(self, configurations: Sequence[Sequence[str]]) -> Any:
         """The program that judges it in several configurations."""
@@ -287,7 +330,14 @@ class Copy:
 
         given = self.folder / "configurations"
         given.write_text(json.dumps(configurations))
-        command = (sys.executable, str(JUDGE), str(self.folder / "each"), "--each", str(given), self.words[0])
+        command = (
+            sys.executable,
+            str(JUDGE),
+            str(self.folder / "each"),
+            "--each",
+            str(given),
+            self.words[0],
+        )
         return Program(command, self.environment)
 
     def found_each(self, count: int) -> list[Errors]:
@@ -312,7 +362,9 @@ def run(programs: Sequence[Any], workers: int) -> list[Any]:
     """How each program ended, in their order."""
     from gradprobe.processes.executables import run_programs
 
-    return sorted(run_programs(programs, timeout=LIMIT, workers=workers), key=lambda ran: ran.number)
+    return sorted(
+        run_programs(programs, timeout=LIMIT, workers=workers), key=lambda ran: ran.number
+    )
 
 
 def loaded(path: Path) -> dict[str, Any]:
@@ -326,7 +378,10 @@ def loaded(path: Path) -> dict[str, Any]:
 def mended_text(report: Mapping[str, Any], text: str) -> str | None:
     """A file with the first edit of a report's diagnoses with which everything is said to match; None without one."""
     edits = [diagnosis.get("edit") or {} for diagnosis in report.get("diagnoses", ())]
-    return next((patched(text, edit["diff"]) for edit in edits if edit.get("matches") and edit.get("diff")), None)
+    return next(
+        (patched(text, edit["diff"]) for edit in edits if edit.get("matches") and edit.get("diff")),
+        None,
+    )
 
 
 def is_certain(report: Mapping[str, Any]) -> bool:
@@ -396,9 +451,14 @@ def trial(
     where = [place for place in best.get("where", ()) if place.get("line")]
     said = tuple(place["line"] for place in where if Path(place["file"]).name == file.path.name)
     line = any(lines[0] <= number <= lines[1] for number in said)
-    is_cause, of_kind = best.get("explained", 0.0) >= 0.9, kind(best.get("class", "")) == kind(mutant.fault_class)
+    is_cause, of_kind = (
+        best.get("explained", 0.0) >= 0.9,
+        kind(best.get("class", "")) == kind(mutant.fault_class),
+    )
     first, (head, intermediate) = report.get("first_mismatch"), place_of(report, dense, own)
-    kernels = {place.get("kernel") for place in where} | {function_at(number, file.tree) for number in said}
+    kernels = {place.get("kernel") for place in where} | {
+        function_at(number, file.tree) for number in said
+    }
     judged = verdict(dense, own)
     return Trial(
         kernel, mutant.name, mutant.fault_class, mutant.function, tuple(lines), mutant.diff, judged,
@@ -425,7 +485,9 @@ def place_of(report: Mapping[str, Any], dense: Errors, own: Errors) -> tuple[boo
     first = run["first_mismatch"]
     found = ratios(dense, own)
     wrong = {
-        (name, head) for (layout, name, head), error in found.items() if layout == run["layout"] and not error <= WRONG
+        (name, head)
+        for (layout, name, head), error in found.items()
+        if layout == run["layout"] and not error <= WRONG
     }
     heads = max((head for layout, name, head in found if name in ("O", "dQ")), default=0) + 1
     of_keys = max((head for layout, name, head in found if name == "dK"), default=0) + 1
@@ -435,7 +497,9 @@ def place_of(report: Mapping[str, Any], dense: Errors, own: Errors) -> tuple[boo
         here = first["head"]
         many = len([1 for layout, other, _ in found if other == name and layout == run["layout"]])
         ours = of_keys if first["intermediate"] in ("dK", "dV") else heads
-        return here is None or many == 1 or here * many // ours == head or head * ours // many == here
+        return (
+            here is None or many == 1 or here * many // ours == head or head * ours // many == here
+        )
 
     by_itself = {one["name"] for one in run["intermediates"] if one["status"] == "mismatch"}
     explained = set().union(*(MADE_OF.get(name, set()) for name in by_itself))
@@ -447,7 +511,10 @@ def place_of(report: Mapping[str, Any], dense: Errors, own: Errors) -> tuple[boo
 def related_to(function: str, tree: ast.Module) -> set[str]:
     """A function, those that it calls and those that call it, however far away."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    calls = {each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for each in functions}
+    calls = {
+        each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)}
+        for each in functions
+    }
     callers = {name: {other for other, called in calls.items() if name in called} for name in calls}
     return reached(function, calls) | reached(function, callers)
 

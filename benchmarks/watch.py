@@ -58,12 +58,18 @@ def processor(process: int) -> float:
 
 
 def children(process: int) -> list[int]:
-    return [int(name) for name in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return [
+        int(name) for name in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    ]
 
 
 def resident(process: int) -> float:
     """Megabytes."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return (
+        int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        * os.sysconf("SC_PAGE_SIZE")
+        / 2**20
+    )
 
 
 def until(stream: IO[str], *words: str) -> str:
@@ -74,9 +80,14 @@ def until(stream: IO[str], *words: str) -> str:
 def cold(words: list[str]) -> tuple[float, float]:
     """Wall and processor seconds of a check."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([sys.executable, "-m", "gradprobe", "check", *words], check=False, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "gradprobe", "check", *words], check=False, capture_output=True
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.perf_counter() - start, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return (
+        time.perf_counter() - start,
+        after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime,
+    )
 
 
 def main() -> None:
@@ -93,19 +104,28 @@ def main() -> None:
         file = Path("my_lazy.py")
         file.write_text(KERNEL)
         command = [sys.executable, "-m", "gradprobe", "watch", *words]
-        watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        watch = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         assert watch.stdout is not None
         until(watch.stdout, "to be saved")
-        for number, kernel in ((number, kernel) for number in range(1, given.pairs + 1) for kernel in EDITS):
+        for number, kernel in (
+            (number, kernel) for number in range(1, given.pairs + 1) for kernel in EDITS
+        ):
             if given.wrong:
                 file.write_text(WRONG)
                 until(watch.stdout, "to be saved")
             # What an earlier text took in processes that still lived is not counted twice.
             before, start = processor(watch.pid), time.perf_counter()
             file.write_text(edited(kernel, number))
-            for name, word in (("first answer", "the rest follows"), ("whole report", "to be saved")):
+            for name, word in (
+                ("first answer", "the rest follows"),
+                ("whole report", "to be saved"),
+            ):
                 until(watch.stdout, word)
-                took[kernel, name].append((time.perf_counter() - start, processor(watch.pid) - before))
+                took[kernel, name].append(
+                    (time.perf_counter() - start, processor(watch.pid) - before)
+                )
             held.append([resident(watch.pid), *map(resident, children(watch.pid)[:1])])
             took[kernel, "cold"].append(cold(words))
         watch.send_signal(signal.SIGINT)
@@ -118,7 +138,9 @@ def main() -> None:
         shown = f"{wall:6.2f} s, {used:6.2f} s of processor: {ratios[0]:.2f} and {ratios[1]:.2f} of cold"
         print(f"  {kernel:<23} {name:<13} {shown}")
     for name, (first, *_, last) in zip(("waits", "forks"), zip(*held, strict=True), strict=True):
-        print(f"  the process that {name} holds {first:.0f} MB after the first save, {last:.0f} MB after the last")
+        print(
+            f"  the process that {name} holds {first:.0f} MB after the first save, {last:.0f} MB after the last"
+        )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,13 @@ __all__ = ["Report", "Reports", "capture", "check"]
 __version__ = "0.1.0"
 
 
-def capture(function: Any = None, *, folder: str = ".gradprobe/captures", keep: int = 16, order: str = "bhld") -> Any:
+def capture(
+    function: Any = None,
+    *,
+    folder: str = ".gradprobe/captures",
+    keep: int = 16,
+    order: str = "bhld",
+) -> Any:
     """Keeps the real inputs and dO of an attention function, for `gradprobe check TARGET --inputs FILE`.
 
     `capture(function)` returns a function to call in its place, which does the same and keeps q, k, v, bias, the other

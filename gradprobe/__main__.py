@@ -18,7 +18,12 @@ def run() -> None:
     try:
         main()
     except SystemExit as ended:
-        if not isinstance(ended.code, int) or "--no-isolate" in sys.argv or sys.gettrace() or sys.getprofile():
+        if (
+            not isinstance(ended.code, int)
+            or "--no-isolate" in sys.argv
+            or sys.gettrace()
+            or sys.getprofile()
+        ):
             raise
         with contextlib.suppress(OSError, ValueError):  # closed by who reads them
             sys.stdout.flush()

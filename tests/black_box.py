@@ -23,7 +23,10 @@ GRADIENTS = ("dQ", "dK", "dV")
 
 
 def answer_of(
-    how: Arithmetic | None = None, fault: Fault = _no_fault, change: Change = dict, exposed: tuple[str, ...] = GRADIENTS
+    how: Arithmetic | None = None,
+    fault: Fault = _no_fault,
+    change: Change = dict,
+    exposed: tuple[str, ...] = GRADIENTS,
 ) -> Answer:
     """An emulated kernel that exposes its gradients alone.
 
@@ -32,7 +35,9 @@ def answer_of(
     """
 
     def answer(case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> Trace:  # noqa: ARG001
-        names = ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
+        names = (
+            ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
+        )
         options = {name: getattr(case, name) for name in names}
         kernel = {"softmax": softmax, "lazy": lazy}[case.family]
         results = kernel(**values, **options, how=how, scale=case.scale, fault=fault)
@@ -46,7 +51,11 @@ def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measu
     precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
 
     def measure(
-        values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+        values: Mapping[str, Tensor],
+        trace: Trace,
+        recovery: Recovery | None = None,
+        *,
+        coarse: bool = False,
     ) -> Measured:
         x, held = attention_of(case, values), precision.coarser if coarse else precision
         return Measured(lambda: x, trace, compare(case, x, trace, held, recovery=recovery), None)

@@ -85,7 +85,11 @@ class Arithmetic:
         if self.tanh == "sigmoid":
             return 2 * torch.sigmoid(2 * z) - 1
         fraction, exponent = torch.frexp(torch.tanh(z))
-        return torch.ldexp((fraction * 2048).round() / 2048, exponent) if self.tanh == "hardware" else torch.tanh(z)
+        return (
+            torch.ldexp((fraction * 2048).round() / 2048, exponent)
+            if self.tanh == "hardware"
+            else torch.tanh(z)
+        )
 
     def parts(self, size: int, tile: int | None = None) -> list[slice]:
         step = tile or self.tile
@@ -96,7 +100,9 @@ class Arithmetic:
 def _cut(tensor: Tensor) -> Tensor:
     """float64 -> float32 toward zero."""
     near = tensor.float()
-    return torch.where(near.double().abs() > tensor.abs(), torch.nextafter(near, torch.zeros_like(near)), near)
+    return torch.where(
+        near.double().abs() > tensor.abs(), torch.nextafter(near, torch.zeros_like(near)), near
+    )
 
 
 def softmax(
@@ -129,13 +135,22 @@ def softmax(
     dpe = how.dot(do.float(), wide_v.float().mT, tile=8)
     dp = dpe * (kept * early) * valid
     whole_dp = fault("dP", dp * late)
-    delta = (do.float() * o.to(q.dtype).float()).sum(-1) if how.delta_from_o else (p * whole_dp).sum(-1)
+    delta = (
+        (do.float() * o.to(q.dtype).float()).sum(-1) if how.delta_from_o else (p * whole_dp).sum(-1)
+    )
     delta = fault("delta", delta)
     dp = dp if how.late and torch.equal(whole_dp, dp * late) else whole_dp / late
     dt = p * (dp - (delta / late)[..., None])
     ds = dt if tanh is None else dt * (1 - tanh * tanh)
     ds, late_of_ds = (ds, late) if fault is _no_fault else (fault("dS", ds * late), 1.0)
-    results = {"LSE": lse - shift[..., 0], "P": p, "O": o, "dP": whole_dp, "delta": delta, "dS": ds * late_of_ds}
+    results = {
+        "LSE": lse - shift[..., 0],
+        "P": p,
+        "O": o,
+        "dP": whole_dp,
+        "delta": delta,
+        "dS": ds * late_of_ds,
+    }
     results |= _products(how, q, wide_k, do, pe, ds, scale, group, late=(late, late_of_ds))
     if bias is not None:
         whole = (ds if tanh is None else dt) * (late_of_ds if tanh is None else late)
@@ -146,7 +161,9 @@ def softmax(
     if sinks is not None:
         results["dSink"] = -((sinks.float()[:, None] - results["LSE"]).exp() * delta).sum((0, 2))
     return _stored(
-        how, {name: fault(name, results[name]) if name in ENDS else results[name] for name in results}, q.dtype
+        how,
+        {name: fault(name, results[name]) if name in ENDS else results[name] for name in results},
+        q.dtype,
     )
 
 
@@ -181,7 +198,9 @@ def lazy(q, k, v, do, *, tau, how=None, bias=None, scale=None, seqlens=None, fau
         )
     results["dTau"] = (dp.sum(-1) / (rows + 1)).sum((0, 2))
     return _stored(
-        how, {name: fault(name, results[name]) if name in ENDS else results[name] for name in results}, q.dtype
+        how,
+        {name: fault(name, results[name]) if name in ENDS else results[name] for name in results},
+        q.dtype,
     )
 
 
@@ -227,7 +246,12 @@ def _scale(q: Tensor, scale: float | None) -> float:
 
 
 def _probabilities(
-    how: Arithmetic, s: Tensor, valid: Tensor, fault: Fault, sinks: Tensor | None = None, shift: Tensor | float = 0.0
+    how: Arithmetic,
+    s: Tensor,
+    valid: Tensor,
+    fault: Fault,
+    sinks: Tensor | None = None,
+    shift: Tensor | float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """LSE by the online recurrence over tiles of keys, then P from it, all in float32."""
     unit = math.log2(math.e) if how.exp2 else 1.0
@@ -235,7 +259,11 @@ def _probabilities(
     log = torch.log2 if how.exp2 else torch.log
     s = (s * unit).masked_fill(~valid, -torch.inf)
     none = s.new_full(s.shape[:-1], -torch.inf)
-    sink = none if sinks is None else (none * 0).nan_to_num() + (sinks.float()[:, None, None] + shift)[..., 0] * unit
+    sink = (
+        none
+        if sinks is None
+        else (none * 0).nan_to_num() + (sinks.float()[:, None, None] + shift)[..., 0] * unit
+    )
     top = none if how.late else sink
     total = exp(top - top).nan_to_num(0.0)
     for part in how.parts(s.shape[-1]):
@@ -247,7 +275,9 @@ def _probabilities(
     if how.late and sinks is not None:
         lse = torch.logaddexp(lse, sink / unit)
     lse = fault("LSE", lse)
-    p = exp(s - (lse * unit).masked_fill(lse == -torch.inf, 0.0)[..., None]).masked_fill(~valid, 0.0)
+    p = exp(s - (lse * unit).masked_fill(lse == -torch.inf, 0.0)[..., None]).masked_fill(
+        ~valid, 0.0
+    )
     return lse, fault("P", p)
 
 
@@ -260,7 +290,10 @@ def _products(how, q, k, do, pe, ds, scale, group, late=(1.0, 1.0)) -> dict[str,
     narrow_pe, narrow_ds = _narrow(pe, q), _narrow(ds * _scale(q, scale) if how.folded else ds, q)
 
     def over_rows(a: Tensor, b: Tensor) -> Tensor:
-        a, b = ((t.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3)) if group > 1 else t for t in (a, b))
+        a, b = (
+            (t.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3)) if group > 1 else t
+            for t in (a, b)
+        )
         return how.dot(a.mT, b)
 
     return {
@@ -277,7 +310,8 @@ def _narrow(tensor: Tensor, like: Tensor) -> Tensor:
 def _stored(how: Arithmetic, results: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     narrow = ("O", "dQ", "dK", "dV")
     return {
-        name: tensor.to(how.stored or (dtype if name in narrow else torch.float32)) for name, tensor in results.items()
+        name: tensor.to(how.stored or (dtype if name in narrow else torch.float32))
+        for name, tensor in results.items()
     }
 
 
@@ -286,7 +320,13 @@ def case_of(family: str, **options) -> Case:
 
 
 def ran(
-    case: Case, how: Arithmetic | None = None, *, values=None, fault: Fault = _no_fault, names=None, wrong=None
+    case: Case,
+    how: Arithmetic | None = None,
+    *,
+    values=None,
+    fault: Fault = _no_fault,
+    names=None,
+    wrong=None,
 ) -> Trace:
     """What an emulated kernel gives.
 
@@ -294,12 +334,16 @@ def ran(
         names: the results that are exposed, where not all are.
         wrong: arguments that the kernel is given in place of the case's own.
     """
-    names_of = ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
+    names_of = (
+        ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
+    )
     options = {name: getattr(case, name) for name in names_of}
     results = {"softmax": softmax, "lazy": lazy}[case.family](
         **(values or draw(case)) | options | (wrong or {}), how=how, scale=case.scale, fault=fault
     )
-    return read_trace(results if names is None else {name: results[name] for name in names}, case, "emulated")
+    return read_trace(
+        results if names is None else {name: results[name] for name in names}, case, "emulated"
+    )
 
 
 def compared(case: Case, how: Arithmetic | None = None, *, values=None, **of_run) -> Comparison:
@@ -311,13 +355,21 @@ def compared(case: Case, how: Arithmetic | None = None, *, values=None, **of_run
     values = values or draw(case)
     precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
     precision = exactly(precision) if case.pattern == "dyadic" else precision
-    return compare(case, attention_of(case, values), ran(case, how, values=values, **of_run), precision)
+    return compare(
+        case, attention_of(case, values), ran(case, how, values=values, **of_run), precision
+    )
 
 
 def target_of(function: Callable[..., object], family: str = "softmax") -> Target:
     """A function of this process as a target."""
-    takes = {name: name for name in inspect.signature(function).parameters if name not in ("how", "fault")}
-    return Target(function.__name__, function, takes, frozenset(("q", "k", "v")), family, source_of(function))
+    takes = {
+        name: name
+        for name in inspect.signature(function).parameters
+        if name not in ("how", "fault")
+    }
+    return Target(
+        function.__name__, function, takes, frozenset(("q", "k", "v")), family, source_of(function)
+    )
 
 
 def changed(name: str, change: Callable[[Tensor], object]) -> Fault:

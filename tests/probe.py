@@ -29,6 +29,9 @@ def probe(
     request = CheckRequest(target.name, case.family, None, {"seqlen": case.seqlen_q})
     problem = Problem(case, target, reference, saved, tuple(given), request, frozenset())
     explained = probing._explained if why else lambda experiment, records, report, *rest: report
-    with patch.object(probing, "fit", lambda trial: None), patch.object(probing, "_explained", explained):
+    with (
+        patch.object(probing, "fit", lambda trial: None),
+        patch.object(probing, "_explained", explained),
+    ):
         report, _ = probing.probed(problem, "", client)
     return report

@@ -27,7 +27,10 @@ def tries(push: int, night: int = 10_000) -> settings:
 
 
 def sampled(
-    names: str, values: Iterable[Any], push: int | Collection[Any], ids: Callable[[Any], str | None] | None = None
+    names: str,
+    values: Iterable[Any],
+    push: int | Collection[Any],
+    ids: Callable[[Any], str | None] | None = None,
 ) -> pytest.MarkDecorator:
     """`pytest.mark.parametrize`, of which some values run on every push and the others at night.
 
@@ -49,7 +52,11 @@ def sampled(
 
 def _written_out(value: Any) -> str | None:
     """A dict of options in words; None where pytest has a name of its own."""
-    return ",".join(f"{name}={value[name]}" for name in value) or "default" if isinstance(value, dict) else None
+    return (
+        ",".join(f"{name}={value[name]}" for name in value) or "default"
+        if isinstance(value, dict)
+        else None
+    )
 
 
 def _at_night(value: Any, several: bool) -> Any:

@@ -55,7 +55,16 @@ def imported(file):
 @pytest.mark.parametrize("folder", APART)
 def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(folder):
     files = list((ROOT / folder).rglob("*.py"))
-    allowed = {"__future__", "bisect", "collections", "dataclasses", "functools", "math", "torch", "typing"}
+    allowed = {
+        "__future__",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "functools",
+        "math",
+        "torch",
+        "typing",
+    }
     allowed |= {"triton"} if folder == "kernels" else set()
     assert files
     for file in files:
@@ -66,7 +75,9 @@ def test_kernels_and_reference_import_nothing_of_gradprobe_nor_of_each_other(fol
 
 
 @pytest.mark.parametrize("folder", TARGETS)
-def test_targets_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool_but_cuda(folder):
+def test_targets_import_torch_and_the_library_that_they_are_named_after_and_nothing_of_the_tool_but_cuda(
+    folder,
+):
     for file in (PACKAGE / "targets" / folder).rglob("*.py"):
         allowed = {
             "__future__",
@@ -85,7 +96,9 @@ def test_targets_import_torch_and_the_library_that_they_are_named_after_and_noth
             assert level <= 1, f"{file} reaches out of {folder}"
             if "cuda" in file.stem and dotted in ("gradprobe.cuda", "gradprobe.kernels"):
                 continue
-            assert level or dotted.split(".")[0] in allowed | {file.stem}, f"{file} imports {dotted}"
+            assert level or dotted.split(".")[0] in allowed | {file.stem}, (
+                f"{file} imports {dotted}"
+            )
 
 
 def test_no_module_imports_an_adapter_or_template():
@@ -123,12 +136,18 @@ WITH_TRITON = ("frontends.triton.interpreter.", "frontends.triton.lowering")
 def test_no_module_but_what_computes_imports_torch_at_its_top_level_nor_any_but_what_has_kernels_triton():
     for name, file in MODULES.items():
         if not name.startswith(WITH_TRITON):
-            late = {"triton"} if name.startswith(COMPUTING) and name != READ_WITHOUT else {"torch", "triton"}
+            late = (
+                {"triton"}
+                if name.startswith(COMPUTING) and name != READ_WITHOUT
+                else {"torch", "triton"}
+            )
             loaded = [
                 alias.name
                 for node in parsed(file).body if isinstance(node, ast.Import) for alias in node.names
             ]  # fmt: skip
-            loaded += [node.module for node in parsed(file).body if isinstance(node, ast.ImportFrom)]
+            loaded += [
+                node.module for node in parsed(file).body if isinstance(node, ast.ImportFrom)
+            ]
             assert not late & {str(word).split(".")[0] for word in loaded}, name
 
 
@@ -158,7 +177,12 @@ finally:
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+        check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Usage: gradprobe" in ran.stdout
@@ -166,7 +190,11 @@ finally:
 
 
 def test_no_file_or_folder_has_a_name_that_says_nothing():
-    named = [path for folder in ("gradprobe", "kernels", "reference", "tests") for path in (ROOT / folder).rglob("*")]
+    named = [
+        path
+        for folder in ("gradprobe", "kernels", "reference", "tests")
+        for path in (ROOT / folder).rglob("*")
+    ]
     assert [path for path in named if path.stem.removeprefix("test_") in VAGUE] == []
 
 

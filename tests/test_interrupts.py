@@ -16,7 +16,9 @@ def test_what_tests_start_heeds_an_interrupt_that_they_themselves_were_to_ignore
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         heed_interrupts()
-        asked = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, check=True)
+        asked = subprocess.run(
+            [sys.executable, "-c", ASKS], capture_output=True, text=True, check=True
+        )
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)

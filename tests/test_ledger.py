@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a checkout alone has the benchmarks")
+pytestmark = pytest.mark.skipif(
+    not BENCHMARKS.is_dir(), reason="a checkout alone has the benchmarks"
+)
 ALL = {"found": True, "placed": True, "named": True, "line": True}
 
 
@@ -36,13 +38,24 @@ def journal(book, tmp_path):
 
 def test_a_mechanism_is_left_out_where_it_spoke_or_took_long(book, journal):
     first, second = journal.runs(["score/a", "score/b"], "")
-    assert [first.concerns(name) for name in ("lint", "dataflow", "coincidence")] == [True, True, False]
+    assert [first.concerns(name) for name in ("lint", "dataflow", "coincidence")] == [
+        True,
+        True,
+        False,
+    ]
     assert [second.concerns(name) for name in ("lint", "dataflow")] == [False, True]
 
 
 def test_a_family_is_left_out_where_one_of_it_spoke(book):
-    run = book.Run("score/a", "", ALL, 10.0, {"edits/printed": 0.1, "edits/unread": 0.15}, ["faults/mask"])
-    assert [run.concerns(name) for name in ("faults", "edits", "faults/index", "fault")] == [True, True, False, False]
+    run = book.Run(
+        "score/a", "", ALL, 10.0, {"edits/printed": 0.1, "edits/unread": 0.15}, ["faults/mask"]
+    )
+    assert [run.concerns(name) for name in ("faults", "edits", "faults/index", "fault")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_what_only_it_gives_counts_and_what_it_spoils_is_taken_off(book, journal):
@@ -50,7 +63,14 @@ def test_what_only_it_gives_counts_and_what_it_spoils_is_taken_off(book, journal
     assert (rows["lint"].spoke, rows["lint"].lost["line"]) == (1, 1)
     assert rows["lint"].worth == 100 / rows["lint"].of.lines
     flow = rows["dataflow"]
-    assert (flow.spoke, flow.cases, flow.lost["placed"], flow.gained["named"], flow.worth, flow.seconds) == (
+    assert (
+        flow.spoke,
+        flow.cases,
+        flow.lost["placed"],
+        flow.gained["named"],
+        flow.worth,
+        flow.seconds,
+    ) == (
         0,
         2,
         1,
@@ -75,7 +95,12 @@ def test_it_goes_on_from_its_journal(book, journal, tmp_path):
 
 def test_a_run_that_came_to_no_end_is_no_loss(book, journal):
     journal.add(book.Run("score/b", "lint"))
-    assert next(row for row in book.rows_of(journal, ["score/a", "score/b"]) if row.of.name == "lint").cases == 1
+    assert (
+        next(
+            row for row in book.rows_of(journal, ["score/a", "score/b"]) if row.of.name == "lint"
+        ).cases
+        == 1
+    )
 
 
 def test_a_table_takes_the_place_of_the_last_one(book, journal, tmp_path):
@@ -87,7 +112,10 @@ def test_a_table_takes_the_place_of_the_last_one(book, journal, tmp_path):
 
 def test_a_record_is_added_up(book, tmp_path):
     (tmp_path / "record").write_text("lint 0.5 0\nlint 0.25 0\nlint 0.0000 1\ncoincidence 0.1 0\n")
-    assert book.recorded(tmp_path / "record") == {"took": {"lint": 0.75, "coincidence": 0.1}, "spoke": ["lint"]}
+    assert book.recorded(tmp_path / "record") == {
+        "took": {"lint": 0.75, "coincidence": 0.1},
+        "spoke": ["lint"],
+    }
     assert book.recorded(tmp_path / "none") == {"took": {}, "spoke": []}
 
 

@@ -74,10 +74,19 @@ def counts_of(words: list[str], tmp_path: Path) -> Counts:
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
     command = [sys.executable, "-m", "gradprobe", *words]
-    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=600)
-    lines = {line for file in folder.iterdir() if not file.suffix for line in file.read_text().splitlines()}
+    subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=600
+    )
+    lines = {
+        line
+        for file in folder.iterdir()
+        if not file.suffix
+        for line in file.read_text().splitlines()
+    }
     functions = {line for line in lines if ":" in line}
-    return Counts(len(lines - functions), len({line.split(":")[0] for line in functions}), len(functions))
+    return Counts(
+        len(lines - functions), len({line.split(":")[0] for line in functions}), len(functions)
+    )
 
 
 @pytest.mark.nightly
@@ -91,7 +100,9 @@ def test_a_matching_check_loads_and_calls_little(tmp_path):
 def test_the_first_fault_of_the_readme_calls_little(tmp_path):
     source = (ROOT / "kernels" / "triton" / "lazy.py").read_text()
     (tmp_path / "my_lazy.py").write_text(HISTORICAL.plant(source))
-    counts = counts_of(["check", "my_lazy.py:lazy_intermediates", "--heads", "4", "--causal"], tmp_path)
+    counts = counts_of(
+        ["check", "my_lazy.py:lazy_intermediates", "--heads", "4", "--causal"], tmp_path
+    )
     assert 0 < counts.loaded <= 184
     assert 0 < counts.called <= 146
     assert 0 < counts.functions <= 1380

@@ -12,7 +12,9 @@ import pytest
 from gradprobe.model import mechanisms
 
 ROOT = Path(__file__).resolve().parent.parent
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="a checkout alone has the benchmarks")
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="a checkout alone has the benchmarks"
+)
 
 
 def _table():
@@ -32,9 +34,13 @@ NAMES = [one.name for one in TABLE.MECHANISMS] if TABLE else []
 def test_every_file_belongs_to_one_mechanism_or_to_the_core():
     entries = [*TABLE.CORE, *(file for one in TABLE.MECHANISMS for file in one.files)]
     owned = [path for entry in entries for path in TABLE.paths_of(entry)]
-    there = {path for folder in TABLE.FOLDERS for path in (ROOT / "gradprobe" / folder).rglob("*.py")}
+    there = {
+        path for folder in TABLE.FOLDERS for path in (ROOT / "gradprobe" / folder).rglob("*.py")
+    }
     there -= {ROOT / "gradprobe" / folder / "__init__.py" for folder in TABLE.FOLDERS}
-    of_folders = [path for path in owned if path.relative_to(ROOT / "gradprobe").parts[0] in TABLE.FOLDERS]
+    of_folders = [
+        path for path in owned if path.relative_to(ROOT / "gradprobe").parts[0] in TABLE.FOLDERS
+    ]
     lost = sorted(str(path.relative_to(ROOT)) for path in there - set(of_folders))
     assert not lost, f"name {lost} in benchmarks/mechanisms.py, in a mechanism or in the core"
     assert len(set(of_folders)) == len(of_folders), "a file belongs to two"
@@ -93,11 +99,14 @@ def test_what_is_off_says_nothing_and_what_ran_is_recorded(monkeypatch, tmp_path
 @pytest.mark.parametrize("is_wrong", [True, False], ids=["wrong", "right"])
 @pytest.mark.parametrize(
     "names",
-    [pytest.param([name], id=name, marks=pytest.mark.nightly) for name in NAMES] + [pytest.param(NAMES, id="all")],
+    [pytest.param([name], id=name, marks=pytest.mark.nightly) for name in NAMES]
+    + [pytest.param(NAMES, id="all")],
 )
 def test_a_check_without_it_comes_to_its_end(names, is_wrong, tmp_path):
     kernel = (ROOT / "kernels/triton/lazy.py").read_text()
-    (tmp_path / "my_lazy.py").write_text(kernel.replace("h * stride_doh", "h * stride_qh") if is_wrong else kernel)
+    (tmp_path / "my_lazy.py").write_text(
+        kernel.replace("h * stride_doh", "h * stride_qh") if is_wrong else kernel
+    )
     words = "check my_lazy.py:lazy_backward --batch 1 --heads 2 --seqlen 24 --head-dim 16 --json report --fix-budget 8"
     ran = subprocess.run(
         [sys.executable, "-m", "gradprobe", *words.split()], cwd=tmp_path, capture_output=True, text=True, check=False,

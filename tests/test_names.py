@@ -22,7 +22,9 @@ def test_no_file_is_called_like_another():
 
 
 def test_no_class_of_a_module_is_called_like_another():
-    names = Counter(node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef))
+    names = Counter(
+        node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef)
+    )
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -51,6 +53,11 @@ def _long_uses_of_one() -> Iterator[str]:
                 targets = [*node.targets]
             elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) or is_long:
                 targets = [node.target]
-            names = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+            names = {
+                name.id
+                for target in targets
+                for name in ast.walk(target)
+                if isinstance(name, ast.Name)
+            }
             if "one" in names:
                 yield f"{file.name}:{node.lineno}"

@@ -30,7 +30,18 @@ def profile(frame, event, argument):
 sys.setprofile(profile)
 threading.setprofile(profile)
 """
-SMALL = ["--batch", "1", "--heads", "1", "--seqlen", "16", "--head-dim", "16", "--runs", "contiguous"]
+SMALL = [
+    "--batch",
+    "1",
+    "--heads",
+    "1",
+    "--seqlen",
+    "16",
+    "--head-dim",
+    "16",
+    "--runs",
+    "contiguous",
+]
 
 
 def steps_of(page: str) -> list[tuple[str, str]]:
@@ -51,7 +62,9 @@ def test_each_file_of_the_path_calls_the_next(tmp_path):
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
     command = [sys.executable, "-m", "gradprobe", "check", "lazy", *SMALL]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+    subprocess.run(
+        command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300
+    )
     first: dict[tuple[str, str], float] = {}
     for line in notes.read_text().splitlines():
         moment, *pair = line.split()

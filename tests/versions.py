@@ -23,8 +23,14 @@ DOCUMENT = ROOT / "docs" / "versions.md"
 PACKAGES = ("torch", "triton", "numpy", "typer", "rich")
 # Each triton is the one that this torch's CUDA build asks for. Where no version is named, pip's choice is the newest.
 ROWS = {
-    "oldest": ("3.10", "torch==2.11.0 triton==3.6.0 numpy==1.26.4 typer==0.12.5 click<8.2 rich==13.9.0"),
-    "oldest torch, newer numpy": ("3.11", "torch==2.11.0 triton==3.6.0 numpy==2.4.6 typer==0.27.2 rich==13.9.4"),
+    "oldest": (
+        "3.10",
+        "torch==2.11.0 triton==3.6.0 numpy==1.26.4 typer==0.12.5 click<8.2 rich==13.9.0",
+    ),
+    "oldest torch, newer numpy": (
+        "3.11",
+        "torch==2.11.0 triton==3.6.0 numpy==2.4.6 typer==0.27.2 rich==13.9.4",
+    ),
     "torch 2.12": ("3.12", "torch==2.12.1 triton==3.7.1 numpy==2.2.6 typer==0.20.1 rich==14.0.0"),
     "constraints.txt": ("3.10", "-c constraints.txt"),
     "torch 2.14": ("3.13", "torch==2.14.1 triton==3.8.0 numpy==2.4.6"),
@@ -56,7 +62,11 @@ SUITE = {
 }
 # An old typer is warned by a new click, which is between the two of them.
 QUIETLY = ("-q", "-n", "0", "-p", "no:cacheprovider", "-W", "default::DeprecationWarning")
-FEATURES = {test.partition(".py")[0].replace("/", "."): name for name, tests in SUITE.items() for test in tests}
+FEATURES = {
+    test.partition(".py")[0].replace("/", "."): name
+    for name, tests in SUITE.items()
+    for test in tests
+}
 
 
 @dataclass(frozen=True)
@@ -98,10 +108,21 @@ def row(name: str) -> Row:
         versions = subprocess.check_output([there, "-c", say], text=True).split()
         tests = [test for tests in SUITE.values() for test in tests]
         words = [there, "-m", "pytest", *QUIETLY, f"--junit-xml={results}", *tests]
-        changed = {"PATH": f"{there.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-        ran = subprocess.run(words, cwd=ROOT, env=os.environ | changed, capture_output=True, text=True, check=False)
+        changed = {
+            "PATH": f"{there.parent}{os.pathsep}{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+        }
+        ran = subprocess.run(
+            words, cwd=ROOT, env=os.environ | changed, capture_output=True, text=True, check=False
+        )
         found = Row(tuple(versions), *counted(results))
-    print(f"== {name}", ran.stdout if ran.returncode else "", "  ".join(found.cells()), sep="\n", flush=True)
+    print(
+        f"== {name}",
+        ran.stdout if ran.returncode else "",
+        "  ".join(found.cells()),
+        sep="\n",
+        flush=True,
+    )
     return found
 
 
@@ -111,7 +132,9 @@ def counted(results: Path) -> tuple[Counter[str], Counter[str]]:
     for case in ElementTree.parse(results).iter("testcase"):
         ends = {child.tag for child in case}
         if "skipped" not in ends:
-            counts[bool(ends & {"failure", "error"})][FEATURES.get(case.get("classname", ""), "check")] += 1
+            counts[bool(ends & {"failure", "error"})][
+                FEATURES.get(case.get("classname", ""), "check")
+            ] += 1
     return counts
 
 

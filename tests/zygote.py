@@ -44,7 +44,9 @@ _PLAIN = ("numpy", "torch", "torch.fx.experimental.symbolic_shapes", "pytest")
 # Not imported before gradprobe's own programs: they stand beside it, or belong in programs of other kinds.
 _APART = {"kernels", "reference", "adapters", "templates", "testing", "child", "startup"}
 # Python or a library reads these when it starts, so that they must be for a program as they are for the zygote.
-_READ_AT_START = re.compile("PYTHON|LC_|LANG|LD_|MKL_|OPENBLAS|G?OMP_|KMP_|TORCH(?!INDUCTOR)|TRITON_INTERPRET")
+_READ_AT_START = re.compile(
+    "PYTHON|LC_|LANG|LD_|MKL_|OPENBLAS|G?OMP_|KMP_|TORCH(?!INDUCTOR)|TRITON_INTERPRET"
+)
 # Those that a fork can still take over.
 _TAKEN_OVER = {"PYTHONPATH", "PYTHONIOENCODING", "TRITON_INTERPRET", "OMP_NUM_THREADS"}
 # What releases of typer that have it load with the first command.
@@ -133,7 +135,9 @@ class Popen(RealPopen):
         own = [number if given == -1 else given for number, given in enumerate(_streams(call))]
         self.pid = zygote.start(request, [*own, *call["pass_fds"]])
         self._child_created = True
-        self._close_pipe_fds(*(call[f"{name}{end}"] for name in ("p2c", "c2p", "err") for end in ("read", "write")))
+        self._close_pipe_fds(
+            *(call[f"{name}{end}"] for name in ("p2c", "c2p", "err") for end in ("read", "write"))
+        )
 
 
 def _streams(call: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -148,14 +152,21 @@ _USUAL = {
 
 def _asked(call: Mapping[str, Any]) -> tuple[Zygote, Request] | None:
     """The zygote and the request to it; None where the program must be started as ever."""
-    if isinstance(call["args"], (str, bytes, os.PathLike)) or call["executable"] not in (None, sys.executable):
+    if isinstance(call["args"], (str, bytes, os.PathLike)) or call["executable"] not in (
+        None,
+        sys.executable,
+    ):
         return None
     command = [os.fspath(word) for word in call["args"]]
-    if command[:1] != [sys.executable] or any(call.get(name, value) != value for name, value in _USUAL.items()):
+    if command[:1] != [sys.executable] or any(
+        call.get(name, value) != value for name, value in _USUAL.items()
+    ):
         return None
     program, folder = _program(command[1:]), os.path.abspath(call["cwd"] or os.getcwd())
     environment = dict(os.environ if call["env"] is None else call["env"])
-    if program is None or "sys.modules" in program.what or not os.path.isdir(folder):  # it asks what was imported
+    if (
+        program is None or "sys.modules" in program.what or not os.path.isdir(folder)
+    ):  # it asks what was imported
         return None
     zygote = _started()
     warm = _is_gradprobe(program) and environment.get("TRITON_INTERPRET") == "1"
@@ -164,7 +175,9 @@ def _asked(call: Mapping[str, Any]) -> tuple[Zygote, Request] | None:
     if any(_hides_a_module(zygote, entry) for entry in _search_path(program, environment, folder)):
         return None
     numbers = (0, 1, 2, *call["pass_fds"])
-    return zygote, Request(tuple(command[1:]), environment, folder, numbers, bool(call["start_new_session"]), warm)
+    return zygote, Request(
+        tuple(command[1:]), environment, folder, numbers, bool(call["start_new_session"]), warm
+    )
 
 
 def _program(words: list[str]) -> Program | None:
@@ -175,7 +188,11 @@ def _program(words: list[str]) -> Program | None:
         return Program(first, rest[0], tuple(rest[1:-1]), unbuffered)
     if first.startswith("-m"):
         return Program("-m", first[2:], tuple(rest[:-1]), unbuffered)
-    return Program("file", first, tuple(rest[:-1]), unbuffered) if first and not first.startswith("-") else None
+    return (
+        Program("file", first, tuple(rest[:-1]), unbuffered)
+        if first and not first.startswith("-")
+        else None
+    )
 
 
 def _is_gradprobe(program: Program) -> bool:
@@ -191,9 +208,13 @@ def _is_gradprobe(program: Program) -> bool:
 
 def _starts_alike(zygote: Zygote, environment: Mapping[str, str]) -> bool:
     """Whether Python and its libraries start as the zygote did, but for what a fork takes over."""
-    read = {name for name in (*zygote.environment, *environment) if _READ_AT_START.match(name)} - _TAKEN_OVER
+    read = {
+        name for name in (*zygote.environment, *environment) if _READ_AT_START.match(name)
+    } - _TAKEN_OVER
     alike = all(zygote.environment.get(name) == environment.get(name) for name in read)
-    return alike and {environment.get(name) for name in ("TRITON_INTERPRET", "OMP_NUM_THREADS")} <= {"1", None}
+    return alike and {
+        environment.get(name) for name in ("TRITON_INTERPRET", "OMP_NUM_THREADS")
+    } <= {"1", None}
 
 
 def _search_path(program: Program, environment: Mapping[str, str], folder: str) -> set[str]:
@@ -201,8 +222,14 @@ def _search_path(program: Program, environment: Mapping[str, str], folder: str) 
     said = [*environment.get("PYTHONPATH", "").split(os.pathsep)]
     if program.kind == "file":
         said.append(os.path.dirname(program.what))
-    elif _is_gradprobe(program) and program.kind == "-c":  # which puts its arguments in the place of its path
-        said += json.loads(program.arguments[0]) if program.arguments[0][:1] == "[" else program.arguments[3:]
+    elif (
+        _is_gradprobe(program) and program.kind == "-c"
+    ):  # which puts its arguments in the place of its path
+        said += (
+            json.loads(program.arguments[0])
+            if program.arguments[0][:1] == "["
+            else program.arguments[3:]
+        )
     else:
         said.append("")
     return {os.path.normpath(os.path.join(folder, entry)) for entry in said}
@@ -241,7 +268,10 @@ def _started() -> Zygote:
 
 def _warm() -> list[str]:
     """What gradprobe imports besides where Triton interprets: Triton, and all of its own modules."""
-    files = [file.relative_to(ROOT).with_suffix("") for file in sorted(Path(ROOT, "gradprobe").rglob("[a-z]*.py"))]
+    files = [
+        file.relative_to(ROOT).with_suffix("")
+        for file in sorted(Path(ROOT, "gradprobe").rglob("[a-z]*.py"))
+    ]
     own = [".".join(file.parts) for file in files if not _APART & {*file.parts[:-1]}]
     return ["triton.language", "triton.runtime.interpreter", *own, *_LATE]
 
@@ -253,7 +283,9 @@ def main(descriptor: int) -> None:
         importlib.import_module(name)
     stream = socket.socket(fileno=descriptor)
     found = {module.name for module in pkgutil.iter_modules(path)}
-    names = frozenset({*sys.stdlib_module_names, "sitecustomize", "usercustomize", "gradprobe", *found})
+    names = frozenset(
+        {*sys.stdlib_module_names, "sitecustomize", "usercustomize", "gradprobe", *found}
+    )
     stream.send(pickle.dumps((path, names)))
     _serve(stream, path, names, warm=False)
 
@@ -269,7 +301,9 @@ def _serve(stream: socket.socket, path: list[str], names: frozenset[str], *, war
             os._exit(0)
         request = Request(*pickle.loads(data))
         if request.warm and not warm:
-            warmer = warmer or _forked_server([stream.fileno(), *descriptors], path, names, warm=True, imports=_warm())
+            warmer = warmer or _forked_server(
+                [stream.fileno(), *descriptors], path, names, warm=True, imports=_warm()
+            )
             socket.send_fds(warmer, [data], descriptors)
             answer = warmer.recv(64)
         elif number := _forked_away():
@@ -282,7 +316,12 @@ def _serve(stream: socket.socket, path: list[str], names: frozenset[str], *, war
 
 
 def _forked_server(
-    closed: list[int], path: list[str], names: frozenset[str], *, warm: bool, imports: Sequence[str] = ()
+    closed: list[int],
+    path: list[str],
+    names: frozenset[str],
+    *,
+    warm: bool,
+    imports: Sequence[str] = (),
 ) -> socket.socket:
     """A stream to a zygote forked off this process, which ends with it.
 
@@ -337,7 +376,9 @@ def _moved(descriptors: list[int], stream: socket.socket) -> list[int]:
     return moved
 
 
-def _become(request: Request, descriptors: list[int], path: list[str], names: frozenset[str]) -> None:
+def _become(
+    request: Request, descriptors: list[int], path: list[str], names: frozenset[str]
+) -> None:
     """Runs the program in this fork, to its end.
 
     Raises:
@@ -367,7 +408,9 @@ def _become(request: Request, descriptors: list[int], path: list[str], names: fr
     sys.exit(0)
 
 
-def _begin_own_zygote(request: Request, descriptors: list[int], path: list[str], names: frozenset[str]) -> None:
+def _begin_own_zygote(
+    request: Request, descriptors: list[int], path: list[str], names: frozenset[str]
+) -> None:
     global _zygote  # noqa: PLW0603 - one for each process
     stream = _forked_server(descriptors, path, names, warm=request.warm)
     high = socket.socket(fileno=fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH))
@@ -395,9 +438,15 @@ def _open_streams(encoding: str, unbuffered: bool) -> None:
 
 def _find_as_new(program: Program, request: Request, path: list[str]) -> None:
     """The search path and the main module of a new process."""
-    first = {"-c": "", "-m": os.getcwd(), "file": os.path.dirname(os.path.abspath(program.what))}[program.kind]
+    first = {"-c": "", "-m": os.getcwd(), "file": os.path.dirname(os.path.abspath(program.what))}[
+        program.kind
+    ]
     said = request.environment.get("PYTHONPATH")
-    sys.path[:] = [first, *(os.path.abspath(entry) for entry in (said.split(os.pathsep) if said else ())), *path]
+    sys.path[:] = [
+        first,
+        *(os.path.abspath(entry) for entry in (said.split(os.pathsep) if said else ())),
+        *path,
+    ]
     sys.argv[:] = [{"file": program.what}.get(program.kind, program.kind), *program.arguments]
     sys.orig_argv[:] = [sys.executable, *request.words]
     sys.path_importer_cache.clear()

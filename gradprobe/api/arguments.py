@@ -61,7 +61,9 @@ def words_of(values: Mapping[str, Any], others: tuple[str, ...] = ()) -> dict[st
             continue
         words[name] = word_of(_BY_NAME[name], _plain(value))
         if words[name] is None:
-            raise TypeError(f"gradprobe's option {name} must be {expected(_BY_NAME[name])}, got {value!r}")
+            raise TypeError(
+                f"gradprobe's option {name} must be {expected(_BY_NAME[name])}, got {value!r}"
+            )
     return words
 
 
@@ -87,5 +89,7 @@ def word_of_subject(subject: Subject) -> str:
     if isinstance(subject, str):
         return with_function(subject)
     if not callable(subject):
-        raise TypeError(f"gradprobe checks a function or the word of one, got {type(subject).__name__}")
+        raise TypeError(
+            f"gradprobe checks a function or the word of one, got {type(subject).__name__}"
+        )
     return target_word(subject)

@@ -93,7 +93,9 @@ def checked(
         return shown(report_of_plan(planned, setting, manner.against))
 
 
-def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner) -> bool:
+def _is_apart(
+    target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner
+) -> bool:
     """Whether the check is made by another process.
 
     Raises:
@@ -107,11 +109,15 @@ def _is_apart(target: Subject, reference: Subject | None, request: CheckRequest,
             "write it into a file, or leave out isolate=True",
         )
     if manner.timeout is not None and not apart:
-        raise UsageFailure("check: timeout stops a process, and this one makes the check", "add isolate=True")
+        raise UsageFailure(
+            "check: timeout stops a process, and this one makes the check", "add isolate=True"
+        )
     if manner.battery and manner.against:
         raise UsageFailure("check: battery takes no against", "make two checks")
     if manner.battery and not apart:
-        raise UsageFailure("check: a battery runs in processes of its own", "name the target by its word")
+        raise UsageFailure(
+            "check: a battery runs in processes of its own", "name the target by its word"
+        )
     return apart
 
 
@@ -129,10 +135,14 @@ def _function(subject: Subject | None) -> Callable[..., Any] | None:
     return None if isinstance(subject, str) else subject
 
 
-def report_of_plan(planned: PlannedCheck, setting: Setting, other: Subject | Report | None) -> Report:
+def report_of_plan(
+    planned: PlannedCheck, setting: Setting, other: Subject | Report | None
+) -> Report:
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
         if other is not None:
-            planned = replace(planned, against=_beside(planned, setting, other, os.path.join(folder, "given.pt")))
+            planned = replace(
+                planned, against=_beside(planned, setting, other, os.path.join(folder, "given.pt"))
+            )
         with contextlib.nullcontext() if setting.isolate else _ordinary_torch():
             (made,) = check_each([planned], setting, echo=sys.stderr.write)
     error = made.report.error
@@ -141,7 +151,9 @@ def report_of_plan(planned: PlannedCheck, setting: Setting, other: Subject | Rep
     return made.report
 
 
-def _beside(planned: PlannedCheck, setting: Setting, other: Subject | Report, kept: str) -> Counterpart:
+def _beside(
+    planned: PlannedCheck, setting: Setting, other: Subject | Report, kept: str
+) -> Counterpart:
     if isinstance(other, Report):
         return Counterpart(other.name, other, "")
     function = None if setting.isolate else _function(other)

@@ -13,7 +13,13 @@ from ..model.report import Report
 from ..model.writing import replace_file
 
 # What a file's name ends with, and the form that it holds.
-_FORMS = {".json": "--json", ".html": "--html", ".md": "--markdown", ".xml": "--junit", ".sarif": "--sarif"}
+_FORMS = {
+    ".json": "--json",
+    ".html": "--html",
+    ".md": "--markdown",
+    ".xml": "--junit",
+    ".sarif": "--sarif",
+}
 
 
 class ShownReport(Report, frozen=True, kw_only=True):

@@ -40,7 +40,11 @@ _SIZES = (
 _OTHER_SCALE = 0.3
 # What a function says of its tensors that have no batches, or neither batches nor heads.
 _FEWER = r"(?i)(?:single|one)[ -]head|[\[(](?:\w+, *){1,2}(?:D|d_k|d_head|head_dim|dim)[\])]"
-_MEANINGS = {"keep": "True where a key is seen", "hide": "True where a key is hidden", "additive": "-inf"}
+_MEANINGS = {
+    "keep": "True where a key is seen",
+    "hide": "True where a key is hidden",
+    "additive": "-inf",
+}
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,9 @@ def audit(
             attempts.append(search.attempt(how, seed))
         except Failure as failure:
             taken.append(f"it was not judged {how.setting} with seed {seed}: {failure}")
-    runs = tuple(replace(each.run, layout=f"{each.how.setting} seed={each.case.seed}") for each in attempts)
+    runs = tuple(
+        replace(each.run, layout=f"{each.how.setting} seed={each.case.seed}") for each in attempts
+    )
     wrong = next((each for each in attempts if not each.is_right), None)
     if wrong is None:
         return Audit(search.target, best, runs, tuple(taken))
@@ -163,7 +169,9 @@ class ReferenceSearch:
     def best(self) -> Attempt:
         """The first with a right result, else the first that is explained; or raises what the reference does."""
         raised, says_fewer = list[Failure](), re.search(_FEWER, self._text)
-        libraries = ("numpy", "torch") if re.search(r"\bnp\.|numpy", self._text) else ("torch", "numpy")
+        libraries = (
+            ("numpy", "torch") if re.search(r"\bnp\.|numpy", self._text) else ("torch", "numpy")
+        )
         for self._sizes, library in product(_SIZES, libraries):
             attempts = list[Attempt]()
             for how in self._ways(library):
@@ -181,18 +189,31 @@ class ReferenceSearch:
                 # What is wrong for a scale of 1 too has none by itself: its scale is left out.
                 usual = [each for each in attempts if each.how.scale is None] or attempts
                 return next((each for each in usual if each.unfit or each.causes), usual[0])
-        raise next((each for each in raised if not isinstance(each.__cause__, TypeError)), raised[0])
+        raise next(
+            (each for each in raised if not isinstance(each.__cause__, TypeError)), raised[0]
+        )
 
     def _ways(self, library: str) -> Iterator[CallConvention]:
         """The likelier first, each with what the reference may do by itself."""
         takes, text = self.target.takes, self._text
         takes_mask = "causal" not in takes and ("mask" in takes or "mask" in takes.get("bias", ""))
         scales = (None,) if self._is_lazy or "scale" in takes else (None, 1.0)
-        leaves = re.search(r"\.backward\(|autograd|\.grad\b|vjp", text) is not None and "requires_grad" not in text
+        leaves = (
+            re.search(r"\.backward\(|autograd|\.grad\b|vjp", text) is not None
+            and "requires_grad" not in text
+        )
         says_causal = "causal" not in takes and re.search(r"tril|triu|causal|mask", text)
-        for shapes, mask, scale in product(SHAPES, (*_MEANINGS, "") if takes_mask else ("",), scales):
+        for shapes, mask, scale in product(
+            SHAPES, (*_MEANINGS, "") if takes_mask else ("",), scales
+        ):
             # A causal mask shows what a mask means; without that meaning none is laid.
-            settings = (True,) if self._is_lazy or mask else (True, False) if says_causal else (False, True)
+            settings = (
+                (True,)
+                if self._is_lazy or mask
+                else (True, False)
+                if says_causal
+                else (False, True)
+            )
             for causal in settings:
                 yield CallConvention(library, shapes, mask, leaves, causal=causal, scale=scale)
 
@@ -251,7 +272,11 @@ def audited_target(subject: str | Callable[..., Any], family: str | None) -> Tar
     if found.is_right:
         return ReferenceCall(found.target, found.attempt.how).target
     name, first = found.target.name, found.attempt.measured.first
-    words = f" departs from {departure(found.attempt.case, first)}" if first else f": {'; '.join(found.known)}"
+    words = (
+        f" departs from {departure(found.attempt.case, first)}"
+        if first
+        else f": {'; '.join(found.known)}"
+    )
     for cause in found.diagnoses[:1]:
         places = [f" ({Path(at.file).name}:{at.line}: {at.code})" for at in cause.where[:1]]
         words = "".join([f": {cause.summary}", *places])

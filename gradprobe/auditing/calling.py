@@ -17,7 +17,12 @@ from ..targets.find import Target
 
 SHAPES = ("bhld", "hld", "ld", "blhd", "lhd")
 """The axes in which a reference may take q, k, v and dO, the likelier first."""
-ORDERS = {1: "dQ|dV|dK", 2: "dQ dK|dK dV", 3: "dQ dK dV|dV dQ dK|dK dV dQ|dV dK dQ", 4: "O dQ dK dV|dQ dK dV O"}
+ORDERS = {
+    1: "dQ|dV|dK",
+    2: "dQ dK|dK dV",
+    3: "dQ dK dV|dV dQ dK|dK dV dQ|dV dK dQ",
+    4: "O dQ dK dV|dQ dK dV O",
+}
 """What a tuple may be, by its length, the likelier first."""
 RESULTS = {"O": "do", "dQ": "q", "dK": "k", "dV": "v"}
 """What is judged, by the input that has its shape; the rest may be of its author's convention."""
@@ -56,7 +61,9 @@ class ReferenceCall:
         if how.scale is not None:
             takes.setdefault("scale", "scale")
         self._own = target.takes
-        self.target = replace(target, function=self, takes=takes, required=target.required & takes.keys())
+        self.target = replace(
+            target, function=self, takes=takes, required=target.required & takes.keys()
+        )
         self.orders: list[str] = []
         """What the latest results may be, where nothing but their order tells."""
         self.unfit: dict[str, Tensor] = {}
@@ -86,7 +93,9 @@ class ReferenceCall:
             (found if result.shape == due else self.unfit)[name] = result
         if self.unfit and not found:
             name, result = next(iter(self.unfit.items()))
-            raise TypeError(f"it returned {name} of {list(result.shape)} for {list(given[RESULTS[name]].shape)}")
+            raise TypeError(
+                f"it returned {name} of {list(result.shape)} for {list(given[RESULTS[name]].shape)}"
+            )
         return found
 
     def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,13 +104,19 @@ class ReferenceCall:
             value = given[name]
             if isinstance(value, Tensor):
                 value = taken(value, name, how.shapes).contiguous()
-                value = value.detach().requires_grad_() if how.leaves and name in ("q", "k", "v") else value
+                value = (
+                    value.detach().requires_grad_()
+                    if how.leaves and name in ("q", "k", "v")
+                    else value
+                )
             arguments[self._own[name]] = value
         if how.mask and given.get("causal"):
             arguments[self._mask] = _causal_mask(how.mask, given["q"])
         if how.library == "numpy":
             for own, value in arguments.items():
-                arguments[own] = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+                arguments[own] = (
+                    value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+                )
         return arguments
 
     def _named(self, result: Any) -> dict[str, Tensor]:
@@ -132,5 +147,7 @@ class ReferenceCall:
 def _causal_mask(meaning: str, q: Tensor) -> Tensor:
     keep = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
     if meaning == "additive":
-        return torch.zeros(keep.shape, dtype=q.dtype, device=q.device).masked_fill(~keep, -torch.inf)
+        return torch.zeros(keep.shape, dtype=q.dtype, device=q.device).masked_fill(
+            ~keep, -torch.inf
+        )
     return ~keep if meaning == "hide" else keep

@@ -20,7 +20,9 @@ from .report_forms import Forms, with_page
 @shared.with_case_options
 @partial(with_page, details=False)
 def audit(
-    reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="FILE.py:FUNCTION or MODULE:FUNCTION")],
+    reference: Annotated[
+        str, typer.Argument(metavar="REFERENCE", help="FILE.py:FUNCTION or MODULE:FUNCTION")
+    ],
     family: shared.Family = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     isolate: shared.Isolate = True,
@@ -36,9 +38,13 @@ def audit(
     request = CheckRequest(reference, family, None, options)
     with failures_told(forms, request.command("audit"), show_traceback, reference):
         shared.refuse_wrong_words(request)
-        report = apart(_audited, request, target=reference, isolate=isolate, show_traceback=show_traceback)
+        report = apart(
+            _audited, request, target=reference, isolate=isolate, show_traceback=show_traceback
+        )
         forms.show(report)
-        raise typer.Exit(forms.write(Reports(reports=(report,)), 0 if report.verdict == MATCH else 1))
+        raise typer.Exit(
+            forms.write(Reports(reports=(report,)), 0 if report.verdict == MATCH else 1)
+        )
 
 
 def _audited(request: CheckRequest) -> Report:

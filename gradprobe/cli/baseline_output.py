@@ -18,7 +18,16 @@ from ..model.report import failed_report
 from ..processes import tell
 from ..render.files import unfinished
 from ..render.notation import folded
-from ..render.terminal import dump, interrupted, print_failure, rendered, show, utf8, width, write_stdout
+from ..render.terminal import (
+    dump,
+    interrupted,
+    print_failure,
+    rendered,
+    show,
+    utf8,
+    width,
+    write_stdout,
+)
 from .error_output import report_error
 from .own_process import ProgressNote, apart
 
@@ -30,7 +39,12 @@ DRAWS = 5
 
 
 def check_baseline(
-    request: CheckRequest | None, file: str, json_file: str | None, *, isolate: bool, tracebacks: bool
+    request: CheckRequest | None,
+    file: str,
+    json_file: str | None,
+    *,
+    isolate: bool,
+    tracebacks: bool,
 ) -> int:
     """Compares what a file holds of a target in its case, and keeps it there first where it holds none; the exit code.
 
@@ -43,14 +57,18 @@ def check_baseline(
     entries = kept.load(file) if request is None or Path(file).exists() else ()
     if request is not None:
         if "inputs" in request.options:
-            raise UsageFailure("--inputs: a file is one draw, and a baseline takes several", "drop it")
+            raise UsageFailure(
+                "--inputs: a file is one draw, and a baseline takes several", "drop it"
+            )
         first = request.options.get("seed", 0)
         words = {name: word for name, word in request.options.items() if name != "seed"}
         request = replace(request, options=words)
         meant = [entry for entry in entries if entry.request.command() == request.command()]
         if not meant:
             how = (request, file, range(first, first + DRAWS))
-            return apart(_kept, *how, target=request.target, isolate=isolate, show_traceback=tracebacks)
+            return apart(
+                _kept, *how, target=request.target, isolate=isolate, show_traceback=tracebacks
+            )
         entries = tuple(meant)
     return _compared(entries, json_file, isolate=isolate, tracebacks=tracebacks)
 
@@ -63,7 +81,9 @@ def _kept(request: CheckRequest, file: str, seeds: range) -> int:
     found = measure(request, seeds, told=functools.partial(_tell_draw, request.target))
     if not isinstance(found, Entry):
         show(rendered(report_of(found)))
-        write_stdout(f"not kept: seed {found.case.seed} is a mismatch, whose errors are no baseline\n")
+        write_stdout(
+            f"not kept: seed {found.case.seed} is a mismatch, whose errors are no baseline\n"
+        )
         return 1
     kept.save(file, kept.with_entry(entries, found))
     write_stdout(f"kept {found.command_words} in {file}\n")
@@ -89,7 +109,9 @@ def _extent(entry: Entry) -> str:
     )
 
 
-def _compared(entries: tuple[Entry, ...], json_file: str | None, *, isolate: bool, tracebacks: bool) -> int:
+def _compared(
+    entries: tuple[Entry, ...], json_file: str | None, *, isolate: bool, tracebacks: bool
+) -> int:
     """Runs entries again on the same draws, and tells which errors grew; the exit code."""
     from ..commands.baseline.growth_table import together
 
@@ -102,7 +124,10 @@ def _compared(entries: tuple[Entry, ...], json_file: str | None, *, isolate: boo
             code, document = apart(_compared_again, *how, target=name, isolate=isolate)
         except Exception as error:
             failure = report_error(error, tracebacks)
-            code, document = failure.exit_code, document_of(failed_report(failure, entry.request.command(), name))
+            code, document = (
+                failure.exit_code,
+                document_of(failed_report(failure, entry.request.command(), name)),
+            )
         except KeyboardInterrupt:
             if documents:
                 dump(json_file, unfinished(together(documents)))
@@ -122,7 +147,9 @@ def _compared_again(entry: Entry, comparisons: int, quiet: bool) -> tuple[int, d
     def accept(report: Probed) -> None:
         refuse_other(entry, ran_on(report), case_of(report))
 
-    found = measure(entry.request, entry.seeds, accept, functools.partial(_tell_draw, entry.request.target))
+    found = measure(
+        entry.request, entry.seeds, accept, functools.partial(_tell_draw, entry.request.target)
+    )
     if not isinstance(found, Entry):
         report = report_of(found)
         show([] if quiet else rendered(report))

@@ -35,7 +35,12 @@ class Mode:
     def options(self) -> dict[str, Any]:
         """As on the command line."""
         word = shared.battery_as_told(self.battery)
-        return {"battery": word, "against": self.against, "baseline": self.baseline, "contract": self.contract or None}
+        return {
+            "battery": word,
+            "against": self.against,
+            "baseline": self.baseline,
+            "contract": self.contract or None,
+        }
 
     def refuse_two(self) -> None:
         """Does nothing where one is asked for at most.
@@ -45,7 +50,9 @@ class Mode:
         """
         given = [name for name, word in self.options.items() if word is not None]
         if len(given) > 1:
-            raise UsageFailure(f"--{given[0]} and --{given[1]} ask for two things", "give one of them")
+            raise UsageFailure(
+                f"--{given[0]} and --{given[1]} ask for two things", "give one of them"
+            )
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,9 @@ def check(
         raise typer.Exit(_checked(target, request, mode, effort, forms, show_traceback))
 
 
-def _of_arithmetic(asked: CheckRequest | None, request: CheckRequest, mode: Mode, forms: Forms, how: Setting) -> int:
+def _of_arithmetic(
+    asked: CheckRequest | None, request: CheckRequest, mode: Mode, forms: Forms, how: Setting
+) -> int:
     """What the errors of a kernel, or the bits of its results, say; the exit code.
 
     Args:
@@ -144,7 +153,9 @@ def _of_arithmetic(asked: CheckRequest | None, request: CheckRequest, mode: Mode
     if mode.baseline is not None:
         from .baseline_output import check_baseline
 
-        return check_baseline(asked, mode.baseline, json_file, isolate=how.isolate, tracebacks=how.tracebacks)
+        return check_baseline(
+            asked, mode.baseline, json_file, isolate=how.isolate, tracebacks=how.tracebacks
+        )
     from .own_process import apart
 
     given = {"isolate": how.isolate, "show_traceback": how.tracebacks}
@@ -164,7 +175,12 @@ def _read_contract(request: CheckRequest, json_file: str | None) -> int:
 
 
 def _checked(
-    target: str | None, request: CheckRequest, mode: Mode, effort: Effort, forms: Forms, tracebacks: bool
+    target: str | None,
+    request: CheckRequest,
+    mode: Mode,
+    effort: Effort,
+    forms: Forms,
+    tracebacks: bool,
 ) -> int:
     """Makes one check, or several; the exit code."""
     battery, isolate = mode.battery, effort.isolate
@@ -177,11 +193,17 @@ def _checked(
     if target is None and not plan:
         effective.refuse_misspelt()
     timeout = effective.timeout(effort.timeout)
-    print_settings(effective.line(request.options, effort.timeout, [plural(len(plan), "check")] if plan else []))
+    print_settings(
+        effective.line(
+            request.options, effort.timeout, [plural(len(plan), "check")] if plan else []
+        )
+    )
     if mode.against is not None and plan:
         raise UsageFailure("--against takes one plain check", "name a TARGET")
     if effort.timeout is not None and not isolate:
-        raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
+        raise UsageFailure(
+            "--timeout stops a process, and --no-isolate is in this one", "drop one of them"
+        )
     # Of several checks edits are tried only where it is asked for: it would be the time of each that fails.
     fix_budget = 0 if plan or battery else shared.FIX_BUDGET
     how = Setting(
@@ -209,7 +231,9 @@ def _checked(
     return check_one(replace(planned, chosen=shared.BUILT_IN if target is None else ""), forms, how)
 
 
-def _configured(target: str | None, request: CheckRequest, effective: EffectiveSettings) -> list[PlannedCheck]:
+def _configured(
+    target: str | None, request: CheckRequest, effective: EffectiveSettings
+) -> list[PlannedCheck]:
     """What the project's table asks for, where the command line asks for nothing."""
     is_asked = target is not None or request.family or request.reference or request.options
     return [] if is_asked else configured(effective)

@@ -36,7 +36,9 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
     try:
         with Progress(lambda: _case_line(planned), patience=0.0) as tick:
             tick("importing torch and the target", None)
-            for checked in check_each([planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick)):
+            for checked in check_each(
+                [planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick)
+            ):
                 made.append(checked)
     except KeyboardInterrupt:
         # What was measured is shown; the files hold it too, marked as incomplete.
@@ -48,7 +50,11 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
             print_failure(interrupted(0, 0, ""))
         return INTERRUPTED
     (checked,) = made
-    is_kept = checked.verdict != FAILED and planned.close_up is None and last.save(checked.request, checked.report)
+    is_kept = (
+        checked.verdict != FAILED
+        and planned.close_up is None
+        and last.save(checked.request, checked.report)
+    )
     return tell(checked.report, checked.code, forms, setting.tracebacks, SHOW if is_kept else "")
 
 

@@ -29,7 +29,8 @@ def diff(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(names())}")],
     target: shared.Target = None,
     at: Annotated[
-        str | None, typer.Option(metavar="BATCH,HEAD", help="The head to show (default: the first wrong one)")
+        str | None,
+        typer.Option(metavar="BATCH,HEAD", help="The head to show (default: the first wrong one)"),
     ] = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
@@ -73,7 +74,11 @@ def _from_where(name: str, kept: Report | None, view: CloseUp | None) -> str:
     if view is not None:
         return f"from the report of {made}, nothing was run"
     of = f"the report of {made}"
-    return f"ran again: the close-up of {name} is not in {of}" if kept else f"ran again: {of} is not of these sources"
+    return (
+        f"ran again: the close-up of {name} is not in {of}"
+        if kept
+        else f"ran again: {of} is not of these sources"
+    )
 
 
 def like_the_last(asked: last.CheckRequest, *, named: bool) -> tuple[last.CheckRequest, bool]:
@@ -95,7 +100,9 @@ def like_the_last(asked: last.CheckRequest, *, named: bool) -> tuple[last.CheckR
     if before is None or (named and asked.target != before.target):
         return asked, False
     family, reference = asked.family or before.family, asked.reference or before.reference
-    return last.CheckRequest(before.target, family, reference, {**before.options, **asked.options}), True
+    return last.CheckRequest(
+        before.target, family, reference, {**before.options, **asked.options}
+    ), True
 
 
 def _parse_at(word: str | None) -> tuple[int, int] | None:

@@ -17,7 +17,8 @@ from .error_output import failures_told
 @shared.with_case_options
 def doctor(
     target: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help="As for check; without it, the machine is examined")
+        str | None,
+        typer.Argument(metavar="TARGET", help="As for check; without it, the machine is examined"),
     ] = None,
     family: shared.Family = None,
     json_file: Annotated[
@@ -34,10 +35,14 @@ def doctor(
     Look at the first rung that is not green: what it needs more than the one below it is at fault.
     """
     request = shared.request_of(target, family, options)
-    command = request.command("doctor", fresh=fresh or None) if target is not None else "gradprobe doctor"
+    command = (
+        request.command("doctor", fresh=fresh or None) if target is not None else "gradprobe doctor"
+    )
     with failures_told(json_file, command, show_traceback, target, runs=False):
         if target is None and (options or family):
-            raise UsageFailure("doctor takes a case with a TARGET alone", "name what is to be climbed with")
+            raise UsageFailure(
+                "doctor takes a case with a TARGET alone", "name what is to be climbed with"
+            )
         if target is not None:
             from ..commands.doctor.ladder import refuse_set
 

@@ -15,7 +15,8 @@ def explain(
     word: Annotated[
         str | None,
         typer.Argument(
-            metavar="WORD", help="A fault, a class of faults, a rule, an identity or a budget (default: all)"
+            metavar="WORD",
+            help="A fault, a class of faults, a rule, an identity or a budget (default: all)",
         ),
     ] = None,
     show_traceback: Traceback = False,

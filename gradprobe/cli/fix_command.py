@@ -34,13 +34,19 @@ from .report_forms import Forms
 def fix(
     target: shared.Target = None,
     apply_it: Annotated[
-        bool, typer.Option("--apply", help="Write the edit into the file, after asking; then check again")
+        bool,
+        typer.Option(
+            "--apply", help="Write the edit into the file, after asking; then check again"
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
     plausible: Annotated[
-        bool, typer.Option("--plausible", help="Write also an edit that matches here and is not certain")
+        bool,
+        typer.Option("--plausible", help="Write also an edit that matches here and is not certain"),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write also a file with changes that git has not")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write also a file with changes that git has not")
+    ] = False,
     fix_budget: shared.FixBudget = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
@@ -61,16 +67,22 @@ def fix(
         request, repeated = like_the_last(asked, named=target is not None)
     with failures_told(json_file, request.command("fix"), show_traceback, request.target):
         if target is None and not repeated:
-            raise UsageFailure("fix: no TARGET was given, and no check was made in this folder", "name a TARGET")
+            raise UsageFailure(
+                "fix: no TARGET was given, and no check was made in this folder", "name a TARGET"
+            )
         shared.refuse_wrong_words(request)
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         print_settings(effective.line(request.options, timeout))
         if timeout is not None and not isolate:
-            raise UsageFailure("--timeout stops a process, and --no-isolate is in this one", "drop one of them")
+            raise UsageFailure(
+                "--timeout stops a process, and --no-isolate is in this one", "drop one of them"
+            )
         budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
         limit = seconds if isolate else None
-        how = Setting(show_traceback, isolate=isolate, timeout=limit, fix_budget=budget, beyond=True)
+        how = Setting(
+            show_traceback, isolate=isolate, timeout=limit, fix_budget=budget, beyond=True
+        )
         planned = PlannedCheck("", effective.over(request))
         kept = last.kept_report(planned.request) if repeated else None
         if kept is not None and passing_edit(kept) is not None:
@@ -80,7 +92,12 @@ def fix(
             report, code = _checked(planned, how)
         forms, edit = Forms.json(json_file), passing_edit(report)
         if not forms.on_stdout:
-            show([*headline(report, width()), *(render_reasons(report, width()) if report.failing else [])])
+            show(
+                [
+                    *headline(report, width()),
+                    *(render_reasons(report, width()) if report.failing else []),
+                ]
+            )
         is_meant = edit is not None and (edit.is_certain or plausible)
         code = forms.write(_several(report), 0 if is_meant and code == 1 else code)
         if not apply_it or edit is None:

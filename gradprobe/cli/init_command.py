@@ -27,26 +27,35 @@ def init(
         ),
     ] = None,
     family: Annotated[
-        str | None, typer.Option(help=f"Family of your kernel: {' or '.join(FAMILIES)} (default: softmax)")
+        str | None,
+        typer.Option(help=f"Family of your kernel: {' or '.join(FAMILIES)} (default: softmax)"),
     ] = None,
     ci: Annotated[
         str | None,
         typer.Option(
-            "--ci", metavar="NAME", help=f"Write a workflow for {' or '.join(scaffold.CIS)}, in place of an adapter"
+            "--ci",
+            metavar="NAME",
+            help=f"Write a workflow for {' or '.join(scaffold.CIS)}, in place of an adapter",
         ),
     ] = None,
     target: Annotated[
         str | None,
         # typer 0.27 takes a metavar that is the parameter's name for the option's.
         typer.Option(
-            "--target", metavar="TARGET", help="What the workflow checks (default: as pyproject.toml says, else lazy)"
+            "--target",
+            metavar="TARGET",
+            help="What the workflow checks (default: as pyproject.toml says, else lazy)",
         ),
     ] = None,
     is_listed: Annotated[
-        bool, typer.Option("--list", help="List what can be checked here, or of the functions of FILE.py")
+        bool,
+        typer.Option(
+            "--list", help="List what can be checked here, or of the functions of FILE.py"
+        ),
     ] = False,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write that list as JSON; - for stdout")
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write that list as JSON; - for stdout"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
     isolate: Isolate = True,
@@ -60,9 +69,15 @@ def init(
     with failures_told(None, "gradprobe init", show_traceback, runs=False):
         if is_listed:
             if family or ci or target or force:
-                raise UsageFailure("init: --list writes nothing", "drop --family, --ci, --target and --force")
-            list_it = partial(apart, _list_file, path, json_file, isolate=isolate, show_traceback=show_traceback)
-            raise typer.Exit(_list_builtins(json_file) if path is None else list_it(target=_existing(path)))
+                raise UsageFailure(
+                    "init: --list writes nothing", "drop --family, --ci, --target and --force"
+                )
+            list_it = partial(
+                apart, _list_file, path, json_file, isolate=isolate, show_traceback=show_traceback
+            )
+            raise typer.Exit(
+                _list_builtins(json_file) if path is None else list_it(target=_existing(path))
+            )
         if json_file is not None:
             raise UsageFailure("init: --json holds what --list lists", "add --list")
         if ci is None:
@@ -71,7 +86,9 @@ def init(
                 raise UsageFailure(what, "add --ci github")
             path = path or scaffold.DEFAULT_TEMPLATE
             scaffold.write_adapter(Path(path), family or FAMILIES[0], force=force)
-            write_stdout(f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n")
+            write_stdout(
+                f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n"
+            )
             return
         if family is not None:
             what = "init: --family says which adapter to write, and --ci writes a workflow"
@@ -120,6 +137,9 @@ def _existing(word: str) -> str:
 
     if not word.endswith(".py"):
         way_out = did_you_mean(word, map(str, Path(word).parent.glob("*.py")), "")
-        raise UsageFailure(f"init --list {word}: expected FILE.py", way_out or "without it, what is built in is listed")
+        raise UsageFailure(
+            f"init --list {word}: expected FILE.py",
+            way_out or "without it, what is built in is listed",
+        )
     existing_file(Path(word), word)
     return word

@@ -32,7 +32,11 @@ def lint(
     with failures_told(json_file, request.command("lint"), show_traceback, request.target):
         shared.refuse_wrong_words(request, takes_file=True)
         how = (request.target, family, json_file, details)
-        raise typer.Exit(apart(_linted, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))
+        raise typer.Exit(
+            apart(
+                _linted, *how, target=request.target, isolate=isolate, show_traceback=show_traceback
+            )
+        )
 
 
 def _linted(word: str, family: str | None, json_file: str | None, details: bool) -> int:

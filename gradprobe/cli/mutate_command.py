@@ -14,7 +14,16 @@ from ..inputs import history as last
 from ..model.documents import AUTO, QUICK
 from ..model.failures import UsageFailure, did_you_mean
 from ..render.files import keeps_changing, unfinished
-from ..render.terminal import Progress, dump, interrupted, note, print_failure, show, width, write_stdout
+from ..render.terminal import (
+    Progress,
+    dump,
+    interrupted,
+    note,
+    print_failure,
+    show,
+    width,
+    write_stdout,
+)
 from ..targets.builtin import has_driver
 from . import shared_options as shared
 from .error_output import failures_told
@@ -32,7 +41,10 @@ def mutate(
     target: shared.Target = None,
     check: Annotated[
         str | None,
-        typer.Option(metavar="COMMAND", help="The gate: a command that fails where the kernel is wrong (pytest ...)"),
+        typer.Option(
+            metavar="COMMAND",
+            help="The gate: a command that fails where the kernel is wrong (pytest ...)",
+        ),
     ] = None,
     battery: Annotated[
         str | None,
@@ -42,23 +54,39 @@ def mutate(
             help="The gate is gradprobe check with that battery (default: quick)",
         ),
     ] = None,
-    strides: Annotated[bool, typer.Option("--strides", help="The gate is gradprobe strides --fast")] = False,
+    strides: Annotated[
+        bool, typer.Option("--strides", help="The gate is gradprobe strides --fast")
+    ] = False,
     file: Annotated[
-        str | None, typer.Option(metavar="FILE.py", help="Where faults are planted (default: the target's own file)")
+        str | None,
+        typer.Option(
+            metavar="FILE.py", help="Where faults are planted (default: the target's own file)"
+        ),
     ] = None,
-    sample: Annotated[int | None, typer.Option(metavar="N", help=f"Faults to plant (default: {SAMPLE})")] = None,
+    sample: Annotated[
+        int | None, typer.Option(metavar="N", help=f"Faults to plant (default: {SAMPLE})")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Plant every fault")] = False,
     classes: Annotated[
-        str | None, typer.Option("--class", metavar="S1,M1,...", help="Plant faults of these classes only")
+        str | None,
+        typer.Option("--class", metavar="S1,M1,...", help="Plant faults of these classes only"),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Gates that run at the same time (default: one a core, or one with a GPU)")
+        int | None,
+        typer.Option(
+            help="Gates that run at the same time (default: one a core, or one with a GPU)"
+        ),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Time for one fault (default: 5 times what the gate takes, and 30 s)"),
+        typer.Option(
+            metavar="SECONDS",
+            help="Time for one fault (default: 5 times what the gate takes, and 30 s)",
+        ),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the faults that would be planted, and try none")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the faults that would be planted, and try none")
+    ] = False,
     family: shared.Family = None,
     json_file: shared.JsonFile = None,
     show_traceback: shared.Traceback = False,
@@ -71,8 +99,18 @@ def mutate(
     never written: the gate's processes load a copy in its place.
     """
     request = shared.request_of(target, family, options, takes_file=True)
-    words: dict[str, Any] = {"check": check, "battery": shared.battery_as_told(battery), "strides": strides or None}
-    words |= {"file": file, "sample": sample, "all": every or None, "class": classes, "timeout": timeout}
+    words: dict[str, Any] = {
+        "check": check,
+        "battery": shared.battery_as_told(battery),
+        "strides": strides or None,
+    }
+    words |= {
+        "file": file,
+        "sample": sample,
+        "all": every or None,
+        "class": classes,
+        "timeout": timeout,
+    }
     repro_command = replace(request, target=target or "").command("mutate", **words)
     with failures_told(json_file, repro_command, show_traceback, request.target):
         gate = _gate(request, check, battery, strides=strides)
@@ -88,12 +126,17 @@ def mutate(
 
         at_a_time = shared.count_of_workers(workers, unless_gpu=True)
         limit = seconds(timeout, "--timeout") if timeout is not None else None
-        terms, wanted = CampaignTerms(at_a_time, limit, watches_lines=not has_driver()), _wanted(classes)
+        terms, wanted = (
+            CampaignTerms(at_a_time, limit, watches_lines=not has_driver()),
+            _wanted(classes),
+        )
         subject = subject_of(request, file)
         source = read_file(subject.file, subject.function)
         mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in wanted]
         if not mutants:
-            raise UsageFailure(f"no fault of class {classes} can be planted in {subject.file}", "drop --class")
+            raise UsageFailure(
+                f"no fault of class {classes} can be planted in {subject.file}", "drop --class"
+            )
         drawn = sampled(mutants, None if every else sample or SAMPLE, int(options.get("seed", 0)))
         if listed:
             from ..commands.mutate.campaign_screen import render_list
@@ -152,7 +195,9 @@ class _Screen:
         return campaign_as_json(campaign, self._repro_command)
 
 
-def _gate(request: last.CheckRequest, check: str | None, battery: str | None, *, strides: bool) -> Gate:
+def _gate(
+    request: last.CheckRequest, check: str | None, battery: str | None, *, strides: bool
+) -> Gate:
     from ..commands.mutate.campaign import other_gate, own_gate
 
     if sum([check is not None, battery is not None, strides]) > 1:
@@ -160,7 +205,9 @@ def _gate(request: last.CheckRequest, check: str | None, battery: str | None, *,
     if check is not None:
         for name in sorted(request.options.keys() - {"seed", "device"}):
             flag = f"--{name.replace('_', '-')}"
-            raise UsageFailure(f"{flag}: a case of gradprobe check, and --check names another gate", f"drop {flag}")
+            raise UsageFailure(
+                f"{flag}: a case of gradprobe check, and --check names another gate", f"drop {flag}"
+            )
         return other_gate(check)
     if request.target.endswith(".py"):
         words = f"target {request.target!r} names no function for gradprobe to check"

@@ -14,7 +14,16 @@ from typing import Any, TypeVar
 from ..model.failures import TargetFailure
 from ..processes import run_each, tell
 from ..processes.child import heard_by
-from ..render.terminal import KEPT, Progress, Terminal, interrupted, print_failure, terminal, write_as_is, write_stderr
+from ..render.terminal import (
+    KEPT,
+    Progress,
+    Terminal,
+    interrupted,
+    print_failure,
+    terminal,
+    write_as_is,
+    write_stderr,
+)
 
 T = TypeVar("T")
 
@@ -33,7 +42,13 @@ class ProgressNote:
     """What Ctrl-C leaves now, told with the count."""
 
 
-def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, show_traceback: bool = False) -> T:
+def apart(
+    body: Callable[..., T],
+    *arguments: Any,
+    target: str,
+    isolate: bool,
+    show_traceback: bool = False,
+) -> T:
     """What the body of a command returns, run in a process of its own.
 
     Args:
@@ -59,11 +74,19 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
                 with heard_by(lambda value: show(0, value)):
                     return body(*arguments)
             (ended,) = run_each(
-                f"{__name__}:ProcessBody", terminal(), [(body, arguments)], echo=sys.stderr.write, told=show
+                f"{__name__}:ProcessBody",
+                terminal(),
+                [(body, arguments)],
+                echo=sys.stderr.write,
+                told=show,
             )
         except KeyboardInterrupt:
             step = last[0] if last else ProgressNote("", 0, 0, "")
-            tick.over(functools.partial(print_failure, interrupted(step.done, step.of, step.things, step.kept)))
+            tick.over(
+                functools.partial(
+                    print_failure, interrupted(step.done, step.of, step.things, step.kept)
+                )
+            )
             raise
     if ended.raised is not None and show_traceback:
         write_stderr(ended.raised.traceback)
@@ -71,7 +94,9 @@ def apart(body: Callable[..., T], *arguments: Any, target: str, isolate: bool, s
         raise ended.raised.failure
     if ended.crash is not None:
         way_out = "--no-isolate runs it in this process, for a debugger"
-        raise TargetFailure(f"target {target!r} crashed: {ended.crash.words}{ended.crash.where}", way_out)
+        raise TargetFailure(
+            f"target {target!r} crashed: {ended.crash.words}{ended.crash.where}", way_out
+        )
     result: T = ended.result  # type: ignore[assignment]
     return result
 
@@ -80,7 +105,9 @@ class ProcessBody:
     """The other end: `ProcessBody(look)((body, arguments))` gives what the body returns, and tells of stdout."""
 
     def __init__(self, on: Terminal) -> None:
-        os.environ |= {"COLUMNS": str(on.columns)} | ({} if on.rows is None else {"LINES": str(on.rows)})
+        os.environ |= {"COLUMNS": str(on.columns)} | (
+            {} if on.rows is None else {"LINES": str(on.rows)}
+        )
         self._on = on
 
     def __call__(self, item: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:

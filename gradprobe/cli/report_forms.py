@@ -22,7 +22,9 @@ from ..render.terminal import print_failure, rendered, show, takes_stderr, termi
 from .shared_options import parameter_of, written_as
 
 DETAILS = "Show all of a report, and not one screen of it"
-Details = Annotated[bool, typer.Option("--details", envvar="GRADPROBE_DETAILS", show_envvar=False, help=DETAILS)]
+Details = Annotated[
+    bool, typer.Option("--details", envvar="GRADPROBE_DETAILS", show_envvar=False, help=DETAILS)
+]
 
 
 def with_forms(
@@ -38,14 +40,22 @@ def with_forms(
 
     def run(**words: Any) -> None:
         files = {flag: words.pop(name) for name, flag in names.items()}
-        given = {flag: STDERR if file is True else file for flag, file in files.items() if file not in (None, False)}
+        given = {
+            flag: STDERR if file is True else file
+            for flag, file in files.items()
+            if file not in (None, False)
+        }
         forms = Forms(given, details=words.pop("details", not details))
         command(**words, forms=forms)
 
     added = [parameter_of("details", False, Details)] if details else []
     added += [_option(name, flag) for name, flag in names.items()]
     at = [parameter.name for parameter in own].index("forms")
-    others = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "forms"]
+    others = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in own
+        if parameter.name != "forms"
+    ]
     return written_as(run, command, [*others[:at], *added, *others[at:]])
 
 
@@ -54,7 +64,10 @@ def _option(name: str, flag: str) -> inspect.Parameter:
     if FORMS[flag].unfinished is None:
         default, annotation = False, Annotated[bool, typer.Option(flag, help=FORMS[flag].help)]
     else:
-        default, annotation = None, Annotated[str | None, typer.Option(flag, metavar="FILE", help=FORMS[flag].help)]
+        default, annotation = (
+            None,
+            Annotated[str | None, typer.Option(flag, metavar="FILE", help=FORMS[flag].help)],
+        )
     return parameter_of(name, default, annotation)
 
 
@@ -102,7 +115,9 @@ class Forms:
             other = seen.setdefault(_place(file), flag)
             if other != flag:
                 where = "stdout" if file == "-" else file
-                raise UsageFailure(f"{other} and {flag} both write to {where}", "give each a file of its own")
+                raise UsageFailure(
+                    f"{other} and {flag} both write to {where}", "give each a file of its own"
+                )
 
     def write_so_far(self, several: Reports) -> int:
         """Writes what came into every file that may be written again, so that nothing is lost, and none is right yet.
@@ -110,7 +125,11 @@ class Forms:
         Returns:
             0, or 2 where a file cannot be written.
         """
-        files = {flag: file for flag, file in self.files.items() if file != STDERR and keeps_changing(file)}
+        files = {
+            flag: file
+            for flag, file in self.files.items()
+            if file != STDERR and keeps_changing(file)
+        }
         return Forms(files).write(several, None)
 
     def write(self, several: Reports, code: int | None, *, said: str = "") -> int:
@@ -137,7 +156,9 @@ class Forms:
 
         several = with_origin(several)
         # All are made before one is written: then they change at one moment.
-        made = [(flag, file, maker_of(flag)(several, code)) for flag, file in reversed(places.values())]
+        made = [
+            (flag, file, maker_of(flag)(several, code)) for flag, file in reversed(places.values())
+        ]
         attempts = [_write(flag, file, text) for flag, file, text in made]
         attempts += [_without_docs(several)] if "--sarif" in self.files else []
         return [*attempts, _summarize(several)] if "--github" in self.files else attempts
@@ -169,7 +190,9 @@ def _without_docs(several: Reports) -> UsageFailure | None:
     docs = several.origin.docs if several.origin else ""
     if not docs or is_address(docs):
         return None
-    return UsageFailure(f"{DOCS} must be an address that begins with https:// or http://, got {docs!r}")
+    return UsageFailure(
+        f"{DOCS} must be an address that begins with https:// or http://, got {docs!r}"
+    )
 
 
 def _summarize(several: Reports) -> UsageFailure | None:

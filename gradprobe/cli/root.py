@@ -38,7 +38,9 @@ COMMANDS = {
     ),
     "sweep": "Check many cases, several at a time, the cheapest first.",
     "mutate": "Plant faults that people make in a kernel, one at a time, and say which of them its gate lets pass.",
-    "run": ("Run a program with its attention function watched, and check that with the program's real inputs and dO."),
+    "run": (
+        "Run a program with its attention function watched, and check that with the program's real inputs and dO."
+    ),
     "show": "Show a saved report in any form, without running anything: made on one machine, read on any.",
     "explain": "Say what a word of a report means, how it looks, where it was seen for real, and what to try.",
     "doctor": (
@@ -81,9 +83,18 @@ def imported(name: str) -> Any:
     return typer.main.get_command(alone)
 
 
-def root(version: Annotated[bool, typer.Option("--version", help="Versions and device, in one line")] = False) -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Versions and device, in one line")
+    ] = False,
+) -> None:
     if version:
-        typer.echo(" ".join(f"{name} {value}" for name, value in {**installed_versions(), "device": _device()}.items()))
+        typer.echo(
+            " ".join(
+                f"{name} {value}"
+                for name, value in {**installed_versions(), "device": _device()}.items()
+            )
+        )
         raise typer.Exit
 
 
@@ -91,7 +102,9 @@ def _device() -> str:
     """The first GPU that NVIDIA's driver tells of, or the processor."""
     from ..targets.builtin import has_driver
 
-    for told in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")) if has_driver() else ():
+    for told in (
+        sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")) if has_driver() else ()
+    ):
         for line in told.read_text().splitlines():
             if line.startswith("Model:"):
                 return line.removeprefix("Model:").strip()
@@ -119,11 +132,15 @@ def _tell_steps(context: Any, parameter: Any, value: Any) -> Any:
         return value
     shell = value if isinstance(value, str) else _shell()
     if shell not in _STEPS:
-        failure = UsageFailure(f"{INSTALL}: no steps are known for {shell!r}", f"known: {', '.join(_STEPS)}")
+        failure = UsageFailure(
+            f"{INSTALL}: no steps are known for {shell!r}", f"known: {', '.join(_STEPS)}"
+        )
         print_failure(failure)
         context.exit(failure.exit_code)
     steps = "".join(f"  {step}\n" for step in _STEPS[shell])
-    write_stdout(f"For completion in {shell}, run this once; it works in every shell that you open then:\n\n{steps}")
+    write_stdout(
+        f"For completion in {shell}, run this once; it works in every shell that you open then:\n\n{steps}"
+    )
     context.exit(0)
     return None
 
@@ -146,14 +163,19 @@ class Commands(CommandGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands.update({name: LazyCommand(name, help=first) for name, first in COMMANDS.items()})
+        self.commands.update(
+            {name: LazyCommand(name, help=first) for name, first in COMMANDS.items()}
+        )
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parser's parameters, of which typer's own that installs completion says instead what to run."""
         found: list[Any] = list(super().get_params(ctx))
         for parameter in found:
             if INSTALL in parameter.opts:
-                parameter.callback, parameter.help = _tell_steps, "Say what to run for completion in your shell"
+                parameter.callback, parameter.help = (
+                    _tell_steps,
+                    "Say what to run for completion in your shell",
+                )
             if SHOW in parameter.opts:
                 parameter.help = "Print the script of that completion"
         return found
@@ -175,7 +197,9 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by who started this
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a path may hold what the terminal's encoding does not
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a path may hold what the terminal's encoding does not
             stream.reconfigure(errors="backslashreplace")
     # Importing torch makes a million objects and hardly any garbage; to look for it as often as usual only costs time.
     gc.set_threshold(_RARELY)

@@ -28,21 +28,29 @@ if TYPE_CHECKING:
 @shared.with_case_options
 def run(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="The command that runs the program")
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND ...", help="The command that runs the program"),
     ] = None,
     watch: Annotated[
         str | None, typer.Option(metavar="FUNCTION", help="MODULE:FUNCTION, the attention to watch")
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="TARGET", help="What to check with the real inputs (default: FUNCTION)"),
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="What to check with the real inputs (default: FUNCTION)",
+        ),
     ] = None,
     keep: Annotated[int, typer.Option(help="The most sets of inputs to keep")] = 16,
     order: Annotated[
         str, typer.Option(help="Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]")
     ] = "bhld",
     folder: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Folder of the sets (default: .gradprobe/captures/FUNCTION)")
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Folder of the sets (default: .gradprobe/captures/FUNCTION)"
+        ),
     ] = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
@@ -68,26 +76,47 @@ def run(
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
         from ..commands.record.capture import FOLDER, CapturePlan
 
-        keeping = CapturePlan(Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order)
+        keeping = CapturePlan(
+            Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order
+        )
         shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))
         from ..commands.record.replay import look_where_it_looked, run_watched
 
         ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
         look_where_it_looked(ended)
         how = (ended, request, watch, json_file)
-        raise typer.Exit(apart(_tell_each, *how, target=request.target, isolate=isolate, show_traceback=show_traceback))
+        raise typer.Exit(
+            apart(
+                _tell_each,
+                *how,
+                target=request.target,
+                isolate=isolate,
+                show_traceback=show_traceback,
+            )
+        )
 
 
-def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None) -> int:
+def _tell_each(
+    ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None
+) -> int:
     """Checks every set that was kept, and prints or writes what came of each; the exit code."""
-    from ..commands.record.replay import as_document, captures_as_json, check_inputs, line_of, summary_line
+    from ..commands.record.replay import (
+        as_document,
+        captures_as_json,
+        check_inputs,
+        line_of,
+        summary_line,
+    )
     from ..pipeline.reported import report_of
 
     for line in ended.sentences(watch):
         note(line)
 
     saved = {} if "runs" in request.options else {"layout": ["all=as-saved"]}
-    asked = {file: replace(request, options={**saved, **request.options, "inputs": file}) for file in ended.files}
+    asked = {
+        file: replace(request, options={**saved, **request.options, "inputs": file})
+        for file in ended.files
+    }
     checks = check_inputs(ended.files, lambda file: run_check(asked[file], asked[file].command()))
     codes, documents, shown = [], [], None
     for number, checked in enumerate(checks, 1):
@@ -98,7 +127,12 @@ def _tell_each(ended: ProgramResult, request: last.CheckRequest, watch: str, jso
         if json_file is not None and keeps_changing(json_file):
             dump(json_file, unfinished(captures_as_json(ended, watch, documents)))
         tell(
-            ProgressNote(f"set {number} of {len(ended.files)} checked", number, len(ended.files), "sets of real inputs")
+            ProgressNote(
+                f"set {number} of {len(ended.files)} checked",
+                number,
+                len(ended.files),
+                "sets of real inputs",
+            )
         )
         if checked.report is not None and (shown is None or (checked.code and not shown.code)):
             shown = checked

@@ -28,11 +28,18 @@ UNTESTED = ContextVar("UNTESTED", default=False)
 FIX_BUDGET, SHRINK_BUDGET = 40, 60
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"),
+    typer.Argument(
+        metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"
+    ),
 ]
-Family = Annotated[str | None, typer.Option(help="softmax or lazy (default: lazy where the target takes tau)")]
+Family = Annotated[
+    str | None, typer.Option(help="softmax or lazy (default: lazy where the target takes tau)")
+]
 Reference = Annotated[
-    str | None, typer.Option(metavar="TARGET", help="FILE.py:FUNCTION, a reference of your own, which is audited first")
+    str | None,
+    typer.Option(
+        metavar="TARGET", help="FILE.py:FUNCTION, a reference of your own, which is audited first"
+    ),
 ]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help=FORMS["--json"].help)]
 Isolate = Annotated[
@@ -56,9 +63,14 @@ IsolateEach = Annotated[
         "all in another)",
     ),
 ]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer")]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer")
+]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Run with every cache of compiled kernels empty; yours are left as they are")
+    bool,
+    typer.Option(
+        "--fresh", help="Run with every cache of compiled kernels empty; yours are left as they are"
+    ),
 ]
 MaxMemory = Annotated[
     str | None,
@@ -215,7 +227,9 @@ def count_of_workers(given: int | None, *, unless_gpu: bool = False) -> int:
     return given or (1 if unless_gpu and has_driver() else len(os.sched_getaffinity(0)))
 
 
-def with_case_options(command: Callable[..., None], *, several: bool = False) -> Callable[..., None]:
+def with_case_options(
+    command: Callable[..., None], *, several: bool = False
+) -> Callable[..., None]:
     """Gives a command every case option; it receives those given as `options`, by name.
 
     Args:
@@ -242,7 +256,9 @@ def with_case_options(command: Callable[..., None], *, several: bool = False) ->
     return written_as(run, command, [*parameters, *more])
 
 
-def with_group(name: str, made: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]) -> Callable[..., Any]:
+def with_group(
+    name: str, made: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]
+) -> Callable[..., Any]:
     """Gives a command options that it receives together, as one value made of them by their names.
 
     Args:
@@ -257,21 +273,27 @@ def with_group(name: str, made: Callable[..., Any], options: Mapping[str, tuple[
             command(**words, **{name: group})
 
         added = [parameter_of(option, *told) for option, told in options.items()]
-        return written_as(run, command, [*(parameter for parameter in own if parameter.name != name), *added])
+        return written_as(
+            run, command, [*(parameter for parameter in own if parameter.name != name), *added]
+        )
 
     return given
 
 
 def parameter_of(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     """An option of a command, as its signature tells it to typer."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def written_as(
     run: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
     """A function that typer takes for the command, with other parameters, all by name."""
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters
+    ]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     vars(run)["__signature__"] = inspect.Signature(parameters)
@@ -295,7 +317,11 @@ def _annotation(option: Any, several: bool) -> Any:
     kind = list[str] if option.kind is list else list[option.kind] if several else option.kind
     # Square brackets in a help text are markup to rich.
     described = typer.Option(
-        flags, help=option.help.replace("[", r"\["), metavar=option.metavar, rich_help_panel="Case", show_default=False
+        flags,
+        help=option.help.replace("[", r"\["),
+        metavar=option.metavar,
+        rich_help_panel="Case",
+        show_default=False,
     )
     return Annotated[kind | None, described]
 
@@ -321,7 +347,10 @@ def _print_all(ctx: typer.Context, value: bool) -> None:
 
 
 HelpAll = Annotated[
-    bool, typer.Option("--help-all", is_eager=True, callback=_print_all, help="Show every option and exit.")
+    bool,
+    typer.Option(
+        "--help-all", is_eager=True, callback=_print_all, help="Show every option and exit."
+    ),
 ]
 
 
@@ -335,7 +364,11 @@ class ShortHelp(TyperCommand):
     @contextlib.contextmanager
     def _typed_alone(self, ctx: Any) -> Iterator[None]:
         """While open, other options are hidden."""
-        options = [one for one in self.params if one.param_type_name == "option" and not getattr(one, "hidden", False)]
+        options = [
+            one
+            for one in self.params
+            if one.param_type_name == "option" and not getattr(one, "hidden", False)
+        ]
         seldom = [one for one in options if one.name not in TYPED]
         if ctx.meta.get(_ALL) or all(one.name != "help_all" for one in options):
             seldom = []

@@ -36,7 +36,8 @@ def show(
         ),
     ] = None,
     newer: Annotated[
-        str | None, typer.Argument(metavar="NEW", help="A report of now, to say what changed since FILE")
+        str | None,
+        typer.Argument(metavar="NEW", help="A report of now, to say what changed since FILE"),
     ] = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     show_traceback: Traceback = False,
@@ -68,7 +69,13 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
     Raises:
         UsageFailure: a file holds no report, cannot be written, or has a form that changes do not have.
     """
-    from ..render.comparison import WORSE, changes_of, comparison_as_json, render_comparison, verdict_of
+    from ..render.comparison import (
+        WORSE,
+        changes_of,
+        comparison_as_json,
+        render_comparison,
+        verdict_of,
+    )
 
     for flag in forms.files.keys() - {"--json", "--html"}:
         raise UsageFailure(f"{flag}: changes from {old} to {new} are written as --json and --html")
@@ -100,7 +107,9 @@ def _last() -> Reports:
     """
     report = last_report()
     if report is None:
-        raise UsageFailure("show: no check was made in this folder", "name a FILE, or run gradprobe check")
+        raise UsageFailure(
+            "show: no check was made in this folder", "name a FILE, or run gradprobe check"
+        )
     return Reports(reports=(report,), origin=report.origin)
 
 

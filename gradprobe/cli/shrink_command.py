@@ -33,10 +33,18 @@ def shrink(
     target: shared.Target = None,
     tries: Annotated[int, typer.Option(metavar="N", min=1, help="The most cases to try")] = 200,
     script: Annotated[
-        str, typer.Option("--script", metavar="FILE.py", help="File of a script that shows the fault without gradprobe")
+        str,
+        typer.Option(
+            "--script",
+            metavar="FILE.py",
+            help="File of a script that shows the fault without gradprobe",
+        ),
     ] = str(last.FOLDER / "shrunk.py"),
     test: Annotated[
-        str, typer.Option("--test", metavar="FILE.py", help="File of a pytest test of the smallest case")
+        str,
+        typer.Option(
+            "--test", metavar="FILE.py", help="File of a pytest test of the smallest case"
+        ),
     ] = str(last.FOLDER / "test_shrunk.py"),
     isolate: shared.IsolateEach = None,
     timeout: shared.Timeout = None,
@@ -70,12 +78,21 @@ def shrink(
         apart_too = not (isolate is False or alone)
         words = (request, how, {"script": script, "test": test}, json_file)
         raise typer.Exit(
-            apart(_shrunken, *words, target=request.target, isolate=apart_too, show_traceback=show_traceback)
+            apart(
+                _shrunken,
+                *words,
+                target=request.target,
+                isolate=apart_too,
+                show_traceback=show_traceback,
+            )
         )
 
 
 def _shrunken(
-    request: last.CheckRequest, how: Mapping[str, Any], files: Mapping[str, str], json_file: str | None
+    request: last.CheckRequest,
+    how: Mapping[str, Any],
+    files: Mapping[str, str],
+    json_file: str | None,
 ) -> int:
     """Searches, writes the files and shows what came of it; the exit code."""
     from ..commands.shrink.shrinking import shrink as shrunken
@@ -83,12 +100,18 @@ def _shrunken(
 
     most = how["most"]
 
-    def show_step(case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]) -> None:
+    def show_step(
+        case: Case, step: Simplification | None, count: int, options: Mapping[str, Any]
+    ) -> None:
         repro_command = replace(request, options=options).command()
         what = "it fails" if step is None else f"still so {step.change}"
         note(f"{count:>3} tried, {what}: {case_in_words(case)}")
         kept = f"the smallest case so far: {repro_command}"
-        tell(ProgressNote(f"{count} cases tried, of at most {most}", count, most, "cases at most", kept))
+        tell(
+            ProgressNote(
+                f"{count} cases tried, of at most {most}", count, most, "cases at most", kept
+            )
+        )
         if json_file is not None and keeps_changing(json_file):
             dump(json_file, document(repro_command))
 
@@ -114,7 +137,9 @@ def _written(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, str]:
     program, sources = result.told.program, {}
     if program:
         sources["script"] = program.at(Path(files["script"]))
-    sources["test"] = pytest_source(result.request, first_line(result.told.report), Path(files["test"]))
+    sources["test"] = pytest_source(
+        result.request, first_line(result.told.report), Path(files["test"])
+    )
     for what, source in sources.items():
         file = Path(files[what])
         try:

@@ -38,7 +38,9 @@ _LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens"}
 @with_forms
 def strides(
     target: shared.Target = None,
-    fast: Annotated[bool, typer.Option("--fast", help="Try fewer layouts, for use on every push")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Try fewer layouts, for use on every push")
+    ] = False,
     timeout: shared.Timeout = None,
     fix_budget: shared.FixBudget = None,
     family: shared.Family = None,
@@ -54,7 +56,9 @@ def strides(
     """
     request = shared.request_of(target, family, options)
     words = {"fast": fast or None, "timeout": timeout}
-    with failures_told(forms, replace(request, target=target or "").command("strides", **words), show_traceback):
+    with failures_told(
+        forms, replace(request, target=target or "").command("strides", **words), show_traceback
+    ):
         forms.refuse_one_file_twice()
         _refuse(options)
         shared.refuse_wrong_words(request)
@@ -63,7 +67,11 @@ def strides(
         targets = shared.targets_of(target, effective.top.targets)
         # A project's own layouts are for check: here all are tried.
         told = dict.fromkeys(_LAYOUTS) | options
-        print_settings(effective.line(told, timeout, [] if target else [plural(len(effective.top.targets), "target")]))
+        print_settings(
+            effective.line(
+                told, timeout, [] if target else [plural(len(effective.top.targets), "target")]
+            )
+        )
         budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
         planned = len(targets) if len(targets) > 1 else None
         if code := forms.write_so_far(Reports(reports=(), planned=len(targets))):
@@ -73,12 +81,19 @@ def strides(
         for word in targets:
             asked = effective.over(replace(request, target=word))
             report, code = _surveyed(
-                asked, words, how, forms, Reports(reports=tuple(found), planned=planned), show_traceback
+                asked,
+                words,
+                how,
+                forms,
+                Reports(reports=tuple(found), planned=planned),
+                show_traceback,
             )
             found.append(report)
             codes.append(code)
             forms.show(report)
-        raise typer.Exit(forms.write(Reports(reports=tuple(found), planned=planned), code_of(codes)))
+        raise typer.Exit(
+            forms.write(Reports(reports=tuple(found), planned=planned), code_of(codes))
+        )
 
 
 def _surveyed(
@@ -146,8 +161,12 @@ def _show_stopped(latest: Survey | None, forms: Forms) -> None:
 
 def _refuse(options: dict[str, Any]) -> None:
     """What contradicts a survey of layouts, or would change nothing about it."""
-    reasons = dict.fromkeys(("layout", "runs", "inputs"), "strides tries every layout, of drawn values")
-    reasons |= dict.fromkeys(("repeat", "poison"), "strides runs each layout as often as it needs, memory full of NaN")
+    reasons = dict.fromkeys(
+        ("layout", "runs", "inputs"), "strides tries every layout, of drawn values"
+    )
+    reasons |= dict.fromkeys(
+        ("repeat", "poison"), "strides runs each layout as often as it needs, memory full of NaN"
+    )
     for name, reason in reasons.items():
         if name in options:
             raise UsageFailure(f"--{name}: {reason}", f"gradprobe check takes --{name}")

@@ -42,31 +42,49 @@ def sweep(
     family: shared.Family = None,
     reference: shared.Reference = None,
     grid: Annotated[
-        bool, typer.Option("--grid", help="Every combination of the values given (the default where several are)")
+        bool,
+        typer.Option(
+            "--grid", help="Every combination of the values given (the default where several are)"
+        ),
     ] = False,
     draw: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=_MOST, help="Draw so many cases from all that TARGET takes")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=_MOST, help="Draw so many cases from all that TARGET takes"
+        ),
     ] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="M", min=0.01, help="Draw cases for so long")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="M", min=0.01, help="Draw cases for so long")
+    ] = None,
     journal: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Append each result to this file (default: .gradprobe/sweep.jsonl)"),
+        typer.Option(
+            metavar="FILE", help="Append each result to this file (default: .gradprobe/sweep.jsonl)"
+        ),
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Go on with the sweep whose results are in this file")
+        str | None,
+        typer.Option(metavar="FILE", help="Go on with the sweep whose results are in this file"),
     ] = None,
     forms: Forms = Forms(),  # noqa: B008 - it holds nothing
     workers: Annotated[
-        int | None, typer.Option(help="Checks at a time (default: one a GPU where there are any, else one a core)")
+        int | None,
+        typer.Option(
+            help="Checks at a time (default: one a GPU where there are any, else one a core)"
+        ),
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
-            metavar=shared.ON_RAY, help="Make the checks on the Ray cluster at ADDRESS (default: one started here)"
+            metavar=shared.ON_RAY,
+            help="Make the checks on the Ray cluster at ADDRESS (default: one started here)",
         ),
     ] = None,
     retries: Annotated[
-        int, typer.Option(min=0, help="How often --ray makes a check again whose worker or machine is lost")
+        int,
+        typer.Option(
+            min=0, help="How often --ray makes a check again whose worker or machine is lost"
+        ),
     ] = 3,
     timeout: shared.Timeout = None,
     shrink_budget: shared.ShrinkBudget = shared.SHRINK_BUDGET,
@@ -82,7 +100,9 @@ def sweep(
     """
     request = shared.request_of(target, family, options, reference)
     own = {"draw": draw, "minutes": minutes, "journal": journal, "resume": resume}
-    repro_command = replace(request, target=target or "").command("sweep", **own, workers=workers, timeout=timeout)
+    repro_command = replace(request, target=target or "").command(
+        "sweep", **own, workers=workers, timeout=timeout
+    )
     with failures_told(forms, repro_command, show_traceback, target):
         forms.refuse_one_file_twice()
         shared.refuse_wrong_words(replace(request, options={}))
@@ -90,18 +110,27 @@ def sweep(
             parse({name: words} if name in _LISTS else {name: words[0]})
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
-        setting = Setting(show_traceback, _at_a_time(workers, options), timeout=seconds, shrink_budget=shrink_budget)
+        setting = Setting(
+            show_traceback,
+            _at_a_time(workers, options),
+            timeout=seconds,
+            shrink_budget=shrink_budget,
+        )
         on = None if ray is None else RayCluster(ray, retries)
         if on is not None:
             on.refuse_unusable()
         if resume is not None:
-            _refuse_beside_resume({"target": target, "family": family, "reference": reference, **own, **options})
+            _refuse_beside_resume(
+                {"target": target, "family": family, "reference": reference, **own, **options}
+            )
             with Journal.reopened(resume) as kept:
                 raise typer.Exit(_swept(kept, _plan(kept.asked, setting), forms, setting, on))
         shared.settle_default(target, effective)
         asked = _asked(request, target, effective, draw, minutes, grid=grid)
         print_settings(
-            effective.line(options, timeout, [plural(len(asked.requests), "target")] if target is None else [])
+            effective.line(
+                options, timeout, [plural(len(asked.requests), "target")] if target is None else []
+            )
         )
         plan = _plan(asked, setting)
         with Journal.begun(asked, journal) as kept:
@@ -109,10 +138,14 @@ def sweep(
 
 
 def _refuse_beside_resume(words: Mapping[str, Any]) -> None:
-    given = [name for name, word in words.items() if word not in (None, "", []) and name != "resume"]
+    given = [
+        name for name, word in words.items() if word not in (None, "", []) and name != "resume"
+    ]
     if given:
         what = "TARGET" if given[0] == "target" else f"--{given[0].replace('_', '-')}"
-        raise UsageFailure(f"--resume goes on with its own cases, and {what} asks for others", f"drop {what}")
+        raise UsageFailure(
+            f"--resume goes on with its own cases, and {what} asks for others", f"drop {what}"
+        )
 
 
 def _asked(
@@ -125,22 +158,38 @@ def _asked(
     grid: bool,
 ) -> SweepRequest:
     """What the command line asks for."""
-    values = {name: list(dict.fromkeys(words)) for name, words in request.options.items() if name not in _LISTS}
+    values = {
+        name: list(dict.fromkeys(words))
+        for name, words in request.options.items()
+        if name not in _LISTS
+    }
     varied = {name: words for name, words in values.items() if len(words) > 1}
     fixed = {name: words[0] for name, words in values.items() if len(words) == 1}
     fixed |= {name: words for name, words in request.options.items() if name in _LISTS}
-    modes = [flag for flag, given in (("--grid", grid), ("--draw", draw), ("--minutes", minutes)) if given]
+    modes = [
+        flag
+        for flag, given in (("--grid", grid), ("--draw", draw), ("--minutes", minutes))
+        if given
+    ]
     if len(modes) > 1:
-        raise UsageFailure(f"{modes[0]} and {modes[1]} each say which cases there are", f"drop {modes[1]}")
+        raise UsageFailure(
+            f"{modes[0]} and {modes[1]} each say which cases there are", f"drop {modes[1]}"
+        )
     if grid and not varied:
-        raise UsageFailure("--grid: no option has several values", "give one several times: --heads 1 --heads 3")
+        raise UsageFailure(
+            "--grid: no option has several values", "give one several times: --heads 1 --heads 3"
+        )
     targets = shared.targets_of(target, effective.top.targets)
     if len(targets) > 1 and minutes is not None:
         raise UsageFailure("--minutes takes one target", f"name one: {targets[0]}")
     requests = list[last.CheckRequest]()
     for word in targets:
         whole = effective.over(replace(request, target=word, options=fixed))
-        requests.append(replace(whole, options={name: w for name, w in whole.options.items() if name not in varied}))
+        requests.append(
+            replace(
+                whole, options={name: w for name, w in whole.options.items() if name not in varied}
+            )
+        )
     return SweepRequest(tuple(requests), varied, draw, minutes)
 
 
@@ -159,7 +208,9 @@ def _plan(asked: SweepRequest, setting: Setting) -> SweepPlan:
     return SweepPlan(asked, takes)
 
 
-def _swept(journal: Journal, plan: SweepPlan, forms: Forms, setting: Setting, on: RayCluster | None) -> int:
+def _swept(
+    journal: Journal, plan: SweepPlan, forms: Forms, setting: Setting, on: RayCluster | None
+) -> int:
     """Makes the checks of a sweep; their exit code."""
     code = check_several(Runner(plan, setting, journal, on), forms)
     if code == INTERRUPTED and journal.file:

@@ -136,7 +136,11 @@ class _Loop:
                     # To its end: Ctrl-C is raised after the check that it ended.
                     list(check_each([alone], quick, tick=answer.tick, told=answer.give))
             (checked,) = check_each(
-                [self.planned], self._setting, echo=sys.stderr.write, tick=answer.tick, told=answer.give
+                [self.planned],
+                self._setting,
+                echo=sys.stderr.write,
+                tick=answer.tick,
+                told=answer.give,
             )
             return checked
 
@@ -147,7 +151,11 @@ class _Loop:
             say(report, self._setting.tracebacks)
         else:
             last.save(checked.request, report)
-            was = f", was {self._before.verdict}" if self._before and self._before.verdict != report.verdict else ""
+            was = (
+                f", was {self._before.verdict}"
+                if self._before and self._before.verdict != report.verdict
+                else ""
+            )
             changes = sentences_of(changes_since(self._before, report))
             lines = [*changes, f"now: {report.verdict}{was} ({seconds:.1f} s)"]
             if not self._forms.on_stdout:
@@ -158,15 +166,23 @@ class _Loop:
     def _wait(self, checked: CheckOutcome, begun: float) -> list[str]:
         """The files that are saved next, or were meanwhile."""
         known = self._sources.digests
-        files = imported(self.planned, checked) or {*known, *at_first(self.planned), *checked.report.sources}
+        files = imported(self.planned, checked) or {
+            *known,
+            *at_first(self.planned),
+            *checked.report.sources,
+        }
         files |= of_settings(self.planned)
-        self._sources = Sources({**Sources.of(files).digests, **{file: known[file] for file in files if file in known}})
+        self._sources = Sources(
+            {**Sources.of(files).digests, **{file: known[file] for file in files if file in known}}
+        )
         late = [file for file in files if file not in known and _saved_at(file) > begun]
         note(f"waiting for {told_files(sorted(files, key=self._is_not_the_target))} to be saved")
         return late or self._sources.wait()
 
     def _is_not_the_target(self, file: str) -> bool:
-        return os.path.relpath(file) != os.path.relpath(self.planned.request.target.rpartition(":")[0] or ".")
+        return os.path.relpath(file) != os.path.relpath(
+            self.planned.request.target.rpartition(":")[0] or "."
+        )
 
 
 class _Answer:
@@ -184,7 +200,10 @@ class _Answer:
         self.is_given = True
         run, seconds = so_far.runs[0], time.monotonic() - self._start
         changes = [one for one in changes_since(self._before, so_far) if one.what != "verdict"]
-        lines = [*sentences_of(changes), f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows"]
+        lines = [
+            *sentences_of(changes),
+            f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows",
+        ]
         self._tick.over(lambda: note("\ngradprobe: ".join(lines)))
 
 

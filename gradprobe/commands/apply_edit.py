@@ -32,11 +32,15 @@ def refuse_dirty(file: Path) -> None:
     """
     command = ["git", "-C", str(file.parent), "status", "--porcelain", "--", file.name]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return
     if ended.returncode == 0 and ended.stdout.strip() and not ended.stdout.startswith(("??", "!!")):
-        raise UsageFailure(f"--apply: {file} has changes that are not committed", "commit them, or add --force")
+        raise UsageFailure(
+            f"--apply: {file} has changes that are not committed", "commit them, or add --force"
+        )
 
 
 def apply(edit: TriedEdit) -> None:
@@ -52,4 +56,6 @@ def apply(edit: TriedEdit) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageFailure(f"--apply: {file} cannot be written: {error}") from error
     except ValueError as error:
-        raise UsageFailure(f"--apply: {file} is not what the edit was tried in: {error}", "run it again") from error
+        raise UsageFailure(
+            f"--apply: {file} is not what the edit was tried in: {error}", "run it again"
+        ) from error

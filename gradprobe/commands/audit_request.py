@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     from ..auditing.audit import Audit
 
 # The options that an audit's cases take: it draws small ones of its own.
-OPTIONS = ("batch", "heads", "seqlen", "head_dim", "causal", "scale", "softcap", "shapes", "tau", "bias", "bias_window")
+OPTIONS = (
+    "batch",
+    "heads",
+    "seqlen",
+    "head_dim",
+    "causal",
+    "scale",
+    "softcap",
+    "shapes",
+    "tau",
+    "bias",
+    "bias_window",
+)
 
 
 def audited(request: CheckRequest) -> Report:
@@ -33,7 +45,8 @@ def audited(request: CheckRequest) -> Report:
         if name not in OPTIONS:
             taken = ", ".join(f"--{option.replace('_', '-')}" for option in OPTIONS)
             raise UsageFailure(
-                f"--{name.replace('_', '-')}: an audit draws small cases of its own", f"it takes {taken}"
+                f"--{name.replace('_', '-')}: an audit draws small cases of its own",
+                f"it takes {taken}",
             )
     given = parse(request.options)
     with contextlib.redirect_stdout(sys.stderr):

@@ -77,7 +77,9 @@ class Contract:
             "dots": self.dots,
             "operand": self.operand,
             "sums": dict(self.sums),
-            "roundings": [{"of": one.of, "parts": dict(one.parts), "left": one.left} for one in self.roundings],
+            "roundings": [
+                {"of": one.of, "parts": dict(one.parts), "left": one.left} for one in self.roundings
+            ],
             "unread": list(self.unread),
             "absent": list(self.absent),
         }
@@ -92,7 +94,10 @@ class ReadContract:
     reproduce: str
 
     def as_json(self) -> dict[str, Any]:
-        return self.contract.as_json() | {"environment": dict(self.environment), "reproduce": self.reproduce}
+        return self.contract.as_json() | {
+            "environment": dict(self.environment),
+            "reproduce": self.reproduce,
+        }
 
 
 def read_contract(request: CheckRequest) -> ReadContract:
@@ -132,13 +137,21 @@ def contract_of(target: Target, case: Case) -> Contract:
     experiment, trace = _ran(target, replace(case, pattern="dyadic"))
     given = [name for name in PRODUCTS if name in trace.values]
     if not given:
-        raise TargetFailure(f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off")
-    contract = Contract(target.name, experiment.case, absent=tuple(name for name in PRODUCTS if name not in given))
+        raise TargetFailure(
+            f"target {target.name!r} gives no O, dQ, dK or dV to read its arithmetic off"
+        )
+    contract = Contract(
+        target.name, experiment.case, absent=tuple(name for name in PRODUCTS if name not in given)
+    )
     if case.dtype == "float32":
         return _of_float32(contract, target)
     # On dyadic values nothing else is rounded: check's own engine proves how sums are kept.
     exact = _measured(experiment, trace)
-    wrong = {name for name, finding in exact.comparison.findings.items() if finding.mismatched and name in given}
+    wrong = {
+        name
+        for name, finding in exact.comparison.findings.items()
+        if finding.mismatched and name in given
+    }
     sums = {one.name: _sum_in_words(one) for one in exact.coarser if isinstance(one, Coarser)}
     short = case
     if case.cu_seqlens_q is None and case.seqlen_q == case.seqlen_k:
@@ -199,10 +212,17 @@ def render_contract(read: ReadContract, width: int) -> list[Text]:
     lines = [*headed(verdict, style, _headline(contract), width), Text("")]
     for parts in contract.roundings:
         title = f"{parts.of} = {PRODUCTS[parts.of].formula}"
-        for number, line in enumerate(lines_of(_in_words(contract, parts), max(width - _COLUMN - 2, 20))):
-            lines.append(Text.assemble((f"  {title if number == 0 else '':<{_COLUMN}}", "bold"), line))
+        for number, line in enumerate(
+            lines_of(_in_words(contract, parts), max(width - _COLUMN - 2, 20))
+        ):
+            lines.append(
+                Text.assemble((f"  {title if number == 0 else '':<{_COLUMN}}", "bold"), line)
+            )
     lines += [Text("")] if contract.roundings else []
-    return [*lines, *(Text(line, style="dim") for words in _notes(read) for line in wrapped(words, width))]
+    return [
+        *lines,
+        *(Text(line, style="dim") for words in _notes(read) for line in wrapped(words, width)),
+    ]
 
 
 def _headline(contract: Contract) -> str:

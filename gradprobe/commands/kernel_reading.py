@@ -72,7 +72,9 @@ def inquire(word: str, family: str | None) -> Inquiry:
                     findings += strides.mistaken()
                     untold += [f"{name} of {function.name}" for name in sorted(strides.untold)]
     if not kernels:
-        raise TargetFailure(f"{word} has no Triton kernel whose pointers can be read", "lint reads Triton kernels")
+        raise TargetFailure(
+            f"{word} has no Triton kernel whose pointers can be read", "lint reads Triton kernels"
+        )
     return Inquiry(word, tuple(findings), tuple(kernels), tuple(untold))
 
 
@@ -94,7 +96,12 @@ def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     """The document gradprobe.lint/2."""
     findings = list[dict[str, Any]]()
     for finding in inquiry.findings:
-        document = {"rule": FOREIGN, "sentence": finding.sentence, "fix": finding.fix, **asdict(finding)}
+        document = {
+            "rule": FOREIGN,
+            "sentence": finding.sentence,
+            "fix": finding.fix,
+            **asdict(finding),
+        }
         findings.append(document | structs.asdict(document.pop("where")))
     return {
         "schema": "gradprobe.lint/2",
@@ -122,9 +129,16 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
     for finding in inquiry.findings[:most]:
         lines += [Text(""), *_shown(finding, room)]
     if count > most:
-        lines.append(Text(f"  and {plural(count - most, 'wrong stride')} more: the same with --details", style="bold"))
+        lines.append(
+            Text(
+                f"  and {plural(count - most, 'wrong stride')} more: the same with --details",
+                style="bold",
+            )
+        )
     lines += [Text("")] if count else []
-    read = [f"read {plural(len(inquiry.kernels), 'kernel')} by the names of their parameters; no kernel was run"]
+    read = [
+        f"read {plural(len(inquiry.kernels), 'kernel')} by the names of their parameters; no kernel was run"
+    ]
     if inquiry.untold:
         rest = " and others" if len(inquiry.untold) > most else ""
         read.append(f"{_UNTOLD}: {', '.join(inquiry.untold[:most])}{rest}")
@@ -137,7 +151,9 @@ def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     from ..render.screen.code import window
 
     at, here = finding.where, os.getcwd()
-    file = os.path.relpath(at.file, here) if os.path.commonpath([at.file, here]) == here else at.file
+    file = (
+        os.path.relpath(at.file, here) if os.path.commonpath([at.file, here]) == here else at.file
+    )
     yield Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", style="bold")
     code, column = window(visible(at.code), at.column or 0, at.length, width - 2)
     yield Text(f"  {code}")
@@ -149,5 +165,7 @@ def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    wrapper = textwrap.TextWrapper(width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(
+        width, "  ", "    ", break_long_words=False, break_on_hyphens=False
+    )
     return wrapper.wrap(visible(text))

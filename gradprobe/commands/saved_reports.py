@@ -37,7 +37,9 @@ def refuse_contradictions(several: Reports) -> None:
     """
     for report in several.reports:
         if wrong := contradiction(report):
-            raise UsageFailure(f"the report is damaged: {wrong}", "gradprobe check --json FILE writes one")
+            raise UsageFailure(
+                f"the report is damaged: {wrong}", "gradprobe check --json FILE writes one"
+            )
 
 
 @contextlib.contextmanager
@@ -49,7 +51,14 @@ def damage_told(files: str) -> Iterator[None]:
     """
     try:
         yield
-    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
         if isinstance(error, Failure):
             raise
         words = f"{files}: damaged, its parts do not fit together ({type(error).__name__}: {error})"

@@ -38,7 +38,11 @@ def requirement() -> str:
     folder = unquote(urlsplit(url).path)
     remote, commit = _git(folder, "remote", "get-url", "origin"), _git(folder, "rev-parse", "HEAD")
     web = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", remote)
-    return _at_commit(web, commit) if web.startswith("https:") and commit else f"{VENDOR}/{_wheel(url)}"
+    return (
+        _at_commit(web, commit)
+        if web.startswith("https:") and commit
+        else f"{VENDOR}/{_wheel(url)}"
+    )
 
 
 def _wheel(url: str) -> str:
@@ -56,14 +60,18 @@ def wheel_command() -> str:
     if source.suffix == ".whl" and source.is_file():
         return f"mkdir -p {VENDOR} && cp {shlex.quote(str(source))} {VENDOR}"
     folders = (source, Path(__file__).parents[2])
-    checkout = next((str(folder) for folder in folders if (folder / "pyproject.toml").is_file()), "CHECKOUT")
+    checkout = next(
+        (str(folder) for folder in folders if (folder / "pyproject.toml").is_file()), "CHECKOUT"
+    )
     return f"python3 -m pip wheel --no-deps --wheel-dir {VENDOR} {shlex.quote(checkout)}"
 
 
 def _recorded() -> dict[str, Any]:
     """What pip wrote about a package that did not come from an index; nothing where it did, or was not installed."""
     with contextlib.suppress(metadata.PackageNotFoundError):
-        return dict(json.loads(metadata.distribution("gradprobe").read_text("direct_url.json") or "{}"))
+        return dict(
+            json.loads(metadata.distribution("gradprobe").read_text("direct_url.json") or "{}")
+        )
     return {}
 
 
@@ -82,7 +90,9 @@ def _git(folder: str, *words: str) -> str:
     if not folder:
         return ""
     try:
-        ran = subprocess.run(["git", "-C", folder, *words], check=False, capture_output=True, encoding="utf-8")
+        ran = subprocess.run(
+            ["git", "-C", folder, *words], check=False, capture_output=True, encoding="utf-8"
+        )
     except OSError:
         return ""
     return ran.stdout.strip() if ran.returncode == 0 else ""
@@ -111,7 +121,9 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
     words = {"target": target or "", "gradprobe": requirement(), "path": path.as_posix()}
     for name, word in words.items():
         if _EXPRESSION in word or not word.isprintable():
-            raise UsageFailure(f"{word!r} cannot be written into a workflow: GitHub would not read it as one word")
+            raise UsageFailure(
+                f"{word!r} cannot be written into a workflow: GitHub would not read it as one word"
+            )
         # A JSON string is a YAML scalar that quotes all that YAML or a shell would read.
         text = text.replace(f"<<{name}>>", json.dumps(word, ensure_ascii=False))
     try:
@@ -124,9 +136,13 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
 def _check_target(word: str) -> None:
     place = Path("" if word in BUILTINS else parts_of(word)[0])
     if place.suffix == ".py" and (place.is_absolute() or ".." in place.parts):
-        raise UsageFailure(f"--target {word}: a workflow only sees the repository", "name it from its root")
+        raise UsageFailure(
+            f"--target {word}: a workflow only sees the repository", "name it from its root"
+        )
     if place.suffix == ".py" and not place.is_file():
-        raise UsageFailure(f"--target {word}: there is no file {place}", "the path begins at the repository's root")
+        raise UsageFailure(
+            f"--target {word}: there is no file {place}", "the path begins at the repository's root"
+        )
 
 
 DEFAULT_TEMPLATE = "gradprobe_adapter.py"
@@ -140,8 +156,12 @@ def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
     """
     refuse_unknown_family(family)
     if path.suffix != ".py":
-        raise UsageFailure(f"init writes a Python file, got {path}", f"for example {path / DEFAULT_TEMPLATE}")
-    text = (Path(__file__).parents[1] / "targets" / "templates" / f"{family}.py").read_text(encoding="utf-8")
+        raise UsageFailure(
+            f"init writes a Python file, got {path}", f"for example {path / DEFAULT_TEMPLATE}"
+        )
+    text = (Path(__file__).parents[1] / "targets" / "templates" / f"{family}.py").read_text(
+        encoding="utf-8"
+    )
     _write_new(path, text, force=force)
 
 
@@ -156,6 +176,8 @@ def _write_new(path: Path, text: str, *, force: bool) -> None:
             raise FileExistsError
         replace_file(path, text)
     except FileExistsError:
-        raise UsageFailure(f"{path} already exists", "name another file, or write over it with --force") from None
+        raise UsageFailure(
+            f"{path} already exists", "name another file, or write over it with --force"
+        ) from None
     except OSError as error:
         raise UsageFailure(f"{path}: cannot be written, {error.strerror}") from error

@@ -80,11 +80,19 @@ def _signature(statements: list[ast.stmt], name: str) -> tuple[int, list[str]]:
     """The line of a function's definition, and its parameters; also of `NAME = narrowed(FUNCTION, LACKING, ...)`."""
     for node in statements:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            return node.lineno, [parameter.arg for parameter in (*node.args.args, *node.args.kwonlyargs)]
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == name:
+            return node.lineno, [
+                parameter.arg for parameter in (*node.args.args, *node.args.kwonlyargs)
+            ]
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.targets[0]) == name
+        ):
             function, lacking, *_ = node.value.args
             line, parameters = _signature(statements, ast.unparse(function))
-            return line, [parameter for parameter in parameters if parameter not in ast.literal_eval(lacking)]
+            return line, [
+                parameter for parameter in parameters if parameter not in ast.literal_eval(lacking)
+            ]
     raise LookupError(name)
 
 
@@ -151,7 +159,9 @@ def found_in(file: str) -> FileTargets:
     with contextlib.redirect_stdout(sys.stderr):
         found = inventory(file)
         kernels = functions_of(vars(found.module), str(found.module.__file__))
-        return FileTargets(file, tuple(map(_listed, found.functions)), tuple(one.name for one in kernels))
+        return FileTargets(
+            file, tuple(map(_listed, found.functions)), tuple(one.name for one in kernels)
+        )
 
 
 def _listed(function: FoundFunction) -> TargetListing:
@@ -161,8 +171,13 @@ def _listed(function: FoundFunction) -> TargetListing:
     except UsageFailure as failure:
         why = str(failure).removeprefix(f"target {word!r} ")
         known = set(map(canonical_name, inspect.signature(function.function).parameters))
-        return TargetListing(word, "", "", False, (), (), function.source.line, why, not {"q", "k", "v"} <= known)
-    of_lazy = {"window", *(name for input in ("tau", "bias") for name in (input, GRADIENT_OF[input].lower()))}
+        return TargetListing(
+            word, "", "", False, (), (), function.source.line, why, not {"q", "k", "v"} <= known
+        )
+    of_lazy = {
+        "window",
+        *(name for input in ("tau", "bias") for name in (input, GRADIENT_OF[input].lower())),
+    }
     lazy = of_lazy if target.family == "lazy" else set()
     masks = {"bias": "mask"} if target.takes.get("bias") in EITHER else {}
     required = {masks.get(name, name) for name in target.required - lazy}
@@ -194,12 +209,19 @@ def file_as_json(targets: FileTargets) -> dict[str, Any]:
 def render_file(targets: FileTargets, width: int) -> list[Text]:
     """What can be checked, with the words to type; then what cannot, and why."""
     can = [one for one in targets.targets if not one.refused]
-    lines = [Text(f"{targets.file}: {len(can)} of {plural(len(targets.targets), 'function')} can be checked", "bold")]
+    lines = [
+        Text(
+            f"{targets.file}: {len(can)} of {plural(len(targets.targets), 'function')} can be checked",
+            "bold",
+        )
+    ]
     for entry in can:
         lines += [Text(), *_of_file(entry, width)]
     if len(can) < len(targets.targets):
         lines += [Text(), *_refused([one for one in targets.targets if one.refused], width)]
-    return lines if can else [*lines, Text(), *map(Text, lines_of(_way_out(targets), max(width, 40)))]
+    return (
+        lines if can else [*lines, Text(), *map(Text, lines_of(_way_out(targets), max(width, 40)))]
+    )
 
 
 def _way_out(targets: FileTargets) -> str:
@@ -226,9 +248,15 @@ def _of_file(entry: TargetListing, width: int) -> Iterator[Text]:
     yield Text(entry.command)
     kind = "backward" if entry.is_backward else "forward through autograd"
     yield from _folded("family", f"{entry.family}, a {kind}, in line {entry.line}", width)
-    yield from _folded("takes", " ".join(map(flag_of, entry.takes)) or "no option but sizes, values and layouts", width)
+    yield from _folded(
+        "takes",
+        " ".join(map(flag_of, entry.takes)) or "no option but sizes, values and layouts",
+        width,
+    )
     if entry.outputs:
-        yield from _folded("writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width)
+        yield from _folded(
+            "writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width
+        )
 
 
 SCHEMA = "gradprobe.targets.find/1"
@@ -243,7 +271,10 @@ _OWN = {
 
 def as_json(entries: Sequence[ListedTarget]) -> dict[str, Any]:
     """All that is known of each, ready for `json.dumps`."""
-    return {"schema": SCHEMA, "targets": [asdict(entry) | {"missing": entry.missing or None} for entry in entries]}
+    return {
+        "schema": SCHEMA,
+        "targets": [asdict(entry) | {"missing": entry.missing or None} for entry in entries],
+    }
 
 
 def render(entries: Sequence[ListedTarget], width: int) -> list[Text]:
@@ -268,13 +299,19 @@ def _entry(entry: ListedTarget, width: int) -> Iterator[Text]:
     yield from _folded("family", f"{entry.family}, a {kind}", width)
     yield from _folded("takes", " ".join(map(flag_of, entry.takes)), width)
     if entry.outputs:
-        yield from _folded("writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width)
+        yield from _folded(
+            "writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width
+        )
     yield from _folded("exposes", " ".join(entry.exposes), width)
-    file = Path(entry.file).relative_to(Path(__file__).parents[2])  # beginning at the package's folder, as imports do
+    file = Path(entry.file).relative_to(
+        Path(__file__).parents[2]
+    )  # beginning at the package's folder, as imports do
     yield from _folded("file", f"{file}:{entry.line}", width)
 
 
-def _folded(label: str, words: str, width: int, style: str = "", indent: int = _INDENT) -> Iterator[Text]:
+def _folded(
+    label: str, words: str, width: int, style: str = "", indent: int = _INDENT
+) -> Iterator[Text]:
     indent = max(indent, len(label) + 2)
     lines = lines_of(words, max(width, 40) - indent - 2)
     for at, line in enumerate(lines):

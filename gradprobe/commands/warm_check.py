@@ -44,7 +44,9 @@ def refuse_without_watchfiles() -> None:
         Failure: the package that tells of them is missing.
     """
     if importlib.util.find_spec("watchfiles") is None:
-        raise Failure("watch needs watchfiles, which is not installed", "pip install 'gradprobe[watch]'")
+        raise Failure(
+            "watch needs watchfiles, which is not installed", "pip install 'gradprobe[watch]'"
+        )
 
 
 # What is warm
@@ -81,7 +83,9 @@ def prepare(words: str) -> None:
     case = json.loads(words)
     device, is_there = case.get("device", "auto"), False
     if device != "cpu" and has_driver():
-        with ParallelWork(torch.cuda.is_available) as asked:  # not here: it would begin to use the device
+        with ParallelWork(
+            torch.cuda.is_available
+        ) as asked:  # not here: it would begin to use the device
             is_there = asked.answer(seconds=60.0) or False
     is_interpreted = not is_there and device != "cuda"
     if is_interpreted:
@@ -90,7 +94,9 @@ def prepare(words: str) -> None:
     importlib.import_module("triton.language")
     import gradprobe
 
-    for module in pkgutil.walk_packages(gradprobe.__path__, "gradprobe.", onerror=lambda name: None):
+    for module in pkgutil.walk_packages(
+        gradprobe.__path__, "gradprobe.", onerror=lambda name: None
+    ):
         if _APART.isdisjoint(module.name.split(".")):
             importlib.import_module(module.name)
     if is_interpreted:
@@ -133,7 +139,9 @@ class Sources:
     def settled(self) -> list[str]:
         """The same, once nobody writes any more: an editor may save in several steps, with no file there in between."""
         until, seen = time.monotonic() + _MISSING, None
-        while (now := Sources.of(self.digests)) != seen or (_lacks(now, self) and time.monotonic() < until):
+        while (now := Sources.of(self.digests)) != seen or (
+            _lacks(now, self) and time.monotonic() < until
+        ):
             seen = now
             time.sleep(_STILL)
         return self.changed
@@ -143,7 +151,9 @@ class Sources:
         from watchfiles import watch
 
         while not self.changed:
-            folders = {folder for path in self.digests if os.path.isdir(folder := os.path.dirname(path))}
+            folders = {
+                folder for path in self.digests if os.path.isdir(folder := os.path.dirname(path))
+            }
             with contextlib.suppress(FileNotFoundError):  # a folder that has gone since
                 for _ in watch(*folders, **_AT_ONCE):
                     if self.changed:
@@ -157,7 +167,11 @@ def _digest(path: str) -> str:
         if os.path.basename(path) == _SETTINGS:
             with contextlib.suppress(UsageFailure):
                 return str(table_of(Path(path)) or "")
-        held = "\n".join(sorted(_beside(path))).encode() if os.path.isdir(path) else Path(path).read_bytes()
+        held = (
+            "\n".join(sorted(_beside(path))).encode()
+            if os.path.isdir(path)
+            else Path(path).read_bytes()
+        )
         return hashlib.sha256(held).hexdigest()
     except OSError:
         return ""
@@ -184,13 +198,17 @@ def _file(word: str) -> str:
 
 def _beside(folder: str) -> Iterator[str]:
     with contextlib.suppress(OSError):
-        yield from (entry.path for entry in os.scandir(folder) if Path(entry.name).suffix in _SOURCES)
+        yield from (
+            entry.path for entry in os.scandir(folder) if Path(entry.name).suffix in _SOURCES
+        )
 
 
 def of_settings(planned: PlannedCheck) -> set[str]:
     """The files of its inputs and settings, also where the nearest is not there yet."""
     folder, inputs = Path.cwd(), planned.request.options.get("inputs")
-    files = {above / _SETTINGS for above in folder.parents if (above / _SETTINGS).is_file()} | {folder / _SETTINGS}
+    files = {above / _SETTINGS for above in folder.parents if (above / _SETTINGS).is_file()} | {
+        folder / _SETTINGS
+    }
     return {str(file) for file in files} | ({os.path.abspath(inputs)} if inputs else set())
 
 
@@ -199,7 +217,9 @@ def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:
     report = checked.report
     if report.error is not None or not report.runs:
         return set()
-    word = os.path.abspath(_file(planned.request.target) or report.target.file)  # which may be a link
+    word = os.path.abspath(
+        _file(planned.request.target) or report.target.file
+    )  # which may be a link
     return {*report.sources, word} - {""}
 
 

@@ -95,7 +95,10 @@ class AccessedElements:
             self._read(home, tensors)
 
     def _read(self, home: int, known: Sequence[KnownTensor]) -> None:
-        width, end = known[0].tensor.element_size(), home + known[0].tensor.untyped_storage().nbytes()
+        width, end = (
+            known[0].tensor.element_size(),
+            home + known[0].tensor.untyped_storage().nbytes(),
+        )
         regions = [number for number, base in enumerate(self.launch.bases) if home <= base < end]
         records = self.launch.records[np.isin(self.launch.records["region"], regions)]
         # An access of several elements is one of each.
@@ -126,7 +129,9 @@ class AccessedElements:
             place, own = AccessLine(tensor.name, site), rows[:, chain.reshape(-1) == number]
             self.places[place] = None
             for unit, *key in _distinct(own[: 1 + len(_LETTERS)]):
-                self.units.setdefault(unit, {}).setdefault(place, Touched(dims)).keys.add(tuple(key))
+                self.units.setdefault(unit, {}).setdefault(place, Touched(dims)).keys.add(
+                    tuple(key)
+                )
             for unit, *of_dims in _distinct(own[[0, -2, -1]]):
                 self.units[unit][place].dims.add(max(of_dims))
 
@@ -191,10 +196,19 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     for launch in recording.launches:
         launches.append(AccessedElements(launch, known, case))
         if launch.copies is not None and launch.together == BLOCK:
-            records = np.concatenate([launch.copies, launch.records[launch.records["is_copied"] == 0]])
-            by_thread.append(AccessedElements(replace(launch, records=records, together=THREAD), known, case))
+            records = np.concatenate(
+                [launch.copies, launch.records[launch.records["is_copied"] == 0]]
+            )
+            by_thread.append(
+                AccessedElements(replace(launch, records=records, together=THREAD), known, case)
+            )
     of_attention = _of_attention(launches, {tensor.name for tensor in known if tensor.is_input})
-    return RecordedRun(tuple(of_attention), tuple(by_thread), roles.valid, bool(case.dropout) or case.family == "lazy")
+    return RecordedRun(
+        tuple(of_attention),
+        tuple(by_thread),
+        roles.valid,
+        bool(case.dropout) or case.family == "lazy",
+    )
 
 
 def _known_tensors(
@@ -218,12 +232,16 @@ def _known_tensors(
     return known
 
 
-def _of_attention(launches: Sequence[AccessedElements], inputs: set[str]) -> Iterator[AccessedElements]:
+def _of_attention(
+    launches: Sequence[AccessedElements], inputs: set[str]
+) -> Iterator[AccessedElements]:
     """The launches that touch more than inputs, without stores that are written over later."""
     for number, elements in enumerate(launches):
         for later in launches[number + 1 :]:
             if later.kernel != elements.kernel:
-                elements.forget_stores({place.tensor for place in later.places if not place.is_load})
+                elements.forget_stores(
+                    {place.tensor for place in later.places if not place.is_load}
+                )
         loads = {place.tensor for place in elements.places if place.is_load}
         if len(loads) > 1 and any(place.tensor not in inputs for place in elements.places):
             yield elements
@@ -249,15 +267,23 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
     apart: set[tuple[int, AccessLine, str]] = set()
     for level, (unit, here) in product(_LEVELS, sorted(elements.units.items())):
         # No copy or conversion by element reads whole rows.
-        if not any(each.all_dims and not each.is_short and place.is_load for place, each in here.items()):
+        if not any(
+            each.all_dims and not each.is_short and place.is_load for place, each in here.items()
+        ):
             continue
-        nothing, by_place, by_tensor = (OUTSIDE,) * len(level), dict[AccessLine, set[Key]](), dict[str, set[Key]]()
+        nothing, by_place, by_tensor = (
+            (OUTSIDE,) * len(level),
+            dict[AccessLine, set[Key]](),
+            dict[str, set[Key]](),
+        )
         for place, each in here.items():
             if keys := each.at(level):
                 by_place[place] = keys
                 by_tensor[place.tensor] = by_tensor.get(place.tensor, set()) | keys
             if keys and len(level) == 1:
-                reached = flow.reached.setdefault((numbers[place], level), np.zeros(elements.case.size(level), bool))
+                reached = flow.reached.setdefault(
+                    (numbers[place], level), np.zeros(elements.case.size(level), bool)
+                )
                 reached[[*chain(*(keys - {nothing}))]] = True
         for (place, keys), (name, others) in product(by_place.items(), by_tensor.items()):
             if name == place.tensor or (unit, place, name) in apart:
@@ -273,9 +299,15 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
             if first == nothing:
                 flow.irregular.add(numbers[place])
             at = -1 if first == nothing else [*map(eq, first, min(due))].index(False)
-            met = {numbers[other] for other, keys in by_place.items() if other.tensor == name and keys & due}
+            met = {
+                numbers[other]
+                for other, keys in by_place.items()
+                if other.tensor == name and keys & due
+            }
             sides = frozenset([numbers[place]]), frozenset(met)
-            flow.conflicts.append(Conflict(place.site, level[at], *sides, (first[at], min(due)[at])))
+            flow.conflicts.append(
+                Conflict(place.site, level[at], *sides, (first[at], min(due)[at]))
+            )
 
 
 def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
@@ -286,7 +318,9 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
         other, is_by_row = PRODUCTS[name].other, not PRODUCTS[name].is_transposed
         by_site: dict[Site, tuple[Array, Array]] = {}
         for elements in (*run.launches, *run.by_thread):
-            sites = [place.site for place in elements.places if place.tensor == other and place.is_load]
+            sites = [
+                place.site for place in elements.places if place.tensor == other and place.is_load
+            ]
             visited, whole, reached = np.zeros((3, *run.valid.shape), bool)
             for here in elements.units.values() if sites and elements.launch.one_of == 1 else ():
                 stored = _pairs(elements, here, _CALLED.get(name, name), is_load=False)
@@ -300,7 +334,9 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
         for site, (visited, whole) in by_site.items():
             missing = run.valid & whole & ~visited
             for b, h, m, n in np.argwhere(missing)[:1].tolist():
-                reads = np.flatnonzero(visited[b, h, m] if is_by_row else visited[b, h, :, n]).tolist()
+                reads = np.flatnonzero(
+                    visited[b, h, m] if is_by_row else visited[b, h, :, n]
+                ).tolist()
                 lane, others = (f"row {m}", "keys") if is_by_row else (f"key {n}", "rows")
                 those = f"{others} {in_words(spans(reads), 4)}"
                 those = f"{title(other)} at {those}" if reads else f"nothing of {title(other)}"
@@ -308,10 +344,14 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
                 yield Suspect("pairs", name, site, site.lines[:1], reason)
 
 
-def _pairs(elements: AccessedElements, here: Mapping[AccessLine, Touched], tensor: str, *, is_load: bool) -> Array:
+def _pairs(
+    elements: AccessedElements, here: Mapping[AccessLine, Touched], tensor: str, *, is_load: bool
+) -> Array:
     """[B, H, M, N] bool: the pairs of what one unit reads, or writes, of a tensor."""
     case = elements.case
-    found = np.zeros((case.batch, case.kv_heads, case.heads // case.kv_heads, case.seqlen_q, case.seqlen_k), bool)
+    found = np.zeros(
+        (case.batch, case.kv_heads, case.heads // case.kv_heads, case.seqlen_q, case.seqlen_k), bool
+    )
     by_head = found.reshape(case.batch, case.heads, case.seqlen_q, case.seqlen_k)
     for place, touched in here.items():
         if (place.tensor, place.is_load) == (tensor, is_load):

@@ -41,7 +41,11 @@ def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
     try:
         inputs = inputs_of(experiment, assigned)
         trace = execute(experiment, inputs).outcome.trace
-        return _observed(experiment, measure(experiment, inputs, trace), inputs.tensors) if trace else None
+        return (
+            _observed(experiment, measure(experiment, inputs, trace), inputs.tensors)
+            if trace
+            else None
+        )
     except Failure:
         return None
 
@@ -64,7 +68,9 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Results) -> O
     own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
     launches = bool(experiment.backends)
     expected = {**comparison.expected, **expected}
-    return Observed(experiment.case, x, actual, expected, right, own, tensors, allowed, measured, launches)
+    return Observed(
+        experiment.case, x, actual, expected, right, own, tensors, allowed, measured, launches
+    )
 
 
 # --- runs once more
@@ -99,7 +105,9 @@ class Again:
         moved = dict[str, Tensor]()
         for name in filter(lambda name: name in first and name in other, self.seen.right):
             a, b = first[name], other[name]
-            where = ~((a == b) | (a.isnan() & b.isnan())) & ~((a - b).abs() <= 2 * self.seen.allowed[name])
+            where = ~((a == b) | (a.isnan() & b.isnan())) & ~(
+                (a - b).abs() <= 2 * self.seen.allowed[name]
+            )
             if bool(where.any()):
                 moved[name] = where
         return moved
@@ -107,7 +115,9 @@ class Again:
     def share(self, moved: Mapping[str, Tensor]) -> float:
         """The share of the wrong elements that lie where runs differ."""
         wrong = sum(map(self.seen.wrong, self.seen.wrong_names))
-        return sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()) / max(1, wrong)
+        return sum(
+            int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()
+        ) / max(1, wrong)
 
 
 @door("behaviour/wrong_in_the_first_call_alone")
@@ -154,10 +164,19 @@ def reads_what_was_never_written(again: Again) -> Diagnosis | None:
 def right_without_dead_rows(again: Again) -> Diagnosis | None:
     """Right with a mask that shows every key to the rows from which it hides all."""
     mask, seen = again.experiment.values.get("mask"), again.seen
-    name = next((name for name in seen.own if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())), None)
+    name = next(
+        (
+            name
+            for name in seen.own
+            if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())
+        ),
+        None,
+    )
     if name is None or mask is None or bool(mask.any(-1).all()):
         return None
-    if not again.is_right(values={**again.experiment.values, "mask": mask | ~mask.any(-1, keepdim=True)}):
+    if not again.is_right(
+        values={**again.experiment.values, "mask": mask | ~mask.any(-1, keepdim=True)}
+    ):
         return None
     summary = f"rows that see no key make {name} NaN: exp(-inf - -inf), or 0 / 0"
     evidence = "with a mask that shows those rows every key, the same values give right results"
@@ -167,17 +186,29 @@ def right_without_dead_rows(again: Again) -> Diagnosis | None:
 @door("behaviour/multiplies_coarser")
 def multiplies_coarser(again: Again) -> Diagnosis | None:
     """Right within the budget of the dots that were compiled, and finer ones were asked for."""
-    dots, measured, case = coarser_dots(again.experiment), again.seen.measured, again.experiment.case
+    dots, measured, case = (
+        coarser_dots(again.experiment),
+        again.seen.measured,
+        again.experiment.case,
+    )
     if not dots:
         return None
     from ..runtime.arithmetic import coarsest
 
     way, recovery = coarsest(dots), measured.comparison.recovery
     precision = precision_of(case.dtype, way)
-    if not compare(case, measured.x, measured.trace, precision, recovery=recovery, blame=False).matches:
+    if not compare(
+        case, measured.x, measured.trace, precision, recovery=recovery, blame=False
+    ).matches:
         return None
-    declared, where = dots_of(again.experiment), [where_at(dot.file, at, dot.by) for dot in dots for at in dot.lines]
-    summary, evidence = f"the dots multiply in {way}, and the check expects {declared}", (dots_in_words(dots),)
+    declared, where = (
+        dots_of(again.experiment),
+        [where_at(dot.file, at, dot.by) for dot in dots for at in dot.lines],
+    )
+    summary, evidence = (
+        f"the dots multiply in {way}, and the check expects {declared}",
+        (dots_in_words(dots),),
+    )
     fix = f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}'
     return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, tuple(where), fix)
 
@@ -195,7 +226,8 @@ def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
         wrong_in_the_first_call_alone: best is None or best.kind in ("factor", "accumulation"),
         differs_from_run_to_run: best is None,
         # Two runs, on memory that is prepared. What is stored elsewhere leaves its own place unwritten.
-        reads_what_was_never_written: best is None or not (is_finite or (best.tensor and best.not_finite)),
+        reads_what_was_never_written: best is None
+        or not (is_finite or (best.tensor and best.not_finite)),
         right_without_dead_rows: best is None,
     }
     found = list[Diagnosis]()

@@ -23,7 +23,18 @@ _VIEWS: Assigned = (("q", "blhd"), ("k", "blhd"), ("v", "blhd"))
 # taken.
 TAILS, WHOLE = (41, 70), (64, 128)
 # One tile alone of 16 to 128, whole tiles, an odd number of them, and ends inside one: drawn for what was not reached.
-_MORE = ((16, 16), (13, 13), (48, 48), (128, 128), (139, 139), (80, 80), (139, 41), (41, 139), (256, 256), (384, 384))
+_MORE = (
+    (16, 16),
+    (13, 13),
+    (48, 48),
+    (128, 128),
+    (139, 139),
+    (80, 80),
+    (139, 41),
+    (41, 139),
+    (256, 256),
+    (384, 384),
+)
 _DIMS = (128, 16)
 # Of which half is another head dim, and not twice as much.
 _WIDE = 64
@@ -66,7 +77,9 @@ def _cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
     if case.cu_seqlens_q:
         rows = _ends(case.cu_seqlens_q, span, batches + 1)
         keys = _ends(case.cu_seqlens_k or (0, 0), span, batches + 1)
-        return replace(few, cu_seqlens_q=rows, cu_seqlens_k=keys, seqlen_q=rows[-1], seqlen_k=keys[-1])
+        return replace(
+            few, cu_seqlens_q=rows, cu_seqlens_k=keys, seqlen_q=rows[-1], seqlen_k=keys[-1]
+        )
     lengths = case.seqlens and tuple(shortened(length, span) for length in case.seqlens[:batches])
     few = replace(few, batch=min(case.batch, batches), seqlens=lengths)
     return few.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
@@ -90,7 +103,11 @@ def fresh(case: Case) -> list[Case]:
     other, rows, keys = replace(case, seed=case.seed + 1), case.seqlen_q, case.seqlen_k
     if case.inputs or case.seqlens or case.cu_seqlens_q:
         return [] if case.inputs else [other]
-    return [other.with_lengths(_longer(rows), _longer(keys)), other.with_lengths(2 * rows, 2 * keys), other]
+    return [
+        other.with_lengths(_longer(rows), _longer(keys)),
+        other.with_lengths(2 * rows, 2 * keys),
+        other,
+    ]
 
 
 def _longer(length: int) -> int:
@@ -114,14 +131,20 @@ def others(
     few, is_softmax = _few(base), case.family == "softmax"
     yield Trial(base, (), f"{lengths[0]} rows, other batches and heads")
     yield Trial(few, (), "what it allocates laid apart", is_spread=True)
-    if is_softmax and case.pattern == Case.pattern:  # what a softmax without its maximum does not bear
+    if (
+        is_softmax and case.pattern == Case.pattern
+    ):  # what a softmax without its maximum does not bear
         yield Trial(replace(few, pattern="negative"), (), "logits near -120")
     strided: Assigned = next(((("all", name),) for name in _STRIDED if name in laid), ())
     if not strided:
         yield Trial(few, _DISTINCT, "other strides")
         yield Trial(few, _VIEWS, "views of [B, L, H, D]")
         if "causal" in takes:
-            yield Trial(replace(few, causal=not few.causal), _DISTINCT, "other strides, causal the other way")
+            yield Trial(
+                replace(few, causal=not few.causal),
+                _DISTINCT,
+                "other strides, causal the other way",
+            )
     # What an option chooses is to be right in other strides too, where they are taken.
     strided = () if is_again else strided
     if is_softmax and not case.seqlens:
@@ -139,15 +162,23 @@ def others(
     dtype = "float16" if case.dtype != "float16" else "bfloat16"
     yield Trial(replace(_few(_small(case, max(lengths, WHOLE))), dtype=dtype), strided, dtype)
     if few.head_dim == few.head_dim_v:
-        for dim in (2 * few.head_dim if few.head_dim <= _WIDE else few.head_dim // 2, few.head_dim + 8):
+        for dim in (
+            2 * few.head_dim if few.head_dim <= _WIDE else few.head_dim // 2,
+            few.head_dim + 8,
+        ):
             yield replace(_of_dim(few, dim), assigned=strided)
 
 
-def _of_softmax(few: Case, takes: Collection[str], short: int, long: int) -> Iterator[tuple[str, Case]]:
+def _of_softmax(
+    few: Case, takes: Collection[str], short: int, long: int
+) -> Iterator[tuple[str, Case]]:
     """What softmax attention has and lazy attention has not: two lengths, both masks, groups, another value dim."""
     causal, plain = replace(few, causal="causal" in takes or few.causal), replace(few, causal=False)
     if "causal" in takes:
-        yield "no causal mask" if few.causal else "a causal mask", replace(few, causal=not few.causal)
+        yield (
+            "no causal mask" if few.causal else "a causal mask",
+            replace(few, causal=not few.causal),
+        )
         yield "two lengths without a causal mask", plain.with_lengths(long, short)
     yield "fewer rows than keys", causal.with_lengths(short, long)
     yield "more rows than keys", causal.with_lengths(long, short)
@@ -158,7 +189,9 @@ def _of_softmax(few: Case, takes: Collection[str], short: int, long: int) -> Ite
             yield "no window", replace(causal, window=None)
     if "h" in few.shapes and few.bias_axes == Case.bias_axes:
         is_grouped = few.heads != few.kv_heads
-        words, heads = ("as many key heads as heads", _EACH) if is_grouped else ("grouped heads", _GROUPED)
+        words, heads = (
+            ("as many key heads as heads", _EACH) if is_grouped else ("grouped heads", _GROUPED)
+        )
         yield words, few.with_heads(*heads)
     if few.head_dim == few.head_dim_v:
         yield "another value dim", replace(few, head_dim_v=2 * few.head_dim)

@@ -57,7 +57,9 @@ class FailingLayout:
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
     """The runs in the order to explain them: the first, then those that move one tensor alone or show the least."""
     first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
-    others.sort(key=lambda layout: ("all" in dict(layout.run.assigned), len(layout.unspoilt.wrong_names)))
+    others.sort(
+        key=lambda layout: ("all" in dict(layout.run.assigned), len(layout.unspoilt.wrong_names))
+    )
     return [first, *others]
 
 
@@ -86,23 +88,35 @@ class CauseSearch:
             self._unexplained[layout.fact].append(name)
             return
         if self._searched == _MOST_LAYOUTS:
-            self._failures.append(f"in {name} something else is wrong: {_MOST_LAYOUTS} layouts were searched")
+            self._failures.append(
+                f"in {name} something else is wrong: {_MOST_LAYOUTS} layouts were searched"
+            )
             return
         self._searched += 1
-        seen, table = layout.seen if is_first else layout.unspoilt, Table(layout.seen.case.family, layout.run)
+        seen, table = (
+            layout.seen if is_first else layout.unspoilt,
+            Table(layout.seen.case.family, layout.run),
+        )
         # A formula that gives every number that came names the fault; what no formula predicts comes before what only
         # looks like it; the dataflow has the lines of what is named, else the first value that is wrong by itself.
         parts = in_parts(self._experiment, layout.run.assigned, seen)
         best = [part[0].hypothesis for part in parts if part and part[0].explained >= NAMED]
         fitting = _diagnoses(seen, parts, "" if is_first else f"in {name}: ", self._lines)
-        behaved = behaving(Again(self._experiment, layout.run.assigned, seen), best[0] if best else None)
+        behaved = behaving(
+            Again(self._experiment, layout.run.assigned, seen), best[0] if best else None
+        )
         found, named = table.agreeing([*behaved, *fitting]), {each.fault: each for each in best}
         if is_first or not causes_among(found):  # beside another fault its lines would show as well
             found = self._with_dataflow(layout.run, table, found, seen, named)
         self._add(layout, found, named)
 
     def _with_dataflow(
-        self, run: LayoutRun, table: Table, found: list[Diagnosis], seen: Observed, named: Mapping[str, Hypothesis]
+        self,
+        run: LayoutRun,
+        table: Table,
+        found: list[Diagnosis],
+        seen: Observed,
+        named: Mapping[str, Hypothesis],
     ) -> list[Diagnosis]:
         causes = causes_among(found)
         try:
@@ -113,16 +127,23 @@ class CauseSearch:
             from .dataflow import seen_in_dataflow
 
             watched = run.watched or seen_in_dataflow(self._experiment, run)
-            failures, left = watched.failures, [diagnosis for diagnosis in found if diagnosis not in causes]
+            failures, left = (
+                watched.failures,
+                [diagnosis for diagnosis in found if diagnosis not in causes],
+            )
             found = [*with_dataflow(causes, table.agreeing(watched.seen), self._lines.read), *left]
         except Exception as error:
             failures = (fault_words(error),)
         for fault in failures:
-            words = "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
+            words = (
+                "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
+            )
             self._failures.append(f"{words}: {fault}")
         return found
 
-    def _add(self, layout: FailingLayout, found: list[Diagnosis], named: Mapping[str, Hypothesis]) -> None:
+    def _add(
+        self, layout: FailingLayout, found: list[Diagnosis], named: Mapping[str, Hypothesis]
+    ) -> None:
         causes, before, new = causes_among(found), causes_among(self.found), list[Diagnosis]()
         if self._searched == 1:
             self.found = [diagnosis for diagnosis in found if diagnosis not in causes]
@@ -131,7 +152,11 @@ class CauseSearch:
         for cause in causes:
             # What the dataflow shows of a fault in one layout it shows in another.
             lines = set() if cause.fault in named else _lines_of(cause)
-            known = [each.fault for each in before if each.fault == cause.fault or lines & _lines_of(each)]
+            known = [
+                each.fault
+                for each in before
+                if each.fault == cause.fault or lines & _lines_of(each)
+            ]
             if known:
                 self._show(known, layout)
                 continue
@@ -152,16 +177,23 @@ class CauseSearch:
         if not own:
             return True
         fault = explaining(layout.unspoilt, self.predicted)
-        faults = [fault] if fault else [fault for fault, others in self._own.items() if own <= others]
+        faults = (
+            [fault] if fault else [fault for fault, others in self._own.items() if own <= others]
+        )
         self._show(faults, layout)
         return bool(faults)
 
     @property
     def facts(self) -> list[str]:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
-        facts, is_of_some = list[str](), bool(causes_among(self.found)) or len(self._unexplained) > 1
+        facts, is_of_some = (
+            list[str](),
+            bool(causes_among(self.found)) or len(self._unexplained) > 1,
+        )
         for fact, names in self._unexplained.items():
-            facts.append(f"in {', '.join(names)} no hypothesis fits: {fact}" if is_of_some else fact)
+            facts.append(
+                f"in {', '.join(names)} no hypothesis fits: {fact}" if is_of_some else fact
+            )
         return [*dict.fromkeys((*facts, *self._failures))]
 
 
@@ -179,12 +211,17 @@ def _diagnoses(
 ) -> Iterator[Diagnosis]:
     """Of the hypotheses that explain half or more: the best of each part, then the others of the first."""
     best, wrong = [part[0] for part in parts if part], seen.wrong_names
-    of_all = f"of {sum(map(seen.wrong, wrong)):,} wrong elements in {plural(len(wrong), 'intermediate')}"
+    of_all = (
+        f"of {sum(map(seen.wrong, wrong)):,} wrong elements in {plural(len(wrong), 'intermediate')}"
+    )
     for number, fit in enumerate([*best, *parts[0][1:]]):
         of, explained = fit.hypothesis, fit.explained
         if explained < CONSISTENT:
             continue
-        evidence = (f"{where}explains {explained:.0%} {of_all}, and what is right stays right", *fit.said)
+        evidence = (
+            f"{where}explains {explained:.0%} {of_all}, and what is right stays right",
+            *fit.said,
+        )
         # What is rounded where it is used may be exported right.
         says_wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
         diagnosis = Diagnosis(of.fault, of.fault_class, of.summary, explained, evidence, fix=of.fix)
@@ -207,7 +244,9 @@ def fact_about(seen: Observed) -> str:
 # --- beside what hypotheses name, what the dataflow shows
 
 
-def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()) -> list[Diagnosis]:
+def with_dataflow(
+    named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()
+) -> list[Diagnosis]:
     """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
 
     Args:
@@ -232,13 +271,25 @@ def with_dataflow(named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: C
         addresses += cause.where if cause.kind in ("load", "store", "unstored") else ()
     heads = {where.kernel: where for where in reversed(shown)}
     # Before all others the first line of each kernel, at which something goes wrong in it.
-    lines, more = [*(where for where in shown if where is heads[where.kernel]), *shown], list[Where]()
+    lines, more = (
+        [*(where for where in shown if where is heads[where.kernel]), *shown],
+        list[Where](),
+    )
     if first.where and (first.fault in read or first.kind in ("outside", "race", "unwritten")):
-        lines, more = [*first.where], addresses  # one line may have several places, each with an edit
-    elif first.kind in ("mask", "factor"):  # what is dropped leaves a value that is computed all the same
+        lines, more = (
+            [*first.where],
+            addresses,
+        )  # one line may have several places, each with an edit
+    elif first.kind in (
+        "mask",
+        "factor",
+    ):  # what is dropped leaves a value that is computed all the same
         functions = {name for where in shown for name in (where.kernel, where.function)}
         more = [where for where in first.where if where.kernel in functions]
-    elif first.kind in ("stride", "index"):  # a pointer's line in the kernel comes before the accesses that it misleads
+    elif first.kind in (
+        "stride",
+        "index",
+    ):  # a pointer's line in the kernel comes before the accesses that it misleads
         lines.sort(key=lambda where: where.note != "its address" or where.function != "")
     for where in more:
         if (where.file, where.line) not in {(each.file, each.line) for each in lines}:
@@ -258,7 +309,9 @@ class Table:
         """By intermediate, (kernel, status); "" where it is only exported."""
         if (shown := run.shown) is not None:
             for row in shown.rows:
-                self._shown.setdefault(row.finding.name, []).append((row.kernel, row.finding.status))
+                self._shown.setdefault(row.finding.name, []).append(
+                    (row.kernel, row.finding.status)
+                )
             for name, finding in shown.comparison.findings.items():
                 self._shown.setdefault(name, [("", finding.status)])
 
@@ -285,7 +338,9 @@ class Table:
         """Without the kernels in which what it is made of is wrong, or what it is a step to right."""
         behind, where = set[str](), list[Where]()
         for name in self._names:
-            if name not in value.says_wrong and not {*value.says_right}.isdisjoint(reached([name], self._family)):
+            if name not in value.says_wrong and not {*value.says_right}.isdisjoint(
+                reached([name], self._family)
+            ):
                 behind.add(name)
         for place in value.where:
             is_inherited = any(self._in(name, place.kernel) - {MATCH} for name in behind)
@@ -304,7 +359,9 @@ class Table:
             if name not in value.says_wrong and MISMATCH in self._in(name):
                 later.append(name)
         # Of one that kernels were seen to hold, only where it is said to be right up to the line.
-        is_last = not any(kernel for kernel, _ in found) or not {*value.says_right}.isdisjoint(value.says_wrong)
+        is_last = not any(kernel for kernel, _ in found) or not {*value.says_right}.isdisjoint(
+            value.says_wrong
+        )
         if not later or {status for _, status in found} != {MATCH} or not is_last:
             return value
         line = value.where[0]
@@ -320,5 +377,7 @@ class Table:
         """How an intermediate is in a kernel, "" for all; one that no kernel was seen to hold is so in each."""
         shown = self._shown.get(name, [])
         return {
-            status for at, status in shown if not (at and kernel) or at == kernel or at.startswith(f"{kernel} for ")
+            status
+            for at, status in shown
+            if not (at and kernel) or at == kernel or at.startswith(f"{kernel} for ")
         }

@@ -19,7 +19,9 @@ from .follow import FollowedRun, followed_run
 
 @door("dataflow", lambda *args: DataflowEvidence())
 def seen_in_dataflow(
-    experiment: Experiment, run: LayoutRun, read: Callable[[FollowedRun], Measured | None] = lambda followed: None
+    experiment: Experiment,
+    run: LayoutRun,
+    read: Callable[[FollowedRun], Measured | None] = lambda followed: None,
 ) -> DataflowEvidence:
     """What goes wrong by itself in one failing run, or what kept it from being followed; nothing of packed sequences.
 
@@ -29,13 +31,19 @@ def seen_in_dataflow(
     watched, family = DataflowEvidence(), experiment.case.family
     if experiment.case.cu_seqlens_q or run.measured is None:
         return watched
-    wrong = [name for name, finding in run.measured.comparison.findings.items() if finding.mismatched]
+    wrong = [
+        name for name, finding in run.measured.comparison.findings.items() if finding.mismatched
+    ]
     try:
         if experiment.is_cuda:
             from . import addresses
 
             visited = addresses.visited_run(experiment, run.assigned)
-            found = gathered("dataflow/cuda", addresses.misread, visited, wrong) if visited is not None else []
+            found = (
+                gathered("dataflow/cuda", addresses.misread, visited, wrong)
+                if visited is not None
+                else []
+            )
             return DataflowEvidence(tuple(diagnoses_of(found, family)))
         if (followed := followed_run(experiment, run.assigned)) is not None:
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))
@@ -66,8 +74,14 @@ def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
 
 # Each alone explains a run, in this order.
 ALONE: tuple[tuple[str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
-    ("dataflow/misread", transposed),  # a tile that lies across disagrees in every index: it would be misread
-    ("dataflow/misread", misread),  # of other elements everything is wrong, and each operation right
+    (
+        "dataflow/misread",
+        transposed,
+    ),  # a tile that lies across disagrees in every index: it would be misread
+    (
+        "dataflow/misread",
+        misread,
+    ),  # of other elements everything is wrong, and each operation right
     ("dataflow/sums", never_stored),  # what is stored nowhere has no value that could be wrong
     ("dataflow", _of_forward),  # gradients are made of O: what they show is its doing
 )
@@ -81,7 +95,10 @@ def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
     for name, explain in ALONE:
         found = found or gathered(name, explain, run)
     if not found:
-        found, factors = gathered("dataflow/values", wrong_values, run), gathered("dataflow/values", other_factors, run)
+        found, factors = (
+            gathered("dataflow/values", wrong_values, run),
+            gathered("dataflow/values", other_factors, run),
+        )
         found += filter(_is_sure, factors)
         is_sure = any(map(_is_sure, found))
         # What is left out beside another cause that is sure is not, as long as no hypothesis predicts it.

@@ -76,7 +76,9 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     copies: dict[int, str] = {}
-    launched: list[torch.Tensor] = []  # kept, so that no result takes the place of a buffer that is gone
+    launched: list[
+        torch.Tensor
+    ] = []  # kept, so that no result takes the place of a buffer that is gone
 
     def axes(view: Any) -> str:
         if view.name in inputs.tensors and (view.known is not None or not view.parameter):
@@ -110,7 +112,9 @@ def _forget_running(flow: Flow) -> None:
             node.role = None if node.site.kernel in kernels else replace(node.role, is_open=False)
 
 
-def results_among(tensors: Sequence[torch.Tensor], trace: Trace) -> Iterator[tuple[str, torch.Tensor]]:
+def results_among(
+    tensors: Sequence[torch.Tensor], trace: Trace
+) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of kernels that hold what was returned: (name, in the shape of that)."""
     for name, value in trace.values.items():
         for tensor in tensors if bool((value != 0).any()) else ():

@@ -50,7 +50,12 @@ def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> dict[str
     qk, p, dp, lse = q @ k.mT, on_tile["P"], on_tile["dP"], on_tile["LSE"][..., None]
     found = {name: on_tile[name] for name in ("LSE", "delta", "O", "S", "P", "dS")}
     spread = dp - on_tile["delta"][..., None]
-    found |= {"Q K^T": qk, "dP": on_tile["dPE"], "dP - delta": spread, "valid": on_tile["valid"].expand(qk.shape)}
+    found |= {
+        "Q K^T": qk,
+        "dP": on_tile["dPE"],
+        "dP - delta": spread,
+        "valid": on_tile["valid"].expand(qk.shape),
+    }
     found["S - LSE"] = torch.where(lse.isfinite(), on_tile["S"] - lse, 0.0)
     if x.softcap is not None:
         squared = (qk * x.scale / x.softcap).tanh() ** 2
@@ -63,7 +68,9 @@ def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> dict[str
     return found
 
 
-def _scaled(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+def _scaled(
+    x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
+) -> dict[str, Tensor]:
     """Twice what values move by where q, or k, is scaled and rounded once more, as right kernels do in 16 bits.
 
     Twice, since another constant rounds other numbers.
@@ -78,21 +85,38 @@ def _scaled(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torc
     return moved
 
 
-def _errors(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+def _errors(
+    x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
+) -> dict[str, Tensor]:
     """By name, in the shape of the form. Triton's interpreter multiplies in IEEE whatever it is told."""
     precision = precision_of(str(dtype).removeprefix("torch."), "ieee")
-    of, scale, moved = Chain(x, tile, on_tile, precision), abs(x.scale), _scaled(x, tile, on_tile, dtype)
+    of, scale, moved = (
+        Chain(x, tile, on_tile, precision),
+        abs(x.scale),
+        _scaled(x, tile, on_tile, dtype),
+    )
     budget = tile_budget(x, tile, on_tile, precision, rounding_shift(x, tile, on_tile, precision))
     rows = {name: bound + moved.get(name, 0.0) for name, bound in budget.rows.items()}
     e_s, e_lse, e_p = of.e_s + moved.get("S", 0.0), rows["LSE"][..., None], rows["P"]
     e_dp, e_pe = budget.unmasked_dp, e_p + of.e_z
     spread = e_dp + rows["delta"][..., None] + U32 * (of.dpe.abs() + of.delta.abs())
-    raw = dot_error(of.q, of.k.mT, precision) + moved.get("S", 0.0) / scale + 3 * U32 * (of.q @ of.k.mT).abs()
+    raw = (
+        dot_error(of.q, of.k.mT, precision)
+        + moved.get("S", 0.0) / scale
+        + 3 * U32 * (of.q @ of.k.mT).abs()
+    )
     # Each term errs by its score and by the maximum; the sum of all is 1 over the largest P of the row.
-    terms = ((2 * e_s).expm1() + U_FUNCTION).amax(-1, keepdim=True) + U32 * long_sum(of.valid.shape[-1])
+    terms = ((2 * e_s).expm1() + U_FUNCTION).amax(-1, keepdim=True) + U32 * long_sum(
+        of.valid.shape[-1]
+    )
     found = {name: rows[name] for name in ("LSE", "delta", "P", "O", "dS")}
     found |= {"Q K^T": raw, "maximum of Q K^T so far": raw, "S": e_s, "maximum of S so far": e_s}
-    found |= {"dP": e_dp, "dP - delta": spread, "P + tau / (i + 1)": e_pe, "relu(P + tau / (i + 1))": e_pe}
+    found |= {
+        "dP": e_dp,
+        "dP - delta": spread,
+        "P + tau / (i + 1)": e_pe,
+        "relu(P + tau / (i + 1))": e_pe,
+    }
     found |= {
         "S - LSE": (e_s + e_lse + U32 * (on_tile["S"].abs() + of.lse.abs())) * of.valid,
         "sum of exp(S - maximum) so far": terms / of.p.amax(-1, keepdim=True),
@@ -104,7 +128,9 @@ def _errors(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torc
     }
     for form, name, factor in (("dS^T Q", "dK", scale), ("dV", "dV", 1.0)):
         alike = (precision.matrix + 2 * U32) * on_tile[name].abs() + TINY
-        found[form] = (budget.squares[name].sqrt() + budget.sums[name] + alike + moved.get(name, 0.0)) / factor
+        found[form] = (
+            budget.squares[name].sqrt() + budget.sums[name] + alike + moved.get(name, 0.0)
+        ) / factor
     if x.softcap is not None:
         tanh, e_tanh = (x.scale * of.q @ of.k.mT / x.softcap).tanh(), of.e_s / x.softcap
         found["tanh^2"] = 2 * tanh.abs() * e_tanh + e_tanh**2 + U32

@@ -53,7 +53,9 @@ class KernelValue:
     """[B, H, M, N] or [B, H, M]; 0 where a mask covers it and nothing sums over it."""
 
 
-def with_kernel_values(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[list[RunRecord], bool]:
+def with_kernel_values(
+    experiment: Experiment, records: Sequence[RunRecord]
+) -> tuple[list[RunRecord], bool]:
     """The records, the first that fails with what its kernels hold, and whether that is all that it hides."""
     case, found = experiment.case, [*records]
     is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
@@ -132,7 +134,9 @@ def _until_summed(node: Node) -> Sequence[Node]:
 
 def _core(node: Node) -> Node:
     """A node before each constant, mask and rounding."""
-    while node.site.operation in _THROUGH and len(node.operands) == 1 and _is_scores(node.operands[0]):
+    while (
+        node.site.operation in _THROUGH and len(node.operands) == 1 and _is_scores(node.operands[0])
+    ):
         node = node.operands[0]
     return node
 
@@ -242,7 +246,9 @@ def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
             factor = float(by @ of) / float(of @ of)
             nearest = min(constants.values(), key=lambda constant: abs(constant - factor))
             # Rounding moves a factor of many numbers by less than a hundredth.
-            found.setdefault(node.site, nearest if abs(nearest - factor) <= 0.01 * abs(nearest) else 1.0)
+            found.setdefault(
+                node.site, nearest if abs(nearest - factor) <= 0.01 * abs(nearest) else 1.0
+            )
     return found
 
 
@@ -264,7 +270,9 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
     rows = _rows(case, own, seen, chains)
     for name in [name for name in chains if findings[name].mismatched] or chains:
         matrix = MATRIX_OF[name]
-        if matrix not in given and not any(row.finding.name == matrix and name in row.into for row in rows):
+        if matrix not in given and not any(
+            row.finding.name == matrix and name in row.into for row in rows
+        ):
             return None
     if not rows or not all(map(partial(_is_proved, own), rows)):
         return None
@@ -285,13 +293,21 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
     return replace(whole, first=_first(whole))
 
 
-def _chain(case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False) -> Measured:
+def _chain(
+    case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False
+) -> Measured:
     """A gradient and what its kernel made it of, compared."""
-    values = {name: value for name, value in own.trace.values.items() if name not in MATRIX_OF or name == gradient}
+    values = {
+        name: value
+        for name, value in own.trace.values.items()
+        if name not in MATRIX_OF or name == gradient
+    }
     for value in seen:
         if gradient in value.into:
             # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
-            dtype = getattr(torch, case.dtype) if any(map(_is_rounded, value.tiles)) else torch.float32
+            dtype = (
+                getattr(torch, case.dtype) if any(map(_is_rounded, value.tiles)) else torch.float32
+            )
             values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
     trace, before = Trace(values, dict.fromkeys(values, "seen")), own.comparison
     precision = before.precision.coarser if coarse else before.precision
@@ -304,10 +320,14 @@ def _is_rounded(node: Node) -> bool:
     value = node.value
     if value is None or value.dtype != np.float32:
         return value is not None and value.dtype.itemsize < 4
-    return bool(np.any(value)) and not np.any(np.ascontiguousarray(value).view(np.uint32) & np.uint32(0xFFFF))
+    return bool(np.any(value)) and not np.any(
+        np.ascontiguousarray(value).view(np.uint32) & np.uint32(0xFFFF)
+    )
 
 
-def _rows(case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mapping[str, Measured]) -> list[SeenRow]:
+def _rows(
+    case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mapping[str, Measured]
+) -> list[SeenRow]:
     """Each value, judged: kernel by kernel, in dataflow order."""
     found, kernels = list[SeenRow](), dict[str, int]()
     times = Counter(map(attrgetter("name", "kernel"), seen))
@@ -339,7 +359,11 @@ def _is_proved(own: Measured, row: SeenRow) -> bool:
 
 def _first(judged: Measured) -> Element | None:
     """The first mismatch: of the forward, of the kernels in their order, of the gradients."""
-    wrong = {name: finding for name, finding in judged.comparison.findings.items() if finding.status == MISMATCH}
+    wrong = {
+        name: finding
+        for name, finding in judged.comparison.findings.items()
+        if finding.status == MISMATCH
+    }
     for seen in judged.rows:
         wrong.pop(seen.finding.name, None)
     row = next((row for row in judged.rows if row.finding.status == MISMATCH), None)

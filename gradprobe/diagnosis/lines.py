@@ -30,7 +30,9 @@ class Lines:
         self.read = set[str]()
         """The faults whose lines were read off the addresses in the source."""
 
-    def of(self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
+    def of(
+        self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis
+    ) -> Diagnosis:
         """A diagnosis with where an address is made; else where the kernels of what is active begin."""
         found = gathered("lint", self._reading, hypothesis) if hypothesis.tensor else []
         where = list(dict.fromkeys(finding.where for finding in found))
@@ -39,7 +41,9 @@ class Lines:
         for kernel in self._first.kernels if self._first is not None and not where else ():
             if kernel.line and any(is_named_after(kernel.name, name) for name in active):
                 where.append(Where(kernel.file, kernel.line, "", kernel=kernel.name))
-        return replace(diagnosis, where=tuple(map(among, where)), fix=_fix_of(found) or diagnosis.fix)
+        return replace(
+            diagnosis, where=tuple(map(among, where)), fix=_fix_of(found) or diagnosis.fix
+        )
 
     def _reading(self, of: Hypothesis) -> Iterator[LintFinding]:
         """Where a misread tensor gets another's stride: a run shows accesses, and not which line leads there."""
@@ -49,7 +53,9 @@ class Lines:
                 function = read_function(kernel)
                 yield from KernelStrides(function).read_by_others(of.tensor, of.axes)
                 for host in dict.fromkeys((function.file, self._host)):
-                    yield from passed_of_others(function.file, function.name, of.tensor, of.axes, host)
+                    yield from passed_of_others(
+                        function.file, function.name, of.tensor, of.axes, host
+                    )
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:
@@ -57,7 +63,11 @@ def _fix_of(findings: Sequence[LintFinding]) -> str:
     kernels = dict[str, dict[str, None]]()
     for finding in findings:
         kernels.setdefault(finding.fix, {})[finding.where.kernel] = None
-    return "" if "" in kernels else "; ".join(f"{fix} in {', '.join(names)}" for fix, names in kernels.items())
+    return (
+        ""
+        if "" in kernels
+        else "; ".join(f"{fix} in {', '.join(names)}" for fix, names in kernels.items())
+    )
 
 
 def among(where: Where) -> Where:
@@ -89,13 +99,29 @@ def where_at(file: str, line: int, kernel: str, note: str = "") -> Where:
 
 _KINDS = {
     memory.RACE: ("race", "RACE", "let one program alone write each element, or use atomic adds"),
-    memory.UNWRITTEN: ("unwritten", "N2", "write every element before it is read, or allocate with zeros"),
+    memory.UNWRITTEN: (
+        "unwritten",
+        "N2",
+        "write every element before it is read, or allocate with zeros",
+    ),
     memory.OUTSIDE: ("outside", "M3", "mask the access by the lengths of the tensor"),
     memory.GUARD: ("outside", "M3", ""),
     memory.BARRIER: ("barrier", "RACE", "let every thread of the block reach the barrier"),
-    memory.SHUFFLE: ("shuffle", "RACE", "put every calling lane into the mask, and read only lanes that exist"),
-    memory.MISALIGNED: ("misaligned", "M3", "load single elements where stride or offset is no multiple of the vector"),
-    memory.CHANGED: ("overwritten", "H1", "write into another tensor; if it is meant, add --inplace TENSOR"),
+    memory.SHUFFLE: (
+        "shuffle",
+        "RACE",
+        "put every calling lane into the mask, and read only lanes that exist",
+    ),
+    memory.MISALIGNED: (
+        "misaligned",
+        "M3",
+        "load single elements where stride or offset is no multiple of the vector",
+    ),
+    memory.CHANGED: (
+        "overwritten",
+        "H1",
+        "write into another tensor; if it is meant, add --inplace TENSOR",
+    ),
     memory.SHARED: ("shared", "H1", "return a separate tensor"),
     memory.DTYPE: ("dtype", "PREC", "return it in the dtype of that tensor, or in float32"),
 }
@@ -103,10 +129,14 @@ _FIX_IN_A_BLOCK = "put a barrier between the two: __syncthreads()"
 # Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
 _FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse other layouts before the first launch"
 _FIX_OF_LOOP = "end its loop at the length of the tensor, or mask the access by that"
-_FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
+_FIX_OF_HUGE = (
+    "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
+)
 
 
-def of_strays(found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] = ()) -> tuple[Diagnosis, ...]:
+def of_strays(
+    found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] = ()
+) -> tuple[Diagnosis, ...]:
     """One diagnosis for what a kernel did to a tensor; it was seen, so nothing about it is a hypothesis.
 
     Args:
@@ -131,7 +161,11 @@ def _diagnosis(group: Group, ran: Collection[str]) -> Diagnosis:
         fix = _FIX_OF_HUGE
     elif worst.runs_on:
         fix = _FIX_OF_LOOP
-    elif "contiguous" in ran and "contiguous" not in group.layouts and worst.kind in (memory.OUTSIDE, memory.RACE):
+    elif (
+        "contiguous" in ran
+        and "contiguous" not in group.layouts
+        and worst.kind in (memory.OUTSIDE, memory.RACE)
+    ):
         fix = _FIX_BY_STRIDES
     places = dict[tuple[str, int], tuple[str, str]]()
     for file, line, kernel, note in _places(group.memory):
@@ -164,11 +198,20 @@ def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str
         yield each.file, line, each.kernel, ""
     for each, line in placed:
         text = source(each.file)
-        moved = [*text.address(line)] if each.kind == memory.RACE and each.file.endswith(".py") else []
-        for at in chain(moved, *map(text.aliases, moved)):  # down to a pointer that is not moved at all
+        moved = (
+            [*text.address(line)] if each.kind == memory.RACE and each.file.endswith(".py") else []
+        )
+        for at in chain(
+            moved, *map(text.aliases, moved)
+        ):  # down to a pointer that is not moved at all
             yield each.file, at, each.kernel, "its address"
         for at in text.ends(line) if each.runs_on else ():
-            yield each.file, at, each.kernel, "its loop, or an end of it, which lies beyond the last one"
+            yield (
+                each.file,
+                at,
+                each.kernel,
+                "its loop, or an end of it, which lies beyond the last one",
+            )
     allocated = [place for place in dict.fromkeys(each.allocated for each in found) if place[0]]
     for file, line in allocated:
         yield file, line, "", "allocated here, uninitialized"

@@ -39,12 +39,20 @@ _COARSE, _NEAR = 3e-2, 1e-3
 _HIDDEN, _FEWEST = -1e4, 4
 _INPUTS = {"q": "bhmd", "k": "bhnd", "v": "bhne", "do": "bhme"}
 _RESULTS = {"O": "bhme", "dQ": "bhmd", "dK": "bhnd", "dV": "bhne"}
-_AXES = dict.fromkeys(("S", "P", "PE", "Z", "dPE", "dP", "dS"), "bhmn") | {"LSE": "bhm", "delta": "bhm"} | _RESULTS
+_AXES = (
+    dict.fromkeys(("S", "P", "PE", "Z", "dPE", "dP", "dS"), "bhmn")
+    | {"LSE": "bhm", "delta": "bhm"}
+    | _RESULTS
+)
 
 
 @door("plain-python", lambda experiment, run, seen, found, named: [*found])
 def with_python_lines(
-    experiment: Experiment, run: LayoutRun, seen: Observed, found: Sequence[Diagnosis], named: Sequence[Hypothesis]
+    experiment: Experiment,
+    run: LayoutRun,
+    seen: Observed,
+    found: Sequence[Diagnosis],
+    named: Sequence[Hypothesis],
 ) -> list[Diagnosis]:
     """The diagnoses, with the lines of those that are named; without any, whether it computes in few bits."""
     causes = causes_among(found)
@@ -64,7 +72,12 @@ def with_python_lines(
 def _is_followed(experiment: Experiment) -> bool:
     case = experiment.case
     is_plain = not (experiment.backends or case.ranks or case.cu_seqlens_q) and case.device == "cpu"
-    return is_plain and case.dtype == "float32" and case.heads == case.kv_heads and case.scores <= _MOST_SCORES
+    return (
+        is_plain
+        and case.dtype == "float32"
+        and case.heads == case.kv_heads
+        and case.scores <= _MOST_SCORES
+    )
 
 
 def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
@@ -88,7 +101,14 @@ def _narrow(held: Sequence[Event], seen: Observed) -> Iterator[Diagnosis]:
             return
     if first is not None:
         summary = f"it computes in {first.dtype}, and has its rounding errors"
-        yield Diagnosis(f"precision/{first.dtype}", "PREC", summary, 1.0, where=(first.at,), fix="compute in float32")
+        yield Diagnosis(
+            f"precision/{first.dtype}",
+            "PREC",
+            summary,
+            1.0,
+            where=(first.at,),
+            fix="compute in float32",
+        )
 
 
 # --- where a hypothesis shows
@@ -112,7 +132,9 @@ def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed)
             late = event.at
             break
     assigned = _lines(target, lambda node: _assigned(node) == first != "")
-    if len(assigned) == 1 and not any(event.at.line in assigned for event in held):  # a number, and no tensor
+    if len(assigned) == 1 and not any(
+        event.at.line in assigned for event in held
+    ):  # a number, and no tensor
         return _at(target, assigned[0])
     before = [at for at in maybe if late is not None and at.line != late.line]
     return before[-1] if before else late
@@ -129,7 +151,11 @@ def _lines(target: Target, is_meant: Callable[[Any], bool]) -> list[int]:
 
 def _at(target: Target, line: int) -> Where | None:
     text = python_file(target.source.file).lines
-    return Where(target.source.file, line, text[line - 1].strip(), kernel=target.source.name) if text else None
+    return (
+        Where(target.source.file, line, text[line - 1].strip(), kernel=target.source.name)
+        if text
+        else None
+    )
 
 
 def _is_differentiated(node: Any) -> bool:
@@ -187,7 +213,9 @@ class _Forms:
         if np.abs(values - due).max() > room:
             factor = float((values * due).sum() / max((due * due).sum(), 1e-300))
             is_multiple = np.abs(values - factor * due).max() <= room
-            self._forms.append(_Form(name, _AXES[name], values, True, factor if is_multiple else 0.0))
+            self._forms.append(
+                _Form(name, _AXES[name], values, True, factor if is_multiple else 0.0)
+            )
 
     def wrong(self, event: Event) -> tuple[str, bool]:
         """The intermediate that a value is as the fault makes it, or ""; and whether it may be due."""
@@ -249,12 +277,16 @@ def _ways(of: Hypothesis, plain: Variant, seen: Observed) -> Iterator[dict[str, 
     if "LSE" in of.changes:
         yield _whole(plain, {"LSE": torch.from_numpy(first["LSE"])})
     for names in (BUFFERS, ("delta",), ("O", "delta")):
-        yield _whole(variant, {name: seen.expected[name] for name in names if name in seen.expected})
+        yield _whole(
+            variant, {name: seen.expected[name] for name in names if name in seen.expected}
+        )
 
 
 def _whole(variant: Variant, buffers: Mapping[str, Tensor]) -> dict[str, Array]:
     parts = [variant.on(tile, buffers) for tile in tiles(variant)]
-    return {name: np.stack([part[name].numpy() for part in parts]) for name in _AXES if name in parts[0]}
+    return {
+        name: np.stack([part[name].numpy() for part in parts]) for name in _AXES if name in parts[0]
+    }
 
 
 def _finite(array: Array) -> Array:

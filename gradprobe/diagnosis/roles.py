@@ -19,7 +19,15 @@ from ..reference import Attention
 from .forms import TileForms, forms_of, rounded
 
 # Of the tensors that kernels read.
-_AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "LSE": "bhm", "delta": "bhm"}
+_AXES = {
+    "q": "bhmd",
+    "k": "bgnd",
+    "v": "bgne",
+    "do": "bhme",
+    "o": "bhme",
+    "LSE": "bhm",
+    "delta": "bhm",
+}
 # In this order tiles of scores are compared with them.
 _SCORES = (
     *("Q K^T", "S", "P", "dP", "dS", "dP - delta", "S - LSE", "tanh^2", "1 - tanh^2", "dT"),
@@ -52,7 +60,9 @@ class Roles:
 
     def __init__(self, case: Case, x: Attention, inputs: Mapping[str, Any]) -> None:
         self.case, self.x, self._dtype = case, x, getattr(torch, case.dtype)
-        self._inputs = {name: value.detach().double().cpu().numpy() for name, value in inputs.items()}
+        self._inputs = {
+            name: value.detach().double().cpu().numpy() for name, value in inputs.items()
+        }
         self._constants = _constants(x)
         self._last = ""
         """The scores that were met last, which are tried first."""
@@ -121,7 +131,9 @@ class Roles:
         values = self.forms.values
         dp = values.get("dP, masked", values["dP"] * self.valid)
         count = np.arange(1.0, self.case.seqlen_q + 1)[:, None]  # by which lazy divides tau
-        found = {("n", ""): [("delta", values["P"] * dp, ""), ("sum of dP / (i + 1)", dp / count, "")]}
+        found = {
+            ("n", ""): [("delta", values["P"] * dp, ""), ("sum of dP / (i + 1)", dp / count, "")]
+        }
         for name, product in PRODUCTS.items():
             matrix = [values[form] for form in in_place_of(product.matrix) if form in values][-1]
             over, matrix = ("m", matrix.swapaxes(2, 3)) if product.is_transposed else ("n", matrix)
@@ -138,7 +150,11 @@ class Roles:
         column = "d" if "d" in lanes.at else "e" if "e" in lanes.at else ""
         if cover is None or "b" not in lanes.at:
             yield from self._of_tensors(data, lanes)
-        elif summed is not None and data.ndim == (2 if column else 1) and lanes.at["b"].shape == data.shape:
+        elif (
+            summed is not None
+            and data.ndim == (2 if column else 1)
+            and lanes.at["b"].shape == data.shape
+        ):
             _, batch, index, counts = summed
             inside = (batch >= 0) & (index >= 0)
             batch, index, counts = batch[inside], index[inside], counts[inside]
@@ -155,7 +171,10 @@ class Roles:
                     got, want = rows, terms.sum((1, 2))
                 else:
                     whole = np.einsum("lhx,lhxd->ld", terms, self._of_heads(other)[batch])
-                    got, want = rows[known >= 0], np.take_along_axis(whole, known.clip(0), 1)[known >= 0]
+                    got, want = (
+                        rows[known >= 0],
+                        np.take_along_axis(whole, known.clip(0), 1)[known >= 0],
+                    )
                 yield Expectation(name, got.astype(np.float64), want, _largest(want))
 
     def _of_tensors(self, data: Array, lanes: Lanes) -> Iterator[Expectation]:
@@ -167,9 +186,13 @@ class Roles:
                 want = values.ravel()[index]
                 finite = np.isfinite(want)
                 if known.any():
-                    yield Expectation(name, data[known][finite].astype(np.float64), want[finite], self._most[name])
+                    yield Expectation(
+                        name, data[known][finite].astype(np.float64), want[finite], self._most[name]
+                    )
 
-    def _running(self, data: Array, batch: Array, index: Array, covered: Array) -> Iterator[Expectation]:
+    def _running(
+        self, data: Array, batch: Array, index: Array, covered: Array
+    ) -> Iterator[Expectation]:
         for name in ("S", "Q K^T"):
             visible = covered & self.valid[batch, :, index] if name == "S" else covered
             scores = np.where(visible, self.forms.values[name][batch, :, index], -np.inf)
@@ -204,7 +227,9 @@ class Roles:
                 partly = partly or replace(role, is_masked=False, is_open=True)
                 continue
             self._last = form
-            beyond = data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)]  # behind the last key, in rows that there are
+            beyond = data[
+                (lanes.at["n"] < 0) & (lanes.at["m"] >= 0)
+            ]  # behind the last key, in rows that there are
             return replace(role, is_open=is_open or self._is_open(role.name, most, visible, beyond))
         return partly or self._while_running(got, seen, index) or found
 
@@ -236,7 +261,9 @@ class Roles:
                 expected = want + (np.bincount(row, actual - want) / np.bincount(row))[row]
                 share = max(1.0, _largest(want) / most)
             if np.abs(actual - expected).max() <= share * self._allowed(name, most):
-                is_open = self._is_open(name, _largest(actual), actual, got[~seen & np.isin(every, rows)])
+                is_open = self._is_open(
+                    name, _largest(actual), actual, got[~seen & np.isin(every, rows)]
+                )
                 return Role(f"{name}, {by}", words, is_open=is_open, is_by_row=True)
         return None
 
@@ -275,10 +302,20 @@ def _constants(x: Attention) -> dict[str, dict[str, float]]:
     """By intermediate, "" for all others, and by words: what kernels multiply it by."""
     log2e, scale, softcap = math.log2(math.e), x.scale, x.softcap
     both = scale * log2e
-    scores = {"": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": both, "1 / scale": 1 / scale}
+    scores = {
+        "": 1.0,
+        "scale": scale,
+        "log2(e)": log2e,
+        "scale * log2(e)": both,
+        "1 / scale": 1 / scale,
+    }
     inputs = scores | {"sqrt(scale)": scale**0.5, "sqrt(scale * log2(e))": both**0.5}
     if softcap is not None:
-        scores |= {"1 / softcap": 1 / softcap, "softcap": softcap, "softcap * log2(e)": softcap * log2e}
+        scores |= {
+            "1 / softcap": 1 / softcap,
+            "softcap": softcap,
+            "softcap * log2(e)": softcap * log2e,
+        }
         scores["scale / softcap"] = scale / softcap
     others = {"": 1.0}
     if x.dropout:

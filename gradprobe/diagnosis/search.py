@@ -41,7 +41,11 @@ def ranked(seen: Observed) -> list[Finalist]:
     def order(fit: Finalist) -> tuple[float, int, int]:
         """What explains more first, then what would make less wrong that came right or is not in question."""
         others = reached(fit.hypothesis.changes, seen.case.family)
-        return -round(fit.explained, 3), fit.contradicted + len(outside.intersection(others)), len(others)
+        return (
+            -round(fit.explained, 3),
+            fit.contradicted + len(outside.intersection(others)),
+            len(others),
+        )
 
     fits, best = list[Finalist](), dict[str, Finalist]()
     for at in sorted(likely):  # of those that explain as much, the first of the table
@@ -56,7 +60,9 @@ def ranked(seen: Observed) -> list[Finalist]:
 def explaining(seen: Observed, known: Mapping[str, Hypothesis]) -> str:
     """The first fault whose hypothesis explained another run and explains this one; "" for none."""
     tester = Tester(seen)
-    explains = (fault for fault, hypothesis in known.items() if tester.best(hypothesis).explained >= NAMED)
+    explains = (
+        fault for fault, hypothesis in known.items() if tester.best(hypothesis).explained >= NAMED
+    )
     return next(explains, "")
 
 

@@ -41,7 +41,10 @@ def smaller_failing(experiment: Experiment, failing: Sequence[LayoutRun]) -> Sma
     if experiment.case.mask == "given":  # nobody knows of which kind it is
         return None
     # Few faults depend on the values of a file; a layout of these shows what drawn values in another one show.
-    laid = [tuple((of, "distinct" if it == AS_SAVED else it) for of, it in run.assigned) for run in failing]
+    laid = [
+        tuple((of, "distinct" if it == AS_SAVED else it) for of, it in run.assigned)
+        for run in failing
+    ]
     first, *others = dict.fromkeys(laid)
     of_file = " of drawn values" if experiment.case.inputs is not None else ""
     for case in cut_cases(replace(experiment.case, inputs=None), _SPANS, _COUNTS):
@@ -53,10 +56,16 @@ def smaller_failing(experiment: Experiment, failing: Sequence[LayoutRun]) -> Sma
             continue
         measured, wrong = [run.measured for run in runs if run.measured], failing[0].measured
         if wrong is not None and any(_fails_alike(each, wrong) for each in measured):
-            unseen = replace(ran, case=replace(ran.case, recover=False))  # into the others the target is not looked
+            unseen = replace(
+                ran, case=replace(ran.case, recover=False)
+            )  # into the others the target is not looked
             with suppress(Failure):
                 runs += _run(unseen, others)[1] if others else []
-            return Smaller(ran, runs, f"a smaller case{of_file} that fails in the same way: {size_in_words(case)}")
+            return Smaller(
+                ran,
+                runs,
+                f"a smaller case{of_file} that fails in the same way: {size_in_words(case)}",
+            )
     return None
 
 
@@ -72,7 +81,9 @@ def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experimen
 def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """The records with P, dP, dS and delta: seen in kernels that are interpreted, else recovered."""
     if INTERPRETED in experiment.backends:
-        from .kernel_values import with_kernel_values  # it imports Triton, as the run in the interpreter surely did
+        from .kernel_values import (
+            with_kernel_values,
+        )  # it imports Triton, as the run in the interpreter surely did
 
         records, is_shown = with_kernel_values(experiment, records)
         if is_shown:
@@ -93,16 +104,26 @@ def _fails_alike(measured: Measured, failing: Measured) -> bool:
 
 
 def _wrong(measured: Measured) -> list[str]:
-    return [name for name, finding in measured.comparison.findings.items() if finding.status == MISMATCH]
+    return [
+        name for name, finding in measured.comparison.findings.items() if finding.status == MISMATCH
+    ]
 
 
 def size_in_words(case: Case) -> str:
     """The options that give a case its size."""
-    rows, keys, ends, ends_of_keys = case.seqlen_q, case.seqlen_k, case.cu_seqlens_q, case.cu_seqlens_k
+    rows, keys, ends, ends_of_keys = (
+        case.seqlen_q,
+        case.seqlen_k,
+        case.cu_seqlens_q,
+        case.cu_seqlens_k,
+    )
     sizes: dict[str, object] = {"batch": None if ends else case.batch, "heads": case.heads}
     sizes["kv_heads"] = case.kv_heads if case.kv_heads != case.heads else None
     if ends:
-        sizes |= {"cu_seqlens": _listed(ends), "cu_seqlens_k": _listed(ends_of_keys) if ends_of_keys != ends else None}
+        sizes |= {
+            "cu_seqlens": _listed(ends),
+            "cu_seqlens_k": _listed(ends_of_keys) if ends_of_keys != ends else None,
+        }
     else:
         sizes |= {"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}
     return " ".join(flags({**sizes, "seqlens": _listed(case.seqlens)}))

@@ -130,7 +130,11 @@ class Tester:
                     active.add(name)
             if not contradicted and all(found[name].gain == count for name, count in wrong.items()):
                 break
-        shares, kept, bits = {name: best[name].reproduced / count for name, count in wrong.items()}, 1.0, 0.0
+        shares, kept, bits = (
+            {name: best[name].reproduced / count for name, count in wrong.items()},
+            1.0,
+            0.0,
+        )
         reproduced = sum(score.reproduced for score in best.values()) / sum(wrong.values())
         if own := [shares[name] for name in self.seen.own if name in shares]:
             reproduced = min(reproduced, sum(own) / len(own))
@@ -139,7 +143,9 @@ class Tester:
             kept = min(kept, 1 - max(0, best[name].spoilt - _BY_CHANCE) / right)
             bits += best[name].bits
         whole = frozenset(name for name, count in wrong.items() if best[name].gain >= NAMED * count)
-        return Finalist(hypothesis, reproduced, reproduced * kept, frozenset(active), whole, bits, contradicted)
+        return Finalist(
+            hypothesis, reproduced, reproduced * kept, frozenset(active), whole, bits, contradicted
+        )
 
     def share(self, hypothesis: Hypothesis) -> float:
         """About its share in the first wrong batch; of what is stored elsewhere, in all."""
@@ -174,8 +180,14 @@ class Tester:
         for variant, buffers in self._ways(hypothesis, portion):
             yield self._scored(variant, buffers, portion, hypothesis.not_finite and self._has_nan)
 
-    def _scored(self, variant: Variant, buffers: Buffers, portion: _Portion, not_finite: bool) -> dict[str, Score]:
-        seen, scores, (values, bounds) = self.seen, dict[str, Score](), self._predicted(variant, buffers, portion)
+    def _scored(
+        self, variant: Variant, buffers: Buffers, portion: _Portion, not_finite: bool
+    ) -> dict[str, Score]:
+        seen, scores, (values, bounds) = (
+            self.seen,
+            dict[str, Score](),
+            self._predicted(variant, buffers, portion),
+        )
         for name in portion.names:
             judged, value = (
                 (seen.actual, seen.expected, seen.allowed, seen.right, self._off),
@@ -190,7 +202,9 @@ class Tester:
                 continue
             # A fault makes values larger than bounds were made for.
             due, largest = (_sizes(each).max().item() for each in (came.expected, value))
-            allowed = _ROOM * (max(1.0, largest / due) if due else 1.0) * bounds[name].nan_to_num(0.0)
+            allowed = (
+                _ROOM * (max(1.0, largest / due) if due else 1.0) * bounds[name].nan_to_num(0.0)
+            )
             near = _near(came, value, allowed, not_finite)
             tiny = torch.finfo(seen.measured.trace.values[name].dtype).tiny
             scores[name] = _score(came, value, allowed, near, tiny)
@@ -221,11 +235,15 @@ class Tester:
         # Plain Python may compute P anew, beside the O and delta of its forward.
         anew = [] if self.seen.launches else [("LSE",)]
         for hidden in ((), ("delta",), BUFFERS, *anew):
-            names = [name for name in BUFFERS if name in actual or (name in known and name not in hidden)]
+            names = [
+                name for name in BUFFERS if name in actual or (name in known and name not in hidden)
+            ]
             choices.setdefault(tuple(names), {name: known[name] for name in names})
         return tuple(choices.values())
 
-    def _stored(self, names: Sequence[str], variant: Variant, portion: _Portion) -> dict[str, Tensor]:
+    def _stored(
+        self, names: Sequence[str], variant: Variant, portion: _Portion
+    ) -> dict[str, Tensor]:
         """Buffers as a faulty kernel leaves them for right ones, which make a forward's delta rightly."""
         whole = {name: self.seen.expected[name].clone() for name in names}
         kept = {name: value for name, value in self._branches[0].items() if name not in names}
@@ -239,14 +257,18 @@ class Tester:
                 whole["delta"][place] = self._plain.on(tile, forward)["delta"]
         return whole
 
-    def _predicted(self, variant: Variant, buffers: Buffers, portion: _Portion) -> tuple[Buffers, Buffers]:
+    def _predicted(
+        self, variant: Variant, buffers: Buffers, portion: _Portion
+    ) -> tuple[Buffers, Buffers]:
         measured, is_rough = self.seen.measured, portion.is_rough
         precision = measured.comparison.precision
         shapes = {name: tuple(value.shape) for name, value in self.seen.actual.items()}
         whole = Whole(variant, shapes, bounded=not is_rough)
         for tile in portion.tiles:
             values = variant.on(tile, buffers)
-            whole.add(tile, values, None if is_rough else tile_budget(variant, tile, values, precision))
+            whole.add(
+                tile, values, None if is_rough else tile_budget(variant, tile, values, precision)
+            )
         finished = dict(whole.values)
         if variant.finish is not None:
             finished |= variant.finish(finished)
@@ -271,7 +293,9 @@ def _near(came: _ValueJudgement, predicted: Tensor, allowed: Tensor, not_finite:
     return near
 
 
-def _score(came: _ValueJudgement, value: Tensor, allowed: Tensor, near: Tensor, tiny: float) -> Score:
+def _score(
+    came: _ValueJudgement, value: Tensor, allowed: Tensor, near: Tensor, tiny: float
+) -> Score:
     reproduced, spoilt = near & ~came.right, int((~near & came.right).sum())
     if not bool(reproduced.any()):
         return Score(0, spoilt)
@@ -285,5 +309,9 @@ def _score(came: _ValueJudgement, value: Tensor, allowed: Tensor, near: Tensor, 
     # How unlikely it is that predictions of something else, off by up to as much, lie as near. A NaN is one of two, and
     # so is a 0: nothing flows for many reasons.
     room, off, is_more = room[reproduced], came.off[reproduced], is_more[reproduced]
-    chance = (room / off).masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5).clamp(_LEAST_CHANCE, 1.0)
+    chance = (
+        (room / off)
+        .masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5)
+        .clamp(_LEAST_CHANCE, 1.0)
+    )
     return Score(int(reproduced.sum()), spoilt, float(-chance.log2().sum()))

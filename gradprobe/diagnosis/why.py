@@ -74,7 +74,9 @@ def reasons_of(check: FailedCheck) -> Reasons:
         try:
             found = explain(check, found)
         except Exception as error:
-            check.known.append(f"no reason could be sought, by a fault of gradprobe: {fault_words(error)}")
+            check.known.append(
+                f"no reason could be sought, by a fault of gradprobe: {fault_words(error)}"
+            )
             check.is_sought = False
     faults = {("fault", diagnosis.fault) for diagnosis in found}
     spoken(faults.__contains__)
@@ -92,9 +94,14 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
         return memory
     # Another convention counts as wrong with --strict alone, and is told beside.
     case = replace(check.experiment.case, strict=False)
-    experiment, plain = replace(check.experiment, case=case), [run for run in failing if run.is_plain]
+    experiment, plain = (
+        replace(check.experiment, case=case),
+        [run for run in failing if run.is_plain],
+    )
     shared = [each for each in memory if each.kind == "shared"]
-    memory = [each for each in memory if each.kind not in ("shared", "dtype")]  # which make no number wrong
+    memory = [
+        each for each in memory if each.kind not in ("shared", "dtype")
+    ]  # which make no number wrong
     if case.scores > MOST_SCORES:
         return _by_a_smaller_case(check, experiment, plain or failing, memory)
     if not plain:
@@ -123,7 +130,10 @@ def _with_evidence(diagnosis: Diagnosis, sentence: str) -> Diagnosis:
 
 
 def _by_a_smaller_case(
-    check: FailedCheck, experiment: Experiment, failing: Sequence[LayoutRun], memory: list[Diagnosis]
+    check: FailedCheck,
+    experiment: Experiment,
+    failing: Sequence[LayoutRun],
+    memory: list[Diagnosis],
 ) -> list[Diagnosis]:
     small = smaller_failing(experiment, failing)
     if small is None:
@@ -134,20 +144,29 @@ def _by_a_smaller_case(
     at = next((at for at, each in enumerate(found) if each.fault not in of_large), None)
     if at is not None:
         found[at] = _with_evidence(found[at], words)
-    check.known, check.predicted = [words, *of_small.known] if of_small.known else [], of_small.predicted
+    check.known, check.predicted = (
+        [words, *of_small.known] if of_small.known else [],
+        of_small.predicted,
+    )
     return found
 
 
 def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     """What --strict alone counts as wrong, as it is exported in another convention, before all else."""
-    read = next((run.measured for run in check.runs if run.measured is not None and run.measured.as_read), None)
+    read = next(
+        (run.measured for run in check.runs if run.measured is not None and run.measured.as_read),
+        None,
+    )
     if read is None:
         return found
     check.is_beyond_edits = not causes_among(found)
     for of in reversed(read.conventions):
         summary = f"exports {of.relation} as {of.name}, another convention; the gradients made of it are right"
         fix = f"return {of.name} itself, or leave out --strict"
-        found = _led(Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=(of.name,)), found)
+        found = _led(
+            Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=(of.name,)),
+            found,
+        )
     return found
 
 
@@ -159,7 +178,11 @@ def _in_order(
 ) -> list[Diagnosis]:
     """What explains most; but what was seen of memory before numbers that only depend on it."""
     found, memory = told_once(found, memory)
-    cause, first, spoilt = next((each for each in found if each.is_named), None), layouts[0], set[str]()
+    cause, first, spoilt = (
+        next((each for each in found if each.is_named), None),
+        layouts[0],
+        set[str](),
+    )
     for layout in layouts:
         spoilt.update(map(str.lower, layout.spoilt.intersection(layout.seen.own)))
     for at, each in enumerate(memory):
@@ -173,13 +196,17 @@ def _in_order(
             return 1 if each.is_named else 3
         is_here = cause is None or first.run.layout in each.layouts
         # What was seen to wrap around says why an access goes elsewhere.
-        is_led = each.kind == "wrap" or (is_here and _comes_first(each, cause, first.seen, is_about_them))
+        is_led = each.kind == "wrap" or (
+            is_here and _comes_first(each, cause, first.seen, is_about_them)
+        )
         return 0 if is_led else 2
 
     return sorted([*memory, *found], key=rank)
 
 
-def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
+def told_once(
+    found: Sequence[Diagnosis], memory: Sequence[Diagnosis]
+) -> tuple[list[Diagnosis], list[Diagnosis]]:
     """A named cause that was seen in memory too has that for evidence, and its lines."""
     twins, joined = {each.fault: each for each in memory}, list[Diagnosis]()
     unwritten = [each for each in twins.values() if each.kind == "unwritten"]
@@ -192,13 +219,18 @@ def told_once(found: Sequence[Diagnosis], memory: Sequence[Diagnosis]) -> tuple[
             lines = {(where.file, where.line): where for where in (*twin.where, *cause.where)}
             layouts = tuple(dict.fromkeys((*cause.layouts, *twin.layouts)))
             cause = structs.replace(  # noqa: PLW2901
-                cause, evidence=(*cause.evidence, twin.summary), where=tuple(lines.values()), layouts=layouts
+                cause,
+                evidence=(*cause.evidence, twin.summary),
+                where=tuple(lines.values()),
+                layouts=layouts,
             )
         joined.append(cause)
     return joined, [*memory]
 
 
-def _comes_first(memory: Diagnosis, cause: Diagnosis | None, seen: Observed, is_about_them: bool) -> bool:
+def _comes_first(
+    memory: Diagnosis, cause: Diagnosis | None, seen: Observed, is_about_them: bool
+) -> bool:
     """Whether what was seen of memory comes before a named cause.
 
     A race does, unless the cause stores that very tensor elsewhere or where it is to add, or reads elsewhere in
@@ -208,7 +240,11 @@ def _comes_first(memory: Diagnosis, cause: Diagnosis | None, seen: Observed, is_
     if memory.fault_class == "RACE":
         if cause and cause.kind == "load" and cause.where and cause.where[0].kernel in kernels:
             return False
-        if not (cause and cause.kind in ("store", "accumulation") and tensor_of(cause) == tensor_of(memory)):
+        if not (
+            cause
+            and cause.kind in ("store", "accumulation")
+            and tensor_of(cause) == tensor_of(memory)
+        ):
             return True
     if is_about_them or memory.kind == "overwritten":
         return False
@@ -244,7 +280,9 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
         return found
     summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
-    return _merged(check, Diagnosis("tail/length", "M3", summary, 1.0, fix=fix), found, merged, None, _FEW)
+    return _merged(
+        check, Diagnosis("tail/length", "M3", summary, 1.0, fix=fix), found, merged, None, _FEW
+    )
 
 
 @door("contiguous", lambda check, found: found)
@@ -262,28 +300,46 @@ def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]
     taken = "they are" if len(tensors) > 1 else "it is"
     summary = f"no stride of {listed([*tensors])} reaches {listed([*kernels])}: {taken} taken for contiguous"
     fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
-    return _merged(check, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, 1, 0)
+    return _merged(
+        check, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, 1, 0
+    )
 
 
 def _get_no_stride(check: FailedCheck, kernels: Collection[str], tensor: str) -> bool:
     first, *others = check.runs
     is_asked = False
     for run in others:
-        own = _long_strides(run, tensor) - _long_strides(first, tensor) - {0} if run.verdict == MISMATCH else set()
+        own = (
+            _long_strides(run, tensor) - _long_strides(first, tensor) - {0}
+            if run.verdict == MISMATCH
+            else set()
+        )
         calls = [call.numbers for call in check.calls.get(run.layout, ()) if call.name in kernels]
         given = set[int]().union(*calls) - {0}
-        if any(number % stride == 0 for number in given for stride in own):  # a stride in bytes is a multiple
+        if any(
+            number % stride == 0 for number in given for stride in own
+        ):  # a stride in bytes is a multiple
             return False
         is_asked |= bool(own and given)
     return is_asked
 
 
 def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
-    return {stride for laid in run.laid if laid.name.lower() == tensor for stride in sorted(laid.strides)[-2:]}
+    return {
+        stride
+        for laid in run.laid
+        if laid.name.lower() == tensor
+        for stride in sorted(laid.strides)[-2:]
+    }
 
 
 def _merged(
-    check: FailedCheck, cause: Diagnosis, found: list[Diagnosis], merged: list[Diagnosis], lines: int | None, few: int
+    check: FailedCheck,
+    cause: Diagnosis,
+    found: list[Diagnosis],
+    merged: list[Diagnosis],
+    lines: int | None,
+    few: int,
 ) -> list[Diagnosis]:
     """A cause in the place of some, at so many lines of each; beyond edits where it is alone in more than a few."""
     where, layouts = dict[tuple[str, int], Where](), dict[str, None]()
@@ -291,12 +347,18 @@ def _merged(
         where |= {(at.file, at.line): at for at in each.where[:lines]}
         layouts |= dict.fromkeys(each.layouts)
     seen = "seen while it ran"
-    led = _led(structs.replace(cause, where=tuple(where.values()), seen=seen, layouts=tuple(layouts)), found, merged)
+    led = _led(
+        structs.replace(cause, where=tuple(where.values()), seen=seen, layouts=tuple(layouts)),
+        found,
+        merged,
+    )
     check.is_beyond_edits = len(where) > few and not any(each.also for each in led)
     return led
 
 
-def _led(cause: Diagnosis, found: Sequence[Diagnosis], merged: Sequence[Diagnosis] = ()) -> list[Diagnosis]:
+def _led(
+    cause: Diagnosis, found: Sequence[Diagnosis], merged: Sequence[Diagnosis] = ()
+) -> list[Diagnosis]:
     causes, led = causes_among(found), [cause]
     for diagnosis in found:
         if diagnosis not in merged:

@@ -92,7 +92,11 @@ class Hypothesis:
 
     def variant(self, plain: Variant) -> Variant:
         """A problem computed with this fault."""
-        read, found, scope = dict[str, Any](), dict[str, Tensor](), TileScope(plain, next(tiles(plain)))
+        read, found, scope = (
+            dict[str, Any](),
+            dict[str, Tensor](),
+            TileScope(plain, next(tiles(plain))),
+        )
         for name, value in self.reads.items():
             of = scope.value(value) if isinstance(value, str) else value
             if isinstance(of, Tensor) and of.is_floating_point():
@@ -102,7 +106,15 @@ class Hypothesis:
             else:
                 read[name] = of
         memo = {} if read or self.sees != "valid" else plain.memo
-        return replace(plain, **read, found=found, memo=memo, made=self.made, sees=self.sees, finish=self.finish)
+        return replace(
+            plain,
+            **read,
+            found=found,
+            memo=memo,
+            made=self.made,
+            sees=self.sees,
+            finish=self.finish,
+        )
 
 
 def entered(tensor: str, family: str) -> frozenset[str]:
@@ -112,7 +124,11 @@ def entered(tensor: str, family: str) -> frozenset[str]:
     """
     if tensor == "o":
         return frozenset({"delta"})
-    found = {row.name for row, step in steps(family) if title(tensor) in step.parents or tensor in step.parents}
+    found = {
+        row.name
+        for row, step in steps(family)
+        if title(tensor) in step.parents or tensor in step.parents
+    }
     found |= {"O"} if "LSE" in found else set()
     found |= {"delta"} if tensor == "lse" or (family == "lazy" and found & {"P", "dP"}) else set()
     return frozenset(found)

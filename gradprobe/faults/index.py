@@ -13,7 +13,16 @@ from ..model.intermediates import DERIVED, KINDS, MATRIX_OF, title
 from .hypothesis import Hypothesis, Observed, entered
 from .variant import found_at, offsets, whole_storage
 
-_AXES = {"b": "batch", "h": "head", "g": "head", "m": "row", "n": "row", "d": "dim", "e": "dim", "w": "distance"}
+_AXES = {
+    "b": "batch",
+    "h": "head",
+    "g": "head",
+    "m": "row",
+    "n": "row",
+    "d": "dim",
+    "e": "dim",
+    "w": "distance",
+}
 # Tensors that the reference's problem holds, by the same names.
 _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
 
@@ -38,7 +47,9 @@ def readable(seen: Observed) -> dict[str, Tensor]:
 
     LSE, O and delta that were not handed in lie contiguous, with nothing known behind.
     """
-    found = {name: tensor for name, tensor in seen.tensors.items() if name in _FIELDS or name in DERIVED}
+    found = {
+        name: tensor for name, tensor in seen.tensors.items() if name in _FIELDS or name in DERIVED
+    }
     for name, intermediate in DERIVED.items():
         if name not in found and intermediate in seen.expected:
             found[name] = seen.actual.get(intermediate, seen.expected[intermediate]).contiguous()
@@ -60,12 +71,19 @@ def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
             wrong = entered(name, case.family)
             for way in _each_once(tensor, ways(seen, name, tensor)):
                 reads = {name: found_at(tensor, way.at)}
-                yield Hypothesis(*way[:3], {}, way.fix, wrong, reads=reads, tensor=name, axes=way.axes)
+                yield Hypothesis(
+                    *way[:3], {}, way.fix, wrong, reads=reads, tensor=name, axes=way.axes
+                )
     if 1 < case.kv_heads < case.heads:
         heads = {"key_heads": torch.arange(case.heads, device=seen.x.q.device) % case.kv_heads}
-        summary, fix = "query heads read key head h % kv_heads, where h // group is meant", "h // (heads // kv_heads)"
+        summary, fix = (
+            "query heads read key head h % kv_heads, where h // group is meant",
+            "h // (heads // kv_heads)",
+        )
         wrong = frozenset({"LSE", "P", "O", "dP", "dQ", "dK", "dV"})
-        yield Hypothesis("index/kv-head", "S3", summary, {}, fix, wrong, reads=heads, tensor="k", axes="g")
+        yield Hypothesis(
+            "index/kv-head", "S3", summary, {}, fix, wrong, reads=heads, tensor="k", axes="g"
+        )
     for gradient in MATRIX_OF:
         if gradient in seen.own and gradient.lower() in seen.tensors:
             yield from _stored(seen, gradient, seen.tensors[gradient.lower()])
@@ -73,13 +91,19 @@ def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
 
 def _addressed(seen: Observed) -> dict[str, Tensor]:
     """Those that are read; what a target without kernels makes for itself nobody addresses."""
-    return {name: tensor for name, tensor in readable(seen).items() if seen.launches or name in seen.tensors}
+    return {
+        name: tensor
+        for name, tensor in readable(seen).items()
+        if seen.launches or name in seen.tensors
+    }
 
 
 def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[_Way]:
 
     def felt(strides: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(stride for stride, size in zip(strides, tensor.shape, strict=False) if size > 1)
+        return tuple(
+            stride for stride, size in zip(strides, tensor.shape, strict=False) if size > 1
+        )
 
     tried = {felt(tensor.stride())}
     for way in ways:
@@ -98,10 +122,21 @@ def _stored(seen: Observed, gradient: str, tensor: Tensor) -> Iterator[Hypothesi
     ways.append(_Way(f"layout/{name}", "S2", summary, "", at, _axes_of(name, seen), dense))
     for way in _each_once(tensor, ways):
         finish = partial(_stored_at, gradient, tensor, way.at)
-        yield Hypothesis(*way[:3], {}, way.fix, (gradient,), finish=finish, tensor=name, axes=way.axes, not_finite=True)
+        yield Hypothesis(
+            *way[:3],
+            {},
+            way.fix,
+            (gradient,),
+            finish=finish,
+            tensor=name,
+            axes=way.axes,
+            not_finite=True,
+        )
 
 
-def _stored_at(gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _stored_at(
+    gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]
+) -> Mapping[str, Tensor]:
     """What is at a gradient's own places once all of it was stored elsewhere."""
     if gradient not in values:
         return {}
@@ -149,7 +184,9 @@ def _by_other_strides(
     for kinds in ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd"):
         along = [axis for axis, letter in enumerate(own) if letter in kinds]
         for other in tensors if len(along) == len(kinds) else ():
-            theirs = dict(zip(map(KINDS.get, _axes_of(other, seen)), tensors[other].stride(), strict=False))
+            theirs = dict(
+                zip(map(KINDS.get, _axes_of(other, seen)), tensors[other].stride(), strict=False)
+            )
             # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
             is_foreign = other in seen.tensors or len(kinds) == 1
             if other == name or not is_foreign or not {*kinds} <= theirs.keys():
@@ -162,8 +199,13 @@ def _by_other_strides(
             which = f"{' and '.join(words)} stride{'s' * (len(words) > 1)}"
             if len(along) == len(axes):
                 words, which = {}, "strides"
-            summary, fault = f"{title(name)} {verb} with {title(other)}'s {which}", "-".join((f"{kind}/{name}", *words))
-            yield _Way(fault, "S1", summary, "", offsets(tensor.shape, taken), letters, tuple(taken))
+            summary, fault = (
+                f"{title(name)} {verb} with {title(other)}'s {which}",
+                "-".join((f"{kind}/{name}", *words)),
+            )
+            yield _Way(
+                fault, "S1", summary, "", offsets(tensor.shape, taken), letters, tuple(taken)
+            )
 
 
 # --- other numbers in an index
@@ -172,18 +214,29 @@ def _by_other_strides(
 def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
     axes, of = _axes_of(name, seen), title(name)
     for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
-        if not {*missing} <= {*axes} or any(tensor.shape[axes.index(axis)] == 1 for axis in missing):
+        if not {*missing} <= {*axes} or any(
+            tensor.shape[axes.index(axis)] == 1 for axis in missing
+        ):
             continue
         # A bias of one key in every key adds the same to all scores of a row, as none does. A mask of keys alone shows
         # key 0: its mask in every key is the mask left out.
         if missing == "n" and (name == "bias" or (name == "mask" and "m" not in axes)):
             continue
         words = ["key" if axis == "n" and "m" in axes else _AXES[axis] for axis in missing]
-        left = [0 if axis in missing else step for axis, step in zip(axes, tensor.stride(), strict=True)]
+        left = [
+            0 if axis in missing else step for axis, step in zip(axes, tensor.stride(), strict=True)
+        ]
         first, every = " 0 and ".join(words), " and ".join(words)
         summary = f"{of} of {first} 0 is read in every {every}: that term of its index is missing"
         fix = f"add the {every} times its stride to the pointer of {of}"
-        yield _Way("-".join((f"index/{name}", *words)), "S3", summary, fix, offsets(tensor.shape, left), missing)
+        yield _Way(
+            "-".join((f"index/{name}", *words)),
+            "S3",
+            summary,
+            fix,
+            offsets(tensor.shape, left),
+            missing,
+        )
 
 
 def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:

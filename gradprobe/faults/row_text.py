@@ -46,7 +46,10 @@ def rows_of(text: str) -> list[FormulaRow]:
         elif word == "each":
             group = {**group, "each": [*_words_of(rest)]}
         elif word == "times":
-            group = {**group, "each": [some | more for some, more in product(group["each"], _words_of(rest))]}
+            group = {
+                **group,
+                "each": [some | more for some, more in product(group["each"], _words_of(rest))],
+            }
         elif word in group:
             group = {**group, word: rest}
         elif word == "or":

@@ -42,7 +42,11 @@ def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
     """The hypotheses of rows about one run; of those that hide the same in tiles the first alone."""
     problem, family, places = _problem(seen), seen.case.family, _places(seen.x)
     plain, met = _shown(places, "valid"), set[tuple[bytes, frozenset[str]]]()
-    sums = [name for name in (*seen.own, *seen.wrong_names) if name in ("dQ", "dK", "dV", "O", "LSE", "delta")]
+    sums = [
+        name
+        for name in (*seen.own, *seen.wrong_names)
+        if name in ("dQ", "dK", "dV", "O", "LSE", "delta")
+    ]
     due = next(f"delta = {step.formula}" for row, step in steps(family) if row.name == "delta")
     common = {"first": [*sums, seen.own[0]][0], "due": due}
     for holes, rows in groupby(rows_of(text), key=lambda row: row.holes):
@@ -50,7 +54,9 @@ def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
         for way, row in product(_ways(holes, seen.case), possible):
             filling = {**way, **common, "value": eval(compiled(row.factor), {}, problem)}
             found = _hypothesis(row, filling, family)
-            if holes and found.sees != "valid":  # in a short problem many sizes hide the same, and some nothing
+            if (
+                holes and found.sees != "valid"
+            ):  # in a short problem many sizes hide the same, and some nothing
                 key = _shown(places, found.sees), found.changes
                 if key[0] == plain or key in met:
                     continue
@@ -131,11 +137,23 @@ def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
 
 def _zeros(seen: Observed) -> Iterator[Hypothesis]:
     """Gradients that are 0 throughout: one kernel may have left several."""
-    found = [name for name in GRADIENT_OF.values() if name in seen.own and not bool(seen.actual[name].any())]
+    found = [
+        name
+        for name in GRADIENT_OF.values()
+        if name in seen.own and not bool(seen.actual[name].any())
+    ]
     if found:
         are = "are" if len(found) > 1 else "is"
-        summary = f"{listed(found)} {are} 0 throughout: nothing was stored there, or None was returned"
-        yield Hypothesis(f"zero/{found[0]}", "H1", summary, {name: f"{name} * 0" for name in found}, is_plain=True)
+        summary = (
+            f"{listed(found)} {are} 0 throughout: nothing was stored there, or None was returned"
+        )
+        yield Hypothesis(
+            f"zero/{found[0]}",
+            "H1",
+            summary,
+            {name: f"{name} * 0" for name in found},
+            is_plain=True,
+        )
 
 
 def _measured(seen: Observed) -> Iterator[Hypothesis]:

@@ -73,7 +73,9 @@ class TileScope:
     diagonal: Tensor
     dpe: Tensor
 
-    def __init__(self, x: Attention, tile: Tile, buffers: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(
+        self, x: Attention, tile: Tile, buffers: Mapping[str, Tensor] | None = None
+    ) -> None:
         """`buffers`: whole LSE, O and delta as kernels find them, if known."""
         self.x, self.tile, self._buffers = x, tile, buffers or {}
         self.i, self.j = x.positions(tile)
@@ -119,7 +121,9 @@ class TileScope:
         shift = x.n_key - x.n_query if x.cu_seqlens_q is None and x.align == "bottom-right" else 0
         left, right = x.window or (-1, -1)
         right = 0 if x.causal else right
-        return shift - (everything if left < 0 else left), shift + 1 + (everything if right < 0 else right)
+        return shift - (everything if left < 0 else left), shift + 1 + (
+            everything if right < 0 else right
+        )
 
     def tile_sees(self, rows: int, keys: int) -> Tensor:
         """[m, n] bool: keys whose tile has any that causal shows to the last row of this row's tile."""
@@ -150,9 +154,15 @@ class TileScope:
         """The matrix, turned as a product needs it, its operand and its scale."""
         of = PRODUCTS[result]
         matrix = self["pe" if of.matrix == "P" else of.matrix] if matrix is None else matrix
-        return matrix.mT if of.is_transposed else matrix, self[of.other], self.x.scale if of.is_scaled else 1.0
+        return (
+            matrix.mT if of.is_transposed else matrix,
+            self[of.other],
+            self.x.scale if of.is_scaled else 1.0,
+        )
 
-    def product(self, result: str, matrix: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+    def product(
+        self, result: str, matrix: Tensor | None = None, other: Tensor | None = None
+    ) -> Tensor:
         """O, dQ, dK or dV by its formula, of another matrix or operand."""
         matrix, own, scale = self._operands(result, matrix)
         return scale * (matrix @ (own if other is None else other))
@@ -192,7 +202,9 @@ class TileScope:
             longer[name] = torch.cat([vars(x)[name], self._behind(name, count, read)], 2)
         if is_of_rows:
             tile = replace(tile, rows=slice(x.n_query, x.n_query + count), keys=slice(x.n_key))
-            given = {title(name): self._behind(name, count, read)[place] for name in ("lse", "delta")}
+            given = {
+                title(name): self._behind(name, count, read)[place] for name in ("lse", "delta")
+            }
         else:
             tile = replace(tile, keys=slice(x.n_key, x.n_key + count))
             given = {name: vars(self)[name] for name in ("LSE", "delta") if name in vars(self)}
@@ -226,7 +238,9 @@ class TileScope:
 
 
 def _in_tiles(rows: Tensor, size: int) -> Tensor:
-    tiles: Tensor = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size)).unflatten(-2, (-1, size))
+    tiles: Tensor = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size)).unflatten(
+        -2, (-1, size)
+    )
     return tiles
 
 
@@ -267,7 +281,9 @@ def found_at(tensor: Tensor, at: Tensor) -> Tensor:
     read = flat[at.clamp(0, len(flat) - 1)]
     if bool(inside.all()):
         return read
-    return read.double().masked_fill(~inside, torch.nan) if read.is_floating_point() else read & inside
+    return (
+        read.double().masked_fill(~inside, torch.nan) if read.is_floating_point() else read & inside
+    )
 
 
 @dataclass(frozen=True)
@@ -314,4 +330,6 @@ class Variant(Attention):
 
 def plain_variant(x: Attention, memory: Mapping[str, Tensor]) -> Variant:
     """A problem as it should be computed."""
-    return Variant(**{name: getattr(x, name) for name in Attention.__dataclass_fields__}, memory=memory)
+    return Variant(
+        **{name: getattr(x, name) for name in Attention.__dataclass_fields__}, memory=memory
+    )

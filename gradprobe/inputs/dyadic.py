@@ -33,7 +33,9 @@ _OF_MASKS = ("mask", "bias", "tau", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
 _LEAST_SCALE, _MOST_CLASSES, _MOST_SHARED = 2.0**-6, 32, 4
 
 
-def dyadic(case: Case, values: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+def dyadic(
+    case: Case, values: Mapping[str, Tensor], generator: torch.Generator
+) -> dict[str, Tensor]:
     """q, k, v and dO of a case, and its bias if it has one; float32.
 
     Args:
@@ -56,7 +58,9 @@ class _Unfit(Exception):
     """A row that fits no class: its argument."""
 
 
-def _drawn(case: Case, values: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+def _drawn(
+    case: Case, values: Mapping[str, Tensor], generator: torch.Generator
+) -> dict[str, Tensor]:
     drawn: dict[str, Tensor] = {}
     if "bias" in values:
         drawn["bias"] = -HIDDEN * (torch.rand(values["bias"].shape, generator=generator) < 0.15)
@@ -70,26 +74,38 @@ def _drawn(case: Case, values: Mapping[str, Tensor], generator: torch.Generator)
 def _refuse(case: Case) -> None:
     size = abs(case.scale)
     if size < _LEAST_SCALE or math.frexp(size)[0] != 0.5:
-        words = f"--pattern dyadic: the scale must be a power of two, 1/64 or more, got {case.scale:g}"
-        raise UsageFailure(words, "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it")
+        words = (
+            f"--pattern dyadic: the scale must be a power of two, 1/64 or more, got {case.scale:g}"
+        )
+        raise UsageFailure(
+            words, "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it"
+        )
     if case.head_dim < 4:
-        raise UsageFailure(f"--pattern dyadic needs a --head-dim of 4 or more, got {case.head_dim}", "pass 16")
+        raise UsageFailure(
+            f"--pattern dyadic needs a --head-dim of 4 or more, got {case.head_dim}", "pass 16"
+        )
     if case.tau is not None and not all(0 < abs(tau) <= DYADIC_TAU for tau in case.tau):
         # P + tau / (i + 1) has 16 bits only where i + 1 is a power of two; and where P is 0, tau = 0 is on the kink.
         words = f"--pattern dyadic: tau must lie in -2^-20 to 2^-20 and not be 0, got {case.tau}"
         raise UsageFailure(words, "drop --tau")
     for name, is_on in (("softcap", case.softcap), ("alibi", case.alibi), ("sinks", case.sinks)):
         if is_on:
-            raise UsageFailure(f"--pattern dyadic: with --{name}, P is no power of two", f"leave out --{name}")
+            raise UsageFailure(
+                f"--pattern dyadic: with --{name}, P is no power of two", f"leave out --{name}"
+            )
     if math.frexp(1 - case.dropout)[0] != 0.5 and case.dropout:
-        raise UsageFailure(f"--pattern dyadic: 1 - dropout must be a power of two, got {case.dropout}", "pass 0.5")
+        raise UsageFailure(
+            f"--pattern dyadic: 1 - dropout must be a power of two, got {case.dropout}", "pass 0.5"
+        )
 
 
 def _open(case: Case, values: Mapping[str, Tensor]) -> Tensor:
     """[B, H, M, N] bool: the keys that a row sees, and whose score no bias hides."""
     options: dict[str, Any] = {name: values[name].double() for name in ("q", "k", "v", "do")}
     options |= {name: values[name] for name in _OF_MASKS if name in values}
-    options |= {name: getattr(case, name) for name in ("family", "scale", "causal", "window", "align")}
+    options |= {
+        name: getattr(case, name) for name in ("family", "scale", "causal", "window", "align")
+    }
     x = Attention(**options)
     return torch.stack([_open_in(case, x, batch) for batch in range(case.batch)])
 
@@ -133,8 +149,15 @@ def _classes(is_open: Tensor, count: int, generator: torch.Generator) -> Iterato
     for number in range(count):
         first = int(torch.randint(n_key, (), generator=generator)) if number else 0
         most = SHARES[int(torch.randint(len(SHARES), (), generator=generator))] if number else 1
-        keys = torch.randperm(n_key, generator=generator) if number % 2 else torch.arange(n_key).roll(-first)
-        counts, taken = torch.zeros(rows.shape[1], dtype=torch.int32).numpy(), torch.zeros(n_key, dtype=torch.bool)
+        keys = (
+            torch.randperm(n_key, generator=generator)
+            if number % 2
+            else torch.arange(n_key).roll(-first)
+        )
+        counts, taken = (
+            torch.zeros(rows.shape[1], dtype=torch.int32).numpy(),
+            torch.zeros(n_key, dtype=torch.bool),
+        )
         for key in keys.tolist():
             seeing = rows[key]
             if (counts[seeing] < most).all():
@@ -167,7 +190,9 @@ def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Ten
 
 def _products(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """v and do: a few dims that both have, and of the others every second one that do has for itself."""
-    v, do = (torch.zeros([case.size(axis) for axis in case.input_axes(name)]) for name in ("v", "do"))
+    v, do = (
+        torch.zeros([case.size(axis) for axis in case.input_axes(name)]) for name in ("v", "do")
+    )
     order = torch.randperm(case.head_dim_v, generator=generator)
     both, of_v, of_do = order[:_MOST_SHARED], order[_MOST_SHARED::2], order[_MOST_SHARED + 1 :: 2]
     for tensor, own, largest in ((v, of_v, 1), (do, of_do, _WIDE[case.dtype])):

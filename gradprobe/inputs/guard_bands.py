@@ -56,7 +56,9 @@ def mapped(size: int, dtype: torch.dtype) -> Tensor:
     try:
         return torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize, flags=flags), dtype=dtype)
     except OSError as error:
-        raise _no_room(size * dtype.itemsize, f"{error.strerror}; is address space limited (ulimit -v)?") from error
+        raise _no_room(
+            size * dtype.itemsize, f"{error.strerror}; is address space limited (ulimit -v)?"
+        ) from error
 
 
 def _refuse_without_room(size: int, device: torch.device) -> None:
@@ -65,7 +67,9 @@ def _refuse_without_room(size: int, device: torch.device) -> None:
     left, limit = (limits.bytes_left(), limits.limit()) if device.type == "cpu" else _of_gpu(device)
     if size > left:
         why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
-        raise NoRoom(f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}: {why}")
+        raise NoRoom(
+            f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}: {why}"
+        )
 
 
 def _of_gpu(device: torch.device) -> tuple[int, int]:
@@ -91,7 +95,9 @@ def _no_room(size: int, why: str) -> NoRoom:
     return NoRoom(f"a tensor whose strides span {size / 2**30:.0f} GiB has no room here: {why}")
 
 
-def guard_values(size: int, dtype: torch.dtype, device: torch.device, fill: str = ORDINARY) -> Tensor:
+def guard_values(
+    size: int, dtype: torch.dtype, device: torch.device, fill: str = ORDINARY
+) -> Tensor:
     """[size] known values, the same for every storage, so that what a wrong read returns can be computed.
 
     Ordinary ones lie between -8 and 8 and away from 0, none of which a draw is likely to hold. Integers and booleans
@@ -167,8 +173,13 @@ def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
     if not len(at):
         return
     starts = {name: int(view.storage_offset()) for name, view in views.items()}
-    ends = {name: starts[name] + spanned(view.shape, view.stride()) - 1 for name, view in views.items()}
-    leading, trailing = min(views, key=lambda name: (starts[name], ends[name])), max(views, key=ends.__getitem__)
+    ends = {
+        name: starts[name] + spanned(view.shape, view.stride()) - 1 for name, view in views.items()
+    }
+    leading, trailing = (
+        min(views, key=lambda name: (starts[name], ends[name])),
+        max(views, key=ends.__getitem__),
+    )
     first, last = starts[leading], ends[trailing]
     ahead, behind, between = at[at < first], at[at > last], at[(at >= first) & (at <= last)]
     if len(ahead):
@@ -186,7 +197,12 @@ def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
     whole, view = _whole(views), next(iter(views.values()))
     first, span = int(view.storage_offset()), spanned(view.shape, view.stride())
     if len(views) == 1 and span == view.numel():  # without gaps: its two ends
-        return torch.cat([_changed(whole, start, end, fill) for start, end in ((0, first), (first + span, len(whole)))])
+        return torch.cat(
+            [
+                _changed(whole, start, end, fill)
+                for start, end in ((0, first), (first + span, len(whole)))
+            ]
+        )
     changed = ~same_bits(whole, guard_values(len(whole), whole.dtype, whole.device, fill))
     for view in views.values():
         changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)

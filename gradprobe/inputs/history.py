@@ -39,7 +39,10 @@ class CheckRequest:
     def command(self, name: str = "check", **more: Any) -> str:
         """The command line of `check`, or of another command, with more options of that command's own."""
         return command_line(
-            name, self.target, self.options, {"family": self.family, "reference": self.reference, **more}
+            name,
+            self.target,
+            self.options,
+            {"family": self.family, "reference": self.reference, **more},
         )
 
 
@@ -128,7 +131,9 @@ def _document() -> dict[str, Any] | None:
 
 def _request_in(document: Mapping[str, Any]) -> CheckRequest:
     try:
-        request = CheckRequest(**{name: word for name, word in document.items() if name != "report"})
+        request = CheckRequest(
+            **{name: word for name, word in document.items() if name != "report"}
+        )
     except TypeError as error:
         raise _damaged("it names no check of this version") from error
     if not is_sound(request):
@@ -150,7 +155,11 @@ def changed_since(report: Report) -> list[str]:
     if not report.sources:
         return ["what the check was made of"]
     files = [file for file, digest in report.sources.items() if digest_of(file) != digest]
-    now = {name: version for name, version in installed_versions().items() if name in report.environment}
+    now = {
+        name: version
+        for name, version in installed_versions().items()
+        if name in report.environment
+    }
     return files + [name for name, version in now.items() if report.environment[name] != version]
 
 

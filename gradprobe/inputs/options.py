@@ -9,7 +9,17 @@ from typing import Any
 
 from ..model.architectures import ARCHITECTURES
 from ..model.architectures import DEFAULT as ARCHITECTURE
-from ..model.assignment import AS_SAVED, LAYOUTS, OUTPUTS, PLAIN, SHAPES, TENSORS, parse_layout, parse_run, parse_shapes
+from ..model.assignment import (
+    AS_SAVED,
+    LAYOUTS,
+    OUTPUTS,
+    PLAIN,
+    SHAPES,
+    TENSORS,
+    parse_layout,
+    parse_run,
+    parse_shapes,
+)
 from ..model.case import (
     ALIGNMENTS,
     DEVICES,
@@ -46,7 +56,9 @@ class Option:
         return flag_of(self.name)
 
 
-def _numbers(name: str, convert: Callable[[str], Any], help: str, metavar: str, count: int | None = None) -> Option:
+def _numbers(
+    name: str, convert: Callable[[str], Any], help: str, metavar: str, count: int | None = None
+) -> Option:
     form = f"{'whole ' if convert is int else ''}numbers"
     form = f"{form} separated by commas" if count is None else f"two {form}, {metavar}"
 
@@ -174,8 +186,14 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
         UsageFailure: a value that does not have the option's form.
     """
     if words.get("layout") and words.get("runs"):
-        raise UsageFailure("--layout and --runs both say where tensors lie", "give one: --layout is a single run")
-    given = {name: _BY_NAME[name].parse(word) for name, word in words.items() if word is not None and word != []}
+        raise UsageFailure(
+            "--layout and --runs both say where tensors lie", "give one: --layout is a single run"
+        )
+    given = {
+        name: _BY_NAME[name].parse(word)
+        for name, word in words.items()
+        if word is not None and word != []
+    }
     if "inputs" not in given:  # a file of inputs holds some of them
         refuse_unknown(given)
     return {"layouts" if name == "layout" else name: value for name, value in given.items()}
@@ -188,7 +206,10 @@ def refuse_unknown_family(word: str | None) -> None:
         UsageFailure: it is none, with the one that may be meant.
     """
     if word not in (None, *FAMILIES):
-        raise UsageFailure(f"--family must be {' or '.join(FAMILIES)}, got {word!r}", did_you_mean(word, FAMILIES, ""))
+        raise UsageFailure(
+            f"--family must be {' or '.join(FAMILIES)}, got {word!r}",
+            did_you_mean(word, FAMILIES, ""),
+        )
 
 
 def flags(words: Mapping[str, Any]) -> list[str]:
@@ -205,7 +226,9 @@ def flags(words: Mapping[str, Any]) -> list[str]:
     return parts
 
 
-def command_line(command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
+def command_line(
+    command: str, target: str, words: Mapping[str, Any], extra: Mapping[str, Any] | None = None
+) -> str:
     """One command line that repeats a run with these options."""
     named = [target] if target else []
     return shlex.join(["gradprobe", *command.split(), *named, *flags({**words, **(extra or {})})])

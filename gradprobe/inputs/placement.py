@@ -52,7 +52,10 @@ def _interleaved(tensors: Mapping[str, Tensor]) -> list[list[str]]:
         storage = (tensor.untyped_storage().data_ptr(), tensor.dtype, tensor.device)
         start = int(tensor.storage_offset())
         end = start + spanned(tensor.shape, tensor.stride())
-        at = next((at for at, group in enumerate(groups) if group[0] == storage and start < group[1]), None)
+        at = next(
+            (at for at, group in enumerate(groups) if group[0] == storage and start < group[1]),
+            None,
+        )
         if at is None:
             groups.append((storage, end, [name]))
         else:
@@ -63,13 +66,17 @@ def _interleaved(tensors: Mapping[str, Tensor]) -> list[list[str]]:
 def within(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
     """The strides, those of axes of size 1, which address nothing, no longer than the tensor itself."""
     whole = spanned(shape, strides)
-    return tuple(min(step, whole) if size == 1 else step for size, step in zip(shape, strides, strict=True))
+    return tuple(
+        min(step, whole) if size == 1 else step for size, step in zip(shape, strides, strict=True)
+    )
 
 
 def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether two indices may name one element, other than by a stride of 0."""
     reach = 0
-    for step, size in sorted((step, size) for size, step in zip(shape, strides, strict=True) if size > 1 and step):
+    for step, size in sorted(
+        (step, size) for size, step in zip(shape, strides, strict=True) if size > 1 and step
+    ):
         if step <= reach:
             return True
         reach += step * (size - 1)
@@ -88,7 +95,10 @@ def for_more_batches(
     for name, place in four.items():
         inside = place.offset - first[place.buffer] + spanned(shapes[name][1:], place.strides[1:])
         blocks[place.buffer] = max(blocks.get(place.buffer, 0), inside, place.strides[0])
-    return {name: replace(place, strides=(blocks[place.buffer], *place.strides[1:])) for name, place in four.items()}
+    return {
+        name: replace(place, strides=(blocks[place.buffer], *place.strides[1:]))
+        for name, place in four.items()
+    }
 
 
 def in_words(shape: tuple[int, ...], place: Placement | None) -> str:

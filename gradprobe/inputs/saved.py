@@ -39,7 +39,10 @@ def layouts_in_words(saved: Saved) -> str:
     found: dict[str, list[str]] = {}
     for name in REQUIRED:
         place = saved.placements.get(name)
-        shared = place is not None and [other.buffer for other in saved.placements.values()].count(place.buffer) > 1
+        shared = (
+            place is not None
+            and [other.buffer for other in saved.placements.values()].count(place.buffer) > 1
+        )
         words = "packed" if shared else in_words(tuple(saved.values[name].shape), place)
         found.setdefault(words, []).append(name)
     return ", ".join(f"{' '.join(names)} {words}" for words, names in found.items())
@@ -72,7 +75,10 @@ def _write_npz(stream: IO[bytes], content: dict[str, Any]) -> None:
     arrays: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-            arrays |= {name: value.view(torch.int16).numpy().view(np.uint16), f"{name}.dtype": np.array("bfloat16")}
+            arrays |= {
+                name: value.view(torch.int16).numpy().view(np.uint16),
+                f"{name}.dtype": np.array("bfloat16"),
+            }
         else:
             arrays[name] = value.numpy() if isinstance(value, torch.Tensor) else np.array(value)
     np.savez(stream, allow_pickle=False, **arrays)
@@ -103,7 +109,9 @@ def _read(path: Path) -> dict[Any, Any]:
 
 def _sound(content: dict[Any, Any]) -> Saved:
     contents.check_names(content)
-    options = {name: contents.checked_option(name, content[name]) for name in OPTIONS if name in content}
+    options = {
+        name: contents.checked_option(name, content[name]) for name in OPTIONS if name in content
+    }
     tensors = {name: content[name] for name in TENSORS if name in content}
     contents.check_dtypes(tensors)
     placements = placements_of(tensors)
@@ -117,10 +125,16 @@ def _sound(content: dict[Any, Any]) -> Saved:
             tensors[name] = tensors[name][(None,) * more]
             if name in placements:
                 place = placements[name]
-                placements[name] = Placement((0,) * more + place.strides, place.offset, place.buffer)
+                placements[name] = Placement(
+                    (0,) * more + place.strides, place.offset, place.buffer
+                )
     contents.check_shapes(tensors, family)
     contents.check_finite(tensors)
-    return Saved({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, placements, options)
+    return Saved(
+        {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
+        placements,
+        options,
+    )
 
 
 def _read_pt(path: Path) -> dict[Any, Any]:
@@ -137,7 +151,8 @@ def _read_pt(path: Path) -> dict[Any, Any]:
         ) from error
     if not isinstance(content, dict):
         raise UsageFailure(
-            f"it must hold a dict of tensors by name, got {type(content).__name__}", f"tensors: {', '.join(TENSORS)}"
+            f"it must hold a dict of tensors by name, got {type(content).__name__}",
+            f"tensors: {', '.join(TENSORS)}",
         )
     return content
 
@@ -179,7 +194,9 @@ def _from_numpy(name: str, arrays: Mapping[str, Any]) -> Any:
         return array.tolist()
     if f"{name}.dtype" in arrays:
         if str(arrays[f"{name}.dtype"]) != "bfloat16" or array.dtype != np.uint16:
-            raise UsageFailure(f"{name}.dtype may only be bfloat16, beside the uint16 of {name}'s bits")
+            raise UsageFailure(
+                f"{name}.dtype may only be bfloat16, beside the uint16 of {name}'s bits"
+            )
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     try:
@@ -216,7 +233,9 @@ def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) 
         _check_agrees(name, value, decided, word)
     left = {name: value for name, value in given.items() if name != "seqlen"}
     if family == "lazy" and "tau" not in {**left, **decided}:
-        raise UsageFailure(f"--inputs {word}: the lazy family needs tau, which it does not hold", "add --tau T")
+        raise UsageFailure(
+            f"--inputs {word}: the lazy family needs tau, which it does not hold", "add --tau T"
+        )
     if {**left, **decided}.get("dropout") and "keep" not in saved.values:
         raise UsageFailure(
             f"--inputs {word}: it has no keep, the mask of what dropout kept",
@@ -228,11 +247,16 @@ def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) 
 def _check_agrees(name: str, value: Any, decided: Mapping[str, Any], word: str) -> None:
     flag = flag_of(name)
     if name in _OF_DRAWING or (name == "mask" and "mask" not in decided):
-        raise UsageFailure(f"{flag}: nothing is drawn, the values come from {word}", "drop it, or drop --inputs")
+        raise UsageFailure(
+            f"{flag}: nothing is drawn, the values come from {word}", "drop it, or drop --inputs"
+        )
     for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):
         if decided_name in decided and not _same(own := decided[decided_name], value):
             if isinstance(own, bool):
-                given, has = flag if value else f"--no-{flag[2:]}", f"which has {name if own else 'no ' + name}"
+                given, has = (
+                    flag if value else f"--no-{flag[2:]}",
+                    f"which has {name if own else 'no ' + name}",
+                )
             else:
                 given, has = f"{flag} {_listed(value)}", f"where it is {_listed(own)}"
             raise UsageFailure(f"{given} contradicts {word}, {has}", "drop it, or drop --inputs")
@@ -252,19 +276,27 @@ def _decided(saved: Saved, family: str) -> dict[str, Any]:
     values = saved.values
     batch, heads, rows, dim = values["q"].shape
     _, kv_heads, keys, value_dim = values["v"].shape
-    decided: dict[str, Any] = {name: value for name, value in saved.options.items() if name != "family"}
+    decided: dict[str, Any] = {
+        name: value for name, value in saved.options.items() if name != "family"
+    }
     decided |= {"batch": batch, "heads": heads, "seqlen_q": rows, "seqlen_k": keys, "head_dim": dim}
     decided |= {"dtype": contents.dtype_name(values["q"].dtype), "bias": "bias" in values}
     if family == "lazy" and (kv_heads, value_dim) == (heads, dim):
         decided |= {"bias_window": values["bias"].shape[1]} if "bias" in values else {}
     else:
         decided |= {"kv_heads": kv_heads, "head_dim_v": value_dim}
-        decided |= {name: name in values for name in _SWITCHES if family == "softmax" or name in values}
-    decided |= {"bias_axes": _axes(values["bias"])} if family == "softmax" and "bias" in values else {}
+        decided |= {
+            name: name in values for name in _SWITCHES if family == "softmax" or name in values
+        }
+    decided |= (
+        {"bias_axes": _axes(values["bias"])} if family == "softmax" and "bias" in values else {}
+    )
     decided |= {"mask": "given", "mask_axes": _axes(values["mask"])} if "mask" in values else {}
     for name, option in (("tau", "tau"), ("seqlens", "seqlens"), ("cu_seqlens_q", "cu_seqlens")):
         decided |= {option: tuple(values[name].tolist())} if name in values else {}
-    decided |= {"cu_seqlens_k": tuple(values["cu_seqlens_k"].tolist())} if "cu_seqlens_k" in values else {}
+    decided |= (
+        {"cu_seqlens_k": tuple(values["cu_seqlens_k"].tolist())} if "cu_seqlens_k" in values else {}
+    )
     return decided
 
 
@@ -276,4 +308,8 @@ def _axes(tensor: Any) -> str:
 def values_of(saved: Saved, case: Any) -> dict[str, Any]:
     """The values of a case on saved inputs: theirs, and what the command line gave as numbers."""
     numbers = numbers_of(case)
-    return {**saved.values, **numbers, **({"tau": saved.values["tau"]} if "tau" in saved.values else {})}
+    return {
+        **saved.values,
+        **numbers,
+        **({"tau": saved.values["tau"]} if "tau" in saved.values else {}),
+    }

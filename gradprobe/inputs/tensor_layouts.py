@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ..model.assignment import AS_SAVED, ORDERED, OUTPUTS, PLAIN, SCALED, Assigned, memory_order, run_name, spanned
+from ..model.assignment import (
+    AS_SAVED,
+    ORDERED,
+    OUTPUTS,
+    PLAIN,
+    SCALED,
+    Assigned,
+    memory_order,
+    run_name,
+    spanned,
+)
 from ..model.case import Case
 from ..model.failures import UsageFailure
 from ..model.intermediates import OF_HEADS
@@ -21,9 +31,27 @@ if TYPE_CHECKING:
 
 # What the others determine, or what is no gradient's business: one repeated value of these is another problem. And what
 # is written needs a place for every element.
-NEVER_EXPANDED = ("o", "lse", "delta", "mask", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS)
+NEVER_EXPANDED = (
+    "o",
+    "lse",
+    "delta",
+    "mask",
+    "keep",
+    "seqlens",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    *OUTPUTS,
+)
 # One number a head or a sequence. Programs hold them contiguous, and right kernels take them so.
-VECTORS = ("tau", "alibi", "sinks", "seqlens", "cu_seqlens_q", "cu_seqlens_k", *(name.lower() for name in OF_HEADS))
+VECTORS = (
+    "tau",
+    "alibi",
+    "sinks",
+    "seqlens",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    *(name.lower() for name in OF_HEADS),
+)
 # What leaves them so, wherever it moves them.
 _FOR_VECTORS = ("contiguous", "offset", AS_SAVED)
 # Tensors that one buffer holds, side by side in every row, where all of them are packed and of one shape: what one
@@ -85,20 +113,33 @@ def place(
     """
     chosen = {name: layout_of(name, assigned) for name in values}
     if saved is None and AS_SAVED in chosen.values():
-        raise UsageFailure(f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none", "add --inputs")
+        raise UsageFailure(
+            f"--layout: {AS_SAVED} is how the tensors of a file lie, and there is none",
+            "add --inputs",
+        )
     values = effective_values(values, assigned)
     used: set[int] = set()
     places = {
-        name: _alone(name, tuple(value.shape), chosen[name], used, index, memory_order(name, shapes))
+        name: _alone(
+            name, tuple(value.shape), chosen[name], used, index, memory_order(name, shapes)
+        )
         for index, (name, value) in enumerate(values.items())
     }
-    places |= {name: as_saved for name, as_saved in (saved or {}).items() if chosen.get(name) == AS_SAVED}
+    places |= {
+        name: as_saved for name, as_saved in (saved or {}).items() if chosen.get(name) == AS_SAVED
+    }
     places |= _packed(values, chosen)
     buffers: dict[str, list[str]] = {}
     for name, spot in places.items():
         buffers.setdefault(spot.buffer, []).append(name)
-    found = {name: tensor for names in buffers.values() for name, tensor in _in_one_buffer(names, values, places, fill)}
-    return Inputs(run_name(assigned), values, {name: found[name] for name in places}, assigned, fill)
+    found = {
+        name: tensor
+        for names in buffers.values()
+        for name, tensor in _in_one_buffer(names, values, places, fill)
+    }
+    return Inputs(
+        run_name(assigned), values, {name: found[name] for name in places}, assigned, fill
+    )
 
 
 def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[TensorLayout, ...]:
@@ -107,9 +148,18 @@ def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[Tensor
     Args:
         otherwise: only those that do not lie contiguous.
     """
-    kept = {name: tensor for name, tensor in inputs.tensors.items() if not (otherwise and tensor.is_contiguous())}
+    kept = {
+        name: tensor
+        for name, tensor in inputs.tensors.items()
+        if not (otherwise and tensor.is_contiguous())
+    }
     return tuple(
-        TensorLayout(name=name, axes=case.input_axes(name), sizes=tuple(tensor.shape), strides=tuple(tensor.stride()))
+        TensorLayout(
+            name=name,
+            axes=case.input_axes(name),
+            sizes=tuple(tensor.shape),
+            strides=tuple(tensor.stride()),
+        )
         for name, tensor in kept.items()
     )
 
@@ -137,7 +187,12 @@ def layout_of(name: str, assigned: Assigned) -> str:
 
 
 def _alone(
-    name: str, shape: tuple[int, ...], layout: str, used: set[int], index: int, order: Sequence[int] | None
+    name: str,
+    shape: tuple[int, ...],
+    layout: str,
+    used: set[int],
+    index: int,
+    order: Sequence[int] | None,
 ) -> Placement:
     """A tensor in a buffer of its own.
 
@@ -200,7 +255,9 @@ def _distinct(
     *outer, last = order
     span = max(shape[last], 1) if unit else index + 1
     for axis in (*([] if unit else [last]), *reversed(outer)):
-        strides[axis] = next(stride for stride in count(span // step * step + step, step) if stride not in used)
+        strides[axis] = next(
+            stride for stride in count(span // step * step + step, step) if stride not in used
+        )
         used.add(strides[axis])
         span = strides[axis] * max(shape[axis], 1)
     return tuple(strides)
@@ -234,8 +291,13 @@ def _packed(values: Mapping[str, Tensor], chosen: Mapping[str, str]) -> dict[str
     for names in _PACKED:
         packed = all(chosen.get(name) == "packed" and name not in found for name in names)
         if packed and len({values[name].shape for name in names}) == 1:
-            slots = (_slot(tuple(values[name].shape), at, len(names)) for at, name in enumerate(names))
-            found |= {name: Placement(*slot, f"packed {names}") for name, slot in zip(names, slots, strict=True)}
+            slots = (
+                _slot(tuple(values[name].shape), at, len(names)) for at, name in enumerate(names)
+            )
+            found |= {
+                name: Placement(*slot, f"packed {names}")
+                for name, slot in zip(names, slots, strict=True)
+            }
     return found
 
 
@@ -250,14 +312,18 @@ def _in_one_buffer(
     names: list[str], values: Mapping[str, Tensor], places: Mapping[str, Placement], fill: str
 ) -> Iterator[tuple[str, Tensor]]:
     """Tensors as views of one storage; most often one alone."""
-    own = max(places[name].offset + spanned(values[name].shape, places[name].strides) for name in names)
+    own = max(
+        places[name].offset + spanned(values[name].shape, places[name].strides) for name in names
+    )
     reach = max(_reach(values[name].shape, places) for name in names)
     first = values[names[0]]
     # An offset that wraps around at 2^31 reaches as far before the tensor as it should reach behind it.
     front = _BEFORE_HUGE if own > _LIMIT and first.device.type == "cpu" else _FRONT
     storage = guarded(front + own, first.dtype, first.device, fill, reserve=reach)
     for name in names:
-        view = storage.as_strided(values[name].shape, places[name].strides, front + places[name].offset)
+        view = storage.as_strided(
+            values[name].shape, places[name].strides, front + places[name].offset
+        )
         write(view, values[name])
         yield name, view
 
@@ -270,4 +336,8 @@ def write(view: Tensor, values: Tensor) -> None:
 
 def _reach(shape: tuple[int, ...], places: Mapping[str, Placement]) -> int:
     """The furthest element that indices of this shape reach through the strides of any tensor with as many axes."""
-    return max(spanned(shape, other.strides) for other in places.values() if len(other.strides) == len(shape))
+    return max(
+        spanned(shape, other.strides)
+        for other in places.values()
+        if len(other.strides) == len(shape)
+    )

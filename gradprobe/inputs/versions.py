@@ -11,7 +11,9 @@ from typing import Any
 from ..model.failures import Untested
 
 # What a check computes with, the least release, and the first that is not known, such as "torch<2.16,>=2.11".
-_REQUIRED = re.compile(r"(?P<name>torch|triton|numpy)(?=.*>=(?P<least>[\d.]+))(?=.*<(?P<below>[\d.]+))")
+_REQUIRED = re.compile(
+    r"(?P<name>torch|triton|numpy)(?=.*>=(?P<least>[\d.]+))(?=.*<(?P<below>[\d.]+))"
+)
 
 
 def _installed() -> Iterator[tuple[str, str, bool]]:
@@ -23,7 +25,9 @@ def _installed() -> Iterator[tuple[str, str, bool]]:
         required += metadata.requires("gradprobe") or []
     for part in filter(None, map(_REQUIRED.match, required)):
         name, least, below = part.groups()
-        with contextlib.suppress(metadata.PackageNotFoundError):  # or under another name, as other builds of triton are
+        with contextlib.suppress(
+            metadata.PackageNotFoundError
+        ):  # or under another name, as other builds of triton are
             version = metadata.version(name)
             holds = release(least) <= release(version) < release(below)
             yield f"{name} {version}", f"{name}>={least},<{below}", holds

@@ -85,7 +85,9 @@ class KernelStrides:
 
     def read_by_others(self, tensor: str, axes: str) -> list[LintFinding]:
         """Where a tensor that is misread along some axes gets another's stride."""
-        return _along(axes, [self._finding(each) for each in self._foreign if tensor_of(each.base) == tensor])
+        return _along(
+            axes, [self._finding(each) for each in self._foreign if tensor_of(each.base) == tensor]
+        )
 
     def _due(self, advance: Advance) -> str:
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
@@ -100,7 +102,9 @@ class KernelStrides:
         # An offset that is added here is more than the wrong stride.
         instead = self._due(advance) if spot == advance.trail[0] else ""
         step = f"{owner}'s {AXIS_WORDS[axis]} stride" if axis else f"a stride of {owner}"
-        return LintFinding(where_of(spot, self._name, step, instead), tensor_of(word) or word, owner, axis)
+        return LintFinding(
+            where_of(spot, self._name, step, instead), tensor_of(word) or word, owner, axis
+        )
 
 
 def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -117,7 +121,9 @@ def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tu
     return found
 
 
-def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "", host: str = "") -> list[LintFinding]:
+def passed_of_others(
+    path: str, kernel: str, tensor: str, axes: str = "", host: str = ""
+) -> list[LintFinding]:
     """Where launches of a kernel pass the strides of another variable than what they pass for `tensor`.
 
     Args:
@@ -125,7 +131,9 @@ def passed_of_others(path: str, kernel: str, tensor: str, axes: str = "", host: 
         host: that of the launches, where it is another.
     """
     file, words, found = python_file(host or path), words_of(tensor), list[LintFinding]()
-    names = next((parameters(each) for each in python_file(path).functions if each.name == kernel), [])
+    names = next(
+        (parameters(each) for each in python_file(path).functions if each.name == kernel), []
+    )
     for call in file.calls_of(kernel):
         given, itself = list(by_parameter(call, names)), ""
         for name, argument in given:

@@ -70,9 +70,19 @@ ARCHITECTURES = {
     "sm_90": Architecture("NVIDIA H100", (9, 0), 227 << 10, 132),
     "sm_100": Architecture("NVIDIA B200", (10, 0), 227 << 10, 148, gibibytes=180),
     "sm_120": Architecture("NVIDIA GeForce RTX 5090", (12, 0), 99 << 10, 170, gibibytes=32),
-    "gfx90a": Architecture("AMD Instinct MI250X", (9, 0), 64 << 10, 110, gibibytes=64, gfx="gfx90a", warp=64),
-    "gfx942": Architecture("AMD Instinct MI300X", (9, 4), 64 << 10, 304, gibibytes=192, gfx="gfx942", warp=64),
-    "gfx950": Architecture("AMD Instinct MI355X", (9, 5), 160 << 10, 256, gibibytes=288, gfx="gfx950", warp=64),
-    "gfx1100": Architecture("AMD Radeon RX 7900 XTX", (11, 0), 64 << 10, 48, gibibytes=24, gfx="gfx1100"),
-    "gfx1201": Architecture("AMD Radeon RX 9070 XT", (12, 0), 64 << 10, 32, gibibytes=16, gfx="gfx1201"),
+    "gfx90a": Architecture(
+        "AMD Instinct MI250X", (9, 0), 64 << 10, 110, gibibytes=64, gfx="gfx90a", warp=64
+    ),
+    "gfx942": Architecture(
+        "AMD Instinct MI300X", (9, 4), 64 << 10, 304, gibibytes=192, gfx="gfx942", warp=64
+    ),
+    "gfx950": Architecture(
+        "AMD Instinct MI355X", (9, 5), 160 << 10, 256, gibibytes=288, gfx="gfx950", warp=64
+    ),
+    "gfx1100": Architecture(
+        "AMD Radeon RX 7900 XTX", (11, 0), 64 << 10, 48, gibibytes=24, gfx="gfx1100"
+    ),
+    "gfx1201": Architecture(
+        "AMD Radeon RX 9070 XT", (12, 0), 64 << 10, 32, gibibytes=16, gfx="gfx1201"
+    ),
 }

@@ -11,7 +11,17 @@ from .intermediates import GRADIENT_OF
 OUTPUTS = tuple(name.lower() for name in GRADIENT_OF.values())
 Assigned = tuple[tuple[str, str], ...]
 """(tensor or "all", layout); a later one wins over an earlier one."""
-LAYOUTS = ("contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge")
+LAYOUTS = (
+    "contiguous",
+    "blhd",
+    "packed",
+    "expanded",
+    "distinct",
+    "distinct-unit",
+    "strided-last",
+    "offset",
+    "huge",
+)
 # The layout of values from a file: where they lay when they were saved.
 AS_SAVED = "as-saved"
 # As `huge` lies, scaled down: what is right so, and wrong there, holds an offset in 32 bits.
@@ -19,7 +29,17 @@ SCALED = "huge-scaled"
 # As `distinct-unit`, with the axes of every tensor in their own order: what is made like one of them is contiguous.
 ORDERED = "distinct-ordered"
 KNOWN = (*LAYOUTS, SCALED, ORDERED, AS_SAVED)
-_PARAMETERS = ("bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k")
+_PARAMETERS = (
+    "bias",
+    "tau",
+    "alibi",
+    "mask",
+    "sinks",
+    "keep",
+    "seqlens",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+)
 TENSORS = ("q", "k", "v", "do", "o", "lse", "delta", *_PARAMETERS, *OUTPUTS)
 DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
 # Of values from a file. Not do=expanded, whose ones would take the place of the real dO.
@@ -70,7 +90,9 @@ def parse_layout(word: str, option: str = "--layout") -> tuple[str, str]:
         way_out = did_you_mean(word, KNOWN, "") or f"for example {option} do=expanded"
         raise UsageFailure(f"{option} takes TENSOR=NAME or NAME, got {word!r}", way_out)
     if tensor not in (*TENSORS, "all"):
-        raise UsageFailure(f"{option}: no tensor {tensor!r}", did_you_mean(tensor, ("all", *TENSORS)))
+        raise UsageFailure(
+            f"{option}: no tensor {tensor!r}", did_you_mean(tensor, ("all", *TENSORS))
+        )
     if layout not in KNOWN:
         raise UsageFailure(f"{option}: no layout {layout!r}", did_you_mean(layout, KNOWN))
     return tensor, layout
@@ -135,9 +157,19 @@ def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
     letters = _letters(name)
     if shapes == PLAIN or not letters:
         return tensor
-    if any(size != 1 for letter, size in zip(letters, tensor.shape, strict=False) if letter not in shapes):
-        raise TargetFailure(f"{name} of shape {list(tensor.shape)} cannot be passed as {in_words(shapes)}")
-    kept = [letter for letter in shapes if letter in letters] if letters == PLAIN else _axes_left(letters, shapes)
+    if any(
+        size != 1
+        for letter, size in zip(letters, tensor.shape, strict=False)
+        if letter not in shapes
+    ):
+        raise TargetFailure(
+            f"{name} of shape {list(tensor.shape)} cannot be passed as {in_words(shapes)}"
+        )
+    kept = (
+        [letter for letter in shapes if letter in letters]
+        if letters == PLAIN
+        else _axes_left(letters, shapes)
+    )
     left = tensor[tuple(slice(None) if letter in shapes else 0 for letter in letters)]
     return left.permute([_axes_left(letters, shapes).index(letter) for letter in kept])
 
@@ -161,7 +193,11 @@ def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
 def without_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
     """A bias or a mask as a target of that rank takes it: without the first axes that are "1"; itself with all."""
     gone = missing(axes, rank)
-    return tensor[tuple(0 if at in gone else slice(None) for at in range(len(axes)))] if gone else tensor
+    return (
+        tensor[tuple(0 if at in gone else slice(None) for at in range(len(axes)))]
+        if gone
+        else tensor
+    )
 
 
 def with_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:

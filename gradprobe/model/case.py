@@ -8,7 +8,17 @@ from .assignment import OUTPUTS, PLAIN
 from .intermediates import lookup
 
 DTYPES = ("float32", "float16", "bfloat16")
-PATTERNS = ("normal", "small", "large", "wide", "negative", "positive", "offset", "lowrank", "dyadic")
+PATTERNS = (
+    "normal",
+    "small",
+    "large",
+    "wide",
+    "negative",
+    "positive",
+    "offset",
+    "lowrank",
+    "dyadic",
+)
 DOTS = ("ieee", "bf16x6", "tf32x3", "bf16x3", "tf32")
 """Ways to multiply float32 as Triton calls them, the finest first."""
 DEVICES = ("auto", "cpu", "cuda")
@@ -28,8 +38,23 @@ NATURAL, LOG2 = LSE_FORMS = ("natural", "log2")
 
 _SIZES = {"b": "batch", "h": "heads", "g": "kv_heads", "m": "seqlen_q", "n": "seqlen_k"}
 _SIZES |= {"d": "head_dim", "e": "head_dim_v", "w": "bias_window"}
-_INPUT_AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "lse": "bhm", "delta": "bhm"}
-_INPUT_AXES |= {"mask": "bhmn", "keep": "bhmn", "tau": "h", "alibi": "h", "sinks": "h", "seqlens": "b"}
+_INPUT_AXES = {
+    "q": "bhmd",
+    "k": "bgnd",
+    "v": "bgne",
+    "do": "bhme",
+    "o": "bhme",
+    "lse": "bhm",
+    "delta": "bhm",
+}
+_INPUT_AXES |= {
+    "mask": "bhmn",
+    "keep": "bhmn",
+    "tau": "h",
+    "alibi": "h",
+    "sinks": "h",
+    "seqlens": "b",
+}
 
 
 @dataclass(frozen=True)
@@ -133,7 +158,9 @@ class Case:
     def exists(self, name: str) -> bool:
         """Whether there is an intermediate of a name in the case's family and with its inputs."""
         row = lookup(name)
-        has_input = row is not None and (not row.needs or getattr(self, row.needs) not in (False, None))
+        has_input = row is not None and (
+            not row.needs or getattr(self, row.needs) not in (False, None)
+        )
         return row is not None and row.step(self.family) is not None and has_input
 
     def axes(self, name: str) -> str:
@@ -158,11 +185,15 @@ class Case:
 
     def with_heads(self, heads: int, kv_heads: int) -> Case:
         """The case with the first so many of its heads."""
-        return replace(self, heads=heads, kv_heads=kv_heads, tau=None if self.tau is None else self.tau[:heads])
+        return replace(
+            self, heads=heads, kv_heads=kv_heads, tau=None if self.tau is None else self.tau[:heads]
+        )
 
     def with_lengths(self, rows: int, keys: int) -> Case:
         """The case with other lengths; the lengths of padded sequences are cut to fit."""
-        seqlens = None if self.seqlens is None else tuple(min(length, rows) for length in self.seqlens)
+        seqlens = (
+            None if self.seqlens is None else tuple(min(length, rows) for length in self.seqlens)
+        )
         return replace(self, seqlen_q=rows, seqlen_k=keys, seqlens=seqlens)
 
 

@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .case import Case
-from .layout_run import CRASHED, FAILED, INCOMPLETE, MATCH, MISMATCH, SKIPPED, CloseUp, Run, TensorLayout, Window
+from .layout_run import (
+    CRASHED,
+    FAILED,
+    INCOMPLETE,
+    MATCH,
+    MISMATCH,
+    SKIPPED,
+    CloseUp,
+    Run,
+    TensorLayout,
+    Window,
+)
 from .memory_finding import ACCESSES, KINDS, MemoryFinding
 from .report import Where
 
@@ -28,7 +39,10 @@ def _within(part: Any, path: str) -> Wrong:
             if not isinstance(element, (str, int, float)):
                 yield from _within(element, f"{path}[{at}]")
         return
-    for name in (*getattr(part, "__struct_fields__", ()), *getattr(part, "__dataclass_fields__", ())):
+    for name in (
+        *getattr(part, "__struct_fields__", ()),
+        *getattr(part, "__dataclass_fields__", ()),
+    ):
         yield from _within(getattr(part, name), f"{path}.{name}")
     if rule := _RULES.get(type(part)):
         yield from ((f"{path}.{name}", words) for name, words in rule(part))
@@ -41,7 +55,9 @@ def _case(case: Case) -> Wrong:
 
 
 def _run(run: Run) -> Wrong:
-    yield from _one_of("verdict", run.verdict, (MATCH, MISMATCH, SKIPPED, FAILED, CRASHED, INCOMPLETE))
+    yield from _one_of(
+        "verdict", run.verdict, (MATCH, MISMATCH, SKIPPED, FAILED, CRASHED, INCOMPLETE)
+    )
 
 
 def _memory(finding: MemoryFinding) -> Wrong:

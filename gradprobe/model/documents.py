@@ -104,7 +104,9 @@ class Reports(Struct, frozen=True, kw_only=True):
         """The worst of theirs. As long as fewer came than are planned it is incomplete, and none at all is no match."""
         verdicts = {report.verdict for report in self.counted}
         verdicts |= {INCOMPLETE} if len(self.counted) < (self.planned or 0) else set()
-        return next((word for word in (MISMATCH, INCOMPLETE, FAILED, MATCH) if word in verdicts), FAILED)
+        return next(
+            (word for word in (MISMATCH, INCOMPLETE, FAILED, MATCH) if word in verdicts), FAILED
+        )
 
 
 def document_of(report: Report) -> dict[str, Any]:
@@ -149,9 +151,13 @@ def report_from(document: Mapping[str, Any]) -> Report:
     if not isinstance(document, Mapping):
         raise UsageFailure(f"expected a report, got a JSON {type(document).__name__}", _WAY_OUT)
     if _reports_in(document) != 1:
-        raise UsageFailure(f"expected a report of schema {SCHEMA}, got {document.get('schema')!r}", _WAY_OUT)
+        raise UsageFailure(
+            f"expected a report of schema {SCHEMA}, got {document.get('schema')!r}", _WAY_OUT
+        )
     try:
-        return msgspec.convert(_as_today(document), Report, dec_hook=lambda _, plain: number_of(plain))
+        return msgspec.convert(
+            _as_today(document), Report, dec_hook=lambda _, plain: number_of(plain)
+        )
     except _DAMAGE as error:
         raise _damaged(document, error) from error
 
@@ -200,7 +206,9 @@ def several_document(several: Reports) -> dict[str, Any]:
     """Several in one document; of one that was made alone, its own. Those that do not count stand under "warnings"."""
     if several.planned is None and len(several.reports) == 1:
         return document_of(several.reports[0])
-    more = {} if several.not_taken is None else {"not_taken": msgspec.to_builtins(several.not_taken)}
+    more = (
+        {} if several.not_taken is None else {"not_taken": msgspec.to_builtins(several.not_taken)}
+    )
     more |= {"groups": list(map(_group_document, several.groups))} if several.groups else {}
     more |= {} if several.coverage is None else {"coverage": msgspec.to_builtins(several.coverage)}
     return {
@@ -246,7 +254,10 @@ def load_several(text: str | bytes) -> Reports:
     try:
         mild = [one["report"] for one in document["warnings"] if one.get("report")]
         # Each once: a report with two warnings stands at both.
-        parts = [*document["reports"], *(one for at, one in enumerate(mild) if one not in mild[:at])]
+        parts = [
+            *document["reports"],
+            *(one for at, one in enumerate(mild) if one not in mild[:at]),
+        ]
         untaken = msgspec.convert(document.get("not_taken"), tuple[RefusedCase, ...] | None)
         origin = msgspec.convert(document.get("origin"), Origin | None)
         reports = tuple(_part(one, at) for at, one in enumerate(parts))
@@ -273,7 +284,11 @@ def _part(document: Any, at: int) -> Report:
 
 def _as_today(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document as this schema has it: parsed layouts, and nothing where /1 had null in a word's place."""
-    found = {name: value for name, value in document.items() if not (value is None and name in _NEVER_NULL)}
+    found = {
+        name: value
+        for name, value in document.items()
+        if not (value is None and name in _NEVER_NULL)
+    }
     case = found.get("case")
     if case is not None and "family" in case and "runs" in case:
         layouts, runs = map(parse_layout, case["layouts"]), map(parse_run, case["runs"])
@@ -292,10 +307,16 @@ _NEVER_NULL = ("title", "target", "options", "compared", "reproduce")
 
 def _of_the_first_schema(document: Mapping[str, Any]) -> dict[str, Any]:
     """What /1 named or held otherwise."""
-    runs = [{**run, "memory": [_present(one) for one in run.get("memory") or ()]} for run in document["runs"]]
+    runs = [
+        {**run, "memory": [_present(one) for one in run.get("memory") or ()]}
+        for run in document["runs"]
+    ]
     changed: dict[str, Any] = {"runs": list(map(_present, runs))}
     if strides := document.get("strides"):
-        changed["strides"] = {**strides, "findings": [_present(one) for one in strides.get("findings") or ()]}
+        changed["strides"] = {
+            **strides,
+            "findings": [_present(one) for one in strides.get("findings") or ()],
+        }
     if error := document.get("error"):
         changed["error"] = {**error, "memory": [_present(one) for one in error.get("memory") or ()]}
     if view := document.get("close_up"):
@@ -326,7 +347,12 @@ def report_schema() -> dict[str, Any]:
     # There layouts and runs are words.
     parts["Case"]["properties"] |= {"layouts": _LISTED, "runs": _LISTED}
     parts["Report"]["properties"]["schema"] = {"const": SCHEMA}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **schema, "$defs": parts}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": SCHEMA,
+        **schema,
+        "$defs": parts,
+    }
 
 
 if __name__ == "__main__":

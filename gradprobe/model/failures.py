@@ -83,7 +83,11 @@ def fault_words(error: BaseException) -> str:
     words, trace = text_of(error), error.__traceback__
     while not words and trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    place = f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}" if trace is not None else ""
+    place = (
+        f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"
+        if trace is not None
+        else ""
+    )
     return f"{type(error).__name__}: {words or place}"
 
 
@@ -102,8 +106,12 @@ def as_failure(error: BaseException) -> Failure:
         return error
     if not isinstance(error, Exception):
         words = f": {text_of(error)}" if text_of(error) else ""
-        return TargetFailure(f"the target raised {type(error).__name__}{words}", "--traceback shows where")
-    return Failure(f"gradprobe itself failed: {fault_words(error)}", "run again with --traceback and report it")
+        return TargetFailure(
+            f"the target raised {type(error).__name__}{words}", "--traceback shows where"
+        )
+    return Failure(
+        f"gradprobe itself failed: {fault_words(error)}", "run again with --traceback and report it"
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str], listed: str = "known") -> str:
@@ -116,6 +124,8 @@ def did_you_mean(word: str, known: Iterable[str], listed: str = "known") -> str:
 
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), list(names))
-    close.sort(key=lambda name: sorted(name) != sorted(word.lower()))  # the same letters in another order come first
+    close.sort(
+        key=lambda name: sorted(name) != sorted(word.lower())
+    )  # the same letters in another order come first
     ways = [f"did you mean {names[close[0]]!r}?"] if close else []
     return " ".join([*ways, f"{listed}: {', '.join(names.values()) or 'none'}"] if listed else ways)

@@ -167,9 +167,13 @@ GRADIENT_OF = {row.gradient_of: row.name for row in TABLE if row.gradient_of}
 """By input."""
 PRODUCTS = {row.name: row.product for row in TABLE if row.product is not None}
 """By what they are, with their scale."""
-MATRICES = tuple(row.name for row in TABLE if row.softmax is not None and row.softmax.axes == "bhmn")
+MATRICES = tuple(
+    row.name for row in TABLE if row.softmax is not None and row.softmax.axes == "bhmn"
+)
 """What has a number for each row and key."""
-OF_HEADS = tuple(row.name for row in TABLE if "h" in {step.axes for step in (row.softmax, row.lazy) if step})
+OF_HEADS = tuple(
+    row.name for row in TABLE if "h" in {step.axes for step in (row.softmax, row.lazy) if step}
+)
 """What has one number for each head."""
 MATRIX_OF = {name: PRODUCTS[name].matrix for name in GRADIENT_OF.values() if name in PRODUCTS}
 """By gradient: what it shows once the input is known that it multiplies."""
@@ -186,7 +190,15 @@ DERIVED = {name.lower(): name for name in ("O", "LSE", "delta")}
 KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "w": "d"}
 """Which axes stand for one another in different tensors: batches, heads, rows or keys, and innermost axes."""
 
-AXIS_WORDS = {"b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim"}
+AXIS_WORDS = {
+    "b": "batch",
+    "h": "head",
+    "g": "key head",
+    "m": "row",
+    "n": "key",
+    "d": "dim",
+    "e": "dim",
+}
 AXIS_WORDS |= {"w": "distance"}
 
 
@@ -210,7 +222,13 @@ def steps(family: str) -> Iterator[tuple[Formula, Step]]:
 
 def title(tensor: str) -> str:
     """A tensor as the field writes it: dO, LSE, q."""
-    return _BY_NAME[tensor.lower()].name if tensor.lower() in _BY_NAME else "dO" if tensor == "do" else tensor
+    return (
+        _BY_NAME[tensor.lower()].name
+        if tensor.lower() in _BY_NAME
+        else "dO"
+        if tensor == "do"
+        else tensor
+    )
 
 
 def symbol(name: str) -> str:
@@ -243,7 +261,9 @@ def parents_of(form: str, family: str) -> tuple[str, ...]:
     """The intermediates that a form is made of at once."""
     row = lookup(form)
     step = row.step(family) if row is not None else None
-    return _PARENTS.get(form, tuple(name for name in step.parents if lookup(name) is not None) if step else ())
+    return _PARENTS.get(
+        form, tuple(name for name in step.parents if lookup(name) is not None) if step else ()
+    )
 
 
 def in_place_of(matrix: str) -> tuple[str, ...]:
@@ -279,7 +299,9 @@ def plain(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-_GRADIENTS = "|".join(sorted((name.lower() for name in names() if len(name) > 1), key=len, reverse=True))
+_GRADIENTS = "|".join(
+    sorted((name.lower() for name in names() if len(name) > 1), key=len, reverse=True)
+)
 
 
 def is_named_after(kernel: str, intermediate: str) -> bool:
@@ -287,5 +309,9 @@ def is_named_after(kernel: str, intermediate: str) -> bool:
 
     Only words made up entirely of names of gradients count, and no letters inside other words.
     """
-    words = [word for word in re.split(r"[^a-z]+", kernel.lower()) if re.fullmatch(f"(?:{_GRADIENTS})+", word)]
+    words = [
+        word
+        for word in re.split(r"[^a-z]+", kernel.lower())
+        if re.fullmatch(f"(?:{_GRADIENTS})+", word)
+    ]
     return any(intermediate.lower() in re.findall(_GRADIENTS, word) for word in words)

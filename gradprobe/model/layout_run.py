@@ -73,7 +73,11 @@ class Element(Struct, frozen=True, kw_only=True):
     @property
     def error(self) -> float | None:
         """How far it is off; None where one of the two is not finite."""
-        off = None if self.actual is None or self.expected is None else abs(self.actual - self.expected)
+        off = (
+            None
+            if self.actual is None or self.expected is None
+            else abs(self.actual - self.expected)
+        )
         return off if off is not None and isfinite(off) else None
 
     @property
@@ -204,7 +208,11 @@ class Identity(Struct, frozen=True, kw_only=True):
     @property
     def ratio(self) -> float:
         """How far it is from holding, as a multiple of what is allowed."""
-        return self.residual / self.budget if self.residual is not None and self.budget else float("inf")
+        return (
+            self.residual / self.budget
+            if self.residual is not None and self.budget
+            else float("inf")
+        )
 
 
 class Error(Struct, frozen=True, kw_only=True):
@@ -313,7 +321,9 @@ class TensorLayout(Struct, frozen=True, kw_only=True):
     @property
     def repeats(self) -> bool:
         """Whether some elements lie in one place, so that they can only be equal."""
-        return any(size > 1 and step == 0 for size, step in zip(self.sizes, self.strides, strict=True))
+        return any(
+            size > 1 and step == 0 for size, step in zip(self.sizes, self.strides, strict=True)
+        )
 
 
 class Run(Struct, frozen=True, kw_only=True):

@@ -100,7 +100,9 @@ KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, SHUFFLE, UNWRITTEN,
 def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
     """Findings in the order of a report. A written guard band comes after the store that explains it."""
     memory = list(memory)
-    explained = {one.tensor.lower() for one in memory if one.kind == OUTSIDE and one.access != "load"}
+    explained = {
+        one.tensor.lower() for one in memory if one.kind == OUTSIDE and one.access != "load"
+    }
 
     def order(finding: MemoryFinding) -> tuple[bool, bool, int, int, int]:
         is_explained = finding.kind == GUARD and finding.tensor.lower() in explained
@@ -133,8 +135,13 @@ def grouped(findings: Iterable[tuple[str, MemoryFinding]]) -> list[Group]:
         key = (finding.kind, finding.kernel, finding.tensor or finding.line, finding.access)
         layouts.setdefault(key, {})[layout] = None
         lines = groups.setdefault(key, {})
-        lines[finding.identity] = max(lines.get(finding.identity, finding), finding, key=lambda each: each.lanes)
-    made = {key: Group(tuple(layouts[key]), tuple(worst_first(lines.values()))) for key, lines in groups.items()}
+        lines[finding.identity] = max(
+            lines.get(finding.identity, finding), finding, key=lambda each: each.lanes
+        )
+    made = {
+        key: Group(tuple(layouts[key]), tuple(worst_first(lines.values())))
+        for key, lines in groups.items()
+    }
     order = worst_first(group.memory[0] for group in made.values())
     return sorted(made.values(), key=lambda group: order.index(group.memory[0]))
 

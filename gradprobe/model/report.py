@@ -13,7 +13,18 @@ from msgspec import Struct, field
 
 from .case import Case
 from .failures import Failure
-from .layout_run import FAILED, MATCH, MISMATCH, CloseUp, Counts, Difference, Element, Error, Intermediate, Run
+from .layout_run import (
+    FAILED,
+    MATCH,
+    MISMATCH,
+    CloseUp,
+    Counts,
+    Difference,
+    Element,
+    Error,
+    Intermediate,
+    Run,
+)
 from .memory_finding import WARNING, MemoryFinding, WarningNote
 
 # The share of wrong elements that a hypothesis must reproduce to be named as the cause; with less it is consistent with
@@ -406,7 +417,9 @@ class Report(Struct, frozen=True, kw_only=True):
         if self.strides is not None:
             return self.strides.findings
         found = [finding for run in self.runs for finding in run.memory]
-        return tuple({(one.kind, one.tensor, one.file, one.line): one for one in reversed(found)}.values())
+        return tuple(
+            {(one.kind, one.tensor, one.file, one.line): one for one in reversed(found)}.values()
+        )
 
     def by_status(self, status: str) -> Iterator[tuple[str, list[tuple[Run, Intermediate]]]]:
         """Each intermediate that has a status somewhere, by its title, with the runs in which it has."""
@@ -422,14 +435,26 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def passing_edit(report: Report) -> TriedEdit | None:
     """The edit with which everything matches; None where none was found."""
-    return next((one.edit for one in report.diagnoses if one.edit is not None and one.edit.matches), None)
+    return next(
+        (one.edit for one in report.diagnoses if one.edit is not None and one.edit.matches), None
+    )
 
 
 def error_of(failure: Failure) -> Error:
     """A failure as a report holds it."""
-    return Error(kind=type(failure).__name__, message=str(failure), details=failure.details, way_out=failure.way_out)
+    return Error(
+        kind=type(failure).__name__,
+        message=str(failure),
+        details=failure.details,
+        way_out=failure.way_out,
+    )
 
 
 def failed_report(failure: Failure, reproduce: str, target: str | None = None) -> Report:
     """What stands in a report's place where there was none to make."""
-    return Report(verdict=FAILED, target=CheckedTarget(name=target or ""), error=error_of(failure), reproduce=reproduce)
+    return Report(
+        verdict=FAILED,
+        target=CheckedTarget(name=target or ""),
+        error=error_of(failure),
+        reproduce=reproduce,
+    )

@@ -43,10 +43,17 @@ UNDERFLOWS = "a right kernel, which holds it in float32, takes what is smaller f
 # The options that take one of several words.
 CHOICES = {"dtype": DTYPES, "pattern": PATTERNS, "dots": DOTS, "device": DEVICES}
 CHOICES |= {"align": ALIGNMENTS, "mask": MASKS}
-CHOICES |= {"arch": tuple(ARCHITECTURES), "window_as": WINDOW_FORMS, "mask_as": MASK_FORMS, "lse_as": LSE_FORMS}
+CHOICES |= {
+    "arch": tuple(ARCHITECTURES),
+    "window_as": WINDOW_FORMS,
+    "mask_as": MASK_FORMS,
+    "lse_as": LSE_FORMS,
+}
 
 
-def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False) -> Case:
+def resolve(
+    options: Mapping[str, Any], family: str, *, takes_bias: bool, packs: bool = False
+) -> Case:
     """A Case from the options that were given (None or absent: not given), with the defaults of the family.
 
     Args:
@@ -62,7 +69,9 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
         _end_to_end(given)
     _pack(given)
     _leave_out(given)
-    given.setdefault("seqlen_q", given.get("seqlen", max(given.get("seqlens") or (_default_length(given),))))
+    given.setdefault(
+        "seqlen_q", given.get("seqlen", max(given.get("seqlens") or (_default_length(given),)))
+    )
     given.setdefault("seqlen_k", given.get("seqlen", given["seqlen_q"]))
     given.setdefault("kv_heads", given.get("heads", Case.heads))
     if given.get("pattern") == "dyadic":
@@ -72,7 +81,9 @@ def resolve(options: Mapping[str, Any], family: str, *, takes_bias: bool, packs:
     given.setdefault("scale", float(given.get("head_dim", Case.head_dim)) ** -0.5)
     given.setdefault("bias", family == "lazy" and takes_bias)
     if "bias_window" in given and not given["bias"]:
-        raise UsageFailure("--bias-window: this case has no bias", "drop it, or check a target that takes bias")
+        raise UsageFailure(
+            "--bias-window: this case has no bias", "drop it, or check a target that takes bias"
+        )
     _settle_ranks(given)
     given.setdefault("causal", family == "lazy" or "causal" in given.get("implied", ()))
     if family == "lazy":
@@ -96,14 +107,18 @@ def _settle_ranks(given: dict[str, Any]) -> None:
             if option in given and not given.get(name):
                 raise UsageFailure(f"{flag_of(option)}: this case has no {name}", ways)
     if given.get("mask") == "padding" and given.setdefault("mask_axes", "bn") != "bn":
-        raise UsageFailure(f"--mask-axes {given['mask_axes']}: a padding mask has the axes bn", "drop it")
+        raise UsageFailure(
+            f"--mask-axes {given['mask_axes']}: a padding mask has the axes bn", "drop it"
+        )
 
 
 def _end_to_end(given: dict[str, Any]) -> None:
     """Turns sequence lengths into packed sequences, end to end in one batch, for a target that packs."""
     lengths = given.pop("seqlens")
     if given.pop("batch", len(lengths)) != len(lengths):
-        raise UsageFailure(f"--seqlens takes one length a batch, got {len(lengths)} and another --batch")
+        raise UsageFailure(
+            f"--seqlens takes one length a batch, got {len(lengths)} and another --batch"
+        )
     if min(lengths) < 0:
         raise UsageFailure(f"--seqlens must not be negative, got {', '.join(map(str, lengths))}")
     given["cu_seqlens"] = (0, *itertools.accumulate(lengths))
@@ -113,24 +128,35 @@ def _pack(given: dict[str, Any]) -> None:
     """Packed sequences set the lengths: one batch of all of them, end to end."""
     if "cu_seqlens" not in given:
         if "cu_seqlens_k" in given:
-            raise UsageFailure("--cu-seqlens-k: nothing is packed", "give --cu-seqlens, that of the query rows, too")
+            raise UsageFailure(
+                "--cu-seqlens-k: nothing is packed",
+                "give --cu-seqlens, that of the query rows, too",
+            )
         return
     given["cu_seqlens_q"] = given.pop("cu_seqlens")
     given.setdefault("cu_seqlens_k", given["cu_seqlens_q"])
     if "seqlens" in given:
         raise UsageFailure("--seqlens pads and --cu-seqlens packs", "give one of them")
-    rows, keys = ("--cu-seqlens", "cu_seqlens_q", "seqlen_q"), ("--cu-seqlens-k", "cu_seqlens_k", "seqlen_k")
+    rows, keys = (
+        ("--cu-seqlens", "cu_seqlens_q", "seqlen_q"),
+        ("--cu-seqlens-k", "cu_seqlens_k", "seqlen_k"),
+    )
     for flag, name, length in (rows, keys):
         _check_ascends(flag, given[name])
         if given.setdefault(length, given.get("seqlen", given[name][-1])) != given[name][-1]:
             raise UsageFailure(
-                f"{flag} ends at {given[name][-1]}, and the length is {given[length]}", "drop the length"
+                f"{flag} ends at {given[name][-1]}, and the length is {given[length]}",
+                "drop the length",
             )
     if len(given["cu_seqlens_q"]) != len(given["cu_seqlens_k"]):
         count = f"{len(given['cu_seqlens_q']) - 1} and {len(given['cu_seqlens_k']) - 1}"
-        raise UsageFailure(f"--cu-seqlens and --cu-seqlens-k must have as many sequences, got {count}")
+        raise UsageFailure(
+            f"--cu-seqlens and --cu-seqlens-k must have as many sequences, got {count}"
+        )
     if given.setdefault("batch", 1) != 1:
-        raise UsageFailure(f"--cu-seqlens packs all sequences into one batch, got --batch {given['batch']}")
+        raise UsageFailure(
+            f"--cu-seqlens packs all sequences into one batch, got --batch {given['batch']}"
+        )
 
 
 def _check_ascends(flag: str, ends: tuple[int, ...]) -> None:
@@ -147,11 +173,32 @@ def _leave_out(given: dict[str, Any]) -> None:
     shapes = given.get("shapes", PLAIN)
     for letter, name in (("b", "batch"), ("h", "heads")):
         if letter not in shapes and given.setdefault(name, 1) != 1:
-            raise UsageFailure(f"--shapes {shapes}: {in_words(shapes)} holds one of --{name}, got {given[name]}")
+            raise UsageFailure(
+                f"--shapes {shapes}: {in_words(shapes)} holds one of --{name}, got {given[name]}"
+            )
 
 
-SOFTMAX_ALONE = {"window", "softcap", "kv_heads", "head_dim_v", "align", "alibi", "sinks", "dropout", "cu_seqlens"}
-SOFTMAX_ALONE |= {"cu_seqlens_k", "bias_axes", "bias_rank", "mask", "mask_axes", "mask_rank", "mask_as", "window_as"}
+SOFTMAX_ALONE = {
+    "window",
+    "softcap",
+    "kv_heads",
+    "head_dim_v",
+    "align",
+    "alibi",
+    "sinks",
+    "dropout",
+    "cu_seqlens",
+}
+SOFTMAX_ALONE |= {
+    "cu_seqlens_k",
+    "bias_axes",
+    "bias_rank",
+    "mask",
+    "mask_axes",
+    "mask_rank",
+    "mask_as",
+    "window_as",
+}
 """The options that the lazy family does not know."""
 
 
@@ -165,11 +212,23 @@ def _refuse_foreign(given: Mapping[str, Any], family: str) -> None:
         foreign = {"tau", "bias_window"} & given.keys()
         way_out = "drop it, or check a target that takes tau"
     if foreign:
-        raise UsageFailure(f"{flag_of(min(foreign))}: the {family} family has no such option", way_out)
+        raise UsageFailure(
+            f"{flag_of(min(foreign))}: the {family} family has no such option", way_out
+        )
 
 
 def _check_counts(given: Mapping[str, Any]) -> None:
-    counts = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v", "bias_window", "repeat")
+    counts = (
+        "batch",
+        "heads",
+        "kv_heads",
+        "seqlen_q",
+        "seqlen_k",
+        "head_dim",
+        "head_dim_v",
+        "bias_window",
+        "repeat",
+    )
     for name in counts:
         if name in given and given[name] < 1:
             raise UsageFailure(f"{flag_of(name)} must be at least 1, got {given[name]}")
@@ -181,21 +240,33 @@ def _check_counts(given: Mapping[str, Any]) -> None:
     for name in ("block_m", "block_n"):
         value = given.get(name, 16)
         if value < 16 or value & (value - 1):
-            raise UsageFailure(f"{flag_of(name)} must be a power of two of at least 16, got {value}")
+            raise UsageFailure(
+                f"{flag_of(name)} must be a power of two of at least 16, got {value}"
+            )
 
 
 def _tau(given: Mapping[str, Any]) -> tuple[float, ...]:
     heads = given.get("heads", Case.heads)
     # Both signs, none of which puts a whole row on the ReLU's kink, where little could be compared.
-    known = (-DYADIC_TAU, DYADIC_TAU) if given.get("pattern") == "dyadic" else (-0.5, 0.5, -3.0, 1.0)
+    known = (
+        (-DYADIC_TAU, DYADIC_TAU) if given.get("pattern") == "dyadic" else (-0.5, 0.5, -3.0, 1.0)
+    )
     tau = tuple(given.get("tau") or (known[h % len(known)] for h in range(heads)))
     tau = tau * heads if len(tau) == 1 else tau
     if len(tau) != heads:
-        raise UsageFailure(f"--tau takes one number, or one a head: {heads} heads, got {len(tau)} numbers")
+        raise UsageFailure(
+            f"--tau takes one number, or one a head: {heads} heads, got {len(tau)} numbers"
+        )
     return tau
 
 
-_WRITTEN_OUT = {"fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "single": "float32"}
+_WRITTEN_OUT = {
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float": "float32",
+    "single": "float32",
+}
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:
@@ -209,25 +280,33 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
         got = options.get(name)
         if got is not None and got not in known:
             way_out = did_you_mean(_WRITTEN_OUT.get(str(got).lower(), str(got)), known, "")
-            raise UsageFailure(f"{flag_of(name)} must be one of {', '.join(known)}, got {got!r}", way_out)
+            raise UsageFailure(
+                f"{flag_of(name)} must be one of {', '.join(known)}, got {got!r}", way_out
+            )
 
 
 def _check(case: Case) -> None:
     for name in ("q", "k", "v", "do"):
         count = math.prod(map(case.size, case.input_axes(name)))
         if count > LARGEST:  # which no machine's memory holds
-            raise UsageFailure(f"{name} of this case would have {count:.1e} elements, more than {LARGEST:.1e}")
+            raise UsageFailure(
+                f"{name} of this case would have {count:.1e} elements, more than {LARGEST:.1e}"
+            )
     refuse_unknown(vars(case))
     if case.heads % case.kv_heads:
         raise UsageFailure(f"--kv-heads must divide --heads, got {case.kv_heads} and {case.heads}")
     if case.family == "lazy" and case.seqlen_q != case.seqlen_k:
-        raise UsageFailure(f"lazy attention needs as many keys as rows, got {case.seqlen_q} and {case.seqlen_k}")
+        raise UsageFailure(
+            f"lazy attention needs as many keys as rows, got {case.seqlen_q} and {case.seqlen_k}"
+        )
     if case.seqlens is not None:
         _check_seqlens(case, case.seqlens)
     if not 0 <= case.seed < 2**63:
         raise UsageFailure(f"--seed must lie in 0 to 2^63 - 1, got {case.seed}")
     if case.window is not None and min(case.window) < -1:
-        raise UsageFailure(f"--window takes numbers of keys, -1 for no limit, got {case.window[0]},{case.window[1]}")
+        raise UsageFailure(
+            f"--window takes numbers of keys, -1 for no limit, got {case.window[0]},{case.window[1]}"
+        )
     if not 0 <= case.dropout < 1:
         raise UsageFailure(f"--dropout must lie in 0 to 1, 1 excluded, got {case.dropout}")
     _check_axes(case, "bias")
@@ -242,7 +321,9 @@ def _check(case: Case) -> None:
         raise UsageFailure("--scale and --tau must be finite numbers")
     _check_magnitudes(case)
     if case.ranks is None and case.shards != Case.shards:
-        raise UsageFailure(f"--shards {case.shards}: nothing is divided among ranks", "add --ranks N")
+        raise UsageFailure(
+            f"--shards {case.shards}: nothing is divided among ranks", "add --ranks N"
+        )
 
 
 def _check_magnitudes(case: Case) -> None:
@@ -251,9 +332,14 @@ def _check_magnitudes(case: Case) -> None:
     numbers += [("tau", tau, MOST) for tau in case.tau or ()]
     for name, number, most in numbers:
         if abs(number) > most:
-            raise UsageFailure(f"--{name} must be at most {most:.3g} in magnitude, got {number:g}", OVERFLOWS)
+            raise UsageFailure(
+                f"--{name} must be at most {most:.3g} in magnitude, got {number:g}", OVERFLOWS
+            )
         if name != "tau" and 0 < abs(number) < LEAST_NORMAL:
-            raise UsageFailure(f"--{name} must be at least {LEAST_NORMAL:.3g} in magnitude, got {number:g}", UNDERFLOWS)
+            raise UsageFailure(
+                f"--{name} must be at least {LEAST_NORMAL:.3g} in magnitude, got {number:g}",
+                UNDERFLOWS,
+            )
 
 
 def _check_axes(case: Case, name: str) -> None:
@@ -264,14 +350,19 @@ def _check_axes(case: Case, name: str) -> None:
         raise UsageFailure(f"--{name}-rank must be 2, 3 or 4, got {rank}")
     if rank < len(axes):
         raise UsageFailure(
-            f"--{name}-rank {rank}: this {name} has the {len(axes)} axes {axes}", f"give --{name}-axes as well"
+            f"--{name}-rank {rank}: this {name} has the {len(axes)} axes {axes}",
+            f"give --{name}-axes as well",
         )
 
 
 def _check_seqlens(case: Case, seqlens: tuple[int, ...]) -> None:
     if len(seqlens) != case.batch:
-        raise UsageFailure(f"--seqlens takes one length a batch: {case.batch} batches, got {len(seqlens)}")
+        raise UsageFailure(
+            f"--seqlens takes one length a batch: {case.batch} batches, got {len(seqlens)}"
+        )
     if case.seqlen_q != case.seqlen_k:
         raise UsageFailure("--seqlens (right padding) needs as many keys as query rows")
     if min(seqlens) < 0 or max(seqlens) > case.seqlen_q:
-        raise UsageFailure(f"--seqlens must lie in 0 to {case.seqlen_q}, got {', '.join(map(str, seqlens))}")
+        raise UsageFailure(
+            f"--seqlens must lie in 0 to {case.seqlen_q}, got {', '.join(map(str, seqlens))}"
+        )

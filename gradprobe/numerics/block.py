@@ -35,7 +35,10 @@ class Block:
 
     def case(self, case: Case) -> Case:
         """The case of a block's tensors."""
-        heads, kv_heads = self.heads.stop - self.heads.start, self.kv_heads.stop - self.kv_heads.start
+        heads, kv_heads = (
+            self.heads.stop - self.heads.start,
+            self.kv_heads.stop - self.kv_heads.start,
+        )
         return replace(case.with_heads(heads, kv_heads), batch=1)
 
 
@@ -56,7 +59,10 @@ def blocks(case: Case, kv_heads: int) -> Iterator[Block]:
 def parts_of(block: Block) -> Iterator[Block]:
     """A block cut into its key heads."""
     group = (block.heads.stop - block.heads.start) // (block.kv_heads.stop - block.kv_heads.start)
-    return (block_at(block.batch, one, group) for one in range(block.kv_heads.start, block.kv_heads.stop))
+    return (
+        block_at(block.batch, one, group)
+        for one in range(block.kv_heads.start, block.kv_heads.stop)
+    )
 
 
 # Elements of a block's results that are held at once in float64.

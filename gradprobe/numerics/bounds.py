@@ -18,7 +18,9 @@ from .declared_precision import TINY, U32, U_FUNCTION, U_TENSOR_CORE, Precision,
 U_TANH = 2.0**-11
 
 
-def score_error(x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> Tensor:
+def score_error(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> Tensor:
     """[h, m, N] the bound of each score's error, 0 where no key is seen; what is rounded to 16 bits is apart.
 
     The scale, the unit of the logarithm and softcap's factor round a score once each. Each addition rounds the sum so
@@ -26,7 +28,9 @@ def score_error(x: Attention, tile: Tile, values: Mapping[str, Tensor], precisio
     """
     q, k, _, _ = x.tensors(tile)
     raw = x.scale * q @ k.mT
-    error = abs(x.scale) * dot_error(q, k.mT, precision, unit=precision.operand) + 3 * U32 * raw.abs()
+    error = (
+        abs(x.scale) * dot_error(q, k.mT, precision, unit=precision.operand) + 3 * U32 * raw.abs()
+    )
     so_far = raw.abs()
     if x.softcap is not None:
         # By way of exp (2 sigmoid(2 z) - 1 is common) tanh errs by two units in the last place of 1, not of itself.
@@ -76,7 +80,9 @@ def hardware_tanh_error(x: Attention, tile: Tile, precision: Precision) -> Tenso
     return U_TANH * x.softcap * (x.scale * q @ k.mT / x.softcap).tanh().abs()
 
 
-def _added(x: Attention, tile: Tile, values: Mapping[str, Tensor], raw: Tensor) -> Iterator[tuple[Tensor, int]]:
+def _added(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], raw: Tensor
+) -> Iterator[tuple[Tensor, int]]:
     """The size of each term that is added to a score, and how often it was rounded before."""
     if x.family == "lazy":  # bias is read by distance: what the reference added is what is no score
         if x.bias is not None:
@@ -100,7 +106,9 @@ class Chain:
     `e_` are bounds of whole errors; `i_` of the independent part of a matrix's error, which sums in quadrature.
     """
 
-    def __init__(self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> None:
+    def __init__(
+        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+    ) -> None:
         self.x, self.tile, self.precision = x, tile, precision
         self.q, self.k, self.v, self.do = x.tensors(tile)
         self.valid, self.dpe = values["valid"], values["dPE"]
@@ -109,7 +117,9 @@ class Chain:
         self.values = values
         share = kept_share(x, tile)
         # keep / (1 - p) as dropout has it, of which 1 / (1 - p) and the product with it round once each.
-        self.share = share if share is not None else torch.ones((), dtype=torch.float64, device=x.q.device)
+        self.share = (
+            share if share is not None else torch.ones((), dtype=torch.float64, device=x.q.device)
+        )
         self.u_drop = 2 * U32 if x.dropout else 0.0
         # TF32 rounds both operands of the dots over rows, 16-bit kernels only the computed one.
         self.operands = 2**0.5 if precision.operand else 1.0
@@ -118,7 +128,11 @@ class Chain:
             score_roundings(x, tile, values, precision),
         )
         self.e_s = exact + added
-        self.i_s = exact + (LAMBDA - 1) * hardware_tanh_error(x, tile, precision) * self.valid + LAMBDA * independent
+        self.i_s = (
+            exact
+            + (LAMBDA - 1) * hardware_tanh_error(x, tile, precision) * self.valid
+            + LAMBDA * independent
+        )
         self._normalisation()
         self._probabilities()
         self._gradients_of_probabilities()
@@ -134,7 +148,9 @@ class Chain:
         x = self.x
         lse = self.lse.masked_fill(self.lse == -float("inf"), 0.0)
         own = U32 * (lse.abs() + 2 + long_sum(x.n_key)) + U_FUNCTION
-        if x.alibi is not None:  # LSE is rounded as it is kept, with what alibi adds to the whole row
+        if (
+            x.alibi is not None
+        ):  # LSE is rounded as it is kept, with what alibi adds to the whole row
             own = own + U32 * x.alibi[self.tile.heads, None, None].abs() * x.n_key
         of_scores = (self.p * self.e_s).sum(-1, keepdim=True)
         # Independent errors of the scores average out in LSE.
@@ -155,7 +171,11 @@ class Chain:
         r_p = (U32 * argument.abs() + U_FUNCTION) * self.valid
         self.i_p = self.p * (self.i_s + r_p + LAMBDA * self.precision.roundings("P"))
         # A finite number keeps 0 * bound at 0.
-        relative = (self.e_s + r_p + self.e_lse + self.precision.roundings("P")).clamp(max=UNBOUNDED).expm1()
+        relative = (
+            (self.e_s + r_p + self.e_lse + self.precision.roundings("P"))
+            .clamp(max=UNBOUNDED)
+            .expm1()
+        )
         self.e_p = (self.p.abs() * relative + TINY) * self.valid
         self.live, self.undecided = self.valid, torch.zeros_like(self.valid)
         self.e_z, self.weight = torch.zeros_like(self.p), self.p.abs()
@@ -164,7 +184,9 @@ class Chain:
         unit, floor = self.precision.matrix, self.precision.floor
         pe = self.values["PE"]
         # A kernel may round P before it is divided by 1 - p: its floor then grows with it.
-        rounding = (self.operands * LAMBDA * unit * pe) ** 2 + (LAMBDA * floor * self.share) ** 2 * self.valid
+        rounding = (self.operands * LAMBDA * unit * pe) ** 2 + (
+            LAMBDA * floor * self.share
+        ) ** 2 * self.valid
         dropping = (self.u_drop * pe) ** 2
         self.i_pe = rounding + (self.share * self.i_p) ** 2 * self.live + self.e_z**2 + dropping
         self.s_pe = (self.share * self.p * self.common).abs() * self.live
@@ -210,10 +232,14 @@ class Chain:
         of_pe = self.i_p**2 + self.e_z**2 + (LAMBDA * self.precision.floor) ** 2 * self.valid
         independent = of_pe * dp**2 + (weight * self.i_dp) ** 2
         rounded = (terms**2).sum(-1, keepdim=True) + (d_terms**2).sum(-1, keepdim=True)
-        of_o = dot_error(pe, self.v, self.precision, unit=self.precision.operand, terms=self.x.n_key)
+        of_o = dot_error(
+            pe, self.v, self.precision, unit=self.precision.operand, terms=self.x.n_key
+        )
         products = (self.do * of_o) ** 2
         self.flip_growth = 1 + 2 * unit + U32 * (long_sum(self.x.n_key) + 3)
-        self.k_delta = ((self.p.abs() + self.e_p) * self.flip).sum(-1, keepdim=True) * self.flip_growth
+        self.k_delta = ((self.p.abs() + self.e_p) * self.flip).sum(
+            -1, keepdim=True
+        ) * self.flip_growth
         self.i_delta = (
             independent.sum(-1, keepdim=True).sqrt()
             + products.sum(-1, keepdim=True).sqrt()
@@ -232,7 +258,11 @@ class Chain:
 
     def _cut(self, products: Tensor, terms: int) -> Tensor:
         """What tensor cores take off delta in every row alike: they add towards zero, so O comes out smaller."""
-        share = self.precision.accumulate * long_sum(terms) if self.precision.accumulate >= U_TENSOR_CORE else 0.0
+        share = (
+            self.precision.accumulate * long_sum(terms)
+            if self.precision.accumulate >= U_TENSOR_CORE
+            else 0.0
+        )
         return share * products.sum(-1, keepdim=True)
 
     def _gradients_of_scores(self) -> None:
@@ -250,11 +280,26 @@ class Chain:
         # where that is declared dP - delta, and dS before and after it is scaled, and before softcap's derivative.
         came = self.ds.abs() + p * self.i_delta + self.kink_ds
         more = 1 + bool(self.precision.roundings("dP")) + 3 * bool(self.precision.roundings("dS"))
-        rounding = more * ((self.operands * LAMBDA * unit * came) ** 2 + (LAMBDA * floor) ** 2 * self.valid)
+        rounding = more * (
+            (self.operands * LAMBDA * unit * came) ** 2 + (LAMBDA * floor) ** 2 * self.valid
+        )
         flushed = TINY * spread * self.valid
-        self.i_ds = rounding + (p * self.i_dp) ** 2 + (self.i_p * spread) ** 2 + subtraction**2 + i_cap**2 + flushed**2
+        self.i_ds = (
+            rounding
+            + (p * self.i_dp) ** 2
+            + (self.i_p * spread) ** 2
+            + subtraction**2
+            + i_cap**2
+            + flushed**2
+        )
         of_operands = p * (self.e_dp + self.i_delta) + self.kink_ds + self.e_p * spread
-        self.e_ds = of_operands + subtraction + cap + more * (unit * self.ds.abs() + floor * self.valid) + flushed
+        self.e_ds = (
+            of_operands
+            + subtraction
+            + cap
+            + more * (unit * self.ds.abs() + floor * self.valid)
+            + flushed
+        )
 
     def tile_roundings(self, total: Tensor, squares: Tensor, terms: int) -> Tensor | float:
         """The squared error of a sum that is rounded to 16 bits after every tile; 0 of one in float32.
@@ -273,7 +318,15 @@ class Chain:
 
     def _dq(self) -> Tensor:
         k = self.k
-        squares = self.i_ds @ k**2 + self.tile_roundings(self.ds @ k, self.ds**2 @ k**2, self.x.n_key)
-        error = squares.sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
-        error = error + self.kink_ds @ k.abs() + dot_error(self.ds, k, self.precision, terms=self.x.n_key)
+        squares = self.i_ds @ k**2 + self.tile_roundings(
+            self.ds @ k, self.ds**2 @ k**2, self.x.n_key
+        )
+        error = (
+            squares.sqrt() + self.i_delta * (self.p @ k).abs() + self.common * (self.ds @ k).abs()
+        )
+        error = (
+            error
+            + self.kink_ds @ k.abs()
+            + dot_error(self.ds, k, self.precision, terms=self.x.n_key)
+        )
         return abs(self.x.scale) * (error + 2 * U32 * (self.ds @ k).abs())

@@ -14,21 +14,36 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile, evaluate
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
 from .bounds import Chain
-from .declared_precision import TINY, U32, Narrow, Precision, long_sum, nearest, softcap_slope, truncated
+from .declared_precision import (
+    TINY,
+    U32,
+    Narrow,
+    Precision,
+    long_sum,
+    nearest,
+    softcap_slope,
+    truncated,
+)
 from .totals import TOTALS, Error, by_row, totals_of
 
 
 def _dk(chain: Chain) -> Error:
     scale = abs(chain.x.scale)
     cut = ((chain.p * chain.cut_delta).mT @ chain.q).abs()
-    sums = scale * (chain.kink_ds.mT @ chain.q.abs() + cut + _dot_over_rows(chain, chain.ds, chain.q))
-    squares = _copies(chain) * (by_row(chain, chain.ds).mT @ chain.q**2) + _tile_roundings(chain, chain.ds, chain.q)
+    sums = scale * (
+        chain.kink_ds.mT @ chain.q.abs() + cut + _dot_over_rows(chain, chain.ds, chain.q)
+    )
+    squares = _copies(chain) * (by_row(chain, chain.ds).mT @ chain.q**2) + _tile_roundings(
+        chain, chain.ds, chain.q
+    )
     return scale**2 * squares, sums
 
 
 def _dv(chain: Chain) -> Error:
     pe, do = chain.values["PE"], chain.do
-    squares = _copies(chain) * ((chain.i_pe + chain.s_pe**2).mT @ do**2) + _tile_roundings(chain, pe, do)
+    squares = _copies(chain) * ((chain.i_pe + chain.s_pe**2).mT @ do**2) + _tile_roundings(
+        chain, pe, do
+    )
     return squares, _dot_over_rows(chain, pe, do)
 
 
@@ -51,7 +66,10 @@ def _copies(chain: Chain) -> Tensor:
     Errors of n copies add up to n times one, which is sqrt(n) times what n independent ones come to.
     """
     heads = (chain.tile.batch, chain.tile.heads)
-    alike = [(tensor[heads] == tensor[heads][:, :1]).all(-1).all(-1) for tensor in (chain.x.q, chain.x.do)]
+    alike = [
+        (tensor[heads] == tensor[heads][:, :1]).all(-1).all(-1)
+        for tensor in (chain.x.q, chain.x.do)
+    ]
     return 1.0 + (alike[0] & alike[1])[:, None, None] * (chain.x.n_query - 1.0)
 
 
@@ -104,7 +122,10 @@ def tile_budget(
     chain = Chain(x, tile, values, precision)
     rows = {name: _finite_or_unbounded(bound) for name, bound in chain.rows().items()}
     errors = {name: step(chain) for name, step in _SUMS.items() if name in chain.values}
-    squares, sums = ({name: _finite_or_unbounded(error[which]) for name, error in errors.items()} for which in (0, 1))
+    squares, sums = (
+        {name: _finite_or_unbounded(error[which]) for name, error in errors.items()}
+        for which in (0, 1)
+    )
     budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
     return _widened(budget, shift) if shift else budget
 
@@ -116,7 +137,9 @@ def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Til
     rows = {name: bound for name, bound in bounds.items() if name in BY_ROW}
     sums = {name: bounds[name] for name in _SUMS if name in values}
     squares = {name: torch.zeros_like(bound) for name, bound in sums.items()}
-    return TileBudget(rows, squares, sums, bounds["dPE"], torch.zeros_like(values["valid"]), exact=True)
+    return TileBudget(
+        rows, squares, sums, bounds["dPE"], torch.zeros_like(values["valid"]), exact=True
+    )
 
 
 def _finite_or_unbounded(bound: Tensor) -> Tensor:
@@ -141,12 +164,18 @@ class Whole:
         bounded: whether errors are asked for.
     """
 
-    def __init__(self, x: Attention, shapes: Mapping[str, tuple[int, ...]], *, bounded: bool = True) -> None:
+    def __init__(
+        self, x: Attention, shapes: Mapping[str, tuple[int, ...]], *, bounded: bool = True
+    ) -> None:
         self.x = x
         self.values = {name: x.q.new_zeros(shape) for name, shape in shapes.items()}
         self.bounds = {name: x.q.new_zeros(shape) for name, shape in shapes.items() if bounded}
         """Complete for what belongs to rows; of the others without their squares, which `bound` adds."""
-        self.squares = {name: torch.zeros_like(bound) for name, bound in self.bounds.items() if name not in BY_ROW}
+        self.squares = {
+            name: torch.zeros_like(bound)
+            for name, bound in self.bounds.items()
+            if name not in BY_ROW
+        }
         self.exact = True
         """Whether that is so of all tiles."""
 
@@ -202,17 +231,33 @@ class Recovery:
     """What is held to a coarser arithmetic than the contract's, because the gradient that shows it may be as coarse."""
 
     def widened(
-        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget, precision: Precision
+        self,
+        x: Attention,
+        tile: Tile,
+        values: Mapping[str, Tensor],
+        budget: TileBudget,
+        precision: Precision,
     ) -> TileBudget:
         """A tile's budget with what the reading adds to P, dS, delta and dP."""
         budget = self._coarser(x, tile, values, budget, precision)
         rows, valid = dict(budget.rows), values["valid"]
         # A kernel may round dS or scale * dS, whichever it multiplies.
-        for name, dtype, factor in (("P", self.of_p, 1.0), ("dS", self.of_ds, min(1.0, abs(x.scale), self.factor))):
+        for name, dtype, factor in (
+            ("P", self.of_p, 1.0),
+            ("dS", self.of_ds, min(1.0, abs(x.scale), self.factor)),
+        ):
             if name in self.names:
-                rounded, info = precision.coarser if name in self.coarse else precision, torch.finfo(dtype)
-                relative = (rounded.matrix + info.eps / 2 + 4 * U32) * (values[name].abs() + rows[name])
-                rows[name] = rows[name] + (relative + (rounded.floor + info.tiny * info.eps / 2) / factor) * valid
+                rounded, info = (
+                    precision.coarser if name in self.coarse else precision,
+                    torch.finfo(dtype),
+                )
+                relative = (rounded.matrix + info.eps / 2 + 4 * U32) * (
+                    values[name].abs() + rows[name]
+                )
+                rows[name] = (
+                    rows[name]
+                    + (relative + (rounded.floor + info.tiny * info.eps / 2) / factor) * valid
+                )
         e_g = quotient_error(values, rows, slope_of(x, tile))
         key = self.zero_key[tile.batch, tile.heads, tile.rows, None]
         e_delta = e_g.gather(-1, key.clamp(min=0)).masked_fill(key < 0, float("inf"))
@@ -222,10 +267,17 @@ class Recovery:
             return replace(budget, rows=rows)
         rows["dP"] = rows["dP"] + (e_g + e_delta).masked_fill(~valid, 0.0)
         # Where P is 0 and should be, the quotient is nothing; where it should be 0 and is not, P itself is wrong.
-        return replace(budget, rows=rows, unmasked_dp=budget.unmasked_dp.masked_fill(~valid, float("inf")))
+        return replace(
+            budget, rows=rows, unmasked_dp=budget.unmasked_dp.masked_fill(~valid, float("inf"))
+        )
 
     def _coarser(
-        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], budget: TileBudget, precision: Precision
+        self,
+        x: Attention,
+        tile: Tile,
+        values: Mapping[str, Tensor],
+        budget: TileBudget,
+        precision: Precision,
     ) -> TileBudget:
         """A tile's budget with what a coarser arithmetic may do to some intermediates."""
         if not self.coarse:
@@ -233,7 +285,10 @@ class Recovery:
         coarse = tile_budget(x, tile, values, precision.coarser)
 
         def wider(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {name: bound.maximum(other[name]) if name in self.coarse else bound for name, bound in own.items()}
+            return {
+                name: bound.maximum(other[name]) if name in self.coarse else bound
+                for name, bound in own.items()
+            }
 
         return replace(
             budget,
@@ -243,7 +298,9 @@ class Recovery:
         )
 
 
-def quotient_error(values: Mapping[str, Tensor], rows: Mapping[str, Tensor], slope: Tensor | float) -> Tensor:
+def quotient_error(
+    values: Mapping[str, Tensor], rows: Mapping[str, Tensor], slope: Tensor | float
+) -> Tensor:
     """The error of dS / (P * slope); infinite where P is not known to be above 0."""
     spread = (values["dP"] - values["delta"][..., None]).abs()
     least = values["P"] - rows["P"]
@@ -277,7 +334,9 @@ def rounding_shift(
     return shift
 
 
-def _moved(x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow) -> dict[str, Tensor]:
+def _moved(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow
+) -> dict[str, Tensor]:
     coarse = replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do))
     moved = evaluate(coarse, tile)
     known = ({*names()} - {"dP"} | {"dPE"}) & values.keys()
@@ -292,7 +351,9 @@ def _shift_of_products(
     A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
     """
     _, _, v, do = x.tensors(tile)
-    narrow: Narrow = partial(truncated, precision.operand) if precision.operand else partial(nearest, precision)
+    narrow: Narrow = (
+        partial(truncated, precision.operand) if precision.operand else partial(nearest, precision)
+    )
     moved: dict[str, Tensor] = {}
     for divisor in {1.0, 1.0 - x.dropout}:
         rounded = partial(_divided, narrow, divisor)
@@ -304,7 +365,10 @@ def _shift_of_products(
         for error_of_o in (torch.zeros_like(by_o), by_o, stored):
             ways.append(_moved_by_delta(x, tile, values, (do * error_of_o).sum(-1), rounded))
         for way in ways:
-            moved |= {name: value.abs().maximum(moved.get(name, value.abs())) for name, value in way.items()}
+            moved |= {
+                name: value.abs().maximum(moved.get(name, value.abs()))
+                for name, value in way.items()
+            }
     return {name: 2 * value for name, value in moved.items()}
 
 
@@ -316,7 +380,12 @@ def _moved_by_delta(
     by_dt = -values["P"] * by_delta[..., None]
     by_ds = by_dt * softcap_slope(x, q, k)
     by_product = narrow(values["dS"] + by_ds) - values["dS"]
-    moved = {"delta": by_delta, "dS": by_ds, "dQ": x.scale * by_product @ k, "dK": x.scale * by_product.mT @ q}
+    moved = {
+        "delta": by_delta,
+        "dS": by_ds,
+        "dQ": x.scale * by_product @ k,
+        "dK": x.scale * by_product.mT @ q,
+    }
     return moved | totals_of(x, tile, values, {"dT": by_dt, "delta": by_delta})
 
 

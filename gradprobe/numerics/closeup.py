@@ -38,12 +38,18 @@ def close_up_of(probed: Probed, name: str, at: tuple[int, int] | None) -> CloseU
     row, measured = run.row_of(name), run.holding(name) or run.shown
     assert measured is not None
     view = close_up(probed.case, run.layout, measured, name, at)
-    return structs.replace(view, element=structs.replace(view.element, kernel=row.kernel)) if row else view
+    return (
+        structs.replace(view, element=structs.replace(view.element, kernel=row.kernel))
+        if row
+        else view
+    )
 
 
 def kept_close_ups(probed: Probed) -> Iterator[CloseUp]:
     """What a report keeps of each intermediate of a mismatch, unless it is large."""
-    names = dict.fromkeys(name for _, found in probed.measured for name in found.comparison.findings)
+    names = dict.fromkeys(
+        name for _, found in probed.measured for name in found.comparison.findings
+    )
     for name in names if probed.failing else ():
         if _cells(probed.case, name) <= MOST_CELLS:
             yield close_up_of(probed, name, None)
@@ -56,7 +62,9 @@ def _cells(case: Case, name: str) -> int:
     return -(-rows // tile[0]) * -(-cols // tile[1]) + rows
 
 
-def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[int, int] | None) -> CloseUp:
+def close_up(
+    case: Case, layout: str, measured: Measured, name: str, at: tuple[int, int] | None
+) -> CloseUp:
     """An intermediate of one head: of `at` (batch, head), else of its first wrong element, else of its worst.
 
     Raises:
@@ -94,12 +102,16 @@ def close_up(case: Case, layout: str, measured: Measured, name: str, at: tuple[i
     )
 
 
-def whole_head(case: Case, measured: Measured, name: str, batch: int, head: int) -> tuple[Judgement, Tensor]:
+def whole_head(
+    case: Case, measured: Measured, name: str, batch: int, head: int
+) -> tuple[Judgement, Tensor]:
     """One head judged, and where a mask covers it, each [R, C]."""
     comparison = measured.comparison
     if name not in BY_ROW:
         index = head if comparison.findings[name].axes[0] not in "b1" else (batch, head)
-        if comparison.by_block is not None and name in BY_KEY:  # of a large case its block alone is computed
+        if (
+            comparison.by_block is not None and name in BY_KEY
+        ):  # of a large case its block alone is computed
             block = comparison.by_block(block_at(batch, head, case.heads // case.kv_heads))
             came = measured.trace.values[name][batch, head]
             judged = judge_whole(came, block.expected[name][0, 0], block.bounds[name][0, 0])
@@ -116,7 +128,9 @@ def whole_head(case: Case, measured: Measured, name: str, batch: int, head: int)
         if name in comparison.bounds:  # wider than the budget where a sum proved to be coarser
             known = comparison.bounds[name][tile.batch, tile.heads, tile.rows]
             budget = replace(budget, rows={**budget.rows, name: known})
-        judged = judge(measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name)
+        judged = judge(
+            measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name
+        )
         of_matrix = judged.right.dim() == 3 and name in MATRICES
         masked = ~values["valid"] if of_matrix else torch.zeros_like(judged.right)
         pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
@@ -131,7 +145,9 @@ def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, 
     by_row[:, : ratio.shape[1]] = filled
     by_row = by_row.reshape(len(ratio), cols, tile[1]).amax(2)
     pooled = torch.stack([part.amax(0) for part in by_row.split(tile[0])])
-    return tuple(tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist())
+    return tuple(
+        tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist()
+    )
 
 
 def _rows(judged: Judgement, ratio: Tensor) -> tuple[CloseUpRow, ...]:

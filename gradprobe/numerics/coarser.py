@@ -81,12 +81,18 @@ class Coarser:
         )
 
 
-def explained(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> tuple[Comparison, tuple[Coarser, ...]]:
+def explained(
+    case: Case, x: Attention, trace: Trace, comparison: Comparison
+) -> tuple[Comparison, tuple[Coarser, ...]]:
     """The comparison with each sum that is proved to be kept in 16 bits judged as such, and these sums.
 
     Where one is beyond its budget for that reason, those within it are tried as well.
     """
-    narrow = [name for name in ("dQ", "dK", "dV") if name in trace.values and trace.values[name].dtype.itemsize == 2]
+    narrow = [
+        name
+        for name in ("dQ", "dK", "dV")
+        if name in trace.values and trace.values[name].dtype.itemsize == 2
+    ]
     ratios = {name: comparison.findings[name].max_ratio for name in narrow}
     # Where nothing else is rounded, a single rounding is many times what is allowed.
     largest = math.inf if comparison.precision.exact else LARGEST
@@ -163,7 +169,9 @@ def _other_rows(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterat
     step = -(-REGION // actual.shape[1])
     for first in range(0, len(actual), step):
         rows = slice(first, first + step)
-        wrong, of_contract = (float((actual[rows] != one[rows]).double().mean()) for one in (modelled, by_contract))
+        wrong, of_contract = (
+            float((actual[rows] != one[rows]).double().mean()) for one in (modelled, by_contract)
+        )
         if wrong > max(NOISE, LEFT_OVER * of_contract):
             yield rows
 
@@ -200,9 +208,13 @@ class Accumulation:
         for backwards, is_scaled, is_shared, tile in product((False, True), scaled, shared, tiles):
             yield Model(tile, is_scaled, backwards, is_shared)
         if self.group > 1:  # and a sum that heads share, after each of them
-            yield from (Model(self.length, is_scaled, backwards=False, shared=True) for is_scaled in scaled)
+            yield from (
+                Model(self.length, is_scaled, backwards=False, shared=True) for is_scaled in scaled
+            )
 
-    def share_of(self, places: Sequence[HeadIndex], expected: Callable[[HeadIndex], Tensor]) -> float:
+    def share_of(
+        self, places: Sequence[HeadIndex], expected: Callable[[HeadIndex], Tensor]
+    ) -> float:
         """The share of some heads' elements that are bit for bit as expected."""
         return sum(self.share(place, expected(place)) for place in places) / len(places)
 
@@ -235,7 +247,9 @@ class Accumulation:
         nothing = self.x.q.new_zeros(self.trace.values[self.name][place].shape)
         total, largest = nothing, nothing
         for matrix, b in self._terms(place):
-            product, most = self._accumulated(total if model.shared else nothing, matrix, b * inner, model)
+            product, most = self._accumulated(
+                total if model.shared else nothing, matrix, b * inner, model
+            )
             total = product if model.shared else total + product
             largest = largest + most
         return self._narrow(total * outer), largest * abs(outer)
@@ -243,7 +257,9 @@ class Accumulation:
     def of_model(self, model: Model, place: HeadIndex) -> Tensor:
         return self.modelled(place, model)[0]
 
-    def _accumulated(self, start: Tensor, matrix: Tensor, b: Tensor, model: Model) -> tuple[Tensor, Tensor]:
+    def _accumulated(
+        self, start: Tensor, matrix: Tensor, b: Tensor, model: Model
+    ) -> tuple[Tensor, Tensor]:
         total, largest = start, start.abs()
         firsts = range(0, self.length, model.tile)
         for first in reversed(firsts) if model.backwards else firsts:
@@ -272,11 +288,19 @@ class Accumulation:
     def _rows(self, batch: int, head: int, rows: slice) -> Tensor:
         """Some rows of P or dS as the kernel rounds them. delta is of the O that it stored, where that is known."""
         tile = Tile(batch, slice(head, head + 1), rows)
-        return self._narrow(evaluate(self.x, tile, self._given(tile))["PE" if self.name == "dV" else "dS"][0])
+        return self._narrow(
+            evaluate(self.x, tile, self._given(tile))["PE" if self.name == "dV" else "dS"][0]
+        )
 
     def _given(self, tile: Tile) -> dict[str, Tensor]:
-        known = {name: self.trace.values[name] for name in ("O", "delta") if self.trace.sources.get(name) == "exported"}
-        return {name: value[tile.batch, tile.heads, tile.rows].double() for name, value in known.items()}
+        known = {
+            name: self.trace.values[name]
+            for name in ("O", "delta")
+            if self.trace.sources.get(name) == "exported"
+        }
+        return {
+            name: value[tile.batch, tile.heads, tile.rows].double() for name, value in known.items()
+        }
 
     def _narrow(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype).double()

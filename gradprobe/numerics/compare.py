@@ -69,7 +69,9 @@ class Comparison:
 
     def judged(self, trace: Trace, name: str) -> Judgement:
         """An intermediate of the trace that was compared, whole, of those summed over rows."""
-        return judge_whole(trace.values[name], self.expected[name], self.bounds[name], exact=self.precision.exact)
+        return judge_whole(
+            trace.values[name], self.expected[name], self.bounds[name], exact=self.precision.exact
+        )
 
     @property
     def matches(self) -> bool:
@@ -78,8 +80,21 @@ class Comparison:
 
 def attention_of(case: Case, values: Mapping[str, Tensor]) -> Attention:
     """The reference's problem for the values of a run, in float64 on their device."""
-    wide = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
-    optional = ("bias", "tau", "seqlens", "alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k")
+    wide = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in values.items()
+    }
+    optional = (
+        "bias",
+        "tau",
+        "seqlens",
+        "alibi",
+        "mask",
+        "sinks",
+        "keep",
+        "cu_seqlens_q",
+        "cu_seqlens_k",
+    )
     options: dict[str, Any] = {name: wide[name] for name in optional if name in wide}
     options |= {name: wide[name] for name in ("q", "k", "v", "do")}
     names = ("family", "scale", "causal", "window", "softcap", "align", "dropout")
@@ -113,9 +128,14 @@ def compare(
     comparison = begun(blame=False).run(tick)
     if comparison.matches or not blame:
         return comparison
-    if not any(finding.mismatched for name, finding in comparison.findings.items() if name in PARENTS):
+    if not any(
+        finding.mismatched for name, finding in comparison.findings.items() if name in PARENTS
+    ):
         # Where nothing that others are made of is wrong, nothing is inherited.
-        own = {name: replace(one, own=one.wrong, rising_own=one.rising) for name, one in comparison.findings.items()}
+        own = {
+            name: replace(one, own=one.wrong, rising_own=one.rising)
+            for name, one in comparison.findings.items()
+        }
         return replace(comparison, findings=own)
     blamed = begun(blame=True).run(tick)
     return blamed if is_part else promoted(blamed)
@@ -148,9 +168,15 @@ class _Pass:
 
     def __post_init__(self) -> None:
         shapes = expected_shapes(self.case)
-        self.replaced: Mapping[str, Tensor] = self.reference.values if self.reference is not None else {}
-        self.tallies = {name: Tally(self.case, name, value.shape) for name, value in self.trace.values.items()}
-        self.whole = Whole(self.x, {name: shape for name, shape in shapes.items() if name not in MATRICES})
+        self.replaced: Mapping[str, Tensor] = (
+            self.reference.values if self.reference is not None else {}
+        )
+        self.tallies = {
+            name: Tally(self.case, name, value.shape) for name, value in self.trace.values.items()
+        }
+        self.whole = Whole(
+            self.x, {name: shape for name, shape in shapes.items() if name not in MATRICES}
+        )
         summed = {name: shape for name, shape in shapes.items() if name not in BY_ROW}
         # What is summed over rows, as the target's own P, dP, delta and dS imply it.
         self.own = Whole(self.x, summed) if self.blame else None
@@ -186,7 +212,9 @@ class _Pass:
             return tile
         for name in self.trace.values.keys() & {*MATRICES}:
             came = self.trace.values[name][tile.batch, tile.heads, tile.rows]
-            if bool((came[..., : seen.keys.start] != 0).any() | (came[..., seen.keys.stop :] != 0).any()):
+            if bool(
+                (came[..., : seen.keys.start] != 0).any() | (came[..., seen.keys.stop :] != 0).any()
+            ):
                 return tile
         return seen
 
@@ -207,10 +235,20 @@ class _Pass:
             if name in self.tallies:
                 actual = self._actual(name, tile)
                 judged = judge(actual, values, budget, name)
-                inherited = judge(actual, own, own_budget, name, poisoned=True).right if own_budget else None
-                if inherited is not None and name == "dS" and not bool((inherited | judged.right).all()):
+                inherited = (
+                    judge(actual, own, own_budget, name, poisoned=True).right
+                    if own_budget
+                    else None
+                )
+                if (
+                    inherited is not None
+                    and name == "dS"
+                    and not bool((inherited | judged.right).all())
+                ):
                     inherited = inherited | self._inherits_otherwise(actual, tile, shift, values)
-                self.tallies[name].add(tile, judged, inherited, values["valid"] if name in MATRICES else None)
+                self.tallies[name].add(
+                    tile, judged, inherited, values["valid"] if name in MATRICES else None
+                )
 
     def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
         """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
@@ -222,7 +260,9 @@ class _Pass:
             self.reading[name] = max(self.reading.get(name, 0.0), most)
         return budget
 
-    def _own_tile(self, tile: Tile, shift: Mapping[str, Tensor] | None) -> tuple[dict[str, Tensor], TileBudget | None]:
+    def _own_tile(
+        self, tile: Tile, shift: Mapping[str, Tensor] | None
+    ) -> tuple[dict[str, Tensor], TileBudget | None]:
         """What the target's own parents imply for each intermediate, and the errors allowed to that."""
         if self.own is None:
             return {}, None
@@ -234,10 +274,16 @@ class _Pass:
 
     def _parents(self, tile: Tile) -> dict[str, Tensor]:
         """What came of what others are made of."""
-        return {name: self._actual(name, tile).double() for name in PARENTS if name in self.trace.values}
+        return {
+            name: self._actual(name, tile).double() for name in PARENTS if name in self.trace.values
+        }
 
     def _inherits_otherwise(
-        self, actual: Tensor, tile: Tile, shift: Mapping[str, Tensor] | None, values: Mapping[str, Tensor]
+        self,
+        actual: Tensor,
+        tile: Tile,
+        shift: Mapping[str, Tensor] | None,
+        values: Mapping[str, Tensor],
     ) -> Tensor:
         """Where dS is what P gives with a delta that was right, and with a dP that no mask covers.
 
@@ -249,7 +295,9 @@ class _Pass:
         given["dP"] = implied["dPE"].where(~values["valid"], given.get("dP", implied["dP"]))
         given.setdefault("delta", values["delta"])
         other = self.evaluate(self.x, tile, given)
-        budget = allowed_on(self.x, tile, other | given | {"dS": other["dS"]}, self.precision, self.recovery, shift)
+        budget = allowed_on(
+            self.x, tile, other | given | {"dS": other["dS"]}, self.precision, self.recovery, shift
+        )
         return judge(actual, other, budget, "dS", poisoned=True).right
 
     def _summed(self) -> None:
@@ -260,11 +308,15 @@ class _Pass:
             whole.bounds[name] = whole.bound(name, whole.values[name], self.precision)
             if name in self.tallies:
                 actual = self.trace.values[name]
-                judged = judge_whole(actual, whole.values[name], whole.bounds[name], exact=whole.exact)
+                judged = judge_whole(
+                    actual, whole.values[name], whole.bounds[name], exact=whole.exact
+                )
                 inherited = None
                 if own is not None:
                     bound = own.bound(name, own.values[name], self.precision)
-                    bound = bound + output_rounding(whole.values[name], whole.bounds[name], actual.dtype)
+                    bound = bound + output_rounding(
+                        whole.values[name], whole.bounds[name], actual.dtype
+                    )
                     inherited = _within(judged.actual, own.values[name], bound, poisoned=True)
                 self.tallies[name].add_whole(judged, inherited)
 
@@ -275,11 +327,18 @@ def allowed(comparison: Comparison, name: str, dtype: torch.dtype) -> Tensor:
     return bound + output_rounding(comparison.expected[name], bound, dtype)
 
 
-def with_replaced(values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile) -> dict[str, Tensor]:
+def with_replaced(
+    values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile
+) -> dict[str, Tensor]:
     """The reference's values of a tile, where another reference has values those."""
-    place, of_matrix = (tile.batch, tile.heads, tile.rows), (tile.batch, tile.heads, tile.rows, tile.keys)
+    place, of_matrix = (
+        (tile.batch, tile.heads, tile.rows),
+        (tile.batch, tile.heads, tile.rows, tile.keys),
+    )
     return values | {
-        name: replaced[name][of_matrix if name in MATRICES else place].double() for name in BY_ROW if name in replaced
+        name: replaced[name][of_matrix if name in MATRICES else place].double()
+        for name in BY_ROW
+        if name in replaced
     }
 
 
@@ -296,12 +355,19 @@ def allowed_on(
     Args:
         shift: the `rounding_shift` of other values than these.
     """
-    budget = tile_budget(x, tile, values, precision, shift or rounding_shift(x, tile, values, precision))
+    budget = tile_budget(
+        x, tile, values, precision, shift or rounding_shift(x, tile, values, precision)
+    )
     return budget if recovery is None else recovery.widened(x, tile, values, budget, precision)
 
 
 def judge(
-    actual: Tensor, values: Mapping[str, Tensor], budget: TileBudget, name: str, *, poisoned: bool = False
+    actual: Tensor,
+    values: Mapping[str, Tensor],
+    budget: TileBudget,
+    name: str,
+    *,
+    poisoned: bool = False,
 ) -> Judgement:
     """One intermediate on one tile.
 
@@ -314,18 +380,24 @@ def judge(
         bound = stored(actual, expected, bound, dtype)
     else:
         bound = bound + output_rounding(expected, bound, dtype) * ((expected != 0) | (bound > 0))
-    right = _within(actual, expected, bound, poisoned=poisoned) | may_overflow(actual, expected, bound, dtype)
+    right = _within(actual, expected, bound, poisoned=poisoned) | may_overflow(
+        actual, expected, bound, dtype
+    )
     if name == "dP":
         other, allowed, free = _other_side(values, budget, dtype)
         right |= free & _within(actual, other, allowed, poisoned=poisoned)
     if name == "delta" and OTHER_DELTA in values:
         right |= _within(actual, values[OTHER_DELTA], bound, poisoned=poisoned)
-    if name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
+    if (
+        name == "LSE"
+    ):  # of a row that sees no key there are several conventions, and nothing reads it
         right |= ~values["valid"].any(-1) & ~actual.isnan()
     return Judgement(actual, expected, bound, right)
 
 
-def _other_side(values: Mapping[str, Tensor], budget: TileBudget, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def _other_side(
+    values: Mapping[str, Tensor], budget: TileBudget, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
     """The other value that dP may have, what it may err by, and where dP may be 0 and dO V^T alike.
 
     On the ReLU's kink; and in the softmax family where no key is seen, since P masks dP once more there. Not so in the
@@ -342,17 +414,25 @@ def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tens
         return (values["P"] * values["dP"]).sum(-1)
     i, _ = x.positions(tile)
     share = x.tau[tile.heads, None] / (i[:, 0] + 1)
-    return (x.do[tile.batch, tile.heads, tile.rows] * values["O"]).sum(-1) - share * values["dP"].sum(-1)
+    return (x.do[tile.batch, tile.heads, tile.rows] * values["O"]).sum(-1) - share * values[
+        "dP"
+    ].sum(-1)
 
 
-def judge_whole(actual: Tensor, expected: Tensor, bound: Tensor, *, exact: bool = False) -> Judgement:
+def judge_whole(
+    actual: Tensor, expected: Tensor, bound: Tensor, *, exact: bool = False
+) -> Judgement:
     """An intermediate that is summed over rows, whole.
 
     Args:
         exact: whether nothing of it was rounded to 16 bits but itself.
     """
     dtype, actual = actual.dtype, actual.double()
-    bound = stored(actual, expected, bound, dtype) if exact else bound + output_rounding(expected, bound, dtype)
+    bound = (
+        stored(actual, expected, bound, dtype)
+        if exact
+        else bound + output_rounding(expected, bound, dtype)
+    )
     right = _within(actual, expected, bound) | may_overflow(actual, expected, bound, dtype)
     return Judgement(actual, expected, bound, right)
 
@@ -370,7 +450,11 @@ def _within(actual: Tensor, expected: Tensor, bound: Tensor, *, poisoned: bool =
 
 def may_overflow(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
     """Where an infinity is right: it has the right sign, and the exact value may lie outside the range of the dtype."""
-    return actual.isinf() & bound.isfinite() & (actual.sign() * expected + bound >= torch.finfo(dtype).max)
+    return (
+        actual.isinf()
+        & bound.isfinite()
+        & (actual.sign() * expected + bound >= torch.finfo(dtype).max)
+    )
 
 
 def tiles_of(case: Case, x: Attention) -> Iterator[Tile]:

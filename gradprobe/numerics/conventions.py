@@ -48,7 +48,11 @@ class Convention:
 
 
 def in_other_conventions(
-    case: Case, x: Attention, trace: Trace, plain: Comparison, compared: Callable[[Trace], Comparison]
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    plain: Comparison,
+    compared: Callable[[Trace], Comparison],
 ) -> tuple[Trace, Comparison, tuple[Convention, ...]]:
     """The trace with what it exports in other conventions read by these, that compared, and the conventions.
 
@@ -56,10 +60,17 @@ def in_other_conventions(
         plain: the comparison of the trace as it is.
         compared: compares another.
     """
-    found = tuple(convention for name in BELOW if (convention := _convention(case, x, trace, plain, name)) is not None)
+    found = tuple(
+        convention
+        for name in BELOW
+        if (convention := _convention(case, x, trace, plain, name)) is not None
+    )
     if not found:
         return trace, plain, ()
-    read = {one.name: one.read(trace.values[one.name].double()).to(trace.values[one.name].dtype) for one in found}
+    read = {
+        one.name: one.read(trace.values[one.name].double()).to(trace.values[one.name].dtype)
+        for one in found
+    }
     other = replace(trace, values={**trace.values, **read})
     comparison = compared(other)
     wrong = {name for name, finding in comparison.findings.items() if finding.mismatched}
@@ -68,12 +79,18 @@ def in_other_conventions(
     return other, comparison, found
 
 
-def _convention(case: Case, x: Attention, trace: Trace, plain: Comparison, name: str) -> Convention | None:
+def _convention(
+    case: Case, x: Attention, trace: Trace, plain: Comparison, name: str
+) -> Convention | None:
     """The first relation by which an export that is wrong comes near to what it should be."""
     finding = plain.findings.get(name)
     is_wrong = finding is not None and finding.mismatched and trace.sources.get(name) == "exported"
     below = plain.findings.keys() & {*BELOW[name]}
-    if not is_wrong or not below & TELLING or any(plain.findings[one].mismatched for one in below - BELOW.keys()):
+    if (
+        not is_wrong
+        or not below & TELLING
+        or any(plain.findings[one].mismatched for one in below - BELOW.keys())
+    ):
         return None
     return relation_of(case, x, name, trace.values[name].double())
 
@@ -89,7 +106,9 @@ def _expected(case: Case, x: Attention, name: str) -> dict[str, Tensor]:
     """What an intermediate should be, LSE, and "most", the largest score of each row; whole."""
     lengths = (x.n_batch, x.n_heads, x.n_query)
     shape = (*lengths, x.n_key) if name in MATRICES else x.do.shape if name == "O" else lengths
-    found = {"LSE": x.q.new_zeros(lengths), "most": x.q.new_zeros(lengths)} | {name: x.q.new_zeros(shape)}
+    found = {"LSE": x.q.new_zeros(lengths), "most": x.q.new_zeros(lengths)} | {
+        name: x.q.new_zeros(shape)
+    }
     for tile in tiles_of(case, x):
         values = evaluate(x, tile)
         values["most"] = values["S"].amax(-1)
@@ -98,7 +117,9 @@ def _expected(case: Case, x: Attention, name: str) -> dict[str, Tensor]:
     return found
 
 
-def _relations(case: Case, name: str, actual: Tensor, values: Mapping[str, Tensor]) -> Iterator[Convention]:
+def _relations(
+    case: Case, name: str, actual: Tensor, values: Mapping[str, Tensor]
+) -> Iterator[Convention]:
     log2e, most = math.log2(math.e), values["most"]
     if name == "LSE":
         yield Convention(name, "LSE * log2(e)", lambda given: given / log2e)
@@ -107,13 +128,17 @@ def _relations(case: Case, name: str, actual: Tensor, values: Mapping[str, Tenso
         yield Convention(name, "exp(LSE - max S)", lambda given: given.log() + most)
         yield Convention(name, "exp(LSE)", torch.log)
     if name == "P":
-        yield Convention(name, "exp(S - max S)", lambda given: given * (most - values["LSE"]).exp()[..., None])
+        yield Convention(
+            name, "exp(S - max S)", lambda given: given * (most - values["LSE"]).exp()[..., None]
+        )
     if name in MATRICES and actual.shape == actual.mT.shape:
         yield Convention(name, f"{name}^T", lambda given: given.mT)
     measured = _factor(actual, values[name])
     if measured is not None:
         words, factor = _named(case, measured)
-        yield Convention(name, f"-{name}" if words == "-1" else f"{words} * {name}", lambda given: given / factor)
+        yield Convention(
+            name, f"-{name}" if words == "-1" else f"{words} * {name}", lambda given: given / factor
+        )
 
 
 def _factor(actual: Tensor, expected: Tensor) -> float | None:
@@ -128,10 +153,23 @@ def _factor(actual: Tensor, expected: Tensor) -> float | None:
 def _named(case: Case, measured: float) -> tuple[str, float]:
     """A factor and its name: those that kernels multiply in, else the number."""
     log2e = math.log2(math.e)
-    plain = {"1": 1.0, "scale": case.scale, "log2(e)": log2e, "ln(2)": 1 / log2e, "scale * log2(e)": case.scale * log2e}
-    plain |= {"1/scale": 1 / case.scale if case.scale else 1.0, "scale^2": case.scale**2, "2": 2.0, "1/2": 0.5}
+    plain = {
+        "1": 1.0,
+        "scale": case.scale,
+        "log2(e)": log2e,
+        "ln(2)": 1 / log2e,
+        "scale * log2(e)": case.scale * log2e,
+    }
+    plain |= {
+        "1/scale": 1 / case.scale if case.scale else 1.0,
+        "scale^2": case.scale**2,
+        "2": 2.0,
+        "1/2": 0.5,
+    }
     both = plain | {f"-{words}": -factor for words, factor in plain.items()}
-    words, factor = min(both.items(), key=lambda known: abs(measured / known[1] - 1) if known[1] else math.inf)
+    words, factor = min(
+        both.items(), key=lambda known: abs(measured / known[1] - 1) if known[1] else math.inf
+    )
     return (words, factor) if abs(measured / factor - 1) < NEAR else (f"{measured:.4g}", measured)
 
 

@@ -69,8 +69,12 @@ class Precision:
         terms are added; and right kernels scale q or k and round it once more before the scores.
         """
         name, operand = f"coarser than {self.name}", max(self.operand, self.matrix)
-        matrix, floor, accumulate = (LAMBDA * one for one in (self.matrix, self.floor, self.accumulate))
-        return replace(self, name=name, operand=operand, matrix=matrix, floor=floor, accumulate=accumulate)
+        matrix, floor, accumulate = (
+            LAMBDA * one for one in (self.matrix, self.floor, self.accumulate)
+        )
+        return replace(
+            self, name=name, operand=operand, matrix=matrix, floor=floor, accumulate=accumulate
+        )
 
 
 def precision_of(dtype: str, dots: str) -> Precision:
@@ -91,7 +95,9 @@ def precision_of(dtype: str, dots: str) -> Precision:
 def growth_of(dtype: str) -> str:
     """From which scores on what rounds them, or an operand of theirs, to a dtype, by u S, moves P by a tenth."""
     tenth = 0.1 / precision_of(dtype, "ieee").matrix
-    return f"; its errors grow with the scores: of scores of {tenth:.0f} and more, P is off by a tenth"
+    return (
+        f"; its errors grow with the scores: of scores of {tenth:.0f} and more, P is off by a tenth"
+    )
 
 
 def exactly(precision: Precision) -> Precision:
@@ -123,7 +129,9 @@ def long_sum(terms: float) -> float:
     return min(terms, LAMBDA * math.sqrt(terms))
 
 
-def dot_error(a: Tensor, b: Tensor, precision: Precision, *, unit: float = 0.0, terms: int | None = None) -> Tensor:
+def dot_error(
+    a: Tensor, b: Tensor, precision: Precision, *, unit: float = 0.0, terms: int | None = None
+) -> Tensor:
     """The error of a @ b: operands off by `unit` with a common sign, and float32 (or tensor core) sums.
 
     Args:
@@ -161,7 +169,9 @@ def softcap_slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
 def nearest(precision: Precision, matrix: Tensor) -> Tensor:
     """Rounded to the nearest numbers of a contract's 16-bit dtype, in float64."""
     _, exponent = torch.frexp(matrix)
-    spacing = torch.ldexp(torch.full_like(matrix, precision.matrix), exponent).clamp(min=2 * precision.floor)
+    spacing = torch.ldexp(torch.full_like(matrix, precision.matrix), exponent).clamp(
+        min=2 * precision.floor
+    )
     return (matrix / spacing).round() * spacing
 
 

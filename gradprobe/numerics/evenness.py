@@ -95,8 +95,12 @@ def heads_of(
         if own < 2 or directions < DIRECTIONS or scores < unit or size <= finest:
             continue
         shares = {name: float((part[b, h][live] / whole).mean()) for name, part in parts.items()}
-        in_common = 2 * shares["operand"] ** 2 / directions + _in_common(scatter, (b, h), live, whole)
-        yield HeadScatter((b, h), size, float(of_rows.var()) / size**2 / own, in_common, own, summed, shares)
+        in_common = 2 * shares["operand"] ** 2 / directions + _in_common(
+            scatter, (b, h), live, whole
+        )
+        yield HeadScatter(
+            (b, h), size, float(of_rows.var()) / size**2 / own, in_common, own, summed, shares
+        )
 
 
 def _in_common(scatter: Scatter, place: tuple[int, int], live: Tensor, whole: Tensor) -> float:
@@ -108,7 +112,9 @@ def _in_common(scatter: Scatter, place: tuple[int, int], live: Tensor, whole: Te
     return 2 * share**2 * of_squares / of_all**2 if of_all else 0.0
 
 
-def _apart(x: Attention, result: str, b: int, h: int, live: Tensor) -> tuple[float, float, float, float]:
+def _apart(
+    x: Attention, result: str, b: int, h: int, live: Tensor
+) -> tuple[float, float, float, float]:
     """How many rows of a head err each by itself, how often what they sum is repeated, the directions that q or k fill,
     and the deviation of a row's scores.
 
@@ -121,7 +127,9 @@ def _apart(x: Attention, result: str, b: int, h: int, live: Tensor) -> tuple[flo
     rows, others = (of_keys, of_queries) if result in BY_KEY else (of_queries, of_keys)
     own = int(live.sum()) / max(_repeated(rows[live]), 1.0)
     apart = k - k.mean(0)
-    scores = abs(x.scale) * math.sqrt(float((q.square().sum(-1)).mean()) * float(apart.square().mean()))
+    scores = abs(x.scale) * math.sqrt(
+        float((q.square().sum(-1)).mean()) * float(apart.square().mean())
+    )
     return own, _repeated(others), min(map(_directions, (q, k))), scores
 
 
@@ -137,7 +145,12 @@ def _directions(rows: Tensor) -> float:
     return float(gram.trace() ** 2 / gram.square().sum().clamp(min=1e-300))
 
 
-def most(size: Tensor, gains: Mapping[str, Tensor], held: Mapping[str, Tensor], often: Mapping[str, float]) -> Tensor:
+def most(
+    size: Tensor,
+    gains: Mapping[str, Tensor],
+    held: Mapping[str, Tensor],
+    often: Mapping[str, float],
+) -> Tensor:
     """The largest sum_i w_i of_i, where sum_i w_i held_i is at most `size`, and w_i at most `often`.
 
     A fractional knapsack: what gives most of `of` for its share of `held` goes in first (Dantzig, 1957).
@@ -151,7 +164,12 @@ def most(size: Tensor, gains: Mapping[str, Tensor], held: Mapping[str, Tensor], 
     return (gain * used).sum(0)
 
 
-def excess(head: HeadScatter, others: Sequence[HeadScatter], checks: int, often: Mapping[str, float] = OFTEN) -> float:
+def excess(
+    head: HeadScatter,
+    others: Sequence[HeadScatter],
+    checks: int,
+    often: Mapping[str, float] = OFTEN,
+) -> float:
     """By which factor a head errs more than roundings, each as often as it may be, and than others of its result.
 
     Args:
@@ -161,7 +179,10 @@ def excess(head: HeadScatter, others: Sequence[HeadScatter], checks: int, often:
     allowed = most_often * math.exp(by_chance(checks, head))
     if others:
         other = _mean(others)
-        own, theirs = ({name: torch.tensor(share) for name, share in one.shares.items()} for one in (head, other))
+        own, theirs = (
+            {name: torch.tensor(share) for name, share in one.shares.items()}
+            for one in (head, other)
+        )
         by_values = APART * float(most(torch.tensor(other.size), own, theirs, often))
         allowed = min(allowed, by_values * math.exp(by_chance(checks, head, other)))
     return math.sqrt(head.size / max(head.repeated * allowed, 1e-300))
@@ -186,7 +207,9 @@ def _mean(heads: Sequence[HeadScatter]) -> HeadScatter:
     )
 
 
-def stand_out(head: HeadScatter, parts: Parts, squares: Tensor, checks: int, often: Mapping[str, float]) -> Tensor:
+def stand_out(
+    head: HeadScatter, parts: Parts, squares: Tensor, checks: int, often: Mapping[str, float]
+) -> Tensor:
     """Which elements of a head err more than roundings that make its size can.
 
     An error uniform within half a spacing is strictly sub-Gaussian (E exp(l e) <= exp(l^2 var / 2)), and so is a sum of
@@ -222,7 +245,9 @@ def student(rate: float, freedom: float) -> float:
     return math.sqrt(freedom * math.expm1(min(z**2 / freedom, 700.0)))
 
 
-def scatter_of(case: Case, x: Attention, precision: Precision, *, by_element: bool = False) -> dict[str, Scatter]:
+def scatter_of(
+    case: Case, x: Attention, precision: Precision, *, by_element: bool = False
+) -> dict[str, Scatter]:
     """What scatters each of RESULTS."""
     spread = Spread(x)
     for tile in tiles_of(case, x):
@@ -230,18 +255,29 @@ def scatter_of(case: Case, x: Attention, precision: Precision, *, by_element: bo
     return spread.of
 
 
-def heads_by_result(case: Case, x: Attention, trace: Trace, comparison: Comparison) -> dict[str, list[HeadScatter]]:
+def heads_by_result(
+    case: Case, x: Attention, trace: Trace, comparison: Comparison
+) -> dict[str, list[HeadScatter]]:
     """How the heads of each of RESULTS that is there scatter; nothing where that is not known.
 
     It is where 16 bits are rounded, softmax is taken, and nothing was recovered.
     """
     precision, given = comparison.precision, trace.values
-    if case.dtype == "float32" or case.family != "softmax" or precision.exact or comparison.recovery is not None:
+    if (
+        case.dtype == "float32"
+        or case.family != "softmax"
+        or precision.exact
+        or comparison.recovery is not None
+    ):
         return {}
     found, scatter = {}, scatter_of(case, x, precision)
-    for result in (name for name in RESULTS if name in given and bool(given[name].isfinite().all())):
+    for result in (
+        name for name in RESULTS if name in given and bool(given[name].isfinite().all())
+    ):
         expected = comparison.expected[result]
         squares = (given[result].double() - expected).square().sum(-1)
         stored = rounding(precision, expected).sum(-1, keepdim=True)
-        found[result] = list(heads_of(x, result, scatter[result], stored, squares, precision.matrix))
+        found[result] = list(
+            heads_of(x, result, scatter[result], stored, squares, precision.matrix)
+        )
     return found

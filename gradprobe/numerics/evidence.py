@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 from ..model.assignment import run_name
 from ..model.case import Case
 from ..model.intermediates import MATRIX_OF
-from ..model.layout_run import FAILED, MATCH, MISMATCH, SKIPPED, Element, Identity, RepeatedResult, TensorLayout
+from ..model.layout_run import (
+    FAILED,
+    MATCH,
+    MISMATCH,
+    SKIPPED,
+    Element,
+    Identity,
+    RepeatedResult,
+    TensorLayout,
+)
 from ..model.memory_finding import ERROR, WARNING, WarningNote
 from ..model.report import CheckedTarget, CompileError, Diagnosis
 
@@ -174,8 +183,16 @@ class LayoutRun:
 
     def row_of(self, name: str) -> SeenRow | None:
         """Of the kernels that an intermediate was seen in, the first that is wrong by itself; else the worst."""
-        rows = [row for row in self.shown.rows if row.finding.name == name] if self.shown is not None else []
-        return max(rows, key=lambda row: (row.finding.status == MISMATCH, row.finding.mismatched), default=None)
+        rows = (
+            [row for row in self.shown.rows if row.finding.name == name]
+            if self.shown is not None
+            else []
+        )
+        return max(
+            rows,
+            key=lambda row: (row.finding.status == MISMATCH, row.finding.mismatched),
+            default=None,
+        )
 
 
 @dataclass(frozen=True)
@@ -229,8 +246,13 @@ class Probed:
         Such a one has no results; those of the first run that has stand beside it, and all of them are right.
         """
         wrong = [(run, found) for run, found in self.measured if not run.matches]
-        wrong += [(run, self.measured[0][1]) for run in self.runs if run.shown is None and not run.matches]
-        return next(((run, found) for run, found in wrong if not found.comparison.matches), wrong[0] if wrong else None)
+        wrong += [
+            (run, self.measured[0][1]) for run in self.runs if run.shown is None and not run.matches
+        ]
+        return next(
+            ((run, found) for run, found in wrong if not found.comparison.matches),
+            wrong[0] if wrong else None,
+        )
 
     @property
     def warnings(self) -> list[WarningNote]:
@@ -239,5 +261,9 @@ class Probed:
         for run in self.runs:
             for finding in run.memory:
                 if finding.severity == WARNING:
-                    layouts.setdefault((finding.kind, finding.tensor, finding.sentence), []).append(run.layout)
-        return [WarningNote(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()]
+                    layouts.setdefault((finding.kind, finding.tensor, finding.sentence), []).append(
+                        run.layout
+                    )
+        return [
+            WarningNote(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()
+        ]

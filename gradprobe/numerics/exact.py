@@ -54,7 +54,19 @@ def companions(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> dict[s
     delta = (of_p * dp).sum(-1) + (do * of_o).sum(-1)
     ds = of_p * dp + p * delta[..., None]
     lse = values["LSE"].abs().nan_to_num(0.0, 0.0, 0.0)
-    found = {"LSE": EXACT * (1 + lse), "P": of_p, "O": of_o, "dPE": EXACT * dpe, "dP": EXACT * dp, "delta": delta}
-    found |= {"dS": ds, "dQ": abs(x.scale) * ds @ k, "dK": abs(x.scale) * ds.mT @ q, "dV": of_pe.mT @ do}
+    found = {
+        "LSE": EXACT * (1 + lse),
+        "P": of_p,
+        "O": of_o,
+        "dPE": EXACT * dpe,
+        "dP": EXACT * dp,
+        "delta": delta,
+    }
+    found |= {
+        "dS": ds,
+        "dQ": abs(x.scale) * ds @ k,
+        "dK": abs(x.scale) * ds.mT @ q,
+        "dV": of_pe.mT @ do,
+    }
     of_sink = delta + found["LSE"] * values["delta"].abs()
     return found | totals_of(x, tile, values, {"dT": ds, "dP": found["dP"], "delta": of_sink})

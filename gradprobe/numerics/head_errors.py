@@ -48,7 +48,9 @@ def evenness(
             errors = trace.values[result][head.place].double() - expected
             slope, times = steepest(x, result, head, errors, expected, comparison.precision, checks)
             times = beyond if slope < beyond else times
-            found.append((max(slope, beyond), f"{where} {times:.1f} times as much as roundings make it"))
+            found.append(
+                (max(slope, beyond), f"{where} {times:.1f} times as much as roundings make it")
+            )
     if not found:
         return []
     most, where = max(found)
@@ -58,7 +60,13 @@ def evenness(
 
 
 def steepest(
-    x: Attention, result: str, head: HeadScatter, errors: Tensor, expected: Tensor, precision: Precision, checks: int
+    x: Attention,
+    result: str,
+    head: HeadScatter,
+    errors: Tensor,
+    expected: Tensor,
+    precision: Precision,
+    checks: int,
 ) -> tuple[float, float]:
     """Of the steepest slope: the least of it less chance, and of it over BETWEEN; and the slope.
 
@@ -90,7 +98,9 @@ def steepest(
     of_rows = weights.square().sum(1)
     rows = (of_rows.sum(0) ** 2 / of_rows.square().sum(0)).clamp(max=head.rows)
     found = []
-    for slope, deviation, count in zip((slopes / sizes).tolist(), deviations.tolist(), rows.tolist(), strict=True):
+    for slope, deviation, count in zip(
+        (slopes / sizes).tolist(), deviations.tolist(), rows.tolist(), strict=True
+    ):
         rate = FALSE_ALARMS / (3 * checks * len(moved))
         chance = student(rate, count - 1) * deviation if count >= 2 else math.inf
         found.append((min(slope - chance, slope / BETWEEN), slope))
@@ -101,7 +111,9 @@ Rounded = Callable[[Tensor], Tensor]
 """By what rounding moves values."""
 
 
-def effects(x: Attention, result: str, place: tuple[int, int], precision: Precision) -> list[Tensor]:
+def effects(
+    x: Attention, result: str, place: tuple[int, int], precision: Precision
+) -> list[Tensor]:
     """[R, C] of what each rounding by itself moves one head of a result by, to first order in a score's error."""
     (batch, head), group = place, x.n_heads // x.k.shape[1]
     heads = slice(head * group, (head + 1) * group) if result in BY_KEY else slice(head, head + 1)
@@ -113,12 +125,16 @@ def effects(x: Attention, result: str, place: tuple[int, int], precision: Precis
         return nearest(precision, of) - of
 
     moved = []
-    for matrix in (_of_p if result in ("O", "dV") else _of_ds)(x, values, list(_of_scores(x, values, q, k, err)), err):
+    for matrix in (_of_p if result in ("O", "dV") else _of_ds)(
+        x, values, list(_of_scores(x, values, q, k, err)), err
+    ):
         moved.append(((matrix.mT if result in BY_KEY else matrix) @ other).sum(0))
     return moved + ([err(values[result]).sum(0)] if len(q) > 1 else [])  # each query head's part
 
 
-def _of_scores(x: Attention, values: Mapping[str, Tensor], q: Tensor, k: Tensor, err: Rounded) -> Iterator[Tensor]:
+def _of_scores(
+    x: Attention, values: Mapping[str, Tensor], q: Tensor, k: Tensor, err: Rounded
+) -> Iterator[Tensor]:
     """By what share each P moves, the row's sum with it: of S, scaled operands, S less its maximum, and q k."""
     score = values["S"].masked_fill(~values["valid"], 0.0)
     shifted = (score - values["S"].amax(-1, keepdim=True)).masked_fill(~values["valid"], 0.0)
@@ -128,7 +144,9 @@ def _of_scores(x: Attention, values: Mapping[str, Tensor], q: Tensor, k: Tensor,
         yield one - (values["P"] * one).sum(-1, keepdim=True)
 
 
-def _of_p(x: Attention, values: Mapping[str, Tensor], shares: Sequence[Tensor], err: Rounded) -> Iterator[Tensor]:
+def _of_p(
+    x: Attention, values: Mapping[str, Tensor], shares: Sequence[Tensor], err: Rounded
+) -> Iterator[Tensor]:
     pe = values["PE"]
     largest = pe.amax(-1, keepdim=True)
     yield err(pe)
@@ -137,7 +155,9 @@ def _of_p(x: Attention, values: Mapping[str, Tensor], shares: Sequence[Tensor], 
         yield pe * share
 
 
-def _of_ds(x: Attention, values: Mapping[str, Tensor], shares: Sequence[Tensor], err: Rounded) -> Iterator[Tensor]:
+def _of_ds(
+    x: Attention, values: Mapping[str, Tensor], shares: Sequence[Tensor], err: Rounded
+) -> Iterator[Tensor]:
     p, dp, ds, delta = values["P"], values["dP"], values["dS"], values["delta"][..., None]
     yield err(ds)
     yield err(p) * (dp - delta)

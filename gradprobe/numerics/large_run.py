@@ -66,7 +66,9 @@ class LargeRun:
     @property
     def inputs(self) -> dict[str, Tensor]:
         """What the reference takes of the values."""
-        return {name: value for name, value in self.values.items() if name not in (*DERIVED, *OUTPUTS)}
+        return {
+            name: value for name, value in self.values.items() if name not in (*DERIVED, *OUTPUTS)
+        }
 
     def problem(self, block: Block) -> Attention:
         """The reference's problem of a block."""
@@ -74,14 +76,22 @@ class LargeRun:
 
     def of(self, block: Block) -> dict[str, Tensor]:
         """A block's part of what came, without the totals, to which all blocks add."""
-        within = {name: value for name, value in self.trace.values.items() if name in (*BY_ROW, *BY_KEY)}
+        within = {
+            name: value for name, value in self.trace.values.items() if name in (*BY_ROW, *BY_KEY)
+        }
         return {name: block.of(value, self.case.axes(name)) for name, value in within.items()}
 
     def by_budget(self, block: Block, *, blame: bool = False) -> Comparison:
         """A block compared by the whole budget, without the totals."""
         case, trace = block.case(self.case), Trace(self.of(block), self.trace.sources)
         return compare(
-            case, self.problem(block), trace, self.precision, evaluate=self.evaluate, blame=blame, is_part=True
+            case,
+            self.problem(block),
+            trace,
+            self.precision,
+            evaluate=self.evaluate,
+            blame=blame,
+            is_part=True,
         )
 
 
@@ -122,7 +132,10 @@ class Parts:
         linear = [name for name in shapes if name not in MATRICES]
         given = [name for name in shapes if name in run.trace.values]
         found = Comparison(
-            {name: self.whole[name] if name in self.whole else self._finding(name) for name in given},
+            {
+                name: self.whole[name] if name in self.whole else self._finding(name)
+                for name in given
+            },
             tuple(name for name in shapes if name not in given),
             precision=ordinary(run.precision),
             undecided=self.undecided,
@@ -138,7 +151,10 @@ class Parts:
         found = [(block, findings[name]) for block, findings in self.found if name in findings]
         own, rising = list[Element](), list[Element]()
         for block, finding in found:
-            place = (slice(block.batch, block.batch + 1), block.kv_heads if name in BY_KEY else block.heads)
+            place = (
+                slice(block.batch, block.batch + 1),
+                block.kv_heads if name in BY_KEY else block.heads,
+            )
             for into, of in zip(_by_head(made), _by_head(finding), strict=True):
                 into[place] = of
             for elements, errors in ((own, finding.rising_own), (rising, finding.rising)):
@@ -149,7 +165,9 @@ class Parts:
             total=sum(one.total for _, one in found),
             non_finite=sum(one.non_finite for _, one in found),
             max_abs_err=max(one.max_abs_err for _, one in found),
-            rms_ratio=math.sqrt(sum(one.rms_ratio**2 * one.counted for _, one in found) / max(counted, 1)),
+            rms_ratio=math.sqrt(
+                sum(one.rms_ratio**2 * one.counted for _, one in found) / max(counted, 1)
+            ),
             rising_own=RisingErrors.of(own),
             rising=RisingErrors.of(rising),
             counted=counted,

@@ -95,7 +95,8 @@ class LeastSums:
         if "dV" in names and x.tau is not None:
             shapes["common"] = x.v.shape
         self._shares = {
-            name: torch.zeros(shape[1:], dtype=torch.float, device=x.q.device) for name, shape in shapes.items()
+            name: torch.zeros(shape[1:], dtype=torch.float, device=x.q.device)
+            for name, shape in shapes.items()
         }
 
     def add(self, name: str, tile: Tile, matrix: Tensor, rows: Tensor, power: int) -> None:
@@ -108,15 +109,22 @@ class LeastSums:
         if "kink" in self._shares:
             head, row, key = kink.at
             moved = kink.ds[:, None] * q[head, row].abs()
-            self._shares["kink"][:, tile.keys].index_put_((head, key), moved.float(), accumulate=True)
+            self._shares["kink"][:, tile.keys].index_put_(
+                (head, key), moved.float(), accumulate=True
+            )
 
     def bound(self, name: str, expected: Tensor) -> Tensor:
         """[Hkv, N, D] float64, once all tiles are added."""
         terms = self.x.n_query * self.x.n_heads // self.x.k.shape[1]
         by, scale = weight(self.precision, terms), abs(self.x.scale) if name == "dK" else 1.0
         surely = max(0.0, 1.0 - ROUNDINGS[expected.device.type] - terms * ADDITION)
-        share = {key: (of.double() * surely).nan_to_num(0.0, 0.0, 0.0) for key, of in self._shares.items()}
-        of_rows = share["delta"] if name == "dK" else share.get("common", torch.zeros_like(expected))
+        share = {
+            key: (of.double() * surely).nan_to_num(0.0, 0.0, 0.0)
+            for key, of in self._shares.items()
+        }
+        of_rows = (
+            share["delta"] if name == "dK" else share.get("common", torch.zeros_like(expected))
+        )
         if self.precision.matrix:
             own = (by**2 * share[name] + of_rows).sqrt()
         else:
@@ -129,10 +137,14 @@ class LeastSums:
 def common_error(x: Attention, values: Mapping[str, Tensor]) -> Tensor:
     """[h, m, 1] what LSE errs by on its own, and with it all entries of a row."""
     lse = values["LSE"][..., None]
-    return U32 * (lse.masked_fill(lse == -torch.inf, 0.0).abs() + 2 + long_sum(x.n_key)) + U_FUNCTION
+    return (
+        U32 * (lse.masked_fill(lse == -torch.inf, 0.0).abs() + 2 + long_sum(x.n_key)) + U_FUNCTION
+    )
 
 
-def least_kink(x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> Kink | None:
+def least_kink(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> Kink | None:
     """Entries of a tile of which rounding surely decides whether the ReLU lets them through; None where there are none.
 
     Where q and k are cut to TF32, that is most of what P errs by.
@@ -182,7 +194,9 @@ class Kink:
     @property
     def over_keys(self) -> Tensor:
         """[h, m, 1]: what flips move the sum of a row's dP by."""
-        return torch.zeros_like(self.delta[..., 0]).index_put_(self.at[:2], self.flip, accumulate=True)[..., None]
+        return torch.zeros_like(self.delta[..., 0]).index_put_(
+            self.at[:2], self.flip, accumulate=True
+        )[..., None]
 
     def nearer(self, expected: Tensor, came: Tensor) -> Tensor:
         """dP as expected, with the other value where that is nearer to what came."""
@@ -191,7 +205,9 @@ class Kink:
         return expected.index_put(self.at, self.other.where(nearer, known))
 
 
-def kink_of(x: Attention, tile: Tile, values: Mapping[str, Tensor], relative: Tensor) -> Kink | None:
+def kink_of(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], relative: Tensor
+) -> Kink | None:
     """The entries of a tile; None where there are none, as in softmax.
 
     Args:
@@ -304,19 +320,27 @@ class Least:
         squares, size = terms.square().sum(-1, keepdim=True), delta
         if self.x.tau is not None:  # the terms are P dP, of which the sum may be small
             of_p = (self.p * sizes(self.values["dP"])).nan_to_num_(0.0, 0.0, 0.0)
-            norm = torch.linalg.vector_norm(of_p, self.power, dim=-1, keepdim=True, dtype=torch.double)
+            norm = torch.linalg.vector_norm(
+                of_p, self.power, dim=-1, keepdim=True, dtype=torch.double
+            )
             norm = norm * (1.0 - ROUNDINGS["cpu"])
             squares, size = (squares + norm.square(), delta) if self.power == 2 else (squares, norm)
         rounded = (self.precision.matrix or U32) * squares.sqrt()
-        sums = U32 * (long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True) + long_sum(self.x.n_key) * size)
+        sums = U32 * (
+            long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True) + long_sum(self.x.n_key) * size
+        )
         return LAMBDA * rounded + sums + self.common * delta
 
     def _o(self) -> Tensor:
         weight = self._weight()
         if self.x.tau is not None:
-            return weight * self._product(self.pe, self.v) + self.common * at_least(self.live, sizes(self.v))
+            return weight * self._product(self.pe, self.v) + self.common * at_least(
+                self.live, sizes(self.v)
+            )
         # The error that all of a row share weighs the same sum of absolute values.
-        return (weight if self.power == 2 else weight + self.common) * self._product(self.pe, self.v)
+        return (weight if self.power == 2 else weight + self.common) * self._product(
+            self.pe, self.v
+        )
 
     def _live(self, pe: Tensor) -> Tensor:
         """[h, m, n] P where the ReLU lets it through, or may."""
@@ -340,7 +364,9 @@ class Least:
     def dp(self) -> Tensor:
         """[h, m, n] of dP, in float32."""
         share = kept_share(self.x, self.tile)
-        weight = self.precision.accumulate * long_sum(self.do.shape[-1]) * max(0.0, 1.0 - _off(self.do))
+        weight = (
+            self.precision.accumulate * long_sum(self.do.shape[-1]) * max(0.0, 1.0 - _off(self.do))
+        )
         dot = _surely(sizes(self.do) @ sizes(self.v).mT, weight)
         return (dot if share is None else dot * share.float()).mul_(self.values["valid"])
 

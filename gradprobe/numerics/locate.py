@@ -25,20 +25,31 @@ def locate(x: Attention, trace: Trace, comparison: Comparison) -> Element | None
 
 
 def locate_at(
-    case: Case, x: Attention, trace: Trace, comparison: Comparison, name: str, at: ElementIndex, budget: float
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    comparison: Comparison,
+    name: str,
+    at: ElementIndex,
+    budget: float,
 ) -> Element:
     """Any element of an intermediate, by its place."""
     element = _with_window(x, trace, comparison, element_at(case, name, at, 0.0, 0.0, budget))
     assert element.window is not None
     row, col = element.window.rows.index(at[2]), element.window.cols.index(at[3])
-    return replace(element, actual=element.window.actual[row][col], expected=element.window.expected[row][col])
+    return replace(
+        element, actual=element.window.actual[row][col], expected=element.window.expected[row][col]
+    )
 
 
 def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: Element) -> Element:
     """The element with whether a mask covers it, and the numbers of the rows and columns around it."""
     name, batch, head = element.intermediate, element.batch or 0, element.head or 0
     actual = _matrix(trace.values[name], element)
-    rows, cols = _around(element.row or 0, actual.shape[0], 2), _around(element.col or 0, actual.shape[1], 5)
+    rows, cols = (
+        _around(element.row or 0, actual.shape[0], 2),
+        _around(element.col or 0, actual.shape[1], 5),
+    )
     tile = Tile(batch, slice(head, head + 1), slice(rows[0], rows[-1] + 1))
     if name in BY_ROW:
         expected = comparison.values(x, tile)[name].reshape(len(rows), -1)
@@ -49,7 +60,9 @@ def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: El
         masked = not bool(x.valid(tile)[0, rows.index(element.row or 0), element.col or 0])
     shown = (actual[list(rows)][:, list(cols)].double(), expected[:, list(cols)])
     largest = Number(comparison.findings[name].largest[batch, head])
-    return replace(element, masked=masked, window=Window(rows, cols, *map(_numbers, shown)), largest=largest)
+    return replace(
+        element, masked=masked, window=Window(rows, cols, *map(_numbers, shown)), largest=largest
+    )
 
 
 def _expected(x: Attention, comparison: Comparison, element: Element) -> Tensor:
@@ -64,7 +77,9 @@ def _matrix(tensor: Tensor, element: Element) -> Tensor:
     """[R, C] of the element's batch and head, with 1 for an axis that is not there."""
     if tensor.dim() == 4:
         return tensor[element.batch or 0, element.head]
-    per_head = tensor[element.head] if element.batch is None else tensor[element.batch, element.head]
+    per_head = (
+        tensor[element.head] if element.batch is None else tensor[element.batch, element.head]
+    )
     return per_head.reshape(-1, 1)
 
 

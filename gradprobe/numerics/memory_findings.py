@@ -22,14 +22,18 @@ def of_breach(breach: Breach) -> MemoryFinding:
 def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:
     """Results whose dtype cannot hold their numbers."""
     for name, tensor in trace.values.items():
-        like = coarser_than(name, tensor.dtype, values) if trace.sources[name] == "exported" else None
+        like = (
+            coarser_than(name, tensor.dtype, values) if trace.sources[name] == "exported" else None
+        )
         if like is not None:
             came, due = dtype_of(trace, name) or "", str(values[like].dtype).removeprefix("torch.")
             sentence = f"{name} came as {came}, which does not hold the numbers of {due}, the dtype of {like}"
             yield MemoryFinding(DTYPE, name, sentence, actual=came, expected=due)
 
 
-def never_written(first: Trace, second: Trace, unwritten: tuple[float, float]) -> Iterator[MemoryFinding]:
+def never_written(
+    first: Trace, second: Trace, unwritten: tuple[float, float]
+) -> Iterator[MemoryFinding]:
     """Elements that hold, in both runs, what memory held before the run.
 
     Args:

@@ -43,7 +43,11 @@ class Operand:
     def product(self) -> str:
         """What is rounded, and to what."""
         factor = "scale * log2(e)" if self.with_log2e else "scale"
-        both = f"{factor}, and {self.name} times that," if self.with_factor else f"{factor} * {self.name}"
+        both = (
+            f"{factor}, and {self.name} times that,"
+            if self.with_factor
+            else f"{factor} * {self.name}"
+        )
         return f"{both} to {self.dtype}"
 
     @property
@@ -77,7 +81,11 @@ Rounding = tuple[Operand | OperandOfEach, Evaluate]
 
 
 def rounded_operand(
-    case: Case, x: Attention, trace: Trace, plain: Comparison, compared: Callable[[Evaluate], Comparison]
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    plain: Comparison,
+    compared: Callable[[Evaluate], Comparison],
 ) -> tuple[Comparison, Operand | OperandOfEach] | None:
     """The comparison with a reference that rounds an operand as the target does; None where none matches.
 
@@ -97,7 +105,9 @@ def rounded_operand(
 def _roundings(case: Case, x: Attention, trace: Trace, *, is_exact: bool) -> Iterator[Rounding]:
     """Those that take away most of the error; one rounded problem at a time is held."""
     ways = product((False, True), (False, True), (True, False), ("k", "q"))
-    operands = [Operand(name, log2e, forward, case.dtype, factor) for factor, forward, log2e, name in ways]
+    operands = [
+        Operand(name, log2e, forward, case.dtype, factor) for factor, forward, log2e, name in ways
+    ]
     if not is_exact:
         yield from _of_two_kernels(x, trace, [one for one in operands if not one.in_forward])
     for operand in operands:
@@ -117,7 +127,9 @@ def _of_two_kernels(x: Attention, trace: Trace, operands: Sequence[Operand]) -> 
         return
     by_queries, by_keys = of_queries[1], of_keys[1]
 
-    def evaluated(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    def evaluated(
+        x: Attention, tile: Tile, given: Mapping[str, Tensor] | None
+    ) -> dict[str, Tensor]:
         # Of a black box, P is read from dV and dS from dQ.
         values = by_queries(x, tile, given)
         return by_keys(x, tile, given) | {name: values[name] for name in ("dS", "dQ")}
@@ -125,7 +137,9 @@ def _of_two_kernels(x: Attention, trace: Trace, operands: Sequence[Operand]) -> 
     yield OperandOfEach(of_queries[0], of_keys[0]), evaluated
 
 
-def _best(x: Attention, operands: Sequence[Operand], trace: Trace, name: str) -> tuple[Operand, Evaluate] | None:
+def _best(
+    x: Attention, operands: Sequence[Operand], trace: Trace, name: str
+) -> tuple[Operand, Evaluate] | None:
     """What leaves least of the error of dQ or dK of the first head; None where each leaves too much."""
     tile = Tile(0, slice(0, x.n_heads // x.k.shape[1]), slice(0, x.n_query))
     actual = trace.values[name][0, :1].double()
@@ -137,7 +151,9 @@ def _best(x: Attention, operands: Sequence[Operand], trace: Trace, name: str) ->
 
     best, least = None, _WORTH_TRYING * error(evaluate)
     for operand in operands:
-        if (evaluation := evaluation_of(x, operand)) is not None and (left := error(evaluation)) < least:
+        if (evaluation := evaluation_of(x, operand)) is not None and (
+            left := error(evaluation)
+        ) < least:
             best, least = (operand, evaluation), left
     return best
 
@@ -159,7 +175,9 @@ def evaluation_of(x: Attention, operand: Operand) -> Evaluate | None:
     if (rounded := _rounded(x, operand)) is None:
         return None
 
-    def evaluated(x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    def evaluated(
+        x: Attention, tile: Tile, given: Mapping[str, Tensor] | None
+    ) -> dict[str, Tensor]:
         if operand.in_forward:
             return evaluate(rounded, tile, given)
         # LSE and O come from a forward that saw the operand as it was.
@@ -179,5 +197,10 @@ def _is_worth_trying(case: Case, x: Attention, evaluation: Evaluate, trace: Trac
     place = (tile.batch, tile.heads, tile.rows)
     errors = []
     for values in (evaluation(x, tile, None), evaluate(x, tile)):
-        errors.append(sum(float(((trace.values[name][place].double() - values[name]) ** 2).sum()) for name in names))
+        errors.append(
+            sum(
+                float(((trace.values[name][place].double() - values[name]) ** 2).sum())
+                for name in names
+            )
+        )
     return bool(names) and errors[0] < _WORTH_TRYING * errors[1]

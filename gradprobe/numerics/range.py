@@ -59,7 +59,9 @@ def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
                 words = f"scores err by {size:.3g} in right float32 arithmetic here"
                 return f"{words}: every P is right, so none can be judged"
             continue
-        for dtype in ("float32", "float16") if case.dtype == "float16" and name in _ROUNDED else ("float32",):
+        for dtype in (
+            ("float32", "float16") if case.dtype == "float16" and name in _ROUNDED else ("float32",)
+        ):
             if not size <= _LARGEST[dtype]:
                 return (
                     f"{name} and the sums that make it may reach {size:.3g} here, beyond the {_LARGEST[dtype]:.3g} of "
@@ -104,14 +106,23 @@ def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, flo
                 sums[name][tile.batch].index_add_(0, x.kv_heads(tile), size)
             else:
                 # A NaN counts as beyond.
-                found[name] = max(found.get(name, 0.0), float(size.nan_to_num(math.inf, math.inf, math.inf).max()))
-    return found | {name: float(size.nan_to_num(math.inf, math.inf, math.inf).max()) for name, size in sums.items()}
+                found[name] = max(
+                    found.get(name, 0.0), float(size.nan_to_num(math.inf, math.inf, math.inf).max())
+                )
+    return found | {
+        name: float(size.nan_to_num(math.inf, math.inf, math.inf).max())
+        for name, size in sums.items()
+    }
 
 
 def _on(x: Attention, tile: Tile, precision: Precision) -> Iterator[tuple[str, Tensor]]:
     q, k, v, do = (tensor.abs() for tensor in x.tensors(tile))
     values = evaluate(x, tile)
-    rows, valid, scale = tile_budget(x, tile, values, precision).rows, values["valid"], max(1.0, abs(x.scale))
+    rows, valid, scale = (
+        tile_budget(x, tile, values, precision).rows,
+        values["valid"],
+        max(1.0, abs(x.scale)),
+    )
     share = kept_share(x, tile)
     kept = values["valid"].double() if share is None else share
     # However far scores are off, P is a share of 1, and delta a mean of dP.
@@ -123,7 +134,10 @@ def _on(x: Attention, tile: Tile, precision: Precision) -> Iterator[tuple[str, T
     yield "S", _LOG2E * (scale * (q @ k.mT) + values["S"].masked_fill(~valid, 0.0).abs()) * valid
     # A row of one key has P = 1 whatever its score.
     several = valid.sum(-1, keepdim=True) > 1
-    yield _ERROR, score_error(x, tile, values, precision).clamp(max=2 * (x.softcap or math.inf)) * several
+    yield (
+        _ERROR,
+        score_error(x, tile, values, precision).clamp(max=2 * (x.softcap or math.inf)) * several,
+    )
     yield "O", pe @ v
     yield "dP", dp
     yield "delta", (do * (pe @ v)).sum(-1)
@@ -172,9 +186,13 @@ def _is_shown(case: Case, x: Attention, name: str, trace: Trace, precision: Prec
     assert off is not None
     for tile in tiles_of(case, off):
         due, values = evaluate(x, tile), evaluate(off, tile)
-        came = {name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_ROW}
+        came = {
+            name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_ROW
+        }
         budget = allowed_on(x, tile, due, precision)
-        if not all(bool(judge(value, due, budget, name).right.all()) for name, value in came.items()):
+        if not all(
+            bool(judge(value, due, budget, name).right.all()) for name, value in came.items()
+        ):
             return True
     return not compare(case, x, _of(case, off, trace), precision, blame=False).matches
 
@@ -184,7 +202,9 @@ def without(x: Attention, name: str) -> Attention | None:
     changes: dict[str, Any] = {}
     if name in ("window", "softcap", "alibi", "mask"):
         changes = {name: None} if getattr(x, name) is not None else {}
-    elif name in ("seqlens", "cu_seqlens") and (x.seqlens is not None or x.cu_seqlens_q is not None):
+    elif name in ("seqlens", "cu_seqlens") and (
+        x.seqlens is not None or x.cu_seqlens_q is not None
+    ):
         changes = {"seqlens": None, "cu_seqlens_q": None, "cu_seqlens_k": None}
     elif name == "causal" and x.causal and x.family == "softmax":
         changes = {"causal": False}
@@ -204,7 +224,10 @@ def _of(case: Case, x: Attention, trace: Trace) -> Trace:
     heads, rows = tile_size(case)
     options: Mapping[str, Any] = {name: getattr(x, name) for name in Attention.__dataclass_fields__}
     results = manual_attention_backward(
-        **options, head_tile=heads, row_tile=rows, matrices=any(name in trace.values for name in MATRICES)
+        **options,
+        head_tile=heads,
+        row_tile=rows,
+        matrices=any(name in trace.values for name in MATRICES),
     )
     values = {name: results[name].to(came.dtype) for name, came in trace.values.items()}
     return Trace(values, trace.sources)

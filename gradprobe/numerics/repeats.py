@@ -62,13 +62,19 @@ class Repeats:
         return tuple(self._of(name, tuple(atomics.get(name, ()))) for name in named)
 
     def _of(self, name: str, atomics: tuple[Line, ...]) -> RepeatedResult:
-        differs, ratio, wrong = self._placed(name, self._differs[name]), self._ratio(name), self._wrong.get(name, [])
+        differs, ratio, wrong = (
+            self._placed(name, self._differs[name]),
+            self._ratio(name),
+            self._wrong.get(name, []),
+        )
         letter = slots(self._case.axes(name))[2]
         block = {"m": self._case.block_m, "n": self._case.block_n}.get(letter, 0)
         rows = differs.any(-1).flatten(0, 1).any(0).nonzero().flatten().tolist() if block else []
         always = torch.stack(wrong).all(0) if wrong else None
         in_wrong = (
-            None if ratio is None or always is None or not bool(always.any()) else ratio[always.to(ratio.device)].max()
+            None
+            if ratio is None or always is None or not bool(always.any())
+            else ratio[always.to(ratio.device)].max()
         )
         return RepeatedResult(
             name=name,
@@ -102,4 +108,6 @@ class Repeats:
 
     def _heads(self, name: str, where: Tensor) -> tuple[tuple[int | None, int], ...]:
         has_batches = self._case.axes(name)[0] == "b"
-        return tuple((batch if has_batches else None, head) for batch, head in where.nonzero().tolist())
+        return tuple(
+            (batch if has_batches else None, head) for batch, head in where.nonzero().tolist()
+        )

@@ -51,7 +51,9 @@ class RoundingWay:
         found = {name: self.matrix + (f", in tiles of {self.tile} keys" if self.tile else "")}
         found |= {part: case.dtype for part in self.rounded if part != name}
         if name == "dS":
-            plain = "the row sum of P dP" if case.family == "lazy" else "from O before it is rounded"
+            plain = (
+                "the row sum of P dP" if case.family == "lazy" else "from O before it is rounded"
+            )
             found["delta"] = "from O as it is stored" if self.stored_o else plain
         return found
 
@@ -85,11 +87,15 @@ def rounded_parts(
     for result in (name for name in RESULTS if name in trace.values):
         left = {}
         for way in _ways(case, result, has_o="O" in trace.values):
-            left[way] = _Rounded(case, x, trace, result, way, evaluation or evaluate).residual(models.get(result))
+            left[way] = _Rounded(case, x, trace, result, way, evaluation or evaluate).residual(
+                models.get(result)
+            )
         best = min(left.values(), key=lambda rows: float(rows.mean()))
         fits = [way.describe(result, case) for way, rows in left.items() if _are_alike(rows, best)]
         every = dict.fromkeys(part for words in fits for part in words)
-        parts = {part: list(dict.fromkeys(words.get(part, FLOAT32) for words in fits)) for part in every}
+        parts = {
+            part: list(dict.fromkeys(words.get(part, FLOAT32) for words in fits)) for part in every
+        }
         yield RoundedParts(result, parts, float(best.mean()))
 
 
@@ -106,11 +112,15 @@ def _ways(case: Case, result: str, *, has_o: bool) -> Iterator[RoundingWay]:
         for before in scores:
             yield from (RoundingWay(word, rounded=before) for word in (case.dtype, FLOAT32))
             if result == "O":
-                yield from (RoundingWay(f"{case.dtype}, not yet divided", tile, before) for tile in _RUNNING)
+                yield from (
+                    RoundingWay(f"{case.dtype}, not yet divided", tile, before) for tile in _RUNNING
+                )
         return
     words = (f"{case.dtype}, scaled after", FLOAT32, f"{case.dtype}, scaled before")
     deltas = (True, False) if has_o and case.family == "softmax" else (False,)
-    for before, more, word, stored in product(scores, [(), ("P",), ("P", "dP"), ("dP",)], words, deltas):
+    for before, more, word, stored in product(
+        scores, [(), ("P",), ("P", "dP"), ("dP",)], words, deltas
+    ):
         yield RoundingWay(word, 0, (*before, *more), stored)
 
 
@@ -118,7 +128,13 @@ class _Rounded(Accumulation):
     """One result of a problem, by one way to round."""
 
     def __init__(
-        self, case: Case, x: Attention, trace: Trace, result: str, way: RoundingWay, evaluation: Evaluate
+        self,
+        case: Case,
+        x: Attention,
+        trace: Trace,
+        result: str,
+        way: RoundingWay,
+        evaluation: Evaluate,
     ) -> None:
         super().__init__(case, x, trace, result)
         self._way, self._evaluate = way, evaluation
@@ -128,7 +144,9 @@ class _Rounded(Accumulation):
         precision, squares, stored = precision_of(self.case.dtype, "ieee"), [], []
         for place in self.places:
             expected = self._o(place) if self.name == "O" else self._sum(place, model)
-            squares.append((self.trace.values[self.name][place].double() - expected).square().sum(-1))
+            squares.append(
+                (self.trace.values[self.name][place].double() - expected).square().sum(-1)
+            )
             stored.append(rounding(precision, expected).sum(-1))
         of_rows = torch.cat(stored)
         return torch.cat(squares) / of_rows.clamp(min=max(_FINEST * float(of_rows.mean()), 1e-300))
@@ -167,7 +185,9 @@ class _Rounded(Accumulation):
         """P that is rounded against the maximum of the keys so far, and divided by its sum afterwards."""
         s = values["S"]
         most, step = s.cummax(-1).values, self._way.tile or s.shape[-1]
-        ends = (torch.arange(s.shape[-1], device=s.device) // step * step + step - 1).clamp(max=s.shape[-1] - 1)
+        ends = (torch.arange(s.shape[-1], device=s.device) // step * step + step - 1).clamp(
+            max=s.shape[-1] - 1
+        )
         most = most[..., ends]
         weights = self._narrow((s - most).exp().nan_to_num(0.0)) * values["PE"].gt(0)
         return weights * (most - values["LSE"][..., None]).exp().nan_to_num(0.0)

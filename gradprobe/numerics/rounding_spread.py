@@ -52,7 +52,12 @@ class TileShare:
 
 
 def tile_parts(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision, *, by_element: bool = False
+    x: Attention,
+    tile: Tile,
+    values: Mapping[str, Tensor],
+    precision: Precision,
+    *,
+    by_element: bool = False,
 ) -> dict[str, TileShare]:
     """What scatters each of RESULTS on a tile, row by row or element by element.
 
@@ -70,7 +75,9 @@ def tile_parts(
     moved = {"S": of_rounding(score), "shifted": of_rounding(shifted)}
     moved["operand"] = x.scale**2 * (of_q * k2.mT).maximum(q2 * of_k.mT) / q.shape[-1]
     by_lse = {name: (p**2 * one).sum(-1, keepdim=True) for name, one in moved.items()}
-    by_delta = {name: ((p * (dp - delta)) ** 2 * one).sum(-1, keepdim=True) for name, one in moved.items()}
+    by_delta = {
+        name: ((p * (dp - delta)) ** 2 * one).sum(-1, keepdim=True) for name, one in moved.items()
+    }
     of_o = (do**2 * of_rounding(values["O"])).sum(-1, keepdim=True)
     of_dp = p**2 * of_rounding(dp)
     by_delta["delta"] = of_dp.sum(-1, keepdim=True) + of_o + of_rounding(delta)
@@ -79,7 +86,10 @@ def tile_parts(
         return rows.square() if by_element else rows.square().sum(-1, keepdim=True)
 
     def of(matrix: Tensor) -> Parts:
-        rounded = {"product": of_rounding(matrix), "exactly": (nearest(precision, matrix) - matrix) ** 2}
+        rounded = {
+            "product": of_rounding(matrix),
+            "exactly": (nearest(precision, matrix) - matrix) ** 2,
+        }
         return rounded | {name: matrix**2 * (one + by_lse[name]) for name, one in moved.items()}
 
     largest = pe.amax(-1, keepdim=True).clamp(min=TINY)
@@ -96,8 +106,14 @@ def tile_parts(
     return {
         "O": TileShare(_times(of_pe, squares(v)), terms[-1]),
         "dQ": TileShare(dq, terms[-1]),
-        "dK": TileShare(_times({name: one.mT for name, one in by_keys.items()}, squares(q), x.scale), terms[-2], to_dk),
-        "dV": TileShare(_times({name: one.mT for name, one in of_pe.items()}, squares(do)), terms[-2], to_dv),
+        "dK": TileShare(
+            _times({name: one.mT for name, one in by_keys.items()}, squares(q), x.scale),
+            terms[-2],
+            to_dk,
+        ),
+        "dV": TileShare(
+            _times({name: one.mT for name, one in of_pe.items()}, squares(do)), terms[-2], to_dv
+        ),
     }
 
 
@@ -120,7 +136,10 @@ class Scatter:
 
     def with_stored(self, stored: Tensor) -> Parts:
         """All parts, with what storing the result adds, and what a sum that is kept in 16 bits."""
-        return self.parts | {"stored": stored, "sums": (stored + self.parts["product"]) * self.terms[..., None]}
+        return self.parts | {
+            "stored": stored,
+            "sums": (stored + self.parts["product"]) * self.terms[..., None],
+        }
 
 
 class Spread:

@@ -60,9 +60,15 @@ def rounded_besides(
         plain: the comparison by the contract.
         compared: compares the trace by another precision.
     """
-    if not heads or any(one.non_finite for one in plain.findings.values()) or not _are_alike(heads, OFTEN):
+    if (
+        not heads
+        or any(one.non_finite for one in plain.findings.values())
+        or not _are_alike(heads, OFTEN)
+    ):
         return None
-    ways = [(names, 0) for names in (("S",), ("P", "dP", "dS"))] + [(ROUNDED, tile) for tile in TILES]
+    ways = [(names, 0) for names in (("S",), ("P", "dP", "dS"))] + [
+        (ROUNDED, tile) for tile in TILES
+    ]
     # The widest first: nearly all faults that come so far are beyond it.
     widest = compared(with_roundings(plain.precision, *ways[-1]))
     if not widest.matches:
@@ -72,7 +78,9 @@ def rounded_besides(
         often = OFTEN if tile else OFTEN | {"sums": 0.0}
         if _are_alike(heads, often) and not _any_stands_out(trace, plain, heads, scatter, often):
             is_widest = (names, tile) == ways[-1]
-            comparison = widest if is_widest else compared(with_roundings(plain.precision, names, tile))
+            comparison = (
+                widest if is_widest else compared(with_roundings(plain.precision, names, tile))
+            )
             if comparison.matches:
                 return comparison, Roundings(names, case.dtype, tile)
     return None
@@ -89,7 +97,11 @@ def _are_alike(heads: Heads, often: Mapping[str, float]) -> bool:
 
 
 def _any_stands_out(
-    trace: Trace, plain: Comparison, heads: Heads, scatter: Mapping[str, Scatter], often: Mapping[str, float]
+    trace: Trace,
+    plain: Comparison,
+    heads: Heads,
+    scatter: Mapping[str, Scatter],
+    often: Mapping[str, float],
 ) -> bool:
     """Whether an element of a head errs more than roundings that make the head's errors can."""
     checks = sum(map(len, heads.values()))

@@ -35,14 +35,19 @@ def tiles_of_short_cases(device: torch.device) -> int:
     """How many times as large the tiles of several heads may be as those of one."""
     if device.type != "cuda":
         return 1
-    return max(1, min(FOR_SHORT, torch.cuda.get_device_properties(device).total_memory // MEMORY_EACH))
+    return max(
+        1, min(FOR_SHORT, torch.cuda.get_device_properties(device).total_memory // MEMORY_EACH)
+    )
 
 
 def key_heads_of_a_block(run: LargeRun) -> int:
     """How many key heads are judged at once."""
     case, device = run.case, run.values["q"].device
     rows, group = min(case.seqlen_q, ROWS[device.type]), case.heads // case.kv_heads
-    return max(1, TILE_ELEMENTS[device.type] * tiles_of_short_cases(device) // (rows * case.seqlen_k * group))
+    return max(
+        1,
+        TILE_ELEMENTS[device.type] * tiles_of_short_cases(device) // (rows * case.seqlen_k * group),
+    )
 
 
 @dataclass
@@ -61,7 +66,9 @@ class LeastErrors:
         """[h] whether all of a head are allowed; a NaN of either makes a NaN, which is not."""
         return (self.rows <= 1.0).all(1) & ~self.squares.isnan()
 
-    def finding(self, case: Case, name: str, shape: tuple[int, ...], seen: Tensor | None, right: Tensor) -> Finding:
+    def finding(
+        self, case: Case, name: str, shape: tuple[int, ...], seen: Tensor | None, right: Tensor
+    ) -> Finding:
         """A Finding of the heads that are right, with ratios at least as large as those by the whole budget would be.
 
         Args:
@@ -70,7 +77,9 @@ class LeastErrors:
             right: [h].
         """
         tally = Tally(case, name, shape)
-        rows, squares, largest, right = (one.cpu() for one in (self.rows, self.squares, self.largest, right))
+        rows, squares, largest, right = (
+            one.cpu() for one in (self.rows, self.squares, self.largest, right)
+        )
         rows = rows.double().masked_fill(~right[:, None], 0.0).reshape(tally.shape[:3])
         tally.grid.bound(rows, seen)
         counted = int(right.sum()) * math.prod(tally.shape[2:])
@@ -89,7 +98,9 @@ def errors_of(error: Tensor, bound: Tensor, share: float = 1.0) -> LeastErrors:
     """Errors [h, r, ...] beside what is allowed of each at least: a share of `bound`, which is spoiled."""
     largest = torch.linalg.vector_norm(error.flatten(1), math.inf, dim=1)
     # 0 of 0 that are allowed is right.
-    ratio = torch.div(error, bound.clamp_(min=least.NEARLY_0[bound.dtype]), out=bound).reshape(*error.shape[:2], -1)
+    ratio = torch.div(error, bound.clamp_(min=least.NEARLY_0[bound.dtype]), out=bound).reshape(
+        *error.shape[:2], -1
+    )
     rows = torch.linalg.vector_norm(ratio, math.inf, dim=2) / share
     norm = torch.linalg.vector_norm(ratio, dim=(1, 2), dtype=torch.double) / share
     return LeastErrors(rows, norm.square(), largest)
@@ -105,7 +116,9 @@ class SiftedBlock:
         self.came = run.of(block)
         linear = {name: value.shape for name, value in self.came.items() if name not in MATRICES}
         self.expected = {name: self.x.q.new_zeros(shape) for name, shape in linear.items()}
-        self.bounds = {name: torch.empty_like(of) for name, of in self.expected.items() if name not in BY_KEY}
+        self.bounds = {
+            name: torch.empty_like(of) for name, of in self.expected.items() if name not in BY_KEY
+        }
         self.sums = least.LeastSums(self.x, linear.keys() & {*BY_KEY}, run.precision)
         self.live = torch.zeros(self.x.q.shape[:3], dtype=torch.bool, device=self.x.q.device)
         self.errors: dict[str, list[LeastErrors]] = {name: [] for name in self.came}
@@ -127,10 +140,16 @@ class SiftedBlock:
         group = self.x.n_heads // self.x.k.shape[1]
         by_key = self.right.reshape(-1, group).all(1)
         for name, errors in found.items():
-            by_key = by_key & (errors.right if name in BY_KEY else errors.right.reshape(-1, group).all(1))
+            by_key = by_key & (
+                errors.right if name in BY_KEY else errors.right.reshape(-1, group).all(1)
+            )
         by_key = by_key.cpu()
         self._note(found, by_key)
-        return [part for part, passed in zip(parts_of(self.block), by_key.tolist(), strict=True) if not passed]
+        return [
+            part
+            for part, passed in zip(parts_of(self.block), by_key.tolist(), strict=True)
+            if not passed
+        ]
 
     def _note(self, found: Mapping[str, LeastErrors], by_key: Tensor) -> None:
         """Notes what the heads that pass come to."""
@@ -179,7 +198,12 @@ class SiftedBlock:
             self.bounds[name][0, :, tile.rows] = of_tile.of_row(name)
         for name in self.came.keys() & {*MATRICES}:
             self._judge_matrix(name, tile, values[name], of_tile, kink)
-        add_keys(self.x, {name: self.expected[name][0] for name in BY_KEY if name in self.expected}, tile, values)
+        add_keys(
+            self.x,
+            {name: self.expected[name][0] for name in BY_KEY if name in self.expected},
+            tile,
+            values,
+        )
         of_tile.add_sums(self.sums)
 
     def _judge_matrix(
@@ -206,7 +230,9 @@ class SiftedBlock:
         rounding = output_rounding(expected, bound, came.dtype) * ((expected != 0) | (bound > 0))
         bound = (bound + rounding) * KEPT
         error = (value - expected).masked_fill(value == expected, 0.0)
-        if name == "LSE":  # of a row that sees no key there are several conventions, and nothing reads it
+        if (
+            name == "LSE"
+        ):  # of a row that sees no key there are several conventions, and nothing reads it
             error = error.masked_fill(~self.live & ~value.isnan(), 0.0)
         self.parts.keep(name, self.block, error, bound)
         self.errors[name].append(errors_of(error[0], bound[0]))

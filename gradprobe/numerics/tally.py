@@ -33,7 +33,9 @@ class Judgement(NamedTuple):
     @property
     def ratio(self) -> Tensor:
         """Errors as multiples of the budget: infinite for a NaN, 0 for what is right by another rule."""
-        ratio = ((self.actual - self.expected).abs() / self.bound).nan_to_num(math.inf, posinf=math.inf)
+        ratio = ((self.actual - self.expected).abs() / self.bound).nan_to_num(
+            math.inf, posinf=math.inf
+        )
         return ratio.masked_fill(self.right & ~(ratio <= 1), 0.0)
 
     def reshape(self, *shape: int) -> Judgement:
@@ -65,7 +67,9 @@ class RisingErrors:
     def telling(self) -> Element | None:
         """The first element that is far off, or wrong by the order of the worst: of others rounding may be why."""
         ratios = [element.ratio for element in self.elements]
-        least = least_telling(max(filter(math.isfinite, ratios), default=0.0), max(ratios, default=0.0))
+        least = least_telling(
+            max(filter(math.isfinite, ratios), default=0.0), max(ratios, default=0.0)
+        )
         return next((one for one in self.elements if one.ratio >= least or _is_far_off(one)), None)
 
     @staticmethod
@@ -166,10 +170,14 @@ def _status(wrong: int, own: int) -> str:
     return MISMATCH if own else INHERITED if wrong else MATCH
 
 
-def element_at(case: Case, name: str, at: ElementIndex, actual: float, expected: float, budget: float) -> Element:
+def element_at(
+    case: Case, name: str, at: ElementIndex, actual: float, expected: float, budget: float
+) -> Element:
     """An element of an intermediate, with the tile of the score matrix that it belongs to."""
     letters = slots(case.axes(name))
-    batch, head, row, col = (place if letter else None for place, letter in zip(at, letters, strict=True))
+    batch, head, row, col = (
+        place if letter else None for place, letter in zip(at, letters, strict=True)
+    )
     along = dict(zip(letters[2:], at[2:], strict=True))
     blocks = {"m": case.block_m, "n": case.block_n}
     m, n = (along[letter] // block if letter in along else None for letter, block in blocks.items())
@@ -211,10 +219,15 @@ class Tally:
         whole = judged.reshape(*self.shape)
         explained = None if inherited is None else inherited.reshape(self.shape)
         for b in range(n_batch):
-            tile, of_b = Tile(b, slice(0, n_heads), slice(0, n_rows)), Judgement(*(part[b] for part in whole))
+            tile, of_b = (
+                Tile(b, slice(0, n_heads), slice(0, n_rows)),
+                Judgement(*(part[b] for part in whole)),
+            )
             self.add(tile, of_b, None if explained is None else explained[b])
 
-    def add(self, tile: Tile, judged: Judgement, inherited: Tensor | None, valid: Tensor | None = None) -> None:
+    def add(
+        self, tile: Tile, judged: Judgement, inherited: Tensor | None, valid: Tensor | None = None
+    ) -> None:
         """Adds one tile, with values [h, r, ...].
 
         Args:
@@ -225,7 +238,9 @@ class Tally:
         error, ratio, wrong = (judged.actual - judged.expected).abs(), judged.ratio, ~judged.right
         # Keys that the tile leaves out have 0, as they should.
         self.total += error.shape[0] * error.shape[1] * self.shape[-1]
-        self.max_abs_err = max(self.max_abs_err, float(error.where(error.isfinite(), error.new_zeros(())).max()))
+        self.max_abs_err = max(
+            self.max_abs_err, float(error.where(error.isfinite(), error.new_zeros(())).max())
+        )
         place = (tile.batch, tile.heads)
         finite = judged.expected.abs().where(judged.expected.isfinite(), error.new_zeros(()))
         self.largest[place] = self.largest[place].maximum(finite.amax((1, 2)).cpu())
@@ -249,12 +264,16 @@ class Tally:
         self.rising_own = self._risen(self.rising_own, tile, own, ratio, judged)
         self.rising = self._risen(self.rising, tile, wrong, ratio, judged)
 
-    def _risen(self, known: RisingErrors, tile: Tile, mask: Tensor, ratio: Tensor, judged: Judgement) -> RisingErrors:
+    def _risen(
+        self, known: RisingErrors, tile: Tile, mask: Tensor, ratio: Tensor, judged: Judgement
+    ) -> RisingErrors:
         """With the elements of a mask that are further off than all before them, by batch, head, row and column."""
         masked = ratio.masked_fill(~mask, -1.0).flatten()
         before = torch.cat([masked.new_full((1,), -1.0), masked.cummax(0).values[:-1]])
         found = (masked > before).nonzero().flatten().tolist()
-        return RisingErrors.of((*known.elements, *(self._element(tile, number, judged) for number in found)))
+        return RisingErrors.of(
+            (*known.elements, *(self._element(tile, number, judged) for number in found))
+        )
 
     def _element(self, tile: Tile, number: int, judged: Judgement) -> Element:
         """One element of a tile, by its number in it."""
@@ -297,7 +316,9 @@ MOST_CELLS = 256
 def tile_of(case: Case, axes: str, cols: int) -> tuple[int, int]:
     """Score tiles for matrices; whole rows in BLOCK_M or BLOCK_N steps for the others, eight columns to a cell."""
     _, _, row, col = slots(axes)
-    return case.block_m if row == "m" else case.block_n, case.block_n if col == "n" else min(cols, 8)
+    return case.block_m if row == "m" else case.block_n, case.block_n if col == "n" else min(
+        cols, 8
+    )
 
 
 class Grid:
@@ -319,12 +340,17 @@ class Grid:
         self._seen = torch.full(self._worst.shape, name not in MATRICES)
         """Whether the masks leave anything of it."""
 
-    def add(self, tile: Tile, first_key: int, ratio: Tensor, expected: Tensor, valid: Tensor | None) -> Tensor:
+    def add(
+        self, tile: Tile, first_key: int, ratio: Tensor, expected: Tensor, valid: Tensor | None
+    ) -> Tensor:
         """Adds a tile, with values [h, r, c]; its worst ratio of each head, [h]."""
         start = tile.rows.start, first_key
         worst = self._pooled(ratio, start)
         at_row, at_col = (first // size for first, size in zip(start, self.cell, strict=True))
-        rows, cols = (slice(at, at + count) for at, count in zip((at_row, at_col), worst.shape[1:], strict=True))
+        rows, cols = (
+            slice(at, at + count)
+            for at, count in zip((at_row, at_col), worst.shape[1:], strict=True)
+        )
         place = (tile.batch, tile.heads, rows, cols)
         self._worst[place] = self._worst[place].maximum(worst.cpu())
         self._flows[place] |= self._pooled(expected != 0, start).cpu()
@@ -336,12 +362,15 @@ class Grid:
         """The maximum over each cell, [h, R, C], of values [h, r, c] that begin at a row and a column."""
         before = [first % size for first, size in zip(start, self.cell, strict=True)]
         sides = [
-            (gap, -(gap + length) % size) for gap, length, size in zip(before, values.shape[1:], self.cell, strict=True)
+            (gap, -(gap + length) % size)
+            for gap, length, size in zip(before, values.shape[1:], self.cell, strict=True)
         ]
         if any(map(any, sides)):
             values = pad(values, (*sides[1], *sides[0]))
         heads, rows, cols = values.shape
-        cells = values.reshape(heads, rows // self.cell[0], self.cell[0], cols // self.cell[1], self.cell[1])
+        cells = values.reshape(
+            heads, rows // self.cell[0], self.cell[0], cols // self.cell[1], self.cell[1]
+        )
         return cells.any(4).any(2) if values.dtype == torch.bool else cells.amax((2, 4))
 
     def bound(self, worst: Tensor, seen: Tensor | None) -> None:
@@ -351,7 +380,9 @@ class Grid:
             worst: ratios [B, H, R].
             seen: the tiles that masks leave, [R, C]; None of what has no masks.
         """
-        of_rows = pad(worst, (0, -worst.shape[2] % self.cell[0])).unflatten(2, (-1, self.cell[0])).amax(3)
+        of_rows = (
+            pad(worst, (0, -worst.shape[2] % self.cell[0])).unflatten(2, (-1, self.cell[0])).amax(3)
+        )
         self._seen = self._seen if seen is None else seen.expand_as(self._seen)
         self._worst = of_rows[..., None] * self._seen.double()
         self._flows = torch.ones_like(self._flows)
@@ -364,7 +395,9 @@ class Grid:
         """
         seen, (rows, cols) = torch.zeros(self.counts, dtype=torch.bool), self.cell
         for at, line in enumerate(seen):
-            keys = x.seen_keys(Tile(0, slice(0, x.n_heads), slice(at * rows, min(at * rows + rows, x.n_query))))
+            keys = x.seen_keys(
+                Tile(0, slice(0, x.n_heads), slice(at * rows, min(at * rows + rows, x.n_query)))
+            )
             line[keys.start // cols : -(-keys.stop // cols)] = True
         return seen
 

@@ -31,7 +31,9 @@ class SideBySide:
 
     def __init__(self, kept: str, other: str = "", case: Case | None = None) -> None:
         self._kept, self._given, self._case = kept, dict[str, dict[str, Tensor]](), case
-        self._other: Mapping[str, Mapping[str, Tensor]] = torch.load(other, weights_only=True) if other else {}
+        self._other: Mapping[str, Mapping[str, Tensor]] = (
+            torch.load(other, weights_only=True) if other else {}
+        )
         self._seen = set[str]()
         self.differences: list[Difference] = []
         """Of all layouts that both took. An element of one differs *beyond* where it lies further from the other's than
@@ -47,21 +49,35 @@ class SideBySide:
             if self._kept:
                 self._given[run.layout] = {name: value.cpu() for name, value in own.items()}
                 torch.save(self._given, self._kept)
-            if run.layout in self._other and self._case is not None and not unlike(case, self._case):
-                others = {name: value for name, value in self._other[run.layout].items() if name in own}
+            if (
+                run.layout in self._other
+                and self._case is not None
+                and not unlike(case, self._case)
+            ):
+                others = {
+                    name: value for name, value in self._other[run.layout].items() if name in own
+                }
                 others = {name: value.to(own[name].device) for name, value in others.items()}
                 self.differences += _of_layout(case, run.layout, run.measured, others)
 
 
 def _exported(measured: Measured) -> dict[str, Tensor]:
     sources = measured.trace.sources
-    return {name: value for name, value in measured.trace.values.items() if sources[name] == "exported"}
+    return {
+        name: value for name, value in measured.trace.values.items() if sources[name] == "exported"
+    }
 
 
-def _of_layout(case: Case, layout: str, measured: Measured, others: Mapping[str, Tensor]) -> Iterator[Difference]:
+def _of_layout(
+    case: Case, layout: str, measured: Measured, others: Mapping[str, Tensor]
+) -> Iterator[Difference]:
     """Judges each element by the other target's, with the errors that the reference's values allow."""
     comparison, values = measured.comparison, measured.trace.values
-    tallies = {name: Tally(case, name, values[name].shape) for name in _exported(measured) if name in others}
+    tallies = {
+        name: Tally(case, name, values[name].shape)
+        for name in _exported(measured)
+        if name in others
+    }
     for tile in tiles_of(case, measured.x):
         place = (tile.batch, tile.heads, tile.rows)
         expected = comparison.evaluate(measured.x, tile, None)
@@ -100,5 +116,7 @@ def _with_first(case: Case, measured: Measured, difference: Difference) -> Diffe
         return difference
     at = (first.batch or 0, first.head or 0, first.row or 0, first.col or 0)
     budget = float(first.budget or 0.0)
-    located = locate_at(case, measured.x, measured.trace, measured.comparison, difference.name, at, budget)
+    located = locate_at(
+        case, measured.x, measured.trace, measured.comparison, difference.name, at, budget
+    )
     return replace(difference, first=replace(located, window=None), other=first.expected)

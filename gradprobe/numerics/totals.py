@@ -74,7 +74,9 @@ def _dbias(chain: Chain) -> Error:
     squares = by_row(chain, dt)
     if along_rows:  # the errors of a row's delta and its LSE add up as they are
         p, row = chain.p.sum(-1, keepdim=True), dt.sum(-1, keepdim=True)
-        squares = chain.i_ds.sum(-1, keepdim=True) + (p * chain.i_delta) ** 2 + (row * chain.common) ** 2
+        squares = (
+            chain.i_ds.sum(-1, keepdim=True) + (p * chain.i_delta) ** 2 + (row * chain.common) ** 2
+        )
     sums = chain.kink_ds + U32 * long_sum(addends) * dt.abs()
     cut = like_bias(x, chain.tile, chain.p * chain.cut_delta).abs()
     return like_bias(x, chain.tile, squares), like_bias(x, chain.tile, sums) + cut
@@ -84,7 +86,9 @@ def _dtau(chain: Chain) -> Error:
     """Each row's sum errs on its own, by its terms; what adds the rows up errs by their sums."""
     x, (i, _) = chain.x, chain.x.positions(chain.tile)
     rows = U32 * long_sum(x.n_batch * x.n_query)
-    of_terms = U32 * long_sum(x.n_key) * (chain.dp.abs() + chain.flip).sum(-1, keepdim=True) / (i + 1)
+    of_terms = (
+        U32 * long_sum(x.n_key) * (chain.dp.abs() + chain.flip).sum(-1, keepdim=True) / (i + 1)
+    )
     of_rows = rows * chain.dp.sum(-1, keepdim=True).abs() / (i + 1)
     squares = ((chain.i_dp / (i + 1)) ** 2).sum(-1, keepdim=True) + of_terms**2
     flips = (chain.flip / (i + 1)).sum(-1, keepdim=True) * (1 + rows)
@@ -134,12 +138,18 @@ def _least_dbias(bounds: Least, case: Case) -> Error:
     is_of_rows = case.family == "softmax" and bounds.x.n_key > 1 and bias.shape[-1] == 1
     p = bounds.values["P"].sum(-1, keepdim=True).float() if is_of_rows else bounds.p
     by = U_FUNCTION if is_of_rows else bounds.common.float()
-    terms = bounds.ds * weight(bounds.precision, 1) ** 2 if bounds.power == 2 else (bounds.ds * by).square_()
+    terms = (
+        bounds.ds * weight(bounds.precision, 1) ** 2
+        if bounds.power == 2
+        else (bounds.ds * by).square_()
+    )
     if case.family == "softmax":  # a bias may be of few terms each, or of one
         terms.add_((bounds.p * sizes(bounds.dp)).square_())
     terms = terms.sum(-1, keepdim=True, dtype=torch.double) if is_of_rows else terms
     of_delta = p.square().mul_(sizes(bounds.delta, 2))
-    squares = SURELY * like_bias(bounds.x, bounds.tile, (of_delta + terms).double().nan_to_num_(0.0, 0.0, 0.0))
+    squares = SURELY * like_bias(
+        bounds.x, bounds.tile, (of_delta + terms).double().nan_to_num_(0.0, 0.0, 0.0)
+    )
     sums = _as_they_are(bounds, case).nan_to_num(0.0, 0.0, 0.0)
     return squares, SURELY * like_bias(bounds.x, bounds.tile, sums)
 
@@ -154,7 +164,9 @@ def _as_they_are(bounds: Least, case: Case) -> Tensor:
             addends = case.batch * case.seqlen_q
         sums = bounds.ds.double() * (U32 * long_sum(addends))
     if bounds.kink is not None:
-        sums = (sums + bounds.p * bounds.kink.delta).index_put_(bounds.kink.at, bounds.kink.ds, accumulate=True)
+        sums = (sums + bounds.p * bounds.kink.delta).index_put_(
+            bounds.kink.at, bounds.kink.ds, accumulate=True
+        )
     return sums
 
 
@@ -162,7 +174,9 @@ def _least_dtau(bounds: Least, case: Case) -> Error:
     """By each row's sum of dP, what adds the rows up, and what flips there on the ReLU's kink."""
     i, dp = bounds.x.positions(bounds.tile)[0] + 1, bounds.values["dP"]
     rows = U32 * long_sum(case.batch * case.seqlen_q)
-    of_terms = U32 * long_sum(bounds.x.n_key) * torch.linalg.vector_norm(dp, 1, dim=-1, keepdim=True) / i
+    of_terms = (
+        U32 * long_sum(bounds.x.n_key) * torch.linalg.vector_norm(dp, 1, dim=-1, keepdim=True) / i
+    )
     squares, sums = of_terms.square(), rows * dp.sum(-1, keepdim=True).abs() / i
     if bounds.precision.operand:
         from .least import of_operands
@@ -182,7 +196,9 @@ def _least_dsink(bounds: Least, case: Case) -> Error:
     argument = ((sink - lse).abs() + 2 * sink.abs()).nan_to_num(posinf=0.0)
     relative = bounds.common[..., 0] + U32 * (argument + 3) + U_FUNCTION
     squares = (share * bounds.delta[..., 0]) ** 2 + (share * delta * relative) ** 2
-    return squares.sum(-1), U32 * long_sum(case.batch * case.seqlen_q) * (share * delta).abs().sum(-1)
+    return squares.sum(-1), U32 * long_sum(case.batch * case.seqlen_q) * (share * delta).abs().sum(
+        -1
+    )
 
 
 def _least_dalibi(bounds: Least, case: Case) -> Error:
@@ -212,16 +228,24 @@ class Total:
 
 
 TOTALS = {
-    "dBias": Total("bias", "dT", lambda x, tile, values, dt: like_bias(x, tile, dt), _dbias, _least_dbias),
+    "dBias": Total(
+        "bias", "dT", lambda x, tile, values, dt: like_bias(x, tile, dt), _dbias, _least_dbias
+    ),
     "dTau": Total("tau", "dP", _by_position, _dtau, _least_dtau),
     "dAlibi": Total("alibi", "dT", _by_distance, _dalibi, _least_dalibi),
     "dSink": Total("sinks", "delta", _by_sink, _dsink, _least_dsink),
 }
 
 
-def totals_of(x: Attention, tile: Tile, values: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def totals_of(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], given: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """By how much errors of dT, dP and delta move a tile's shares of the totals that a problem has."""
-    exist = {name: one for name, one in TOTALS.items() if one.of in given and getattr(x, one.needs) is not None}
+    exist = {
+        name: one
+        for name, one in TOTALS.items()
+        if one.of in given and getattr(x, one.needs) is not None
+    }
     return {name: one.summed(x, tile, values, given[one.of]).abs() for name, one in exist.items()}
 
 
@@ -230,9 +254,16 @@ class Totals:
 
     def __init__(self, case: Case, names: Collection[str], like: Tensor) -> None:
         self.case = case
-        shapes = {name: shape for name, shape in expected_shapes(case).items() if name in TOTALS and name in names}
+        shapes = {
+            name: shape
+            for name, shape in expected_shapes(case).items()
+            if name in TOTALS and name in names
+        }
         self.expected, self._squares, self._sums = (
-            {name: torch.zeros(shape, dtype=torch.double, device=like.device) for name, shape in shapes.items()}
+            {
+                name: torch.zeros(shape, dtype=torch.double, device=like.device)
+                for name, shape in shapes.items()
+            }
             for _ in range(3)
         )
 
@@ -240,12 +271,20 @@ class Totals:
         """Adds a tile of a block."""
         for name in self.expected:
             shares = (bounds.values[name], *TOTALS[name].least(bounds, self.case))
-            for whole, share in zip((self.expected, self._squares, self._sums), shares, strict=True):
+            for whole, share in zip(
+                (self.expected, self._squares, self._sums), shares, strict=True
+            ):
                 part = block.of(whole[name], self.case.axes(name))
-                part = bounds.x.bias_part(part, bounds.tile) if name == "dBias" else part[bounds.tile.heads]
+                part = (
+                    bounds.x.bias_part(part, bounds.tile)
+                    if name == "dBias"
+                    else part[bounds.tile.heads]
+                )
                 part.add_(share)
 
     def bound(self, name: str, precision: Precision) -> Tensor:
         """What each element is allowed at least, once all tiles are added."""
-        own = self._squares[name].nan_to_num(0.0, 0.0, 0.0).sqrt() + self._sums[name].nan_to_num(0.0, 0.0, 0.0)
+        own = self._squares[name].nan_to_num(0.0, 0.0, 0.0).sqrt() + self._sums[name].nan_to_num(
+            0.0, 0.0, 0.0
+        )
         return own + (2 * precision.operand + 2 * U32) * self.expected[name].abs() + TINY

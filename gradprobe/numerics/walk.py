@@ -58,7 +58,9 @@ class LargeRuns:
 def _are_equal(known: LargeRun, run: LargeRun) -> bool:
     """Whether two runs have the same values and precision, and results of the same names and dtypes."""
     inputs, others, results = known.inputs, run.inputs, run.trace.values
-    dtypes = [{name: value.dtype for name, value in of.items()} for of in (known.trace.values, results)]
+    dtypes = [
+        {name: value.dtype for name, value in of.items()} for of in (known.trace.values, results)
+    ]
     if known.precision != run.precision or inputs.keys() != others.keys() or dtypes[0] != dtypes[1]:
         return False
     return all(value is others[name] or value.equal(others[name]) for name, value in inputs.items())
@@ -152,11 +154,15 @@ def _judge_again(known: Parts, parts: Parts, name: str, block: Block) -> bool:
     return bool(errors.right.all())
 
 
-def _beside_the_first(known: Parts, name: str, value: Tensor, block: Block | None) -> tuple[Tensor, Tensor]:
+def _beside_the_first(
+    known: Parts, name: str, value: Tensor, block: Block | None
+) -> tuple[Tensor, Tensor]:
     """How large the errors of a further run may be at most, and what is allowed of each."""
     of_first = (known.run.trace.values[name], known.errors[name], known.bounds[name])
     axes = known.run.case.axes(name)
-    first, before, bound = ((of if block is None else block.of(of, axes)).double() for of in of_first)
+    first, before, bound = (
+        (of if block is None else block.of(of, axes)).double() for of in of_first
+    )
     value = value.double()
     error = before + (value - first).masked_fill(value == first, 0.0)
     # The first run's error is known to so many bits.

@@ -67,22 +67,33 @@ def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
 def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
     """Other ways in which a target may read its tensors."""
     found, lse = [Adaptation({}, "")], target.takes.get("lse", "")
-    if lse.lower() == "m":  # so Triton's tutorial calls an LSE to base 2; by any other name it is natural
+    if (
+        lse.lower() == "m"
+    ):  # so Triton's tutorial calls an LSE to base 2; by any other name it is natural
         found.append(Adaptation({"lse_as": LOG2}, f"its {lse} is an LSE to base 2"))
     if "causal" not in target.takes and case.family == "softmax":
-        found += map(partial(_joined, Adaptation({"implied": "causal"}, "it is always causal")), list(found))
-    orders = [shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes]
+        found += map(
+            partial(_joined, Adaptation({"implied": "causal"}, "it is always causal")), list(found)
+        )
+    orders = [
+        shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes
+    ]
     plain = list(found)
     # On a GPU a kernel that takes heads for rows may leave its memory, and the process its GPU.
     for shapes in orders if case.device != "cuda" else ():
-        found += map(partial(_joined, Adaptation({"shapes": shapes}, f"q, k and v are {in_words(shapes)}")), plain)
+        found += map(
+            partial(_joined, Adaptation({"shapes": shapes}, f"q, k and v are {in_words(shapes)}")),
+            plain,
+        )
     yield from found[1:]
     if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
 
 
 def _joined(first: Adaptation, other: Adaptation) -> Adaptation:
-    return Adaptation({**first.options, **other.options}, " and ".join(filter(None, (first.about, other.about))))
+    return Adaptation(
+        {**first.options, **other.options}, " and ".join(filter(None, (first.about, other.about)))
+    )
 
 
 @dataclass(frozen=True)
@@ -122,12 +133,16 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> Fit:
 
 def refuses(failure: Failure | None) -> bool:
     """Whether the target's own code raised; a wrong result or harm to memory is a fault instead."""
-    return isinstance(failure, Refusal) or (type(failure) is TargetFailure and failure.__cause__ is not None)
+    return isinstance(failure, Refusal) or (
+        type(failure) is TargetFailure and failure.__cause__ is not None
+    )
 
 
 def _telling(run: LayoutRun | None) -> list[Finding]:
     """The intermediates that tell most of a meaning."""
-    findings = run.measured.comparison.findings if run is not None and run.measured is not None else {}
+    findings = (
+        run.measured.comparison.findings if run is not None and run.measured is not None else {}
+    )
     names = findings.keys() & {"O"} or findings.keys() & {"dQ", "dK", "dV"} or findings.keys()
     return list(map(findings.__getitem__, names))
 
@@ -142,7 +157,9 @@ def fit(trial: Fit) -> Fit | None:
     search, found = _Search(trial.problem), trial
     if trial.failure is not None and (running := search.past(trial)) is not None:
         found = running
-    reading = search.read(found) if found.failure is None and found.wrong > _WRONG_THROUGHOUT else None
+    reading = (
+        search.read(found) if found.failure is None and found.wrong > _WRONG_THROUGHOUT else None
+    )
     return reading or (found if found.options else None)
 
 
@@ -161,7 +178,11 @@ class _Search:
         """The fewest adaptations with which the target runs; each on the way leads to a refusal of its own."""
         waiting, known = [failed], {_about(failed.failure)}
         for fit in waiting:  # which grows
-            adaptations = _of_a_refusal(fit.problem.case, self._problem.target) if refuses(fit.failure) else ()
+            adaptations = (
+                _of_a_refusal(fit.problem.case, self._problem.target)
+                if refuses(fit.failure)
+                else ()
+            )
             for adaptation, trial in self._each(adaptations, fit, fit):
                 words = f"it runs with {' '.join(flags(adaptation.options))}, found by trying"
                 sentence = f"{adaptation.about} was refused ({_short(fit.failure)}): {words}"
@@ -169,7 +190,10 @@ class _Search:
                 if trial.failure is None:
                     if (right := self._mostly_right(further)) is not None:
                         return right
-                elif not isinstance(trial.failure, UsageFailure) and _about(trial.failure) not in known:
+                elif (
+                    not isinstance(trial.failure, UsageFailure)
+                    and _about(trial.failure) not in known
+                ):
                     known.add(_about(trial.failure))
                     waiting.append(further)
         return None
@@ -182,23 +206,36 @@ class _Search:
             return reading
         # Where most is right at another length, the axes are right, and errors here are a fault.
         whole = [Adaptation({"seqlen": WHOLE_BLOCKS[0]}, "")]
-        return fit if any(trial.wrong <= _RIGHT_MOSTLY for _, trial in self._each(whole, fit, fit)) else None
+        return (
+            fit
+            if any(trial.wrong <= _RIGHT_MOSTLY for _, trial in self._each(whole, fit, fit))
+            else None
+        )
 
     def read(self, fit: Fit) -> Fit | None:
         """The reading with most elements right, or a whole gradient: a fault may have spoilt the others."""
         least, best = 1.0, None
         readings = _of_a_reading(fit.problem.case, self._problem.target)
         for adaptation, trial in self._each(readings, fit, Fit(self._problem)):
-            has_one = any(each.mismatched < _NONE_WRONG * each.total for each in _telling(trial.run))
+            has_one = any(
+                each.mismatched < _NONE_WRONG * each.total for each in _telling(trial.run)
+            )
             if (trial.wrong < _RIGHT_MOSTLY or has_one) and trial.wrong < least:
-                words = f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
+                words = (
+                    f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
+                )
                 shares = f"{1 - trial.wrong:.0%} of its results are right so, {1 - fit.wrong:.0%} otherwise"
-                least, best = trial.wrong, replace(trial, sentences=(*fit.sentences, f"{words}: {shares}"))
+                least, best = (
+                    trial.wrong,
+                    replace(trial, sentences=(*fit.sentences, f"{words}: {shares}")),
+                )
             if trial.wrong < _NONE_WRONG:
                 break
         return best
 
-    def _each(self, adaptations: Iterable[Adaptation], fit: Fit, known: Fit) -> Iterator[tuple[Adaptation, Fit]]:
+    def _each(
+        self, adaptations: Iterable[Adaptation], fit: Fit, known: Fit
+    ) -> Iterator[tuple[Adaptation, Fit]]:
         """What comes of each adaptation that changes nothing given or found before, while runs are left."""
         fixed, saved = {*self._problem.fixed, *known.options}, self._problem.saved
         if saved is not None:

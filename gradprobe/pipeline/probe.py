@@ -69,17 +69,26 @@ def probed(problem: Problem, repro_command: str, client: Client) -> tuple[Probed
 
 
 def _experiment(of: Problem, command: str, client: Client) -> Experiment:
-    return experiment_of(of.case, of.target, of.reference, of.saved, tick=client.tick, command=command)
+    return experiment_of(
+        of.case, of.target, of.reference, of.saved, tick=client.tick, command=command
+    )
 
 
 def _begun(experiment: Experiment) -> tuple[list[RunRecord], Iterator[RunRecord]]:
     """The runs up to the first that is measured, and those to come."""
-    case, saved, target, first = experiment.case, experiment.saved, experiment.target, list[RunRecord]()
+    case, saved, target, first = (
+        experiment.case,
+        experiment.saved,
+        experiment.target,
+        list[RunRecord](),
+    )
     refuse_out_of_range(case, experiment.values)
     if saved is not None:
         from ..numerics.forward import refuse_wrong_forward
 
-        refuse_wrong_forward(case, experiment.values, frozenset(saved.values.keys() & target.takes.keys()))
+        refuse_wrong_forward(
+            case, experiment.values, frozenset(saved.values.keys() & target.takes.keys())
+        )
     records, words = records_of(experiment), []
     for record in records:
         first.append(record)
@@ -87,10 +96,14 @@ def _begun(experiment: Experiment) -> tuple[list[RunRecord], Iterator[RunRecord]
             return first, records
         strays = [finding.sentence for finding in record.run.memory[:1]]
         words.append(". ".join([f"{record.run.layout}: {record.run.skipped}", *strays]))
-    raise Refusal(f"target {target.name!r} refused every layout ({'; '.join(words)}): nothing was compared")
+    raise Refusal(
+        f"target {target.name!r} refused every layout ({'; '.join(words)}): nothing was compared"
+    )
 
 
-def _finished(experiment: Experiment, records_to_come: Iterable[RunRecord], problem: Problem, client: Client) -> Probed:
+def _finished(
+    experiment: Experiment, records_to_come: Iterable[RunRecord], problem: Problem, client: Client
+) -> Probed:
     records: list[RunRecord] = []
     with Compilation() as compilation:
         for record in records_to_come:
@@ -110,13 +123,23 @@ def _finished(experiment: Experiment, records_to_come: Iterable[RunRecord], prob
     notes = [*notes_of(experiment, records), *not_compiled]
     if report.failing is None and problem.given:
         measured = next(run.measured for run in report.runs if run.measured is not None)
-        about = (experiment.case, experiment.values, partial(getattr, measured, "x"), measured.trace)
+        about = (
+            experiment.case,
+            experiment.values,
+            partial(getattr, measured, "x"),
+            measured.trace,
+        )
         with (
             experiment.stopwatch.timed("compare"),
             own_faults(notes, _NOT_SHOWN),
         ):
             notes += unshown(*about, measured.comparison.precision, problem.given)
-    return replace(report, compile_errors=compile_errors, notes=tuple(notes), seconds=experiment.stopwatch.seconds)
+    return replace(
+        report,
+        compile_errors=compile_errors,
+        notes=tuple(notes),
+        seconds=experiment.stopwatch.seconds,
+    )
 
 
 def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
@@ -156,7 +179,9 @@ def _explained(
     client: Client,
 ) -> Probed:  # fmt: skip
     """The report with why the target fails, and the edit that mends it."""
-    if experiment.case.ranks:  # a sharded target is run by its ranks: neither launches nor strides are seen here
+    if (
+        experiment.case.ranks
+    ):  # a sharded target is run by its ranks: neither launches nor strides are seen here
         from ..sharded import reasons_on_ranks
 
         reasons, steps = reasons_on_ranks(experiment, report.runs)
@@ -164,8 +189,14 @@ def _explained(
     else:
         from ..diagnosis.why import FailedCheck, reasons_of  # here alone: much stands behind it
 
-        launches = {record.run.layout: record.executions[0].outcome.calls for record in records if record.executions}
-        reasons = reasons_of(FailedCheck(experiment, report.runs, launches, partial(_right_at, problem)))
+        launches = {
+            record.run.layout: record.executions[0].outcome.calls
+            for record in records
+            if record.executions
+        }
+        reasons = reasons_of(
+            FailedCheck(experiment, report.runs, launches, partial(_right_at, problem))
+        )
         compilation.result()  # of which trials of edits know
         allowance = client.budget()
         if report.failing is not None and allowance.count:
@@ -191,8 +222,12 @@ def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
     for name in ("bias", "mask") if refuses(failure) else ():
         axes, rank = ranked(name, case) or ("", 0)
         if axes and getattr(case, name):
-            shape = [case.size(letter) for at, letter in enumerate(axes) if at not in missing(axes, rank)]
-            ways.append(f"{name} of shape {shape} was given; --{name}-axes and --{name}-rank say another")
+            shape = [
+                case.size(letter) for at, letter in enumerate(axes) if at not in missing(axes, rank)
+            ]
+            ways.append(
+                f"{name} of shape {shape} was given; --{name}-axes and --{name}-rank say another"
+            )
     failure.way_out = "; ".join(filter(None, [*ways, failure.way_out]))
     return failure
 

@@ -90,7 +90,10 @@ def _compile_failure(probed: Probed) -> Error | None:
         **_fields(first, ("way_out", "file", "line", "function", "code")),
         kind=type(first).__name__,
         message=f"{matches}{first.sentence}",
-        details=(*([f"    {first.code}"] if first.code else []), *map(attrgetter("sentence"), others)),
+        details=(
+            *([f"    {first.code}"] if first.code else []),
+            *map(attrgetter("sentence"), others),
+        ),
     )
 
 
@@ -124,8 +127,12 @@ def _placed(element: Element | None, case: Case, steps: Steps) -> Element | None
 def _counts(case: Case, measured: Measured) -> Counts:
     findings = list(map(attrgetter("finding"), measured.rows))
     names, heads = set(map(attrgetter("name"), findings)), case.batch * case.heads
-    findings += [finding for finding in measured.comparison.findings.values() if finding.name not in names]
-    return Counts(heads, heads * case.seqlen_q, sum(map(attrgetter("total"), findings)), len(findings))
+    findings += [
+        finding for finding in measured.comparison.findings.values() if finding.name not in names
+    ]
+    return Counts(
+        heads, heads * case.seqlen_q, sum(map(attrgetter("total"), findings)), len(findings)
+    )
 
 
 def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
@@ -169,5 +176,7 @@ def _heads(finding: Finding) -> Iterator[Head]:
                 max_budget_ratio=Number(ratio),
                 rows=tuple(finding.row_ranges(batch, head)) if wrong[batch][head] else (),
                 keys=tuple(finding.column_ranges(batch, head)) if finding.name in MATRICES else (),
-                tiles=() if signs is None else tuple(bytes(row).decode() for row in signs[batch][head]),
+                tiles=()
+                if signs is None
+                else tuple(bytes(row).decode() for row in signs[batch][head]),
             )

@@ -92,7 +92,9 @@ def _resolved(
 
         given = with_inputs(given, saved, str(given["inputs"]), target.family)
     packs = target.packs and saved is None
-    case = resolve({**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs)
+    case = resolve(
+        {**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs
+    )
     _refuse_untaken(case, target)
     make_interpreter_right(case)
     choose_threads(case)
@@ -105,7 +107,11 @@ def _refuse_untaken(case: Case, target: Target) -> None:
     written = laid_out | ({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else set())
     untaken = {f"--inplace {name}": name for name in case.inplace if name not in written}
     for run in (case.layouts or (), *(case.runs or ())):
-        untaken |= {f"{name}={layout}": name for name, layout in run if name not in {"all", *laid_out}}
+        untaken |= {
+            f"{name}={layout}": name for name, layout in run if name not in {"all", *laid_out}
+        }
     for option, name in untaken.items():
         taken = ", ".join(target.takes.values())
-        raise UsageFailure(f"{option}: target {target.name!r} is not given {name}", f"it takes {taken}")
+        raise UsageFailure(
+            f"{option}: target {target.name!r} is not given {name}", f"it takes {taken}"
+        )

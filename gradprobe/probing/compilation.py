@@ -26,13 +26,19 @@ class Compilation:
 
     def __init__(self) -> None:
         self._calls: dict[Any, KernelCall] = {}
-        self._forks: list[tuple[dict[Any, KernelCall], ParallelWork[list[CompileError | None]]]] = []
+        self._forks: list[
+            tuple[dict[Any, KernelCall], ParallelWork[list[CompileError | None]]]
+        ] = []
 
     def begin(self, record: RunRecord) -> None:
         """Has a fork ask about the launches of a run that nobody asked about yet."""
         if sys.platform == "linux" and is_on("front-end"):
             calls = _calls(record)
-            waiting = {key: call for key, call in calls.items() if key not in self._calls and key not in _ASKED}
+            waiting = {
+                key: call
+                for key, call in calls.items()
+                if key not in self._calls and key not in _ASKED
+            }
             self._calls |= calls
             if waiting:
                 self._forks.append((waiting, _asking(waiting)))
@@ -41,7 +47,9 @@ class Compilation:
         """The errors, each line once; and a sentence where the front end came to no end."""
         for calls, fork in self._forks:
             answers = fork.answer(_PATIENCE)
-            if answers is None:  # once more: a fork may end for want of memory, beside all that works meanwhile
+            if (
+                answers is None
+            ):  # once more: a fork may end for want of memory, beside all that works meanwhile
                 with _asking(calls) as again:
                     answers = again.answer(_PATIENCE)
             _keep(calls, answers or [])

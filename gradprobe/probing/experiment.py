@@ -118,7 +118,9 @@ def experiment_of(
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:
     """What each run of a case assigns to each tensor."""
-    return planned_runs((case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None)
+    return planned_runs(
+        (case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None
+    )
 
 
 def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
@@ -126,7 +128,9 @@ def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
     values, case, saved = effective(experiment.values, assigned), experiment.case, experiment.saved
     outputs = outputs_of(case, experiment.target.outputs, values, experiment.unwritten)
     everything = {**derived(experiment, values), **values, **outputs}
-    return place(everything, assigned, saved.placements if saved else None, experiment.fill, case.shapes)
+    return place(
+        everything, assigned, saved.placements if saved else None, experiment.fill, case.shapes
+    )
 
 
 def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
@@ -151,7 +155,11 @@ def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, T
     results = manual_attention_backward(**known, head_tile=1, matrices=False)
     own = values["q"].dtype
     wide = torch.promote_types(own, torch.float32)
-    return {name: results[DERIVED[name]].to(own if name == "o" else wide) for name in DERIVED if name in wanted}
+    return {
+        name: results[DERIVED[name]].to(own if name == "o" else wide)
+        for name in DERIVED
+        if name in wanted
+    }
 
 
 # --- how its dots multiply float32
@@ -196,12 +204,24 @@ def dots_sentence(of: Experiment) -> str:
         words = f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
         return "" if case.dots in (None, way) else words
     if case.device == "cpu":
-        return "" if way == "ieee" else f"dots are judged as {way}, as --dots says; a CPU multiplies in IEEE by itself"
+        return (
+            ""
+            if way == "ieee"
+            else f"dots are judged as {way}, as --dots says; a CPU multiplies in IEEE by itself"
+        )
     if declared_way(of) is not None:
         said = "as --dots says" if case.dots is not None else "which the target is told"
-        return f"dots are judged as {way}, {said}; " + (f"read: {read}" if read else "they could not be read")
-    unread = "Triton's default" if COMPILED in of.backends else "since nothing was seen that says otherwise"
-    return f"dots are judged as {way}, " + (f"as was read: {read}" if read else f"{unread}; --dots says another way")
+        return f"dots are judged as {way}, {said}; " + (
+            f"read: {read}" if read else "they could not be read"
+        )
+    unread = (
+        "Triton's default"
+        if COMPILED in of.backends
+        else "since nothing was seen that says otherwise"
+    )
+    return f"dots are judged as {way}, " + (
+        f"as was read: {read}" if read else f"{unread}; --dots says another way"
+    )
 
 
 def dots_in_words(found: Sequence[Dots]) -> str:

@@ -46,7 +46,13 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
             if not whole.comparison.matches:
                 looked[at] = replace(record, run=replace(run, inside=None))
                 inside = replace(run.inside, shown=whole)
-                apart.append(RunRecord(LayoutRun(f"{run.layout}, one-hot inputs", run.assigned, whole, None, inside)))
+                apart.append(
+                    RunRecord(
+                        LayoutRun(
+                            f"{run.layout}, one-hot inputs", run.assigned, whole, None, inside
+                        )
+                    )
+                )
     return [*looked, *apart]
 
 
@@ -55,7 +61,11 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
     case, run, values = experiment.case, record.run, experiment.values
     own, assigned = run.measured, run.assigned
     # Of P or dS in another convention the others cannot be read.
-    if own is None or not own.is_recoverable or any(each.name in ("P", "dS") for each in own.conventions):
+    if (
+        own is None
+        or not own.is_recoverable
+        or any(each.name in ("P", "dS") for each in own.conventions)
+    ):
         return record
     is_slow = INTERPRETED in experiment.backends and case.scores > MOST_INTERPRETED
     if words := _TOO_SLOW if is_slow else obstacle(case, values):
@@ -91,7 +101,11 @@ class _BlackBox:
         self.executions: list[Execution] = []
 
     def answer(
-        self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
+        self,
+        assigned: Assigned,
+        case: Case,
+        values: Mapping[str, Tensor],
+        first: Mapping[str, Tensor],
     ) -> Trace:
         """The results of several problems with one O, LSE and delta."""
         experiment, saved = self._experiment, self._experiment.saved
@@ -108,6 +122,13 @@ class _BlackBox:
         return trace
 
     def measure(
-        self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+        self,
+        values: Mapping[str, Tensor],
+        trace: Trace,
+        recovery: Recovery | None = None,
+        *,
+        coarse: bool = False,
     ) -> Measured:
-        return measure(self._experiment, Inputs(run_name(()), values, values), trace, recovery, coarse=coarse)
+        return measure(
+            self._experiment, Inputs(run_name(()), values, values), trace, recovery, coarse=coarse
+        )

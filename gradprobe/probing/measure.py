@@ -24,7 +24,12 @@ LEAST_SCORES = 1 << 22
 
 
 def measure(
-    experiment: Experiment, inputs: Inputs, trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+    experiment: Experiment,
+    inputs: Inputs,
+    trace: Trace,
+    recovery: Recovery | None = None,
+    *,
+    coarse: bool = False,
 ) -> Measured:
     """Compares a trace, `coarse` by an arithmetic coarser than the contract, and locates its first mismatch."""
     of, reference = _Measurement(experiment, inputs, recovery, coarse), None
@@ -39,7 +44,9 @@ def measure(
         if is_large and is_by_formulas and recovery is None and not coarse:
             comparison = _by_blocks(experiment, of, trace, whole)
         is_by_block = comparison is not None
-        found = Measured(of.x, trace, comparison or whole(), None, coarser=_declared_coarser(experiment))
+        found = Measured(
+            of.x, trace, comparison or whole(), None, coarser=_declared_coarser(experiment)
+        )
         if is_by_formulas and not found.comparison.matches:
             found = _in_its_units(of, found)
         if is_by_formulas and not coarse:
@@ -55,7 +62,9 @@ def measure(
 class _Measurement:
     """By what the results of one run are judged."""
 
-    def __init__(self, experiment: Experiment, inputs: Inputs, recovery: Recovery | None, is_coarse: bool) -> None:
+    def __init__(
+        self, experiment: Experiment, inputs: Inputs, recovery: Recovery | None, is_coarse: bool
+    ) -> None:
         self._experiment, self._layout, self._recovery = experiment, inputs.layout, recovery
         self.case, self.values = experiment.case, inputs.values
         precision = precision_of(self.case.dtype, dots_of(experiment))
@@ -65,7 +74,11 @@ class _Measurement:
         self.x = cache(partial(attention_of, self.case, self.values))
 
     def compared(
-        self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
+        self,
+        trace: Trace,
+        reference: Trace | None = None,
+        held: Precision | None = None,
+        by: Evaluate | None = None,
     ) -> Comparison:
         """A trace compared, by another precision or evaluation if given."""
         return compare(
@@ -73,7 +86,9 @@ class _Measurement:
             reference=reference, recovery=self._recovery, evaluate=by or self.evaluated, tick=self.tick,
         )  # fmt: skip
 
-    def evaluated(self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    def evaluated(
+        self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None
+    ) -> dict[str, Tensor]:
         """A tile of the reference, timed."""
         with self._experiment.stopwatch.timed("reference"):
             return evaluate(x, tile, given)
@@ -90,7 +105,9 @@ def _by_blocks(
     from ..numerics.walk import LargeRuns
 
     if not experiment.large:
-        experiment.large.append(LargeRuns(several=len(layouts_of(of.case)) > 1 or of.case.repeat > 1))
+        experiment.large.append(
+            LargeRuns(several=len(layouts_of(of.case)) > 1 or of.case.repeat > 1)
+        )
     run = LargeRun(of.case, of.values, trace, of.precision, of.evaluated)
     return experiment.large[0].compared(run, whole, of.tick)
 
@@ -108,7 +125,9 @@ def _in_its_units(of: _Measurement, found: Measured) -> Measured:
     """What was measured, read by the conventions of the target; strictly, only beside it."""
     from ..numerics.conventions import in_other_conventions
 
-    read, comparison, conventions = in_other_conventions(of.case, of.x(), found.trace, found.comparison, of.compared)
+    read, comparison, conventions = in_other_conventions(
+        of.case, of.x(), found.trace, found.comparison, of.compared
+    )
     if not conventions:
         return found
     meant = Measured(found.problem, read, comparison, None)
@@ -140,7 +159,9 @@ def _by_coarser(of: _Measurement, plain: Measured, is_by_block: bool) -> Measure
     return found
 
 
-def _coarser(of: _Measurement, found: Measured, heads: Mapping[str, Any]) -> tuple[Comparison, tuple[Any, ...]]:
+def _coarser(
+    of: _Measurement, found: Measured, heads: Mapping[str, Any]
+) -> tuple[Comparison, tuple[Any, ...]]:
     """The comparison by that arithmetic, and what it is."""
     from ..numerics.coarser import explained
 

@@ -41,7 +41,9 @@ class Execution:
         return self.inputs.layout
 
     def without_tensors(self) -> Execution:
-        return replace(self, inputs=Inputs(self.layout, {}, {}), outcome=replace(self.outcome, trace=None))
+        return replace(
+            self, inputs=Inputs(self.layout, {}, {}), outcome=replace(self.outcome, trace=None)
+        )
 
 
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
@@ -51,12 +53,16 @@ def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execut
     run shows that there are some, or one was stopped.
     """
     stopwatch, name = experiment.stopwatch, experiment.target.name
-    experiment.tick(f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout)
+    experiment.tick(
+        f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout
+    )
     execution = None
     with stopwatch.timed("target"):
         if not experiment.is_cuda:
             with contextlib.suppress(KernelStopped):
-                execution = observe(experiment, inputs, banded=experiment.case.poison, schedule=schedule)
+                execution = observe(
+                    experiment, inputs, banded=experiment.case.poison, schedule=schedule
+                )
         if execution is None or execution.outcome.backends & {CUDA, CUDA_ON_CPU}:
             execution = observe(experiment, inputs, copies=True, schedule=schedule)
     return execution
@@ -72,7 +78,12 @@ def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple
 
 
 def observe(
-    experiment: Experiment, inputs: Inputs, *, banded: bool = True, copies: bool = False, schedule: int = 0
+    experiment: Experiment,
+    inputs: Inputs,
+    *,
+    banded: bool = True,
+    copies: bool = False,
+    schedule: int = 0,
 ) -> Execution:
     """Runs a target once, and looks at what it does to memory that is not its own.
 
@@ -94,7 +105,10 @@ def observe(
     if interprets_triton() and not was_there:
         before.restore()
         outcome, watch, bands = run()
-    breaches = [*guards.breaches(), *(bands.breaches(outcome.storages) if bands is not None else ())]
+    breaches = [
+        *guards.breaches(),
+        *(bands.breaches(outcome.storages) if bands is not None else ()),
+    ]
     memory = gathered("memory", iter, watch.findings) if watch else []
     memory += gathered("memory/cuda", iter, outcome.findings)
     memory += gathered("memory/bands", partial(map, of_breach), breaches)
@@ -106,19 +120,28 @@ def observe(
 
 
 def _run(
-    of: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: InputsBefore | None = None
+    of: Experiment,
+    inputs: Inputs,
+    banded: bool,
+    copies: bool,
+    schedule: int,
+    steps: InputsBefore | None = None,
 ) -> tuple[Outcome, Any, Allocations | None]:
     """The outcome, the interpreter's watch and the bands; `steps` is told of each operation."""
     unwritten, is_triton = Unwritten(), interprets_triton()
     found = Launches(inputs.tensors, schedule, unwritten)
-    for name in inputs.tensors.keys() & OUTPUTS:  # what it is to write its gradients into has no value before
+    for name in (
+        inputs.tensors.keys() & OUTPUTS
+    ):  # what it is to write its gradients into has no value before
         unwritten.allocated(inputs.tensors[name])
     bands = None
     if banded or is_triton:
         bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
     if steps:
         found.after = steps.launched
-    around = _all(bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None)
+    around = _all(
+        bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None
+    )
     watched: AbstractContextManager[Any] = nullcontext()
     if is_triton:
         from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
@@ -138,7 +161,10 @@ def _all(*several: AbstractContextManager[Any] | None) -> Iterator[None]:
 
 
 def _overwritten(
-    changes: list[MemoryFinding], before: InputsBefore, run: Callable[..., object], watched: Mapping[str, Writer]
+    changes: list[MemoryFinding],
+    before: InputsBefore,
+    run: Callable[..., object],
+    watched: Mapping[str, Writer],
 ) -> Iterator[MemoryFinding]:
     """The inputs that changed, with what did it; where nothing saw that, by a run compared step by step."""
     writers = dict(watched)

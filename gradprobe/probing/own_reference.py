@@ -41,17 +41,23 @@ def reference_trace(experiment: Experiment, reference: Target, inputs: Inputs) -
     with experiment.stopwatch.timed("reference"):
         trace = run_target(reference, replace(case, shapes=PLAIN), place(wide, ())).trace
         if trace is not None:
-            _refuse_other_formulas(reference, case, attention_of(case, inputs.values), trace, dots_of(experiment))
+            _refuse_other_formulas(
+                reference, case, attention_of(case, inputs.values), trace, dots_of(experiment)
+            )
     return trace
 
 
-def _refuse_other_formulas(reference: Target, case: Case, x: Attention, trace: Trace, dots: str) -> None:
+def _refuse_other_formulas(
+    reference: Target, case: Case, x: Attention, trace: Trace, dots: str
+) -> None:
     """It may err as IEEE float32 may; beside a kernel in that arithmetic by a share of it."""
     comparison = compare(case, x, trace, precision_of("float32", "ieee"))
     first = locate(x, trace, comparison)
     subject = "the verdict is about the reference:"
     if first is not None:
-        raise ReferenceFailure(f"{subject} {reference.name} departs from {departure(case, first)}", WAY_OUT)
+        raise ReferenceFailure(
+            f"{subject} {reference.name} departs from {departure(case, first)}", WAY_OUT
+        )
     worst = max(comparison.findings.values(), key=lambda finding: finding.max_ratio)
     if not precision_of(case.dtype, dots).matrix and worst.max_ratio > SHARE_OF_FLOAT32:
         raise ReferenceFailure(

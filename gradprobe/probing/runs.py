@@ -42,7 +42,9 @@ class RunRecord:
     executions: tuple[Execution, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def with_more(self, executions: Iterable[Execution] = (), notes: Iterable[str] = ()) -> RunRecord:
+    def with_more(
+        self, executions: Iterable[Execution] = (), notes: Iterable[str] = ()
+    ) -> RunRecord:
         """The same after further executions, with what those in its layout did to memory.
 
         Reads without a value were decided by the run's own results. In the more batches of a look inside, what leaves a
@@ -107,7 +109,9 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
             memory.setdefault(finding.identity, finding)
     findings = (run.measured or measured).comparison.findings.values()
     is_not_finite = any(map(attrgetter("non_finite"), findings))
-    return RunRecord(replace(run, memory=telling(memory.values(), is_not_finite)), tuple(executions))
+    return RunRecord(
+        replace(run, memory=telling(memory.values(), is_not_finite)), tuple(executions)
+    )
 
 
 def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution]) -> LayoutRun:
@@ -121,7 +125,9 @@ def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution
     for number in range(1, case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
         of = replace(experiment, unwritten=7.0) if case.poison and number % 2 else experiment
-        inputs = inputs_of(of, run.assigned)  # laid out afresh: a target may have written over its inputs
+        inputs = inputs_of(
+            of, run.assigned
+        )  # laid out afresh: a target may have written over its inputs
         trace, again = accepted(of, inputs, number)
         executions.append(again)
         measured = first if _is_same(first.raw, trace) else measure(of, inputs, trace)
@@ -136,7 +142,9 @@ def _is_same(first: Trace, again: Trace) -> bool:
     if first.values.keys() != again.values.keys():
         return False
     pairs = zip(first.values.values(), map(again.values.__getitem__, first.values), strict=True)
-    return all(value.dtype == other.dtype and bool(same_bits(value, other).all()) for value, other in pairs)
+    return all(
+        value.dtype == other.dtype and bool(same_bits(value, other).all()) for value, other in pairs
+    )
 
 
 def _atomics_into(outcome: Outcome, names: Collection[str]) -> dict[str, dict[Line, None]]:
@@ -169,7 +177,9 @@ def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
                 named[call.kernel, parameter] = None
             if outcome.storages.get(storage, "").lower() == name.lower():
                 there[call.kernel, parameter] = None
-    return list(named or there)  # a storage may have been another tensor's before: names decide where there are some
+    return list(
+        named or there
+    )  # a storage may have been another tensor's before: names decide where there are some
 
 
 def makes_together(outcome: Outcome, first: str, second: str) -> bool:
@@ -192,7 +202,9 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
         counted = set(map(attrgetter("identity"), record.run.memory))
         for execution in record.executions:
             for words in execution.unwatched:
-                notes.append(f"some accesses of memory could not be watched, by a fault of gradprobe: {words}")
+                notes.append(
+                    f"some accesses of memory could not be watched, by a fault of gradprobe: {words}"
+                )
             notes += execution.outcome.notes
             # What lanes without a value gave that came to nothing, as in the upper half of a warp.
             for finding in execution.memory:
@@ -222,9 +234,13 @@ def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> Che
         line=target.source.line,
         sha256=target.source.sha256,
         shadows=tuple(shadows),
-        kernels=tuple(Source(name=at.name, file=at.file, line=at.line, sha256=at.sha256) for at in kernels),
+        kernels=tuple(
+            Source(name=at.name, file=at.file, line=at.line, sha256=at.sha256) for at in kernels
+        ),
         idle=_files_with_kernels(target) if backend == TORCH else (),
-        reference=experiment.reference.name if experiment.reference else "gradprobe.reference, float64",
+        reference=experiment.reference.name
+        if experiment.reference
+        else "gradprobe.reference, float64",
     )
 
 
@@ -245,5 +261,7 @@ def _files_with_kernels(target: Target) -> tuple[str, ...]:
 def environment(device: str) -> dict[str, str]:
     """Versions and the device, in words."""
     found = dict(installed_versions())
-    found["device"] = torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
+    found["device"] = (
+        torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
+    )
     return found | ({"untested": words} if (words := untested()) else {})

@@ -84,7 +84,9 @@ def _receive(stream: socket.socket, received: queue.SimpleQueue[bytes]) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _worker(stream: socket.socket, received: queue.SimpleQueue[bytes], early: Sequence[str]) -> Callable[[Any], Any]:
+def _worker(
+    stream: socket.socket, received: queue.SimpleQueue[bytes], early: Sequence[str]
+) -> Callable[[Any], Any]:
     """Makes the worker and reports it to the parent. Where that fails, this process ends."""
     try:
         _import(list(filter(None, early)))
@@ -115,7 +117,11 @@ def _load_torchs_library() -> None:
     Where it cannot be loaded, the import says why.
     """
     spec = importlib.util.find_spec("torch")
-    folder = os.path.join(os.path.dirname(spec.origin), "lib") if spec is not None and spec.origin else ""
+    folder = (
+        os.path.join(os.path.dirname(spec.origin), "lib")
+        if spec is not None and spec.origin
+        else ""
+    )
     if sys.platform == "linux" and not os.path.exists(os.path.join(folder, "libtorch_cuda.so")):
         with contextlib.suppress(OSError):
             ctypes.CDLL(os.path.join(folder, "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)

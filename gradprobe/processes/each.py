@@ -14,7 +14,17 @@ from typing import Any
 
 from . import resource_limits as limits
 from .child import ANSWER, LOST, READY, START_LIMIT, TOLD, UNREADY, heard_by, worker_of
-from .ended import CRASH, DEVICE, MEMORY, TIMEOUT, Crash, TaskResult, WorkerException, raised_of, words_of
+from .ended import (
+    CRASH,
+    DEVICE,
+    MEMORY,
+    TIMEOUT,
+    Crash,
+    TaskResult,
+    WorkerException,
+    raised_of,
+    words_of,
+)
 from .process import Child, ChildMessage
 from .resource_limits import gpus
 
@@ -77,7 +87,9 @@ def run_each(
     most = limits.limit() // workers
     # Where there are several GPUs and children, each of these sees one.
     devices = gpus() if workers > 1 and len(gpus()) > 1 else ("",)
-    start = functools.partial(Child, factory, pickle.dumps(setup), events, echo, workers=workers, most=most)
+    start = functools.partial(
+        Child, factory, pickle.dumps(setup), events, echo, workers=workers, most=most
+    )
     crew = _Crew(start, devices, events, items, timeout, workers, start_limit, alike, told)
     try:
         yield from crew.ends()
@@ -87,7 +99,11 @@ def run_each(
 
 
 def run_here(
-    factory: str, setup: Any, items: Sequence[Any], *, told: Callable[[int, Any], object] = lambda index, value: None
+    factory: str,
+    setup: Any,
+    items: Sequence[Any],
+    *,
+    told: Callable[[int, Any], object] = lambda index, value: None,
 ) -> Iterator[TaskResult]:
     """`run_each` in this process, for debuggers: exceptions of the worker come out, and crashes end this process."""
     worker = worker_of(factory, setup)
@@ -169,8 +185,16 @@ class _Crew:
     def _chosen(self, child: Child) -> int:
         """The first item that is like this child's last one, else like no other child's, else the first of all."""
         kinds = {index: self._alike(self._items[index]) for index in self._left}
-        others = {self._latest[other] for other in self.children if other is not child and other in self._latest}
-        own = (index for index in self._left if child in self._latest and kinds[index] == self._latest[child])
+        others = {
+            self._latest[other]
+            for other in self.children
+            if other is not child and other in self._latest
+        }
+        own = (
+            index
+            for index in self._left
+            if child in self._latest and kinds[index] == self._latest[child]
+        )
         new = (index for index in self._left if kinds[index] not in others)
         chosen = next(own, next(new, self._left[0]))
         self._latest[child] = kinds[chosen]
@@ -178,7 +202,10 @@ class _Crew:
 
     def _next(self) -> ChildMessage | None:
         """The next message; None where a child is late. A message that has already come is never late."""
-        late = min((limit for child in self.children if (limit := self._limit(child)) is not None), default=None)
+        late = min(
+            (limit for child in self.children if (limit := self._limit(child)) is not None),
+            default=None,
+        )
         while True:
             if any(unwanted() for unwanted in _unwanted):
                 raise AbandonedWork
@@ -221,7 +248,11 @@ class _Crew:
             value = pickle.loads(heard.payload)
         except Exception as error:
             return TaskResult(item, index, raised=raised_of(error))
-        return TaskResult(item, index, value) if heard.kind == ANSWER else TaskResult(item, index, raised=value)
+        return (
+            TaskResult(item, index, value)
+            if heard.kind == ANSWER
+            else TaskResult(item, index, raised=value)
+        )
 
     def _died(self, child: Child, lost: str = "") -> list[TaskResult]:
         """The item that ends with a child that died or lost its device; `lost` says how."""
@@ -241,12 +272,18 @@ class _Crew:
                 self.children.remove(child)
                 child.stop()
                 words = f"no answer within {limit - child.since:g} s: stopped"
-                ended += self._lost(child, Crash(TIMEOUT, words, child.tail, now - child.since, child.stack))
+                ended += self._lost(
+                    child, Crash(TIMEOUT, words, child.tail, now - child.since, child.stack)
+                )
         return ended
 
     def _lost(self, child: Child, crash: Crash) -> list[TaskResult]:
         if child.ready:
-            return [] if child.index is None else [TaskResult(self._items[child.index], child.index, crash=crash)]
+            return (
+                []
+                if child.index is None
+                else [TaskResult(self._items[child.index], child.index, crash=crash)]
+            )
         while_starting = replace(crash, words=f"{crash.words} while it started")
         return self._without(child, crash=while_starting)
 
@@ -262,5 +299,8 @@ class _Crew:
             return []
         self._failed_starts += 1
         hopeless = not self._ever_ready or self._failed_starts > 1
-        lost = [self._left.popleft() for _ in range(len(self._left) if hopeless else min(1, len(self._left)))]
+        lost = [
+            self._left.popleft()
+            for _ in range(len(self._left) if hopeless else min(1, len(self._left)))
+        ]
         return [TaskResult(self._items[index], index, crash=crash, raised=raised) for index in lost]

@@ -95,7 +95,12 @@ def raised_of(error: BaseException) -> WorkerException:
     failure = as_failure(error)
     trace = "".join(traceback.format_exception(error))
     return WorkerException(
-        type(failure).__name__, str(failure), failure.way_out, failure.exit_code, trace, failure.details
+        type(failure).__name__,
+        str(failure),
+        failure.way_out,
+        failure.exit_code,
+        trace,
+        failure.details,
     )
 
 
@@ -118,7 +123,9 @@ _ESCAPED = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}")
 _LIBRARIES = ("torch", "triton", "numpy")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # The parts of this package that are targets like any other.
-_TARGETS = tuple(os.path.join(_PACKAGE, *folder) for folder in (("kernels",), ("targets", "adapters")))
+_TARGETS = tuple(
+    os.path.join(_PACKAGE, *folder) for folder in (("kernels",), ("targets", "adapters"))
+)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,11 @@ class Ran:
 
 
 def run_programs(
-    programs: Sequence[Program], *, timeout: float | None = None, workers: int = 1, grouped: bool = True
+    programs: Sequence[Program],
+    *,
+    timeout: float | None = None,
+    workers: int = 1,
+    grouped: bool = True,
 ) -> Iterator[Ran]:
     """Yields each program's end as it comes. When the iterator is closed, no program is left running.
 
@@ -130,7 +134,9 @@ def _started(number: int, program: Program, grouped: bool) -> _ChildProgram:
     return _ChildProgram(number, process, output, time.monotonic(), grouped)
 
 
-def run_in_foreground(command: Sequence[str], environment: Mapping[str, str], *, quiet: bool) -> int:
+def run_in_foreground(
+    command: Sequence[str], environment: Mapping[str, str], *, quiet: bool
+) -> int:
     """Runs a user's command on this terminal, and returns its exit code as Popen gives it.
 
     The first Ctrl-C belongs to the command: it is waited for until it ends.

@@ -47,7 +47,9 @@ class _Work:
 class Forks:
     """Work that waits, and the forks that do it."""
 
-    def __init__(self, at_once: int, *, is_waited_for: bool = False, computes: int | None = None) -> None:
+    def __init__(
+        self, at_once: int, *, is_waited_for: bool = False, computes: int | None = None
+    ) -> None:
         """Args:
         is_waited_for: whether this process does nothing meanwhile, so that a fork may have forks of its own.
         computes: the seconds of a processor that one fork may take. They are the same on a busy machine, where a
@@ -84,7 +86,9 @@ class Forks:
             if len(self._running) == self._at_once:
                 return
             if work.fork is None and not work.is_over:
-                work.fork = _started(work.do, is_waited_for=self._is_waited_for, computes=self._computes)
+                work.fork = _started(
+                    work.do, is_waited_for=self._is_waited_for, computes=self._computes
+                )
 
     @property
     def _running(self) -> dict[_Work, _Fork]:
@@ -130,7 +134,12 @@ def may_fork() -> bool:
     """
     torch = sys.modules.get("torch")
     holds_gpu = torch is not None and torch.cuda.is_initialized()
-    return sys.platform == "linux" and not holds_gpu and "jaxlib" not in sys.modules and os.getpid() not in CROWDED
+    return (
+        sys.platform == "linux"
+        and not holds_gpu
+        and "jaxlib" not in sys.modules
+        and os.getpid() not in CROWDED
+    )
 
 
 CROWDED: set[int] = set()
@@ -173,7 +182,9 @@ class ParallelWork(Generic[Done]):
             _ended(self._fork)
 
 
-def _started(work: Callable[[], Any], *, is_waited_for: bool = False, computes: int | None = None) -> _Fork:
+def _started(
+    work: Callable[[], Any], *, is_waited_for: bool = False, computes: int | None = None
+) -> _Fork:
     reading, writing = os.pipe()
     is_crowded = not is_waited_for or os.getpid() in CROWDED
     sys.stdout.flush()
@@ -220,7 +231,9 @@ def _ended(fork: _Fork) -> Any:
     with contextlib.suppress(ProcessLookupError):
         os.kill(fork.process, signal.SIGKILL)
     os.close(fork.descriptor)
-    with contextlib.suppress(ChildProcessError):  # where a target ignores SIGCHLD or waits for all children, it is gone
+    with contextlib.suppress(
+        ChildProcessError
+    ):  # where a target ignores SIGCHLD or waits for all children, it is gone
         os.waitpid(fork.process, 0)
     try:
         return pickle.loads(fork.answer)

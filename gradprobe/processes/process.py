@@ -67,7 +67,16 @@ class _Begun:
         try:
             forked = None if device else forked_from_warm(words, (theirs.fileno(), writing, stacks))
             process = forked or subprocess.Popen(
-                [sys.executable, "-u", "-c", _START, str(theirs.fileno()), str(stacks), *words, *search_path()],
+                [
+                    sys.executable,
+                    "-u",
+                    "-c",
+                    _START,
+                    str(theirs.fileno()),
+                    str(stacks),
+                    *words,
+                    *search_path(),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
@@ -79,7 +88,9 @@ class _Begun:
             stream.close()
             os.close(errors)
             os.close(reading)
-            raise Failure(f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1") from error
+            raise Failure(
+                f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1"
+            ) from error
         finally:
             theirs.close()
             os.close(writing)
@@ -172,7 +183,9 @@ class Child:
         self._listener.start()
         # Of a child of one of several, all of those share the cores too.
         sharing = self.workers * int(os.environ.get(SHARED_BY, "1"))
-        shares = {SHARED_BY: str(sharing), MARK: self._mark} | ({} if self.most is None else {SHARE: str(self.most)})
+        shares = {SHARED_BY: str(sharing), MARK: self._mark} | (
+            {} if self.most is None else {SHARE: str(self.most)}
+        )
         self._send(pickle.dumps((self.factory, self.setup, shares)))
 
     def give(self, index: int, payload: bytes) -> None:
@@ -205,7 +218,9 @@ class Child:
     def stack(self) -> str:
         """Its stack when it crashed or was asked, without the list of compiled modules; "" where there is none."""
         lines = self._stack.decode(errors="replace").splitlines()
-        return "\n".join(line for line in lines if not line.startswith("Extension modules:")).strip()
+        return "\n".join(
+            line for line in lines if not line.startswith("Extension modules:")
+        ).strip()
 
     def _close(self) -> None:
         self._stream.close()
@@ -230,10 +245,16 @@ class Child:
             selector.register(self._stream, selectors.EVENT_READ)
             selector.register(self._errors, selectors.EVENT_READ)
             selector.register(self._stacks, selectors.EVENT_READ)
-            while self._lives() and not self._is_over() and not (closed and time.monotonic() - closed > _CLOSING):
+            while (
+                self._lives()
+                and not self._is_over()
+                and not (closed and time.monotonic() - closed > _CLOSING)
+            ):
                 if not self._read(selector, frames, _LOOK) and not closed:
                     closed = time.monotonic()
-            self.broken = self.broken or ("closed the stream that it answers on" if self._lives() else "")
+            self.broken = self.broken or (
+                "closed the stream that it answers on" if self._lives() else ""
+            )
             self._kill()
             over = time.monotonic() + _CLOSING
             while time.monotonic() < over and selector.select(0):
@@ -243,7 +264,9 @@ class Child:
     def _is_over(self) -> bool:
         """Whether it takes too much memory. The parent asks, since a child that is busy in C cannot."""
         if self.most is not None and held_by(self._process.pid) > self.most:
-            self.over = f"stopped when it took more than {in_words(self.most)} of memory (--max-memory)"
+            self.over = (
+                f"stopped when it took more than {in_words(self.most)} of memory (--max-memory)"
+            )
         return bool(self.over)
 
     def _lives(self) -> bool:

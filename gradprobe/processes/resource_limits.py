@@ -23,7 +23,13 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 # For control groups of version 2 and 1: their folder, their limit, what they use, and what of that can be dropped.
 _VERSIONS = (
     ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    (
+        "memory",
+        "sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
 )
 
 
@@ -38,7 +44,9 @@ def parsed(word: str, where: str = "--max-memory") -> int:
         raise UsageFailure(f"{where} takes a number of bytes such as 3G or 500M, got {word!r}")
     found = int(float(match[1]) * _UNITS[match[2]])
     if found < LEAST:
-        raise UsageFailure(f"{where} {word}: torch and a small case take up to {in_words(LEAST)}", "give it more")
+        raise UsageFailure(
+            f"{where} {word}: torch and a small case take up to {in_words(LEAST)}", "give it more"
+        )
     return found
 
 
@@ -106,7 +114,11 @@ def held_by(process: int) -> int:
 
 def cores() -> int:
     """The cores that this process may take."""
-    return len(os.sched_getaffinity(0)) // int(os.environ.get(SHARED_BY, "1")) if sys.platform == "linux" else 1
+    return (
+        len(os.sched_getaffinity(0)) // int(os.environ.get(SHARED_BY, "1"))
+        if sys.platform == "linux"
+        else 1
+    )
 
 
 def free(root: Path = Path("/")) -> int:
@@ -116,7 +128,9 @@ def free(root: Path = Path("/")) -> int:
 
 def _of_the_machine(root: Path) -> int:
     with contextlib.suppress(OSError):
-        if match := re.search(r"^MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE):
+        if match := re.search(
+            r"^MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE
+        ):
             return int(match[1]) << 10
     return os.sysconf("SC_PHYS_PAGES") * _PAGE
 

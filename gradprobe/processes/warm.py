@@ -83,7 +83,16 @@ def warm_process(prepare: str, argument: str) -> Iterator[int]:
     """
     stream, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", _START, str(theirs.fileno()), prepare, argument, *search_path()],
+        [
+            sys.executable,
+            "-u",
+            "-c",
+            _START,
+            str(theirs.fileno()),
+            prepare,
+            argument,
+            *search_path(),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),

@@ -70,7 +70,11 @@ def alerts_of(reports: Iterable[Report]) -> list[Alert]:
 
     That is: by the rank of their rule, then what comes first in dataflow order, then by ratio.
     """
-    found = [alert for report in told_apart(reports) for alert in (*_errors(errors_of(report)), *_warnings(report))]
+    found = [
+        alert
+        for report in told_apart(reports)
+        for alert in (*_errors(errors_of(report)), *_warnings(report))
+    ]
     return sorted(found, key=lambda alert: (-alert.rule.rank, not alert.is_first, -alert.ratio))
 
 
@@ -87,7 +91,15 @@ def _errors(report: Report) -> Iterator[Alert]:
     yield from _of_runs(report)
     if is_silent(report):
         sentences = ["The check is a mismatch; its report says no more."]
-        yield _alert(report, rules.WRONG, "check", "The check is a mismatch", sentences, places_of(report), {})
+        yield _alert(
+            report,
+            rules.WRONG,
+            "check",
+            "The check is a mismatch",
+            sentences,
+            places_of(report),
+            {},
+        )
 
 
 def _warnings(report: Report) -> Iterator[Alert]:
@@ -95,9 +107,15 @@ def _warnings(report: Report) -> Iterator[Alert]:
     for warned in report.warnings:
         rule = rules.OF_WARNING.get(warned.kind) or rules.OF_MEMORY[warned.kind]
         about, layouts = warned.about, list(warned.layouts)
-        seen = [place_of(warned), *(place_of(one) for one in report.memory if one.layout in ("", *layouts))]
+        seen = [
+            place_of(warned),
+            *(place_of(one) for one in report.memory if one.layout in ("", *layouts)),
+        ]
         sentences = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
-        title, details = rule.topic.title + (f": {about}" if about else ""), {"kind": warned.kind, "layouts": layouts}
+        title, details = (
+            rule.topic.title + (f": {about}" if about else ""),
+            {"kind": warned.kind, "layouts": layouts},
+        )
         alert = _alert(report, rule, about, title, sentences, (*seen, *places_of(report)), details)
         yield replace(alert, level=WARNING)
 
@@ -124,19 +142,32 @@ def _alert(
 def _cause(report: Report, cause: Diagnosis) -> Alert:
     """One of the causes, at its own lines."""
     sentences = [cause_in_words(cause), *(f"{sentence}." for sentence in cause.evidence)]
-    title, places = f"{rules.CAUSE.topic.title}: {cause.fault}", (*map(place_of, cause.where), *places_of(report))
-    details = {"fault": cause.fault, **({"seen": cause.seen} if cause.seen else {"explained": cause.explained})}
+    title, places = (
+        f"{rules.CAUSE.topic.title}: {cause.fault}",
+        (*map(place_of, cause.where), *places_of(report)),
+    )
+    details = {
+        "fault": cause.fault,
+        **({"seen": cause.seen} if cause.seen else {"explained": cause.explained}),
+    }
     edit = cause.edit if cause.is_certain else None
     sentences += [edit.diff] if edit else []
-    return replace(_alert(report, rules.CAUSE, cause.fault, title, sentences, places, details), edit=edit)
+    return replace(
+        _alert(report, rules.CAUSE, cause.fault, title, sentences, places, details), edit=edit
+    )
 
 
 def _wrong(report: Report, name: str, found: Found) -> Alert:
     firsts = (run.first_mismatch for run, _ in found)
     first = next((one for one in firsts if one is not None and one.title == name), None)
-    sentences = [f"{name} is wrong by itself: its own inputs do not explain it.", _extent(found, MISMATCH)]
+    sentences = [
+        f"{name} is wrong by itself: its own inputs do not explain it.",
+        _extent(found, MISMATCH),
+    ]
     if report.is_right_when_contiguous:
-        sentences.append("Right when contiguous: the arithmetic is right, an address (a stride) is not.")
+        sentences.append(
+            "Right when contiguous: the arithmetic is right, an address (a stride) is not."
+        )
     sentences += [cause_in_words(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]]
     sentences += [element_line(first)] if first else []
     title, places, details = (
@@ -144,14 +175,22 @@ def _wrong(report: Report, name: str, found: Found) -> Alert:
         places_of(report, found[0][1].name),
         _details(found, MISMATCH),
     )
-    return _alert(report, rules.WRONG, name, title, sentences, places, details, _worst(found)[1].ratio)
+    return _alert(
+        report, rules.WRONG, name, title, sentences, places, details, _worst(found)[1].ratio
+    )
 
 
 def _inherited(report: Report, name: str, found: Found) -> Alert:
-    sentences = [f"{name} only inherits: it is wrong, but right given its wrong inputs.", _extent(found, INHERITED)]
+    sentences = [
+        f"{name} only inherits: it is wrong, but right given its wrong inputs.",
+        _extent(found, INHERITED),
+    ]
     causes = " and ".join(f"{cause.fault} ({cause.summary})" for cause in report.causes)
     sentences += [f"It comes from {causes}."] if causes else []
-    title, places = f"{name} only inherits its error", places_of(report, found[0][1].name, inherits=True)
+    title, places = (
+        f"{name} only inherits its error",
+        places_of(report, found[0][1].name, inherits=True),
+    )
     details, worst = _details(found, INHERITED), _worst(found)[1].ratio
     return _alert(report, rules.INHERITED, name, title, sentences, places, details, worst)
 
@@ -171,10 +210,18 @@ def _details(found: Found, status: str) -> dict[str, Any]:
     run, intermediate = _worst(found)
     head, worst = next(iter(intermediate.having(status)), None), intermediate.max_budget_ratio
     layouts = [each.layout for each, _ in found]
-    where: dict[str, Any] = {"intermediate": intermediate.name, "layout": run.layout, "layouts": layouts}
+    where: dict[str, Any] = {
+        "intermediate": intermediate.name,
+        "layout": run.layout,
+        "layouts": layouts,
+    }
     where |= {"kernel": intermediate.kernel} if intermediate.kernel else {}
     where |= {"batch": head.batch if head else None, "head": head.head if head else None}
-    return where | {"ratio": worst and worst.plain, "mismatched": intermediate.mismatched, "total": intermediate.total}
+    return where | {
+        "ratio": worst and worst.plain,
+        "mismatched": intermediate.mismatched,
+        "total": intermediate.total,
+    }
 
 
 def _broken(report: Report) -> Iterator[Alert]:
@@ -187,20 +234,36 @@ def _broken(report: Report) -> Iterator[Alert]:
     for key, broken in found.items():
         layout, identity = max(broken, key=lambda pair: pair[1].ratio)
         layouts = [one[0] for one in broken]
-        sentences = [f"{residual(identity)} in {layout}.", f"{_layouts(layouts)}." if len(layouts) > 1 else ""]
+        sentences = [
+            f"{residual(identity)} in {layout}.",
+            f"{_layouts(layouts)}." if len(layouts) > 1 else "",
+        ]
         sentences += [] if report.first_mismatch else [identity_line(identity)]
-        left, budget = (None if one is None else one.plain for one in (identity.residual, identity.budget))
-        details = {"identity": key, "layout": layout, "layouts": layouts, "residual": left, "budget": budget}
+        left, budget = (
+            None if one is None else one.plain for one in (identity.residual, identity.budget)
+        )
+        details = {
+            "identity": key,
+            "layout": layout,
+            "layouts": layouts,
+            "residual": left,
+            "budget": budget,
+        }
         title, places = f"{identity.name} is broken", places_of(report)
         yield _alert(report, rules.IDENTITY, key, title, sentences, places, details, identity.ratio)
 
 
 def _of_memory(report: Report, finding: MemoryFinding) -> Alert:
-    rule, about = rules.OF_MEMORY[finding.kind], " in ".join(filter(None, (finding.tensor, finding.kernel)))
+    rule, about = (
+        rules.OF_MEMORY[finding.kind],
+        " in ".join(filter(None, (finding.tensor, finding.kernel))),
+    )
     what, title = f"{about}: {finding.code}", f"{rule.topic.title}: {about}"
     sentences = [finding.sentence, f"The line: {finding.code}" if finding.code else ""]
     details = {"kind": finding.kind, "tensor": finding.tensor, "kernel": finding.kernel}
-    return _alert(report, rule, what, title, sentences, (place_of(finding), *places_of(report)), details)
+    return _alert(
+        report, rule, what, title, sentences, (place_of(finding), *places_of(report)), details
+    )
 
 
 def _of_runs(report: Report) -> Iterator[Alert]:
@@ -209,10 +272,23 @@ def _of_runs(report: Report) -> Iterator[Alert]:
         layout, told = run.layout, run.told_error
         if told:
             own = run.error if isinstance(run.error, Error) else Error(kind="", message="")
-            yield _failed(report, structs.replace(own, kind=told[0], message=f"{layout}: {told[1]}"), layout)
+            yield _failed(
+                report, structs.replace(own, kind=told[0], message=f"{layout}: {told[1]}"), layout
+            )
         elif run.verdict == SKIPPED:
-            title, sentences = f"Layout {layout} was refused", [f"Layout {layout} was skipped: {run.skipped}"]
-            yield _alert(report, rules.REFUSED, layout, title, sentences, places_of(report), {"layout": layout})
+            title, sentences = (
+                f"Layout {layout} was refused",
+                [f"Layout {layout} was skipped: {run.skipped}"],
+            )
+            yield _alert(
+                report,
+                rules.REFUSED,
+                layout,
+                title,
+                sentences,
+                places_of(report),
+                {"layout": layout},
+            )
 
 
 def _failed(report: Report, error: Error, what: str = "check") -> Alert:
@@ -220,7 +296,9 @@ def _failed(report: Report, error: Error, what: str = "check") -> Alert:
     # A wrong command is no fault of any file.
     places = () if rule in (rules.USAGE, rules.TOOL, rules.REFERENCE) else places_of(report)
     sentences, details = [error.message, error.way_out], {"kind": error.kind}
-    return _alert(report, rule, what, rule.topic.title, sentences, (place_of(error), *places), details)
+    return _alert(
+        report, rule, what, rule.topic.title, sentences, (place_of(error), *places), details
+    )
 
 
 def _layouts(layouts: Sequence[str]) -> str:

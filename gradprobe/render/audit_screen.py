@@ -30,7 +30,9 @@ def _verdict(report: Report, width: int) -> Iterator[Text]:
     name = report.target.name
     if report.verdict == MATCH:
         count = plural(len(report.runs), "case")
-        return headed("MATCH", "bold green", f"{name} is right: every element in {count}, to float32", width)
+        return headed(
+            "MATCH", "bold green", f"{name} is right: every element in {count}, to float32", width
+        )
     if report.diagnoses and report.diagnoses[0].where:
         where = report.diagnoses[0].where[0]
         words = f"{name} is wrong from line {where.line} on: {report.diagnoses[0].summary}"
@@ -45,7 +47,9 @@ def _sentences(report: Report) -> Iterator[str]:
     if report.verdict != MATCH:
         wrong = [run.layout for run in report.runs if run.verdict != MATCH]
         right = [run.layout for run in report.runs if run.verdict == MATCH]
-        yield f"{listed(audit.wrong)} wrong in {_cases(wrong)}" + (f"; right in {_cases(right)}" if right else "")
+        yield f"{listed(audit.wrong)} wrong in {_cases(wrong)}" + (
+            f"; right in {_cases(right)}" if right else ""
+        )
     else:
         yield f"right in {_cases([run.layout for run in report.runs])}"
     yield f"called with {'; '.join(audit.taken)}"

@@ -31,13 +31,26 @@ def _rule(topic: Topic) -> Rule:
     return Rule(topic.name, name, level, float(rank), topic)
 
 
-RULES = tuple(_rule(topic) for topic in topics() if topic.kind == RULE and topic.name.startswith("GP"))
+RULES = tuple(
+    _rule(topic) for topic in topics() if topic.kind == RULE and topic.name.startswith("GP")
+)
 _BY_ID = {rule.id: rule for rule in RULES}
 WRONG, INHERITED, IDENTITY, CAUSE = (_BY_ID[f"GP{number:03}"] for number in (1, 2, 3, 4))
 REFERENCE, TOOL, USAGE, REFUSED = (_BY_ID[f"GP{number:03}"] for number in (23, 24, 25, 30))
 _WARNED = (memory.HUGE, memory.VECTOR, memory.UNDECLARED)
 OF_WARNING = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_WARNED, 40)}
-_KINDS = ["outside", "guard", "unwritten", "race", "barrier", "misaligned", "changed", "shared", "dtype", "shuffle"]
+_KINDS = [
+    "outside",
+    "guard",
+    "unwritten",
+    "race",
+    "barrier",
+    "misaligned",
+    "changed",
+    "shared",
+    "dtype",
+    "shuffle",
+]
 OF_MEMORY = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_KINDS, 10)}
 _FAILURES = {
     "GP020": "Crash DeviceLost NoRoom",

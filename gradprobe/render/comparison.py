@@ -52,7 +52,11 @@ def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
         elif old is not None:
             found.append(ReportChange(name, "check", old.verdict, "not made", WORSE))
         elif new is not None:
-            found.append(ReportChange(name, "check", "not made", new.verdict, "" if new.verdict == MATCH else WORSE))
+            found.append(
+                ReportChange(
+                    name, "check", "not made", new.verdict, "" if new.verdict == MATCH else WORSE
+                )
+            )
     return found
 
 
@@ -63,8 +67,12 @@ def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
         before: None where nothing was compared before.
     """
     found = [] if before is None else [*_of_check(after.name, before, after)]
-    of_runs = [one for one in found if one.layout and not {one.before, one.after} & {NOT_EXPOSED, NOT_RUN}]
-    has_causes = before is not None and before.causes and after.causes  # what is right, or not over yet, has none
+    of_runs = [
+        one for one in found if one.layout and not {one.before, one.after} & {NOT_EXPOSED, NOT_RUN}
+    ]
+    has_causes = (
+        before is not None and before.causes and after.causes
+    )  # what is right, or not over yet, has none
     causes = [one for one in found if has_causes and one.what.startswith("cause ")]
     return sorted(of_runs, key=lambda change: change.what == "verdict") + causes
 
@@ -86,13 +94,20 @@ def verdict_of(changes: Sequence[ReportChange]) -> str:
 
 def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
     """All of it, ready for `json.dumps`."""
-    return {"schema": SCHEMA, "verdict": verdict_of(changes), "changes": msgspec.to_builtins(list(changes))}
+    return {
+        "schema": SCHEMA,
+        "verdict": verdict_of(changes),
+        "changes": msgspec.to_builtins(list(changes)),
+    }
 
 
 def counts_in_words(changes: Sequence[ReportChange]) -> str:
     """`2 worse, 1 other`."""
     numbers = {word: sum(one.became == kind for one in changes) for kind, word in KINDS.items()}
-    return ", ".join(f"{number} {word}" for word, number in numbers.items() if number) or "nothing changed"
+    return (
+        ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
+        or "nothing changed"
+    )
 
 
 def render_comparison(changes: Sequence[ReportChange], width: int) -> Iterator[Text]:
@@ -102,7 +117,9 @@ def render_comparison(changes: Sequence[ReportChange], width: int) -> Iterator[T
     for check in dict.fromkeys(change.check for change in changes):
         yield Text(f"{check}:", "bold")
         for kind, word in KINDS.items():
-            for sentence in sentences_of([one for one in changes if (one.check, one.became) == (check, kind)]):
+            for sentence in sentences_of(
+                [one for one in changes if (one.check, one.became) == (check, kind)]
+            ):
                 first, *rest = folded(f"{word:<6}  {sentence}", width)
                 first.stylize(_STYLES[kind], 2, 2 + len(word))
                 yield from (first, *rest)
@@ -111,8 +128,9 @@ def render_comparison(changes: Sequence[ReportChange], width: int) -> Iterator[T
 def sentences_of(changes: Sequence[ReportChange]) -> Iterator[str]:
     """`dP and dV in distinct: right -> wrong in head 1`: what changed alike together."""
     alike: dict[tuple[str, str, bool], dict[str, list[str]]] = {}
-    for one in changes:
-        alike.setdefault((one.before, one.after, bool(one.layout)), {}).setdefault(one.what, []).append(one.layout)
+    for change in changes:
+        key = (change.before, change.after, bool(change.layout))
+        alike.setdefault(key, {}).setdefault(change.what, []).append(change.layout)
     for (before, after, _), layouts_of in alike.items():
         groups: dict[tuple[str, ...], list[str]] = {}
         for what, layouts in layouts_of.items():
@@ -131,9 +149,13 @@ def _of_check(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
         if layout in before and layout in after:
             yield from _of_runs(name, before[layout], after[layout])
         else:
-            old_verdict, verdict = (runs[layout].verdict if layout in runs else NOT_RUN for runs in (before, after))
+            old_verdict, verdict = (
+                runs[layout].verdict if layout in runs else NOT_RUN for runs in (before, after)
+            )
             worse = layout in after and _rank(verdict) > _rank(MATCH)
-            yield ReportChange(name, "verdict", old_verdict, verdict, WORSE if worse else "", layout)
+            yield ReportChange(
+                name, "verdict", old_verdict, verdict, WORSE if worse else "", layout
+            )
 
 
 def _of_cases(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
@@ -152,11 +174,20 @@ def _rank(verdict: str) -> int:
 
 def _of_verdicts(name: str, layout: str, before: str, after: str) -> Iterator[ReportChange]:
     if before != after:
-        yield ReportChange(name, "verdict", before, after, WORSE if _rank(after) > _rank(before) else BETTER, layout)
+        yield ReportChange(
+            name,
+            "verdict",
+            before,
+            after,
+            WORSE if _rank(after) > _rank(before) else BETTER,
+            layout,
+        )
 
 
 def _of_causes(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
-    before, after = ({cause.fault: cause.summary for cause in report.causes} for report in (old, new))
+    before, after = (
+        {cause.fault: cause.summary for cause in report.causes} for report in (old, new)
+    )
     for fault, summary in before.items():
         if fault not in after:
             yield ReportChange(name, f"cause {fault}", summary, "gone", BETTER)
@@ -173,7 +204,9 @@ def _of_runs(name: str, old: Run, new: Run) -> Iterator[ReportChange]:
             yield from _of_intermediates(name, old.layout, before[known], intermediate)
 
 
-def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermediate) -> Iterator[ReportChange]:
+def _of_intermediates(
+    name: str, layout: str, old: Intermediate, new: Intermediate
+) -> Iterator[ReportChange]:
     if NOT_EXPOSED in (old.status, new.status):
         if old.status != new.status:
             yield ReportChange(name, new.title, old.status, new.status, "", layout)
@@ -188,12 +221,18 @@ def _of_intermediates(name: str, layout: str, old: Intermediate, new: Intermedia
         yield ReportChange(name, new.title, was, now, became, layout)
     elif max(old.ratio, new.ratio) > MOVED * min(old.ratio, new.ratio):
         # Within its budget no error is worse than another.
-        became = "" if max(old.ratio, new.ratio) <= 1 else WORSE if new.ratio > old.ratio else BETTER
+        became = (
+            "" if max(old.ratio, new.ratio) <= 1 else WORSE if new.ratio > old.ratio else BETTER
+        )
         then, now = (f"worst {ratio(one.ratio)}x" for one in (old, new))
         yield ReportChange(name, new.title, then, now, became, layout)
 
 
-def _apart(intermediate: Intermediate, before: Set[tuple[int | None, int]], after: Set[tuple[int | None, int]]) -> str:
+def _apart(
+    intermediate: Intermediate,
+    before: Set[tuple[int | None, int]],
+    after: Set[tuple[int | None, int]],
+) -> str:
     """Which heads became wrong, else which became right: where so many are that others alone are named."""
     came = after - before
     return (
@@ -205,7 +244,9 @@ def _apart(intermediate: Intermediate, before: Set[tuple[int | None, int]], afte
 
 def wrong_heads(intermediate: Intermediate) -> str:
     """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`."""
-    told = _in_words(intermediate, _places([head for head in intermediate.heads if head.mismatched]))
+    told = _in_words(
+        intermediate, _places([head for head in intermediate.heads if head.mismatched])
+    )
     return f"wrong in {told}" if told else "right"
 
 
@@ -218,7 +259,13 @@ def _in_words(intermediate: Intermediate, places: Set[tuple[int | None, int]]) -
     heads: dict[int | None, list[int]] = {head.batch: [] for head in intermediate.heads}
     for head in intermediate.heads:
         heads[head.batch] += [head.head] if (head.batch, head.head) in places else []
-    words = {batch: f"head{'s' * (len(wrong) > 1)} {in_words(spans(wrong))}" for batch, wrong in heads.items() if wrong}
+    words = {
+        batch: f"head{'s' * (len(wrong) > 1)} {in_words(spans(wrong))}"
+        for batch, wrong in heads.items()
+        if wrong
+    }
     if len(words) == len(heads) and len(set(words.values())) == 1:  # the same in every batch
         words = {None: next(iter(words.values()))}
-    return "; ".join(said if batch is None else f"batch {batch}, {said}" for batch, said in words.items())
+    return "; ".join(
+        said if batch is None else f"batch {batch}, {said}" for batch, said in words.items()
+    )

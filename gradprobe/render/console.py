@@ -48,7 +48,10 @@ def headline(report: Report, width: int) -> list[Text]:
     """The verdict and the greppable line alone, to close a report that is taller than the screen."""
     if report.verdict == FAILED:
         return []
-    return [*verdict_lines(report, width), *([Text(first_line(report), "bold")] if report.failing else [])]
+    return [
+        *verdict_lines(report, width),
+        *([Text(first_line(report), "bold")] if report.failing else []),
+    ]
 
 
 def first_line(report: Report) -> str:
@@ -70,7 +73,10 @@ def beyond_the_case(report: Report) -> str:
         return f"right as it was asked for, wrong with {report.beyond}"
     if report.failing:
         return ""
-    left = {"not checked": report.not_checked, "wrong, if it is meant to be taken so": report.undeclared}
+    left = {
+        "not checked": report.not_checked,
+        "wrong, if it is meant to be taken so": report.undeclared,
+    }
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in left.items() if names)
 
 
@@ -79,7 +85,10 @@ def verdict_words(report: Report) -> str:
     target, first, run = report.chosen or report.target.name, report.measured[0], report.failing
     if run is not None:
         return f"{_blame_of(run)} ({target}, {run.layout})"
-    count, runs = plural(len(first.compares), "intermediate"), plural(len(report.measured), "layout")
+    count, runs = (
+        plural(len(first.compares), "intermediate"),
+        plural(len(report.measured), "layout"),
+    )
     return f"{target}: {count} within budget in {runs} ({first.precision}){_idle(report)}"
 
 
@@ -120,7 +129,9 @@ def sources(run: Run) -> str:
             named.append(name)
     by_source["not exposed"] = list(run.absent)
     order = ("exported", "tapped", "seen", "recovered", "not exposed")
-    return "; ".join(f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source))
+    return "; ".join(
+        f"{source}: {', '.join(by_source[source])}" for source in order if by_source.get(source)
+    )
 
 
 def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator[Text]:
@@ -138,7 +149,9 @@ def render_layouts(report: Report, width: int, *, utf8: bool = True) -> Iterator
             yield from folded(f"{run.layout:<14} {how}: {run.skipped}", width, style)
         else:
             line = Text.assemble(f"  {run.layout:<14} ", (run.verdict, style))
-            if worst := max(run.compares, key=lambda intermediate: intermediate.ratio, default=None):
+            if worst := max(
+                run.compares, key=lambda intermediate: intermediate.ratio, default=None
+            ):
                 line.append(f", worst {ratio(worst.ratio)}{marks.times} in {worst.title}")
             yield line
 
@@ -153,11 +166,19 @@ def coarse_words(report: Report) -> Iterator[str]:
 
 def wrong_rows(run: Run, first: Element) -> str:
     """The wrong rows of an element's head: `0-71 (72 of 72)`; "" of what has none."""
-    intermediate = next(intermediate for intermediate in run.compares if intermediate.title == first.title)
-    head = next(head for head in intermediate.heads if (head.batch, head.head) == (first.batch, first.head))
-    total = f"{_count(intermediate.shown)} shown" if intermediate.shown else f"{intermediate.length}"
+    intermediate = next(
+        intermediate for intermediate in run.compares if intermediate.title == first.title
+    )
+    head = next(
+        head for head in intermediate.heads if (head.batch, head.head) == (first.batch, first.head)
+    )
+    total = (
+        f"{_count(intermediate.shown)} shown" if intermediate.shown else f"{intermediate.length}"
+    )
     of_keys = f"; keys: {in_words(head.keys, 6)} ({_count(head.keys)})" if head.keys else ""
-    return f"{in_words(head.rows, 6)} ({_count(head.rows)} of {total}){of_keys}" if head.rows else ""
+    return (
+        f"{in_words(head.rows, 6)} ({_count(head.rows)} of {total}){of_keys}" if head.rows else ""
+    )
 
 
 def _count(ranges: tuple[tuple[int, int], ...]) -> int:
@@ -168,7 +189,11 @@ def receipt(report: Report) -> str:
     """What was compared."""
     counts, case, runs = report.compared, report.case, len(report.measured)
     seen = sorted({len(run.compares) for run in report.measured})
-    names = plural(seen[0], "intermediate") if len(seen) == 1 else f"{seen[0]} to {plural(seen[-1], 'intermediate')}"
+    names = (
+        plural(seen[0], "intermediate")
+        if len(seen) == 1
+        else f"{seen[0]} to {plural(seen[-1], 'intermediate')}"
+    )
     words = f"compared {plural(counts.elements, 'element')}: every one of {names} in {plural(runs, 'run')}"
     if case is None:
         return words

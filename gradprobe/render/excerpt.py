@@ -29,7 +29,9 @@ def window(place: Element, width: int, *, one_row: bool = False) -> Iterator[Tex
             for col, number in zip(cols, numbers[first : first + cells], strict=True):
                 here = row == (place.row or 0) and col == (place.col or 0)
                 written = f"[{value(number)}]" if here else f"{value(number)} "
-                text.append(f"{written:>12}", STYLES[MISMATCH] if here and label == "actual" else "")
+                text.append(
+                    f"{written:>12}", STYLES[MISMATCH] if here and label == "actual" else ""
+                )
             text.rstrip()
             yield text
 
@@ -58,7 +60,9 @@ def render_close_up(view: CloseUp, width: int, *, utf8: bool = True) -> list[Tex
 def close_up_head(view: CloseUp) -> Iterator[Text]:
     """The head, and how much of it is wrong."""
     elements, is_wrong = plural(view.total, "element"), view.mismatched > 0
-    state = f"{view.mismatched:,} of {elements} wrong" if is_wrong else f"all {elements} within budget"
+    state = (
+        f"{view.mismatched:,} of {elements} wrong" if is_wrong else f"all {elements} within budget"
+    )
     styled = (state, STYLES[MISMATCH] if is_wrong else "green")
     yield Text.assemble((view.element.title, "bold"), f"  {place_in_words(view)}: ", styled)
 
@@ -67,7 +71,10 @@ def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:
     """A title, a line for each row of tiles, and what the signs mean."""
     rows, cols = view.tile
     step = -(-len(view.map[0]) // max(1, width - 14))  # columns are pooled until they fit
-    yield Text(f"  worst error of each {rows} x {min(cols * step, view.shape[1])} tile, rows downwards", "dim")
+    yield Text(
+        f"  worst error of each {rows} x {min(cols * step, view.shape[1])} tile, rows downwards",
+        "dim",
+    )
     for at, line in enumerate(view.map):
         text = Text(f"  row {(view.lines[at] if view.lines else at) * rows:<6}")
         for cell in _pooled(line, step):
@@ -75,7 +82,9 @@ def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:
             text.append(sign, STYLES[MISMATCH] if cell is not None and cell > 1 else "")
         yield text
     words = ("within budget", "over it", "over 10x", "over 100x", "over 1000x")
-    yield Text("  " + "   ".join(f"{sign} {word}" for sign, word in zip(signs, words, strict=True)), "dim")
+    yield Text(
+        "  " + "   ".join(f"{sign} {word}" for sign, word in zip(signs, words, strict=True)), "dim"
+    )
 
 
 def _pooled(line: Sequence[Number | None], step: int) -> list[Number | None]:
@@ -89,7 +98,10 @@ def close_up_rows(view: CloseUp) -> Iterator[Text]:
     if view.mismatched:
         wrong = in_words(spans(row.row for row in view.rows))
         yield Text(f"  wrong rows: {wrong} ({len(view.rows)} of {view.shape[0]})")
-    yield Text(f"  {'row':>6}{'wrong':>8}{'worst col':>11}{'actual':>13}{'expected':>13}{'ratio':>9}", "dim")
+    yield Text(
+        f"  {'row':>6}{'wrong':>8}{'worst col':>11}{'actual':>13}{'expected':>13}{'ratio':>9}",
+        "dim",
+    )
     for row in view.rows[:_MOST_ROWS]:
         times = ratio(float("inf") if row.ratio is None else row.ratio)
         stood = f"{value(row.actual):>13}{value(row.expected):>13}{times + 'x':>9}"

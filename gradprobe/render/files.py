@@ -124,18 +124,27 @@ def _junit(_: Sequence[str]) -> str:
 
 def _sarif(words: Sequence[str]) -> str:
     """Holds a result where the command names a file: a log without results closes the alerts of an earlier run."""
-    file = next((found[1] for word in own_words(words) if (found := _OF_A_FILE.fullmatch(word))), None)
+    file = next(
+        (found[1] for word in own_words(words) if (found := _OF_A_FILE.fullmatch(word))), None
+    )
     message = {"text": ERROR["message"]}
     place = {"physicalLocation": {"artifactLocation": {"uri": file}}}
     result = {"ruleId": "GP026", "level": "error", "message": message, "locations": [place]}
     run = {
         "tool": {"driver": {"name": "gradprobe"}},
         "invocations": [
-            {"executionSuccessful": False, "toolExecutionNotifications": [{"level": "error", "message": message}]}
+            {
+                "executionSuccessful": False,
+                "toolExecutionNotifications": [{"level": "error", "message": message}],
+            }
         ],
         "results": [result] if file else [],
     }
-    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [run],
+    }
     return json.dumps(log, indent=2) + "\n"
 
 
@@ -164,16 +173,22 @@ FORMS: Mapping[str, Form] = {
     "--json": Form("Write the report as JSON; - for stdout", "files:as_json", _json, IN_JSON),
     "--junit": Form("Write JUnit XML; - for stdout", "junit:text", _junit, IN_MARKUP),
     "--sarif": Form("Write SARIF 2.1.0; - for stdout", "sarif:text", _sarif, IN_JSON),
-    "--markdown": Form("Write a Markdown table; - for stdout", "markdown:text", _markdown, IN_MARKUP),
+    "--markdown": Form(
+        "Write a Markdown table; - for stdout", "markdown:text", _markdown, IN_MARKUP
+    ),
     "--html": Form("Write the report as a page; - for stdout", "page.page:text", _page, IN_MARKUP),
-    "--github": Form("Annotate lines on GitHub, and add a table to the step's summary", "github:text", None, ""),
+    "--github": Form(
+        "Annotate lines on GitHub, and add a table to the step's summary", "github:text", None, ""
+    ),
 }
 
 
 def maker_of(flag: str) -> Callable[[Reports, int | None], str]:
     """What makes the text of a form, of reports and an exit code; None as long as the command runs."""
     module, _, name = FORMS[flag].text.partition(":")
-    made: Callable[[Reports, int | None], str] = getattr(import_module(f"gradprobe.render.{module}"), name)
+    made: Callable[[Reports, int | None], str] = getattr(
+        import_module(f"gradprobe.render.{module}"), name
+    )
     return made
 
 

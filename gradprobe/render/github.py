@@ -56,7 +56,11 @@ def _message(alert: Alert, base: Base, left_out: int) -> str:
         places = (f"{base.shorten(place)} {place.name}".rstrip() for place in alert.places[:8])
         sentences.append(f"Where: {', '.join(places)}")
     text = visible("\n".join(sentences))[:LONGEST_MESSAGE]
-    return f"{text}\nAnd {plural(left_out, 'more finding')} of this kind, not shown here." if left_out > 0 else text
+    return (
+        f"{text}\nAnd {plural(left_out, 'more finding')} of this kind, not shown here."
+        if left_out > 0
+        else text
+    )
 
 
 def _data(text: str) -> str:

@@ -65,7 +65,9 @@ def as_junit(reports: Sequence[Report], base: Base) -> str:
         root.set(count, str(sum(int(suite.get(count, 0)) for suite in suites)))
     root.set("time", _seconds(sum(map(_milliseconds, reports))))
     Xml.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+    )
 
 
 def _suite(report: Report, base: Base) -> Xml.Element:
@@ -100,7 +102,10 @@ def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
     properties = {name: getattr(target, name) for name in ("name", "family", "backend", "sha256")}
     properties |= {"title": report.title, "reproduce": report.reproduce}
     if places:
-        properties |= {"file": base.relative(places[0].file) or places[0].file, "line": places[0].line}
+        properties |= {
+            "file": base.relative(places[0].file) or places[0].file,
+            "line": places[0].line,
+        }
     properties |= {f"kernel {place.name}": base.shorten(place) for place in places[1:]}
     element = Xml.SubElement(suite, "properties")
     for name, value in properties.items():
@@ -113,7 +118,9 @@ def _element(case: TestCase, report: Report, milliseconds: int) -> Xml.Element:
     names = {"classname": visible(classname), "name": visible(case.name)}
     element = Xml.Element("testcase", names, time=_seconds(milliseconds))
     if case.outcome:
-        told = Xml.SubElement(element, case.outcome, type=visible(case.kind), message=visible(case.message))
+        told = Xml.SubElement(
+            element, case.outcome, type=visible(case.kind), message=visible(case.message)
+        )
         again = f"again: {report.reproduce}" if report.reproduce and case.body else ""
         told.text = visible("\n".join(filter(None, (*case.body, again)))) or None
     return element
@@ -156,7 +163,13 @@ class _SuiteCases:
             yield TestCase(run.layout, "layout", "skipped", "refused", str(run.skipped))
         for intermediate in run.intermediates:
             if not intermediate.heads:
-                yield TestCase(run.layout, intermediate.title, "skipped", intermediate.status, intermediate.status)
+                yield TestCase(
+                    run.layout,
+                    intermediate.title,
+                    "skipped",
+                    intermediate.status,
+                    intermediate.status,
+                )
             for head in intermediate.heads:
                 yield self._of_head(run, intermediate, head)
         for key, identity in identities(run).items():
@@ -168,8 +181,14 @@ class _SuiteCases:
         if status not in (MISMATCH, INHERITED):
             return TestCase(run.layout, name)
         own, counts = status == MISMATCH, counts_in_words(head)
-        message = f"{intermediate.title} {'is wrong by itself' if own else 'only inherits'}: {counts}"
-        why = "no: its own inputs do not explain it" if own else "yes: right given its wrong inputs, so look at those"
+        message = (
+            f"{intermediate.title} {'is wrong by itself' if own else 'only inherits'}: {counts}"
+        )
+        why = (
+            "no: its own inputs do not explain it"
+            if own
+            else "yes: right given its wrong inputs, so look at those"
+        )
         places = places_of(self._report, intermediate.name, inherits=not own)
         body = (counts, f"inherited: {why}", *self._at(places[:1]))
         first, here = run.first_mismatch, (intermediate.title, head.batch, head.head)
@@ -188,10 +207,17 @@ class _SuiteCases:
 
     def _of_memory(self, finding: MemoryFinding) -> TestCase:
         place = place_of(finding)
-        name = " ".join(filter(None, (finding.kind, finding.tensor, finding.kernel and f"in {finding.kernel}")))
+        name = " ".join(
+            filter(None, (finding.kind, finding.tensor, finding.kernel and f"in {finding.kernel}"))
+        )
         at = self._at([place] if place.file else places_of(self._report)[:1])
         return TestCase(
-            "memory", name, "failure", finding.kind, finding.sentence, (finding.sentence, *at, finding.code)
+            "memory",
+            name,
+            "failure",
+            finding.kind,
+            finding.sentence,
+            (finding.sentence, *at, finding.code),
         )
 
     def _causes(self) -> Iterator[str]:

@@ -8,8 +8,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from ..model.assignment import LAYOUTS
-from ..model.layout_run import ALONE, BITS, FAILED, MATCH, MISMATCH, PROGRAM, SKIPPED, TOGETHER, Run, SurveyedLayout
-from ..model.memory_finding import COUNTED, GUARD, OUTSIDE, WARNING, MemoryFinding, WarningNote, worst_first
+from ..model.layout_run import (
+    ALONE,
+    BITS,
+    FAILED,
+    MATCH,
+    MISMATCH,
+    PROGRAM,
+    SKIPPED,
+    TOGETHER,
+    Run,
+    SurveyedLayout,
+)
+from ..model.memory_finding import (
+    COUNTED,
+    GUARD,
+    OUTSIDE,
+    WARNING,
+    MemoryFinding,
+    WarningNote,
+    worst_first,
+)
 from ..model.number import plural
 from ..model.report import Report
 from .notation import CAUTION, Signs, blame, greppable, quoted, stray_line
@@ -43,7 +62,11 @@ def wrong_layouts(report: Report) -> list[Run]:
 
     def order(run: Run) -> tuple[bool, bool, int]:
         has_line = run.has_wrong_elements or bool(run.broken)
-        return run.layout != LAYOUTS[0], not has_line, (ALONE, PROGRAM, TOGETHER).index(tried_as(run).kind)
+        return (
+            run.layout != LAYOUTS[0],
+            not has_line,
+            (ALONE, PROGRAM, TOGETHER).index(tried_as(run).kind),
+        )
 
     wrong = (run for run in report.runs if run.verdict == MISMATCH or memory_in(report, run))
     return sorted((run for run in wrong if run.severity != WARNING), key=order)
@@ -67,7 +90,9 @@ def verdict_of(report: Report) -> tuple[str, str, str]:
         return "NOT RUN", _STYLES[FAILED], f"{target}: {failed:,} of {tried} could not be run"
     exact = sum(run.how == BITS for run in report.runs)
     words = f"{target}: right in {plural(len(_having(report, MATCH)), 'layout')}, {exact:,} of them bit for bit as "
-    words += f"when contiguous ({report.runs[0].precision})" + (f"; {refused:,} refused" if refused else "")
+    words += f"when contiguous ({report.runs[0].precision})" + (
+        f"; {refused:,} refused" if refused else ""
+    )
     warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
     return f"MATCH{warned}", "bold green", words
 
@@ -112,16 +137,22 @@ def _telling(report: Report, wrong: Sequence[Run]) -> list[MemoryFinding]:
     """Each finding once with the simplest layout that shows it, the worst first; a line says what it explains."""
     first: dict[object, MemoryFinding] = {}
     for finding in (finding for run in wrong for finding in memory_in(report, run)):
-        first.setdefault((finding.kind, finding.tensor.lower(), finding.file, finding.line), finding)
+        first.setdefault(
+            (finding.kind, finding.tensor.lower(), finding.file, finding.line), finding
+        )
     explained = {finding.tensor.lower() for finding in first.values() if finding.kind == OUTSIDE}
     return worst_first(
-        finding for finding in first.values() if finding.kind != GUARD or finding.tensor.lower() not in explained
+        finding
+        for finding in first.values()
+        if finding.kind != GUARD or finding.tensor.lower() not in explained
     )
 
 
 def cells_of(report: Report) -> dict[str, list[Run | None]]:
     """By tensor, and "all" last, the run of each layout but the contiguous one; None where none was made."""
-    at = {(tried_as(run).row, tried_as(run).layout): run for run in report.runs if tried_as(run).row}
+    at = {
+        (tried_as(run).row, tried_as(run).layout): run for run in report.runs if tried_as(run).row
+    }
     rows = (*dict.fromkeys(row for row, _ in at if row != "all"), "all")
     return {row: [at.get((row, layout)) for layout in LAYOUTS[1:]] for row in rows}
 
@@ -136,12 +167,18 @@ def matrix_lines(report: Report, marks: Signs) -> Iterator[Text]:
         line = Text.assemble(f"  {row:<{_ROW - 2}}", *(cell(run, marks) for run in runs))
         line.rstrip()
         yield line
-    yield Text("  " + "   ".join(f"{sign} {words}" for sign, words in legend(report, marks).items()), "dim")
+    yield Text(
+        "  " + "   ".join(f"{sign} {words}" for sign, words in legend(report, marks).items()), "dim"
+    )
 
 
 def legend(report: Report, marks: Signs) -> dict[str, str]:
     """What the signs mean that stand in the matrix."""
-    meanings = {"=": "right, bit for bit", marks.about: "right, other bits", marks.mismatch: "wrong"}
+    meanings = {
+        "=": "right, bit for bit",
+        marks.about: "right, other bits",
+        marks.mismatch: "wrong",
+    }
     meanings |= {_WARNED: "wrong, a warning", "-": "refused", "crash": "not run"}
     meanings |= {BLANK: "not tried"}
     seen = {sign_of(run, marks) for run in report.runs}
@@ -162,13 +199,18 @@ def cell(run: Run | None, marks: Signs) -> tuple[str, str]:
     """A cell of the matrix, and its style."""
     if run is None:
         return " " * _CELL, ""
-    return f"{sign_of(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[run.verdict]
+    return f"{sign_of(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[
+        run.verdict
+    ]
 
 
 def program_lines(report: Report, marks: Signs) -> list[Text]:
     programs = [run for run in report.runs if tried_as(run).kind == PROGRAM]
     signs = [(f"{sign_of(run, marks):>5}", _STYLES[run.verdict]) for run in programs]
-    lines = [Text.assemble("  ", sign, f"  {run.layout}") for sign, run in zip(signs, programs, strict=True)]
+    lines = [
+        Text.assemble("  ", sign, f"  {run.layout}")
+        for sign, run in zip(signs, programs, strict=True)
+    ]
     return [Text("  as programs lay them", "dim"), *lines, Text()] if lines else []
 
 
@@ -177,10 +219,15 @@ def sentences_of(report: Report) -> Iterator[str]:
         # What is the same but for its numbers is told once, in the words of the first.
         first: dict[str, str] = {}
         runs = {run.layout: words_of(run) for run in _having(report, verdict)}
-        told = ((first.setdefault(re.sub(r"\d+", "0", words), words), layout) for layout, words in runs.items())
+        told = (
+            (first.setdefault(re.sub(r"\d+", "0", words), words), layout)
+            for layout, words in runs.items()
+        )
         for words, titles in _grouped(told):
             yield f"{word} in {_named(titles)}: {words}"
-    for names, titles in _grouped((", ".join(run.copied), run.layout) for run in report.runs if run.copied):
+    for names, titles in _grouped(
+        (", ".join(run.copied), run.layout) for run in report.runs if run.copied
+    ):
         yield f"the wrapper copied {names} in {_named(titles)}, so the kernels never saw those strides"
     if report.warnings:
         yield COUNTED

@@ -51,7 +51,9 @@ def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -
 def _row(alert: Alert, base: Base) -> str:
     level = alert.level if alert.level in ("none", "note") else f"**{alert.level}**"
     where = base.shorten(alert.places[0]) if alert.places else ""
-    found = "\n".join([*alert.sentences[:2], *(line for line in alert.sentences[2:] if line.startswith("FIRST "))])
+    found = "\n".join(
+        [*alert.sentences[:2], *(line for line in alert.sentences[2:] if line.startswith("FIRST "))]
+    )
     return f"| {level} | {_plain(alert.check)} | {_plain(found)} | {_plain(where)} |\n"
 
 

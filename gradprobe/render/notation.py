@@ -11,7 +11,17 @@ from rich.text import Text
 
 from ..model.documents import Reports, report_from
 from ..model.intermediates import lookup
-from ..model.layout_run import INHERITED, MATCH, MISMATCH, CloseUp, Element, Head, Identity, Intermediate, Run
+from ..model.layout_run import (
+    INHERITED,
+    MATCH,
+    MISMATCH,
+    CloseUp,
+    Element,
+    Head,
+    Identity,
+    Intermediate,
+    Run,
+)
 from ..model.memory_finding import WARNING, MemoryFinding
 from ..model.number import in_words, plural, spans
 from ..model.report import Diagnosis, Report
@@ -43,7 +53,11 @@ def ratio(value: float) -> str:
         return "inf"
     if value < 9.995:
         return f"{value:.2f}"
-    return f"{value:.0f}" if value < 99_999.5 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+    return (
+        f"{value:.0f}"
+        if value < 99_999.5
+        else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+    )
 
 
 def value(number: float | None) -> str:
@@ -83,25 +97,40 @@ def _on_ranks(element: Element) -> str:
     """Of a sharded target alone: whose shard holds it, and which rank made it wrong in which step, if that is known."""
     if element.shard is None:
         return ""
-    told = ("-" if index is None else str(index) for index in (element.shard, element.rank, element.step))
-    return "".join(f"{name}={index} " for name, index in zip(("shard", "rank", "step"), told, strict=True))
+    told = (
+        "-" if index is None else str(index)
+        for index in (element.shard, element.rank, element.step)
+    )
+    return "".join(
+        f"{name}={index} " for name, index in zip(("shard", "rank", "step"), told, strict=True)
+    )
 
 
 def identity_line(identity: Identity) -> str:
     """The same line where no element is wrong but an identity is broken: it has no place."""
-    return _line(identity.key, (None,) * 4, (None, None), _stood(identity.residual, 0.0, identity.ratio))
+    return _line(
+        identity.key, (None,) * 4, (None, None), _stood(identity.residual, 0.0, identity.ratio)
+    )
 
 
 def stray_line(finding: MemoryFinding) -> str:
     """The same line of a finding about memory: an input that was changed has a place, a dtype has its words."""
     row = lookup(finding.tensor)
     name = (row.name if row else finding.tensor) or finding.kind
-    return _line(name, finding.place, (None, None), f"actual={finding.actual} expected={finding.expected} ratio=-")
+    return _line(
+        name,
+        finding.place,
+        (None, None),
+        f"actual={finding.actual} expected={finding.expected} ratio=-",
+    )
 
 
 def _line(name: str, where: Sequence[int | None], tile: Sequence[int | None], stood: str) -> str:
     told = ["-" if index is None else str(index) for index in (*where, *tile)]
-    at = " ".join(f"{axis}={index}" for axis, index in zip(("batch", "head", "row", "col"), told, strict=False))
+    at = " ".join(
+        f"{axis}={index}"
+        for axis, index in zip(("batch", "head", "row", "col"), told, strict=False)
+    )
     return f"FIRST MISMATCH {name} {at} tile={','.join(told[4:])} {stood}"
 
 
@@ -112,12 +141,22 @@ def _stood(actual: float | None, expected: float | None, times: float) -> str:
 def errors_of(report: Report) -> Report:
     """The report without what does not count: runs, findings about memory, or all of a check that is a warning."""
     if report.is_warning:
-        return replace(report, verdict=MATCH, runs=(), error=None, strides=None, first_mismatch=None, diagnoses=())
+        return replace(
+            report,
+            verdict=MATCH,
+            runs=(),
+            error=None,
+            strides=None,
+            first_mismatch=None,
+            diagnoses=(),
+        )
 
     def counted(findings: Iterable[MemoryFinding]) -> tuple[MemoryFinding, ...]:
         return tuple(finding for finding in findings if finding.severity != WARNING)
 
-    runs = tuple(replace(run, memory=counted(run.memory)) for run in report.runs if run.severity != WARNING)
+    runs = tuple(
+        replace(run, memory=counted(run.memory)) for run in report.runs if run.severity != WARNING
+    )
     survey = report.strides and replace(report.strides, findings=counted(report.strides.findings))
     return replace(report, runs=runs, strides=survey)
 
@@ -185,7 +224,9 @@ def place_in_words(part: Element | CloseUp) -> str:
 
 def counts_in_words(part: Intermediate | Head) -> str:
     """`72 elements wrong, worst 51x what is allowed, rows 0-71`, of an intermediate or a head."""
-    words = f"{plural(part.mismatched, 'element')} wrong, worst {ratio(part.ratio)}x what is allowed"
+    words = (
+        f"{plural(part.mismatched, 'element')} wrong, worst {ratio(part.ratio)}x what is allowed"
+    )
     rows = part.rows if isinstance(part, Head) else ()
     return words + (f", rows {in_words(rows)}" if rows else "")
 
@@ -205,7 +246,9 @@ def cause_in_words(diagnosis: Diagnosis) -> str:
 def is_silent(report: Report) -> bool:
     """Whether a mismatch was found that no intermediate, identity or memory finding of the report accounts for."""
     wrong = (one.status == MISMATCH for run in report.runs for one in run.intermediates)
-    return report.verdict == MISMATCH and not (report.memory or any(wrong) or any(run.broken for run in report.runs))
+    return report.verdict == MISMATCH and not (
+        report.memory or any(wrong) or any(run.broken for run in report.runs)
+    )
 
 
 def quoted(title: str) -> str:

@@ -31,7 +31,11 @@ def _of(result: RepeatedResult) -> Iterator[str]:
     if result.wrong_in == result.runs and result.wrong_heads:
         yield f"{result.name} is wrong in {_heads(result.wrong_heads)} in each of {result.runs} runs, {_alike(result)}"
     elif result.wrong_in:
-        word = "other heads" if result.wrong_in == result.runs else f"{result.wrong_in} of {result.runs} runs"
+        word = (
+            "other heads"
+            if result.wrong_in == result.runs
+            else f"{result.wrong_in} of {result.runs} runs"
+        )
         yield f"{result.name} is wrong in {word} only: a race, or what one call leaves to the next"
     if result.differing:
         place = "".join(f", {words}" for words in (_heads(result.heads), _tiles(result)) if words)
@@ -41,7 +45,9 @@ def _of(result: RepeatedResult) -> Iterator[str]:
 
 def _alike(result: RepeatedResult) -> str:
     if result.wrong_spread is None:
-        return "by the same numbers: not noise" if not result.differing else "and differs between them"
+        return (
+            "by the same numbers: not noise" if not result.differing else "and differs between them"
+        )
     if result.wrong_spread == 0:
         return "by the same numbers: not noise"
     if result.wrong_spread <= 1:

@@ -38,8 +38,12 @@ _EXITS = {
 
 def text(several: Reports, code: int | None) -> str:
     """The document; as long as the command runs, with a check that is not finished."""
-    version, docs = (several.origin.version, several.origin.docs) if several.origin else (__version__, "")
-    return text_of(as_sarif(so_far(several, code), base_of(several), code, version=version, docs=docs))
+    version, docs = (
+        (several.origin.version, several.origin.docs) if several.origin else (__version__, "")
+    )
+    return text_of(
+        as_sarif(so_far(several, code), base_of(several), code, version=version, docs=docs)
+    )
 
 
 def as_sarif(
@@ -69,10 +73,14 @@ def as_sarif(
     run = {
         "tool": {"driver": _driver(version, docs)},
         "invocations": [_invocation(reports, code, told, len(results) - most)],
-        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{quote(base.root.rstrip('/'), errors='replace')}/"}},
+        "originalUriBaseIds": {
+            "%SRCROOT%": {"uri": f"file://{quote(base.root.rstrip('/'), errors='replace')}/"}
+        },
         "columnKind": "unicodeCodePoints",
         # Those of one fingerprint are told apart by how many came before.
-        "results": [_result(alert, base, next(seen[alert.fingerprint])) for alert in results[:most]],
+        "results": [
+            _result(alert, base, next(seen[alert.fingerprint])) for alert in results[:most]
+        ],
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -84,7 +92,12 @@ def is_address(docs: str) -> bool:
 
 def _driver(version: str, docs: str) -> dict[str, Any]:
     semantic = {"semanticVersion": version} if re.fullmatch(r"\d+\.\d+\.\d+", version) else {}
-    return {"name": "gradprobe", "version": version, **semantic, "rules": [_rule(rule, docs) for rule in RULES]}
+    return {
+        "name": "gradprobe",
+        "version": version,
+        **semantic,
+        "rules": [_rule(rule, docs) for rule in RULES],
+    }
 
 
 def _rule(rule: Rule, docs: str) -> dict[str, Any]:
@@ -100,17 +113,23 @@ def _rule(rule: Rule, docs: str) -> dict[str, Any]:
     }
 
 
-def _invocation(reports: Sequence[Report], code: int | None, told: Sequence[Alert], left_out: int) -> dict[str, Any]:
+def _invocation(
+    reports: Sequence[Report], code: int | None, told: Sequence[Alert], left_out: int
+) -> dict[str, Any]:
     counted = list(map(errors_of, reports))
     execution = [_notification(alert) for alert in told if alert.rule is not USAGE]
     if left_out > 0:
         words = f"{plural(left_out, 'finding')} more, the least of them, left out: a log holds so many results at most."
         execution.append({"level": "warning", "message": {"text": words}})
     return {
-        "executionSuccessful": all(one.verdict in (MATCH, MISMATCH) and one.error is None for one in counted),
+        "executionSuccessful": all(
+            one.verdict in (MATCH, MISMATCH) and one.error is None for one in counted
+        ),
         **({} if code is None else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}),
         "toolExecutionNotifications": execution,
-        "toolConfigurationNotifications": [_notification(alert) for alert in told if alert.rule is USAGE],
+        "toolConfigurationNotifications": [
+            _notification(alert) for alert in told if alert.rule is USAGE
+        ],
     }
 
 
@@ -125,7 +144,9 @@ def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
     # GitHub knows results by the second fingerprint alone, and where it is absent takes a hash of the line: several
     # intermediates of one kernel share a line, and would be one alert.
     whole, short = (f"{known}:{number}" for known in (alert.fingerprint, alert.fingerprint[:16]))
-    related = [{"id": at} | _location(place, base) for at, place in enumerate(others[:MOST_RELATED], 1)]
+    related = [
+        {"id": at} | _location(place, base) for at, place in enumerate(others[:MOST_RELATED], 1)
+    ]
     return {
         "ruleId": alert.rule.id,
         "ruleIndex": RULES.index(alert.rule),
@@ -159,7 +180,9 @@ def _fix(edit: TriedEdit, base: Base) -> dict[str, Any]:
 
 def _location(place: Place, base: Base) -> dict[str, Any]:
     uri, below = base.uri(place.file)
-    physical: dict[str, Any] = {"artifactLocation": {"uri": uri} | ({"uriBaseId": "%SRCROOT%"} if below else {})}
+    physical: dict[str, Any] = {
+        "artifactLocation": {"uri": uri} | ({"uriBaseId": "%SRCROOT%"} if below else {})
+    }
     if place.line:
         physical["region"] = {"startLine": place.line}
     location: dict[str, Any] = {"physicalLocation": physical}

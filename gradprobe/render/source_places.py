@@ -39,13 +39,17 @@ def origin_here() -> Origin:
     checkout = os.path.realpath(os.environ.get("GITHUB_WORKSPACE") or folder)
     root = checkout if os.path.commonpath([checkout, folder]) == checkout else folder
     docs = os.environ.get(DOCS, "").strip().rstrip("/")
-    return Origin(folder=folder, root=root, home=os.path.expanduser("~"), version=__version__, docs=docs)
+    return Origin(
+        folder=folder, root=root, home=os.path.expanduser("~"), version=__version__, docs=docs
+    )
 
 
 def with_origin(several: Reports) -> Reports:
     """The reports as every form is made from them: those that do not know their origin are of here."""
     here = several.origin or origin_here()
-    reports = tuple(report if report.origin else replace(report, origin=here) for report in several.reports)
+    reports = tuple(
+        report if report.origin else replace(report, origin=here) for report in several.reports
+    )
     return replace(several, reports=reports, origin=here)
 
 
@@ -100,24 +104,38 @@ class Base:
 
 def _bytes(path: str) -> bytes:
     """What a URI quotes; names of files may hold bytes that are no text, which Python keeps as lone surrogates."""
-    is_decoded = all("\udc80" <= letter <= "\udcff" for letter in path if "\ud800" <= letter <= "\udfff")
+    is_decoded = all(
+        "\udc80" <= letter <= "\udcff" for letter in path if "\ud800" <= letter <= "\udfff"
+    )
     return path.encode("utf-8", "surrogateescape" if is_decoded else "surrogatepass")
 
 
-def places_of(report: Report, intermediate: str | None = None, *, inherits: bool = False) -> tuple[Place, ...]:
+def places_of(
+    report: Report, intermediate: str | None = None, *, inherits: bool = False
+) -> tuple[Place, ...]:
     """Where to look, the best first: what the causes name, kernels named after the intermediate, the target.
 
     Args:
         intermediate: one that is wrong; None for what no kernel may be blamed for.
         inherits: whether that only inherits, so that no line is accused but of a kernel named after it.
     """
-    kernels = [Place(kernel.file, kernel.line or None, kernel.name) for kernel in report.target.kernels]
+    kernels = [
+        Place(kernel.file, kernel.line or None, kernel.name) for kernel in report.target.kernels
+    ]
     found: list[Place] = []
     if intermediate is not None:
         lines = [where for cause in report.causes for where in cause.where]
         lines.sort(key=lambda where: not is_named_after(where.kernel, intermediate))
-        found += [place_of(where) for where in lines if not inherits or is_named_after(where.kernel, intermediate)]
-        found += [kernel for kernel in kernels if not inherits and is_named_after(kernel.name, intermediate)]
+        found += [
+            place_of(where)
+            for where in lines
+            if not inherits or is_named_after(where.kernel, intermediate)
+        ]
+        found += [
+            kernel
+            for kernel in kernels
+            if not inherits and is_named_after(kernel.name, intermediate)
+        ]
     found += [*_function(report.target), *kernels]
     return tuple(dict.fromkeys(place for place in found if place.file))
 

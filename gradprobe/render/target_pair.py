@@ -69,7 +69,9 @@ def _first(other: SecondCheck, report: Report) -> str:
 def _otherwise(case: Case | None, other: Case | None) -> str:
     if case is None or other is None:
         return ""
-    ran = [f"{name} {getattr(case, name)} and {getattr(other, name)}" for name in unlike(case, other)]
+    ran = [
+        f"{name} {getattr(case, name)} and {getattr(other, name)}" for name in unlike(case, other)
+    ]
     return f": they ran with {', '.join(ran)}" if ran else ""
 
 
@@ -80,7 +82,11 @@ def _ratio(difference: Difference) -> float:
 def _element(difference: Difference) -> str:
     first = difference.first
     assert first is not None
-    axes = [f"{axis} {index}" for axis, index in (("row", first.row), ("col", first.col)) if index is not None]
+    axes = [
+        f"{axis} {index}"
+        for axis, index in (("row", first.row), ("col", first.col))
+        if index is not None
+    ]
     numbers = f"{value(first.actual)} here, {value(difference.other)} there, {value(first.expected)} by the reference"
     return f"{difference.name} ({difference.layout}), {', '.join([place_in_words(first), *axes])}: {numbers}"
 
@@ -98,9 +104,15 @@ def _alike(differences: Sequence[Difference]) -> dict[str, list[str]]:
 
 def _sentences(those: Sequence[Difference]) -> Iterator[str]:
     beyond = [_counts(one) for one in those if one.beyond]
-    within = [f"{one.name} ({ratio(_ratio(one))}x)" for one in those if one.differing and not one.beyond]
+    within = [
+        f"{one.name} ({ratio(_ratio(one))}x)" for one in those if one.differing and not one.beyond
+    ]
     same = [one.name for one in those if not one.differing]
-    for words, found in (("differ", beyond), ("differ within what one may err", within), ("the same bits", same)):
+    for words, found in (
+        ("differ", beyond),
+        ("differ within what one may err", within),
+        ("the same bits", same),
+    ):
         if found:
             yield f"{words}: {', '.join(found)}"
 

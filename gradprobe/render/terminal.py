@@ -27,14 +27,19 @@ if TYPE_CHECKING:
 def print_failure(failure: Failure) -> None:
     """A failure and its way out, on stderr; on a terminal folded between words."""
     columns = shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 0
-    for line, indent in ((f"gradprobe: {failure}", ""), *((one, "  ") for one in (*failure.details, failure.way_out))):
+    for line, indent in (
+        (f"gradprobe: {failure}", ""),
+        *((one, "  ") for one in (*failure.details, failure.way_out)),
+    ):
         if line:
             write_stderr(_folded(indent + visible(line), columns) + "\n")
 
 
 def _folded(text: str, columns: int) -> str:
     """Each line of a text in lines of so many columns at most, the further ones indented; 0 for no limit."""
-    fold = textwrap.TextWrapper(columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False).fill
+    fold = textwrap.TextWrapper(
+        columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    ).fill
     return "\n".join(map(fold, text.split("\n"))) if columns else text
 
 
@@ -71,7 +76,9 @@ class Terminal:
 
 def terminal() -> Terminal:
     """Of the stdout of this process."""
-    return Terminal(width(), shutil.get_terminal_size().lines if sys.stdout.isatty() else None, utf8())
+    return Terminal(
+        width(), shutil.get_terminal_size().lines if sys.stdout.isatty() else None, utf8()
+    )
 
 
 def takes_stderr() -> bool:
@@ -259,7 +266,14 @@ class Progress:
 
     def _show(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            ProgressColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
         from rich.table import Column
         from rich.text import Text
 
@@ -293,10 +307,18 @@ class Progress:
     def _update(self) -> None:
         if self._bar is not None and self._task is not None:
             total = None if self._fraction is None else 1.0
-            self._bar.update(self._task, description=safe(self._stage), completed=self._fraction or 0.0, total=total)
+            self._bar.update(
+                self._task,
+                description=safe(self._stage),
+                completed=self._fraction or 0.0,
+                total=total,
+            )
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._timer.cancel()
         with self._lock:

@@ -13,7 +13,9 @@ from ..model.case import DOTS
 from ..processes.attributes import replaced
 
 # `%s = tt.dot %q, %k, %acc, inputPrecision = tf32 : tensor<32x16xf32> * ...`; what is IEEE has no such word.
-_DOT = re.compile(r"\btt\.dot [^:\n]*?(?:inputPrecision = (\w+)[^:\n]*)?: tensor<(?:\d+x)+f32\b[^\n]*?loc\((#\w+)\)")
+_DOT = re.compile(
+    r"\btt\.dot [^:\n]*?(?:inputPrecision = (\w+)[^:\n]*)?: tensor<(?:\d+x)+f32\b[^\n]*?loc\((#\w+)\)"
+)
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 _PLACE = re.compile(r'"([^"]*)":(\d+):\d+')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -34,7 +34,8 @@ def prepare_backend(device: str, arch: str | None = None) -> str:
         chosen = "cuda"
     elif device == "cuda":
         raise UsageFailure(
-            "--device cuda: torch sees no CUDA device", "use --device cpu, or check the driver with nvidia-smi"
+            "--device cuda: torch sees no CUDA device",
+            "use --device cpu, or check the driver with nvidia-smi",
         )
     elif "triton" in sys.modules and not interpreting():
         raise UsageFailure(
@@ -88,7 +89,9 @@ def ordinary_torch() -> Iterator[None]:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
-        if torch.get_default_device().type != "cpu":  # a mode that every call of torch passes through
+        if (
+            torch.get_default_device().type != "cpu"
+        ):  # a mode that every call of torch passes through
             stack.enter_context(torch.device("cpu"))
         yield
 
@@ -97,7 +100,9 @@ def ordinary_torch() -> Iterator[None]:
 def fresh_caches() -> Iterator[None]:
     """While open, whatever is started finds every cache of compiled kernels empty."""
     before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="gradprobe-fresh-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="gradprobe-fresh-", ignore_cleanup_errors=True
+    ) as folder:
         for name in _CACHES:
             os.environ[name] = str(Path(folder) / name.lower())
         try:

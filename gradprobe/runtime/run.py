@@ -72,7 +72,9 @@ def run_target(
         try:
             with instrumentation, gpu_stood_in(as_cuda=case.as_cuda):
                 result = _call(target, case, arguments, inputs, dots)
-                if inputs.tensors["q"].is_cuda:  # an error of an asynchronous kernel is the target's
+                if inputs.tensors[
+                    "q"
+                ].is_cuda:  # an error of an asynchronous kernel is the target's
                     import torch
 
                     torch.cuda.synchronize()
@@ -95,7 +97,9 @@ def run_target(
         None,
         *launched,
         notes=tuple(dict.fromkeys(found.notes)),
-        storages={storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None},
+        storages={
+            storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None
+        },
         findings=(*found.findings, *shared(results, target, case, inputs)),
         warned=kept_warnings(),
         calls=tuple(_calls(found)),
@@ -107,7 +111,9 @@ def _calls(found: Launches) -> list[KernelCall]:
     return [launch.call for launch in found.started if launch.call is not None]
 
 
-def _launched(found: Launches, inputs: Inputs) -> tuple[tuple[LoadedSource, ...], frozenset[str], frozenset[str]]:
+def _launched(
+    found: Launches, inputs: Inputs
+) -> tuple[tuple[LoadedSource, ...], frozenset[str], frozenset[str]]:
     """The kernels, what ran them, and the inputs that they were given in place."""
     kernels, backends, given = dict[Any, LoadedSource](), set[str](), set[int]()
     for launch in found.started:
@@ -115,14 +121,18 @@ def _launched(found: Launches, inputs: Inputs) -> tuple[tuple[LoadedSource, ...]
         backends.add(launch.backend)
         given.update(launch.storages)  # copies have storages of their own
         if launch.backend in (CUDA, CUDA_ON_CPU):
-            kernels[entry] = LoadedSource(entry.name, str(entry.source.path), entry.function.line, entry.source.sha256)
+            kernels[entry] = LoadedSource(
+                entry.name, str(entry.source.path), entry.function.line, entry.source.sha256
+            )
         elif entry not in kernels:
             kernels[entry] = source_of(entry)
     in_place = [name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given]
     return tuple(kernels.values()), frozenset(backends), frozenset(in_place)
 
 
-def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]) -> object:
+def _call(
+    target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs, dots: list[Dots]
+) -> object:
     import numpy as np
 
     products: AbstractContextManager[None] = nullcontext()
@@ -133,11 +143,15 @@ def _call(target: Target, case: Case, arguments: dict[str, Any], inputs: Inputs,
     with warned_once(), np.errstate(all="ignore"), target.surroundings.inside(), products:
         if target.is_backward:
             result = target.function(**arguments)
-            return tuple(result) if isinstance(result, Iterator) else result  # a generator runs when it is read
+            return (
+                tuple(result) if isinstance(result, Iterator) else result
+            )  # a generator runs when it is read
         return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
 
 
-def _read(result: Any, target: Target, case: Case, inputs: Inputs, notes: list[str]) -> tuple[Trace, Mapping[str, Any]]:
+def _read(
+    result: Any, target: Target, case: Case, inputs: Inputs, notes: list[str]
+) -> tuple[Trace, Mapping[str, Any]]:
     subject = f"target {target.name!r}"
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
     result = as_tensors(result) if target.is_backward else result
@@ -146,7 +160,10 @@ def _read(result: Any, target: Target, case: Case, inputs: Inputs, notes: list[s
         notes.append(note)
     named = dict[str, Any]()
     if isinstance(result, Mapping):
-        named = {name: as_in_memory(value, f"{subject} returned {name}") for name, value in result.items()}
+        named = {
+            name: as_in_memory(value, f"{subject} returned {name}")
+            for name, value in result.items()
+        }
         result = named
     return read_trace(result, case, subject, outputs), named
 
@@ -160,7 +177,12 @@ def _through_autograd(
     leaves = dict[str, torch.Tensor]()
     for name, own in target.takes.items():
         is_mask = name == "bias" and not case.bias  # in whose place a mask may stand
-        if name in GRADIENT_OF and own in arguments and not is_mask and arguments[own].is_floating_point():
+        if (
+            name in GRADIENT_OF
+            and own in arguments
+            and not is_mask
+            and arguments[own].is_floating_point()
+        ):
             arguments[own] = leaves[name] = arguments[own].detach().requires_grad_()
     exposed = _of_forward(target.function(**arguments), target)
     output = exposed["O"]
@@ -197,7 +219,11 @@ def _of_forward(result: object, target: Target) -> dict[str, Any]:
     output = exposed.pop(named[0]) if len(named) == 1 else None
     if isinstance(output, torch.Tensor):
         return {"O": output} | exposed
-    got = f"a dict of {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(first).__name__
+    got = (
+        f"a dict of {', '.join(map(str, result))}"
+        if isinstance(result, Mapping)
+        else type(first).__name__
+    )
     raise TargetFailure(
         f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {got}",
         "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",

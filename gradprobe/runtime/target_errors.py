@@ -21,7 +21,11 @@ _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, Runti
 # What the driver and allocators say.
 _ACCIDENTS = ("CUDA error", "[CUDA]", "CUDA_ERROR_", "out of memory", "DefaultCPUAllocator: ")
 # What tensor descriptors require of a layout, in the words of Triton's interpreter.
-_OF_DESCRIPTORS = ("base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous")
+_OF_DESCRIPTORS = (
+    "base must be 16-byte aligned",
+    "stride must be 16-byte aligned",
+    "last dim must be contiguous",
+)
 # A message of a target that has more lines is cut behind its first paragraph.
 _LONGEST_LINES = 12
 # What the interpreter raises of what it lacks. A kernel's own assertion is no limit.
@@ -29,7 +33,9 @@ _OF_LIMITS = (AttributeError, TypeError, NotImplementedError, NameError, ValueEr
 _PATIENCE = 60.0
 
 
-def refusal_of(error: BaseException, target: Target, layout: str, calls: Sequence[KernelCall]) -> str:
+def refusal_of(
+    error: BaseException, target: Target, layout: str, calls: Sequence[KernelCall]
+) -> str:
     """The words with which a target refused a layout; or raises DeviceLost, Refusal, TargetFailure."""
     name = f"target {target.name!r}"
     # Once the device is lost, every exception follows from that.
@@ -81,7 +87,9 @@ def _message_of(error: BaseException, inner: BaseException) -> str:
         place, words = found
         return f"{Path(place.file).name}:{place.line}: {words}"
     words = text_of(inner).strip()
-    if words.count("\n") >= _LONGEST_LINES:  # such as all backends of torch, behind the sentence that matters
+    if (
+        words.count("\n") >= _LONGEST_LINES
+    ):  # such as all backends of torch, behind the sentence that matters
         words = words.partition("\n\n")[0]
     lines = raised_lines(error)
     if not lines or (words and inner is error):

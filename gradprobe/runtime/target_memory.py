@@ -59,7 +59,9 @@ class Allocations:
         """The bands that were written; `names`: by the address of a storage."""
         found = list[Breach]()
         for tensor, at, guards in self.made:
-            name = names.get(storage_of(tensor), f"the tensor allocated at {at.place if at.file else ''}")
+            name = names.get(
+                storage_of(tensor), f"the tensor allocated at {at.place if at.file else ''}"
+            )
             found += (replace(breach, tensor=name) for breach in guards.breaches())
         return found
 
@@ -69,7 +71,10 @@ class Allocations:
         at, strides = calling_line(), tensor.stride()
         if self.spread:
             strides = self.spread.strides(at.place, tensor)
-        own = max(tensor.untyped_storage().nbytes() // tensor.element_size(), spanned(tensor.shape, strides))
+        own = max(
+            tensor.untyped_storage().nbytes() // tensor.element_size(),
+            spanned(tensor.shape, strides),
+        )
         storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self.fill, reserve=0)
         inside = storage.as_strided(tensor.shape, strides, BAND)
         inside.copy_(tensor) if has_values else inside.fill_(self.unwritten)
@@ -84,7 +89,11 @@ class Allocations:
 def _is_plain(tensor: Tensor) -> bool:
     import torch
 
-    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or not tensor.is_floating_point():
+    if (
+        type(tensor) is not torch.Tensor
+        or tensor.layout != torch.strided
+        or not tensor.is_floating_point()
+    ):
         return False
     is_whole = not tensor.storage_offset() and tensor.device.type in ("cpu", "cuda")
     return is_whole and 0 < tensor.untyped_storage().nbytes() < LARGEST
@@ -101,13 +110,21 @@ def calling_line() -> SourceLine:
     return SourceLine(file, line, linecache.getline(file, line).strip())
 
 
-def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool) -> Any:
+def factory_mode(
+    made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor], None], *, copies: bool
+) -> Any:
     """A mode of torch that hands on new tensors, and what operations write into."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     aten = torch.ops.aten
-    without = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
+    without = {
+        aten.empty,
+        aten.empty_strided,
+        aten.empty_like,
+        aten.new_empty,
+        aten.new_empty_strided,
+    }
     having = {aten.clone, aten._to_copy} if copies else set()
     for kind in ("zeros", "ones", "full"):
         having |= {getattr(aten, name) for name in (kind, f"{kind}_like", f"new_{kind}")}
@@ -126,12 +143,16 @@ def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor
             # Else torch.compile, through which flex_attention goes even uncompiled, fails while this is entered.
             return True
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             result = func(*args, **(kwargs or {}))
             packet = getattr(func, "overloadpacket", None)
             if packet in without or packet in having:
                 return made(result, packet in having)
-            if torch.Tag.inplace_view not in getattr(func, "tags", ()):  # which moves a tensor, and writes nothing
+            if torch.Tag.inplace_view not in getattr(
+                func, "tags", ()
+            ):  # which moves a tensor, and writes nothing
                 for tensor in _written(func, args, kwargs or {}):
                     wrote(tensor)
             return result
@@ -142,7 +163,9 @@ def factory_mode(made: Callable[[Tensor, bool], Tensor], wrote: Callable[[Tensor
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
     import torch
 
-    schema = getattr(func, "_schema", None)  # which higher-order operators lack: they write into none of theirs
+    schema = getattr(
+        func, "_schema", None
+    )  # which higher-order operators lack: they write into none of theirs
     for at, argument in enumerate(schema.arguments if schema else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[at] if at < len(args) else kwargs.get(argument.name)
@@ -162,7 +185,9 @@ class InputsBefore:
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         # A backward may write into its results, and into delta, which no other step of a program reads.
         left_alone = {*OUTPUTS, "delta", *allowed}
-        self._tensors = {name: tensor for name, tensor in inputs.tensors.items() if name not in left_alone}
+        self._tensors = {
+            name: tensor for name, tensor in inputs.tensors.items() if name not in left_alone
+        }
         # The same memory, since a target may turn a tensor that it was given into another view, in place.
         self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
         self._values = inputs.values
@@ -207,13 +232,17 @@ class InputsBefore:
         return ~same_bits(self._memory[name], self._values[name])
 
 
-def _overwritten(name: str, differ: Tensor, before: Tensor, now: Tensor, axes: str) -> MemoryFinding:
+def _overwritten(
+    name: str, differ: Tensor, before: Tensor, now: Tensor, axes: str
+) -> MemoryFinding:
     index, count = tuple(differ.nonzero()[0].tolist()), int(differ.sum())
     was, became = _number(before[index]), _number(now[index])
     place: tuple[int | None, ...] = (None,) * 4
     if axes:  # batch, head, row and column
         padded = (index if axes[0] in "b1" else (0, *index)) + (0,) * 4
-        place = tuple(at if letter else None for at, letter in zip(padded, slots(axes), strict=False))
+        place = tuple(
+            at if letter else None for at, letter in zip(padded, slots(axes), strict=False)
+        )
     words = f"{name}, an input, is overwritten: {name}{list(index)} was {was} and is {became}"
     words += f"; {count:,} of {now.numel():,} elements differ"
     return MemoryFinding(
@@ -238,7 +267,9 @@ def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> M
     return replace(change, sentence=change.sentence.replace("is overwritten", by, 1), kernel=kernel)
 
 
-def shared(result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs) -> Iterator[MemoryFinding]:
+def shared(
+    result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs
+) -> Iterator[MemoryFinding]:
     """What gradients share with inputs and one another. Of autograd's, which are cloned where they are kept, less."""
     given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
     gradients: dict[str, Tensor] = {}
@@ -253,8 +284,12 @@ def shared(result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs
         pairs += itertools.combinations(gradients.items(), 2)
     for (name, tensor), (other, memory) in pairs:
         if count := _elements_of_both(tensor, memory):
-            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
-            yield MemoryFinding(SHARED, name, f"{words}, and whatever changes one changes the other")
+            words = (
+                f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
+            )
+            yield MemoryFinding(
+                SHARED, name, f"{words}, and whatever changes one changes the other"
+            )
 
 
 def _elements_of_both(tensor: Tensor, other: Tensor) -> int:

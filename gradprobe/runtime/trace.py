@@ -31,17 +31,27 @@ def dtype_of(trace: Trace, name: str) -> str | None:
 
 def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of every intermediate of the case's family, in dataflow order."""
-    return {row.name: tuple(map(case.size, case.axes(row.name))) for row in TABLE if case.exists(row.name)}
+    return {
+        row.name: tuple(map(case.size, case.axes(row.name)))
+        for row in TABLE
+        if case.exists(row.name)
+    }
 
 
-def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None) -> Trace:
+def read_trace(
+    result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None
+) -> Trace:
     """A target's result as a Trace, or a TargetFailure. A value of None means "not exposed".
 
     `outputs`: by parameter, what the target writes gradients into: results where it returns none of that name.
     """
     result, known = {} if result is None and outputs else result, ", ".join(names())
     if not isinstance(result, Mapping):
-        otherwise = f"None, after writing into {', '.join(outputs)}" if outputs else "the tuple (dq, dk, dv)"
+        otherwise = (
+            f"None, after writing into {', '.join(outputs)}"
+            if outputs
+            else "the tuple (dq, dk, dv)"
+        )
         raise TargetFailure(
             f"{subject} must return a dict of named intermediates, got {type(result).__name__}",
             f"return any of {known}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}; or {otherwise}",
@@ -52,11 +62,17 @@ def read_trace(result: object, case: Case, subject: str, outputs: Mapping[str, T
             continue
         row = lookup(str(key))
         if row is None:
-            raise TargetFailure(f"{subject} returned an unknown intermediate {key!r}", f"known: {known}")
+            raise TargetFailure(
+                f"{subject} returned an unknown intermediate {key!r}", f"known: {known}"
+            )
         if not case.exists(row.name):
-            raise TargetFailure(f"{subject} returned {row.name}, which does not exist in this case", "leave it out")
+            raise TargetFailure(
+                f"{subject} returned {row.name}, which does not exist in this case", "leave it out"
+            )
         if row.name in found:
-            raise TargetFailure(f"{subject} returned {row.name} twice, once as {key!r}", "keep one of them")
+            raise TargetFailure(
+                f"{subject} returned {row.name} twice, once as {key!r}", "keep one of them"
+            )
         found[row.name] = _checked(tensor, row.name, case, subject)
     for key, tensor in (outputs or {}).items():
         found.setdefault(title(key), tensor.detach().clone())
@@ -71,13 +87,24 @@ def as_in_memory(value: object, subject: str) -> object:
     import torch
     from torch._subclasses import FakeTensor
 
-    if not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter, FakeTensor):
+    if not isinstance(value, torch.Tensor) or type(value) in (
+        torch.Tensor,
+        torch.nn.Parameter,
+        FakeTensor,
+    ):
         return value
     with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
         plain = torch.Tensor.as_subclass(torch.Tensor.detach(value), torch.Tensor)
-        if plain.numel() and plain.layout == torch.strided and not plain.is_meta and not plain.data_ptr():
+        if (
+            plain.numel()
+            and plain.layout == torch.strided
+            and not plain.is_meta
+            and not plain.data_ptr()
+        ):
             kind = type(value).__name__
-            raise TargetFailure(f"{subject} as {kind}, a subclass of Tensor without values", "return a plain tensor")
+            raise TargetFailure(
+                f"{subject} as {kind}, a subclass of Tensor without values", "return a plain tensor"
+            )
     return plain
 
 
@@ -86,14 +113,23 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
 
     if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
         what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-        raise TargetFailure(f"{subject} returned {name} as {what}; it must be a floating-point tensor")
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta or tensor.dtype.itemsize == 1:
+        raise TargetFailure(
+            f"{subject} returned {name} as {what}; it must be a floating-point tensor"
+        )
+    if (
+        tensor.layout != torch.strided
+        or tensor.is_nested
+        or tensor.is_meta
+        or tensor.dtype.itemsize == 1
+    ):
         raise TargetFailure(
             f"{subject} returned {name} as {tensor.layout}, {tensor.dtype}, on {tensor.device}; "
             "it must be dense, of 16 bits or more, with values",
             "what is on meta has no values; is it the default device?" if tensor.is_meta else "",
         )
-    return straightened(tensor, name, case, subject).detach().clone()  # its next results may be written over these
+    return (
+        straightened(tensor, name, case, subject).detach().clone()
+    )  # its next results may be written over these
 
 
 def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
@@ -106,7 +142,12 @@ def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
         tensor, got = tensor.squeeze(-1), expected
     # A target with rows before heads may give LSE and delta in either order.
     rows_first = case.shapes.find("l") < case.shapes.find("h")
-    if rows_first and len(got) in (2, 3) and got != expected and got == (*expected[:-2], *expected[:-3:-1]):
+    if (
+        rows_first
+        and len(got) in (2, 3)
+        and got != expected
+        and got == (*expected[:-2], *expected[:-3:-1])
+    ):
         tensor, got = tensor.transpose(-1, -2), expected
     if got == expected:
         return given_back(tensor, name, case.shapes)

@@ -80,7 +80,11 @@ class Blocks:
         return Blocks(seen, shards, worst // heads, worst % heads) if len(worst) else None
 
     def _own(self, name: str, computed: Tensor) -> Tensor:
-        return self.seen.actual[name][self._batch, self._heads] if name in self.seen.actual else computed
+        return (
+            self.seen.actual[name][self._batch, self._heads]
+            if name in self.seen.actual
+            else computed
+        )
 
     def _rows(self, rank: int) -> Tensor:
         return self.shards.index("m", rank).to(self._lse.device)
@@ -98,14 +102,24 @@ class Blocks:
             return self._batch, self._group, self._keys(rank)[None]
         return self._batch[..., None], self._heads[..., None], self._rows(rank)[None, None]
 
-    def _block(self, rank: int, owner: int, valid: Tensor, keys: int | None = None, values: int | None = None) -> Block:
+    def _block(
+        self,
+        rank: int,
+        owner: int,
+        valid: Tensor,
+        keys: int | None = None,
+        values: int | None = None,
+    ) -> Block:
         """What the rows of a rank and the keys of another give.
 
         Args:
             valid: [X or 1, 1, m, n] which of them each row sees.
             keys, values: the rank whose keys or values stand in the place of the owner's.
         """
-        rows, of_keys, of_values = self._rows(rank), *(self._keys(owner if x is None else x) for x in (keys, values))
+        rows, of_keys, of_values = (
+            self._rows(rank),
+            *(self._keys(owner if x is None else x) for x in (keys, values)),
+        )
         q, do, lse, own, delta = (
             each[:, :, rows] for each in (self._q, self._do, self._lse, self._own_lse, self._delta)
         )
@@ -119,7 +133,10 @@ class Blocks:
     def seen_by(self, valid: Tensor) -> list[list[Block]]:
         """By rank and step, the block where rows see keys so: [X or 1, 1, M, N] of the whole."""
         return [
-            [self._block(rank, of, valid[:, :, self._rows(rank)][..., self._keys(of)]) for of in self._owners(rank)]
+            [
+                self._block(rank, of, valid[:, :, self._rows(rank)][..., self._keys(of)])
+                for of in self._owners(rank)
+            ]
             for rank in range(self.ranks)
         ]
 
@@ -132,7 +149,11 @@ class Blocks:
 
     def results(self, blocks: Sequence[Sequence[Block]], names: Sequence[str]) -> Results:
         """The results, of all blocks by rank and step."""
-        found = {key: value for rank, own in enumerate(blocks) for key, value in self._of_rows(rank, own).items()}
+        found = {
+            key: value
+            for rank, own in enumerate(blocks)
+            for key, value in self._of_rows(rank, own).items()
+        }
         for name in KEYS:
             for shard in range(self.ranks):
                 parts = [own[(rank - shard) % self.ranks][name] for rank, own in enumerate(blocks)]
@@ -140,7 +161,9 @@ class Blocks:
         return {key: value for key, value in found.items() if key[0] in names}
 
     def _of_rows(self, rank: int, blocks: Sequence[Block]) -> Results:
-        total, o, dq = (torch.stack([block[name] for block in blocks]).sum(0) for name in ("LSE", "O", "dQ"))
+        total, o, dq = (
+            torch.stack([block[name] for block in blocks]).sum(0) for name in ("LSE", "O", "dQ")
+        )
         lse = total.log() + _finite(self._lse[:, :, self._rows(rank)])
         o = o / total.masked_fill(total == 0, 1.0)[..., None]
         return {("LSE", rank): lse, ("O", rank): o, ("dQ", rank): dq}
@@ -174,19 +197,30 @@ class Blocks:
             yield "missing-step", "the keys of {whose} are left out by {ranks}", nothing
             twice = {name: 2 * value for name, value in right.items()}
             yield "twice", "the keys of {whose} are counted twice by {ranks}", twice
-        local, others = torch.arange(len(rows), device=at.device)[:, None], torch.arange(len(at), device=at.device)
+        local, others = (
+            torch.arange(len(rows), device=at.device)[:, None],
+            torch.arange(len(at), device=at.device),
+        )
         by_place = "the keys of {whose} are masked by {ranks} by their places in the shard"
         ways = {
-            "the keys of {whose} are all seen by {ranks}, as if no mask were there": torch.ones_like(valid),
+            "the keys of {whose} are all seen by {ranks}, as if no mask were there": torch.ones_like(
+                valid
+            ),
             by_place: (others <= local).expand_as(valid),
             f"{by_place}, the diagonal too": (others < local).expand_as(valid),
         }
         for words, seen in ways.items():
             if not torch.equal(seen, valid):
                 yield "mask", words, self._block(rank, owner, seen)
-        for other in (one for one in range(self.ranks) if one != owner and len(self._keys(one)) == len(at)):
+        for other in (
+            one for one in range(self.ranks) if one != owner and len(self._keys(one)) == len(at)
+        ):
             of_step = f"of step {(rank - other) % self.ranks} are used by {{ranks}} in place of those of {{whose}}"
-            stale = {"keys and values": (other, other), "keys": (other, None), "values": (None, other)}
+            stale = {
+                "keys and values": (other, other),
+                "keys": (other, None),
+                "values": (None, other),
+            }
             for name, of in stale.items():
                 yield "stale", f"the {name} {of_step}", self._block(rank, owner, valid, *of)
 

@@ -33,7 +33,9 @@ def across_ranks(target: Target, case: Case) -> Target:
     return replace(target, ranks=run_on_ranks)
 
 
-def run_on_ranks(experiment: Experiment, inputs: Inputs, *, banded: bool, copies: bool) -> Execution:
+def run_on_ranks(
+    experiment: Experiment, inputs: Inputs, *, banded: bool, copies: bool
+) -> Execution:
     """Gives each rank its shard, and puts together what comes, as of one target that was given the whole.
 
     Args:
@@ -61,14 +63,20 @@ def run_on_ranks(experiment: Experiment, inputs: Inputs, *, banded: bool, copies
             failure.args = (f"rank {number}: {failure.args[0]}",)
             raise failure
     found = [(rank, one) for rank, each in enumerate(answers) for one in each.memory]
-    memory = {one.identity: replace(one, sentence=f"rank {rank}: {one.sentence}") for rank, one in found}
+    memory = {
+        one.identity: replace(one, sentence=f"rank {rank}: {one.sentence}") for rank, one in found
+    }
     outcome = _joined(shards, [answer.outcome for answer in answers if answer.outcome is not None])
-    return Execution(inputs, outcome, tuple(memory.values()), _each(answer.unwatched for answer in answers))
+    return Execution(
+        inputs, outcome, tuple(memory.values()), _each(answer.unwatched for answer in answers)
+    )
 
 
 def _joined(shards: Shards, outcomes: Sequence[Outcome]) -> Outcome:
     case = shards.case
-    refused = next((f"rank {rank}: {one.refused}" for rank, one in enumerate(outcomes) if one.refused), None)
+    refused = next(
+        (f"rank {rank}: {one.refused}" for rank, one in enumerate(outcomes) if one.refused), None
+    )
     backend, what = "NCCL" if case.device == "cuda" else "gloo", f"{case.shards} shards"
     note = f"{case.ranks} ranks ({backend}), each with its part of the whole: {what}"
     return Outcome(
@@ -96,11 +104,15 @@ def _whole(shards: Shards, traces: Sequence[Trace]) -> Trace:
     case, first = shards.case, traces[0].values
     if whole := [name for name in MATRICES if name in first]:
         returned = listed(whole)
-        raise TargetFailure(f"ranks return {returned}, of which none holds all keys", f"leave out {returned}")
+        raise TargetFailure(
+            f"ranks return {returned}, of which none holds all keys", f"leave out {returned}"
+        )
     for number, own in enumerate(trace.values for trace in traces):
         if own.keys() != first.keys():
             came = f"rank 0 {', '.join(first)}, rank {number} {', '.join(own)}"
-            raise TargetFailure(f"ranks do not return the same intermediates: {came}", "return the same from each")
+            raise TargetFailure(
+                f"ranks do not return the same intermediates: {came}", "return the same from each"
+            )
     values = {
         name: shards.joined([trace.values[name] for trace in traces], case.axes(name)).to(case.device)
         for name in expected_shapes(case) if name in first

@@ -79,7 +79,9 @@ def serve(setup: RankSetup, rank: int, ranks: int, folder: str, connection: Conn
     """Works until the other end of a connection is closed: a process of its own, made so by `World`."""
     with contextlib.suppress(OSError, AttributeError):  # it ends with the check
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    numbers = dict.fromkeys(("RANK", "LOCAL_RANK"), rank) | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), ranks)
+    numbers = dict.fromkeys(("RANK", "LOCAL_RANK"), rank) | dict.fromkeys(
+        ("WORLD_SIZE", "LOCAL_WORLD_SIZE"), ranks
+    )
     os.environ |= {name: str(number) for name, number in numbers.items()}
     sys.path[:] = [*setup.path, *(entry for entry in sys.path if entry not in setup.path)]
     with open(Path(folder, STACK.format(rank)), "w") as stack:

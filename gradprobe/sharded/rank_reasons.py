@@ -36,7 +36,9 @@ _NOTHING: tuple[Reasons, Steps] = (Reasons(), {})
 @door("ranks", lambda *args: _NOTHING)
 def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> tuple[Reasons, Steps]:
     """Why runs with a wrong element went wrong. What goes wrong in here is told, and no verdict depends on it."""
-    failing = [run for run in runs if run.measured is not None and not run.measured.comparison.matches]
+    failing = [
+        run for run in runs if run.measured is not None and not run.measured.comparison.matches
+    ]
     failing = [run for run in failing if run.is_plain] or failing
     if not failing:
         return _NOTHING
@@ -44,7 +46,9 @@ def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> tuple
         return _reasons(observed_in(experiment, failing[0]), division(experiment.case))
     except Exception as error:
         fault = fault_words(error)
-        return Reasons((), (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False), {}
+        return Reasons(
+            (), (f"no reason could be sought, by a fault of gradprobe: {fault}",), sought=False
+        ), {}
 
 
 def _reasons(seen: Observed, shards: Shards) -> tuple[Reasons, Steps]:
@@ -71,7 +75,9 @@ def _not_sought(seen: Observed, shards: Shards) -> str:
     if x.softcap is not None or x.alibi is not None:
         return "the step can only be found without softcap and ALiBi"
     if x.q.shape[2] * x.k.shape[2] > most:
-        return f"a head has more than {most:,} scores, too many to find the step: try a shorter case"
+        return (
+            f"a head has more than {most:,} scores, too many to find the step: try a shorter case"
+        )
     return ""
 
 
@@ -100,16 +106,26 @@ def _joined(found: Sequence[Explained], ranks: int) -> Iterator[Diagnosis]:
     for number, group in enumerate(sorted(groups.values(), key=lambda group: -_weight(group))):
         first, own = group[0], sorted({one.rank for one in group})
         explained = _weight(group) / sum(one.wrong for one in group)
-        names, shards = list(dict.fromkeys(one.name for one in group)), sorted({one.shard for one in group})
+        names, shards = (
+            list(dict.fromkeys(one.name for one in group)),
+            sorted({one.shard for one in group}),
+        )
         evidence = f"explains {explained:.0%} of the wrong elements of {listed(names)} in the {_shards(shards)}"
         alone = len(own) == 1 and first.step is not None
         whose = f"rank {(first.rank - (first.step or 0)) % ranks}" if alone else "that step"
         words = _OF_SUMS.get(first.kind, first.words) if set(names) <= set(KEYS) else first.words
-        words = words.format(whose=whose, ranks=ranks_in_words(own), names=listed(names), shards=_shards(shards))
+        words = words.format(
+            whose=whose, ranks=ranks_in_words(own), names=listed(names), shards=_shards(shards)
+        )
         words += "" if first.step is None else f", in step {first.step} of the ring"
         also = number > 0 and explained >= NAMED
         yield Diagnosis(
-            f"ring/{first.kind}", "RING", words, explained, (f"{evidence}; what is right stays right",), also=also
+            f"ring/{first.kind}",
+            "RING",
+            words,
+            explained,
+            (f"{evidence}; what is right stays right",),
+            also=also,
         )
 
 

@@ -52,10 +52,14 @@ class Shards:
 
     def of_case(self, rank: int) -> Case:
         """The case of one rank's shard, as for a target that is given no more than that."""
-        sizes: dict[str, Any] = {_SIZES[letter]: len(own[rank]) for letter, own in self.held.items()}
+        sizes: dict[str, Any] = {
+            _SIZES[letter]: len(own[rank]) for letter, own in self.held.items()
+        }
         return replace(self.case, ranks=None, shards=Case.shards, layouts=(), runs=(), **sizes)
 
-    def cut(self, tensors: Mapping[str, Tensor], axes: Callable[[str], str], rank: int) -> dict[str, Tensor]:
+    def cut(
+        self, tensors: Mapping[str, Tensor], axes: Callable[[str], str], rank: int
+    ) -> dict[str, Tensor]:
         """One rank's part of each tensor, contiguous and on the CPU; what has none of the divided axes is whole.
 
         Args:
@@ -80,14 +84,18 @@ class Shards:
         if at is None:
             return parts[0]
         if len(dtypes := {str(part.dtype).removeprefix("torch.") for part in parts}) > 1:
-            raise TargetFailure(f"ranks return one result in several dtypes: {', '.join(sorted(dtypes))}")
+            raise TargetFailure(
+                f"ranks return one result in several dtypes: {', '.join(sorted(dtypes))}"
+            )
         order = torch.cat([self.index(axes[at], rank) for rank in range(self.ranks)])
         return torch.cat(list(parts), at).index_select(at, order.argsort())
 
     def owner(self, letter: str, index: int) -> tuple[int, int] | None:
         """The rank that holds an index of an axis, and where in its shard; None of an axis that is not divided."""
         of_ranks = enumerate(self.held.get(letter, ()))
-        return next(((rank, list(own).index(index)) for rank, own in of_ranks if index in own), None)
+        return next(
+            ((rank, list(own).index(index)) for rank, own in of_ranks if index in own), None
+        )
 
 
 def on_ranks(element: Element | None, case: Case, steps: Steps) -> Element | None:
@@ -98,8 +106,14 @@ def on_ranks(element: Element | None, case: Case, steps: Steps) -> Element | Non
     if element is None:
         return None
     axes, shards = case.axes(element.intermediate), division(case)
-    letters = dict(zip(slots(axes), (element.batch, element.head, element.row, element.col), strict=True))
-    owners = {letter: shards.owner(letter, at) for letter, at in letters.items() if letter and at is not None}
+    letters = dict(
+        zip(slots(axes), (element.batch, element.head, element.row, element.col), strict=True)
+    )
+    owners = {
+        letter: shards.owner(letter, at)
+        for letter, at in letters.items()
+        if letter and at is not None
+    }
     at = {letter: owner for letter, owner in owners.items() if owner is not None}
     if not at:
         return element
@@ -108,7 +122,10 @@ def on_ranks(element: Element | None, case: Case, steps: Steps) -> Element | Non
     if "m" in at and "n" in at:
         rank, step = held, (held - at["n"][0]) % shards.ranks
     m, n = element.tile
-    m, n = at["m"][1] // case.block_m if "m" in at else m, at["n"][1] // case.block_n if "n" in at else n
+    m, n = (
+        at["m"][1] // case.block_m if "m" in at else m,
+        at["n"][1] // case.block_n if "n" in at else n,
+    )
     return structs.replace(element, shard=held, rank=rank, step=step, tile=(m, n))
 
 
@@ -143,7 +160,9 @@ def shards_of(case: Case, own: Positions | None = None) -> Shards:
     if case.shards == HEADS:
         return Shards(case, {letter: _contiguous(*_even(case, letter, 1)) for letter in "hg"})
     if own is not None:
-        return Shards(case, {letter: _own(own, case, getattr(case, _SIZES[letter])) for letter in "mn"})
+        return Shards(
+            case, {letter: _own(own, case, getattr(case, _SIZES[letter])) for letter in "mn"}
+        )
     way, parts = WAYS[case.shards], 2 if case.shards == "zigzag" else 1
     return Shards(case, {letter: way(*_even(case, letter, parts)) for letter in "mn"})
 
@@ -158,10 +177,13 @@ def _refuse_undivided(case: Case) -> None:
     for name in _WHOLE:
         if getattr(case, name):
             raise UsageFailure(
-                f"{flag_of(name).removesuffix('-q')}: it is not divided among ranks", "drop it, or --ranks"
+                f"{flag_of(name).removesuffix('-q')}: it is not divided among ranks",
+                "drop it, or --ranks",
             )
     if case.family != "softmax":
-        raise UsageFailure(f"--ranks: the {case.family} family is not divided among ranks", "drop it")
+        raise UsageFailure(
+            f"--ranks: the {case.family} family is not divided among ranks", "drop it"
+        )
 
 
 def _even(case: Case, letter: str, parts: int) -> tuple[int, int]:
@@ -200,7 +222,9 @@ TAKEN_FOR = {**WAYS, "zigzag, its second halves not mirrored": _unmirrored}
 
 def _own(own: Positions, case: Case, length: int) -> list[list[int]]:
     held = [[int(index) for index in of_rank] for of_rank in own(length, case.ranks or 1)]
-    if len(held) != case.ranks or sorted(index for of_rank in held for index in of_rank) != list(range(length)):
+    if len(held) != case.ranks or sorted(index for of_rank in held for index in of_rank) != list(
+        range(length)
+    ):
         came = f"{len(held)} of {sum(map(len, held))} positions"
         raise UsageFailure(
             f"--shards {case.shards}: must divide {length} positions among {case.ranks} ranks, each once; got {came}",

@@ -60,12 +60,16 @@ def explanations(seen: Observed, shards: Shards) -> list[Explained]:
         return found
     right = blocks.right()
     results = blocks.results(right, names)
-    fitting = {key: list[Explained]() for key, value in results.items() if _is_own(blocks, key, value)}
+    fitting = {
+        key: list[Explained]() for key, value in results.items() if _is_own(blocks, key, value)
+    }
     for change in chain(_misrouted(blocks, list(fitting)), blocks.changes(right, results)):
         for key in change.predicted.keys() & fitting.keys():
             hit, wrong = _score(blocks, key, change.predicted[key], change.other)
             if hit >= CONSISTENT * wrong:
-                explained = Explained(change.kind, change.words, change.rank, change.step, *key, hit / wrong, wrong)
+                explained = Explained(
+                    change.kind, change.words, change.rank, change.step, *key, hit / wrong, wrong
+                )
                 fitting[key].append(explained)
     best = [_best(every) for every in fitting.values() if every]
     common = Counter(one.said for every in best for one in every)
@@ -77,11 +81,17 @@ def _best(fitting: Sequence[Explained]) -> list[Explained]:
     return [one for one in fitting if one.explained > most - _AS_GOOD]
 
 
-def _score(blocks: Blocks, at: tuple[str, int], predicted: Tensor, other: int | None = None) -> tuple[int, int]:
+def _score(
+    blocks: Blocks, at: tuple[str, int], predicted: Tensor, other: int | None = None
+) -> tuple[int, int]:
     """How many of the wrong elements a prediction gives, less those that it spoils; and how many are wrong."""
     (name, rank), seen = at, blocks.seen
     index = blocks.at(name, rank)
-    actual, expected, right = seen.actual[name][index], seen.expected[name][index], seen.right[name][index]
+    actual, expected, right = (
+        seen.actual[name][index],
+        seen.expected[name][index],
+        seen.right[name][index],
+    )
     precision, dtype = seen.measured.comparison.precision, seen.measured.trace.values[name].dtype
     unit = max(torch.finfo(dtype).eps, precision.operand, precision.matrix, precision.accumulate)
     # What a fault adds is rounded as often as the rest.
@@ -102,7 +112,11 @@ def _misrouted(blocks: Blocks, wrong: Sequence[tuple[str, int]]) -> Iterator[Ran
     """A rank holds the result that belongs to another."""
     for name, rank in (key for key in wrong if key[0] in ("dQ", *KEYS)):
         size = blocks.at(name, rank)[-1].shape
-        for other in (one for one in range(blocks.ranks) if one != rank and blocks.at(name, one)[-1].shape == size):
+        for other in (
+            one
+            for one in range(blocks.ranks)
+            if one != rank and blocks.at(name, one)[-1].shape == size
+        ):
             before = (rank - other) % blocks.ranks
             which = {1: "the rank before it", blocks.ranks - 1: "the next rank"}
             words = f"{{names}} of {{ranks}} is that of {which.get(before, f'the rank {before} before it')} in the ring"
@@ -112,9 +126,18 @@ def _misrouted(blocks: Blocks, wrong: Sequence[tuple[str, int]]) -> Iterator[Ran
 
 def _of_positions(blocks: Blocks, names: Sequence[str]) -> Iterator[Explained]:
     """Whether the target masks as if its shards were other parts of the sequence."""
-    case, ranks, held = blocks.seen.case, blocks.ranks, [list(own) for own in blocks.shards.held["m"]]
+    case, ranks, held = (
+        blocks.seen.case,
+        blocks.ranks,
+        [list(own) for own in blocks.shards.held["m"]],
+    )
     length = case.seqlen_q
-    if not case.causal or length != case.seqlen_k or length % (2 * ranks) or len(held[0]) * ranks != length:
+    if (
+        not case.causal
+        or length != case.seqlen_k
+        or length % (2 * ranks)
+        or len(held[0]) * ranks != length
+    ):
         return
     for taken, way in TAKEN_FOR.items():
         if (believed := way(length, ranks)) == held:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 
 # What torchrun says to each of its processes. None of it may reach the process that checks: it is no rank.
-_SAID = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_SAID = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
 def ranks_of_torchrun() -> int | None:

@@ -67,7 +67,9 @@ class World:
         """What became of them, where they can do no more."""
         if self._on_gpu and torch.cuda.device_count() < ranks:
             there = plural(torch.cuda.device_count(), "GPU")
-            raise UsageFailure(f"--ranks {ranks}: each rank needs a GPU, and there is {there}", "or --device cpu")
+            raise UsageFailure(
+                f"--ranks {ranks}: each rank needs a GPU, and there is {there}", "or --device cpu"
+            )
         self._folder, self._members = tempfile.mkdtemp(prefix="gradprobe-ranks-"), list[_Rank]()
         try:
             for rank in range(ranks):
@@ -76,7 +78,9 @@ class World:
         except BaseException:
             self.close()
             raise
-        for rank, error in ((rank, answer.raised) for rank, answer in enumerate(answers) if answer.raised):
+        for rank, error in (
+            (rank, answer.raised) for rank, answer in enumerate(answers) if answer.raised
+        ):
             self.close()
             raise type(error.failure)(f"rank {rank}: {error.message}", error.way_out, error.details)
 
@@ -88,7 +92,9 @@ class World:
         """
         for member, task in zip(self._members, tasks, strict=True):
             member.answer = None
-            with contextlib.suppress(OSError):  # a rank that is gone is noticed when its answer is read
+            with contextlib.suppress(
+                OSError
+            ):  # a rank that is gone is noticed when its answer is read
                 member.connection.send_bytes(pickle.dumps(task))
         return self._answers()
 
@@ -108,7 +114,9 @@ class World:
         method = "spawn" if self._on_gpu or sys.platform != "linux" else "fork"
         context: Any = multiprocessing.get_context(method)
         own, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(self._setup, rank, ranks, self._folder, theirs))
+        process = context.Process(
+            target=serve, args=(self._setup, rank, ranks, self._folder, theirs)
+        )
         with warnings.catch_warnings():
             # Python warns of threads, which a fork has none of: what they do here it does not wait for.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -122,8 +130,14 @@ class World:
         Args:
             patience: seconds in which ranks may do nothing.
         """
-        quiet, begun, first = _Quiet([member.process.pid for member in self._members]), time.monotonic(), 0.0
-        while waiting := [member for member in self._members if member.answer is None and not member.is_gone]:
+        quiet, begun, first = (
+            _Quiet([member.process.pid for member in self._members]),
+            time.monotonic(),
+            0.0,
+        )
+        while waiting := [
+            member for member in self._members if member.answer is None and not member.is_gone
+        ]:
             heard = wait([member.connection for member in waiting], _LOOK)
             for member in (member for member in waiting if member.connection in heard):
                 member.hear()
@@ -131,7 +145,9 @@ class World:
             first = first or (now if len(waiting) < len(self._members) else 0.0)
             longest = _OTHERS if first else _LONGEST_ON_GPU if self._on_gpu else math.inf
             is_late = now - (first or begun) > max(longest, patience)
-            if not heard and (is_late or quiet.seconds() > max(_QUIET_AFTER if first else _QUIET, patience)):
+            if not heard and (
+                is_late or quiet.seconds() > max(_QUIET_AFTER if first else _QUIET, patience)
+            ):
                 break
         if any(member.answer is None for member in self._members):
             raise self._failure(waiting)
@@ -168,10 +184,14 @@ class World:
         at: dict[str, list[int]] = {}
         for member in waiting:
             line = last_line(self._stack(member))
-            at.setdefault(f"at {line.sentence}" if line else "outside the target", []).append(member.number)
+            at.setdefault(f"at {line.sentence}" if line else "outside the target", []).append(
+                member.number
+            )
         for place, own in at.items():
             yield f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}"
-        done = [member.number for member in self._members if member.answer and not member.answer.raised]
+        done = [
+            member.number for member in self._members if member.answer and not member.answer.raised
+        ]
         if done:
             yield f"{ranks_in_words(done)} {'has' if len(done) == 1 else 'have'} ended"
 
@@ -192,7 +212,11 @@ class _Quiet:
     def seconds(self) -> float:
         now, used = time.monotonic(), self._ticks()
         # Threads that wait look around now and then.
-        if used is None or self._used is None or abs(used - self._used) > 0.05 * (now - self._since) * _TICKS + 2:
+        if (
+            used is None
+            or self._used is None
+            or abs(used - self._used) > 0.05 * (now - self._since) * _TICKS + 2
+        ):
             self._used, self._since = used, now
         return now - self._since
 

@@ -43,15 +43,24 @@ class KernelFile:
     @cached_property
     def reached(self) -> list[ast.FunctionDef]:
         """What the function that is meant uses, directly or not; of a class all methods."""
-        top = {node.name: node for node in self.tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        top = {
+            node.name: node
+            for node in self.tree.body
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        }
         waiting = [self.function] if self.function in top else []
         found = {*waiting} or {*top}
         while waiting:
             for statement in top[waiting.pop()].body:
-                used = names_in(statement).union(map(last_name, inside(statement, ast.Attribute))) & top.keys()
+                used = (
+                    names_in(statement).union(map(last_name, inside(statement, ast.Attribute)))
+                    & top.keys()
+                )
                 waiting += used - found
                 found |= used
-        return [each for name in top if name in found for each in inside(top[name], ast.FunctionDef)]
+        return [
+            each for name in top if name in found for each in inside(top[name], ast.FunctionDef)
+        ]
 
     @cached_property
     def kernels(self) -> list[ast.FunctionDef]:
@@ -79,7 +88,9 @@ class KernelFile:
     def offset(self, line: int, column: int) -> int:
         """Of a syntax tree's column, which counts bytes of UTF-8."""
         text = self.lines[line - 1]
-        return self._starts[line - 1] + (column if text.isascii() else len(text.encode()[:column].decode()))
+        return self._starts[line - 1] + (
+            column if text.isascii() else len(text.encode()[:column].decode())
+        )
 
     def text_of(self, node: ast.AST) -> str:
         return self.text[slice(*self.span(node))]
@@ -130,7 +141,9 @@ kernel_file = lru_cache(maxsize=128)(KernelFile)
 
 def python_file(path: str) -> KernelFile:
     try:
-        source = kernel_file(path, Path(path).read_text(errors="replace") if path.endswith(".py") else "")
+        source = kernel_file(
+            path, Path(path).read_text(errors="replace") if path.endswith(".py") else ""
+        )
         source.tree  # noqa: B018 - it raises
     except (OSError, SyntaxError, ValueError):
         return kernel_file(path, "")

@@ -23,7 +23,9 @@ def listings_of(wheres: Iterable[Where]) -> tuple[Listing, ...]:
             continue
         if 0 < where.line <= len(lines) and lines[where.line - 1].strip() == where.code:
             shown = _around(where, len(lines))
-            found[Listing(where.file, shown.start, tuple(lines[at - 1].rstrip() for at in shown))] = None
+            found[
+                Listing(where.file, shown.start, tuple(lines[at - 1].rstrip() for at in shown))
+            ] = None
     return tuple(found)
 
 

@@ -79,6 +79,10 @@ def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
         axis = rest.removeprefix(word)
         if not axis and is_called_one:
             return word, ""
-        if axis != rest and axis in _AXES and (is_called_one or parameter.lower() == f"{word}_{axis}"):
+        if (
+            axis != rest
+            and axis in _AXES
+            and (is_called_one or parameter.lower() == f"{word}_{axis}")
+        ):
             return word, _AXES[axis]
     return "", ""

@@ -17,7 +17,19 @@ from .text import SourceLine
 from .triton_source import Function, is_own, read_function
 
 # Calls whose value is that of their first argument.
-_SAME = {"broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs"}
+_SAME = {
+    "broadcast_to",
+    "expand_dims",
+    "reshape",
+    "view",
+    "ravel",
+    "trans",
+    "flip",
+    "to",
+    "to_tensor",
+    "cast",
+    "abs",
+}
 _SAME |= {"advance", *HINTS}
 # Calls that describe a block of memory: of base, shape and strides.
 _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
@@ -56,7 +68,9 @@ _NOTHING = _Quantity()
 def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[str] = ()) -> Record:
     """What a kernel does with its pointers and strides, whichever way it branches."""
     scope = {name: _Quantity((Advance(name),)) for name in strides}
-    reader = _PointerReader(function, scope | {name: _Quantity(bases=frozenset({name})) for name in pointers}, Record())
+    reader = _PointerReader(
+        function, scope | {name: _Quantity(bases=frozenset({name})) for name in pointers}, Record()
+    )
     reader.value()
     return reader.record
 
@@ -88,7 +102,9 @@ class _PointerReader:
                 self.returned.append(self._value(node.value))
                 return True
             case ast.AugAssign(ast.Name(name)):
-                self.scope[name] = self._operation(self.scope.get(name, _NOTHING), self._value(node.value), node.op)
+                self.scope[name] = self._operation(
+                    self.scope.get(name, _NOTHING), self._value(node.value), node.op
+                )
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 for target in targets_of(node):
                     self._assign(target, value)
@@ -128,13 +144,18 @@ class _PointerReader:
             case ast.Name():
                 strides, bases = self.scope.get(node.id, _NOTHING)
                 at = [self.function.line_of(node)] if strides else []
-                return _Quantity(tuple(replace(each, trail=(*each.trail, *at)) for each in strides), bases)
+                return _Quantity(
+                    tuple(replace(each, trail=(*each.trail, *at)) for each in strides), bases
+                )
             case ast.Call():
                 return self._call(node)
             case ast.BinOp():
                 return self._operation(self._value(node.left), self._value(node.right), node.op)
             case (
-                ast.Subscript(inner) | ast.Starred(inner) | ast.UnaryOp(_, inner) | ast.Attribute(inner, "T" | "value")
+                ast.Subscript(inner)
+                | ast.Starred(inner)
+                | ast.UnaryOp(_, inner)
+                | ast.Attribute(inner, "T" | "value")
             ):
                 return self._value(inner)
             case ast.IfExp():
@@ -172,12 +193,16 @@ class _PointerReader:
         if isinstance(node.func, ast.Attribute) and own is None:  # a method
             given = [node.func.value, *given]
         if name in _DESCRIBING:
-            return self._described(dict(zip(("base", "shape", "strides"), given, strict=False)) | words)
+            return self._described(
+                dict(zip(("base", "shape", "strides"), given, strict=False)) | words
+            )
         values = self._values([*given, *words.values()])
         if is_own(own) and self.depth:
             with contextlib.suppress(OSError, SyntaxError):
                 function = read_function(own)
-                scope = dict(zip([*function.parameters[: len(given)], *words], values, strict=False))
+                scope = dict(
+                    zip([*function.parameters[: len(given)], *words], values, strict=False)
+                )
                 return _PointerReader(function, scope, self.record, self.depth - 1).value()
         if name in ("load", "store") or name.startswith("atomic_"):
             if values and values[0].bases:
@@ -200,7 +225,11 @@ class _PointerReader:
 def _either(values: Iterable[_Quantity]) -> _Quantity:
     """Behind several branches. Of several sums no one knows which goes with which pointer."""
     some = set(values) - {_NOTHING}
-    return some.pop() if len(some) == 1 else _Quantity(bases=frozenset(base for value in some for base in value.bases))
+    return (
+        some.pop()
+        if len(some) == 1
+        else _Quantity(bases=frozenset(base for value in some for base in value.bases))
+    )
 
 
 # --- what is added to in no fixed order

@@ -25,7 +25,13 @@ def inside(node: ast.AST, *kinds: type[N]) -> list[N]:
 def last_name(node: ast.AST) -> str:
     """`jit` of triton.jit and of triton.jit(...), or ""."""
     node = node.func if isinstance(node, ast.Call) else node
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return (
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else ""
+    )
 
 
 def called(node: ast.AST) -> str:
@@ -55,7 +61,9 @@ def names_in(node: ast.AST) -> set[str]:
 @lru_cache(maxsize=8192)
 def ordered_names(root: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
     """Those that are read, or bound, in the order of the text."""
-    return sorted((node for node in inside(root, ast.Name) if isinstance(node.ctx, context)), key=place_of)
+    return sorted(
+        (node for node in inside(root, ast.Name) if isinstance(node.ctx, context)), key=place_of
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -108,7 +116,9 @@ def assignments_in(node: ast.AST) -> list[ast.Assign | ast.AugAssign]:
 
 def blocks(node: ast.AST) -> list[list[ast.stmt]]:
     """Those that a statement holds: none of a simple one."""
-    return [block for field in ("body", "orelse", "finalbody") if (block := getattr(node, field, None))]
+    return [
+        block for field in ("body", "orelse", "finalbody") if (block := getattr(node, field, None))
+    ]
 
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

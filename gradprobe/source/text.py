@@ -48,7 +48,9 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     pieces, at = [], 0
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
         if edit.start < at:
-            raise ValueError(f"two edits overlap at character {edit.start}: {edit.text!r} is the second")
+            raise ValueError(
+                f"two edits overlap at character {edit.start}: {edit.text!r} is the second"
+            )
         pieces += [text[at : edit.start], edit.text]
         at = edit.end
     return "".join([*pieces, text[at:]])

@@ -21,7 +21,14 @@ from .naming import EITHER, WORLD, canonical_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PACKED = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k")
+_PACKED = (
+    "cu_seqlens",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "max_seqlen",
+    "max_seqlen_q",
+    "max_seqlen_k",
+)
 # The option that gives a case what a target needs.
 _OPTIONS = (
     dict.fromkeys(_PACKED, "--cu-seqlens 0,N,...")
@@ -73,7 +80,9 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
 
 def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """All that the case has, by canonical name."""
-    offered: dict[str, Any] = {name: getattr(case, name) for name in _SCALARS} | {"dots": case.dots or "ieee"}
+    offered: dict[str, Any] = {name: getattr(case, name) for name in _SCALARS} | {
+        "dots": case.dots or "ieee"
+    }
     offered["enable_gqa"] = case.kv_heads != case.heads
     if case.family == "lazy" and case.bias:  # whose only window is that of its bias, one number
         offered["window"] = case.bias_window
@@ -104,7 +113,9 @@ def _to_base_2(lse: Tensor) -> Tensor:
     import torch
 
     storage = lse.as_strided((lse.untyped_storage().nbytes() // lse.element_size(),), (1,), 0)
-    return torch.as_strided(storage * math.log2(math.e), lse.shape, lse.stride(), lse.storage_offset())
+    return torch.as_strided(
+        storage * math.log2(math.e), lse.shape, lse.stride(), lse.storage_offset()
+    )
 
 
 def _one_number(target: Target, window: tuple[int, int]) -> int:
@@ -121,7 +132,10 @@ def _one_number(target: Target, window: tuple[int, int]) -> int:
 def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     if case.cu_seqlens_q is None or case.cu_seqlens_k is None:
         return {}
-    longest = {name: max(end - start for start, end in pairwise(getattr(case, f"cu_seqlens_{name}"))) for name in "qk"}
+    longest = {
+        name: max(end - start for start, end in pairwise(getattr(case, f"cu_seqlens_{name}")))
+        for name in "qk"
+    }
     found: dict[str, Any] = {f"max_seqlen_{name}": length for name, length in longest.items()}
     if case.cu_seqlens_q == case.cu_seqlens_k:
         found |= {"cu_seqlens": tensors["cu_seqlens_q"], "max_seqlen": longest["q"]}
@@ -131,7 +145,12 @@ def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 def _is_mask_for_bias(target: Target, case: Case) -> bool:
     """Whether the mask goes to a parameter that takes either a mask or a bias."""
     takes = target.takes
-    return case.mask is not None and not case.bias and "mask" not in takes and takes.get("bias") in EITHER
+    return (
+        case.mask is not None
+        and not case.bias
+        and "mask" not in takes
+        and takes.get("bias") in EITHER
+    )
 
 
 def _untaken(target: Target, case: Case) -> list[str]:
@@ -153,7 +172,11 @@ def _untaken(target: Target, case: Case) -> list[str]:
         "scale": abs(case.scale - case.head_dim**-0.5) > 1e-12,
     }
     taken = (*target.takes, *case.implied)
-    missing = [name for name, is_used in used.items() if is_used and (name not in taken or name == "dropout")]
+    missing = [
+        name
+        for name, is_used in used.items()
+        if is_used and (name not in taken or name == "dropout")
+    ]
     return missing + _untaken_packing(target, case)
 
 
@@ -193,20 +216,26 @@ def _as_tensor(value: Any) -> Any:
         return value
 
 
-def by_name(function: Callable[..., Any], results: Sequence[Any]) -> tuple[dict[str, Any], str] | None:
+def by_name(
+    function: Callable[..., Any], results: Sequence[Any]
+) -> tuple[dict[str, Any], str] | None:
     """The results by name, and a sentence that says why so; None where neither words nor number tell which is which.
 
     A result whose name is that of no gradient is left out.
     """
     words = next((names for names in returned_names(function) if len(names) == len(results)), [])
-    named = [name if name in GRADIENT_OF.values() else "" for name in map(intermediate_named, words)]
+    named = [
+        name if name in GRADIENT_OF.values() else "" for name in map(intermediate_named, words)
+    ]
     if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
         found = {name: result for name, result in zip(named, results, strict=True) if name}
         return found, _taken_for(found, "by the names in its return statement")
     # Behind them autograd asks for None.
     if [at for at, one in enumerate(results) if one is not None] != [0, 1, 2]:
         return None
-    return dict(zip(_BY_PLACE, results, strict=False)), _taken_for(_BY_PLACE, "by their order; a dict says otherwise")
+    return dict(zip(_BY_PLACE, results, strict=False)), _taken_for(
+        _BY_PLACE, "by their order; a dict says otherwise"
+    )
 
 
 def _taken_for(names: Iterable[str], why: str) -> str:
@@ -247,7 +276,11 @@ def _flat(node: ast.expr) -> Iterator[ast.expr]:
 def _name_of(node: ast.expr) -> str:
     """`dq` of `dq`, `dq.to(q.dtype)` and `q.grad`."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
-        if isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.value, ast.Name):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr == "grad"
+            and isinstance(node.value, ast.Name)
+        ):
             return f"d{node.value.id}"
         if isinstance(node, ast.Call):
             if not isinstance(node.func, ast.Attribute):

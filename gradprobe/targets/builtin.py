@@ -37,14 +37,37 @@ _BIASED = (*FORWARD, "dBias")
 _ADAPTERS = "gradprobe.targets.adapters"
 _SDPA = f"{_ADAPTERS}.sdpa"
 _TABLE = (
-    Builtin("lazy", "gradprobe.kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
-    Builtin("flash", "gradprobe.kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
-    Builtin("lazy-cuda", f"{_ADAPTERS}.lazy_cuda:lazy_cuda", "Lazy attention in CUDA C++", (*ALL, "dTau")),
-    Builtin("flash-cuda", f"{_ADAPTERS}.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]),
+    Builtin(
+        "lazy",
+        "gradprobe.kernels.triton.lazy:lazy_intermediates",
+        "Lazy attention in Triton",
+        (*ALL, "dTau"),
+    ),
+    Builtin(
+        "flash",
+        "gradprobe.kernels.triton.flash:flash_intermediates",
+        "FlashAttention in Triton",
+        (*ALL, "dSink"),
+    ),
+    Builtin(
+        "lazy-cuda",
+        f"{_ADAPTERS}.lazy_cuda:lazy_cuda",
+        "Lazy attention in CUDA C++",
+        (*ALL, "dTau"),
+    ),
+    Builtin(
+        "flash-cuda", f"{_ADAPTERS}.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]
+    ),
     Builtin("sdpa", f"{_SDPA}:sdpa", "PyTorch's SDPA, the kernel that it chooses", _BIASED),
     Builtin("sdpa-math", f"{_SDPA}:sdpa_math", "PyTorch's SDPA of plain operations", _BIASED),
     Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", "PyTorch's SDPA by FlashAttention", FORWARD),
-    Builtin("sdpa-efficient", f"{_SDPA}:sdpa_efficient", "PyTorch's SDPA, memory-efficient kernel", _BIASED, cuda=True),
+    Builtin(
+        "sdpa-efficient",
+        f"{_SDPA}:sdpa_efficient",
+        "PyTorch's SDPA, memory-efficient kernel",
+        _BIASED,
+        cuda=True,
+    ),
     Builtin("sdpa-cudnn", f"{_SDPA}:sdpa_cudnn", "PyTorch's SDPA by cuDNN", FORWARD, cuda=True),
     Builtin("flex", f"{_ADAPTERS}.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED)),
     Builtin(
@@ -56,7 +79,12 @@ _TABLE = (
         package="flash_attn",
     ),
     Builtin(
-        "xformers", f"{_ADAPTERS}.xformers:xformers", "xFormers' memory_efficient_attention", _BIASED, True, "xformers"
+        "xformers",
+        f"{_ADAPTERS}.xformers:xformers",
+        "xFormers' memory_efficient_attention",
+        _BIASED,
+        True,
+        "xformers",
     ),
 )
 

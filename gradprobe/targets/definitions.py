@@ -36,8 +36,14 @@ def candidates(file: Path) -> list[str]:
         defined = dict(definitions(ast.parse(file.read_text(encoding="utf-8")).body))
     except (OSError, ValueError, SyntaxError):  # which the import tells better
         return []
-    named = {id(node): name for name, node in defined.items()}  # of two names of one definition the later
-    found = {name: node for name, node in defined.items() if named[id(node)] == name and _is_checkable(node)}
+    named = {
+        id(node): name for name, node in defined.items()
+    }  # of two names of one definition the later
+    found = {
+        name: node
+        for name, node in defined.items()
+        if named[id(node)] == name and _is_checkable(node)
+    }
     applied = {name for name in found if any(_applies(node, name) for node in found.values())}
     return [name for name in found if name not in applied]
 
@@ -51,7 +57,9 @@ def definitions(statements: list[ast.stmt]) -> Iterator[tuple[str, Definition]]:
             yield name, node
 
 
-def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> Iterator[tuple[str, Definition]]:
+def _defined(
+    statement: ast.stmt, known: Mapping[str, Definition]
+) -> Iterator[tuple[str, Definition]]:
     if isinstance(statement, ast.FunctionDef):
         if not statement.name.startswith("_") and not any(map(_is_jit, statement.decorator_list)):
             yield statement.name, statement
@@ -61,7 +69,11 @@ def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> Iterator[t
     elif isinstance(statement, ast.Assign):
         node = known.get(ast.unparse(statement.value).removesuffix(".apply"))
         if node is not None:
-            yield from ((ast.unparse(target), node) for target in statement.targets if isinstance(target, ast.Name))
+            yield from (
+                (ast.unparse(target), node)
+                for target in statement.targets
+                if isinstance(target, ast.Name)
+            )
     elif isinstance(statement, (ast.If, ast.Try, ast.With)) and not _is_of_a_program(statement):
         yield from definitions([*statement.body, *getattr(statement, "orelse", [])])
 
@@ -79,7 +91,8 @@ def _is_of_a_program(statement: ast.stmt) -> bool:
 def _applies(node: Definition, name: str) -> bool:
     """Whether a function calls `NAME.apply`."""
     return isinstance(node, ast.FunctionDef) and any(
-        isinstance(call, ast.Call) and ast.unparse(call.func) == f"{name}.apply" for call in ast.walk(node)
+        isinstance(call, ast.Call) and ast.unparse(call.func) == f"{name}.apply"
+        for call in ast.walk(node)
     )
 
 
@@ -106,11 +119,16 @@ def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
     for at, parameter in enumerate(positional):
-        kind = _Kind.POSITIONAL_ONLY if at < len(arguments.posonlyargs) else _Kind.POSITIONAL_OR_KEYWORD
+        kind = (
+            _Kind.POSITIONAL_ONLY
+            if at < len(arguments.posonlyargs)
+            else _Kind.POSITIONAL_OR_KEYWORD
+        )
         yield inspect.Parameter(parameter.arg, kind, default=_EMPTY if at < required else None)
     if arguments.vararg is not None:
         yield inspect.Parameter(arguments.vararg.arg, _Kind.VAR_POSITIONAL)
-    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        yield inspect.Parameter(one.arg, _Kind.KEYWORD_ONLY, default=_EMPTY if default is None else None)
+    for parameter, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        default = _EMPTY if value is None else None
+        yield inspect.Parameter(parameter.arg, _Kind.KEYWORD_ONLY, default=default)
     if arguments.kwarg is not None:
         yield inspect.Parameter(arguments.kwarg.arg, _Kind.VAR_KEYWORD)

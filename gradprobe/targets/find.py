@@ -22,7 +22,15 @@ from ..model.case import NUMBER, PAIR
 from ..model.failures import Failure, TargetFailure, UsageFailure, did_you_mean, text_of
 from ..source.triton_source import kernel_below
 from .builtin import BUILTINS, FILES
-from .naming import CANONICAL, LoadedSource, is_autograd_function, meanings, name_of, readable, source_of
+from .naming import (
+    CANONICAL,
+    LoadedSource,
+    is_autograd_function,
+    meanings,
+    name_of,
+    readable,
+    source_of,
+)
 from .surroundings import Surroundings, keeping_warnings, kept_warnings, warning_lines
 
 
@@ -66,7 +74,9 @@ class Target:
     @property
     def packs(self) -> bool:
         """Whether it takes sequences of several lengths packed end to end, and not padded."""
-        return bool({"cu_seqlens", "cu_seqlens_q"} & self.takes.keys()) and "seqlens" not in self.takes
+        return (
+            bool({"cu_seqlens", "cu_seqlens_q"} & self.takes.keys()) and "seqlens" not in self.takes
+        )
 
 
 def find_target(subject: str | Callable[..., Any], family: str | None = None) -> Target:
@@ -92,7 +102,8 @@ def target_of(function: FoundFunction, family: str | None = None) -> Target:
         signature = inspect.signature(function.function)
     except (ValueError, TypeError):
         raise UsageFailure(
-            f"target {function.word!r} has no readable signature", "wrap it in a Python function with named parameters"
+            f"target {function.word!r} has no readable signature",
+            "wrap it in a Python function with named parameters",
         ) from None
     takes, required = parameters_of(signature, function.word)
     form = _window_form(signature.parameters[takes["window"]]) if "window" in takes else PAIR
@@ -123,7 +134,11 @@ def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
         if place.endswith(".cu"):
             return _host_function(existing_file(Path(place), word).resolve(), name, word)
         is_file = place.endswith(".py")
-        module = load_file(Path(place), word, surroundings) if is_file else _load_module(place, word, surroundings)
+        module = (
+            load_file(Path(place), word, surroundings)
+            if is_file
+            else _load_module(place, word, surroundings)
+        )
         function = function_in(module, name, word)
     else:
         word, function = name_of(subject), readable(subject)
@@ -135,7 +150,9 @@ def _host_function(file: Path, name: str, word: str) -> FoundFunction:
 
     function, line = host_function(file, name, word)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return FoundFunction(word, function, LoadedSource(name, str(file), line, digest), Surroundings())
+    return FoundFunction(
+        word, function, LoadedSource(name, str(file), line, digest), Surroundings()
+    )
 
 
 def parts_of(word: str) -> tuple[str, str]:
@@ -160,7 +177,9 @@ def _spec(word: str) -> str:
         return word
     missing = BUILTINS[word].missing()
     if missing:
-        raise TargetFailure(f"target {word!r} cannot run here: it {missing}", "gradprobe init --list says what can")
+        raise TargetFailure(
+            f"target {word!r} cannot run here: it {missing}", "gradprobe init --list says what can"
+        )
     return BUILTINS[word].spec
 
 
@@ -181,9 +200,13 @@ def load_file(path: Path, word: str, surroundings: Surroundings | None = None) -
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     _prefer_imports_from((packages or [path])[0].parent)
-    if str(path.parent) not in sys.path:  # of a package: its modules may be named as the standard library's are
+    if (
+        str(path.parent) not in sys.path
+    ):  # of a package: its modules may be named as the standard library's are
         sys.path.append(str(path.parent))
-    _importing(functools.partial(spec.loader.exec_module, module), word, surroundings or Surroundings())
+    _importing(
+        functools.partial(spec.loader.exec_module, module), word, surroundings or Surroundings()
+    )
     return module
 
 
@@ -195,7 +218,9 @@ def existing_file(path: Path, word: str) -> Path:
     """
     if not path.is_file():
         beside = (str(other) for other in path.parent.glob("*.py"))
-        way_out = did_you_mean(str(path), beside, "") or "the path is relative to the current folder"
+        way_out = (
+            did_you_mean(str(path), beside, "") or "the path is relative to the current folder"
+        )
         raise UsageFailure(f"target {word!r}: there is no file {path}", way_out)
     return path
 
@@ -240,7 +265,9 @@ def _importing(load: Callable[[], Any], word: str, surroundings: Surroundings) -
         is_exit = isinstance(error, SystemExit) and error.code is None
         words = "it calls exit()" if is_exit else text_of(error) or _raised_at(error)
         message = f"target {word!r} fails to import: {type(error).__name__}: {words}"
-        raise TargetFailure(message, "--traceback shows where", warning_lines(kept_warnings())) from error
+        raise TargetFailure(
+            message, "--traceback shows where", warning_lines(kept_warnings())
+        ) from error
 
 
 def _raised_at(error: BaseException) -> str:
@@ -266,7 +293,9 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
             continue
         function = getattr(function, part)
     if not callable(function):
-        raise UsageFailure(f"target {word!r}: {name} is not a function but {type(function).__name__}")
+        raise UsageFailure(
+            f"target {word!r}: {name} is not a function but {type(function).__name__}"
+        )
     if "triton.runtime" in sys.modules and kernel_below(function) is not None:
         way_out = "name a function that launches it; gradprobe init writes one"
         raise UsageFailure(f"target {word!r}: {name} is a Triton kernel", way_out)
@@ -283,7 +312,9 @@ _METHODS = ("forward", "backward")
 
 def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure:
     """Why a word is no target: the file has no such function, but these of its own."""
-    return UsageFailure(f"target {word!r}: {file} has no function {name}", did_you_mean(name, own, "it has"))
+    return UsageFailure(
+        f"target {word!r}: {file} has no function {name}", did_you_mean(name, own, "it has")
+    )
 
 
 def callables(module: ModuleType) -> Iterator[str]:
@@ -303,7 +334,9 @@ def _is_made_in(value: Any, module: ModuleType) -> bool:
 def _window_form(parameter: inspect.Parameter) -> str:
     """A number of a parameter that is an int by its annotation or its default; else a pair, which flash-attn takes."""
     words = inspect.formatannotation(parameter.annotation)
-    is_int = re.search(r"\bint\b", words) and not re.search(r"tuple|list|sequence", words, re.IGNORECASE)
+    is_int = re.search(r"\bint\b", words) and not re.search(
+        r"tuple|list|sequence", words, re.IGNORECASE
+    )
     has_int = isinstance(parameter.default, int) and not isinstance(parameter.default, bool)
     return NUMBER if is_int or has_int else PAIR
 
@@ -334,15 +367,20 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
         canonical = meant[name]
         if canonical in takes:
             both = f"{takes[canonical]!r} and {name!r}"
-            raise UsageFailure(f"target {word!r} takes both {both}, which name the same thing", "keep one of them")
+            raise UsageFailure(
+                f"target {word!r} takes both {both}, which name the same thing", "keep one of them"
+            )
         if canonical is not None:
             takes[canonical] = name
             required |= {canonical} if parameter.default is parameter.empty else set()
         elif parameter.default is parameter.empty:
             raise UsageFailure(
-                f"target {word!r} needs a parameter {name!r} that gradprobe has no value for", _known_parameters()
+                f"target {word!r} needs a parameter {name!r} that gradprobe has no value for",
+                _known_parameters(),
             )
     missing = [name for name in ("q", "k", "v") if name not in takes]
     if missing:
-        raise UsageFailure(f"target {word!r} does not take {', '.join(missing)}", "an attention takes q, k and v")
+        raise UsageFailure(
+            f"target {word!r} does not take {', '.join(missing)}", "an attention takes q, k and v"
+        )
     return takes, frozenset(required)

@@ -48,7 +48,8 @@ def applicable(module: ModuleType) -> Iterator[str]:
     applied = {
         owner: key
         for key, value in vars(module).items()
-        if getattr(value, "__name__", "") == "apply" and is_autograd_function(owner := getattr(value, "__self__", None))
+        if getattr(value, "__name__", "") == "apply"
+        and is_autograd_function(owner := getattr(value, "__self__", None))
     }
     for key in callables(module):
         yield applied.get(vars(module)[key], key)

@@ -15,7 +15,9 @@ from .definitions import candidates, definitions
 from .find import existing_file, no_function, no_module, parts_of
 
 # What can make a name that the text of a file does not hold.
-_MAKES_NAMES = re.compile(r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b")
+_MAKES_NAMES = re.compile(
+    r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b"
+)
 
 
 def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
@@ -56,7 +58,9 @@ def _names_no_function(file: Path, word: str) -> UsageFailure:
         host_function(file, "", word)  # which tells why
     if not found:
         way_out = f"gradprobe init --list {file} says of each why"
-        return UsageFailure(f"target {word!r}: {file} has no function that can be checked as it stands", way_out)
+        return UsageFailure(
+            f"target {word!r}: {file} has no function that can be checked as it stands", way_out
+        )
     words = [f"{file}:{name}" for name in found]
     return UsageFailure(f"target {word!r} names no function", f"it has {', '.join(words)}")
 
@@ -66,7 +70,11 @@ def _file_of(module: str, word: str) -> Path | None:
     top, *below = module.split(".")
     found = PathFinder.find_spec(top, [str(Path.cwd())]) or _installed(top)
     if found is None:
-        known = {one.name for folders in ([str(Path.cwd())], None) for one in pkgutil.iter_modules(folders)}
+        known = {
+            one.name
+            for folders in ([str(Path.cwd())], None)
+            for one in pkgutil.iter_modules(folders)
+        }
         raise no_module(module, word, did_you_mean(top, known, ""))
     for part in below:
         files = (str(one) for one in Path().glob("*.py"))

@@ -45,7 +45,13 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
     except (TypeError, OSError):
         return LoadedSource(getattr(function, "__name__", str(function)), "", 0, "")
     name = module.__name__ if module is not None else getattr(plain, "__module__", "")
-    return LoadedSource(plain.__name__, str(file), line, digest, shadows(name.replace("gradprobe_target_", ""), file))
+    return LoadedSource(
+        plain.__name__,
+        str(file),
+        line,
+        digest,
+        shadows(name.replace("gradprobe_target_", ""), file),
+    )
 
 
 def module_of(value: Any) -> str:
@@ -68,13 +74,20 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
         if module is not None and file not in found and is_edited(file):
             found[file] = module
             values = list(vars(module).values())
-            waiting += [one.__name__ if isinstance(one, ModuleType) else module_of(one) for one in values]
+            waiting += [
+                one.__name__ if isinstance(one, ModuleType) else module_of(one) for one in values
+            ]
     return found
 
 
 def holding(file: str) -> list[str]:
     """The modules that were made of a file, and those that hold anything of theirs: these are imported anew."""
-    path, others, found, more = Path(file).resolve(), dict[str, ModuleType](), set[str](), set[str]()
+    path, others, found, more = (
+        Path(file).resolve(),
+        dict[str, ModuleType](),
+        set[str](),
+        set[str](),
+    )
     for name, module in [*sys.modules.items()]:
         place = str(vars(module).get("__file__")) if isinstance(module, ModuleType) else ""
         if place and name != "__main__" and is_users(place):
@@ -94,7 +107,9 @@ def _holds(module: ModuleType, names: set[str]) -> bool:
             # A package has its modules as attributes, which are set anew.
             if value.__name__ in names and not value.__name__.startswith(f"{module.__name__}."):
                 return True
-        elif not names.isdisjoint(map(module_of, [*value.values()] if isinstance(value, dict) else [value])):
+        elif not names.isdisjoint(
+            map(module_of, [*value.values()] if isinstance(value, dict) else [value])
+        ):
             return True
     return False
 
@@ -137,7 +152,9 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
     if _is_torch_s_own(function):
         return _torch_s_own(function)
     owner = function if isinstance(function, type) else getattr(function, "__self__", None)
-    if is_autograd_function(owner) and (owner is function or getattr(function, "__name__", "") == "apply"):
+    if is_autograd_function(owner) and (
+        owner is function or getattr(function, "__name__", "") == "apply"
+    ):
         return _applied(owner)
     declared = declared_signature(function)
     return function if declared is None else _called(function, declared)
@@ -173,7 +190,12 @@ def _torch_s_own(function: Callable[..., Any]) -> Callable[..., Any]:
         enable_gqa: bool = False,
     ) -> Any:
         grouped = enable_gqa or query.shape[1] != key.shape[1]
-        options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": grouped}
+        options = {
+            "dropout_p": dropout_p,
+            "is_causal": is_causal,
+            "scale": scale,
+            "enable_gqa": grouped,
+        }
         return function(query, key, value, attn_mask, **options)
 
     return _naming(attention, inspect.signature(attention), function)
@@ -222,7 +244,9 @@ def target_word(function: Callable[..., Any]) -> str:
     plain = plain_function(readable(function))
     owner = getattr(function, "__self__", None)
     named = owner if is_autograd_function(owner) else function
-    for module_name in dict.fromkeys(getattr(each, "__module__", None) for each in (function, plain)):
+    for module_name in dict.fromkeys(
+        getattr(each, "__module__", None) for each in (function, plain)
+    ):
         module = sys.modules.get(module_name or "")
         attribute = module and (_attribute(module, function) or _attribute(module, named))
         if module and attribute and (place := _place(module)):
@@ -246,7 +270,9 @@ def _attribute(module: types.ModuleType, function: Callable[..., Any]) -> str | 
     bound = isinstance(function, types.MethodType)
     for name in sorted(vars(module), key=lambda name: name != own):
         value = vars(module)[name]
-        if value is function or (bound and isinstance(value, types.MethodType) and value == function):
+        if value is function or (
+            bound and isinstance(value, types.MethodType) and value == function
+        ):
             return name if name in _imported_names(module) else None
     return None
 
@@ -267,10 +293,16 @@ def _bound(statements: Iterable[ast.stmt]) -> Iterator[str]:
             yield from (alias.asname or alias.name for alias in statement.names)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
             yield from (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
-        elif isinstance(statement, (ast.If, ast.Try, ast.With)) and "__name__" not in ast.dump(statement):
+        elif isinstance(statement, (ast.If, ast.Try, ast.With)) and "__name__" not in ast.dump(
+            statement
+        ):
             yield from _bound(statement.body)
             yield from _bound(getattr(statement, "orelse", []))
-            yield from (name for handler in getattr(statement, "handlers", []) for name in _bound(handler.body))
+            yield from (
+                name
+                for handler in getattr(statement, "handlers", [])
+                for name in _bound(handler.body)
+            )
 
 
 def _place(module: types.ModuleType) -> str:
@@ -282,7 +314,11 @@ def _place(module: types.ModuleType) -> str:
     if root == file.parent:
         return _relative(file)
     found = root == Path.cwd() or str(root) in sys.path
-    return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__") if found else ""
+    return (
+        ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        if found
+        else ""
+    )
 
 
 def _file(module: types.ModuleType | None) -> Path:
@@ -295,7 +331,16 @@ def _relative(file: Path) -> str:
     return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
 
 
-_WITHOUT_SYNONYM = ("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m")
+_WITHOUT_SYNONYM = (
+    "delta",
+    "tau",
+    "softcap",
+    "cu_seqlens",
+    "cu_seqlens_q",
+    "max_seqlen",
+    "max_seqlen_q",
+    "block_m",
+)
 # What these are called by is a boolean mask or an additive bias, as in PyTorch; beside a bias, a mask alone.
 EITHER = ("attn_mask", "attention_mask")
 # Of a target that works in several ranks: its own among them, and how it reaches the others.
@@ -314,7 +359,10 @@ _OPTIONS = {
     "mesh": ("device_mesh",),
 }
 CANONICAL = {word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)}
-CANONICAL |= {name: name for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")}
+CANONICAL |= {
+    name: name
+    for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")
+}
 
 
 # The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
@@ -349,14 +397,18 @@ def declared_signature(function: Callable[..., Any]) -> inspect.Signature | None
     return (
         None
         if schema is None
-        else inspect.Signature([_parameter(argument) for argument in schema.arguments if argument.name != "self"])
+        else inspect.Signature(
+            [_parameter(argument) for argument in schema.arguments if argument.name != "self"]
+        )
     )
 
 
 def written_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """The Python function of a custom operator, where torch keeps it, or of a module; else the function itself."""
     forward = _forward_of(function)
-    written: Callable[..., Any] = getattr(function, "_init_fn", function) if forward is None else forward
+    written: Callable[..., Any] = (
+        getattr(function, "_init_fn", function) if forward is None else forward
+    )
     return written
 
 
@@ -385,6 +437,10 @@ def _schema_of(function: Any) -> Any:
 
 
 def _parameter(argument: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kind = (
+        inspect.Parameter.KEYWORD_ONLY
+        if argument.kwarg_only
+        else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    )
     default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
     return inspect.Parameter(argument.name, kind, default=default)

@@ -13,7 +13,14 @@ from pathlib import PurePath
 from typing import Any
 
 # The functions of these judge a target. What it replaces there is put back while it does not run.
-_OF_TORCH = ("torch.autograd", "torch.cuda", "torch.linalg", "torch.nn.functional", "torch.special", "torch.Tensor")
+_OF_TORCH = (
+    "torch.autograd",
+    "torch.cuda",
+    "torch.linalg",
+    "torch.nn.functional",
+    "torch.special",
+    "torch.Tensor",
+)
 _SPACES = ("builtins", "math", "numpy", "torch", *_OF_TORCH)
 _ABSENT = object()
 _MOST_NAMED = 4
@@ -56,7 +63,12 @@ class Surroundings:
             yield
         finally:
             self._replaced = _changed(functions)
-            _replace({(space, name): functions[space].get(name, _ABSENT) for space, name in self._replaced})
+            _replace(
+                {
+                    (space, name): functions[space].get(name, _ABSENT)
+                    for space, name in self._replaced
+                }
+            )
             now = {name: one.get() for name, one in settings.items()}
             self._left = {name: value for name, value in now.items() if value != values[name]}
             _put(settings, {name: values[name] for name in self._left})
@@ -77,7 +89,13 @@ class Surroundings:
             if str(getattr(value, "__module__", "")).partition(".")[0] != "torch"
         )
         more = [f"{len(named) - _MOST_NAMED} functions more"] if len(named) > _MOST_NAMED else []
-        return ", ".join([*named[:_MOST_NAMED], *more, *filter(None, (_settings()[name].words for name in self._left))])
+        return ", ".join(
+            [
+                *named[:_MOST_NAMED],
+                *more,
+                *filter(None, (_settings()[name].words for name in self._left)),
+            ]
+        )
 
 
 def _settings() -> Mapping[str, _Setting]:
@@ -104,8 +122,12 @@ def _settings() -> Mapping[str, _Setting]:
     return {
         "modes": _Setting(_modes, _put_modes, "the default device or another mode of torch"),
         "dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, "the default dtype"),
-        "gradients": _Setting(torch.is_grad_enabled, torch.set_grad_enabled, "whether gradients are recorded"),
-        "autocast": _Setting(lambda: [torch.is_autocast_enabled(kind) for kind in kinds], put_autocast, "autocast"),
+        "gradients": _Setting(
+            torch.is_grad_enabled, torch.set_grad_enabled, "whether gradients are recorded"
+        ),
+        "autocast": _Setting(
+            lambda: [torch.is_autocast_enabled(kind) for kind in kinds], put_autocast, "autocast"
+        ),
         "algorithms": _Setting(
             lambda: (deterministic(), warns()),
             lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
@@ -134,7 +156,10 @@ def _modes() -> tuple[Any, ...]:
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    of_functions, of_dispatch = _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
+    of_functions, of_dispatch = (
+        _get_current_function_mode_stack(),
+        _get_current_dispatch_mode_stack(),
+    )
     return tuple(of_functions), tuple(of_dispatch), default, _device.CURRENT_DEVICE
 
 
@@ -143,7 +168,10 @@ def _put_modes(value: tuple[Any, ...]) -> None:
     from torch import overrides
     from torch.utils import _device, _python_dispatch
 
-    for module, old, new in ((overrides, _modes()[0], value[0]), (_python_dispatch, _modes()[1], value[1])):
+    for module, old, new in (
+        (overrides, _modes()[0], value[0]),
+        (_python_dispatch, _modes()[1], value[1]),
+    ):
         for _ in old:
             module._pop_mode()
         for mode in new:
@@ -170,7 +198,11 @@ def _changed(before: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], A
     found: dict[tuple[str, str], Any] = {}
     for space, functions in before.items():
         now = vars(_space(space))
-        names = [name for name, value in functions.items() if now.get(name, _ABSENT) is not value and callable(value)]
+        names = [
+            name
+            for name, value in functions.items()
+            if now.get(name, _ABSENT) is not value and callable(value)
+        ]
         if space == "torch.Tensor":
             names += [name for name in now if name not in functions]
         found |= {(space, name): now.get(name, _ABSENT) for name in names}
@@ -211,7 +243,12 @@ def warning_lines(warned: Iterable[str]) -> tuple[str, ...]:
 
 
 def _keep(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: Any = None,
 ) -> None:
     """As `warnings.showwarning` is called."""
     _WARNINGS[f"{PurePath(filename).name}:{lineno}: {category.__name__}: {message}"] = None

@@ -76,7 +76,9 @@ def _seen_from_outside(error: BaseException | None) -> BaseException | None:
     """The error, with its traceback cut to begin where it leaves this package, if it does."""
     trace = error.__traceback__ if error else None
     own = __name__.partition(".")[0]
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == own:
+    while (
+        trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == own
+    ):
         trace = trace.tb_next
     return error.with_traceback(trace) if error and trace else error
 
@@ -88,4 +90,6 @@ def table_of(report: Probed) -> str:
 
     # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
     look = Terminal(width(), None, utf8=utf8(sys.__stdout__))
-    return "\n".join([plain(rendered(report_of(report), look)), *([] if report.reproduce else [_ALONE])])
+    return "\n".join(
+        [plain(rendered(report_of(report), look)), *([] if report.reproduce else [_ALONE])]
+    )

@@ -88,7 +88,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
         _show(_report(item, None, {}))
     outcome = yield
     if marked and outcome.excinfo is None and not item.stash.get(_CHECKED, False):
-        words = f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
+        words = (
+            f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
+        )
         outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
 
 
@@ -112,18 +114,24 @@ def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) 
     return report
 
 
-def _with_markers(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> tuple[Subject, dict[str, Any]]:
+def _with_markers(
+    item: pytest.Item, target: Subject | None, options: dict[str, Any]
+) -> tuple[Subject, dict[str, Any]]:
     """The target and options of the call, completed by the nearest marker, then by those of the class and module."""
     __tracebackhide__ = True
     for marker in item.iter_markers(MARKER):
         named = dict(marker.kwargs)
         of_keyword = named.pop("target", None)
         if len(marker.args) > 1:
-            raise TypeError(f"the marker {MARKER} takes one target, and options by name, got {marker.args!r}")
+            raise TypeError(
+                f"the marker {MARKER} takes one target, and options by name, got {marker.args!r}"
+            )
         target = target if target is not None else next(iter(marker.args), of_keyword)
         options = named | options
     if target is None:
-        raise TypeError(f"nothing to check: neither a call of {FIXTURE} nor a marker {MARKER} names a target")
+        raise TypeError(
+            f"nothing to check: neither a call of {FIXTURE} nor a marker {MARKER} names a target"
+        )
     return target, options
 
 

@@ -58,7 +58,9 @@ def test_the_types_of_the_options_are_those_of_the_command_line():
 
 def test_the_other_arguments_are_the_command_s_with_its_defaults():
     of_command = inspect.signature(command).parameters
-    others = {name for name in of_command if not name.endswith("_file")} - {option.name for option in OPTIONS}
+    others = {name for name in of_command if not name.endswith("_file")} - {
+        option.name for option in OPTIONS
+    }
     arguments = inspect.signature(gradprobe.check).parameters
     assert arguments.keys() - {"target", "options"} == others - _NOT_IN_A_CALL
     from gradprobe.cli import shared_options as shared
@@ -72,7 +74,9 @@ def test_the_other_arguments_are_the_command_s_with_its_defaults():
 def test_importing_the_package_imports_nothing_that_takes_long():
     heavy = {"torch", "triton", "numpy", "msgspec", "rich", "jinja2", "typing"}
     script = f"import sys; before = set(sys.modules); import gradprobe; print({heavy} & (set(sys.modules) - before))"
-    ran = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     assert ran.stdout.strip() == "set()"
 
 
@@ -208,11 +212,17 @@ def test_a_mistyped_name_is_refused_before_anything_runs(target, options, way_ou
         gradprobe.check(target, **options)
     assert refused.value.way_out.startswith(way_out)
     if sys.version_info >= (3, 11):  # which prints notes
-        assert getattr(refused.value, "__notes__", []) == list(filter(None, [refused.value.way_out]))
+        assert getattr(refused.value, "__notes__", []) == list(
+            filter(None, [refused.value.way_out])
+        )
 
 
 def test_what_a_report_says_is_escaped_in_a_notebook():
-    report = shown(failed_report(TargetFailure("<script>alert(1)</script>", "a < b"), "gradprobe check '<b>'", "<i>"))
+    report = shown(
+        failed_report(
+            TargetFailure("<script>alert(1)</script>", "a < b"), "gradprobe check '<b>'", "<i>"
+        )
+    )
     assert "<script" not in report._repr_html_()
     assert "&lt;script&gt;" in report._repr_html_()
 
@@ -259,7 +269,15 @@ def test_a_small_program_is_right_for_mypy_strict_and_a_wrong_one_is_not(tmp_pat
     lines = ["import gradprobe", *(f'gradprobe.check("lazy", {call})' for call in wrong_calls)]
     (tmp_path / "wrong.py").write_text("\n".join(lines))
     cache = str(tmp_path / "cache")
-    words = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", cache]
+    words = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--cache-dir",
+        cache,
+    ]
     right, wrong = (
         subprocess.run([*words, name], capture_output=True, text=True, cwd=tmp_path, check=False)
         for name in ("right.py", "wrong.py")

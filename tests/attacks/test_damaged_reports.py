@@ -57,7 +57,9 @@ def test_a_text_that_is_no_report(right, tmp_path, kind):
     (tmp_path / "x.json").write_text(damage(right[0]))
     assert "x.json" in refused(["show", str(tmp_path / "x.json")], says=says)
     (tmp_path / "right.json").write_text(right[0])
-    assert "x.json" in refused(["show", str(tmp_path / "right.json"), str(tmp_path / "x.json")], says=says)
+    assert "x.json" in refused(
+        ["show", str(tmp_path / "right.json"), str(tmp_path / "x.json")], says=says
+    )
 
 
 @pytest.mark.parametrize(("make", "says"), [
@@ -101,12 +103,19 @@ PARTS = [
 @sampled("part, instead, says", PARTS, push=12)
 def test_a_part_that_is_no_part_of_a_report(right, tmp_path, part, instead, says):
     damaged = with_part(
-        json.loads(right[0]), tuple(int(one) if one.isdigit() else one for one in part.split(".")), instead
+        json.loads(right[0]),
+        tuple(int(one) if one.isdigit() else one for one in part.split(".")),
+        instead,
     )
     (tmp_path / "x.json").write_text(json.dumps(damaged))
     refused(["show", str(tmp_path / "x.json")], says=says)
     if part != "schema":
-        several = {"schema": "gradprobe.reports/2", "planned": 1, "warnings": [], "reports": [damaged]}
+        several = {
+            "schema": "gradprobe.reports/2",
+            "planned": 1,
+            "warnings": [],
+            "reports": [damaged],
+        }
         (tmp_path / "x.json").write_text(json.dumps(several))
         refused(["show", str(tmp_path / "x.json")], says="damaged")
 
@@ -125,7 +134,13 @@ def with_part(document, path, instead):
 def paths_of(value, path=()):
     if path:
         yield path
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, part in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield from paths_of(part, (*path, key))
 
 
@@ -137,7 +152,9 @@ def test_any_part_of_another_type_or_gone_is_shown_as_before_or_refused(right, t
     paths = list(paths_of(document))
     for number in range(3):
         path = draw.choice(paths)
-        instead = draw.choice([..., None, [], {}, "damaged", -1, 10**30, 1.5, True, [[]], {"damaged": {}}])
+        instead = draw.choice(
+            [..., None, [], {}, "damaged", -1, 10**30, 1.5, True, [[]], {"damaged": {}}]
+        )
         damaged = with_part(json.loads(json.dumps(document)), path, instead)
         (tmp_path / f"{number}.json").write_text(json.dumps(damaged))
         ran = run(["show", str(tmp_path / f"{number}.json"), "--html", str(tmp_path / "x.html")])
@@ -155,7 +172,13 @@ DAMAGED_SEVERAL = [
 
 @pytest.mark.parametrize(("changes", "says"), DAMAGED_SEVERAL)
 def test_damaged_reports_of_several_checks(tmp_path, changes, says):
-    document = {"schema": "gradprobe.reports/2", "planned": 0, "warnings": [], "reports": [], **changes}
+    document = {
+        "schema": "gradprobe.reports/2",
+        "planned": 0,
+        "warnings": [],
+        "reports": [],
+        **changes,
+    }
     document = {name: part for name, part in document.items() if part is not ...}
     (tmp_path / "x.json").write_text(json.dumps(document))
     refused(["show", str(tmp_path / "x.json")], says=says)
@@ -176,7 +199,9 @@ def test_a_journal_that_is_none(tmp_path, text, says):
     assert "x.jsonl" in refused(["sweep", "--resume", str(tmp_path / "x.jsonl")], says=says)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "3", '{"report": 3}', '{"report": {}}', "[" * 10_000, "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", "3", '{"report": 3}', '{"report": {}}', "[" * 10_000, "\x00"]
+)
 def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".gradprobe").mkdir()

@@ -21,8 +21,14 @@ def main():
     f(q, k, v).sum().backward()
 """
 FATAL = {
-    "at its import": ("import os, torch\nos._exit(0)\n", "ended with exit code 0 before it answered"),
-    "in a call": ("import os\ndef f(q, k, v, do):\n    os.kill(os.getpid(), 11)\n", "killed by SIGSEGV"),
+    "at its import": (
+        "import os, torch\nos._exit(0)\n",
+        "ended with exit code 0 before it answered",
+    ),
+    "in a call": (
+        "import os\ndef f(q, k, v, do):\n    os.kill(os.getpid(), 11)\n",
+        "killed by SIGSEGV",
+    ),
 }
 COMMANDS = {
     "check": "check fatal.py:f --json out.json",
@@ -81,7 +87,10 @@ def test_a_target_that_dies_on_the_inputs_of_a_program_ends_no_command(folder):
     (folder / "model.py").write_text(PROGRAM)
     (folder / "run.py").write_text("import model\nmodel.main()\n")
     process, out, err = ended(f"run --watch model:f --json out.json -- {sys.executable} run.py")
-    assert (process.returncode, json.loads((folder / "out.json").read_text())["verdict"]) == (3, "error")
+    assert (process.returncode, json.loads((folder / "out.json").read_text())["verdict"]) == (
+        3,
+        "error",
+    )
     assert "target 'model:f' crashed: killed by SIGSEGV" in err
 
 

@@ -50,18 +50,53 @@ def told(action):
 
 INTEGERS = st.one_of(st.integers(-3, 40), st.sampled_from([0, -1, 2**31, 2**63, 10**30]))
 FLOATS = st.one_of(
-    st.floats(), st.sampled_from([0.0, -0.0, 1e-320, 1e38, 1e300, -1e300, math.inf, -math.inf, math.nan, 5e-46])
+    st.floats(),
+    st.sampled_from([0.0, -0.0, 1e-320, 1e38, 1e300, -1e300, math.inf, -math.inf, math.nan, 5e-46]),
 )
 WORDS = st.one_of(
     st.text(max_size=8),
-    st.sampled_from(["", " ", "-1", "1e999", "nan", "0,0", "1,2,3", "all=distinct", "do=expanded", "=", "q=", "\0"]),
     st.sampled_from(
-        [*LAYOUTS, *TENSORS, "float32", "float16", "bfloat16", "cpu", "cuda", "normal", "dyadic", "random"]
+        [
+            "",
+            " ",
+            "-1",
+            "1e999",
+            "nan",
+            "0,0",
+            "1,2,3",
+            "all=distinct",
+            "do=expanded",
+            "=",
+            "q=",
+            "\0",
+        ]
+    ),
+    st.sampled_from(
+        [
+            *LAYOUTS,
+            *TENSORS,
+            "float32",
+            "float16",
+            "bfloat16",
+            "cpu",
+            "cuda",
+            "normal",
+            "dyadic",
+            "random",
+        ]
     ),
     st.lists(st.integers(-2, 90), max_size=4).map(lambda numbers: ",".join(map(str, numbers))),
-    st.tuples(st.sampled_from([*TENSORS, "all", "x"]), st.sampled_from([*LAYOUTS, "y"])).map("=".join),
+    st.tuples(st.sampled_from([*TENSORS, "all", "x"]), st.sampled_from([*LAYOUTS, "y"])).map(
+        "=".join
+    ),
 )
-KINDS = {int: INTEGERS, float: FLOATS, str: WORDS, bool: st.booleans(), list: st.lists(WORDS, max_size=2)}
+KINDS = {
+    int: INTEGERS,
+    float: FLOATS,
+    str: WORDS,
+    bool: st.booleans(),
+    list: st.lists(WORDS, max_size=2),
+}
 # They choose files, or how often and where things run; a device that is not there has tests of its own.
 LEFT_OUT = {"inputs", "repeat", "device", "recover", "block_m", "block_n"}
 # So many scores and head dims that a try takes milliseconds.
@@ -84,19 +119,31 @@ def right(tmp_path_factory):
 
 
 def _size(case):
-    lengths = max(case.seqlen_q, 1) * max(case.seqlen_k, 1), case.bias_window  # lazy's bias is [H, W]
+    lengths = (
+        max(case.seqlen_q, 1) * max(case.seqlen_k, 1),
+        case.bias_window,
+    )  # lazy's bias is [H, W]
     return case.batch * case.heads * max(lengths) * max(case.head_dim, case.head_dim_v)
 
 
 @tries(100)
 @given(
-    options=CASES, target=st.sampled_from(["right", "lazy", "flash", "", "x", "FILE.py:f:x", "torch:nn", ":", "a:b"])
+    options=CASES,
+    target=st.sampled_from(
+        ["right", "lazy", "flash", "", "x", "FILE.py:f:x", "torch:nn", ":", "a:b"]
+    ),
 )
 @example(options={"scale": 1e300}, target="right")
 @example(options={"softcap": 1e300}, target="right")
 def test_the_options_of_a_case_are_taken_or_refused_in_words(right, options, target):
-    words = {**MODEST, **options} if "seqlen_q" not in options else {**MODEST, "seqlen_k": 9, **options}
-    problem = told(lambda: resolve_problem(CheckRequest(right if target == "right" else target, None, None, words)))
+    words = (
+        {**MODEST, **options} if "seqlen_q" not in options else {**MODEST, "seqlen_k": 9, **options}
+    )
+    problem = told(
+        lambda: resolve_problem(
+            CheckRequest(right if target == "right" else target, None, None, words)
+        )
+    )
     if problem is not None and _size(problem.case) < SMALL:
         for assigned in (problem.case.layouts, *(problem.case.runs or ())):
             told(lambda assigned=assigned: place(draw(problem.case), assigned))
@@ -111,10 +158,18 @@ def test_a_right_target_is_never_accused_whatever_the_case(right, options):
     chosen = {name: word for name, word in options.items() if name in PLAIN}
     words = {**MODEST, "recover": False, **chosen}
     if {"seqlen_q", "seqlen_k"} & chosen.keys():
-        words = {"seqlen_q": 9, "seqlen_k": 9, **{name: word for name, word in words.items() if name != "seqlen"}}
+        words = {
+            "seqlen_q": 9,
+            "seqlen_k": 9,
+            **{name: word for name, word in words.items() if name != "seqlen"},
+        }
     request = CheckRequest(right, None, None, words)
     problem = told(lambda: resolve_problem(request))
-    report = told(lambda: run_check(request, "")) if problem is not None and _size(problem.case) < SMALL else None
+    report = (
+        told(lambda: run_check(request, ""))
+        if problem is not None and _size(problem.case) < SMALL
+        else None
+    )
     assert report is None or report.verdict == "match", (words, report.failing)
 
 
@@ -131,11 +186,15 @@ LINES = st.lists(
 
 @tries(40)
 @given(line=LINES)
-def test_a_command_line_ends_in_an_exit_code_of_0_to_3_and_no_traceback(tmp_path_factory, monkeypatch, line):
+def test_a_command_line_ends_in_an_exit_code_of_0_to_3_and_no_traceback(
+    tmp_path_factory, monkeypatch, line
+):
     # Where the parser lets it through, no target is there, so that nothing runs for long.
     folder = tmp_path_factory.mktemp("empty")
     monkeypatch.chdir(folder)
-    words = [word for word in line if not word.strip("-").startswith(("help", "install", "show-comp"))]
+    words = [
+        word for word in line if not word.strip("-").startswith(("help", "install", "show-comp"))
+    ]
     ran = run(["check", "missing.py:f", *words])
     assert ran.code in (0, 1, 2, 3)
     assert "Traceback" not in ran.out + ran.err
@@ -163,13 +222,19 @@ def _toml(value):
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return str(value) if math.isfinite(value) else {"inf": "inf", "-inf": "-inf"}.get(str(value), "nan")
+        return (
+            str(value)
+            if math.isfinite(value)
+            else {"inf": "inf", "-inf": "-inf"}.get(str(value), "nan")
+        )
     if isinstance(value, str):
         return json.dumps(value.encode("utf-8", "replace").decode())
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+        )
     return str(value)
 
 
@@ -181,15 +246,22 @@ def _read(folder, content):
 @tries(120)
 @given(table=TABLES)
 def test_a_configuration_of_any_values_is_taken_or_refused_in_words(tmp_path_factory, table):
-    lines = [f"{json.dumps(key.encode('utf-8', 'replace').decode())} = {_toml(value)}" for key, value in table.items()]
+    lines = [
+        f"{json.dumps(key.encode('utf-8', 'replace').decode())} = {_toml(value)}"
+        for key, value in table.items()
+    ]
     _read(tmp_path_factory.mktemp("configured"), "\n".join(["[tool.gradprobe]", *lines]).encode())
 
 
 @tries(120)
 @given(
-    before=st.binary(max_size=30), after=st.binary(max_size=30), encoding=st.sampled_from(["utf-8", "utf-16", "utf-32"])
+    before=st.binary(max_size=30),
+    after=st.binary(max_size=30),
+    encoding=st.sampled_from(["utf-8", "utf-16", "utf-32"]),
 )
-def test_a_configuration_of_any_bytes_is_taken_or_refused_in_words(tmp_path_factory, before, after, encoding):
+def test_a_configuration_of_any_bytes_is_taken_or_refused_in_words(
+    tmp_path_factory, before, after, encoding
+):
     middle = '[tool.gradprobe]\ntargets = ["lazy"]\n'.encode(encoding)
     _read(tmp_path_factory.mktemp("bytes"), before + middle + after)
 
@@ -212,7 +284,9 @@ def saved(tmp_path_factory):
     cut=st.integers(0, 40),
     put=st.binary(max_size=20),
 )
-def test_a_damaged_file_of_inputs_is_read_or_refused_in_words(tmp_path_factory, saved, name, at, cut, put):
+def test_a_damaged_file_of_inputs_is_read_or_refused_in_words(
+    tmp_path_factory, saved, name, at, cut, put
+):
     whole = saved[name]
     place_of = int(at * len(whole))
     path = tmp_path_factory.mktemp("damaged") / name

@@ -18,7 +18,8 @@ from tests.cli.written_targets import write_targets
 EVIL = "x\n::add-mask::x\n \t::error::x\r\n##[group]x\x1b]0;x\x07\x9b31m\x85\u2028\u2029\u202e\u2066\u200f\u061c"
 # What no output may hold, but for the annotations that are asked for.
 RAW = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|^\\s*::|##\\[", re.MULTILINE
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|^\\s*::|##\\[",
+    re.MULTILINE,
 )
 FILES = [flag for flag, form in FORMS.items() if form.unfinished]
 
@@ -29,7 +30,18 @@ def raw(text):
 
 
 # Words of a report that are no text but one of a few.
-CLOSED = {"schema", "verdict", "status", "kind", "access", "intermediate", "axes", "severity", "layout", "layouts"}
+CLOSED = {
+    "schema",
+    "verdict",
+    "status",
+    "kind",
+    "access",
+    "intermediate",
+    "axes",
+    "severity",
+    "layout",
+    "layouts",
+}
 CLOSED |= {"runs", "tiles", "along"}
 
 
@@ -65,13 +77,21 @@ def test_no_form_of_a_report_holds_anything_that_acts(hostile, monkeypatch, file
     monkeypatch.chdir(hostile)
     ran = run(f"show {file} --traceback {form} {'-' if form in FILES else ''}")
     assert ran.code == (1 if file == "evil.json" else 3)
-    err = re.sub("^::(error|warning|notice) .*", "", ran.err, flags=re.MULTILINE) if form == "--github" else ran.err
+    err = (
+        re.sub("^::(error|warning|notice) .*", "", ran.err, flags=re.MULTILINE)
+        if form == "--github"
+        else ran.err
+    )
     assert raw(ran.out + err) == []
     assert re.search(r"(\\|&#92;)(x|u00)1b", ran.out + ran.err)
     READERS.get(form, str)(ran.out)
     if form in FILES:
         run(f"show {file} {form} out")
-        assert [found for found in raw((hostile / "out").read_text()) if "::" not in found and "##[" not in found] == []
+        assert [
+            found
+            for found in raw((hostile / "out").read_text())
+            if "::" not in found and "##[" not in found
+        ] == []
 
 
 READERS = {"--json": json.loads, "--sarif": json.loads, "--junit": ElementTree.fromstring}
@@ -102,7 +122,10 @@ def test_no_message_acts(tmp_path, monkeypatch, words):
 
 def test_what_is_shown_is_what_was_there_with_its_signs_written_out():
     assert safe("a\x1b[1mb\u202ec\td") == r"a\x1b[1mb\u202ec" + "\td"
-    assert safe("::a::\n  ::b\nx::y ##[z]") == r"\x3a:a::" + "\n" + r"  \x3a:b" + "\n" + r"x::y \x23#[z]"
+    assert (
+        safe("::a::\n  ::b\nx::y ##[z]")
+        == r"\x3a:a::" + "\n" + r"  \x3a:b" + "\n" + r"x::y \x23#[z]"
+    )
     assert safe(safe(EVIL)) == safe(EVIL)
     assert json.loads(inert(json.dumps({"##[x]": 1}), IN_JSON)) == {"##[x]": 1}
     assert ElementTree.fromstring(inert("<a>\n::b ##[</a>", IN_MARKUP)).text == "\n::b ##["

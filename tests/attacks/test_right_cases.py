@@ -14,7 +14,16 @@ from tests.sampling import DRAWS, tries
 TARGETS = [name for name, row in BUILTINS.items() if not row.missing()]
 DRAWN_DTYPES = ("float32", "float32", "float16", "bfloat16")
 PATTERNS = ("normal", "wide", "small", "large", "negative", "offset", "lowrank")
-RUNS = ("contiguous", "distinct", "do=expanded", "blhd", "packed", "offset", "do=blhd", "strided-last")
+RUNS = (
+    "contiguous",
+    "distinct",
+    "do=expanded",
+    "blhd",
+    "packed",
+    "offset",
+    "do=blhd",
+    "strided-last",
+)
 
 
 def drawn(draws):
@@ -29,8 +38,20 @@ def drawn(draws):
     if target.startswith("lazy"):
         return target, options
     options |= {"causal": pick([True, False])}
-    options |= pick([{}, {"heads": 4, "kv_heads": 2}, {"scale": 0.05}, {"window": "7,3"}, {"softcap": 5.0}])
-    options |= pick([{}, {}, {"seqlens": ",".join(str(whole(0, options["seqlen"])) for _ in range(options["batch"]))}])
+    options |= pick(
+        [{}, {"heads": 4, "kv_heads": 2}, {"scale": 0.05}, {"window": "7,3"}, {"softcap": 5.0}]
+    )
+    options |= pick(
+        [
+            {},
+            {},
+            {
+                "seqlens": ",".join(
+                    str(whole(0, options["seqlen"])) for _ in range(options["batch"])
+                )
+            },
+        ]
+    )
     return target, options
 
 
@@ -48,5 +69,9 @@ def test_a_right_target_matches_or_refuses_the_case_in_words(draws):
 def test_the_drawn_cases_hold_every_target_dtype_and_layout():
     cases = [drawn(random.Random(index)) for index in range(400)]
     assert {target for target, _ in cases} == set(TARGETS)
-    assert Counter(options["dtype"] for _, options in cases).keys() == {"float32", "float16", "bfloat16"}
+    assert Counter(options["dtype"] for _, options in cases).keys() == {
+        "float32",
+        "float16",
+        "bfloat16",
+    }
     assert {options["runs"][0] for _, options in cases} == set(RUNS)

@@ -11,7 +11,10 @@ DEEP = "[" * 100_000
 CONFIGURED = {
     "arrays": (TABLE + "heads = " + "[" * 500 + "]" * 500).encode(),
     "tables": (TABLE + "heads = " + "{a=" * 500 + "1" + "}" * 500).encode(),
-    **{encoding: TABLE.encode(encoding) for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")},
+    **{
+        encoding: TABLE.encode(encoding)
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")
+    },
 }
 WORDLESS = """
 class Wordless(Exception):
@@ -59,7 +62,16 @@ def test_an_exception_that_has_no_words_is_the_targets(command, moment, folder):
 
 @sampled(
     "command",
-    ["check", "lint", "strides", "shrink", "diff dQ", "sweep", "mutate", "check --baseline kept.json"],
+    [
+        "check",
+        "lint",
+        "strides",
+        "shrink",
+        "diff dQ",
+        "sweep",
+        "mutate",
+        "check --baseline kept.json",
+    ],
     push=["check", "lint", "shrink", "diff dQ", "sweep", "check --baseline kept.json"],
 )
 def test_a_target_that_is_the_empty_word_of_an_unset_variable_is_not_the_default_one(command):

@@ -36,7 +36,13 @@ def other_units_on_the_way(q, k, v, do):
     p = s.softmax(-1)
     dp = do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
-    return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do, "dS": ds, "LSE": s.logsumexp(-1) / math.log(2)}
+    return {
+        "dQ": ds @ k,
+        "dK": ds.mT @ q,
+        "dV": p.mT @ do,
+        "dS": ds,
+        "LSE": s.logsumexp(-1) / math.log(2),
+    }
 
 
 def by_grad(q, k, v, do):

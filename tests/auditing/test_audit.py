@@ -14,7 +14,11 @@ from tests.sampling import sampled
 FILE = written.__file__
 
 
-@sampled("name", written.WRONG, push=["unmasked_again", "no_scale_of_gradients", "keys_and_values_swapped"])
+@sampled(
+    "name",
+    written.WRONG,
+    push=["unmasked_again", "no_scale_of_gradients", "keys_and_values_swapped"],
+)
 def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(name):
     made = audit(f"{FILE}:{name}", seeds=1)
     fault, line = written.WRONG[name]
@@ -36,11 +40,17 @@ def test_a_right_reference_of_any_style_is_not_refused(name):
 
 def test_of_a_variable_that_is_made_twice_the_wrong_line_is_shown():
     first = audit(f"{FILE}:unmasked_again", seeds=1).diagnoses[0]
-    assert first.where[0].code[first.where[0].column :][: first.where[0].length] == "torch.softmax(S, dim=-1)"
+    assert (
+        first.where[0].code[first.where[0].column :][: first.where[0].length]
+        == "torch.softmax(S, dim=-1)"
+    )
 
 
 def test_two_parameters_that_are_used_as_each_other_are_named():
-    with pytest.raises(ReferenceFailure, match=r"keys_and_values_swapped: the parameter k is used as v, and v as k \("):
+    with pytest.raises(
+        ReferenceFailure,
+        match=r"keys_and_values_swapped: the parameter k is used as v, and v as k \(",
+    ):
         audited_target(f"{FILE}:keys_and_values_swapped", None)
 
 
@@ -81,11 +91,15 @@ def test_what_cannot_be_called_is_refused_with_what_it_raised():
 
     with pytest.raises(TargetFailure, match="raised KeyError .*'a table'"):
         audit(raising)
-    with pytest.raises(UsageFailure, match="needs a parameter 'table' that gradprobe has no value for"):
+    with pytest.raises(
+        UsageFailure, match="needs a parameter 'table' that gradprobe has no value for"
+    ):
         audit(lambda q, k, v, do, table: None)
     with pytest.raises(TargetFailure, match="returned nothing to compare"):
         audit(lambda q, k, v, do: {})
-    with pytest.raises(TargetFailure, match=r"raised TypeError .*: it returned dQ of \[.*, 1\] for \["):
+    with pytest.raises(
+        TargetFailure, match=r"raised TypeError .*: it returned dQ of \[.*, 1\] for \["
+    ):
         audit(lambda q, k, v, do: {"dQ": q[..., :1]})
 
 
@@ -107,7 +121,10 @@ MORE = more.__file__
 
 
 ELSE = {
-    "o_shadowed": ("delta/formula", "ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True)) * scale"),
+    "o_shadowed": (
+        "delta/formula",
+        "ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True)) * scale",
+    ),
     "in_float16": ("precision/float16", "q, k, v, do = q.half(), k.half()"),
     "scale_ignored": ("formula/scale", "s = q @ k.mT * scale"),
     "scale_ignored_at_the_end": ("formula/scale", "dq = ds @ k / q.shape[-1] ** 0.5"),

@@ -181,7 +181,11 @@ def by_head(Q, K, V, dO, is_causal=False):
                 S = S + torch.triu(torch.full((N, N), -1e10), 1)
             P = F.softmax(S, dim=1)
             dS = P * (dO[b, h] @ V[b, h].T - (dO[b, h] * (P @ V[b, h])).sum(dim=1)[:, None])
-            dQ[b, h], dK[b, h], dV[b, h] = dS @ K[b, h] / D**0.5, dS.T @ Q[b, h] / D**0.5, P.T @ dO[b, h]
+            dQ[b, h], dK[b, h], dV[b, h] = (
+                dS @ K[b, h] / D**0.5,
+                dS.T @ Q[b, h] / D**0.5,
+                P.T @ dO[b, h],
+            )
     return dict(dQ=dQ, dK=dK, dV=dV)
 
 
@@ -197,8 +201,16 @@ def in_numpy(q, k, v, o, lse, d_out, causal):
     scale = q.shape[-1] ** -0.5
     p = np.exp(np.matmul(q, np.swapaxes(k, -1, -2)) * scale - lse[..., None])
     p = np.tril(p) if causal else p
-    ds = p * (np.matmul(d_out, np.swapaxes(v, -1, -2)) - np.sum(d_out * o, -1, keepdims=True)) * scale
-    return np.matmul(ds, k), np.matmul(np.swapaxes(ds, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), d_out)
+    ds = (
+        p
+        * (np.matmul(d_out, np.swapaxes(v, -1, -2)) - np.sum(d_out * o, -1, keepdims=True))
+        * scale
+    )
+    return (
+        np.matmul(ds, k),
+        np.matmul(np.swapaxes(ds, -1, -2), q),
+        np.matmul(np.swapaxes(p, -1, -2), d_out),
+    )
 
 
 def by_autograd(q, k, v, do, causal=False):

@@ -48,19 +48,33 @@ def run(words: str, **environment: str) -> Ran:
 
 def _environment(changes: dict[str, str]) -> dict[str, str]:
     inherited = {
-        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")
     }
     path = os.pathsep.join(
-        dict.fromkeys([str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+        dict.fromkeys(
+            [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        )
     )
-    return {**inherited, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1", **changes}
+    return {
+        **inherited,
+        "PYTHONPATH": path,
+        "PYTHONIOENCODING": "utf-8",
+        "OMP_NUM_THREADS": "1",
+        **changes,
+    }
 
 
 def start(words: str, stderr: int = subprocess.PIPE, **changes: str) -> subprocess.Popen[bytes]:
     """The command in a process of its own, its streams in pipes; with STDOUT for stderr in one."""
     command = [sys.executable, "-m", "gradprobe", *words.split()]
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=_environment(changes)
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=_environment(changes),
     )
 
 
@@ -82,7 +96,11 @@ def run_on_terminal(words: str, columns: int = 80, *, bar: bool = True, **change
     command = [sys.executable, "-m", "gradprobe", *words.split()]
     environment = {"TERM": "xterm-256color", **_environment(changes)}
     with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs if bar else subprocess.DEVNULL, env=environment
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs if bar else subprocess.DEVNULL,
+        env=environment,
     ) as process:
         os.close(theirs)
         seen = _read_all(ours)

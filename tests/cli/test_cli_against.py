@@ -68,11 +68,20 @@ def test_a_wrong_rewrite_differs_first_where_it_is_wrong(folder):
     }  # fmt: skip
     assert (by_name["dK"].heads, by_name["dK"].first.row, by_name["dK"].first.head) == ((1,), 5, 1)
     first = by_name["P"].first
-    assert (first.batch, first.head, first.row, first.col, float(first.actual)) == (0, 1, 3, 2, 0.75)
+    assert (first.batch, first.head, first.row, first.col, float(first.actual)) == (
+        0,
+        1,
+        3,
+        2,
+        0.75,
+    )
     assert first.expected == pytest.approx(float(by_name["P"].other), rel=1e-5)
     told = " ".join(ran.out.split())
     assert "AGAINST kernels_of_mine.py:old (torch on cpu" in told
-    assert "is right; they differ first in P (contiguous), batch 0, head 1, row 3, col 2: 0.75 here," in told
+    assert (
+        "is right; they differ first in P (contiguous), batch 0, head 1, row 3, col 2: 0.75 here,"
+        in told
+    )
     assert "dK in head 1 (120 of 320 elements, by up to " in told
     assert "the same bits: dQ, dV" in told
     assert run("show new.json").out == ran.out
@@ -82,22 +91,35 @@ def test_two_that_are_right_differ_nowhere_by_more_than_one_may_err(folder):
     ran = against("otherwise", "kernels_of_mine.py:old")
     told = " ".join(ran.out.split())
     assert ran.code == 0
-    assert "is right; every difference is within what one of them may err; the largest is 0." in told
+    assert (
+        "is right; every difference is within what one of them may err; the largest is 0." in told
+    )
     assert "the same bits: P, dK, dV" in told
 
 
 def test_what_a_later_layout_does_to_earlier_results_is_no_difference_of_those(folder):
-    words = ["check", "kernels_of_mine.py:spoiling", "--against", "kernels_of_mine.py:old", *SMALL.split()]
+    words = [
+        "check",
+        "kernels_of_mine.py:spoiling",
+        "--against",
+        "kernels_of_mine.py:old",
+        *SMALL.split(),
+    ]
     run([*words, "--runs", "contiguous", "--runs", "distinct", "--json", "out.json"])
     found = load((folder / "out.json").read_text()).against.differences
-    assert {(one.layout, one.differing) for one in found if one.name == "dQ"} == {("contiguous", 0), ("distinct", 0)}
+    assert {(one.layout, one.differing) for one in found if one.name == "dQ"} == {
+        ("contiguous", 0),
+        ("distinct", 0),
+    }
 
 
 def test_a_saved_report_is_set_beside_as_far_as_it_holds(folder):
     against("old", "kernels_of_mine.py:otherwise", "--json", "old.json")
     ran = against("larger", "old.json")
     assert ran.code == 1
-    assert "beside old.json: dK in contiguous: right -> wrong in head 1" in " ".join(ran.out.split())
+    assert "beside old.json: dK in contiguous: right -> wrong in head 1" in " ".join(
+        ran.out.split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,4 +146,7 @@ def test_other_problems_are_not_set_beside_one_another(folder):
 def test_where_one_takes_another_case_nothing_is_compared_and_why_is_said(folder):
     words = "check kernels_of_mine.py:old --against kernels_of_mine.py:whole_blocks --heads 1 --batch 1 --head-dim 8"
     told = " ".join(run(f"{words} --runs contiguous").out.split())
-    assert "is right; nothing of both can be compared: they ran with seqlen_q 72 and 128, seqlen_k 72 and 128" in told
+    assert (
+        "is right; nothing of both can be compared: they ran with seqlen_q 72 and 128, seqlen_k 72 and 128"
+        in told
+    )

@@ -16,9 +16,14 @@ def test_a_wrong_reference_exits_with_1_and_its_formula_and_its_line(folder):
     assert ran.code == 1
     assert lines[0].startswith("MISMATCH  mine.py:unmasked_again is wrong from line ")
     assert lines[1].startswith("FIRST MISMATCH ") or lines[2].startswith("FIRST MISMATCH ")
-    at = next(at for at, line in enumerate(lines) if line.endswith(" | P = torch.softmax(S, dim=-1)"))
+    at = next(
+        at for at, line in enumerate(lines) if line.endswith(" | P = torch.softmax(S, dim=-1)")
+    )
     assert lines[at + 1].strip(" |") == "^" * len("torch.softmax(S, dim=-1)")
-    assert "  dQ, dK and dV wrong in causal (seeds 0, 1, 2); right in not causal (seeds 0, 1, 2)" in lines
+    assert (
+        "  dQ, dK and dV wrong in causal (seeds 0, 1, 2); right in not causal (seeds 0, 1, 2)"
+        in lines
+    )
     assert all(len(line) <= 100 for line in lines)
 
     report = report_from(json.loads((folder / "kept.json").read_text()))
@@ -39,7 +44,10 @@ def test_check_refuses_a_wrong_reference_with_its_line_and_says_nothing_of_the_k
     shutil.copy(written.__file__, folder / "mine.py")
     ran = run(f"check soft.py:backward --causal --reference mine.py:unmasked_again {SMALL}")
     assert (ran.code, ran.out) == (3, "")
-    assert "the verdict is about the reference: mine.py:unmasked_again: the causal mask is left out (" in ran.err
+    assert (
+        "the verdict is about the reference: mine.py:unmasked_again: the causal mask is left out ("
+        in ran.err
+    )
     assert "P = torch.softmax(S, dim=-1)" in ran.err
     assert "gradprobe audit mine.py:unmasked_again" in ran.err
 

@@ -47,7 +47,9 @@ def edit(kernel, find, replace):
 
 def coarsen(kernel, option):
     edit(
-        kernel, "return backward(q, k, v, do, scale=scale)\n", f"return backward(q, k, v, do, scale=scale, {option})\n"
+        kernel,
+        "return backward(q, k, v, do, scale=scale)\n",
+        f"return backward(q, k, v, do, scale=scale, {option})\n",
     )
 
 
@@ -152,7 +154,11 @@ def test_an_intermediate_that_is_gone_is_1_and_a_new_one_is_0(kernel):
 
 
 def test_several_targets_and_cases_live_in_one_file_and_one_can_be_asked_for(kernel):
-    for words in (f"sdpa-math {TINY}", f"sdpa-math {TINY} --causal", f"kernel.py:ds_twice {TINY} --seed 7"):
+    for words in (
+        f"sdpa-math {TINY}",
+        f"sdpa-math {TINY} --causal",
+        f"kernel.py:ds_twice {TINY} --seed 7",
+    ):
         assert keep(words).code == 0
     kept = documents()
     assert [(one["target"], one["seeds"]) for one in kept] == [
@@ -218,7 +224,10 @@ def test_another_version_is_a_note_and_no_failure(kernel):
         (f"check nothing --baseline {FILE}", "neither a built-in"),
         (f"check --baseline {FILE} --contract", "--baseline and --contract ask for two things"),
         (f"check --baseline {FILE} --junit x.xml", "this is written as --json alone"),
-        ("baseline save", "baseline is no command any more: gradprobe check TARGET --baseline FILE"),
+        (
+            "baseline save",
+            "baseline is no command any more: gradprobe check TARGET --baseline FILE",
+        ),
         ("contract lazy", "contract is no command any more: gradprobe check TARGET --contract"),
     ],
 )
@@ -252,7 +261,10 @@ def test_json_of_a_failure_of_a_mismatch_and_of_no_file(kernel):
     edit(kernel, "    def rounded(", "    raise IndexError('no')\n\n    def rounded(")
     document = json.loads(run(f"{DIFF} --json -").out)
     assert [one["verdict"] for one in document["entries"]] == ["error", "same"]
-    assert (document["verdict"], document["entries"][0]["target"]["name"]) == ("error", "kernel.py:right")
+    assert (document["verdict"], document["entries"][0]["target"]["name"]) == (
+        "error",
+        "kernel.py:right",
+    )
     nothing = run("check --baseline none.json --json -")
     assert (nothing.code, json.loads(nothing.out)["verdict"]) == (2, "error")
 
@@ -264,8 +276,12 @@ def test_in_a_pipe_without_utf8_and_narrow_it_is_ascii_and_no_line_is_lost(kerne
     assert ran.code == 1
     assert ran.out.isascii()
     assert "\x1b" not in ran.out
-    assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("  dQ ")][0].startswith("!1.")
-    assert sum(line.startswith("  dQ ") for line in ran.out.splitlines()) == 2, "two layouts, then one"
+    assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("  dQ ")][
+        0
+    ].startswith("!1.")
+    assert sum(line.startswith("  dQ ") for line in ran.out.splitlines()) == 2, (
+        "two layouts, then one"
+    )
 
 
 @pytest.mark.nightly

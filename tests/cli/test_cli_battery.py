@@ -114,7 +114,11 @@ def taken(*parameters):
 
 def titles(ran, verdict):
     """The cases with a verdict, as the table names them."""
-    return [line[12:].split("  ")[0] for line in ran.out.splitlines() if line.startswith(f"  {verdict} ")]
+    return [
+        line[12:].split("  ")[0]
+        for line in ran.out.splitlines()
+        if line.startswith(f"  {verdict} ")
+    ]
 
 
 def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take():
@@ -124,11 +128,21 @@ def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take():
     assert count >= 20
     assert len(titles(ran, "MATCH")) == count
     assert ran.out.splitlines()[-1].endswith(f" s: {count} match")
-    assert "  battery 9: window 45,21; battery 9: window 45, causal: takes no window" in ran.out.splitlines()
+    assert (
+        "  battery 9: window 45,21; battery 9: window 45, causal: takes no window"
+        in ran.out.splitlines()
+    )
     document = json.loads(Path("all.json").read_text())
-    assert (document["verdict"], document["planned"], len(document["reports"])) == ("match", count, count)
+    assert (document["verdict"], document["planned"], len(document["reports"])) == (
+        "match",
+        count,
+        count,
+    )
     assert document["reports"][0]["title"] == "battery 1: contiguous"
-    assert {"title": "battery 16: tiles 16 x 32", "why": "takes no block_m and no block_n"} in document["not_taken"]
+    assert {
+        "title": "battery 16: tiles 16 x 32",
+        "why": "takes no block_m and no block_n",
+    } in document["not_taken"]
 
 
 @pytest.mark.nightly
@@ -140,7 +154,9 @@ def test_what_only_one_item_shows_is_one_line_and_its_report_in_full():
     at = ran.out.splitlines().index("battery 10: every logit near -120:")
     assert ran.out.splitlines()[at + 1].startswith("MISMATCH  P is the first wrong intermediate")
     assert len(ran.first_mismatches) == 1
-    assert "recovered: P" in ran.out, "of the one that is shown in full, the inside of the black box as well"
+    assert "recovered: P" in ran.out, (
+        "of the one that is shown in full, the inside of the black box as well"
+    )
     (again,) = [line for line in ran.out.splitlines() if line.startswith("  again: ")]
     assert "--pattern negative" in again
     assert "recover" not in again
@@ -163,9 +179,13 @@ def test_the_full_report_is_that_of_the_simplest_and_not_of_the_first_in_time():
     ran = run("check forwards.py:ungrouped --battery quick --json -")
     document = json.loads(ran.out)
     wrong = [report["title"] for report in document["reports"] if report["verdict"] == "mismatch"]
-    assert wrong == ["battery 6: heads 6/2"], "wrong numbers count, though nothing says that it takes such heads"
+    assert wrong == ["battery 6: heads 6/2"], (
+        "wrong numbers count, though nothing says that it takes such heads"
+    )
     (report,) = [report for report in document["reports"] if report["verdict"] == "mismatch"]
-    assert any(one["source"] == "recovered" for run in report["runs"] for one in run["intermediates"])
+    assert any(
+        one["source"] == "recovered" for run in report["runs"] for one in run["intermediates"]
+    )
 
 
 def test_what_a_target_refuses_by_raising_is_not_taken_in_its_own_words(items):
@@ -182,17 +202,29 @@ def test_what_a_target_refuses_by_raising_is_not_taken_in_its_own_words(items):
 
 def test_what_a_right_kernel_never_declared_to_take_are_warnings_that_change_nothing(items):
     items(12, 13, 14, 15)
-    ran = run("check forwards.py:usual --battery quick --json all.json --junit all.xml --sarif all.sarif --github")
+    ran = run(
+        "check forwards.py:usual --battery quick --json all.json --junit all.xml --sarif all.sarif --github"
+    )
     assert ran.code == 0
-    warned = ["battery 12: strides beyond 2^31", "battery 14: D = 72", "battery 15: Dv > D", "battery 15: Dv < D"]
+    warned = [
+        "battery 12: strides beyond 2^31",
+        "battery 14: D = 72",
+        "battery 15: Dv > D",
+        "battery 15: Dv < D",
+    ]
     assert titles(ran, "WARNING") == warned
     assert len(titles(ran, "MATCH")) == taken() - 4
     assert ran.out.splitlines()[-1].endswith(f" s: {taken() - 4} match, 4 warnings")
     said = ran.out.splitlines()
     at = said.index("warnings change no verdict; with --strict they are errors")
-    assert [line.split(":")[0] for line in said[at + 1 : at + 4]] == [f"  battery {number}" for number in (12, 14, 15)]
+    assert [line.split(":")[0] for line in said[at + 1 : at + 4]] == [
+        f"  battery {number}" for number in (12, 14, 15)
+    ]
     document = json.loads(Path("all.json").read_text())
-    assert (document["verdict"], document["planned"], len(document["reports"])) == ("match", *[taken() - 4] * 2)
+    assert (document["verdict"], document["planned"], len(document["reports"])) == (
+        "match",
+        *[taken() - 4] * 2,
+    )
     assert [(one["title"], one["kind"]) for one in document["warnings"]] == list(
         zip(warned, ["huge", "undeclared", "undeclared", "undeclared"], strict=True)
     )
@@ -200,8 +232,13 @@ def test_what_a_right_kernel_never_declared_to_take_are_warnings_that_change_not
     (suites,) = [ElementTree.parse("all.xml").getroot()]
     assert (suites.get("failures"), suites.get("errors")) == ("0", "0")
     results = json.loads(Path("all.sarif").read_text())["runs"][0]["results"]
-    assert {(one["ruleId"], one["level"]) for one in results} == {("GP040", "warning"), ("GP042", "warning")}
-    assert {line.split()[0] for line in ran.err.splitlines() if line.startswith("::")} == {"::warning"}
+    assert {(one["ruleId"], one["level"]) for one in results} == {
+        ("GP040", "warning"),
+        ("GP042", "warning"),
+    }
+    assert {line.split()[0] for line in ran.err.splitlines() if line.startswith("::")} == {
+        "::warning"
+    }
 
 
 @pytest.mark.nightly
@@ -209,7 +246,11 @@ def test_with_strict_they_are_errors():
     ran = run("check forwards.py:usual --battery quick --strict")
     assert ran.code == 1
     assert titles(ran, "MISMATCH") == ["battery 12: strides beyond 2^31"]
-    assert titles(ran, "ERROR") == ["battery 14: D = 72", "battery 15: Dv > D", "battery 15: Dv < D"]
+    assert titles(ran, "ERROR") == [
+        "battery 14: D = 72",
+        "battery 15: Dv > D",
+        "battery 15: Dv < D",
+    ]
 
 
 def test_an_accident_where_every_kernel_must_run_is_an_error_and_the_others_are_checked(items):
@@ -225,7 +266,10 @@ def test_a_crash_is_an_error_and_the_others_are_checked(items):
     ran = run("check forwards.py:fatal --battery quick", GRADPROBE_ISOLATE="1")
     assert ran.code == 3
     assert titles(ran, "ERROR") == ["battery 14: D = 72"]
-    assert " crashed (contiguous): killed by SIGSEGV (segmentation fault), last at forwards.py:" in ran.out
+    assert (
+        " crashed (contiguous): killed by SIGSEGV (segmentation fault), last at forwards.py:"
+        in ran.out
+    )
     assert titles(ran, "MATCH")[-1] == "battery 17: scale 0.4"
 
 
@@ -274,7 +318,9 @@ def test_an_option_that_an_item_sets_is_refused_by_the_item(words, message):
 
 def test_options_that_no_item_sets_go_with_every_case(items):
     items(1, 4, 5)
-    ran = run("check forwards.py:one_head_each --battery quick --dtype float16 --seed 3 --strict --dots ieee --json -")
+    ran = run(
+        "check forwards.py:one_head_each --battery quick --dtype float16 --seed 3 --strict --dots ieee --json -"
+    )
     assert ran.code == 0
     cases = [report["case"] for report in json.loads(ran.out)["reports"]]
     assert {(case["dtype"], case["seed"], case["strict"], case["dots"]) for case in cases} == {
@@ -302,7 +348,16 @@ def test_targets_are_imported_in_processes_of_their_own():
 @pytest.fixture
 def few(monkeypatch):
     """Few levels of few properties, of which pairs are soon made."""
-    levels = {"dtype": 2, "mask": 2, "length": 2, "M and N": 1, "logits": 1, "dO": 2, "q k v": 1, "key heads": 1}
+    levels = {
+        "dtype": 2,
+        "mask": 2,
+        "length": 2,
+        "M and N": 1,
+        "logits": 1,
+        "dO": 2,
+        "q k v": 1,
+        "key heads": 1,
+    }
     known = [replace(one, levels=one.levels[: levels.get(one.name, 1)]) for one in factors._FACTORS]
     monkeypatch.setattr(factors, "_FACTORS", tuple(known))
 
@@ -318,7 +373,9 @@ def test_alone_it_is_every_pair_on_the_cpu_and_says_what_stands_in_a_case(few, f
         "strength": 2, "properties": 5, "held": 32, "missing": 0, "wrong_alone": [], "wrong_together": [],
     }  # fmt: skip
     titles = [report["title"] for report in document["reports"]]
-    assert all(any(title in line for line in ran.out.splitlines()) for title in titles), "in a pipe none is cut"
+    assert all(any(title in line for line in ran.out.splitlines()) for title in titles), (
+        "in a pipe none is cut"
+    )
     assert titles[0] == "battery: simplest"
     assert document["planned"] == len(titles) == len(set(titles))
     assert "  a case checks every pair of 5 properties that it takes: 32" in ran.out.splitlines()
@@ -330,7 +387,10 @@ def test_a_plain_case_that_is_wrong_is_the_only_check():
     ran = run("check forwards.py:doubled --battery")
     assert ran.code == 1
     assert titles(ran, "MISMATCH") == ["battery: as it is"]
-    assert "  the case without any option is not right, so nothing was combined" in ran.out.splitlines()
+    assert (
+        "  the case without any option is not right, so nothing was combined"
+        in ran.out.splitlines()
+    )
 
 
 @pytest.mark.nightly

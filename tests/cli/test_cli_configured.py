@@ -38,16 +38,31 @@ def test_check_without_words_runs_every_target_on_every_case(folder):
 
 
 def test_a_word_on_the_command_line_checks_that_alone_under_what_is_in_force(folder):
-    configure(folder, '[tool.gradprobe]\ntargets = ["no_such.py:f"]\nlayouts = ["contiguous", "q=blhd,do=blhd"]\n')
+    configure(
+        folder,
+        '[tool.gradprobe]\ntargets = ["no_such.py:f"]\nlayouts = ["contiguous", "q=blhd,do=blhd"]\n',
+    )
     ran = run(f"check soft.py:backward {SMALL}")
     assert ran.code == 0
-    assert ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: layouts contiguous and q=blhd,do=blhd\n"
-    assert [line.split()[0] for line in ran.out.splitlines() if ", worst " in line] == ["contiguous", "q=blhd,do=blhd"]
+    assert (
+        ran.err
+        == "gradprobe: [tool.gradprobe] of pyproject.toml: layouts contiguous and q=blhd,do=blhd\n"
+    )
+    assert [line.split()[0] for line in ran.out.splitlines() if ", worst " in line] == [
+        "contiguous",
+        "q=blhd,do=blhd",
+    ]
 
 
 def test_without_targets_check_without_words_stays_lazy(folder):
     configure(folder, '[tool.gradprobe]\nlayouts = ["contiguous"]\n')
-    ran = run("check", GRADPROBE_BATCH="1", GRADPROBE_HEADS="2", GRADPROBE_SEQLEN="20", GRADPROBE_HEAD_DIM="8")
+    ran = run(
+        "check",
+        GRADPROBE_BATCH="1",
+        GRADPROBE_HEADS="2",
+        GRADPROBE_SEQLEN="20",
+        GRADPROBE_HEAD_DIM="8",
+    )
     assert ran.code == 0
     assert ran.out.startswith("MATCH  the built-in lazy kernel, since no target was given: ")
     assert "in 1 layout (" in " ".join(ran.out.split())
@@ -62,7 +77,9 @@ def test_a_layout_flag_takes_the_place_of_the_layouts_of_the_table(folder):
 
 
 def test_runs_are_those_asked_for_and_their_command_line_repeats_them():
-    ran = run(f"check soft.py:doubled_dq --runs distinct --runs do=expanded,q=blhd {SMALL} --json report.json")
+    ran = run(
+        f"check soft.py:doubled_dq --runs distinct --runs do=expanded,q=blhd {SMALL} --json report.json"
+    )
     assert ran.code == 1
     with open("report.json", encoding="utf-8") as file:
         report = json.load(file)
@@ -87,7 +104,11 @@ def test_an_unknown_key_exits_2_whatever_is_checked(words, folder):
 
 
 def test_the_environment_gives_options_and_a_bad_one_exits_2():
-    ran = run(f"check soft.py:backward {SMALL}", GRADPROBE_RUNS="contiguous do=offset", GRADPROBE_HEADS="5")
+    ran = run(
+        f"check soft.py:backward {SMALL}",
+        GRADPROBE_RUNS="contiguous do=offset",
+        GRADPROBE_HEADS="5",
+    )
     assert ran.code == 0
     assert ran.err == "gradprobe: GRADPROBE_RUNS is set\n"
     assert "in 2 layouts" in ran.out
@@ -98,7 +119,8 @@ def test_the_environment_gives_options_and_a_bad_one_exits_2():
 
 def test_paths_are_those_of_the_file_also_from_a_folder_below(folder, monkeypatch):
     configure(
-        folder, '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n[tool.gradprobe.cases.c]\nheads = 2\nseqlen = 20\n'
+        folder,
+        '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n[tool.gradprobe.cases.c]\nheads = 2\nseqlen = 20\n',
     )
     (folder / "below").mkdir()
     monkeypatch.chdir(folder / "below")
@@ -109,7 +131,10 @@ def test_paths_are_those_of_the_file_also_from_a_folder_below(folder, monkeypatc
 
 
 def test_the_parent_of_configured_checks_loads_no_torch(folder):
-    configure(folder, '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n[tool.gradprobe.cases.c]\nseqlen = 20\n')
+    configure(
+        folder,
+        '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n[tool.gradprobe.cases.c]\nseqlen = 20\n',
+    )
     (folder / "sitecustomize.py").write_text(
         "import os, sys\n"
         "end = os._exit\n"

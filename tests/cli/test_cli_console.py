@@ -40,7 +40,9 @@ def test_the_first_mismatch_is_one_line_of_a_fixed_form_at_any_width(name, begin
 def test_the_first_mismatch_stands_on_the_second_line_with_its_numbers():
     ran = run(FAILING)
     verdict, line = ran.out.splitlines()[:2]
-    assert verdict.startswith("MISMATCH  delta is the first wrong intermediate in head 1 of 2 (soft.py:wrong_delta")
+    assert verdict.startswith(
+        "MISMATCH  delta is the first wrong intermediate in head 1 of 2 (soft.py:wrong_delta"
+    )
     numbers = dict(word.split("=") for word in line.split() if "=" in word)
     assert float(numbers["actual"]) - float(numbers["expected"]) == pytest.approx(3.5, abs=0.002)
     assert f"[{numbers['actual']}]" in ran.out
@@ -49,7 +51,9 @@ def test_the_first_mismatch_stands_on_the_second_line_with_its_numbers():
 def test_a_match_prints_no_first_mismatch():
     ran = run(f"check soft.py:backward {SMALL}")
     assert (ran.code, ran.err, ran.first_mismatches) == (0, "", [])
-    assert ran.out.startswith("MATCH  soft.py:backward: 7 intermediates within budget in 3 layouts (float32, ")
+    assert ran.out.startswith(
+        "MATCH  soft.py:backward: 7 intermediates within budget in 3 layouts (float32, "
+    )
 
 
 BESIDE_KERNELS = """
@@ -73,7 +77,9 @@ def test_a_match_of_torch_alone_beside_kernels_says_so(folder):
     )
     for word in ("kernels.py:attention", "adapter.py:f"):
         ran = run_process(f"check {word} {SMALL} --device cpu --no-recover", COLUMNS="200")
-        assert ran.out.splitlines()[0].endswith("; torch alone ran: no kernel of kernels.py was launched")
+        assert ran.out.splitlines()[0].endswith(
+            "; torch alone ran: no kernel of kernels.py was launched"
+        )
 
 
 WARNS = """
@@ -94,7 +100,9 @@ WARNED = [
 
 def test_what_a_target_warns_of_is_one_line_of_its_report_and_nothing_on_stderr(folder):
     (folder / "warns.py").write_text(WARNS)
-    ran = run_process(f"check warns.py:f {SMALL} --no-recover --json report.json", GRADPROBE_DETAILS="")
+    ran = run_process(
+        f"check warns.py:f {SMALL} --no-recover --json report.json", GRADPROBE_DETAILS=""
+    )
     assert (ran.code, ran.err) == (0, "")
     assert "  2 warnings from the target: --details shows them\n" in ran.out
     assert json.loads((folder / "report.json").read_text())["target_warnings"] == WARNED
@@ -112,12 +120,25 @@ def test_what_a_target_warns_of_stands_beside_its_failure(folder):
 @pytest.mark.parametrize("heads", [4, 128])
 @sampled("columns", [80, 120], push=1)
 def test_no_line_of_a_mismatch_in_4_or_128_heads_is_longer_than_the_terminal(heads, columns):
-    ran = run(f"check soft.py:wrong_delta {SMALL} --heads {heads} --json report.json", COLUMNS=str(columns))
+    ran = run(
+        f"check soft.py:wrong_delta {SMALL} --heads {heads} --json report.json",
+        COLUMNS=str(columns),
+    )
     assert ran.code == 1
-    free = ("FIRST MISMATCH", "  again: ", "  soft.py sha256")  # never wrapped: to be found, pasted and opened
-    long = [line for line in ran.out.splitlines() if len(line) > columns and not line.startswith(free)]
+    free = (
+        "FIRST MISMATCH",
+        "  again: ",
+        "  soft.py sha256",
+    )  # never wrapped: to be found, pasted and opened
+    long = [
+        line for line in ran.out.splitlines() if len(line) > columns and not line.startswith(free)
+    ]
     assert long == []
-    (header,) = [line for line in ran.out.splitlines() if line.startswith("  worst error / allowed, by head ")]
+    (header,) = [
+        line
+        for line in ran.out.splitlines()
+        if line.startswith("  worst error / allowed, by head ")
+    ]
     assert header.split("by head")[1].split() == ["0,", f"2-{heads - 1}", "1"]
 
 
@@ -131,7 +152,9 @@ def test_in_128_heads_the_wrong_one_is_named_and_marks_its_group():
 def test_every_intermediate_stands_in_dataflow_order_with_its_status():
     ran = run(f"check lazily.py:backward {SMALL}")
     lines = ran.out.splitlines()
-    start = next(at for at, line in enumerate(lines) if line.startswith("  worst error / allowed, by head "))
+    start = next(
+        at for at, line in enumerate(lines) if line.startswith("  worst error / allowed, by head ")
+    )
     names = [line.split()[0] for line in lines[start + 1 : start + 11]]
     assert names == ["P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau"]
     assert "; not exposed: LSE" in ran.out
@@ -139,7 +162,9 @@ def test_every_intermediate_stands_in_dataflow_order_with_its_status():
 
 def test_the_words_of_a_refusal_are_folded_to_the_width(folder):
     text = "from soft import backward\ndef f(q, k, v, do, scale):\n    if not do.is_contiguous():\n"
-    text += "        raise ValueError('dO\\n' + 'has strides that this kernel does not take, ' * 4)\n"
+    text += (
+        "        raise ValueError('dO\\n' + 'has strides that this kernel does not take, ' * 4)\n"
+    )
     (folder / "picky.py").write_text(text + "    return backward(q, k, v, do, scale=scale)\n")
     ran = run(f"check picky.py:f {SMALL}", COLUMNS="80")
     assert ran.code == 0
@@ -174,7 +199,10 @@ def test_a_row_that_sees_one_key_and_a_sink_is_not_said_to_be_0():
 def test_the_receipt_counts_every_element_that_was_compared():
     # P, dP, dS 400 each, delta 20, dQ, dK, dV 160 each: 1700 a head, 2 heads, 3 layouts.
     ran = run(f"check soft.py:backward {SMALL}")
-    assert "compared 10,200 elements: every one of 7 intermediates in 3 runs, 1 batch, 2 heads" in ran.out
+    assert (
+        "compared 10,200 elements: every one of 7 intermediates in 3 runs, 1 batch, 2 heads"
+        in ran.out
+    )
 
 
 @pytest.mark.nightly
@@ -314,7 +342,9 @@ def test_a_bar_that_comes_too_late_is_not_drawn():
     assert progress._bar is None
 
 
-@pytest.mark.parametrize("words", [FAILING, f"check soft.py:leaky_p {SMALL}", f"diff dS soft.py:backward {SMALL}"])
+@pytest.mark.parametrize(
+    "words", [FAILING, f"check soft.py:leaky_p {SMALL}", f"diff dS soft.py:backward {SMALL}"]
+)
 def test_no_line_ends_in_a_space(words):
     assert [line for line in run(words).out.splitlines() if line != line.rstrip()] == []
 

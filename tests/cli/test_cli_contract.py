@@ -12,14 +12,20 @@ from tests.cli.command import run
 
 def test_pytorchs_attention_in_plain_operations_computes_in_float32(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ran = run("check sdpa-math --contract --seqlen 48 --head-dim 16 --dtype bfloat16 --json read.json")
+    ran = run(
+        "check sdpa-math --contract --seqlen 48 --head-dim 16 --dtype bfloat16 --json read.json"
+    )
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
     assert lines[0] == "CONTRACT  sdpa-math, bfloat16: sums in float32"
     assert "  O = P V        P: float32" in lines
     assert "  dV = P^T dO    P: float32; sums: float32" in lines
     document = json.loads((tmp_path / "read.json").read_text())
-    assert (document["schema"], document["verdict"], document["seed"]) == ("gradprobe.contract/2", "read", 0)
+    assert (document["schema"], document["verdict"], document["seed"]) == (
+        "gradprobe.contract/2",
+        "read",
+        0,
+    )
     (of_dv,) = [one for one in document["roundings"] if one["of"] == "dV"]
     assert of_dv["parts"] == {"P": ["float32"]}
     assert of_dv["left"] < 2
@@ -36,9 +42,16 @@ def test_what_says_nothing_here_is_refused():
 
 
 def shown(*roundings: RoundedParts, dtype: str = "bfloat16", **more) -> list[str]:
-    contract = Contract("mine", Case("softmax", dtype=dtype), roundings=roundings, absent=("dK",), **more)
+    contract = Contract(
+        "mine", Case("softmax", dtype=dtype), roundings=roundings, absent=("dK",), **more
+    )
     environment = {"device": "cpu", "torch": "2", "triton": "3"}
-    return [line.plain for line in render_contract(ReadContract(contract, environment, "gradprobe contract mine"), 80)]
+    return [
+        line.plain
+        for line in render_contract(
+            ReadContract(contract, environment, "gradprobe contract mine"), 80
+        )
+    ]
 
 
 def test_coarser_sums_stand_in_the_first_line_and_ways_that_fit_alike_beside_one_another():
@@ -56,7 +69,9 @@ def test_coarser_sums_stand_in_the_first_line_and_ways_that_fit_alike_beside_one
 def test_where_no_way_fits_the_nearest_is_told_with_what_is_left():
     lines = shown(RoundedParts("dV", {"P": ["bfloat16"]}, 49.0), unread=("dV",))
     assert lines[0] == "NOT READ  mine, bfloat16: no known way gives dV"
-    assert "  dV = P^T dO    nearest, and off by 7 times what storing it adds; P: bfloat16;" in lines
+    assert (
+        "  dV = P^T dO    nearest, and off by 7 times what storing it adds; P: bfloat16;" in lines
+    )
 
 
 def test_how_float32_is_multiplied_stands_in_the_first_line():

@@ -8,7 +8,9 @@ import torch
 from gradprobe.kernels.triton import flash
 from tests.cli.command import run
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter takes the last strides it is given")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the interpreter takes the last strides it is given"
+)
 
 CASE = "--batch 1 --heads 2 --seqlen 20 --head-dim 16 --no-recover"
 WRAPPED = """

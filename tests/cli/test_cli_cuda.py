@@ -66,11 +66,18 @@ def test_a_race_whose_numbers_are_wrong_or_right_is_a_mismatch_with_both_lines(f
     assert "fix: put a barrier between the two: __syncthreads()" in words
     assert "delta.cu:9 `part[threadIdx.y][threadIdx.x] = sum;`" in words
     assert "delta.cu:13 `for (int i = 0; i < 8; ++i) total += part[threadIdx.y][i];`" in words
-    races = [one for run in json.loads((folder / "found.json").read_text())["runs"] for one in run["memory"]]
-    assert {(one["kind"], one["kernel"], one["tensor"]) for one in races if one["kind"] == "race"} == {
-        ("race", "rows", "part")
-    }
-    rules = [result["ruleId"] for result in json.loads((folder / "found.sarif").read_text())["runs"][0]["results"]]
+    races = [
+        one
+        for run in json.loads((folder / "found.json").read_text())["runs"]
+        for one in run["memory"]
+    ]
+    assert {
+        (one["kind"], one["kernel"], one["tensor"]) for one in races if one["kind"] == "race"
+    } == {("race", "rows", "part")}
+    rules = [
+        result["ruleId"]
+        for result in json.loads((folder / "found.sarif").read_text())["runs"][0]["results"]
+    ]
     assert "GP013" in rules
 
 
@@ -80,7 +87,10 @@ def test_a_race_that_the_cpu_computes_rightly_is_the_first_mismatch_without_a_nu
     ran = run(written(folder, **{"threadIdx.x == 0 && row": "row"}, **last))
     assert ran.code == 1
     assert "every element is within budget, but rows races" in " ".join(ran.out.split())
-    assert "\nFIRST MISMATCH delta batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-\n" in ran.out
+    assert (
+        "\nFIRST MISMATCH delta batch=- head=- row=- col=- tile=-,- actual=- expected=- ratio=-\n"
+        in ran.out
+    )
     assert "race on delta[0, 0, 0]" in " ".join(ran.out.split())
 
 

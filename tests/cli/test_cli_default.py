@@ -47,7 +47,8 @@ def test_beside_a_target_a_misspelt_table_is_a_word_and_no_error():
 
 
 @pytest.mark.parametrize(
-    "content", ["[tool.black]\n", "[tool.gradio]\n[project]\nname = 'gradprob'\n", "[tool.gradprobe]\n"]
+    "content",
+    ["[tool.black]\n", "[tool.gradio]\n[project]\nname = 'gradprob'\n", "[tool.gradprobe]\n"],
 )
 def test_another_table_is_none_of_ours(content):
     Path("pyproject.toml").write_text(content)

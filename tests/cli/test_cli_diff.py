@@ -19,7 +19,11 @@ def test_diff_repeats_the_last_check_and_says_so_in_its_first_line():
     ran = run("diff delta")
     lines = ran.out.splitlines()
     assert ran.code == 1
-    assert lines[:3] == [REPEATED, "layout contiguous", "delta  batch 0, head 1: 1 of 20 elements wrong"]
+    assert lines[:3] == [
+        REPEATED,
+        "layout contiguous",
+        "delta  batch 0, head 1: 1 of 20 elements wrong",
+    ]
 
 
 def read_again(folder, words):
@@ -59,7 +63,9 @@ def test_options_given_to_diff_override_those_of_the_last_check():
     ran = run("diff delta --seqlen 30 --seed 2 --json -")
     case = json.loads(ran.out)["case"]
     assert (case["batch"], case["heads"], case["seqlen_q"], case["seed"]) == (1, 2, 30, 2)
-    words = "gradprobe check soft.py:wrong_delta --batch 1 --heads 2 --seqlen 30 --head-dim 8 --seed 2"
+    words = (
+        "gradprobe check soft.py:wrong_delta --batch 1 --heads 2 --seqlen 30 --head-dim 8 --seed 2"
+    )
     assert ran.err == f"as in the last check here: {words}\n"
 
 
@@ -78,12 +84,18 @@ def test_the_same_target_as_in_the_last_check_repeats_its_options():
 def test_without_a_last_check_diff_runs_what_it_is_given():
     ran = run(f"diff dQ soft.py:doubled_dq {SMALL}")
     assert ran.code == 1
-    assert ran.out.splitlines()[:2] == ["layout contiguous", "dQ  batch 0, head 1: 160 of 160 elements wrong"]
+    assert ran.out.splitlines()[:2] == [
+        "layout contiguous",
+        "dQ  batch 0, head 1: 160 of 160 elements wrong",
+    ]
 
 
 @pytest.mark.parametrize(
     ("last", "elements"),
-    [(f"check lazy {SMALL} --runs contiguous", "400"), pytest.param("", "5,184", marks=pytest.mark.nightly)],
+    [
+        (f"check lazy {SMALL} --runs contiguous", "400"),
+        pytest.param("", "5,184", marks=pytest.mark.nightly),
+    ],
 )
 def test_diff_ds_works_with_no_other_word(last, elements):
     assert not last or run(last).code == 0
@@ -110,7 +122,10 @@ def test_a_last_check_that_is_damaged_or_of_another_version_is_repeated_by_nobod
     (folder / ".gradprobe" / "last.json").write_text(text)
     ran = run(f"diff dQ soft.py:backward {SMALL}")
     assert ran.code == 0
-    assert re.fullmatch(r"gradprobe: \.gradprobe/last\.json is damaged: .*: none of its options is repeated\n", ran.err)
+    assert re.fullmatch(
+        r"gradprobe: \.gradprobe/last\.json is damaged: .*: none of its options is repeated\n",
+        ran.err,
+    )
     assert "last check" not in ran.out
     for command in ("diff dQ", "fix", "shrink"):
         ran = run(f"{command} {SMALL}")
@@ -125,7 +140,9 @@ def test_a_last_check_that_is_not_text_is_damaged(folder):
     assert "is damaged" in json.loads((folder / "damage.json").read_text())["error"]["message"]
 
 
-@pytest.mark.parametrize("damage", [{"runs": 3}, {"close_ups": [{}]}, {"schema": "gradprobe.report/9"}])
+@pytest.mark.parametrize(
+    "damage", [{"runs": 3}, {"close_ups": [{}]}, {"schema": "gradprobe.report/9"}]
+)
 def test_a_last_report_that_is_damaged_is_no_check_that_was_not_made(damage, folder):
     run(FAILING)
     file = folder / ".gradprobe" / "last.json"
@@ -179,7 +196,10 @@ def test_wrong_rows_are_listed_with_the_actual_beside_the_expected():
 def test_the_cause_stands_below_what_is_wrong_and_below_nothing_that_is_right():
     ran = run(f"diff dV soft.py:dv_without_a_head {SMALL}")
     below = ran.out.partition("more wrong rows")[2]
-    assert any(line.startswith(("CAUSE", "NO HYPOTHESIS FITS", "CONSISTENT WITH")) for line in below.splitlines())
+    assert any(
+        line.startswith(("CAUSE", "NO HYPOTHESIS FITS", "CONSISTENT WITH"))
+        for line in below.splitlines()
+    )
     right = run(f"diff dQ soft.py:dv_without_a_head {SMALL}").out
     assert "all 160 elements within budget" in right
     assert "CAUSE" not in right
@@ -195,7 +215,11 @@ def test_an_intermediate_is_known_whatever_its_case():
     assert "dQ  batch 0, head 1: 160 of 160" in run(f"diff dq soft.py:doubled_dq {SMALL}").out
 
 
-@sampled("name", ["O", "P", "dP", "dS", "delta", "dQ", "dK", "dV", "dBias", "dTau"], push=["dS", "delta", "dBias"])
+@sampled(
+    "name",
+    ["O", "P", "dP", "dS", "delta", "dQ", "dK", "dV", "dBias", "dTau"],
+    push=["dS", "delta", "dBias"],
+)
 def test_every_exposed_intermediate_has_a_close_up_that_fits_80_columns(name):
     ran = run(f"diff {name} lazily.py:backward {SMALL}", COLUMNS="80")
     assert ran.code == 0

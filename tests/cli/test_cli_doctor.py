@@ -44,8 +44,13 @@ def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
     ran = run(f"doctor mine.py:delta {CASE} --json out.json")
     assert ran.code == 1
     first, *_ = ran.out.splitlines()
-    assert first == 'RED  first at "2 heads, dO moved"; the 2 rungs below it are green (mine.py:delta)'
-    assert "\nCAUSE  dO is read with O's head stride (explains 100% of what is wrong)\n  mine.py:19  do_ptr" in ran.out
+    assert (
+        first == 'RED  first at "2 heads, dO moved"; the 2 rungs below it are green (mine.py:delta)'
+    )
+    assert (
+        "\nCAUSE  dO is read with O's head stride (explains 100% of what is wrong)\n  mine.py:19  do_ptr"
+        in ran.out
+    )
     assert len(ran.first_mismatches) == 1
     told = json.loads((folder / "out.json").read_text())
     assert (told["schema"], told["verdict"], told["first_bad"]["rung"]) == (
@@ -66,7 +71,9 @@ def test_stale_bytecode_and_another_copy_are_named_though_every_rung_is_green(fo
     told = json.loads(ran.out)
     assert (ran.code, told["verdict"], told["first_bad"]) == (1, "stale", None)
     assert "Python runs a stale compiled file, not what soft.py holds now" in told["stale"][0]
-    assert [copy["file"] for copy in told["files"][0]["copies"]] == [str(folder / "old" / "soft.py")]
+    assert [copy["file"] for copy in told["files"][0]["copies"]] == [
+        str(folder / "old" / "soft.py")
+    ]
 
 
 @pytest.mark.nightly
@@ -82,7 +89,9 @@ def test_a_compiled_file_of_another_source_is_named_where_the_rung_is_green_with
     ran = run_process(f"{command} --json out.json", GRADPROBE_CACHE_DIR=str(folder / "right"))
     told = json.loads((folder / "out.json").read_text())
     assert (ran.code, told["first_bad"]["rung"]) == (1, "1 head")
-    assert told["stale"] == ["a cache of compiled kernels is stale: with every cache empty it is green"]
+    assert told["stale"] == [
+        "a cache of compiled kernels is stale: with every cache empty it is green"
+    ]
     assert [file["file"].rpartition("/")[2] for file in told["files"]] == ["mine.py", "delta.cu"]
     assert run_process(f"{command} --fresh", GRADPROBE_CACHE_DIR=str(folder / "right")).code == 0
 
@@ -107,7 +116,9 @@ def test_an_interpreter_that_loses_an_atomic_add_is_named_and_what_needs_none_st
     (folder / "plant" / "sitecustomize.py").write_text(BROKEN)
     ran = run_process("doctor --json out.json", PYTHONPATH=f"{folder / 'plant'}{os.pathsep}{ROOT}")
     assert ran.code == 1
-    assert ran.out.startswith('RED  "atomic adds, one element a head", interpreted, the lowest rung (this machine)')
+    assert ran.out.startswith(
+        'RED  "atomic adds, one element a head", interpreted, the lowest rung (this machine)'
+    )
     told = json.loads((folder / "out.json").read_text())
     bad = {(rung["rung"], rung["how"]) for rung in told["rungs"] if rung["state"] != "green"}
     assert ("atomic adds, one element a head", "interpreted") in bad

@@ -75,7 +75,9 @@ def assert_message(ran, *pieces):
         assert piece in ran.err
 
 
-@pytest.mark.parametrize(("words", "pieces"), WRONG_COMMANDS, ids=[words for words, _ in WRONG_COMMANDS])
+@pytest.mark.parametrize(
+    ("words", "pieces"), WRONG_COMMANDS, ids=[words for words, _ in WRONG_COMMANDS]
+)
 def test_a_wrong_command_exits_2_with_its_subject_and_the_way_out(words, pieces):
     ran = run(words)
     assert ran.code == 2
@@ -124,7 +126,9 @@ def test_cuda_without_a_cuda_device_exits_2(monkeypatch):
 
 
 def test_a_target_that_takes_one_number_as_its_window_is_passed_its_left_side(folder):
-    (folder / "narrow.py").write_text("def f(q, k, v, do, window_size=-1):\n    raise ValueError(repr(window_size))\n")
+    (folder / "narrow.py").write_text(
+        "def f(q, k, v, do, window_size=-1):\n    raise ValueError(repr(window_size))\n"
+    )
     ran = run(f"check narrow.py:f --window 4,0 {SMALL}")
     assert ran.code == 3
     assert "raised ValueError (contiguous): 4" in ran.err
@@ -132,7 +136,9 @@ def test_a_target_that_takes_one_number_as_its_window_is_passed_its_left_side(fo
 
 def test_of_a_long_message_of_a_target_the_first_paragraph_is_told(folder):
     listed = "".join(f"backend {number}\n" for number in range(40))
-    (folder / "long.py").write_text(f"def f(q, k, v, do):\n    raise OSError({'no kernel' + chr(10) * 2 + listed!r})\n")
+    (folder / "long.py").write_text(
+        f"def f(q, k, v, do):\n    raise OSError({'no kernel' + chr(10) * 2 + listed!r})\n"
+    )
     ran = run(f"check long.py:f {SMALL}")
     assert "raised OSError (contiguous): no kernel\n" in ran.err
     assert "backend 9" not in ran.err
@@ -150,7 +156,9 @@ UNUSABLE_SIGNATURES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "pieces"), UNUSABLE_SIGNATURES, ids=[text for text, _ in UNUSABLE_SIGNATURES])
+@pytest.mark.parametrize(
+    ("text", "pieces"), UNUSABLE_SIGNATURES, ids=[text for text, _ in UNUSABLE_SIGNATURES]
+)
 def test_a_signature_that_nothing_can_be_passed_to_exits_2(text, pieces, folder):
     (folder / "odd.py").write_text(f"def f{text}\n")
     ran = run(f"check odd.py:f {SMALL}")
@@ -185,7 +193,13 @@ def test_a_module_that_fails_to_import_exits_3(folder):
 
 
 UNUSABLE_RESULTS = [
-    ("wrong_shape", ("returned dK of the wrong shape", "expected [b, g, n, d] = [1, 2, 20, 8], got [1, 2, 19, 8]")),
+    (
+        "wrong_shape",
+        (
+            "returned dK of the wrong shape",
+            "expected [b, g, n, d] = [1, 2, 20, 8], got [1, 2, 19, 8]",
+        ),
+    ),
     ("unknown_name", ("returned an unknown intermediate 'dW'", "known: LSE, P, O, dP")),
     ("dq_twice", ("returned dQ twice, once as 'dq'", "keep one of them")),
     ("whole_numbers", ("returned dQ as torch.int64; it must be a floating-point tensor",)),
@@ -206,7 +220,9 @@ UNUSABLE_RESULTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "pieces"), UNUSABLE_RESULTS, ids=[name for name, _ in UNUSABLE_RESULTS])
+@pytest.mark.parametrize(
+    ("name", "pieces"), UNUSABLE_RESULTS, ids=[name for name, _ in UNUSABLE_RESULTS]
+)
 def test_a_target_that_cannot_be_compared_exits_3_and_never_1(name, pieces):
     ran = run(f"check soft.py:{name} {SMALL}")
     assert ran.code == 3
@@ -216,10 +232,22 @@ def test_a_target_that_cannot_be_compared_exits_3_and_never_1(name, pieces):
 @pytest.mark.parametrize(
     ("body", "piece"),
     [
-        ("return (q @ k.mT @ v).detach()", "is not differentiable: its output does not require grad"),
-        ("return {'LSE': v}", "it is a forward and must return its output tensor, got a dict of LSE"),
-        ("return {'O': v, 'out': v}", "it is a forward and must return its output tensor, got a dict of O, out"),
-        ("return (q @ k.mT @ v).transpose(1, 2)", "that looks like [B, L, H, D]: return O transposed"),
+        (
+            "return (q @ k.mT @ v).detach()",
+            "is not differentiable: its output does not require grad",
+        ),
+        (
+            "return {'LSE': v}",
+            "it is a forward and must return its output tensor, got a dict of LSE",
+        ),
+        (
+            "return {'O': v, 'out': v}",
+            "it is a forward and must return its output tensor, got a dict of O, out",
+        ),
+        (
+            "return (q @ k.mT @ v).transpose(1, 2)",
+            "that looks like [B, L, H, D]: return O transposed",
+        ),
         (
             "return (q @ k.mT @ v)[:, :, :-1]",
             "returned O of the wrong shape: expected [b, h, m, e] = [1, 2, 20, 8], got ",
@@ -252,10 +280,25 @@ BACKWARD = "    @staticmethod\n    def backward(ctx, do):\n        "
 @pytest.mark.parametrize(
     ("backward", "pieces"),
     [
-        ("", ("raised NotImplementedError (contiguous)", "You must implement either the backward or vjp method")),
-        (BACKWARD + "raise ValueError('only for training')", ("raised ValueError (contiguous): only for training",)),
-        (BACKWARD + "return do, do", ("raised RuntimeError (contiguous)", "incorrect number of gradients")),
-        (BACKWARD + "return do.mT, do, do, None", ("raised RuntimeError (contiguous)", "returned an invalid gradient")),
+        (
+            "",
+            (
+                "raised NotImplementedError (contiguous)",
+                "You must implement either the backward or vjp method",
+            ),
+        ),
+        (
+            BACKWARD + "raise ValueError('only for training')",
+            ("raised ValueError (contiguous): only for training",),
+        ),
+        (
+            BACKWARD + "return do, do",
+            ("raised RuntimeError (contiguous)", "incorrect number of gradients"),
+        ),
+        (
+            BACKWARD + "return do.mT, do, do, None",
+            ("raised RuntimeError (contiguous)", "returned an invalid gradient"),
+        ),
     ],
     ids=["none", "raises", "too few", "wrong shape"],
 )
@@ -267,7 +310,9 @@ def test_an_autograd_function_whose_backward_fails_exits_3(backward, pieces, fol
 
 
 def test_a_gradient_that_never_comes_is_0_and_wrong(folder):
-    (folder / "forward.py").write_text(AUTOGRAD.format(backward=BACKWARD + "return do, None, do, None"))
+    (folder / "forward.py").write_text(
+        AUTOGRAD.format(backward=BACKWARD + "return do, None, do, None")
+    )
     ran = run(f"check forward.py:f {SMALL}")
     assert ran.code == 1
     assert "dK" in ran.out.partition("wrong by itself too: ")[2].partition(";")[0]
@@ -295,20 +340,25 @@ def test_a_kernel_without_grouped_heads_that_is_given_some_exits_3_in_its_own_wo
     ran = run("check soft.py:backward --batch 1 --heads 4 --kv-heads 2 --seqlen 20 --head-dim 8")
     assert ran.code == 3
     assert_message(
-        ran, "target 'soft.py:backward' raised RuntimeError (contiguous): The size of tensor a (4) must match"
+        ran,
+        "target 'soft.py:backward' raised RuntimeError (contiguous): The size of tensor a (4) must match",
     )
 
 
 @pytest.mark.parametrize("name", ["O", "dQ"])
 def test_b_l_h_d_is_recognized_and_told_apart_from_another_wrong_shape(name, folder):
     body = "from soft import attention, backward\n"
-    body += "def f(q, k, v, do, scale):\n    found = {'O': do, **backward(q, k, v, do, scale=scale)}\n"
+    body += (
+        "def f(q, k, v, do, scale):\n    found = {'O': do, **backward(q, k, v, do, scale=scale)}\n"
+    )
     body += f"    return found | {{'{name}': found['{name}'].transpose(1, 2)}}\n"
     (folder / "odd.py").write_text(body)
     ran = run(f"check odd.py:f {SMALL}")
     assert ran.code == 3
     assert_message(
-        ran, f"returned {name} of the wrong shape", f"that looks like [B, L, H, D]: return {name} transposed"
+        ran,
+        f"returned {name} of the wrong shape",
+        f"that looks like [B, L, H, D]: return {name} transposed",
     )
     (folder / "odd.py").write_text(body.replace(".transpose(1, 2)", "[:, :, 1:]"))
     ran = run(f"check odd.py:f {SMALL}")
@@ -319,7 +369,9 @@ def test_b_l_h_d_is_recognized_and_told_apart_from_another_wrong_shape(name, fol
 def test_a_refusal_of_two_layouts_is_skipped_and_the_rest_matches():
     ran = run(f"check soft.py:contiguous_only {SMALL} --json report.json")
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith("MATCH  soft.py:contiguous_only: 7 intermediates within budget in 1 layout ")
+    assert ran.out.startswith(
+        "MATCH  soft.py:contiguous_only: 7 intermediates within budget in 1 layout "
+    )
     words = "AssertionError: q and do must be contiguous"
     assert f"  distinct       skipped: {words}\n" in ran.out
     assert f"  do=expanded    skipped: {words}\n" in ran.out
@@ -338,20 +390,29 @@ def test_a_target_that_takes_no_last_stride_but_1_is_still_shown_distinct_stride
     (folder / "picky.py").write_text(text + "    return backward(q, k, v, do, scale=scale)\n")
     ran = run(f"check picky.py:f {SMALL}")
     assert ran.code == 1
-    assert "  distinct       skipped: AssertionError: picky.py:3: assert q.stride(-1) == 1\n" in ran.out
+    assert (
+        "  distinct       skipped: AssertionError: picky.py:3: assert q.stride(-1) == 1\n"
+        in ran.out
+    )
     assert "  distinct-unit  mismatch" in ran.out
 
 
 def test_a_refusal_of_every_layout_compares_nothing_and_exits_3():
     ran = run(f"check soft.py:contiguous_only --layout all=distinct {SMALL}")
     assert ran.code == 3
-    assert_message(ran, "nothing was compared", "refused every layout (distinct: AssertionError: q and do must be")
+    assert_message(
+        ran,
+        "nothing was compared",
+        "refused every layout (distinct: AssertionError: q and do must be",
+    )
 
 
 def test_a_reference_that_is_wrong_exits_3_and_is_named():
     ran = run(f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}")
     assert ran.code == 3
-    assert_message(ran, "the verdict is about the reference: soft.py:dv_without_a_head departs from dV")
+    assert_message(
+        ran, "the verdict is about the reference: soft.py:dv_without_a_head departs from dV"
+    )
 
 
 def test_traceback_is_shown_only_when_asked_for():
@@ -359,7 +420,10 @@ def test_traceback_is_shown_only_when_asked_for():
     assert (ran.code, ran.out) == (3, "")
     assert "Traceback (most recent call last)" in ran.err
     assert "soft.py" in ran.err
-    assert "gradprobe: target 'soft.py:raising' raised ValueError (contiguous): the target says no\n" in ran.err
+    assert (
+        "gradprobe: target 'soft.py:raising' raised ValueError (contiguous): the target says no\n"
+        in ran.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -378,7 +442,9 @@ def test_traceback_is_shown_only_when_asked_for():
         ),
     ],
 )
-def test_a_failure_with_json_on_stdout_is_a_report_whose_verdict_is_error(words, code, kind, message):
+def test_a_failure_with_json_on_stdout_is_a_report_whose_verdict_is_error(
+    words, code, kind, message
+):
     ran = run(f"{words} --json -")
     report = json.loads(ran.out)
     assert ran.code == code
@@ -414,12 +480,22 @@ def test_an_error_of_the_tool_itself_exits_3_and_never_1(monkeypatch):
     [
         ("--heads 0", 2, "gradprobe: --heads must be at least 1, got 0"),
         ("soft.py:doubled_dq --runs contiguous", 1, ""),
-        pytest.param("soft.py:raising", 3, "gradprobe: target 'soft.py:raising' raised", marks=pytest.mark.nightly),
+        pytest.param(
+            "soft.py:raising",
+            3,
+            "gradprobe: target 'soft.py:raising' raised",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_exit_codes_and_streams_are_the_same_in_a_process_of_its_own(words, code, said):
     ran = run_process(f"check {SMALL} {words}")
-    assert (ran.code, ran.err.startswith(said), bool(ran.err), bool(ran.out)) == (code, True, bool(said), not said)
+    assert (ran.code, ran.err.startswith(said), bool(ran.err), bool(ran.out)) == (
+        code,
+        True,
+        bool(said),
+        not said,
+    )
     assert len(ran.first_mismatches) == (code == 1)
 
 
@@ -450,7 +526,10 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("name", "pieces"),
     [
-        ("flash_atention", ("did you mean 'flash_attention'? it has: flash_attention, flash_attention_triton",)),
+        (
+            "flash_atention",
+            ("did you mean 'flash_attention'? it has: flash_attention, flash_attention_triton",),
+        ),
         ("flash_kernel", ("flash_kernel is a Triton kernel", "name a function that launches it")),
     ],
 )
@@ -464,4 +543,6 @@ def test_what_is_no_target_names_what_may_be_meant(name, pieces, folder):
 def test_a_layout_of_what_the_target_is_not_given_is_refused():
     ran = run(f"check soft.py:backward --layout dq=distinct {SMALL}")
     assert ran.code == 2
-    assert_message(ran, "dq=distinct: target 'soft.py:backward' is not given dq", "it takes q, k, v, do")
+    assert_message(
+        ran, "dq=distinct: target 'soft.py:backward' is not given dq", "it takes q, k, v, do"
+    )

@@ -8,12 +8,18 @@ import pytest
 from tests.cli.command import run
 
 EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
-RIGHT = EXAMPLE.replace("do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh")
+RIGHT = EXAMPLE.replace(
+    "do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh"
+)
 WORDS = "mine.py:delta --batch 1 --heads 2 --seqlen 16 --fix-budget 60"
 
 
 def git(*words):
-    subprocess.run(["git", "-c", "user.email=a@b.c", "-c", "user.name=a", *words], check=True, capture_output=True)
+    subprocess.run(
+        ["git", "-c", "user.email=a@b.c", "-c", "user.name=a", *words],
+        check=True,
+        capture_output=True,
+    )
 
 
 @pytest.fixture

@@ -60,14 +60,26 @@ def test_a_junit_case_stands_for_every_head_of_every_intermediate_and_layout():
     root = read_junit(run(f"{WRONG} --junit -").out)
     heads = [one.get("name") for one in root.findall(".//testcase") if " head " in one.get("name")]
     assert len(heads) == 3 * 7 * 2  # contiguous, distinct, dO expanded
-    skipped = [one.get("name") for one in root.findall(".//testcase") if len(one) and one[0].tag == "skipped"]
+    skipped = [
+        one.get("name")
+        for one in root.findall(".//testcase")
+        if len(one) and one[0].tag == "skipped"
+    ]
     assert skipped == ["LSE", "O"] * 3
-    failing = [one.get("name") for one in root.findall(".//testcase") if len(one) and one[0].tag == "failure"]
+    failing = [
+        one.get("name")
+        for one in root.findall(".//testcase")
+        if len(one) and one[0].tag == "failure"
+    ]
     assert failing == ["delta batch 0 head 1"] * 3
 
 
-@pytest.mark.parametrize(("flag", "reader"), [("--junit", read_junit), ("--sarif", json.loads), ("--json", json.loads)])
-@pytest.mark.parametrize(("words", "code"), [(WRONG, 1), (RAISING, 3), ("check --heads 0", 2), ("check --heads x", 2)])
+@pytest.mark.parametrize(
+    ("flag", "reader"), [("--junit", read_junit), ("--sarif", json.loads), ("--json", json.loads)]
+)
+@pytest.mark.parametrize(
+    ("words", "code"), [(WRONG, 1), (RAISING, 3), ("check --heads 0", 2), ("check --heads x", 2)]
+)
 def test_a_form_on_stdout_stands_there_alone(flag, reader, words, code):
     ran = run(f"{words} {flag} -")
     assert ran.code == code
@@ -80,7 +92,11 @@ def test_annotations_go_to_stderr_and_leave_json_on_stdout_pure():
     assert ran.code == 1
     report = json.loads(ran.out)
     ((kind, properties, message),) = annotations(ran)
-    assert (kind, properties["file"], properties["title"]) == ("error", "soft.py", "GP001 delta is wrong by itself")
+    assert (kind, properties["file"], properties["title"]) == (
+        "error",
+        "soft.py",
+        "GP001 delta is wrong by itself",
+    )
     assert int(properties["line"]) == report["target"]["line"]
     assert "FIRST MISMATCH delta batch=0 head=1 row=7 col=- " in message
 
@@ -105,7 +121,11 @@ def test_a_summary_that_the_step_has_filled_is_not_overfilled(folder, room):
 
 
 def test_paths_are_told_from_the_checkout_where_the_command_runs_in_a_folder_of_it(folder):
-    for workspace, file in ((folder.parent, f"{folder.name}/soft.py"), (folder, "soft.py"), ("/elsewhere", "soft.py")):
+    for workspace, file in (
+        (folder.parent, f"{folder.name}/soft.py"),
+        (folder, "soft.py"),
+        ("/elsewhere", "soft.py"),
+    ):
         ran = run(f"{WRONG} --github --sarif out.sarif", GITHUB_WORKSPACE=str(workspace))
         assert annotations(ran)[0][1]["file"] == file
         result, *_ = json.loads((folder / "out.sarif").read_text())["runs"][0]["results"]
@@ -113,34 +133,50 @@ def test_paths_are_told_from_the_checkout_where_the_command_runs_in_a_folder_of_
 
 
 @pytest.mark.parametrize("flag", ["--json", "--junit", "--sarif"])
-@pytest.mark.parametrize(("words", "code"), [(RIGHT, 2), (WRONG, 1), (RAISING, 3), ("check --heads x", 2)])
 @pytest.mark.parametrize(
-    ("file", "why"), [("no/such/out", "No such file"), ("soft.py/out", "Not a directory"), ("here", "Is a directory")]
+    ("words", "code"), [(RIGHT, 2), (WRONG, 1), (RAISING, 3), ("check --heads x", 2)]
+)
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("no/such/out", "No such file"),
+        ("soft.py/out", "Not a directory"),
+        ("here", "Is a directory"),
+    ],
 )
 def test_a_file_that_cannot_be_written_is_told_after_the_verdict_and_turns_a_match_to_2(
     folder, flag, words, code, file, why
 ):
     (folder / "here").mkdir()
-    ran = run(f"{words} {flag} {file} --sarif fine.sarif" if flag != "--sarif" else f"{words} {flag} {file}")
+    ran = run(
+        f"{words} {flag} {file} --sarif fine.sarif"
+        if flag != "--sarif"
+        else f"{words} {flag} {file}"
+    )
     assert ran.code == code
     assert f"gradprobe: {flag} {file}: cannot be written, {why}" in ran.err
     assert ran.err.count("cannot be written") == 1
     assert "Traceback" not in ran.err
     assert ran.out.startswith({RIGHT: "MATCH ", WRONG: "MISMATCH "}.get(words, ""))
-    assert flag == "--sarif" or json.loads((folder / "fine.sarif").read_text())["version"] == "2.1.0"
+    assert (
+        flag == "--sarif" or json.loads((folder / "fine.sarif").read_text())["version"] == "2.1.0"
+    )
 
 
 def test_a_file_that_a_close_up_cannot_write_is_told_once():
     ran = run(f"diff dQ soft.py:backward {SMALL} --json no/such/out")
     assert ran.code == 2
-    assert ran.err == "gradprobe: --json no/such/out: cannot be written, No such file or directory\n"
+    assert (
+        ran.err == "gradprobe: --json no/such/out: cannot be written, No such file or directory\n"
+    )
 
 
 def test_a_summary_that_cannot_be_written_turns_a_match_to_2():
     ran = run(f"{RIGHT} --github", GITHUB_STEP_SUMMARY="no/such/summary.md")
     assert ran.code == 2
     assert (
-        ran.err == "gradprobe: --github: the summary no/such/summary.md cannot be written, No such file or directory\n"
+        ran.err
+        == "gradprobe: --github: the summary no/such/summary.md cannot be written, No such file or directory\n"
     )
     assert ran.out.startswith("MATCH ")
 
@@ -172,15 +208,24 @@ def test_two_forms_in_one_place_are_refused_and_the_first_says_so(folder, words,
         ("chek", "No such command 'chek'"),
     ],
 )
-def test_what_the_parser_refuses_is_written_in_every_form_with_the_words_on_stderr_as_ever(folder, words, message):
+def test_what_the_parser_refuses_is_written_in_every_form_with_the_words_on_stderr_as_ever(
+    folder, words, message
+):
     plain = run(words)
     ran = run(f"{words} --json=out.json --junit out.xml --sarif out.sarif --github")
     assert (plain.code, ran.code, ran.out) == (2, 2, "")
-    assert "".join(line for line in ran.err.splitlines(True) if not line.startswith("::")) == plain.err
+    assert (
+        "".join(line for line in ran.err.splitlines(True) if not line.startswith("::")) == plain.err
+    )
     report = json.loads((folder / "out.json").read_text())
     assert (report["verdict"], report["error"]["kind"]) == ("error", "UsageFailure")
     assert report["error"]["message"].startswith(message)
-    assert read_junit((folder / "out.xml").read_text()).find(".//error").get("message").startswith(message)
+    assert (
+        read_junit((folder / "out.xml").read_text())
+        .find(".//error")
+        .get("message")
+        .startswith(message)
+    )
     log = json.loads((folder / "out.sarif").read_text())
     assert_is_sarif(log)
     (invocation,) = log["runs"][0]["invocations"]
@@ -191,7 +236,9 @@ def test_what_the_parser_refuses_is_written_in_every_form_with_the_words_on_stde
     assert message in told
 
 
-@pytest.mark.parametrize("words", ["init --json out", "check --heads x -- --json out", "check --json", "-- --json out"])
+@pytest.mark.parametrize(
+    "words", ["init --json out", "check --heads x -- --json out", "check --json", "-- --json out"]
+)
 def test_no_form_is_written_that_the_command_line_does_not_ask_for(folder, words):
     before = sorted(folder.iterdir())
     assert run(words).code == 2
@@ -205,7 +252,10 @@ def test_a_failure_names_its_target_in_every_form(folder):
     (case,) = read_junit((folder / "out.xml").read_text()).findall(".//testcase")
     assert (case.get("classname"), case[0].get("type")) == ("soft.py:raising", "Refusal")
     (result,) = json.loads((folder / "out.sarif").read_text())["runs"][0]["results"]
-    assert (result["ruleId"], result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]) == (
+    assert (
+        result["ruleId"],
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
+    ) == (
         "GP022",
         "soft.py",
     )
@@ -223,7 +273,9 @@ def test_a_refused_layout_is_skipped_with_the_targets_words(folder):
         for one in read_junit((folder / "out.xml").read_text()).findall(".//skipped")
         if one.get("type") == "refused"
     ]
-    assert {one.get("message") for one in skipped} == {"AssertionError: q and do must be contiguous"}
+    assert {one.get("message") for one in skipped} == {
+        "AssertionError: q and do must be contiguous"
+    }
     assert len(skipped) == 3
 
 
@@ -235,14 +287,20 @@ def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up
     (folder / "link.py").symlink_to(file)
     summary = folder / "summary.md"
     words = f"check link.py:lazy_intermediates {SMALL} --github --json - --junit out.xml --sarif out.sarif"
-    ran = run_process(words, GITHUB_ACTIONS="true", GITHUB_WORKSPACE=str(folder), GITHUB_STEP_SUMMARY=str(summary))
+    ran = run_process(
+        words, GITHUB_ACTIONS="true", GITHUB_WORKSPACE=str(folder), GITHUB_STEP_SUMMARY=str(summary)
+    )
     assert ran.code == 1
     report = json.loads(ran.out)
     kernels = {kernel["name"]: kernel["line"] for kernel in report["target"]["kernels"]}
-    errors = [(properties, message) for kind, properties, message in annotations(ran) if kind == "error"]
+    errors = [
+        (properties, message) for kind, properties, message in annotations(ran) if kind == "error"
+    ]
     assert len(annotations(ran)) == len(ran.err.splitlines())
     assert {properties["file"] for properties, _ in errors} == {"sub é/planted.py"}
-    seen = [properties["title"] for properties, _ in errors if properties["title"].startswith("GP010 ")]
+    seen = [
+        properties["title"] for properties, _ in errors if properties["title"].startswith("GP010 ")
+    ]
     assert {title.partition(": ")[2].partition(" in ")[0] for title in seen} == {"do"}
     (cause,) = (properties for properties, _ in errors if properties["title"].startswith("GP004 "))
     assert int(cause["line"]) == report["diagnoses"][0]["where"][0]["line"]
@@ -259,21 +317,33 @@ def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up
     assert {one.get("type") for one in failures} >= {"mismatch", "inherited"}
     log = json.loads((folder / "out.sarif").read_text())
     assert_is_sarif(log)
-    assert log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == (
-        "sub%20%C3%A9/planted.py"
-    )
+    assert log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"][
+        "uri"
+    ] == ("sub%20%C3%A9/planted.py")
     errors = [row[2] for row in table(summary.read_text())[2:] if row[0] == "**error**"]
     assert any(found.startswith("Cause&#58; dO is read with q's head stride") for found in errors)
     assert any(found.startswith("dP is wrong by itself&#58;") for found in errors)
 
 
-@pytest.mark.parametrize(("closed", "out"), [("1", ""), pytest.param("2", "MISMATCH ", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("closed", "out"), [("1", ""), pytest.param("2", "MISMATCH ", marks=pytest.mark.nightly)]
+)
 def test_a_stream_that_is_closed_is_no_failure(folder, closed, out):
-    words = [sys.executable, "-m", "gradprobe", *f"{WRONG} --runs contiguous --github --junit out.xml".split()]
+    words = [
+        sys.executable,
+        "-m",
+        "gradprobe",
+        *f"{WRONG} --runs contiguous --github --junit out.xml".split(),
+    ]
     command = f"exec {shlex.join(words)} {closed}>&-"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, env=environment, timeout=120, check=False
+        ["sh", "-c", command],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
     )
     assert ran.returncode == 1
     assert ran.stdout.startswith(out)

@@ -20,7 +20,10 @@ LAZY = ["", "--no-bias", "--heads 4 --tau=-1 --dtype float16", "--dtype bfloat16
 def test_it_says_what_it_wrote_and_the_next_command(folder):
     ran = run("init")
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out == "wrote gradprobe_adapter.py\nnext: gradprobe check gradprobe_adapter.py:backward\n"
+    assert (
+        ran.out
+        == "wrote gradprobe_adapter.py\nnext: gradprobe check gradprobe_adapter.py:backward\n"
+    )
     assert (folder / "gradprobe_adapter.py").is_file()
 
 
@@ -41,11 +44,15 @@ def test_what_it_writes_matches_in_all_three_layouts(family, options, function):
     assert (ran.code, report["verdict"], report["case"]["family"]) == (0, "match", family), ran.out
     assert [run["layout"] for run in report["runs"]] == ["contiguous", "distinct", "do=expanded"]
     assert [run["skipped"] for run in report["runs"]] == [None] * 3
-    exposed = [row["name"] for row in report["runs"][0]["intermediates"] if row["source"] == "exported"]
+    exposed = [
+        row["name"] for row in report["runs"][0]["intermediates"] if row["source"] == "exported"
+    ]
     tail = ["dTau"] if family == "lazy" else []
     tail = ["dBias", *tail] if family == "lazy" and "--no-bias" not in options else tail
     inner = ["LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV"]
-    assert exposed == ([*inner, *tail] if function == "backward" else ["O", "dQ", "dK", "dV", *tail])
+    assert exposed == (
+        [*inner, *tail] if function == "backward" else ["O", "dQ", "dK", "dV", *tail]
+    )
 
 
 def test_an_option_that_the_adapter_lacks_is_refused_and_not_dropped():
@@ -132,7 +139,10 @@ def test_a_workflow_goes_where_github_looks_and_the_next_steps_are_said(folder, 
 def test_outside_the_root_of_a_repository_a_note_says_that_github_looks_there(folder):
     ran = run("init --ci github")
     assert (ran.code, ran.out.splitlines()[0]) == (0, f"wrote {WORKFLOW}")
-    assert ran.err == "gradprobe: GitHub reads workflows at the root of a repository, which this folder is not\n"
+    assert (
+        ran.err
+        == "gradprobe: GitHub reads workflows at the root of a repository, which this folder is not\n"
+    )
 
 
 def test_a_workflow_that_is_there_is_left_as_it_is_without_force(folder):
@@ -148,7 +158,9 @@ def test_a_workflow_that_is_there_is_left_as_it_is_without_force(folder):
 
 def test_a_workflow_goes_to_another_path_which_its_cache_depends_on(folder):
     assert run("init --ci github ci/kernels.yaml").code == 0
-    assert 'cache-dependency-path: "ci/kernels.yaml"\n' in (folder / "ci" / "kernels.yaml").read_text()
+    assert (
+        'cache-dependency-path: "ci/kernels.yaml"\n' in (folder / "ci" / "kernels.yaml").read_text()
+    )
 
 
 def test_a_workflow_that_is_refused_leaves_no_folder_behind(folder):

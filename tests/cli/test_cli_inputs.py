@@ -16,7 +16,10 @@ pytestmark = pytest.mark.usefixtures("without_causes")
 def tensors(batch=2, heads=3, rows=20, dim=8, **more):
     generator = torch.Generator().manual_seed(1)
     names = ("q", "k", "v", "do")
-    return {name: torch.randn(batch, rows, heads, dim, generator=generator).transpose(1, 2) for name in names} | more
+    return {
+        name: torch.randn(batch, rows, heads, dim, generator=generator).transpose(1, 2)
+        for name in names
+    } | more
 
 
 # Of a forward: the gradient of the output arrives transposed in real programs, and the backward reads it as if not.
@@ -92,14 +95,18 @@ def test_the_values_are_the_file_s_and_not_drawn(real):
     one = {name: torch.full_like(tensor, 2.0 + at) for at, (name, tensor) in enumerate(one.items())}
     torch.save(one, real / "one.pt")
     # One key: P = 1, so dV = dO = 5, and a target that doubles it shows 10.
-    (real / "twice.py").write_text("def backward(q, k, v, do, *, scale):\n    return {'dV': 2 * do}\n")
+    (real / "twice.py").write_text(
+        "def backward(q, k, v, do, *, scale):\n    return {'dV': 2 * do}\n"
+    )
     first = report_of("check twice.py:backward --inputs one.pt")["first_mismatch"]
     assert (first["actual"], first["expected"]) == (10.0, 5.0)
 
 
 def test_npz_gives_the_report_of_pt(real):
     np.savez(real / "real.npz", **{name: tensor.numpy() for name, tensor in tensors().items()})
-    first, second = (report_of(f"check soft.py:doubled_dq --inputs real.{ending}") for ending in ("pt", "npz"))
+    first, second = (
+        report_of(f"check soft.py:doubled_dq --inputs real.{ending}") for ending in ("pt", "npz")
+    )
     assert first["first_mismatch"] == second["first_mismatch"]
     assert first["case"] | {"inputs": ""} == second["case"] | {"inputs": ""}
 
@@ -108,13 +115,22 @@ def test_options_of_the_file_count_and_open_ones_may_be_given(real):
     torch.save(tensors(scale=0.25, causal=True), real / "opted.pt")
     case = report_of("check soft.py:backward --inputs opted.pt --block-n 32")["case"]
     assert (case["scale"], case["causal"], case["block_n"]) == (0.25, True, 32)
-    assert report_of("check soft.py:backward --inputs real.pt --causal --scale 0.5")["case"]["causal"] is True
+    assert (
+        report_of("check soft.py:backward --inputs real.pt --causal --scale 0.5")["case"]["causal"]
+        is True
+    )
     assert run("check soft.py:backward --inputs real.pt --heads 3 --seqlen 20").code == 0
 
 
 def test_layout_names_what_lies_otherwise_than_saved(real):
     layouts = [
-        (words, [ran["layout"] for ran in report_of(f"check soft.py:backward --inputs real.pt {words}")["runs"]])
+        (
+            words,
+            [
+                ran["layout"]
+                for ran in report_of(f"check soft.py:backward --inputs real.pt {words}")["runs"]
+            ],
+        )
         for words in ("--layout do=contiguous", "--layout all=offset", "--layout all=as-saved")
     ]
     assert [names for _, names in layouts] == [["as-saved,do=contiguous"], ["offset"], ["as-saved"]]
@@ -123,7 +139,9 @@ def test_layout_names_what_lies_otherwise_than_saved(real):
 
 
 def test_the_command_line_in_the_report_repeats_the_run(real):
-    once = report_of("check own.py:do_assumed_contiguous --inputs real.pt --layout q=blhd --no-recover")
+    once = report_of(
+        "check own.py:do_assumed_contiguous --inputs real.pt --layout q=blhd --no-recover"
+    )
     words = shlex.join(shlex.split(once["reproduce"])[1:])
     assert "--inputs real.pt" in words
     again = report_of(words)
@@ -165,7 +183,11 @@ def test_grouped_heads_of_6_and_2_are_read_from_the_shapes(real):
         "    return (scale * q @ k.mT).softmax(-1) @ v\n"
     )
     report = report_of("check grouped.py:attention --inputs grouped.pt")
-    assert (report["verdict"], report["case"]["heads"], report["case"]["kv_heads"]) == ("match", 6, 2)
+    assert (report["verdict"], report["case"]["heads"], report["case"]["kv_heads"]) == (
+        "match",
+        6,
+        2,
+    )
 
 
 @pytest.mark.parametrize(
@@ -240,7 +262,9 @@ def test_a_black_box_is_looked_into_as_its_tensors_lay(real):
     torch.save(wide, real / "wide.pt")
     report = report_of("check half.py:attention --inputs wide.pt --layout all=as-saved")
     first = report["first_mismatch"]
-    drawn = report_of("check half.py:attention --heads 3 --seqlen 8 --head-dim 16 --layout all=contiguous")
+    drawn = report_of(
+        "check half.py:attention --heads 3 --seqlen 8 --head-dim 16 --layout all=contiguous"
+    )
     assert (first["intermediate"], first["batch"]) == (drawn["first_mismatch"]["intermediate"], 1)
 
 

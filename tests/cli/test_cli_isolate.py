@@ -92,12 +92,22 @@ def test_the_report_and_the_exit_code_are_those_of_a_check_in_this_process(name)
     [
         ("segfault", "", "Crash", "crashed (contiguous): killed by SIGSEGV (segmentation fault), "),
         at_night(
-            "leaves", "", "Crash", "crashed (contiguous): ended with exit code 0 before it answered (os._exit?), "
+            "leaves",
+            "",
+            "Crash",
+            "crashed (contiguous): ended with exit code 0 before it answered (os._exit?), ",
         ),
-        ("hangs", "--timeout 1.5", "Timeout", "took too long (contiguous): no answer within 1.5 s: stopped, "),
+        (
+            "hangs",
+            "--timeout 1.5",
+            "Timeout",
+            "took too long (contiguous): no answer within 1.5 s: stopped, ",
+        ),
     ],
 )
-def test_a_crash_exits_3_with_the_signal_and_the_line_and_an_error_report(name, flag, kind, words, folder):
+def test_a_crash_exits_3_with_the_signal_and_the_line_and_an_error_report(
+    name, flag, kind, words, folder
+):
     ran = run_process(f"check fatal.py:{name} {SMALL} {flag} --json report.json")
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.startswith(f"gradprobe: target 'fatal.py:{name}' {words}last at fatal.py:")
@@ -105,7 +115,10 @@ def test_a_crash_exits_3_with_the_signal_and_the_line_and_an_error_report(name, 
     assert "most recent call first" not in ran.err
     document = json.loads((folder / "report.json").read_text())
     assert (document["verdict"], document["error"]["kind"]) == ("error", kind)
-    assert (document["error"]["function"], document["error"]["file"]) == (name, str(folder / "fatal.py"))
+    assert (document["error"]["function"], document["error"]["file"]) == (
+        name,
+        str(folder / "fatal.py"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,14 +126,28 @@ def test_a_crash_exits_3_with_the_signal_and_the_line_and_an_error_report(name, 
     [
         ("segfault", "Crash", "killed by SIGSEGV (segmentation fault)", "ctypes.string_at(0)"),
         at_night("abort", "Crash", "killed by SIGABRT (abort)", "crash()"),
-        at_night("kill", "Crash", "killed by SIGKILL (from outside; most often the system was out of memory)", None),
-        at_night("leave", "Crash", "ended with exit code 0 before it answered (os._exit?)", "os._exit(0)"),
+        at_night(
+            "kill",
+            "Crash",
+            "killed by SIGKILL (from outside; most often the system was out of memory)",
+            None,
+        ),
+        at_night(
+            "leave", "Crash", "ended with exit code 0 before it answered (os._exit?)", "os._exit(0)"
+        ),
         at_night("exit", "TargetFailure", "raised SystemExit (distinct)", None),
-        ("index_error", "TargetFailure", "raised IndexError (distinct): list index out of range", None),
+        (
+            "index_error",
+            "TargetFailure",
+            "raised IndexError (distinct): list index out of range",
+            None,
+        ),
         at_night("hang", "Timeout", "no answer within 9 s: stopped", "time.sleep(600)"),
     ],
 )
-def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_to_it(name, kind, words, line, folder):
+def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_to_it(
+    name, kind, words, line, folder
+):
     timeout = "--timeout 9" if name == "hang" else ""
     ran = run_apart(f"check fatal.py:right_then_{name} {SMALL} {timeout} --json report.json")
     assert ran.code == 3
@@ -143,25 +170,42 @@ def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_t
 
 
 def test_a_terminal_says_once_what_ended_a_check():
-    ran = run_on_terminal(f"check fatal.py:right_then_index_error {SMALL} --runs contiguous --runs q=distinct")
+    ran = run_on_terminal(
+        f"check fatal.py:right_then_index_error {SMALL} --runs contiguous --runs q=distinct"
+    )
     assert ran.code == 3
-    assert ran.out.count("raised IndexError") == 2, ran.out  # the message, and the line of the layout
+    assert ran.out.count("raised IndexError") == 2, (
+        ran.out
+    )  # the message, and the line of the layout
     assert "ERROR  " not in ran.out
 
 
 @pytest.mark.nightly
 def test_a_layout_after_the_crash_that_is_wrong_comes_first_and_every_crash_has_its_line(folder):
-    layouts = "".join(f" --runs {layout}" for layout in ("contiguous", "q=distinct", "k=distinct", "do=expanded"))
+    layouts = "".join(
+        f" --runs {layout}" for layout in ("contiguous", "q=distinct", "k=distinct", "do=expanded")
+    )
     ran = run_apart(f"check fatal.py:crashes_or_wrong {SMALL} {layouts} --json report.json")
     document = json.loads((folder / "report.json").read_text())
-    assert [run["verdict"] for run in document["runs"]] == ["match", "crashed", "crashed", "mismatch"]
+    assert [run["verdict"] for run in document["runs"]] == [
+        "match",
+        "crashed",
+        "crashed",
+        "mismatch",
+    ]
     assert (ran.code, document["verdict"], document["error"]["kind"]) == (1, "mismatch", "Crash")
-    assert (document["first_mismatch"]["intermediate"], ran.first_mismatches[0][:18]) == ("dQ", "FIRST MISMATCH dQ ")
+    assert (document["first_mismatch"]["intermediate"], ran.first_mismatches[0][:18]) == (
+        "dQ",
+        "FIRST MISMATCH dQ ",
+    )
     shown = ran.out.splitlines()
     assert shown[0].startswith("MISMATCH  dQ is the first wrong intermediate ")
     names = ("contiguous", "q=distinct", "k=distinct", "do=expanded")
     layouts = [words[:2] for line in shown if (words := line.split())[1:] and words[0] in names]
-    assert layouts == [list(pair) for pair in zip(names, ("match,", "crashed:", "crashed:", "mismatch,"), strict=True)]
+    assert layouts == [
+        list(pair)
+        for pair in zip(names, ("match,", "crashed:", "crashed:", "mismatch,"), strict=True)
+    ]
 
 
 def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_every_form(folder):
@@ -184,12 +228,16 @@ def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_
     assert junit.count('<error type="Crash"') == 1
     (result,) = [one for one in json.loads(sarif)["runs"][0]["results"] if one["ruleId"] == "GP020"]
     place = result["locations"][0]["physicalLocation"]
-    line = next(at for at, text in enumerate(FATAL.splitlines(), 1) if "then(lambda: ctypes" in text)
+    line = next(
+        at for at, text in enumerate(FATAL.splitlines(), 1) if "then(lambda: ctypes" in text
+    )
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("fatal.py", line)
 
 
 @pytest.mark.parametrize("word", ["raise KeyboardInterrupt", "raise SystemExit(0)"])
-def test_a_wish_to_end_the_process_at_the_import_or_in_a_call_is_an_error_of_the_target(word, folder):
+def test_a_wish_to_end_the_process_at_the_import_or_in_a_call_is_an_error_of_the_target(
+    word, folder
+):
     (folder / "wish.py").write_text(f"{word}\ndef f(q, k, v, do, *, scale): pass\n")
     kind = word.split()[1].partition("(")[0]
     ran = run_apart(f"check wish.py:f {SMALL}")

@@ -77,7 +77,9 @@ REPORT = {
 
 
 @pytest.mark.usefixtures("made_once")
-@pytest.mark.parametrize("words", [f"check soft.py:backward {SMALL}", FAILING, f"check lazily.py:backward {SMALL}"])
+@pytest.mark.parametrize(
+    "words", [f"check soft.py:backward {SMALL}", FAILING, f"check lazily.py:backward {SMALL}"]
+)
 def test_a_report_has_every_key_of_the_contract_with_its_type(words):
     report = report_of(words)
     assert_types(report, REPORT)
@@ -97,17 +99,29 @@ def test_a_report_has_every_key_of_the_contract_with_its_type(words):
 def test_what_the_target_does_not_expose_is_named_as_such():
     report = report_of(f"check soft.py:only_gradients {SMALL} --no-recover")
     found = {each["name"]: each["status"] for each in report["runs"][0]["intermediates"]}
-    assert found == dict.fromkeys(("LSE", "P", "O", "dP", "delta", "dS"), "not exposed") | dict.fromkeys(
-        ("dQ", "dK", "dV"), "match"
-    )
+    assert found == dict.fromkeys(
+        ("LSE", "P", "O", "dP", "delta", "dS"), "not exposed"
+    ) | dict.fromkeys(("dQ", "dK", "dV"), "match")
     assert report["runs"][0]["compared"]["intermediates"] == 3
 
 
 def test_what_is_recovered_is_named_as_such_with_what_its_reading_adds():
     report = report_of(f"check soft.py:only_gradients {SMALL}")
-    found = {each["name"]: (each["source"], each["reading_adds"]) for each in report["runs"][0]["intermediates"]}
-    assert {name for name, (source, _) in found.items() if source == "recovered"} == {"P", "dP", "delta", "dS"}
-    assert {name for name, (source, _) in found.items() if source == "exported"} == {"dQ", "dK", "dV"}
+    found = {
+        each["name"]: (each["source"], each["reading_adds"])
+        for each in report["runs"][0]["intermediates"]
+    }
+    assert {name for name, (source, _) in found.items() if source == "recovered"} == {
+        "P",
+        "dP",
+        "delta",
+        "dS",
+    }
+    assert {name for name, (source, _) in found.items() if source == "exported"} == {
+        "dQ",
+        "dK",
+        "dV",
+    }
     # P is read off a float32 gradient to four roundings of 1 and one of its own; dS alike, its largest being near 2.
     assert 2**-24 < found["P"][1] < 6 * 2**-24
     assert 2**-24 < found["dS"][1] < 24 * 2**-24
@@ -132,7 +146,12 @@ def test_the_fault_in_delta_is_one_mismatch_at_head_1_row_7():
     ]  # fmt: skip
     assert first["actual"] - first["expected"] == pytest.approx(3.5, abs=1e-5)
     delta = next(found for found in report["runs"][0]["intermediates"] if found["name"] == "delta")
-    assert (delta["status"], delta["mismatched"], delta["total"], delta["non_finite"]) == ("mismatch", 1, 40, 0)
+    assert (delta["status"], delta["mismatched"], delta["total"], delta["non_finite"]) == (
+        "mismatch",
+        1,
+        40,
+        0,
+    )
     assert delta["max_abs_err"] == pytest.approx(3.5, abs=1e-5)
     assert [(head["head"], head["status"], head["rows"]) for head in delta["heads"]] == [
         (0, "match", []), (1, "mismatch", [[7, 7]]),
@@ -176,10 +195,21 @@ def test_an_infinity_is_a_word_and_counted():
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (f"check soft.py:doubled_dq {SMALL} --seed 5 --layout all=distinct --layout do=expanded", 1),
-        (f"check soft.py:backward {SMALL} --family softmax --reference soft.py:backward --window -1,0", 2),
-        (f"check lazily.py:backward {SMALL} --causal --tau -1,0.25 --bias-window 9 --pattern small", 0),
-        pytest.param(f"check soft.py:attention {SMALL} --causal --block-n 32", 0, marks=pytest.mark.nightly),
+        (
+            f"check soft.py:doubled_dq {SMALL} --seed 5 --layout all=distinct --layout do=expanded",
+            1,
+        ),
+        (
+            f"check soft.py:backward {SMALL} --family softmax --reference soft.py:backward --window -1,0",
+            2,
+        ),
+        (
+            f"check lazily.py:backward {SMALL} --causal --tau -1,0.25 --bias-window 9 --pattern small",
+            0,
+        ),
+        pytest.param(
+            f"check soft.py:attention {SMALL} --causal --block-n 32", 0, marks=pytest.mark.nightly
+        ),
         pytest.param(f"check lazily.py:backward {SMALL} --no-bias", 0, marks=pytest.mark.nightly),
         (f"diff dQ soft.py:doubled_dq {SMALL} --at 0,0", 1),
     ],
@@ -237,5 +267,7 @@ def test_diff_adds_its_close_up_to_the_report():
         "contiguous", "dQ", 0, 1, 160, 160,
     ]  # fmt: skip
     assert [row["row"] for row in view["rows"]] == list(range(20))
-    assert all(row["actual"] == pytest.approx(2 * row["expected"], rel=1e-4) for row in view["rows"])
+    assert all(
+        row["actual"] == pytest.approx(2 * row["expected"], rel=1e-4) for row in view["rows"]
+    )
     assert view["map"][0][0] > 1000

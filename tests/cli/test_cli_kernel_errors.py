@@ -8,7 +8,9 @@ import torch
 from tests.cli.command import SMALL, run
 from tests.runtime.raising_cases import CASE, KERNELS, TOLD, assert_told
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the compiler says these things in its own way")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the compiler says these things in its own way"
+)
 
 TARGET = """
 import triton
@@ -36,7 +38,10 @@ def mixed(q, k, v, do, scale):
     ("name", "words"),
     [
         ("narrow", "(contiguous): raising.py:7: tl.static_assert(WIDTH <= 16)"),
-        ("mixed", "(contiguous): raising.py:13: Both operands must be same dtype. Got fp32 and fp16"),
+        (
+            "mixed",
+            "(contiguous): raising.py:13: Both operands must be same dtype. Got fp32 and fp16",
+        ),
     ],
 )
 def test_the_line_of_a_kernel_that_raised_is_told_with_its_words(folder, name, words):
@@ -56,11 +61,15 @@ def test_what_stood_where_it_was_raised_is_told_with_what_of_it_is_the_case_s(fo
 def test_a_variable_that_breaks_whoever_looks_at_it_is_left_alone(folder):
     ran = run(f"check {KERNELS}:odd {CASE} --json out.json")
     assert "raised KeyError (contiguous): <" in ran.err
-    assert json.loads((folder / "out.json").read_text())["error"]["details"][1:] == ["    return {}[thing]"]
+    assert json.loads((folder / "out.json").read_text())["error"]["details"][1:] == [
+        "    return {}[thing]"
+    ]
 
 
 def test_below_a_table_each_kind_of_error_is_told_in_full(folder):
-    words = "--batch 1 --heads 2 --seqlen 20 --head-dim 24 --head-dim 20 --workers 1 --shrink-budget 0"
+    words = (
+        "--batch 1 --heads 2 --seqlen 20 --head-dim 24 --head-dim 20 --workers 1 --shrink-budget 0"
+    )
     ran = run(f"sweep {KERNELS}:arange {words}")
     assert ran.code == 3
     assert ran.out.count("offs = tl.arange(0, HEAD)") == 1  # one kind

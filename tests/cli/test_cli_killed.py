@@ -38,7 +38,10 @@ COMMANDS = {
 
 def read_as_right(folder):
     """The files that a program would take for a match."""
-    junit, sarif = read_junit((folder / "out.xml").read_text()), json.loads((folder / "out.sarif").read_text())
+    junit, sarif = (
+        read_junit((folder / "out.xml").read_text()),
+        json.loads((folder / "out.sarif").read_text()),
+    )
     assert_is_sarif(sarif)
     (log,) = sarif["runs"]
     heading = (folder / "out.md").read_text().splitlines()[0]
@@ -55,7 +58,10 @@ def read_as_right(folder):
 def is_marked(process, mark):
     try:
         environment = Path(f"/proc/{process}/environ").read_bytes()
-        return mark in environment and b"Z" not in Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2][:3]
+        return (
+            mark in environment
+            and b"Z" not in Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2][:3]
+        )
     except OSError:
         return False
 
@@ -63,7 +69,9 @@ def is_marked(process, mark):
 def left_of(mark, within=10.0):
     """The processes that carry a mark in their environment and live on."""
     deadline = time.monotonic() + within
-    while left := [name for name in os.listdir("/proc") if name.isdigit() and is_marked(name, mark)]:
+    while left := [
+        name for name in os.listdir("/proc") if name.isdigit() and is_marked(name, mark)
+    ]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)
@@ -102,7 +110,9 @@ def kills(folder, name, earlier, moments):
 
 
 @sampled("name", list(COMMANDS), push=1)
-def test_what_is_killed_at_a_drawn_moment_reads_as_right_in_no_file_and_leaves_no_process(name, folder):
+def test_what_is_killed_at_a_drawn_moment_reads_as_right_in_no_file_and_leaves_no_process(
+    name, folder
+):
     earlier = matched(folder)
     kills(folder, name, earlier, [random.Random(name).uniform(0.0, 4.0) for _ in range(2)])
 
@@ -120,7 +130,11 @@ def test_of_a_hundred_kills_none_reads_as_right(name, folder):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.nightly)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.nightly),
+    ],
 )
 def test_an_interruption_is_neither_a_match_nor_a_mismatch(number, code, folder):
     (folder / "sleeping.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
@@ -173,7 +187,14 @@ except ImportError:
 
 
 @pytest.mark.parametrize(
-    "words", ["check --help --json out", "mutate --list --json out", "init --json out", "check -- --json out", "--json"]
+    "words",
+    [
+        "check --help --json out",
+        "mutate --list --json out",
+        "init --json out",
+        "check -- --json out",
+        "--json",
+    ],
 )
 def test_no_file_is_replaced_by_what_runs_nothing(words, folder):
     (folder / "out").write_text("before")
@@ -190,12 +211,20 @@ def test_what_cannot_be_replaced_is_left_to_be_told_later(folder):
 
 
 def test_a_document_of_which_more_is_to_come_is_no_match_and_stays_a_mismatch():
-    for verdict, told in (("match", "incomplete"), ("error", "incomplete"), ("mismatch", "mismatch")):
+    for verdict, told in (
+        ("match", "incomplete"),
+        ("error", "incomplete"),
+        ("mismatch", "mismatch"),
+    ):
         document = unfinished({"verdict": verdict, "runs": []})
         assert (document["verdict"], document["error"]["kind"]) == (told, "Incomplete")
 
 
 def test_a_page_and_a_table_of_checks_of_which_more_are_to_come_are_no_match():
-    several = Reports(reports=(structs.replace(report_from(document("")), verdict="match", error=None),))
+    several = Reports(
+        reports=(structs.replace(report_from(document("")), verdict="match", error=None),)
+    )
     assert "<title>incomplete: 2 checks" in maker_of("--html")(several, None)
-    assert maker_of("--markdown")(several, None).startswith("### gradprobe: 2 checks, 1 not finished, 1 right")
+    assert maker_of("--markdown")(several, None).startswith(
+        "### gradprobe: 2 checks, 1 not finished, 1 right"
+    )

@@ -63,7 +63,9 @@ def test_kernels_whose_names_tell_nothing_are_partly_read_and_the_verdict_says_s
     (tmp_path / "alone.py").write_text(kernel)
     ran = run(f"lint {tmp_path}/alone.py")
     assert ran.code == 0
-    assert ran.out.startswith("PARTLY READ  no pointer advances by a stride that is called another tensor's")
+    assert ran.out.startswith(
+        "PARTLY READ  no pointer advances by a stride that is called another tensor's"
+    )
     assert "whose names tell no tensor: do_ptr of touch_kernel" in ran.out
 
 
@@ -90,6 +92,8 @@ def test_a_pipe_gets_no_colours_and_a_narrow_terminal_keeps_the_caret_under_the_
     seen = run_on_terminal(f"lint {mine}", columns=40, NO_COLOR="1").out
     assert all(len(line) <= 42 for line in seen.splitlines() if line.startswith("  do_ptr"))
     code, caret = next(
-        (line, below) for line, below in zip(seen.splitlines(), seen.splitlines()[1:], strict=False) if "^" in below
+        (line, below)
+        for line, below in zip(seen.splitlines(), seen.splitlines()[1:], strict=False)
+        if "^" in below
     )
     assert code[caret.index("^") : caret.rindex("^") + 1] == "stride_qh"

@@ -23,13 +23,17 @@ WEAK_ALONE = f"{PYTHON} -c 'import test_weak; test_weak.test_gradients()'"
 def tiny(folder, monkeypatch):
     (folder / "tiny.py").write_text(TINY)
     (folder / "test_weak.py").write_text(WEAK_TEST)
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # what is installed here is not the gate's
+    monkeypatch.setenv(
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
+    )  # what is installed here is not the gate's
     return folder
 
 
 def quoted(*words):
     """The command with words that hold spaces."""
-    result = CliRunner().invoke(app, ["mutate", *words], prog_name="gradprobe", env={"COLUMNS": "100"})
+    result = CliRunner().invoke(
+        app, ["mutate", *words], prog_name="gradprobe", env={"COLUMNS": "100"}
+    )
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -40,15 +44,23 @@ def test_gradprobe_s_own_gate_kills_every_stride_of_another_tensor(tiny):
     words = f"KILLED 3 of 3 faults: tiny.py:tiny, by gradprobe check tiny.py:tiny {CASE} "
     assert " ".join(ran.out.split()).startswith(words)
     document = json.loads((tiny / "all.json").read_text())
-    assert (document["schema"], document["verdict"], document["possible"]) == ("gradprobe.mutate/1", "killed", 24)
-    assert document["classes"] == {"S1": {"planted": 3, "killed": 3, "survived": 0, "did_not_run": 0}}
+    assert (document["schema"], document["verdict"], document["possible"]) == (
+        "gradprobe.mutate/1",
+        "killed",
+        24,
+    )
+    assert document["classes"] == {
+        "S1": {"planted": 3, "killed": 3, "survived": 0, "did_not_run": 0}
+    }
     assert all(mutant["words"].startswith("FIRST MISMATCH ") for mutant in document["mutants"])
     assert (tiny / "tiny.py").read_text() == TINY
     assert not (tiny / ".gradprobe").exists()
 
 
 def test_a_weak_test_of_contiguous_tensors_lets_a_stride_fault_survive_and_kills_the_algebra(tiny):
-    code, out, _ = quoted("tiny.py", "--check", WEAK_ALONE, "--class", "S1,A", "--sample", "2", "--json", "all.json")
+    code, out, _ = quoted(
+        "tiny.py", "--check", WEAK_ALONE, "--class", "S1,A", "--sample", "2", "--json", "all.json"
+    )
     assert code == 1
     document = json.loads((tiny / "all.json").read_text())
     assert document["classes"] == {
@@ -59,7 +71,9 @@ def test_a_weak_test_of_contiguous_tensors_lets_a_stride_fault_survive_and_kills
     for mutant in survivors:
         assert f"  tiny.py:{mutant['line']}  S1  {mutant['name']} in " in out
         assert f" - {mutant['before']} + {mutant['after']} " in " ".join(out.split())
-        assert mutant["diff"].startswith(f"--- tiny.py\n+++ tiny.py\n@@ -{mutant['line']} +{mutant['line']} @@\n-")
+        assert mutant["diff"].startswith(
+            f"--- tiny.py\n+++ tiny.py\n@@ -{mutant['line']} +{mutant['line']} @@\n-"
+        )
     assert out.startswith("SURVIVED  1 of 2 faults: tiny.py, by ")
     assert "survived: the gate has a gap, or the edit changes no result" in out
 
@@ -88,14 +102,18 @@ def test_an_interrupt_shows_the_fault_that_was_tried_and_keeps_it_in_the_file(ti
     )
     (tiny / "gate.sh").write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} gate.py\n")
     (tiny / "gate.sh").chmod(0o755)
-    with start("mutate tiny.py --check ./gate.sh --sample 5 --workers 1 --json all.json") as process:
+    with start(
+        "mutate tiny.py --check ./gate.sh --sample 5 --workers 1 --json all.json"
+    ) as process:
         while not ((tiny / "runs").exists() and (tiny / "runs").read_text() == "xxx"):
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         out, err = (stream.decode() for stream in process.communicate(timeout=60))
     assert process.returncode == 130
-    assert out.startswith("INTERRUPTED  1 of 5 faults were tried; of these:\nKILLED  1 of 1 fault: tiny.py, by ")
+    assert out.startswith(
+        "INTERRUPTED  1 of 5 faults were tried; of these:\nKILLED  1 of 1 fault: tiny.py, by "
+    )
     assert "gradprobe: interrupted after 1 of 5 faults\n" in err
     document = json.loads((tiny / "all.json").read_text())
     assert (document["verdict"], document["chosen"], document["killed"]) == ("incomplete", 5, 1)
@@ -125,7 +143,9 @@ def test_a_gate_that_fails_without_any_fault_exits_3_with_what_it_said(tiny):
 
 @pytest.mark.nightly
 def test_tests_that_fail_without_any_fault_exit_3(tiny):
-    (tiny / "test_weak.py").write_text(WEAK_TEST + "\n\ndef test_no():\n    import tiny\n    assert False\n")
+    (tiny / "test_weak.py").write_text(
+        WEAK_TEST + "\n\ndef test_no():\n    import tiny\n    assert False\n"
+    )
     code, out, err = quoted("tiny.py", "--check", WEAK)
     assert (code, out) == (3, "")
     assert err.startswith("gradprobe: the gate fails without any fault: ")
@@ -136,7 +156,10 @@ def test_tests_that_fail_without_any_fault_exit_3(tiny):
     ("words", "piece"),
     [
         ("tiny.py", "names no function for gradprobe to check"),
-        ("tiny.py:tiny --check true --battery", "--check, --battery and --strides each name a gate"),
+        (
+            "tiny.py:tiny --check true --battery",
+            "--check, --battery and --strides each name a gate",
+        ),
         ("tiny.py:tiny --check true --heads 4", "--heads: a case of gradprobe check"),
         ("tiny.py:tiny --sample 0", "--sample must be at least 1, got 0"),
         ("tiny.py:tiny --sample 3 --all", "--sample and --all exclude each other"),
@@ -157,7 +180,9 @@ def test_a_wrong_word_exits_2_before_anything_runs(tiny, words, piece):
 
 @pytest.mark.nightly
 def test_of_ten_faults_of_lazy_a_small_check_kills_all_that_run_and_change_something():
-    ran = run("mutate lazy --seqlen 36 --heads 2 --batch 2 --sample 10 --class S1,S3,M2,A,ACC --json all.json")
+    ran = run(
+        "mutate lazy --seqlen 36 --heads 2 --batch 2 --sample 10 --class S1,S3,M2,A,ACC --json all.json"
+    )
     with open("all.json") as stream:
         document = json.load(stream)
     assert ran.code == 0

@@ -120,18 +120,25 @@ def program(folder):
 
 
 def watched(function, options="", command=None):
-    return run_process(f"run --watch model:{function} {options} -- {command or f'{PYTHON} train.py {function}'}")
+    return run_process(
+        f"run --watch model:{function} {options} -- {command or f'{PYTHON} train.py {function}'}"
+    )
 
 
 @pytest.mark.nightly
 def test_a_right_function_matches_in_2_shapes_and_the_program_prints_what_it_prints_alone(program):
     import subprocess
 
-    alone = subprocess.run([PYTHON, "train.py", "right"], capture_output=True, text=True, check=True)
+    alone = subprocess.run(
+        [PYTHON, "train.py", "right"], capture_output=True, text=True, check=True
+    )
     ran = watched("right")
     assert ran.code == 0
     assert ran.out.splitlines()[0] == alone.stdout.strip()
-    assert [line.split()[:2] for line in ran.out.splitlines()[1:3]] == [["1", "MATCH"], ["2", "MATCH"]]
+    assert [line.split()[:2] for line in ran.out.splitlines()[1:3]] == [
+        ["1", "MATCH"],
+        ["2", "MATCH"],
+    ]
     assert "B 2, H 3, L 20, D 8, float32; q k v packed, do blhd" in ran.out
     assert ran.out.splitlines()[3] == "2 real sets of inputs: 2 match"
     assert "the command ended well; 2 sets of real inputs of model:right kept" in ran.err
@@ -147,13 +154,17 @@ def test_a_fault_of_batch_2_alone_is_found_in_the_second_set_and_its_line_repeat
     assert "first wrong: dK batch=1 head=0 row=0 col=0" in second
     assert ran.first_mismatches[0].startswith("FIRST MISMATCH dK batch=1 head=0 row=0 col=0")
     assert len(ran.first_mismatches) == 1
-    again = next(line for line in ran.out.splitlines() if "again: gradprobe " in line).partition("gradprobe ")[2]
+    again = next(line for line in ran.out.splitlines() if "again: gradprobe " in line).partition(
+        "gradprobe "
+    )[2]
     assert run_process(again).first_mismatches == ran.first_mismatches
     assert run_process("diff dK").code == 1
 
 
 def test_pytest_is_watched_and_only_the_transposed_do_is_wrong(program):
-    ran = watched("do_contiguous", command=f"{PYTHON} -m pytest -q -p no:cacheprovider test_model.py")
+    ran = watched(
+        "do_contiguous", command=f"{PYTHON} -m pytest -q -p no:cacheprovider test_model.py"
+    )
     assert ran.code == 1
     assert "2 passed" in ran.out
     lines = [line for line in ran.out.splitlines() if "B 2, H 3, L 6" in line]
@@ -173,7 +184,9 @@ def test_a_function_of_a_test_file_is_watched_past_pytest_s_own_importing(progra
         "    q, k, v = (torch.randn(2, 3, 6, 8, requires_grad=True) for _ in 'qkv')\n"
         "    attention(q, k, v, 0.5).square().sum().backward()\n"
     )
-    ran = run_process(f"run --watch test_own:attention -- {PYTHON} -m pytest -q -p no:cacheprovider test_own.py")
+    ran = run_process(
+        f"run --watch test_own:attention -- {PYTHON} -m pytest -q -p no:cacheprovider test_own.py"
+    )
     assert ran.code == 1
     assert "B 2, H 3, L 6, D 8" in ran.out
 
@@ -195,7 +208,10 @@ def test_json_holds_a_report_of_each_set_and_stdout_is_it_alone(program):
     assert document["command"] == [PYTHON, "train.py", "one_batch"]
     assert [report["verdict"] for report in document["captures"]] == ["match", "mismatch"]
     assert [report["schema"] for report in document["captures"]] == ["gradprobe.report/2"] * 2
-    assert [report["runs"][0]["layout"] for report in document["captures"]] == ["as-saved", "as-saved"]
+    assert [report["runs"][0]["layout"] for report in document["captures"]] == [
+        "as-saved",
+        "as-saved",
+    ]
     assert document["captures"][1]["case"]["inputs"].endswith(".inputs.pt")
     assert (document["seen"]["calls"], document["seen"]["kept"]) == (8, 2)
     assert "trained to" in ran.err
@@ -204,10 +220,14 @@ def test_json_holds_a_report_of_each_set_and_stdout_is_it_alone(program):
 def test_of_a_python_without_torch_it_says_which_it_was(program):
     path = program / "bare"
     path.mkdir()
-    (path / "python").write_text(f'#!/bin/sh\nexec "{PYTHON}" -S "$@"\n')  # no site-packages, and sitecustomize by hand
+    (path / "python").write_text(
+        f'#!/bin/sh\nexec "{PYTHON}" -S "$@"\n'
+    )  # no site-packages, and sitecustomize by hand
     (path / "python").chmod(0o755)
     (program / "bare.py").write_text("import sitecustomize\nimport model\n")
-    ran = run_process("run --watch model:right -- python bare.py", PATH=f"{path}:{os.environ['PATH']}")
+    ran = run_process(
+        "run --watch model:right -- python bare.py", PATH=f"{path}:{os.environ['PATH']}"
+    )
     assert ran.code == 3
     assert f"the program ran in {PYTHON}, which has no torch" in ran.err
 
@@ -236,14 +256,20 @@ def test_sets_of_an_earlier_run_are_gone_and_other_files_are_not(program):
     (kept / "mine.pt").write_text("")
     before = {path.name for path in kept.iterdir()}
     assert watched("right", command=f"{PYTHON} -c pass").code == 3
-    assert before - {path.name for path in kept.iterdir()} >= {name for name in before if name.endswith(".inputs.pt")}
+    assert before - {path.name for path in kept.iterdir()} >= {
+        name for name in before if name.endswith(".inputs.pt")
+    }
     assert (kept / "mine.pt").exists()
 
 
 NOTHING = [
     ("right", "-c pass", ("the module model was never imported in", PYTHON)),
     ("right", "-c 'import model'", ("model:right was never called",)),
-    ("nothing", "-c 'import model'", ("could not be wrapped", "has no function nothing; it has: always_causal")),
+    (
+        "nothing",
+        "-c 'import model'",
+        ("could not be wrapped", "has no function nothing; it has: always_causal"),
+    ),
     ("right", "-I -c pass", ("it ran no Python that reads PYTHONPATH", "with -I")),
     ("right", "forward_only.py", ("called 3 times, each time without gradients",)),
     ("right", "no_backward.py", ("called once, and no gradient came back to its output",)),
@@ -274,15 +300,27 @@ def test_a_function_of_the_script_itself_is_no_module_s_and_said(program):
 
 
 WRONG = [
-    (f"run --watch model.right -- {PYTHON} train.py", "--watch takes MODULE:FUNCTION, got 'model.right'"),
-    (f"run --watch model:A.b -- {PYTHON} train.py", "--watch takes MODULE:FUNCTION, got 'model:A.b'"),
+    (
+        f"run --watch model.right -- {PYTHON} train.py",
+        "--watch takes MODULE:FUNCTION, got 'model.right'",
+    ),
+    (
+        f"run --watch model:A.b -- {PYTHON} train.py",
+        "--watch takes MODULE:FUNCTION, got 'model:A.b'",
+    ),
     (f"run -- {PYTHON} train.py", "run: nothing to watch"),
     ("run --watch model:right", "run: no command"),
     ("run --watch model:right -- no-such-command", "there is no command 'no-such-command'"),
     ("run --watch model:right -- no-such-command", f"gradprobe itself runs in {PYTHON}"),
     (f"run --watch model:right --keep 0 -- {PYTHON} train.py", "keep must be at least 1, got 0"),
-    (f"run --watch model:right --order bldh -- {PYTHON} train.py", "order must be one of bhld, blhd, got 'bldh'"),
-    (f"run --watch model:right --window 3 -- {PYTHON} train.py", "--window takes two whole numbers"),
+    (
+        f"run --watch model:right --order bldh -- {PYTHON} train.py",
+        "order must be one of bhld, blhd, got 'bldh'",
+    ),
+    (
+        f"run --watch model:right --window 3 -- {PYTHON} train.py",
+        "--window takes two whole numbers",
+    ),
 ]
 
 
@@ -344,7 +382,9 @@ def test_torch_s_own_attention_is_watched_however_it_was_imported(program):
         "attend(q, k, v, is_causal=True).square().sum().backward()\n"
         "torch.nn.functional.scaled_dot_product_attention(q, k, v, torch.randn(9, 9)).sum().backward()\n"
     )
-    ran = run_process(f"run --watch torch.nn.functional:scaled_dot_product_attention -- {PYTHON} own.py")
+    ran = run_process(
+        f"run --watch torch.nn.functional:scaled_dot_product_attention -- {PYTHON} own.py"
+    )
     assert ran.code == 0
     assert "causal; q k v do contiguous" in ran.out
     assert "bias; q k v contiguous, do expanded" in ran.out
@@ -386,7 +426,9 @@ def test_processes_started_by_fork_and_by_spawn_are_seen(program):
     assert document["seen"]["calls"] == 2
 
 
-def test_heads_in_rows_chosen_layouts_a_limit_a_fork_and_the_user_s_sitecustomize_go_together(program):
+def test_heads_in_rows_chosen_layouts_a_limit_a_fork_and_the_user_s_sitecustomize_go_together(
+    program,
+):
     own = program / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 5\n")

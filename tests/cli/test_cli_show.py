@@ -94,7 +94,9 @@ def test_every_form_is_what_the_run_itself_wrote(folder, elsewhere, words, code)
 
 def test_a_cause_names_its_lines_as_the_run_did(folder, elsewhere):
     (folder / "planted.py").write_text(HISTORICAL.plant((KERNELS / "lazy.py").read_text()))
-    made = assert_same_elsewhere(folder, elsewhere, f"check planted.py:lazy_intermediates {SMALL}", 1, run_process)
+    made = assert_same_elsewhere(
+        folder, elsewhere, f"check planted.py:lazy_intermediates {SMALL}", 1, run_process
+    )
     assert "CAUSE" in made.out
     assert "  planted.py:" in made.out
     assert f"::error file={folder.name}/planted.py,line=" in made.err
@@ -102,7 +104,9 @@ def test_a_cause_names_its_lines_as_the_run_did(folder, elsewhere):
 
 def test_a_layout_that_crashed_is_told_as_the_run_did(folder, elsewhere):
     (folder / "crashes.py").write_text(CRASHES)
-    made = assert_same_elsewhere(folder, elsewhere, f"check crashes.py:backward {SMALL}", 1, run_process)
+    made = assert_same_elsewhere(
+        folder, elsewhere, f"check crashes.py:backward {SMALL}", 1, run_process
+    )
     assert "crashed: killed by SIGSEGV" in made.out
 
 
@@ -123,11 +127,15 @@ def test_a_battery_is_told_as_the_run_did(folder, elsewhere, monkeypatch, target
         lambda *words: [one for one in battery(*words) if one.number in few],
     )
     code = 3 if target == "never" else 0
-    made = assert_same_elsewhere(folder, elsewhere, f"check forwards.py:{target} --battery quick", code)
+    made = assert_same_elsewhere(
+        folder, elsewhere, f"check forwards.py:{target} --battery quick", code
+    )
     assert ("  WARNING " in made.out) == (target == "usual")
 
 
-@pytest.mark.parametrize("name", ["do_by_q_heads", at_night("right"), at_night("refuses_a_transposed_do")])
+@pytest.mark.parametrize(
+    "name", ["do_by_q_heads", at_night("right"), at_night("refuses_a_transposed_do")]
+)
 def test_a_survey_of_layouts_is_told_as_the_run_did(folder, elsewhere, name):
     words = f"strides {write(folder, name)} --fast --seqlen 20 --head-dim 8 --heads 2"
     assert_same_elsewhere(folder, elsewhere, words, int(name == "do_by_q_heads"))
@@ -150,13 +158,20 @@ def test_without_a_file_all_of_the_last_check_is_shown(folder):
     whole = run("show", GRADPROBE_DETAILS="0")
     assert (whole.code, whole.first_mismatches) == (1, short.first_mismatches)
     details = run(f"check soft.py:wrong_delta {SMALL} --details", GRADPROBE_DETAILS="0")
-    assert IN_SECONDS.sub("", whole.out).splitlines()[:28] == IN_SECONDS.sub("", details.out).splitlines()[:28]
+    assert (
+        IN_SECONDS.sub("", whole.out).splitlines()[:28]
+        == IN_SECONDS.sub("", details.out).splitlines()[:28]
+    )
     assert len(whole.out.splitlines()) > 30
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [(None, "cannot be read, No such file or directory"), ("", "no JSON"), ("{}", "expected a report of schema")],
+    [
+        (None, "cannot be read, No such file or directory"),
+        ("", "no JSON"),
+        ("{}", "expected a report of schema"),
+    ],
 )
 def test_what_is_no_report_is_refused(folder, text, words):
     if text is not None:
@@ -180,7 +195,9 @@ def test_show_imports_neither_torch_nor_triton(folder):
         "try: main()\nexcept SystemExit as end: print('CODE', end.code)\n"
         "print('LOADED', {'torch', 'triton'} & {*sys.modules})"
     )
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
     assert "CODE 1" in out
     assert "LOADED set()" in out
 
@@ -189,4 +206,7 @@ def test_an_address_of_pages_that_is_none_is_told(folder):
     (folder / "r.json").write_text(json.dumps(document(a_run("contiguous", entry("dP", head(0))))))
     shown = run("show r.json --sarif r.sarif", GRADPROBE_DOCS="docs/site")
     assert shown.code == 2
-    assert "GRADPROBE_DOCS must be an address that begins with https:// or http://, got 'docs/site'" in shown.err
+    assert (
+        "GRADPROBE_DOCS must be an address that begins with https:// or http://, got 'docs/site'"
+        in shown.err
+    )

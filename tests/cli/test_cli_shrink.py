@@ -37,14 +37,21 @@ def near(folder, shrunken):
     """What that wrote and kept, as if it had been done in the test's folder."""
     (folder / ".gradprobe").mkdir()
     for file in (shrunken / ".gradprobe").iterdir():
-        (folder / ".gradprobe" / file.name).write_text(file.read_text().replace(str(shrunken), str(folder)))
+        (folder / ".gradprobe" / file.name).write_text(
+            file.read_text().replace(str(shrunken), str(folder))
+        )
 
 
 def script_ends(file, folder):
     """The exit code and the last line of a script in a process of its own, in another folder."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
-        [sys.executable, file.resolve()], cwd=folder, capture_output=True, text=True, env=environment, check=False
+        [sys.executable, file.resolve()],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     return ran.returncode, (ran.stdout + ran.stderr).strip().splitlines()[-1]
 
@@ -70,7 +77,9 @@ def test_the_verdict_stands_first_then_the_place_what_it_takes_and_how_to_repeat
     )
     assert lines[1].startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 ")
     assert lines[2] == "  fails in the same way: dQ first, wrong numbers; head 0 is right"
-    assert lines[3].startswith("  heads 2: with 1 head it does not run: target 'soft.py:doubled_dq' raised IndexError ")
+    assert lines[3].startswith(
+        "  heads 2: with 1 head it does not run: target 'soft.py:doubled_dq' raised IndexError "
+    )
     assert lines[-4:] == [
         "  seqlen 2: with seqlen 1 it matches",
         "  script: .gradprobe/shrunk.py",
@@ -92,7 +101,9 @@ def test_the_command_line_that_it_prints_fails_with_the_same_greppable_line():
 def test_a_case_that_matches_is_nothing_to_shrink():
     ran = run(f"shrink soft.py:backward {SMALL} --json found.json")
     assert ran.code == 0
-    assert ran.out.startswith("MATCH  nothing to shrink: it matches (soft.py:backward, batch=1 heads=2 seqlen=20 ")
+    assert ran.out.startswith(
+        "MATCH  nothing to shrink: it matches (soft.py:backward, batch=1 heads=2 seqlen=20 "
+    )
     document = json.loads(Path("found.json").read_text())
     assert (document["verdict"], document["shrink"]["tries"]) == ("match", 0)
     assert [run["verdict"] for run in document["runs"]] == ["match"] * 3
@@ -103,7 +114,9 @@ def test_without_words_the_last_check_is_shrunk():
     run(f"check soft.py:doubled_dq {NEAR}")
     ran = run("shrink")
     assert ran.code == 1
-    assert ran.err.startswith(f"gradprobe: as in the last check here: gradprobe check soft.py:doubled_dq {NEAR}\n")
+    assert ran.err.startswith(
+        f"gradprobe: as in the last check here: gradprobe check soft.py:doubled_dq {NEAR}\n"
+    )
     assert ran.out.splitlines()[-1] == f"  again: {DOUBLED}"
 
 
@@ -119,7 +132,9 @@ def test_the_script_fails_now_and_passes_once_the_target_is_right(tmp_path):
 
 
 @pytest.mark.usefixtures("near")
-@pytest.mark.parametrize("change", ['results["dQ"][:, 1] *= 2', pytest.param("", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "change", ['results["dQ"][:, 1] *= 2', pytest.param("", marks=pytest.mark.nightly)]
+)
 def test_the_test_fails_now_and_passes_once_the_target_is_right(tmp_path, change):
     (tmp_path / "elsewhere").mkdir()
     Path("soft.py").write_text(SOFTMAX + WRAPPED.format(name="doubled_dq", change=change))
@@ -153,25 +168,36 @@ def test_a_forward_is_shrunk_through_autograd_and_its_script_differentiates_it_t
 def test_the_document_is_the_report_of_the_small_case_with_what_was_done():
     ran = run(f"shrink soft.py:doubled_dq {CASE} --json -")
     document = json.loads(ran.out)
-    assert (ran.code, document["schema"], document["verdict"]) == (1, "gradprobe.report/2", "mismatch")
+    assert (ran.code, document["schema"], document["verdict"]) == (
+        1,
+        "gradprobe.report/2",
+        "mismatch",
+    )
     assert (document["case"]["heads"], document["case"]["seqlen_q"]) == (2, 2)
     assert document["first_mismatch"]["intermediate"] == "dQ"
     assert document["reproduce"] == DOUBLED
     about = document["shrink"]
-    assert (about["from"]["heads"], about["from"]["runs"]) == (3, ["contiguous", "distinct", "do=expanded"])
+    assert (about["from"]["heads"], about["from"]["runs"]) == (
+        3,
+        ["contiguous", "distinct", "do=expanded"],
+    )
     assert (about["complete"], about["script"]) == (True, ".gradprobe/shrunk.py")
     assert about["tries"] > 5
 
 
 def test_a_failure_of_another_kind_on_the_way_is_told_and_not_followed():
     change = (
-        'results["dV"] = results["dV"] * (1 if q.shape[2] < 9 else 2)\n    results["dQ"] *= 1 if q.shape[2] > 8 else 3'
+        'results["dV"] = results["dV"] * (1 if q.shape[2] < 9 else 2)\n'
+        '    results["dQ"] *= 1 if q.shape[2] > 8 else 3'
     )
     Path("two.py").write_text(SOFTMAX + WRAPPED.format(name="two", change=change))
     ran = run(f"shrink two.py:two {SMALL}", COLUMNS="200")
     assert ran.first_mismatches[0].startswith("FIRST MISMATCH dV ")
     assert "--seqlen 9" in ran.out
-    assert "  another failure was seen on the way: dQ first, wrong numbers (batch=1 heads=1 seqlen=" in ran.out
+    assert (
+        "  another failure was seen on the way: dQ first, wrong numbers (batch=1 heads=1 seqlen="
+        in ran.out
+    )
     assert "  seqlen 9: with seqlen 8 it fails in another way: dQ first, wrong numbers" in ran.out
 
 
@@ -198,9 +224,14 @@ def test_an_option_that_the_fault_needs_stays_and_the_others_go():
 @pytest.mark.nightly
 def test_a_crash_is_shrunk_in_processes_of_their_own_and_is_no_mismatch():
     Path("crash.py").write_text(
-        SOFTMAX + WRAPPED.format(name="crash", change="import os\n    q.shape[2] > 4 and causal and os._exit(7)")
+        SOFTMAX
+        + WRAPPED.format(
+            name="crash", change="import os\n    q.shape[2] > 4 and causal and os._exit(7)"
+        )
     )
-    ran = run_process("shrink crash.py:crash --batch 1 --heads 1 --seqlen 9 --head-dim 1 --causal --isolate")
+    ran = run_process(
+        "shrink crash.py:crash --batch 1 --heads 1 --seqlen 9 --head-dim 1 --causal --isolate"
+    )
     assert ran.code == 3
     assert ran.out.splitlines()[-1] == (
         "  again: gradprobe check crash.py:crash --batch 1 --heads 1 --seqlen 5 --head-dim 1 --causal "

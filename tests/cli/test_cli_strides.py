@@ -30,7 +30,9 @@ def test_a_match_says_in_how_many_layouts_and_lists_them(tmp_path):
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
     assert " ".join(lines[0].split())[:5] == "MATCH"
-    assert "right in 18 layouts, 18 of them bit for bit as when contiguous" in " ".join(ran.out.split())
+    assert "right in 18 layouts, 18 of them bit for bit as when contiguous" in " ".join(
+        ran.out.split()
+    )
     row = next(line for line in lines if line.startswith("  all "))
     assert row.split() == ["all", *["="] * 8]
     assert "      =  torch.cat of rows, its backward" in lines
@@ -44,11 +46,28 @@ def test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_m
     lines = ran.out.splitlines()
     assert lines[0].startswith("MISMATCH  ")
     assert "right when contiguous" in " ".join(ran.out.split("FIRST")[0].split())
-    places = [at for at, line in enumerate(lines) if line.startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0")]
-    (reason,) = [at for at, line in enumerate(lines) if line == "  wrong only when do.stride(1) != q.stride(1)"]
-    (cause,) = [at for at, line in enumerate(lines) if line.startswith("CAUSE  dO is read with q's head stride")]
+    places = [
+        at
+        for at, line in enumerate(lines)
+        if line.startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0")
+    ]
+    (reason,) = [
+        at
+        for at, line in enumerate(lines)
+        if line == "  wrong only when do.stride(1) != q.stride(1)"
+    ]
+    (cause,) = [
+        at
+        for at, line in enumerate(lines)
+        if line.startswith("CAUSE  dO is read with q's head stride")
+    ]
     assert len(places) == 1
-    assert places[0] < cause < reason < next(at for at, line in enumerate(lines) if "the others contiguous" in line)
+    assert (
+        places[0]
+        < cause
+        < reason
+        < next(at for at, line in enumerate(lines) if "the others contiguous" in line)
+    )
 
 
 def test_every_line_fits_the_terminal_but_for_the_greppable_one_and_the_one_that_repeats(wrong):
@@ -94,12 +113,21 @@ def test_every_form_is_written(wrong):
     assert ran.code == 1
     document = json.loads((folder / "r.json").read_text())
     assert (document["verdict"], len(document["runs"])) == ("mismatch", 18)
-    assert document["strides"]["culprits"][0]["words"] == "wrong only when do.stride(1) != q.stride(1)"
+    assert (
+        document["strides"]["culprits"][0]["words"] == "wrong only when do.stride(1) != q.stride(1)"
+    )
     cases = ElementTree.parse(junit).getroot().iter("testcase")
-    failing = {case.get("classname").rpartition(".")[2] for case in cases if case.find("failure") is not None}
+    failing = {
+        case.get("classname").rpartition(".")[2]
+        for case in cases
+        if case.find("failure") is not None
+    }
     assert "distinct" in failing
     assert "contiguous" not in failing
-    assert {result["ruleId"] for result in json.loads(sarif.read_text())["runs"][0]["results"]} >= {"GP001", "GP004"}
+    assert {result["ruleId"] for result in json.loads(sarif.read_text())["runs"][0]["results"]} >= {
+        "GP001",
+        "GP004",
+    }
     assert document["diagnoses"][0]["fault"] == "stride/do-head"
     assert "::error " in ran.err
 
@@ -128,10 +156,14 @@ def configured(folder, *names):
     """Writes a project of these targets; of one, `raising`, that ends in an error."""
     (folder / "raising.py").write_text("def backward(q, k, v, do):\n    raise KeyError('a slip')\n")
     targets = [f"{name}.py:backward" for name in names]
-    (folder / "pyproject.toml").write_text(f'[tool.gradprobe]\n{targets = }\nlayouts = ["contiguous"]\n')
+    (folder / "pyproject.toml").write_text(
+        f'[tool.gradprobe]\n{targets = }\nlayouts = ["contiguous"]\n'
+    )
 
 
-def test_of_several_targets_each_that_cannot_be_surveyed_is_one_of_the_reports(tmp_path, monkeypatch):
+def test_of_several_targets_each_that_cannot_be_surveyed_is_one_of_the_reports(
+    tmp_path, monkeypatch
+):
     configured(tmp_path, "raising", "nowhere")
     monkeypatch.chdir(tmp_path)
     ran = run(f"strides --fast {SIZE} --json all.json --junit all.xml --sarif all.sarif")
@@ -142,7 +174,10 @@ def test_of_several_targets_each_that_cannot_be_surveyed_is_one_of_the_reports(t
     assert [(report["target"]["name"], report["verdict"], report["error"]["kind"]) for report in reports] == [
         ("raising.py:backward", "error", "TargetFailure"), ("nowhere.py:backward", "error", "UsageFailure"),
     ]  # fmt: skip
-    assert [report["reproduce"].split()[2] for report in reports] == ["raising.py:backward", "nowhere.py:backward"]
+    assert [report["reproduce"].split()[2] for report in reports] == [
+        "raising.py:backward",
+        "nowhere.py:backward",
+    ]
     suites = ElementTree.parse(tmp_path / "all.xml").getroot().findall("testsuite")
     assert [suite.get("errors") for suite in suites] == ["1", "1"]
     shown = run("show all.json")

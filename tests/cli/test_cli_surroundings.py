@@ -40,17 +40,27 @@ def f(q, k, v, do, *, scale):
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1, 0), (1.01, 1)])
-def test_a_target_that_changes_all_it_can_is_judged_as_any_other_and_finds_all_as_it_left_it(factor, code, folder):
+def test_a_target_that_changes_all_it_can_is_judged_as_any_other_and_finds_all_as_it_left_it(
+    factor, code, folder
+):
     (folder / "rude.py").write_text(RUDE.replace("{factor}", str(factor)))
     ran = run_process(f"check rude.py:f {SMALL} --json - --sarif rude.sarif")
     assert ran.code == code, ran.err
     report = json.loads(ran.out)
     assert report["verdict"] == ("mismatch" if code else "match")
     assert [run["verdict"] for run in report["runs"]][:3] == [report["verdict"]] * 3
-    wrong = {one["name"] for run in report["runs"] for one in run["intermediates"] if one["mismatched"]}
+    wrong = {
+        one["name"] for run in report["runs"] for one in run["intermediates"] if one["mismatched"]
+    }
     assert wrong == ({"dQ"} if code else set())
-    (note,) = [note for note in report["notes"] if note.startswith("the target changes, for all of its process, ")]
-    assert note.startswith("the target changes, for all of its process, math.sqrt, torch.Tensor.__matmul__, ")
+    (note,) = [
+        note
+        for note in report["notes"]
+        if note.startswith("the target changes, for all of its process, ")
+    ]
+    assert note.startswith(
+        "the target changes, for all of its process, math.sqrt, torch.Tensor.__matmul__, "
+    )
     assert note.endswith("the default dtype, whether gradients are recorded: it is judged without")
     assert "spoken at the import\n" in ran.err
     assert (folder / "rude.sarif").exists()
@@ -70,4 +80,7 @@ def test_a_default_device_without_values_is_a_target_error_that_says_so(folder):
     assert "is it the default device?" in ran.err
     ran = run(f"check meta.py:g {SMALL}")
     assert ran.code == 3
-    assert "\n  it changes, for all of its process, the default device or another mode of torch; " in ran.err
+    assert (
+        "\n  it changes, for all of its process, the default device or another mode of torch; "
+        in ran.err
+    )

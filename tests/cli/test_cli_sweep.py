@@ -17,11 +17,18 @@ def reports(folder, name="all.json"):
 
 
 def test_options_given_several_times_make_every_combination(folder):
-    ran = run(f"sweep soft.py:backward {TINY} --heads 1 --heads 2 --seqlen 9 --seqlen 20 --json all.json")
+    ran = run(
+        f"sweep soft.py:backward {TINY} --heads 1 --heads 2 --seqlen 9 --seqlen 20 --json all.json"
+    )
     assert (ran.code, ran.err) == (0, "")
     cases = [(report["case"]["heads"], report["case"]["seqlen_q"]) for report in reports(folder)]
     assert cases == [(1, 9), (1, 20), (2, 9), (2, 20)]
-    assert [report["title"] for report in reports(folder)] == ["H=1 L=9", "H=1 L=20", "H=2 L=9", "H=2 L=20"]
+    assert [report["title"] for report in reports(folder)] == [
+        "H=1 L=9",
+        "H=1 L=20",
+        "H=2 L=9",
+        "H=2 L=20",
+    ]
     assert ran.out.splitlines()[-1].endswith(": 4 match")
 
 
@@ -38,7 +45,10 @@ def test_the_simplest_failing_case_is_shown_and_repeated_by_its_command_line(fol
     ran = run(f"sweep edge.py:backward {TINY} {words} --json all.json")
     assert ran.code == 1
     verdicts = {report["title"]: report["verdict"] for report in reports(folder)}
-    assert {title for title, verdict in verdicts.items() if verdict == "mismatch"} == {"L=20 causal", "L=37 causal"}
+    assert {title for title, verdict in verdicts.items() if verdict == "mismatch"} == {
+        "L=20 causal",
+        "L=37 causal",
+    }
     assert len(verdicts) == 6
     assert "\nL=20 causal:\nMISMATCH  dQ is the first wrong intermediate in every head" in ran.out
     assert "  again: gradprobe check edge.py:backward --batch 1 " in ran.out
@@ -65,12 +75,17 @@ def test_a_sweep_takes_one_screen(folder):
     assert len(ran.first_mismatches) == 1
     assert any(line.startswith("6 CASES  dQ first") for line in lines)
     assert lines[-1].endswith(": 6 match, 6 mismatch")
-    ran = run(f"sweep soft.py:backward {TINY} --seqlen 9 --seqlen 20 --heads 1 --heads 2 --heads 3", **screen)
+    ran = run(
+        f"sweep soft.py:backward {TINY} --seqlen 9 --seqlen 20 --heads 1 --heads 2 --heads 3",
+        **screen,
+    )
     assert (ran.code, len(ran.out.splitlines())) == (0, 1)
 
 
 def test_cases_that_no_target_can_have_are_lines_of_their_own(folder):
-    ran = run(f"sweep soft.py:backward {TINY} --seqlen 9 --heads 3 --kv-heads 3 --kv-heads 2 --json all.json")
+    ran = run(
+        f"sweep soft.py:backward {TINY} --seqlen 9 --heads 3 --kv-heads 3 --kv-heads 2 --json all.json"
+    )
     assert ran.code == 2
     assert [report["verdict"] for report in reports(folder)] == ["match", "error"]
     assert "--kv-heads must divide --heads, got 2 and 3" in ran.out
@@ -96,11 +111,15 @@ def test_a_crash_and_a_hang_are_cases_among_others(folder):
     ("given", "suiting"),
     [
         ("--head-dim 8", ["L=1", "L=37", "L=72"]),
-        pytest.param("", ["L=1 D=16", "L=37 D=16", "L=72 D=16", "L=72 D=72"], marks=pytest.mark.nightly),
+        pytest.param(
+            "", ["L=1 D=16", "L=37 D=16", "L=72 D=16", "L=72 D=72"], marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_without_several_values_a_dozen_cases_suit_the_target(folder, given, suiting):
-    ran = run(f"sweep lazily.py:backward --batch 1 --heads 1 --dtype float32 {given} --json all.json")
+    ran = run(
+        f"sweep lazily.py:backward --batch 1 --heads 1 --dtype float32 {given} --json all.json"
+    )
     assert ran.code == 0
     assert [report["title"] for report in reports(folder)] == suiting
 
@@ -111,7 +130,9 @@ def test_a_project_s_targets_are_swept_where_none_is_named(folder):
     )
     ran = run(f"sweep {TINY} --seqlen 9 --heads 2 --heads 3 --json all.json")
     assert ran.code == 1
-    assert ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: 2 targets, layouts contiguous\n"
+    assert (
+        ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: 2 targets, layouts contiguous\n"
+    )
     assert [(report["title"], report["verdict"]) for report in reports(folder)] == [
         ("soft.py:backward H=2", "match"), ("soft.py:backward H=3", "match"),
         ("soft.py:doubled_dq H=2", "mismatch"), ("soft.py:doubled_dq H=3", "mismatch"),
@@ -139,11 +160,17 @@ def test_a_target_that_fails_to_import_exits_3(folder):
         ("--workers 0", "--workers must be at least 1, got 0"),
         ("--timeout 0", "--timeout must be seconds above 0"),
         ("--json no/such.json", "--json no/such.json: cannot be written"),
-        (" ".join(f"--seed {n} --repeat {n + 1}" for n in range(101)), "20,402 cases are more than 10,000"),
+        (
+            " ".join(f"--seed {n} --repeat {n + 1}" for n in range(101)),
+            "20,402 cases are more than 10,000",
+        ),
         ("--draw 3 --minutes 1", "--draw and --minutes each say which cases there are"),
         ("--grid --minutes 1", "--grid and --minutes each say which cases there are"),
         ("--resume some.jsonl", "--resume goes on with its own cases, and TARGET asks for others"),
-        ("--journal no/such.jsonl", "--journal no/such.jsonl: cannot be opened, No such file or directory"),
+        (
+            "--journal no/such.jsonl",
+            "--journal no/such.jsonl: cannot be opened, No such file or directory",
+        ),
     ],
 )
 def test_a_wrong_word_exits_2_before_anything_runs(words, piece):
@@ -159,7 +186,9 @@ def test_an_interrupt_keeps_what_came_and_is_no_mismatch(folder):
         "    if q.shape[1] > 1:\n        time.sleep(600)\n"
         "    return backward(q, k, v, do, scale=scale)\n"
     )
-    with start(f"sweep slow.py:f {TINY} --seqlen 9 --heads 1 --heads 2 --workers 1 --json all.json") as process:
+    with start(
+        f"sweep slow.py:f {TINY} --seqlen 9 --heads 1 --heads 2 --workers 1 --json all.json"
+    ) as process:
         deadline = time.monotonic() + 100
         while time.monotonic() < deadline:
             if (folder / "all.json").exists() and reports(folder):
@@ -171,7 +200,11 @@ def test_an_interrupt_keeps_what_came_and_is_no_mismatch(folder):
     assert out.splitlines()[-1].endswith(" s: 1 match, 1 not made")
     assert "gradprobe: interrupted after 1 of 2 checks\n" in err
     document = json.loads((folder / "all.json").read_text())
-    assert (document["verdict"], document["planned"], len(document["reports"])) == ("incomplete", 2, 1)
+    assert (document["verdict"], document["planned"], len(document["reports"])) == (
+        "incomplete",
+        2,
+        1,
+    )
 
 
 def test_json_on_stdout_is_one_document():
@@ -190,7 +223,9 @@ def backward(q, k, v, do, *, scale, causal=False):
 """
 
 
-def test_failures_of_one_cause_are_one_group_with_what_they_have_in_common_and_a_smallest_case(folder):
+def test_failures_of_one_cause_are_one_group_with_what_they_have_in_common_and_a_smallest_case(
+    folder,
+):
     (folder / "edge.py").write_text(EDGE)
     words = "--causal --no-causal --seqlen 9 --seqlen 20 --seqlen 37 --heads 1 --heads 2 --layout contiguous --grid"
     ran = run(f"sweep edge.py:backward {TINY} {words} --shrink-budget 60 --json all.json")
@@ -200,7 +235,9 @@ def test_failures_of_one_cause_are_one_group_with_what_they_have_in_common_and_a
     assert len(group["titles"]) == 4
     assert group["common"] == ["all 4 failures have L >= 16 and a causal mask, no match has both"]
     assert group["shrunk"]["verdict"] == "mismatch"
-    (smallest,) = (line for line in ran.out.splitlines() if line.startswith("  smallest: gradprobe check "))
+    (smallest,) = (
+        line for line in ran.out.splitlines() if line.startswith("  smallest: gradprobe check ")
+    )
     assert "--seqlen 17 --head-dim 1" in smallest
     assert smallest.endswith(group["shrunk"]["reproduce"].removeprefix("gradprobe check "))
     assert run("show all.json").out.splitlines()[-20:-1] == ran.out.splitlines()[-20:-1]
@@ -220,17 +257,25 @@ def test_cases_are_drawn_from_all_that_a_target_takes_and_what_it_refuses_is_not
     document = json.loads((folder / "all.json").read_text())
     assert all("as many keys as rows, please" in one["why"] for one in document["not_taken"])
     assert 0 < len(document["not_taken"]) == 8 - len(document["reports"]) == 8 - document["planned"]
-    assert {(one["case"]["heads"], one["case"]["head_dim"]) for one in document["reports"]} == {(1, 8)}
+    assert {(one["case"]["heads"], one["case"]["head_dim"]) for one in document["reports"]} == {
+        (1, 8)
+    }
 
 
 def table_of(out):
     """The lines of checks without what each took."""
-    rows = (line.split() for line in out.splitlines() if line.startswith(("  MATCH", "  MISMATCH", "  ERROR")))
+    rows = (
+        line.split()
+        for line in out.splitlines()
+        if line.startswith(("  MATCH", "  MISMATCH", "  ERROR"))
+    )
     return [[word for word in row if not word.replace(".", "").isdigit()] for row in rows]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("words", ["--seqlen 9 --seqlen 20 --heads 1 --heads 2 --heads 3 --heads 4", "--draw 8"])
+@pytest.mark.parametrize(
+    "words", ["--seqlen 9 --seqlen 20 --heads 1 --heads 2 --heads 3 --heads 4", "--draw 8"]
+)
 def test_killed_and_resumed_it_gives_the_table_of_one_that_was_not(words, folder):
     (folder / "edge.py").write_text(EDGE)
     words = f"{words} {TINY if '--draw' not in words else '--dtype float32'} --causal"

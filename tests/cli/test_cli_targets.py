@@ -29,7 +29,9 @@ def _without(*packages):
 
 
 def listed():
-    return {target["name"]: target for target in json.loads(run("init --list --json -").out)["targets"]}
+    return {
+        target["name"]: target for target in json.loads(run("init --list --json -").out)["targets"]
+    }
 
 
 def test_every_target_is_listed_with_its_options_what_it_exposes_and_its_file():
@@ -84,7 +86,9 @@ def test_with_a_cuda_device_and_the_packages_everything_can_run(monkeypatch):
 def test_a_target_that_cannot_run_here_exits_3_and_says_what_it_needs(command, name, words):
     ran = run(f"{command} {name} --causal")
     assert ran.code == 3
-    assert_message(ran, f"target '{name}' cannot run here: {words}", "gradprobe init --list says what can")
+    assert_message(
+        ran, f"target '{name}' cannot run here: {words}", "gradprobe init --list says what can"
+    )
 
 
 def test_json_has_a_schema_and_the_fields_of_each_target():
@@ -124,7 +128,9 @@ def test_what_is_listed_is_what_an_import_finds(name):
     assert os.path.samefile(entry.file, target.source.file)
     assert entry.line == target.source.line
     assert {option for option in entry.takes if option != "cu_seqlens"} == {
-        name for name in target.takes.keys() - set(target.outputs) if name not in ("q", "k", "v", "do", "cu_seqlens_q")
+        name
+        for name in target.takes.keys() - set(target.outputs)
+        if name not in ("q", "k", "v", "do", "cu_seqlens_q")
     }
     assert entry.outputs == (("dq", "dk", "dv") if entry.is_backward else ())
     assert entry.outputs == target.outputs
@@ -141,7 +147,9 @@ EXPOSING = [
 def test_what_is_said_to_be_exposed_is_compared(name, options):
     ran = run(f"check {name} {options} {SMALL} --layout q=contiguous --json -")
     report = json.loads(ran.out)
-    exposed = {row["name"] for row in report["runs"][0]["intermediates"] if row["source"] == "exported"}
+    exposed = {
+        row["name"] for row in report["runs"][0]["intermediates"] if row["source"] == "exported"
+    }
     assert ran.code == 0
     assert exposed == set(BUILTINS[name].exposes)
 
@@ -208,11 +216,24 @@ def found(folder, text=FILE):
     return ran.out, {target["name"].removeprefix("kernels.py:"): target for target in targets}
 
 
-def test_the_functions_of_a_file_are_listed_with_the_words_to_type_and_why_others_are_none(tmp_path, monkeypatch):
+def test_the_functions_of_a_file_are_listed_with_the_words_to_type_and_why_others_are_none(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     out, targets = found(tmp_path)
-    assert list(targets) == ["attention", "windowed", "everything", "masked", "lazy", "is_cuda", "conf"]
-    commands = {name: target["command"].removeprefix("gradprobe check kernels.py:") for name, target in targets.items()}
+    assert list(targets) == [
+        "attention",
+        "windowed",
+        "everything",
+        "masked",
+        "lazy",
+        "is_cuda",
+        "conf",
+    ]
+    commands = {
+        name: target["command"].removeprefix("gradprobe check kernels.py:")
+        for name, target in targets.items()
+    }
     assert commands == {
         "attention": "attention",
         "windowed": "windowed --window 16,0",
@@ -226,9 +247,13 @@ def test_the_functions_of_a_file_are_listed_with_the_words_to_type_and_why_other
     assert targets["lazy"]["takes"] == ["bias", "bias_window", "tau"]
     assert (targets["lazy"]["family"], targets["lazy"]["outputs"]) == ("lazy", ["dq"])
     assert out.startswith("kernels.py: 5 of 7 functions can be checked\n")
-    assert "\n  conf       line 17: it needs a parameter 'blocks' that gradprobe has no value\n" in out
+    assert (
+        "\n  conf       line 17: it needs a parameter 'blocks' that gradprobe has no value\n" in out
+    )
     assert out.endswith("\n  no q, k, v  is_cuda\n")
-    told = [line for line in out.splitlines() if not line.startswith("gradprobe check ")]  # which are to be pasted
+    told = [
+        line for line in out.splitlines() if not line.startswith("gradprobe check ")
+    ]  # which are to be pasted
     assert max(map(len, told)) <= 80
 
 
@@ -245,7 +270,9 @@ def test_a_file_of_kernels_alone_says_that_functions_launch_them(tmp_path, monke
     kernel = "import triton\n@triton.jit\ndef backward(q_ptr):\n    pass\n"
     out, targets = found(tmp_path, kernel)
     assert targets == {}
-    assert "kernels.py has kernels and nothing that launches them (backward)" in " ".join(out.split())
+    assert "kernels.py has kernels and nothing that launches them (backward)" in " ".join(
+        out.split()
+    )
 
 
 def test_a_file_that_fails_to_import_is_3_and_another_word_is_2(tmp_path, monkeypatch):
@@ -260,6 +287,8 @@ def test_a_file_that_fails_to_import_is_3_and_another_word_is_2(tmp_path, monkey
 def test_the_words_that_are_listed_call_the_function(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, targets = found(tmp_path)
-    ran = run(f"{targets[name]['command'].removeprefix('gradprobe ')} --fix-budget 0 --runs contiguous")
+    ran = run(
+        f"{targets[name]['command'].removeprefix('gradprobe ')} --fix-budget 0 --runs contiguous"
+    )
     assert ran.code == 1, ran.err
     assert "FIRST MISMATCH" in ran.out

@@ -13,7 +13,9 @@ from tests.cli.command import SMALL, run
 from tests.cli.test_cli_killed import left_of
 from tests.cli.watching import KERNEL, Watching, put
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("watchfiles") is None, reason="needs gradprobe[watch]")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("watchfiles") is None, reason="needs gradprobe[watch]"
+)
 # Each as long as the other.
 RIGHT, WRONG = "scale * ds @ k", "scale + ds @ k"
 
@@ -28,7 +30,9 @@ def folder(tmp_path, monkeypatch):
 def test_each_save_is_answered_with_what_it_changed(folder):
     own, helper = folder / "own.py", folder / "helper.py"
     helper.write_text("def scaled(ds):\n    return ds * 1\n")
-    importing = "from helper import scaled\n" + KERNEL.replace("scale * ds @ k", "scale * scaled(ds) @ k")
+    importing = "from helper import scaled\n" + KERNEL.replace(
+        "scale * ds @ k", "scale * scaled(ds) @ k"
+    )
     own.write_text(importing)
     with Watching(f"own.py:backward {SMALL} --json out.json") as watch:
         assert "now: match" in watch.until()
@@ -92,7 +96,10 @@ def test_a_module_that_is_missing_is_waited_for(folder):
     ("text", "words"),
     [
         ("import os, torch\nos._exit(0)\n", "ended with exit code 0 before it answered"),
-        ("import os\ndef backward(q, k, v, do):\n    os.kill(os.getpid(), 11)\n", "killed by SIGSEGV"),
+        (
+            "import os\ndef backward(q, k, v, do):\n    os.kill(os.getpid(), 11)\n",
+            "killed by SIGSEGV",
+        ),
     ],
 )
 def test_a_target_that_ends_its_process_ends_one_check(text, words):
@@ -108,7 +115,12 @@ def test_a_target_that_ends_its_process_ends_one_check(text, words):
 def test_the_layout_that_failed_is_tried_first():
     with Watching() as watch:
         watch.until()
-        put("own.py", KERNEL.replace("do @ v.mT", "do.contiguous() @ v.mT * (1 if do.is_contiguous() else 2)"))
+        put(
+            "own.py",
+            KERNEL.replace(
+                "do @ v.mT", "do.contiguous() @ v.mT * (1 if do.is_contiguous() else 2)"
+            ),
+        )
         assert "contiguous: match" in watch.until("the rest follows")
         watch.until()
         put("own.py", KERNEL + "\n")
@@ -119,7 +131,9 @@ def test_the_layout_that_failed_is_tried_first():
 
 def test_without_watchfiles_it_says_how_to_install_it(monkeypatch):
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "watchfiles" else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "watchfiles" else find(name)
+    )
     ran = run("watch own.py:backward")
     assert (ran.code, ran.err.splitlines()[1]) == (3, "  pip install 'gradprobe[watch]'")
 
@@ -130,11 +144,17 @@ def test_a_target_that_is_not_there_ends_it():
 
 def resident(process):
     """Megabytes."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return (
+        int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        * os.sysconf("SC_PAGE_SIZE")
+        / 2**20
+    )
 
 
 def children(process):
-    return [int(name) for name in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return [
+        int(name) for name in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    ]
 
 
 @pytest.mark.nightly

@@ -108,7 +108,10 @@ def kernel(tmp_path, monkeypatch):
 
 def test_mistyped_words_exit_2_with_the_one_meant_and_neither_torch_nor_a_process(kernel):
     command = [sys.executable, "-c", SCRIPT, "--version", *MISTYPED]
-    environment = {"PYTHONPATH": str(ROOT), "GRADPROBE_SHARED_BY": "1000"}  # no core is free to import torch meanwhile
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "GRADPROBE_SHARED_BY": "1000",
+    }  # no core is free to import torch meanwhile
     ran = subprocess.run(command, capture_output=True, check=True, cwd=kernel, env=environment)
     versions, *ends = json.loads(ran.stdout)
     assert versions == [0, "", []]
@@ -137,7 +140,9 @@ def test_the_process_that_imports_torch_while_words_are_read_checks_and_is_gone_
     for words, codes in {
         "check lasy": [-9],
         "check --help": [],
-        "check sdpa-math --batch 1 --heads 1 --seqlen 8 --head-dim 8 --layout contiguous": [-9],  # not another
+        "check sdpa-math --batch 1 --heads 1 --seqlen 8 --head-dim 8 --layout contiguous": [
+            -9
+        ],  # not another
         "check lasy --no-isolate": [],
         "lint x.py": [],
     }.items():
@@ -194,15 +199,23 @@ def test_a_module_below_a_package_is_found_without_running_the_package(tmp_path,
     assert refused.value.way_out == "did you mean 'backward'? it has: backward"
 
 
-def test_completion_writes_no_file_of_the_user_s_and_its_steps_make_a_shell_complete_commands(tmp_path, monkeypatch):
+def test_completion_writes_no_file_of_the_user_s_and_its_steps_make_a_shell_complete_commands(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "gradprobe").write_text(f'#!/bin/sh\nexec {sys.executable} -m gradprobe "$@"\n')
     (tmp_path / "gradprobe").chmod(0o755)
-    environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
 
     def bash(script):
         command = ["bash", "--norc", "-c", script]
-        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path
+        ).stdout
 
     before = sorted(tmp_path.iterdir())
     told = bash("gradprobe --install-completion; true")

@@ -103,7 +103,9 @@ CHANGES = {
 
 def softmax_targets() -> str:
     """One file's text: `attention`, `backward`, and one function for each of CHANGES."""
-    return SOFTMAX + "".join(WRAPPED.format(name=name, change=change) for name, change in CHANGES.items())
+    return SOFTMAX + "".join(
+        WRAPPED.format(name=name, change=change) for name, change in CHANGES.items()
+    )
 
 
 def write_targets(folder: Path) -> None:

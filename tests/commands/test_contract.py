@@ -13,7 +13,9 @@ from tests.emulated import Arithmetic, case_of, lazy, softmax, target_of
 from tests.sampling import sampled
 
 
-def contract(how: Arithmetic, dtype: str, *, seed=0, change=None, family="softmax", **options) -> Contract:
+def contract(
+    how: Arithmetic, dtype: str, *, seed=0, change=None, family="softmax", **options
+) -> Contract:
     shape = {"batch": 1, "heads": 1, "seqlen": 64, "head_dim": 16} | options
     case = case_of(family, pattern="dyadic", dtype=dtype, seed=seed, bias=False, **shape)
 
@@ -50,7 +52,11 @@ def test_what_is_rounded_and_how_dots_multiply_is_read(name):
     found = contract(how, name.partition(",")[0])
     assert found.unread == ()
     assert {key: found.of(*key)[0] for key in parts} == parts
-    assert found.dots == {"float32": "ieee", "float32, cut": "tf32", "float32, rounded": "tf32"}.get(name, "")
+    assert found.dots == {
+        "float32": "ieee",
+        "float32, cut": "tf32",
+        "float32, rounded": "tf32",
+    }.get(name, "")
 
 
 @pytest.mark.nightly
@@ -117,8 +123,18 @@ def test_pytorchs_flash_attention_keeps_dk_in_16_bits():
     """Tiles of 64 rows to N = 767, and of 256 from there on, as its source says."""
     target = find_target("sdpa-flash")
     for length, tile in ((512, 64), (1024, 256)):
-        case = case_of("softmax", pattern="dyadic", dtype="bfloat16", batch=1, heads=1, seqlen=length, head_dim=64)
+        case = case_of(
+            "softmax",
+            pattern="dyadic",
+            dtype="bfloat16",
+            batch=1,
+            heads=1,
+            seqlen=length,
+            head_dim=64,
+        )
         found = contract_of(target, case)
         assert found.unread == ()
         for name in ("dK", "dV"):
-            assert found.of(name, "sums") == [f"bfloat16, rounded after each {tile} query rows, from the first"]
+            assert found.of(name, "sums") == [
+                f"bfloat16, rounded after each {tile} query rows, from the first"
+            ]

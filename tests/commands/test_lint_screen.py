@@ -8,13 +8,17 @@ UNTOLD = tuple(f"{name} of kernel_{at}" for at in range(30) for name in ("q_ptr"
 
 
 def finding(line, code="do_ptr += h * stride_qh"):
-    where = Where("/f.py", line, code, 14, 9, f"kernel_{line}", "q's head stride", instead="stride_doh")
+    where = Where(
+        "/f.py", line, code, 14, 9, f"kernel_{line}", "q's head stride", instead="stride_doh"
+    )
     return LintFinding(where, "do", "q", "h")
 
 
 def shown(*findings, **more):
     kernels = tuple(f"kernel_{at}" for at in range(30))
-    return [line.plain for line in render_lint(Inquiry("f.py", findings, kernels, UNTOLD), 80, **more)]
+    return [
+        line.plain for line in render_lint(Inquiry("f.py", findings, kernels, UNTOLD), 80, **more)
+    ]
 
 
 def test_many_findings_take_24_rows_and_the_rest_are_counted():
@@ -30,6 +34,9 @@ def test_a_clean_file_takes_10_rows():
 
 
 def test_what_could_not_be_followed_is_not_called_clean():
-    assert shown()[0] == "PARTLY READ  no pointer advances by a stride that is called another tensor's (f.py)"
+    assert (
+        shown()[0]
+        == "PARTLY READ  no pointer advances by a stride that is called another tensor's (f.py)"
+    )
     assert any("not followed everywhere" in line for line in shown())
     assert shown(finding(3))[0].startswith("FINDINGS")

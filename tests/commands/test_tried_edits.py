@@ -22,7 +22,9 @@ def target(tmp_path):
 
 
 def of_survey(target, count):
-    trials = Trials(BenchSetup(CheckRequest(target, None, None, OPTIONS), "again", True, frozenset()))
+    trials = Trials(
+        BenchSetup(CheckRequest(target, None, None, OPTIONS), "again", True, frozenset())
+    )
     diagnoses, known = trials(Sought("do=blhd", Allowance(count)))
     assert known == ()
     return diagnoses

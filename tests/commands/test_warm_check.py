@@ -31,7 +31,10 @@ def planned(**options):
 def test_the_layout_that_failed_is_asked_for_alone_where_it_is_not_the_first_anyway():
     report = report_from(document(wrong_in(), wrong_in(1, layout="distinct")))
     assert failing_layout(report) == "distinct"
-    assert in_layout(planned(heads=2), "distinct").request.options == {"heads": 2, "runs": ["distinct"]}
+    assert in_layout(planned(heads=2), "distinct").request.options == {
+        "heads": 2,
+        "runs": ["distinct"],
+    }
     assert in_layout(planned(), "contiguous") is None
     assert in_layout(planned(), "") is None
     assert in_layout(planned(), "contiguous, dO doubled") is None
@@ -55,7 +58,9 @@ def test_files_count_by_what_stands_in_them(tmp_path, monkeypatch):
     assert told_change([str(tmp_path / "own.py")]) == "own.py removed"
 
 
-def test_settings_and_inputs_are_waited_for_and_of_settings_what_is_said_to_this_tool(tmp_path, monkeypatch):
+def test_settings_and_inputs_are_waited_for_and_of_settings_what_is_said_to_this_tool(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     sources = Sources.of(of_settings(planned(inputs="own.npz")))
     assert {told_files([file]) for file in sources.digests} >= {"pyproject.toml", "own.npz"}
@@ -74,5 +79,7 @@ def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
     target["kernels"] = [{"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}]
     report = report_from(document(wrong_in(), target=target))
     report = structs.replace(report, sources=sources_of(report, planned().request, sys.modules))
-    found = {Path(file).name for file in imported(planned(), CheckOutcome(planned().request, report, 0))}
+    found = {
+        Path(file).name for file in imported(planned(), CheckOutcome(planned().request, report, 0))
+    }
     assert found == {"own.py", "own.cu", "tile.cuh"}

@@ -95,7 +95,9 @@ def test_one_other_value_among_them_is_a_race(module, differs):
 def test_a_read_between_equal_stores_is_a_race(module):
     races = findings(module, "read_between", 1, 32, 0, torch.zeros(32), 0)
     assert {race.kind for race in races} == {RACE}
-    assert {frozenset((race.now.how, race.before.how)) for race in races} == {frozenset(("read", "write"))}
+    assert {frozenset((race.now.how, race.before.how)) for race in races} == {
+        frozenset(("read", "write"))
+    }
 
 
 def test_a_second_value_of_a_thread_that_stored_the_same_before_is_a_race(module):

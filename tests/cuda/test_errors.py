@@ -78,10 +78,16 @@ OUT, HALVES = torch.zeros(8), torch.zeros(8, dtype=torch.float16)
     [
         ((OUT, HALVES, 1), "kernel numbers of my.cu takes 7 arguments, got 3"),
         ((OUT, OUT, 1, True, 1.0, 1, 1), "parameter 'in' is half*, got a tensor of torch.float32"),
-        ((OUT.double(), HALVES, 1, True, 1.0, 1, 1), "parameter 'out' is float*, got a tensor of torch.float64"),
+        (
+            (OUT.double(), HALVES, 1, True, 1.0, 1, 1),
+            "parameter 'out' is float*, got a tensor of torch.float64",
+        ),
         ((1.0, HALVES, 1, True, 1.0, 1, 1), "parameter 'out' is float*, got 1.0"),
         ((OUT, HALVES, 1.5, True, 1.0, 1, 1), "parameter 'n' is int, got 1.5"),
-        ((OUT, HALVES, OUT, True, 1.0, 1, 1), "parameter 'n' is int, got a tensor of torch.float32"),
+        (
+            (OUT, HALVES, OUT, True, 1.0, 1, 1),
+            "parameter 'n' is int, got a tensor of torch.float32",
+        ),
         ((OUT, HALVES, 1 << 31, True, 1.0, 1, 1), "parameter 'n' is int, got 2147483648"),
         ((OUT, HALVES, 1, 2, 1.0, 1, 1), "parameter 'is_causal'"),
         ((OUT, HALVES, 1, True, "1", 1, 1), "parameter 'scale' is float, got '1'"),
@@ -101,7 +107,20 @@ def test_numbers_of_numpy_and_infinities_fit(module):
     import numpy as np
 
     out = torch.zeros(1)
-    clean(module, "numbers", 1, 1, 0, out, None, np.int64(4), np.bool_(True), np.float32(0.5), np.uint8(2), 0)
+    clean(
+        module,
+        "numbers",
+        1,
+        1,
+        0,
+        out,
+        None,
+        np.int64(4),
+        np.bool_(True),
+        np.float32(0.5),
+        np.uint8(2),
+        0,
+    )
     assert out.item() == 7.5
     clean(module, "numbers", 1, 1, 0, out, None, 1, False, float("inf"), 2, 0)
     assert out.item() == float("inf")
@@ -124,7 +143,9 @@ def test_tensors_that_are_not_on_the_cpu(module):
     error = failure(module.longs, 1, 1, 0, meta.long(), 1)
     assert "kernel longs of my.cu got tensors on meta" in str(error)
     assert "move them to one device" in error.way_out
-    assert "cpu and meta" in str(failure(module.numbers, 1, 1, 0, OUT, meta.half(), 1, True, 1.0, 1, 1))
+    assert "cpu and meta" in str(
+        failure(module.numbers, 1, 1, 0, OUT, meta.half(), 1, True, 1.0, 1, 1)
+    )
 
 
 def test_kernels_that_are_not_there(module):
@@ -137,7 +158,9 @@ def test_kernels_that_are_not_there(module):
     error = failure(lambda: module.many)
     assert 'module["many<...>"]' in error.way_out
     assert "no kernel 'numbers<3>'" in str(failure(lambda: module["numbers<3>"]))
-    assert "my.cu does not compile for the CPU: what is called" in str(failure(module["many<float>"], 1, 1, 0, OUT))
+    assert "my.cu does not compile for the CPU: what is called" in str(
+        failure(module["many<float>"], 1, 1, 0, OUT)
+    )
     clean(module, "many<3>", 1, 8, 0, OUT)
 
 
@@ -146,7 +169,9 @@ def test_sizes(module):
     assert "1,088 threads" in str(failure(module["many<1>"], 1, (32, 34), 0, OUT))
     for grid in (0, (1, 0), (1, 1, 1, 1), ()):
         assert "must be 1 to 3 numbers above 0" in str(failure(module["many<1>"], grid, 1, 0, OUT))
-    assert "must be 1 to 3 numbers above 0, got (0,)" in str(failure(module["many<1>"], 1, (0,), 0, OUT))
+    assert "must be 1 to 3 numbers above 0, got (0,)" in str(
+        failure(module["many<1>"], 1, (0,), 0, OUT)
+    )
     assert "500,000 bytes of shared memory" in str(failure(module.dynamic, 1, 1, 500_000, OUT))
     assert "-4 bytes of shared memory" in str(failure(module.dynamic, 1, 1, -4, OUT))
     clean(module, "dynamic", 1, 1, 227 << 10, OUT)
@@ -154,7 +179,9 @@ def test_sizes(module):
 
 def test_a_thread_that_returned_before_a_barrier(module):
     error = failure(module.returned_early, 2, 8, 0, OUT, 5)
-    assert "returned_early: thread (0, 0, 0) of block (0, 0, 0) waits at the barrier my.cu:" in str(error)
+    assert "returned_early: thread (0, 0, 0) of block (0, 0, 0) waits at the barrier my.cu:" in str(
+        error
+    )
     assert "early-barrier" in str(error)
     assert "thread (5, 0, 0) of block (0, 0, 0) has ended" in str(error)
     clean(module, "returned_early", 1, 8, 0, OUT, 8)
@@ -224,7 +251,13 @@ def test_sources_that_do_not_compile(tmp_path, line, words):
     ],
 )
 def test_headers_that_are_not_there(tmp_path, header, words):
-    error = failure(loaded(tmp_path, f"#include <{header}>\n__global__ void k(float* out) {{}}\n").k, 1, 1, 0, OUT)
+    error = failure(
+        loaded(tmp_path, f"#include <{header}>\n__global__ void k(float* out) {{}}\n").k,
+        1,
+        1,
+        0,
+        OUT,
+    )
     assert words in str(error)
 
 

@@ -96,14 +96,18 @@ def test_kernels_beside_host_code_run():
 
 def test_lines_of_a_fault_are_those_of_the_file_with_its_host_code():
     ran = run("check targets.py:unmasked --runs contiguous")
-    line = next(at for at, text in enumerate(FILE.splitlines(), 1) if "grad[row * dim + d] * o" in text)
+    line = next(
+        at for at, text in enumerate(FILE.splitlines(), 1) if "grad[row * dim + d] * o" in text
+    )
     assert ran.code == 1
     assert f"delta.cu:{line}" in ran.out
 
 
 def test_a_launch_in_a_kernel_is_no_host_code_and_refused(folder):
     text = FILE.replace(
-        "float sum = 0.0f;", "float sum = 0.0f; if (dim < 0) unmasked_kernel<<<1, 1>>>(o, o, delta, 1, 1);", 1
+        "float sum = 0.0f;",
+        "float sum = 0.0f; if (dim < 0) unmasked_kernel<<<1, 1>>>(o, o, delta, 1, 1);",
+        1,
     )
     (folder / "delta.cu").write_text(text)
     ran = run("check targets.py:right --runs contiguous")

@@ -99,7 +99,9 @@ def test_what_a_kernel_does_wrong_ends_the_call(module):
         pytest.raises(KernelStopped) as stopped,
     ):
         module.twice_and_more(values, torch.zeros(50), 51, 0.5)
-    assert "times<32, float>: thread (18, 0, 0) of block (1, 0, 0) reads outside given" in str(stopped.value)
+    assert "times<32, float>: thread (18, 0, 0) of block (1, 0, 0) reads outside given" in str(
+        stopped.value
+    )
     assert len(watch.of.started) == 1
 
 
@@ -126,9 +128,17 @@ def test_what_lies_beside_an_argument_is_not_its_own(module):
     ("name", "arguments", "words"),
     [
         ("doubled", (torch.zeros(1), torch.zeros(1)), "doubled of my.cu takes 3 arguments, got 2"),
-        ("doubled", (torch.zeros(1).double(), torch.zeros(1), 1), "'in' is float*, got a tensor of torch.float64"),
+        (
+            "doubled",
+            (torch.zeros(1).double(), torch.zeros(1), 1),
+            "'in' is float*, got a tensor of torch.float64",
+        ),
         ("doubled", (torch.zeros(1), torch.zeros(1), 0.5), "parameter 'n' is int, got 0.5"),
-        ("too_many", (torch.zeros(1),), "kernel add is launched with 2,048 threads a block; 1,024 fit"),
+        (
+            "too_many",
+            (torch.zeros(1),),
+            "kernel add is launched with 2,048 threads a block; 1,024 fit",
+        ),
         ("fails_later", (torch.zeros(1),), "fails_later of my.cu gives the error 1 of CUDA"),
     ],
 )

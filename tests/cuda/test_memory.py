@@ -256,7 +256,9 @@ def test_a_read_of_what_another_thread_writes_races(module):
     races = [finding for finding in found if finding.array == "tile" and finding.kind == RACE]
     assert len(races) == 1, "a read before the write, and one behind: of the same two lines"
     for race in races:
-        reads, writes = (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        reads, writes = (
+            (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        )
         assert at(reads, module, "rw-read")
         assert at(writes, module, "rw-write")
         row, column = writes.thread[1], writes.thread[0]
@@ -269,7 +271,9 @@ def test_a_read_of_what_another_thread_writes_races(module):
 def test_elements_of_eight_bytes_are_counted_as_such(module):
     found = findings(module, "reversed_double", 1, 32, 0, torch.zeros(32, dtype=torch.float64))
     for race in [finding for finding in found if finding.kind == RACE]:
-        reads, writes = (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        reads, writes = (
+            (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        )
         assert race.where == f"[{writes.thread[0]}]"
         assert reads.thread[0] == 31 - writes.thread[0]
         assert race.count == 32, "16 reads before the write, and 16 behind"
@@ -279,7 +283,9 @@ def test_a_shared_race_that_only_a_later_block_has(module):
     found = findings(module, "in_a_later_block", 3, 4, 0, torch.zeros(12))
     assert len(found) == 1, "with a read before the write, and with one behind"
     for race in found:
-        reads, writes = (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        reads, writes = (
+            (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        )
         assert (race.kind, race.array, race.where) == (RACE, "one", "[1]")
         assert {race.now.block, race.before.block} == {(1, 0, 0)}
         assert at(writes, module, "later-write")
@@ -315,7 +321,12 @@ def test_no_thread_races_with_itself_and_no_atomic_with_another(module, seed):
 
 def test_an_atomic_races_with_a_plain_access(module):
     race = one(module, "atomic_and_plain", 1, 4, 0, torch.zeros(4))
-    assert (race.kind, race.where, race.now.how, race.before.how) == (RACE, "[3]", "write", "atomic")
+    assert (race.kind, race.where, race.now.how, race.before.how) == (
+        RACE,
+        "[3]",
+        "write",
+        "atomic",
+    )
     assert at(race.before, module, "plain-atomic")
     assert at(race.now, module, "plain-write")
     assert race.sentence == (
@@ -332,7 +343,10 @@ def test_an_atomic_hides_no_plain_write(module, kernel, seed):
     assert {(race.kind, race.where) for race in found} == {(RACE, "[3]")}
     for race in found:
         assert "write" in (race.now.how, race.before.how)
-    assert {race.before.how for race in found} | {race.now.how for race in found} == {"write", "atomic"}
+    assert {race.before.how for race in found} | {race.now.how for race in found} == {
+        "write",
+        "atomic",
+    }
 
 
 def test_half_a_word_races_with_the_word(module):
@@ -344,11 +358,18 @@ def test_half_a_word_races_with_the_word(module):
 
 def test_a_warp_barrier_orders_one_warp(module):
     clean(module, "by_warp", 1, 64, 0, torch.zeros(64), 0)
-    found = [race for race in findings(module, "by_warp", 1, 64, 0, torch.zeros(64), 32) if race.kind == RACE]
+    found = [
+        race
+        for race in findings(module, "by_warp", 1, 64, 0, torch.zeros(64), 32)
+        if race.kind == RACE
+    ]
     assert found
     for race in found:
         assert {race.now.thread[0] // 32, race.before.thread[0] // 32} == {0, 1}
-        assert {at(race.now, module, "warp-write"), at(race.now, module, "warp-read")} == {True, False}
+        assert {at(race.now, module, "warp-write"), at(race.now, module, "warp-read")} == {
+            True,
+            False,
+        }
 
 
 def test_a_shuffle_is_no_barrier_for_memory(module):
@@ -374,7 +395,9 @@ def test_a_tile_that_is_overwritten_while_others_read_it(module, seed):
     assert found
     for race in found:
         assert (race.kind, race.array) == (RACE, "tile")
-        reads, writes = (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        reads, writes = (
+            (race.now, race.before) if race.now.how == "read" else (race.before, race.now)
+        )
         assert race.where == f"[{writes.thread[0]}]"
         assert at(reads, module, "tile-read")
         assert at(writes, module, "tile-write")
@@ -431,7 +454,10 @@ def test_a_null_pointer_stops_the_kernel(module):
 
 def test_what_was_found_before_the_kernel_stopped_is_kept(module):
     strided = torch.zeros(12)[::4]
-    with watched(Watch()) as watch, pytest.raises(TargetFailure, match=r"behind its last.*my.cu:\d+") as caught:
+    with (
+        watched(Watch()) as watch,
+        pytest.raises(TargetFailure, match=r"behind its last.*my.cu:\d+") as caught,
+    ):
         module.twice_outside(1, 1, 0, torch.zeros(4), strided)
     (between,) = watch.findings
     assert between.where == "between its elements, 2 elements behind its first"
@@ -443,21 +469,34 @@ def test_what_was_found_before_the_kernel_stopped_is_kept(module):
 def test_the_next_shared_array_is_outside(module, element):
     told = findings(module, "next_array", 1, 32, 0, torch.zeros(32), element)
     assert {finding.kind for finding in told} == {OUTSIDE}
-    assert [f.sentence for f in told if f.array not in ("first", "second") or "next-array" not in f.sentence] == []
+    assert [
+        f.sentence
+        for f in told
+        if f.array not in ("first", "second") or "next-array" not in f.sentence
+    ] == []
     clean(module, "next_array", 1, 32, 0, torch.zeros(32), 31)
 
 
 def test_dynamic_shared_memory_ends_where_the_launch_says(module):
     clean(module, "behind_dynamic", 1, 32, 33 * 4, torch.zeros(32), 32)
     told = findings(module, "behind_dynamic", 1, 32, 32 * 4, torch.zeros(32), 32)
-    (wrote,) = (finding for finding in told if finding.kind == OUTSIDE and finding.now.how == "write")
-    assert "thread (2, 0, 0) of block (0, 0, 0) writes outside shared room, 1 element behind its last" in wrote.sentence
+    (wrote,) = (
+        finding for finding in told if finding.kind == OUTSIDE and finding.now.how == "write"
+    )
+    assert (
+        "thread (2, 0, 0) of block (0, 0, 0) writes outside shared room, 1 element behind its last"
+        in wrote.sentence
+    )
     assert "behind-dynamic" in wrote.sentence
 
 
 def test_shared_memory_has_no_value_before_it_is_written(module):
     out = torch.zeros(32)
-    told = [finding for finding in findings(module, "never_written", 1, 32, 0, out) if finding.kind != RACE]
+    told = [
+        finding
+        for finding in findings(module, "never_written", 1, 32, 0, out)
+        if finding.kind != RACE
+    ]
     (unwritten,) = told
     assert (unwritten.kind, unwritten.array, unwritten.where) == (UNWRITTEN, "some", "[9]")
     assert unwritten.now.thread == (9, 0, 0)
@@ -468,9 +507,16 @@ def test_shared_memory_has_no_value_before_it_is_written(module):
 
 def test_an_atomic_reads_what_it_changes(module):
     (unwritten,) = (
-        finding for finding in findings(module, "added_to_nothing", 1, 1, 0, torch.zeros(1)) if finding.kind != RACE
+        finding
+        for finding in findings(module, "added_to_nothing", 1, 1, 0, torch.zeros(1))
+        if finding.kind != RACE
     )
-    assert (unwritten.kind, unwritten.array, unwritten.where, unwritten.count) == (UNWRITTEN, "sum", "", 1)
+    assert (unwritten.kind, unwritten.array, unwritten.where, unwritten.count) == (
+        UNWRITTEN,
+        "sum",
+        "",
+        1,
+    )
     assert at(unwritten.now, module, "added-to-nothing")
 
 
@@ -498,7 +544,9 @@ def test_allocated_memory_has_no_value_before_it_is_stored_to(module):
         assert [(finding.where, finding.count) for finding in watch.findings[1:]] == [("[3, 0]", 2)]
 
 
-def test_two_tensors_of_one_storage_are_without_values_each_and_a_narrower_write_gives_them_some(module):
+def test_two_tensors_of_one_storage_are_without_values_each_and_a_narrower_write_gives_them_some(
+    module,
+):
     packed, out, unwritten = torch.empty(16), torch.zeros(8), Unwritten()
     first, second = packed[:8], packed[8:]
     for tensor in (first, second):
@@ -522,7 +570,16 @@ def test_what_memcpy_reads_and_writes_is_watched(module):
 
 @pytest.mark.parametrize(("at_element", "mark"), [(8, "half-by-value"), (-4, "half2-by-value")])
 def test_what_a_function_takes_by_value_is_read(module, at_element, mark):
-    outside = one(module, "by_value", 1, 1, 0, torch.zeros(1), torch.ones(16, dtype=torch.float16)[4:12], at_element)
+    outside = one(
+        module,
+        "by_value",
+        1,
+        1,
+        0,
+        torch.zeros(1),
+        torch.ones(16, dtype=torch.float16)[4:12],
+        at_element,
+    )
     assert (outside.kind, outside.array, outside.now.how) == (OUTSIDE, "in", "read")
     assert at(outside.now, module, mark)
 
@@ -530,10 +587,16 @@ def test_what_a_function_takes_by_value_is_read(module, at_element, mark):
 def test_an_access_that_begins_inside_is_told_where_it_leaves(module):
     out, whole = torch.zeros(4), torch.zeros(16)
     between = one(module, "by_fours", 1, 1, 0, out, whole[::2])
-    assert (between.array, between.where) == ("in", "between its elements, 1 element behind its first")
+    assert (between.array, between.where) == (
+        "in",
+        "between its elements, 1 element behind its first",
+    )
     behind = one(module, "by_fours", 1, 1, 0, out, whole[:3])
     assert (behind.array, behind.where) == ("in", "1 element behind its last")
-    with watched(Watch()), pytest.raises(TargetFailure, match="outside in, 1 element behind its last, at .*by-fours"):
+    with (
+        watched(Watch()),
+        pytest.raises(TargetFailure, match="outside in, 1 element behind its last, at .*by-fours"),
+    ):
         module.by_fours(1, 1, 0, out, torch.zeros(2))
 
 
@@ -569,8 +632,12 @@ def test_load_seeks_a_file_beside_the_caller(module, monkeypatch):
         ("by_half2", (torch.float32, torch.float16), (0, 1), "reads in[0] by a type wider"),
     ],
 )
-def test_a_vector_load_off_its_alignment_stops_the_kernel_and_names_the_line(module, kernel, dtypes, starts, words):
-    out, given = (torch.zeros(64, dtype=dtype)[start:] for dtype, start in zip(dtypes, starts, strict=True))
+def test_a_vector_load_off_its_alignment_stops_the_kernel_and_names_the_line(
+    module, kernel, dtypes, starts, words
+):
+    out, given = (
+        torch.zeros(64, dtype=dtype)[start:] for dtype, start in zip(dtypes, starts, strict=True)
+    )
     with watched(Watch()), pytest.raises(KernelStopped) as stopped:
         module[kernel](1, 1, 0, out, given)
     assert words in str(stopped.value)

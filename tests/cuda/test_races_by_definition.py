@@ -85,7 +85,9 @@ def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
     draw = random.Random(seed)
     steps = draw.randint(3, 12)
     program = torch.zeros(BLOCKS, THREADS, steps, 2, dtype=torch.int32)
-    kinds = draw.choice(([READ, WRITE, ATOMIC], [READ, READ, READ, WRITE], [ATOMIC, ATOMIC, READ], [WRITE, ATOMIC]))
+    kinds = draw.choice(
+        ([READ, WRITE, ATOMIC], [READ, READ, READ, WRITE], [ATOMIC, ATOMIC, READ], [WRITE, ATOMIC])
+    )
     # Few threads, so that the same ones come again.
     threads = draw.sample(range(THREADS), draw.choice((3, 6, 20)))
     busy = draw.choice((1, 2, 4)) / len(threads)
@@ -106,7 +108,9 @@ def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
                 if program[block, thread, step, 0] == NOTHING and draw.random() < busy:
                     how, array = draw.choice(kinds), draw.randrange(len(ARRAYS))
                     program[block, thread, step] = torch.tensor([how, array])
-                    accesses.append(Access(block, thread, how, ARRAYS[array], epoch, warp_epochs[thread // 32]))
+                    accesses.append(
+                        Access(block, thread, how, ARRAYS[array], epoch, warp_epochs[thread // 32])
+                    )
     return program, accesses
 
 
@@ -155,7 +159,9 @@ def are_in(race, accesses: list[Access], *how: bool) -> bool:
             == (site.block[0], site.thread[0], site.how, race.array)
         ]  # fmt: skip
 
-    return any(is_race(*pair, *how) for pair in itertools.product(those(race.now), those(race.before)))
+    return any(
+        is_race(*pair, *how) for pair in itertools.product(those(race.now), those(race.before))
+    )
 
 
 def test_programs_have_races_and_have_none():

@@ -281,7 +281,9 @@ def test_namespaces(module):
         assert torch.equal(out, torch.full((32,), float(value)))
     with watched(Watch()) as watch:
         module.in_a_namespace(1, 32, 31 * 4, out)
-    assert {(finding.kind, finding.array) for finding in watch.findings} == {("outside", "inner_floats")}
+    assert {(finding.kind, finding.array) for finding in watch.findings} == {
+        ("outside", "inner_floats")
+    }
 
 
 def test_votes_of_a_block(module):
@@ -317,7 +319,12 @@ def test_ballots(module):
         lanes = of[t // 32]
         bits = sum(1 << lane % 32 for lane in lanes if lane % 3 == 0)
         present = sum(1 << lane % 32 for lane in lanes)
-        assert got[t, [0, 1, 2, 4]].tolist() == [bits, 33 in lanes, t < 32, 0b1010 if t % 32 < 4 else 0]
+        assert got[t, [0, 1, 2, 4]].tolist() == [
+            bits,
+            33 in lanes,
+            t < 32,
+            0b1010 if t % 32 < 4 else 0,
+        ]
         assert int(got[t, 3]) & ~present == 0
         assert got[t, 3] >> t % 32 & 1
     wide = torch.zeros(32, dtype=torch.float64)
@@ -383,7 +390,10 @@ def test_shared_arrays_of_templates_are_those_of_each_library(tmp_path):
     turn = "out[threadIdx.x] = tile[N - 1 - threadIdx.x]; }"
     fill = "__shared__ float tile[N]; tile[threadIdx.x] = out[threadIdx.x]; __syncthreads();"
     kernels = loaded(
-        tmp_path, "\n".join(f"template <int N> __global__ void {name}(float* out) {{ {fill} {turn}" for name in "ab")
+        tmp_path,
+        "\n".join(
+            f"template <int N> __global__ void {name}(float* out) {{ {fill} {turn}" for name in "ab"
+        ),
     )
     out = torch.arange(32.0)
     for name in ("a<32>", "b<32>", "a<32>"):
@@ -415,7 +425,17 @@ def test_vectors(module):
 def test_sixteen_bits_to_float_for_every_pattern(module):
     bits = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
     out = torch.zeros(2, 1 << 16)
-    clean(module, "values", 1, 64, 0, out, bits.view(torch.float16), bits.view(torch.bfloat16), 1 << 16)
+    clean(
+        module,
+        "values",
+        1,
+        64,
+        0,
+        out,
+        bits.view(torch.float16),
+        bits.view(torch.bfloat16),
+        1 << 16,
+    )
     for got, dtype in zip(out, (torch.float16, torch.bfloat16), strict=True):
         wanted = bits.view(dtype).float()
         is_nan = wanted.isnan()
@@ -427,15 +447,23 @@ def edges() -> torch.Tensor:
     """Each 16-bit value as float32, its neighbours, the ties between them, and what overflows."""
     bits = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
     values = torch.cat([bits.view(torch.float16).float(), bits.view(torch.bfloat16).float()])
-    ties = torch.cat([values.view(torch.int32) + half for half in (0x1000, 0x8000)]).view(torch.float32)
+    ties = torch.cat([values.view(torch.int32) + half for half in (0x1000, 0x8000)]).view(
+        torch.float32
+    )
     tiny = torch.arange(0, 4097).float() * 2.0**-26
-    special = torch.tensor([65504, 65519.99, 65520, 65536, 3.4e38, 1e-45, 1e-40, 2.0**-25, 2.0**-24 * 1.5, torch.inf])
+    special = torch.tensor(
+        [65504, 65519.99, 65520, 65536, 3.4e38, 1e-45, 1e-40, 2.0**-25, 2.0**-24 * 1.5, torch.inf]
+    )
     all_values = torch.cat([values, ties, tiny, special])
-    steps = torch.cat([all_values.view(torch.int32) + step for step in (-1, 0, 1)]).view(torch.float32)
+    steps = torch.cat([all_values.view(torch.int32) + step for step in (-1, 0, 1)]).view(
+        torch.float32
+    )
     return torch.cat([steps, -tiny, -special, torch.tensor([torch.nan])])
 
 
-@pytest.mark.parametrize(("kernel", "dtype"), [("half_bits", torch.float16), ("bfloat_bits", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("kernel", "dtype"), [("half_bits", torch.float16), ("bfloat_bits", torch.bfloat16)]
+)
 def test_float_to_sixteen_bits_at_every_edge(module, kernel, dtype):
     values = edges()
     out = torch.zeros(len(values), dtype=torch.int16)
@@ -452,13 +480,18 @@ def test_arithmetic_of_halves_rounds_once(module):
     out = torch.zeros(6, 4000, dtype=torch.float16)
     clean(module, "half_arithmetic", 1, 32, 0, out, a, b, 4000)
     exact = a.double() * b.double() + a.double()
-    for got, wanted in zip(out, (a + b, a * b, exact.half(), a - b, a / b, (a < b).half()), strict=True):
+    for got, wanted in zip(
+        out, (a + b, a * b, exact.half(), a - b, a / b, (a < b).half()), strict=True
+    ):
         assert torch.equal(got, wanted)
 
 
 def test_mathematics(module):
     values = torch.cat(
-        [torch.linspace(-5, 5, 41), torch.tensor([1e-30, -80.0, 80.0, torch.inf, -torch.inf, torch.nan])]
+        [
+            torch.linspace(-5, 5, 41),
+            torch.tensor([1e-30, -80.0, 80.0, torch.inf, -torch.inf, torch.nan]),
+        ]
     )
     n, x = len(values), values.double()
     out = torch.zeros(14, n)
@@ -469,7 +502,9 @@ def test_mathematics(module):
         torch.where(x.isnan(), 2.0, x.clamp_min(0) + x.clamp_max(2)), (x.isinf() | x.isnan()).double(),
     )  # fmt: skip
     for row, (got, right) in enumerate(zip(out, wanted, strict=True)):
-        torch.testing.assert_close(got, right.float(), rtol=1e-6, atol=1e-12, equal_nan=True, msg=f"row {row}")
+        torch.testing.assert_close(
+            got, right.float(), rtol=1e-6, atol=1e-12, equal_nan=True, msg=f"row {row}"
+        )
     rest = torch.zeros(12)
     clean(module, "nan_and_the_rest", 1, 1, 0, rest)
     assert rest.tolist() == [1, 1, 1, -torch.inf, 3, 8, 31, 4, 2, 3, 32, 2]
@@ -486,7 +521,10 @@ def test_views_and_numbers(module):
 
 def test_kinds_of_tensors(module):
     ints, bools = torch.arange(4, dtype=torch.int32), torch.tensor([True, False, True, False])
-    longs, numbers = torch.tensor([100, 200, 300, -400]), torch.tensor([1, 2, 3, 255], dtype=torch.uint8)
+    longs, numbers = (
+        torch.tensor([100, 200, 300, -400]),
+        torch.tensor([1, 2, 3, 255], dtype=torch.uint8),
+    )
     out = torch.zeros(4, dtype=torch.int32)
     clean(module, "kinds", 1, 4, 0, out, ints, bools, longs, numbers)
     assert torch.equal(out.long(), ints + bools * 10 + longs + numbers)
@@ -517,9 +555,13 @@ def test_defines_and_a_changed_header(tmp_path):
     for number in (1, 2):
         common.write_text(f"__device__ float common() {{ return {number}.0f; }}\n")
         os.utime(common, (0, 0))  # what counts is what it says
-        load(tmp_path / "my.cu", defines={"SCALE": 10}, include=[tmp_path / "headers"]).k(1, 1, 0, out)
+        load(tmp_path / "my.cu", defines={"SCALE": 10}, include=[tmp_path / "headers"]).k(
+            1, 1, 0, out
+        )
         assert out.item() == 10 * number
-    load(tmp_path / "my.cu", defines={"SCALE": "0.5f"}, include=[tmp_path / "headers"]).k(1, 1, 0, out)
+    load(tmp_path / "my.cu", defines={"SCALE": "0.5f"}, include=[tmp_path / "headers"]).k(
+        1, 1, 0, out
+    )
     assert out.item() == 1
 
 
@@ -527,5 +569,7 @@ def test_a_changed_file_beside(tmp_path):
     out = torch.zeros(1)
     for number in (3, 4):
         (tmp_path / "other.cuh").write_text(OTHER.format(f"{number}.0f"))
-        loaded(tmp_path, '#include "other.cuh"\n__global__ void k(float* out) { out[0] = other(0); }').k(1, 1, 0, out)
+        loaded(
+            tmp_path, '#include "other.cuh"\n__global__ void k(float* out) { out[0] = other(0); }'
+        ).k(1, 1, 0, out)
         assert out.item() == number

@@ -82,7 +82,8 @@ def test_reads_of_lanes_that_are_there_and_of_none_are_right(module, kernel, thr
 
 def test_each_kind_of_shuffle_is_judged(module):
     assert (
-        "lanes 0-19 read lane 25, where no thread runs" in one(module, "from", 20, torch.zeros(20), WHOLE, 25, 32).where
+        "lanes 0-19 read lane 25, where no thread runs"
+        in one(module, "from", 20, torch.zeros(20), WHOLE, 25, 32).where
     )
     assert "lane 8 calls" in one(module, "up", 32, torch.zeros(32), WHOLE ^ 1 << 8, 0, 32).where
 

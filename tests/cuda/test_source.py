@@ -77,7 +77,10 @@ def module(tmp_path_factory):
 
 def test_kernels_and_their_parameters(module):
     source = module.source
-    given = {name: [(p.name, p.type) for p in source.declared[name].parameters] for name in source.kernels()}
+    given = {
+        name: [(p.name, p.type) for p in source.declared[name].parameters]
+        for name in source.kernels()
+    }
     assert given == {
         "taken": [("n", "int")],
         "plain": [("out", "float*"), ("n", "int")],
@@ -90,7 +93,9 @@ def test_kernels_and_their_parameters(module):
         "behind_a_template": [("n", "int")],
         "last": [],
     }
-    templates = {name: kernel.parameters for name, kernel in source.declared.items() if kernel.is_template}
+    templates = {
+        name: kernel.parameters for name, kernel in source.declared.items() if kernel.is_template
+    }
     assert {name: [p.type for p in given] for name, given in templates.items()} == {
         "valued": ["T*", "T", templates["valued"][2].type],
         "typed": ["T*", "T*", "size_t"],
@@ -137,8 +142,12 @@ def test_every_character_stays_in_its_place(module):
 def test_what_is_included_counts(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "near.cuh").write_text('#include "deep/far.cuh"\n')
-    (tmp_path / "deep" / "far.cuh").write_text('#include "near.cuh"\nextern __shared__ float far_room[];\n')
-    (tmp_path / "my.cu").write_text('#include "near.cuh"\n  #  include <cuda_fp16.h>\n__global__ void k() {}\n')
+    (tmp_path / "deep" / "far.cuh").write_text(
+        '#include "near.cuh"\nextern __shared__ float far_room[];\n'
+    )
+    (tmp_path / "my.cu").write_text(
+        '#include "near.cuh"\n  #  include <cuda_fp16.h>\n__global__ void k() {}\n'
+    )
     source = read_source(tmp_path / "my.cu")
     assert [path.name for path, _ in source.included] == ["far.cuh", "near.cuh"]
     assert source.dynamic_array_of("k") == "far_room"

@@ -25,7 +25,9 @@ def findings(
     return watch.findings
 
 
-def clean(module: Module, kernel: str, grid, block, shared_bytes: int, *arguments, seed: int = 0) -> None:
+def clean(
+    module: Module, kernel: str, grid, block, shared_bytes: int, *arguments, seed: int = 0
+) -> None:
     """Launches it, and wants nothing found."""
     found = findings(module, kernel, grid, block, shared_bytes, *arguments, seed=seed)
     assert not found, "\n".join(finding.sentence for finding in found)
@@ -34,6 +36,14 @@ def clean(module: Module, kernel: str, grid, block, shared_bytes: int, *argument
 def at(site: CudaSite | None, module: Module, mark: str) -> bool:
     """Whether a site is the one line that ends in `// mark`."""
     assert site is not None
-    lines = [n for n, line in enumerate(module.source.text.splitlines(), 1) if line.endswith(f"// {mark}")]
+    lines = [
+        n
+        for n, line in enumerate(module.source.text.splitlines(), 1)
+        if line.endswith(f"// {mark}")
+    ]
     (line,) = lines
-    return Path(site.line.file) == module.source.path and site.line.line == line and mark in site.line.code
+    return (
+        Path(site.line.file) == module.source.path
+        and site.line.line == line
+        and mark in site.line.code
+    )

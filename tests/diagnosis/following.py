@@ -24,22 +24,30 @@ def followed_edit(folder: Path, edit: Edit, **options: int) -> tuple[str, Follow
     file.write_text(source)
     prepare_backend("auto")
     case = softmax_case(**{"batch": 1, "seqlen_q": 20, "seqlen_k": 20, "head_dim": 8, **options})
-    run = followed_run(experiment_of(case, find_target(f"{file}:grouped")), (parse_layout("contiguous"),))
+    run = followed_run(
+        experiment_of(case, find_target(f"{file}:grouped")), (parse_layout("contiguous"),)
+    )
     assert run is not None
     return source, run
 
 
-def followed(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> FollowedRun:
+def followed(
+    of: str, layout: str, options: dict[str, Any], file: Path | None = None
+) -> FollowedRun:
     prepare_backend("auto")
     source, function, _ = TARGETS[of]
     case = (lazy_case if of == "lazy" else softmax_case)(**{**SMALL, **options})
-    run = followed_run(experiment_of(case, find_target(f"{file or source}:{function}")), (parse_layout(layout),))
+    run = followed_run(
+        experiment_of(case, find_target(f"{file or source}:{function}")), (parse_layout(layout),)
+    )
     assert run is not None
     assert not run.flow.failures
     return run
 
 
-def planted(folder: Path, *edits: Edit, layout: str = "contiguous", **options: Any) -> tuple[Changed, FollowedRun]:
+def planted(
+    folder: Path, *edits: Edit, layout: str = "contiguous", **options: Any
+) -> tuple[Changed, FollowedRun]:
     """The kernels of flash, or of lazy, with edits: them, and their run."""
     of = "flash" if edits[0].kernel.startswith("flash") else "lazy"
     changed, file = Changed("planted", of, edits), folder / "planted.py"

@@ -42,7 +42,11 @@ RIGHT: list[tuple[str, str, dict[str, Any]]] = [
 def visited(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> RecordedRun:
     """One recorded run of a file's kernels."""
     case = lazy_case if of == "lazy-cuda" else softmax_case
-    lengths = {name: value for name, value in LENGTHS[of].items() if not (name == "seqlen" and "seqlen_q" in options)}
+    lengths = {
+        name: value
+        for name, value in LENGTHS[of].items()
+        if not (name == "seqlen" and "seqlen_q" in options)
+    }
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ADAPTERS[of], "SOURCE", file or ADAPTERS[of].SOURCE)
         experiment = experiment_of(case(**{**SMALL, **lengths, **options}), find_target(of))
@@ -52,7 +56,9 @@ def visited(of: str, layout: str, options: dict[str, Any], file: Path | None = N
 
 
 @sampled("of, layout, options", RIGHT, push=(RIGHT[2], RIGHT[8]))
-def test_a_right_kernel_is_accused_of_nothing(of: str, layout: str, options: dict[str, Any]) -> None:
+def test_a_right_kernel_is_accused_of_nothing(
+    of: str, layout: str, options: dict[str, Any]
+) -> None:
     run = visited(of, layout, options)
     assert len(run.launches) == 4
     assert misread(run, RESULTS) == []
@@ -62,7 +68,9 @@ def test_of_threads_that_are_apart_a_part_is_recorded_and_of_a_block_all_or_noth
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The name of the module is that of a function in its package.
-    monkeypatch.setattr(importlib.import_module("gradprobe.frontends.cuda.on_cpu.launch"), "MOST_RECORDS", 1 << 13)
+    monkeypatch.setattr(
+        importlib.import_module("gradprobe.frontends.cuda.on_cpu.launch"), "MOST_RECORDS", 1 << 13
+    )
     (preprocess,) = visited("flash-cuda", "distinct", {}).launches
     assert preprocess.kernel == "flash_preprocess"
     assert preprocess.launch.one_of > 1
@@ -87,7 +95,10 @@ PLANTED: list[tuple[str, str, str, Edit]] = [
 ]  # fmt: skip
 # One compilation shows several; those of one kernel are of different tensors. The pairs are told where nothing else is.
 TOGETHER = {"flash-cuda": (0, 1, 2, 3, 6), "lazy-cuda": (7, 9, 10)}
-OPTIONS: dict[str, dict[str, Any]] = {"flash-cuda": {"heads": 4, "kv_heads": 2}, "lazy-cuda": {"batch": 2}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "flash-cuda": {"heads": 4, "kv_heads": 2},
+    "lazy-cuda": {"batch": 2},
+}
 
 
 def told(of: str, edits: tuple[Edit, ...], folder: Path) -> list[tuple[str, str, str, bool]]:
@@ -107,10 +118,14 @@ def told(of: str, edits: tuple[Edit, ...], folder: Path) -> list[tuple[str, str,
 def test_each_of_several_wrong_lines_is_told_by_its_tensor(of: str, tmp_path: Path) -> None:
     planted = [PLANTED[number] for number in TOGETHER[of]]
     found = told(of, tuple(edit for *_, edit in planted), tmp_path)
-    assert sorted(found) == sorted((kind, name, edit.kernel, True) for _, kind, name, edit in planted)
+    assert sorted(found) == sorted(
+        (kind, name, edit.kernel, True) for _, kind, name, edit in planted
+    )
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("of", "kind", "name", "edit"), PLANTED)
-def test_a_wrong_line_alone_is_told(of: str, kind: str, name: str, edit: Edit, tmp_path: Path) -> None:
+def test_a_wrong_line_alone_is_told(
+    of: str, kind: str, name: str, edit: Edit, tmp_path: Path
+) -> None:
     assert told(of, (edit,), tmp_path) == [(kind, name, edit.kernel, True)]

@@ -44,19 +44,30 @@ def value(form, *kernels):
 
 @pytest.mark.parametrize("form", ["dV", "dS", "dP - delta", "dS K"])
 def test_a_value_is_not_accused_where_what_it_is_made_of_is_wrong(form):
-    shown = table({"dQ": MISMATCH, "dV": MISMATCH}, one={"P": MISMATCH, "dP": MISMATCH, "dS": MISMATCH})
+    shown = table(
+        {"dQ": MISMATCH, "dV": MISMATCH}, one={"P": MISMATCH, "dP": MISMATCH, "dS": MISMATCH}
+    )
     assert shown.agreeing([value(form, "one")]) == []
 
 
 @pytest.mark.parametrize("status", [MATCH, INHERITED])
 @pytest.mark.parametrize("form", ["P", "S", "S - LSE"])
 def test_a_value_is_not_accused_that_is_right_or_right_given_what_it_is_made_of(form, status):
-    assert table({"dQ": MISMATCH, "LSE": MATCH, "O": MATCH}, one={"P": status}).agreeing([value(form, "one")]) == []
+    assert (
+        table({"dQ": MISMATCH, "LSE": MATCH, "O": MATCH}, one={"P": status}).agreeing(
+            [value(form, "one")]
+        )
+        == []
+    )
 
 
 def test_a_value_of_one_kernel_is_nothing_to_another():
     of_both = value("dS", "one", "two")
-    shown = table({"dQ": MISMATCH}, one_for_dQ={"P": MISMATCH, "dS": INHERITED}, two={"P": MATCH, "dS": MISMATCH})
+    shown = table(
+        {"dQ": MISMATCH},
+        one_for_dQ={"P": MISMATCH, "dS": INHERITED},
+        two={"P": MATCH, "dS": MISMATCH},
+    )
     (left,) = shown.agreeing([of_both])
     assert [where.kernel for where in left.where] == ["two"]
     assert left.evidence == ()
@@ -76,12 +87,20 @@ def test_what_nothing_was_shown_of_denies_nothing():
 def test_a_hypothesis_about_what_is_right_everywhere_does_not_stand():
     factor = Diagnosis("factor/dS", "A", "", 1.0, says_wrong=("dS",))
     assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MATCH}).agreeing([factor]) == []
-    assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MISMATCH}).agreeing([factor]) == [factor]
+    assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MISMATCH}).agreeing([factor]) == [
+        factor
+    ]
 
 
 def test_a_value_that_was_exported_right_is_spoilt_on_the_way_to_what_is_wrong():
-    (told,) = table({"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH}).agreeing([value("dS", "one")])
-    assert (told.fault, told.says_wrong, told.says_right) == ("value/dQ", ("dQ",), parents_of("dS", "softmax"))
+    (told,) = table({"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH}).agreeing(
+        [value("dS", "one")]
+    )
+    assert (told.fault, told.says_wrong, told.says_right) == (
+        "value/dQ",
+        ("dQ",),
+        parents_of("dS", "softmax"),
+    )
     assert told.summary == "one makes a wrong dQ from line 7 on: its inputs are right"
     assert table({"P": MISMATCH, "dS": MATCH, "dQ": MISMATCH}).agreeing([value("dS", "one")]) == []
     assert table({"dS": MATCH, "dQ": MATCH}).agreeing([value("dS", "one")]) == []

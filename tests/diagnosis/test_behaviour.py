@@ -26,7 +26,14 @@ def backward(q, k, v, do, *, scale):
     {fault}
     return {{"dQ": dq, "dK": dk, "dV": dv}}
 """
-SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "recover": False, "layouts": (("q", "contiguous"),)}
+SMALL = {
+    "batch": 1,
+    "heads": 2,
+    "seqlen": 20,
+    "head_dim": 8,
+    "recover": False,
+    "layouts": (("q", "contiguous"),),
+}
 ODD = "dq = dq * rows"
 
 
@@ -55,10 +62,14 @@ def test_a_first_call_that_is_wrong_alone_is_named(module):
 
 
 def test_calls_on_either_side_of_a_bound_differ_in_nothing_that_is_named(monkeypatch):
-    right = SimpleNamespace(measured=SimpleNamespace(comparison=SimpleNamespace(matches=True)), actual={})
+    right = SimpleNamespace(
+        measured=SimpleNamespace(comparison=SimpleNamespace(matches=True)), actual={}
+    )
     monkeypatch.setattr(behaviour, "run_again", lambda *of: right)
     moved, is_right = lambda first, other: {}, lambda: True
-    again = SimpleNamespace(second=right, experiment=None, assigned=(), seen=right, moved=moved, is_right=is_right)
+    again = SimpleNamespace(
+        second=right, experiment=None, assigned=(), seen=right, moved=moved, is_right=is_right
+    )
     assert behaviour.wrong_in_the_first_call_alone(again) is None
 
 

@@ -17,7 +17,9 @@ WRONG = """\
 """
 
 
-def test_the_line_of_the_index_is_told_and_what_meets_the_misread_is_not_accused(tmp_path: Path) -> None:
+def test_the_line_of_the_index_is_told_and_what_meets_the_misread_is_not_accused(
+    tmp_path: Path,
+) -> None:
     source, run = followed_edit(tmp_path, Edit("grouped_dq", RIGHT, WRONG), heads=4, kv_heads=2)
     found = suspects(run, ("dQ",))
     assert [one.name for one in found] == ["k", "v"]

@@ -10,7 +10,15 @@ from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.probe import probe
 
-SMALL = {"batch": 1, "heads": 1, "kv_heads": 1, "seqlen_q": 20, "seqlen_k": 20, "head_dim": 16, "head_dim_v": 16}
+SMALL = {
+    "batch": 1,
+    "heads": 1,
+    "kv_heads": 1,
+    "seqlen_q": 20,
+    "seqlen_k": 20,
+    "head_dim": 16,
+    "head_dim_v": 16,
+}
 
 
 def compiled(folder, factor):
@@ -26,13 +34,21 @@ def backward(q, k, v, do, *, scale):
     case, kernel = softmax_case(**SMALL, recover=False), find_target(f"{file}:backward", "softmax")
     experiment = replace(experiment_of(case, kernel), backends=frozenset({"triton"}))
     failing = [run for run in probe(case, kernel, why=False).runs if not run.matches]
-    return [Again(experiment, one.run.assigned, one.seen) for one in failing_layouts(experiment, failing)]
+    return [
+        Again(experiment, one.run.assigned, one.seen)
+        for one in failing_layouts(experiment, failing)
+    ]
 
 
-def test_dots_that_were_compiled_coarser_than_declared_are_the_cause_where_they_are_enough(tmp_path):
+def test_dots_that_were_compiled_coarser_than_declared_are_the_cause_where_they_are_enough(
+    tmp_path,
+):
     for factor, is_enough in ((1 + 2**-12, True), (2, False)):
         (again, *_) = compiled(tmp_path, factor)
-        of, dots = again.experiment, (Dots("tf32", "dkdv_kernel", str(tmp_path / "kernel.py"), (5,)),)
+        of, dots = (
+            again.experiment,
+            (Dots("tf32", "dkdv_kernel", str(tmp_path / "kernel.py"), (5,)),),
+        )
         declared = replace(of, case=replace(of.case, device="cuda", dots="ieee"), dots=dots)
         found = multiplies_coarser(replace(again, experiment=declared))
         assert bool(found) == is_enough

@@ -40,7 +40,8 @@ def test_a_factor_that_every_draw_has_is_the_cause():
 
 
 @pytest.mark.parametrize(
-    "target", [doubled_on_the_first_draw, pytest.param(halved_on_the_others, marks=pytest.mark.nightly)]
+    "target",
+    [doubled_on_the_first_draw, pytest.param(halved_on_the_others, marks=pytest.mark.nightly)],
 )
 def test_a_factor_that_another_draw_does_not_have_is_no_cause(target):
     report = probe(softmax_case(**SMALL), target_of(target))
@@ -58,9 +59,15 @@ def test_values_of_a_file_are_drawn_once_more_as_the_same_rows_in_another_order(
         seen.append(q.clone())
         return doubled(q, k, v, do, scale=scale)
 
-    cause = probe(softmax_case(**SMALL, inputs="real.pt"), target_of(watched), saved=saved).diagnoses[0]
+    cause = probe(
+        softmax_case(**SMALL, inputs="real.pt"), target_of(watched), saved=saved
+    ).diagnoses[0]
     assert cause.fault == "factor/dQ"
-    other = [q for q in seen if not torch.equal(q, FIRST) and torch.equal(q.sort(2).values, FIRST.sort(2).values)]
+    other = [
+        q
+        for q in seen
+        if not torch.equal(q, FIRST) and torch.equal(q.sort(2).values, FIRST.sort(2).values)
+    ]
     assert len(other) == 1
 
 

@@ -14,10 +14,16 @@ from gradprobe.pipeline.run_check import run_check
 from gradprobe.render.screen.details import render
 from tests.planted.planting import KERNELS
 
-interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="only the interpreter sees every address")
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="only the interpreter sees every address"
+)
 IN = {"kernel": "backward"}
-K = Diagnosis("load/k", "S1", "of k", 1.0, (), (Where("a.py", 9, "k", **IN),), seen="seen in backward")
-DO = Diagnosis("outside/dO", "M3", "of dO", 1.0, (), (Where("a.py", 8, "do", **IN),), also=True, seen="seen")
+K = Diagnosis(
+    "load/k", "S1", "of k", 1.0, (), (Where("a.py", 9, "k", **IN),), seen="seen in backward"
+)
+DO = Diagnosis(
+    "outside/dO", "M3", "of dO", 1.0, (), (Where("a.py", 8, "do", **IN),), also=True, seen="seen"
+)
 MASK = Diagnosis("pairs/dQ", "M3", "the tail", 1.0, also=True, seen="seen in backward")
 
 
@@ -54,7 +60,10 @@ def test_the_kernels_that_misread_are_given_no_stride():
 
 def test_another_cause_stands_beside_it_and_is_tried_by_edits():
     of = FailedCheck(None, runs(), CALLS)
-    assert [one.fault for one in causes_among(by_contiguity(of, [K, DO, MASK]))] == ["layout/contiguous", "pairs/dQ"]
+    assert [one.fault for one in causes_among(by_contiguity(of, [K, DO, MASK]))] == [
+        "layout/contiguous",
+        "pairs/dQ",
+    ]
     assert not of.is_beyond_edits
 
 

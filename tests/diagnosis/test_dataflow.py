@@ -63,7 +63,9 @@ def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_call
         known = [role.formula for of, role in stored if of == name and role is not None]
         assert known
         assert all(each.startswith(words) for each in known)
-    visits = {run.outcome.storages.get(home, ""): counts for home, counts in run.flow.visits.items()}
+    visits = {
+        run.outcome.storages.get(home, ""): counts for home, counts in run.flow.visits.items()
+    }
     assert not [*never_stored(replace(run, wrong=("O", "dQ", "dK", "dV", "delta", "LSE")))]
     for name in ("dQ", "dK", "dV"):
         assert (visits[name][run.roles.valid] == 1).all()
@@ -115,7 +117,12 @@ WRONG: dict[str, tuple[Edit, dict[str, Any], str, str, str]] = {
         {"seqlen": 20, "heads": 1}, "dBias", "store", "dBias",
     ),
 }  # fmt: skip
-NIGHTLY = ("the sign of delta", "dq of another head", "a range without the last tile", "dS with the scale")
+NIGHTLY = (
+    "the sign of delta",
+    "dq of another head",
+    "a range without the last tile",
+    "dS with the scale",
+)
 SAYS = {
     "lse of another head": "at head 0 where it meets head 1 of",
     "do outside its elements": "do is read outside its elements where it meets",
@@ -151,7 +158,8 @@ def test_what_meets_may_differ_in_what_is_summed_or_rotated(
     site = Site("kernel", (), name, 0)
     flow.sources += [AccessLine("q", site), AccessLine("q", site), AccessLine("k", site)]
     left, right = (
-        Lanes({letter: np.full(4, at)}, {letter: frozenset([of])}) for at, of in ((0, of_left), (1, of_right))
+        Lanes({letter: np.full(4, at)}, {letter: frozenset([of])})
+        for at, of in ((0, of_left), (1, of_right))
     )
     met = lane_by_lane(flow, [left, right], name, site)
     assert bool(flow.conflicts) != may_differ
@@ -160,12 +168,23 @@ def test_what_meets_may_differ_in_what_is_summed_or_rotated(
 
 
 @pytest.mark.parametrize(("read", "accused"), [((True, False), "o"), ((True, True), "buffer")])
-def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(read: tuple[bool, bool], accused: str) -> None:
+def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(
+    read: tuple[bool, bool], accused: str
+) -> None:
     flow = Flow(lambda view: "", {"h": 2}, lambda data, lanes: None)
-    sites = [Site(kernel, (SourceLine("k.py", 1, ""),), "load", 0) for kernel in ("before", "after", "after")]
-    flow.sources += [AccessLine(name, site) for name, site in zip(("o", "buffer", "do"), sites, strict=True)]
+    sites = [
+        Site(kernel, (SourceLine("k.py", 1, ""),), "load", 0)
+        for kernel in ("before", "after", "after")
+    ]
+    flow.sources += [
+        AccessLine(name, site) for name, site in zip(("o", "buffer", "do"), sites, strict=True)
+    ]
     flow.derived.add(1)
-    flow.reached |= {(0, "h"): np.array(read), (1, "h"): np.array([True, False]), (2, "h"): np.array([True, True])}
+    flow.reached |= {
+        (0, "h"): np.array(read),
+        (1, "h"): np.array([True, False]),
+        (2, "h"): np.array([True, True]),
+    }
     made = Node(sites[0], (), lanes=Lanes({"h": np.zeros(4, np.int32)}, {"h": frozenset([0])}))
     flow.nodes += [made, Node(sites[1], (made,), number=1)]
     flow.conflicts += [Conflict(sites[1], "h", frozenset([1]), frozenset([2]), (0, 1))]
@@ -173,7 +192,9 @@ def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(read: tuple[
 
 
 def test_of_a_head_that_no_program_stores_the_launch_is_told(tmp_path: Path) -> None:
-    changed, run = planted(tmp_path, Edit(DQ, "pid // n_tiles % n_heads", "pid // n_tiles % n_heads * 0"))
+    changed, run = planted(
+        tmp_path, Edit(DQ, "pid // n_tiles % n_heads", "pid // n_tiles % n_heads * 0")
+    )
     (told, *_) = diagnoses_of(suspects(run, ("dQ",)))
     assert "36 rows of dQ, the first at batch 0, head 1, row 0" in told.evidence[0]
     lines = changed.plant().splitlines()
@@ -206,14 +227,21 @@ def test_of_several_kernels_the_first_line_of_each_comes_before_what_enters_ther
     named = Diagnosis("tau/mask", "M1", "masked too early", 1.0)
     places = [("fwd", 1), ("dkdv", 5), ("fwd", 2), ("dkdv", 4)], [("dq", 8), ("dq", 7)]
     seen = [
-        Diagnosis("value/P", "A", "", 1.0, where=tuple(Where("f.py", line, "", kernel=kernel) for kernel, line in some))
+        Diagnosis(
+            "value/P",
+            "A",
+            "",
+            1.0,
+            where=tuple(Where("f.py", line, "", kernel=kernel) for kernel, line in some),
+        )
         for some in places
     ]
     assert [where.line for where in with_dataflow([named], seen)[0].where] == [1, 5, 8, 2, 4, 7]
 
 
 @pytest.mark.parametrize(
-    "module", ["diagnosis.dataflow", "diagnosis.roles", "frontends.triton.interpreter.dataflow.graph"]
+    "module",
+    ["diagnosis.dataflow", "diagnosis.roles", "frontends.triton.interpreter.dataflow.graph"],
 )
 def test_a_fault_in_following_costs_the_dataflows_own_sentences_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
@@ -231,7 +259,9 @@ def test_a_fault_in_following_costs_the_dataflows_own_sentences_alone(
     assert (first.fault, first.is_named) == ("stride/do-head", True)
     assert not any("delta_kernel, line" in sentence for sentence in first.evidence)
     (note,) = report.known
-    assert note.startswith("the kernels' dataflow could not be followed to the end, by a fault of gradprobe")
+    assert note.startswith(
+        "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
+    )
     assert note.endswith("ZeroDivisionError: planted")
     monkeypatch.undo()
     assert probe(case, find_target(f"{file}:delta")).known == ()

@@ -6,7 +6,15 @@ from tests.cases import softmax_case
 from tests.emulated import softmax, target_of
 from tests.probe import probe
 
-SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "recover": False, "runs": ((),), "mask": "dead-rows"}
+SMALL = {
+    "batch": 1,
+    "heads": 2,
+    "seqlen": 20,
+    "head_dim": 8,
+    "recover": False,
+    "runs": ((),),
+    "mask": "dead-rows",
+}
 
 
 def nan_of_dead_rows(q, k, v, do, mask, *, scale):
@@ -22,7 +30,10 @@ def nan_always(q, k, v, do, mask, *, scale):
 
 def test_nan_that_goes_once_every_row_sees_a_key_is_one_of_dead_rows():
     cause = probe(softmax_case(**SMALL), target_of(nan_of_dead_rows)).diagnoses[0]
-    assert (cause.fault, cause.summary) == ("dead/nan", "rows that see no key make dK NaN: exp(-inf - -inf), or 0 / 0")
+    assert (cause.fault, cause.summary) == (
+        "dead/nan",
+        "rows that see no key make dK NaN: exp(-inf - -inf), or 0 / 0",
+    )
 
 
 def test_nan_that_stays_is_not():

@@ -31,13 +31,17 @@ from tests.probe import probe
 from tests.strangers.faults import file_of
 
 EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
-RIGHT = EXAMPLE.replace("do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh")
+RIGHT = EXAMPLE.replace(
+    "do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh"
+)
 ALLOWED = Allowance(40)
 
 
 def experiment_on(folder, text):
     (folder / "delta.py").write_text(text)
-    case = softmax_case(batch=1, heads=2, kv_heads=2, seqlen_q=20, seqlen_k=20, head_dim=8, head_dim_v=8)
+    case = softmax_case(
+        batch=1, heads=2, kv_heads=2, seqlen_q=20, seqlen_k=20, head_dim=8, head_dim_v=8
+    )
     return experiment_of(case, find_target(f"{folder}/delta.py:delta", "softmax"))
 
 
@@ -105,12 +109,16 @@ def test_where_only_what_is_made_of_delta_is_wrong_the_statement_of_the_host_tha
 
 
 def test_what_no_hypothesis_names_is_a_cause_once_an_edit_is_found(tmp_path):
-    report = report_on(tmp_path, RIGHT.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) - 0.125 * h"))
+    report = report_on(
+        tmp_path, RIGHT.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) - 0.125 * h")
+    )
     assert patched((tmp_path / "delta.py").read_text(), passing_edit(report).diff) == RIGHT
     assert report.causes[0].is_certain
 
 
-@pytest.mark.parametrize(("bound", "matches"), [("20", False), ("n_ctx", True), ("n_ctx + 1", False)])
+@pytest.mark.parametrize(
+    ("bound", "matches"), [("20", False), ("n_ctx", True), ("n_ctx + 1", False)]
+)
 def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path, bound, matches):
     """20 rows of 20 are right, and the draw with 25 rows tells that from the length itself; one more is outside."""
     text = RIGHT.replace("mask=offs_m < n_ctx)", "mask=offs_m < 19)")
@@ -126,13 +134,17 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     ("right", "breaks"),
     [("0", True), pytest.param("(0 if causal else right)", False, marks=pytest.mark.nightly)],
 )
-def test_an_edit_that_is_right_only_where_causal_is_as_it_was_breaks_what_is_right_without_it(tmp_path, right, breaks):
+def test_an_edit_that_is_right_only_where_causal_is_as_it_was_breaks_what_is_right_without_it(
+    tmp_path, right, breaks
+):
     text, was = (KERNELS / "flash.py").read_text(), "0 if causal else right"
     (tmp_path / "flash.py").write_text(text)
     case = softmax_case(batch=1, heads=1, seqlen=20, head_dim=16, causal=True)
     begun = experiment_of(case, find_target(f"{tmp_path}/flash.py:flash_backward"))
     at = text.index(was)
-    edit = Candidate(KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len(was), right),), 0.0)
+    edit = Candidate(
+        KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len(was), right),), 0.0
+    )
     assert (Search(begun, (), tmp_path, ALLOWED)._judge.judged(edit) is None) is breaks
 
 
@@ -149,7 +161,9 @@ def told_of(*passed):
 def candidate(*edits):
     text = "@jit\ndef f(a, b, c):\n    x = a\n    y = b\n"
     spans = [(text.index(old), len(old), new) for old, new in edits]
-    return Candidate(KernelFile("f.py", text), tuple(Edit(at, at + size, new) for at, size, new in spans), 0.0)
+    return Candidate(
+        KernelFile("f.py", text), tuple(Edit(at, at + size, new) for at, size, new in spans), 0.0
+    )
 
 
 def test_the_edit_that_adds_the_least_is_told_and_of_the_others_none_that_does_the_same_and_more():
@@ -166,11 +180,17 @@ def test_text_that_the_file_has_elsewhere_is_preferred_to_what_is_new():
 
 
 def test_what_is_certain_is_preferred_and_what_is_doubted_or_not_run_is_told():
-    small, large = candidate(("x = a", "x = b")), candidate(("x = a", "x = b * c"), ("y = b", "y = b * c"))
+    small, large = (
+        candidate(("x = a", "x = b")),
+        candidate(("x = a", "x = b * c"), ("y = b", "y = b * c")),
+    )
     doubted = passing(small, doubts=["13 rows"], not_run=["line 3"])
     certain = passing(large)
     told = told_of(doubted)
-    assert (told.is_certain, told.reservations) == (False, ("not run: line 3", "wrong with it and without it: 13 rows"))
+    assert (told.is_certain, told.reservations) == (
+        False,
+        ("not run: line 3", "wrong with it and without it: 13 rows"),
+    )
     assert told_of(doubted, certain).diff == large.diff
 
 
@@ -200,7 +220,9 @@ def test_an_edit_is_closer_where_a_result_comes_right_and_none_goes_wrong(wrong,
     assert not replace(before, wrong={}, failure="raised").is_better_than(before)
 
 
-def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_none_to_try_on(tmp_path, monkeypatch):
+def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_none_to_try_on(
+    tmp_path, monkeypatch
+):
     """A kernel that takes whole blocks alone reads beyond a shorter tensor, whatever the edit."""
     begun = experiment_on(tmp_path, EXAMPLE)
     search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
@@ -213,7 +235,13 @@ def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_non
 
 def test_what_is_stored_but_for_a_constant_wants_the_scale(tmp_path):
     begun = experiment_on(tmp_path, EXAMPLE)
-    seen = Diagnosis("stored/dQ", "A", "dQ is stored as dS K", 1.0, where=(Where(f"{tmp_path}/delta.py", 20, ""),))
+    seen = Diagnosis(
+        "stored/dQ",
+        "A",
+        "dQ is stored as dS K",
+        1.0,
+        where=(Where(f"{tmp_path}/delta.py", 20, ""),),
+    )
     assert faults_of(begun, [seen], [])[0].wanted == ("scale",)
 
 
@@ -248,11 +276,16 @@ def test_what_may_not_be_imported_twice_stays_beside_what_holds_kernels(tmp_path
     for name, text in {"__init__": "", "operators": once, "kernels": EXAMPLE}.items():
         (package / f"{name}.py").write_text(text)
     adapter = tmp_path / "adapter.py"
-    adapter.write_text("import registered_once.operators\nfrom registered_once.kernels import delta\n")
+    adapter.write_text(
+        "import registered_once.operators\nfrom registered_once.kernels import delta\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     find_target(f"{adapter}:delta", "softmax")
     held = holding(str(package / "kernels.py"))
-    assert [name in held for name in ("registered_once.operators", "registered_once.kernels")] == [False, True]
+    assert [name in held for name in ("registered_once.operators", "registered_once.kernels")] == [
+        False,
+        True,
+    ]
 
 
 LAUNCHES = """
@@ -268,7 +301,9 @@ def delta(q, k, v, do, *, o):
     ("kept", "count", "words"),
     [
         ("from .kept import kernels", 10, "with it all matches"),
-        pytest.param("import os; kernels = vars(os)", 8, "none of 8 edits", marks=pytest.mark.nightly),
+        pytest.param(
+            "import os; kernels = vars(os)", 8, "none of 8 edits", marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_what_a_package_keeps_is_loaded_anew_and_it_is_no_library_by_its_folders_name(
@@ -288,5 +323,7 @@ def test_what_a_package_keeps_is_loaded_anew_and_it_is_no_library_by_its_folders
     monkeypatch.syspath_prepend(package.parent)
     experiment = experiment_on(tmp_path, EXAMPLE)
     target = find_target(f"{tmp_path}/adapter.py:delta", "softmax")
-    report = report_of(probe(experiment.case, target, client=Client(budget=lambda: Allowance(count))))
+    report = report_of(
+        probe(experiment.case, target, client=Client(budget=lambda: Allowance(count)))
+    )
     assert words in report.causes[0].edit.words

@@ -47,7 +47,11 @@ def launch(q, n):
 )  # fmt: skip
 def test_the_functions_that_an_edit_may_change_are_traced(old, names):
     at = TEXT.index(old)
-    edit = Candidate(KernelFile("x.py", TEXT), (Edit(at, at + len(old), old.replace("q", "n").replace("2", "3")),), 0.0)
+    edit = Candidate(
+        KernelFile("x.py", TEXT),
+        (Edit(at, at + len(old), old.replace("q", "n").replace("2", "3")),),
+        0.0,
+    )
     assert {each.function.name: each.callers for each in edited_functions(edit)} == names
 
 
@@ -91,17 +95,25 @@ def judge_of(*, lengths=(), dims=(), wrong=(), run=None, laid=()):
     def came(trial):
         if run is not None:
             run.append(trial)
-        if (lengths and trial.case.seqlen_q not in lengths) or (dims and trial.case.head_dim not in dims):
+        if (lengths and trial.case.seqlen_q not in lengths) or (
+            dims and trial.case.head_dim not in dims
+        ):
             return EditResult(failure="refused")
         if trial.is_spread and wrong:
             return EditResult(dict.fromkeys(wrong, 5), errors=dict.fromkeys(wrong, 0.25))
         goals = {goal for reach in trial.traced for goal in reach.goals}
         reached = {goal for goal in goals if goal.line != 11 and (goal.line, goal.value) != (10, 1)}
-        never = {goal for goal in reached if goal.kind in (FLAG, SIDE) and not goal.value and goal.line != 10}
+        never = {
+            goal
+            for goal in reached
+            if goal.kind in (FLAG, SIDE) and not goal.value and goal.line != 10
+        }
         return EditResult(matches=True, reached=frozenset(reached - never))
 
     target = SimpleNamespace(takes={"causal": "causal"}, required=())
-    experiment = SimpleNamespace(case=softmax_case(seqlen=96, head_dim=32, causal=True), target=target)
+    experiment = SimpleNamespace(
+        case=softmax_case(seqlen=96, head_dim=32, causal=True), target=target
+    )
     return Judge(experiment, lambda _, trials: list(map(came, trials)), {"dK"}, laid)
 
 
@@ -136,7 +148,8 @@ def test_it_is_asked_once_whether_what_an_edit_makes_compiles():
 
 
 @pytest.mark.parametrize(
-    ("function", "failure"), [("plain_global", "it runs in the interpreter alone"), ("constant", "")]
+    ("function", "failure"),
+    [("plain_global", "it runs in the interpreter alone"), ("constant", "")],
 )
 def test_what_only_the_interpreter_takes_is_no_fix(function, failure):
     file = Path(__file__).parents[1] / "reported" / "inputs" / "uncompiled.py"
@@ -154,12 +167,20 @@ def test_a_target_that_takes_nothing_else_is_not_certain():
 
 
 def test_other_head_dims_are_tried_as_far_as_they_are_taken():
-    assert {"head dim 64", "head dim 40", "head dim 128", "head dim 16"} <= set(judged(9, "X, x", "X, x * 1").right)
-    assert not [each for each in judged(9, "X, x", "X, x * 1", dims=(32,)).right if "head dim" in each]
+    assert {"head dim 64", "head dim 40", "head dim 128", "head dim 16"} <= set(
+        judged(9, "X, x", "X, x * 1").right
+    )
+    assert not [
+        each for each in judged(9, "X, x", "X, x * 1", dims=(32,)).right if "head dim" in each
+    ]
 
 
-@pytest.mark.parametrize(("wrong", "doubts"), [(("dK",), ["what it allocates laid apart"]), (("dK", "dQ"), [])])
-def test_a_case_is_not_taken_where_what_is_right_in_the_check_is_as_wrong_without_the_edit(wrong, doubts):
+@pytest.mark.parametrize(
+    ("wrong", "doubts"), [(("dK",), ["what it allocates laid apart"]), (("dK", "dQ"), [])]
+)
+def test_a_case_is_not_taken_where_what_is_right_in_the_check_is_as_wrong_without_the_edit(
+    wrong, doubts
+):
     assert judged(9, "X, x", "X, x * 1", wrong=wrong).doubts == doubts
 
 
@@ -174,7 +195,9 @@ def test_what_no_case_came_to_with_one_edit_is_not_drawn_for_again():
 
 
 @pytest.mark.parametrize("laid", [("contiguous", "distinct"), ("contiguous", "distinct-unit")])
-def test_what_options_choose_is_tried_in_the_strides_of_the_check_and_in_several_batches_and_heads(laid):
+def test_what_options_choose_is_tried_in_the_strides_of_the_check_and_in_several_batches_and_heads(
+    laid,
+):
     run = []
     judge_of(run=run, laid=laid).judged(edit(9, "X, x", "X, x * 1"))
     assert ((("all", laid[1]),), False, 2, 2) in [

@@ -8,10 +8,32 @@ from gradprobe.diagnosis.why import FailedCheck, by_length
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.report import Diagnosis, Where, causes_among
 
-HERE, SEEN = {"layouts": ("contiguous",), "seen": "seen while it ran"}, {"seen": "seen in k", "also": True}
-OUT = Diagnosis("outside/k", "M3", "loads outside k", 1.0, (), tuple(Where("a.py", at, "k") for at in range(4)), **HERE)
-LOAD = Diagnosis("load/v", "S1", "reads other elements of v", 1.0, (), (Where("a.py", 9, "v"),), also=True, **HERE)
-STRIDE = Diagnosis("load/q", "S1", "of q", 1.0, (), (Where("a.py", 5, "q"),), layouts=("distinct",), **SEEN)
+HERE, SEEN = (
+    {"layouts": ("contiguous",), "seen": "seen while it ran"},
+    {"seen": "seen in k", "also": True},
+)
+OUT = Diagnosis(
+    "outside/k",
+    "M3",
+    "loads outside k",
+    1.0,
+    (),
+    tuple(Where("a.py", at, "k") for at in range(4)),
+    **HERE,
+)
+LOAD = Diagnosis(
+    "load/v",
+    "S1",
+    "reads other elements of v",
+    1.0,
+    (),
+    (Where("a.py", 9, "v"),),
+    also=True,
+    **HERE,
+)
+STRIDE = Diagnosis(
+    "load/q", "S1", "of q", 1.0, (), (Where("a.py", 5, "q"),), layouts=("distinct",), **SEEN
+)
 
 
 def check(*memory, ratio=100.0, right_at=lambda first: "--seqlen 128"):
@@ -22,7 +44,9 @@ def check(*memory, ratio=100.0, right_at=lambda first: "--seqlen 128"):
 
 
 def finding():
-    return MemoryFinding(OUTSIDE, kernel="forward", tensor="k", file="a.py", line=1, code="k", sentence="outside k")
+    return MemoryFinding(
+        OUTSIDE, kernel="forward", tensor="k", file="a.py", line=1, code="k", sentence="outside k"
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,11 @@ EDITS = {
     "one that changes no result": ("tl.sum(o * do, axis=1)", "tl.sum(do * o, axis=1)", False),
     "one that makes more wrong": ("tl.sum(o * do, axis=1)", "tl.sum(o + do, axis=1)", False),
     "one that reads far outside": ("h * stride_oh", "h * stride_oh * 1000000000", False),
-    "one that never ends": ("    do_ptr +=", "    while h == h:\n        pass\n    do_ptr +=", False),
+    "one that never ends": (
+        "    do_ptr +=",
+        "    while h == h:\n        pass\n    do_ptr +=",
+        False,
+    ),
     "one that raises": ("tl.sum(o * do, axis=1)", "tl.sum(o * nothing, axis=1)", False),
     "one that is no Python": ("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1", False),
     "one of host code": ("*do.stride()", "*o.stride()", None),
@@ -27,7 +31,9 @@ EDITS = {
 def trials_in(folder, faults):
     experiment = experiment_on(folder, EXAMPLE)
     file = KernelFile(f"{folder}/delta.py", EXAMPLE)
-    return QuickTrials(partial(_of_layout, experiment), (), {file.file: (file, file.file)}, faults), file
+    return QuickTrials(
+        partial(_of_layout, experiment), (), {file.file: (file, file.file)}, faults
+    ), file
 
 
 @pytest.fixture(scope="module")

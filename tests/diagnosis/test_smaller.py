@@ -60,7 +60,10 @@ def test_a_smaller_case_that_fails_otherwise_is_none(tmp_path):
     ("options", "words"),
     [
         ({}, "--batch 1 --heads 2 --seqlen 400"),
-        ({"kv_heads": 1, "seqlen_k": 30}, "--batch 1 --heads 2 --kv-heads 1 --seqlen-q 400 --seqlen-k 30"),
+        (
+            {"kv_heads": 1, "seqlen_k": 30},
+            "--batch 1 --heads 2 --kv-heads 1 --seqlen-q 400 --seqlen-k 30",
+        ),
     ],
 )
 def test_a_size_is_said_in_options(options, words):
@@ -68,7 +71,10 @@ def test_a_size_is_said_in_options(options, words):
 
 
 def test_a_cause_that_was_told_once_is_told_once_with_that_for_evidence():
-    cause, seen = Diagnosis("outside/do", "M3", "predicted", 1.0), Diagnosis("outside/do", "M3", "seen", 1.0)
+    cause, seen = (
+        Diagnosis("outside/do", "M3", "predicted", 1.0),
+        Diagnosis("outside/do", "M3", "seen", 1.0),
+    )
     race = Diagnosis("race/dK", "RACE", "raced", 1.0)
     assert told_once([cause], [seen, race]) == (
         [Diagnosis("outside/do", "M3", "predicted", 1.0, ("seen",))],
@@ -77,7 +83,10 @@ def test_a_cause_that_was_told_once_is_told_once_with_that_for_evidence():
 
 
 def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_one(monkeypatch):
-    race, cause = Diagnosis("race/dK", "RACE", "raced", 1.0), Diagnosis("factor/dK", "A", "doubled", 1.0)
+    race, cause = (
+        Diagnosis("race/dK", "RACE", "raced", 1.0),
+        Diagnosis("factor/dK", "A", "doubled", 1.0),
+    )
     monkeypatch.setattr(why, "smaller_failing", lambda *_: Smaller(None, [], "a smaller case"))
     monkeypatch.setattr(why, "by_numbers", lambda *_: [race, cause])
     first, second = why._by_a_smaller_case(why.FailedCheck(None, []), None, [], [race])
@@ -107,7 +116,9 @@ DOUBLED = Planted(make=lambda kernel, name, tensor: tensor * 2 if name == "dK" e
     ids=["padded", "packed"],
 )
 def test_lengths_that_are_given_one_by_one_are_shortened_one_by_one(options, words):
-    report = probe(replace(softmax_case(**options), layouts=(("all", "contiguous"),)), softmax_target(DOUBLED))
+    report = probe(
+        replace(softmax_case(**options), layouts=(("all", "contiguous"),)), softmax_target(DOUBLED)
+    )
     assert report.diagnoses[0].fault == "factor/dK"
     assert report.diagnoses[0].evidence[-1].endswith(words)
 
@@ -116,12 +127,16 @@ def of_a_file(**options):
     """A case whose values are those of a file, and the file."""
     drawn = softmax_case(**options)
     saved = Saved(draw(drawn), {}, {"causal": drawn.causal})
-    return replace(softmax_case(**with_inputs({}, saved, "values.pt", "softmax")), recover=False), saved
+    return replace(
+        softmax_case(**with_inputs({}, saved, "values.pt", "softmax")), recover=False
+    ), saved
 
 
 def test_of_values_of_a_file_a_smaller_case_is_drawn():
     case, saved = of_a_file(**LARGE, causal=True)
     report = probe(case, softmax_target(DOUBLED), saved=saved)
     assert report.diagnoses[0].fault == "factor/dK"
-    words = "a smaller case of drawn values that fails in the same way: --batch 1 --heads 2 --seqlen 80"
+    words = (
+        "a smaller case of drawn values that fails in the same way: --batch 1 --heads 2 --seqlen 80"
+    )
     assert words in report.diagnoses[0].evidence[-1]

@@ -54,5 +54,7 @@ def test_the_statements_around_a_line(tmp_path: Path) -> None:
     assert source(str(file)).loops(10) == [9, 5]
     assert not list(source(str(tmp_path / "none.py")).masks(3))
     of_terms = tmp_path / "of_terms.py"
-    of_terms.write_text("def kernel(x, n):\n    low = x < n\n    seen = low & (x > 0)\n    y = tl.where(seen, x, n)\n")
+    of_terms.write_text(
+        "def kernel(x, n):\n    low = x < n\n    seen = low & (x > 0)\n    y = tl.where(seen, x, n)\n"
+    )
     assert list(source(str(of_terms)).masks(4)) == [3, 2]

@@ -30,7 +30,11 @@ def dense(values, arithmetic, held, *, is_causal, is_scaled=False):
     scale = q.shape[-1] ** -0.5 * 1.4427
     raw = kept(q * scale) @ k.mT / scale if is_scaled else q @ k.mT
     s = raw * q.shape[-1] ** -0.5
-    seen = torch.ones(s.shape[-2:], dtype=torch.bool).tril() if is_causal else torch.ones(1, dtype=torch.bool)
+    seen = (
+        torch.ones(s.shape[-2:], dtype=torch.bool).tril()
+        if is_causal
+        else torch.ones(1, dtype=torch.bool)
+    )
     lse = s.masked_fill(~seen, -float("inf")).logsumexp(-1, keepdim=True)
     p, dp = torch.exp(s - lse) * seen, do @ v.mT
     o = kept(p) @ v
@@ -39,7 +43,15 @@ def dense(values, arithmetic, held, *, is_causal, is_scaled=False):
     sums = {"O": o, "dS K": kept(ds) @ k, "dS^T Q": kept(ds).mT @ q, "dV": kept(p).mT @ do}
     rows = {"LSE": lse[..., 0], "delta": (dp - spread)[..., 0]}
     return (
-        {"Q K^T": raw, "S": s, "S - LSE": (s - lse) * seen, "P": p, "dP": dp, "dP - delta": spread, "dS": ds}
+        {
+            "Q K^T": raw,
+            "S": s,
+            "S - LSE": (s - lse) * seen,
+            "P": p,
+            "dP": dp,
+            "dP - delta": spread,
+            "dS": ds,
+        }
         | rows
         | sums
     )
@@ -51,7 +63,9 @@ def dense(values, arithmetic, held, *, is_causal, is_scaled=False):
 def test_right_arithmetic_is_within_them_and_they_are_small(dtype, is_causal, is_scaled):
     roles, values = roles_of(softmax_case(**SMALL, dtype=dtype, causal=is_causal))
     right = dense(values, torch.float64, torch.float64, is_causal=is_causal)
-    came = dense(values, torch.float32, getattr(torch, dtype), is_causal=is_causal, is_scaled=is_scaled)
+    came = dense(
+        values, torch.float32, getattr(torch, dtype), is_causal=is_causal, is_scaled=is_scaled
+    )
     for name, want in right.items():
         most = float(want.abs().max())
         allowed = roles._allowed(name, most)
@@ -61,7 +75,12 @@ def test_right_arithmetic_is_within_them_and_they_are_small(dtype, is_causal, is
 
 @pytest.mark.parametrize(
     "case",
-    [softmax_case(**SMALL, softcap=5.0), softmax_case(**SMALL, dropout=0.3), lazy_case(**SMALL), softmax_case(**SMALL)],
+    [
+        softmax_case(**SMALL, softcap=5.0),
+        softmax_case(**SMALL, dropout=0.3),
+        lazy_case(**SMALL),
+        softmax_case(**SMALL),
+    ],
     ids=["softcap", "dropout", "lazy", "plain"],
 )
 def test_every_form_has_a_tolerance(case):

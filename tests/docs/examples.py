@@ -57,7 +57,11 @@ def blocks(page: Path) -> list[Block]:
     found = []
     for before, token in zip([None, *tokens], tokens):  # noqa: B905
         if token.type == "fence" and token.info == "console":
-            mark = re.match(r"<!-- (nightly|gpu)\b", before.content) if before and before.type == "html_block" else None
+            mark = (
+                re.match(r"<!-- (nightly|gpu)\b", before.content)
+                if before and before.type == "html_block"
+                else None
+            )
             lines = (token.map[0] + 1, token.map[1] - 1)
             found.append(Block(page, lines, mark[1] if mark else "", _commands(token.content)))
     return found
@@ -79,10 +83,24 @@ def outputs(block: Block, folder: Path) -> list[str]:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in _LINKED:
         (folder / name).symlink_to(ROOT / name)
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("GRADPROBE", "GITHUB", "PYTEST"))}
-    env |= {"COLUMNS": COLUMNS, "NO_COLOR": "1", "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GRADPROBE", "GITHUB", "PYTEST"))
+    }
+    env |= {
+        "COLUMNS": COLUMNS,
+        "NO_COLOR": "1",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONIOENCODING": "utf-8",
+    }
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-    how: dict[str, Any] = {"cwd": folder, "env": env, "stdout": subprocess.PIPE, "encoding": "utf-8"}
+    how: dict[str, Any] = {
+        "cwd": folder,
+        "env": env,
+        "stdout": subprocess.PIPE,
+        "encoding": "utf-8",
+    }
     started = [_started(command.words, env["PATH"]) for command in block.commands]
     return [subprocess.run(words, check=False, **how).stdout for words in started]
 
@@ -141,7 +159,13 @@ def rewritten(command: Command, output: str) -> list[str]:
     pieces = _pieces(command.shown)
     for number, piece in enumerate(pieces):
         begin = 0 if number == 0 else (_like(piece[0], new, position) if piece else len(new))
-        end = len(new) if number == len(pieces) - 1 else _like(piece[-1], new, begin) + 1 if piece else begin
+        end = (
+            len(new)
+            if number == len(pieces) - 1
+            else _like(piece[-1], new, begin) + 1
+            if piece
+            else begin
+        )
         lines += ([LEFT_OUT] if number else []) + new[begin:end]
         position = end
     return lines
@@ -167,7 +191,11 @@ def write(page: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             print(block.name, file=sys.stderr)
             shown = zip(block.commands, outputs(block, Path(folder)), strict=True)
-            new = [line for command, output in shown for line in (f"$ {command.words}", *rewritten(command, output))]
+            new = [
+                line
+                for command, output in shown
+                for line in (f"$ {command.words}", *rewritten(command, output))
+            ]
         lines[slice(*block.lines)] = [line.rstrip() for line in new]
     page.write_text("\n".join(lines), encoding="utf-8")
 

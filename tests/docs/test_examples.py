@@ -12,13 +12,19 @@ from gradprobe.cli import app
 from tests.docs.examples import PAGES, Command, blocks, differences, outputs, rewritten
 
 _MARKS = {"nightly": [pytest.mark.nightly], "gpu": [pytest.mark.gpu, pytest.mark.nightly], "": []}
-_BLOCKS = [pytest.param(block, id=block.name, marks=_MARKS[block.mark]) for page in PAGES for block in blocks(page)]
+_BLOCKS = [
+    pytest.param(block, id=block.name, marks=_MARKS[block.mark])
+    for page in PAGES
+    for block in blocks(page)
+]
 
 
 @pytest.mark.parametrize("block", _BLOCKS)
 def test_a_page_shows_what_comes(block, tmp_path):
     for command, output in zip(block.commands, outputs(block, tmp_path), strict=True):
-        assert not (told := differences(command, output)), f"{block.page.name}, $ {command.words}\n{told}"
+        assert not (told := differences(command, output)), (
+            f"{block.page.name}, $ {command.words}\n{told}"
+        )
 
 
 def test_every_command_with_output_stands_in_a_block_that_is_run():
@@ -33,7 +39,9 @@ def _mentioned(page):
     for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
         spans = [inner.content for inner in token.children or [] if inner.type == "code_inline"]
         lines = token.content.splitlines() if token.type == "code_block" else spans
-        found = [piece for line in lines for piece in re.findall(r"(?:^|[ ;/])gradprobe ([^;#&]+)", line)]
+        found = [
+            piece for line in lines for piece in re.findall(r"(?:^|[ ;/])gradprobe ([^;#&]+)", line)
+        ]
         yield from (words for words in found if not words.startswith(("-", "@")))
 
 

@@ -36,8 +36,12 @@ def test_relative_links_resolve(page):
             path, _, anchor = link.partition("#")
             target = (page.parent / path).resolve() if path else page
             assert target.exists(), f"{link}: no such file"
-            assert anchor in {"", "only-light", "only-dark"} | _anchors(target), f"{link}: no such heading"
-            assert _DOCS not in page.parents or _DOCS in target.parents, f"{link}: the site does not hold it"
+            assert anchor in {"", "only-light", "only-dark"} | _anchors(target), (
+                f"{link}: no such heading"
+            )
+            assert _DOCS not in page.parents or _DOCS in target.parents, (
+                f"{link}: the site does not hold it"
+            )
 
 
 def test_every_page_is_in_the_navigation():
@@ -56,26 +60,41 @@ def test_the_readme_is_short():
     "word", re.findall(r"^readme '?([a-z ]+)'?$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 )
 def test_ci_runs_the_one_command_of_the_readme_that_has_the_word(word):
-    commands = re.findall(rf"^    python3 -m venv .*{word}", (ROOT / "README.md").read_text(), re.MULTILINE)
+    commands = re.findall(
+        rf"^    python3 -m venv .*{word}", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
     assert len(commands) == 1
 
 
-@pytest.mark.parametrize("script", sorted((_DOCS / "found").glob("*.py")), ids=lambda script: script.stem)
+@pytest.mark.parametrize(
+    "script", sorted((_DOCS / "found").glob("*.py")), ids=lambda script: script.stem
+)
 def test_what_was_found_is_shown_without_gradprobe(script):
     """Each script compiles, and imports nothing of ours; one that the page shows is shown as it is."""
     text = script.read_text(encoding="utf-8")
-    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
     assert not any("gradprobe" in ast.unparse(node) for node in imports)
     page = (_DOCS / "found.md").read_text(encoding="utf-8")
-    shown = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if block.split('"""')[1] in text]
+    shown = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        if block.split('"""')[1] in text
+    ]
     assert all(block == text for block in shown)
     assert f"found/{script.name}" in page
 
 
 def _luminance(colour):
     channels = [value / 255 for value in Color.parse(colour).triplet]
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
-    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    linear = [
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in channels
+    ]
+    return sum(
+        weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+    )
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -88,6 +107,9 @@ def test_the_picture_is_legible(theme):
     text = (_DOCS / f"check-{theme}.svg").read_text(encoding="utf-8")
     ground = _luminance(re.search(r'<rect fill="(#\w+)"', text)[1])
     colours = re.findall(r"-r\d+ \{ fill: (#\w+)", text)
-    contrasts = {c: (max(_luminance(c), ground) + 0.05) / (min(_luminance(c), ground) + 0.05) for c in colours}
+    contrasts = {
+        c: (max(_luminance(c), ground) + 0.05) / (min(_luminance(c), ground) + 0.05)
+        for c in colours
+    }
     assert len(contrasts) > 2
     assert min(contrasts.values()) >= 4, contrasts

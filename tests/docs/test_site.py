@@ -14,7 +14,18 @@ from tests.docs.examples import ROOT
 @pytest.mark.nightly
 def test_every_rule_has_its_place_in_the_built_pages(tmp_path):
     pytest.importorskip("mkdocs", reason="needs mkdocs: pip install '.[docs]'")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "DISABLE_MKDOCS_2_WARNING": "true"}, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--strict",
+        "--site-dir",
+        str(tmp_path),
+    ]
+    subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "DISABLE_MKDOCS_2_WARNING": "true"}, check=True
+    )
     page = html.parse(tmp_path / "explain" / "index.html")
     assert {rule.id.lower() for rule in RULES} <= {*page.xpath("//@id")}

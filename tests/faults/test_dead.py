@@ -11,7 +11,11 @@ DEAD = {"batch": 1, "mask": "dead-rows"}
 @both_ways
 def test_rows_without_a_key_that_are_nan_are_named(exposed):
     def unguarded(kernel, name, tensor):
-        return tensor.masked_fill(tensor.isneginf(), float("nan")) if (kernel, name) == ("forward", "LSE") else tensor
+        return (
+            tensor.masked_fill(tensor.isneginf(), float("nan"))
+            if (kernel, name) == ("forward", "LSE")
+            else tensor
+        )
 
     assert named(told(Planted(make=unguarded), exposed=exposed, **DEAD)) == "dead/nan"
 

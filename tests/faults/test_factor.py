@@ -17,7 +17,14 @@ STEPS = ["P", "dP", "delta", "dS", "dQ", "dK", "dV"]
 @sampled(
     "step, family",
     product(STEPS, ["softmax", "lazy"]),
-    push=[("P", "softmax"), ("dP", "lazy"), ("delta", "softmax"), ("dS", "lazy"), ("dQ", "softmax"), ("dK", "lazy")],
+    push=[
+        ("P", "softmax"),
+        ("dP", "lazy"),
+        ("delta", "softmax"),
+        ("dS", "lazy"),
+        ("dQ", "softmax"),
+        ("dK", "lazy"),
+    ],
 )
 def test_the_first_step_that_is_doubled_is_named_where_everything_is_exposed(step, family):
     report = told(making(step, lambda t: t * 2), family)
@@ -49,7 +56,8 @@ def test_the_edit_undoes_the_factor_that_came(factor, fix):
 
 
 @pytest.mark.parametrize(
-    ("factor", "kernels"), [(math.log(2), KERNELS), pytest.param(1 / math.log(2), BACKWARD, marks=pytest.mark.nightly)]
+    ("factor", "kernels"),
+    [(math.log(2), KERNELS), pytest.param(1 / math.log(2), BACKWARD, marks=pytest.mark.nightly)],
 )
 @both_ways
 def test_scores_in_units_of_log_2_are_named(factor, kernels, exposed):
@@ -57,22 +65,32 @@ def test_scores_in_units_of_log_2_are_named(factor, kernels, exposed):
 
 
 @pytest.mark.parametrize(
-    ("factor", "kernels"), [(math.log(2), KERNELS), pytest.param(1 / math.log(2), BACKWARD, marks=pytest.mark.nightly)]
+    ("factor", "kernels"),
+    [(math.log(2), KERNELS), pytest.param(1 / math.log(2), BACKWARD, marks=pytest.mark.nightly)],
 )
 def test_they_are_named_beside_a_bias_with_the_edit(factor, kernels):
     with_bias = told(making("S", lambda t: t * factor, kernels), "lazy")
     assert named(with_bias) == "factor/S"
     assert with_bias.diagnoses[0].summary.startswith("the scores and bias are off by the factor ")
-    assert with_bias.diagnoses[0].fix.startswith("take exp of scores in natural units, or exp2 of scores times log2 e")
+    assert with_bias.diagnoses[0].fix.startswith(
+        "take exp of scores in natural units, or exp2 of scores times log2 e"
+    )
 
 
 @sampled(
     "step, family, options",
-    [("dQ", "softmax", {}), ("dV", "lazy", {}), ("dBias", "softmax", {"bias": True}), ("dTau", "lazy", {})],
+    [
+        ("dQ", "softmax", {}),
+        ("dV", "lazy", {}),
+        ("dBias", "softmax", {"bias": True}),
+        ("dTau", "lazy", {}),
+    ],
     push=1,
 )
 def test_a_gradient_of_zeros_is_named(step, family, options):
-    assert named(told(making(step, lambda t: t * 0), family, GRADIENTS, **options)) == f"zero/{step}"
+    assert (
+        named(told(making(step, lambda t: t * 0), family, GRADIENTS, **options)) == f"zero/{step}"
+    )
 
 
 def test_gradients_of_zeros_are_named_together_though_a_small_factor_lies_within_their_budget():
@@ -82,7 +100,9 @@ def test_gradients_of_zeros_are_named_together_though_a_small_factor_lies_within
         ds = p * (dp - (p * dp).sum(-1, keepdim=True))
         return {"dQ": (scale * ds @ k).bfloat16(), "dK": k.bfloat16() * 0, "dV": v.bfloat16() * 0}
 
-    case = softmax_case(batch=1, heads=1, seqlen=64, head_dim=64, dtype="bfloat16", runs=((),), recover=False)
+    case = softmax_case(
+        batch=1, heads=1, seqlen=64, head_dim=64, dtype="bfloat16", runs=((),), recover=False
+    )
     cause = probe(case, target_of(zeros)).diagnoses[0]
     assert (cause.fault, cause.is_named) == ("zero/dK", True)
     assert cause.summary.startswith("dK and dV are 0 throughout")

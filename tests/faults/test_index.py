@@ -3,7 +3,17 @@
 import pytest
 import torch
 
-from tests.faults.plain import BACKWARD, GRADIENTS, KERNELS, both_ways, named, of_batch_0, of_head_0, reading, told
+from tests.faults.plain import (
+    BACKWARD,
+    GRADIENTS,
+    KERNELS,
+    both_ways,
+    named,
+    of_batch_0,
+    of_head_0,
+    reading,
+    told,
+)
 
 # Some of each kind are tried on every push by the score.
 pytestmark = pytest.mark.nightly
@@ -51,7 +61,9 @@ def test_it_is_named_in_the_lazy_family_too(fault):
         ("index/keep-batch", "keep", of_batch_0, {"dropout": 0.3}),
     ],
 )
-def test_another_head_or_batch_is_named_in_a_black_box_whatever_the_tensor(fault, name, change, options):
+def test_another_head_or_batch_is_named_in_a_black_box_whatever_the_tensor(
+    fault, name, change, options
+):
     assert named(told(reading(name, change, BACKWARD), exposed=GRADIENTS, **options)) == fault
 
 

@@ -10,11 +10,15 @@ pytestmark = pytest.mark.nightly
 
 
 def as_if_contiguous(tensor):
-    return tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride(), tensor.storage_offset())
+    return tensor.as_strided(
+        tensor.shape, torch.empty(tensor.shape).stride(), tensor.storage_offset()
+    )
 
 
 @both_ways
 @pytest.mark.parametrize(("tensor", "layout"), [("do", "blhd"), ("v", "distinct"), ("q", "blhd")])
 def test_a_tensor_that_is_taken_for_contiguous_is_named(tensor, layout, exposed):
-    report = told(reading(tensor, as_if_contiguous, BACKWARD), exposed=exposed, runs=((("all", layout),),))
+    report = told(
+        reading(tensor, as_if_contiguous, BACKWARD), exposed=exposed, runs=((("all", layout),),)
+    )
     assert named(report) == f"layout/{tensor}"

@@ -47,5 +47,7 @@ def test_three_wrong_elements_of_lse_are_not_explained_by_the_thousands_that_fol
 
 
 def test_a_gradient_of_nan_throughout_says_nothing_of_where_it_came_from():
-    planted = making("dP", lambda t: t + torch.where(some(t.shape, 0.02), torch.nan, 0.0), ("dkdv",))
+    planted = making(
+        "dP", lambda t: t + torch.where(some(t.shape, 0.02), torch.nan, 0.0), ("dkdv",)
+    )
     assert named(told(planted, exposed=("dK",), causal=True, mask="dead-rows")) == ""

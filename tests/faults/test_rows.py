@@ -10,4 +10,8 @@ def test_a_row_with_a_formula_is_all_that_a_hypothesis_takes(monkeypatch):
     assert named(told(planted, exposed=GRADIENTS)) == ""
     monkeypatch.setattr(fault_rows, "FORMULAS", fault_rows.FORMULAS + row)
     cause = told(planted, exposed=GRADIENTS).diagnoses[0]
-    assert (cause.fault, cause.summary, cause.is_named) == ("delta/squared", "delta is squared", True)
+    assert (cause.fault, cause.summary, cause.is_named) == (
+        "delta/squared",
+        "delta is squared",
+        True,
+    )

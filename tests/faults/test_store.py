@@ -5,7 +5,14 @@ from tests.faults.plain import EVERYTHING, Planted, backward, both_ways, named
 from tests.probe import probe
 from tests.sampling import sampled
 
-SMALL = {"batch": 2, "heads": 2, "seqlen": 40, "head_dim": 8, "head_dim_v": 8, "runs": ((("all", "distinct"),),)}
+SMALL = {
+    "batch": 2,
+    "heads": 2,
+    "seqlen": 40,
+    "head_dim": 8,
+    "head_dim_v": 8,
+    "runs": ((("all", "distinct"),),),
+}
 
 
 def storing(exposed, axes=()):

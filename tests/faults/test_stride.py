@@ -16,7 +16,9 @@ PLANTED = {
 @sampled("fault", PLANTED, push=1)
 def test_a_stride_of_another_tensor_is_named_with_the_tensor_and_the_axis(fault, exposed):
     name, other, axes, kernels = PLANTED[fault]
-    report = told(with_strides_of(name, other, axes, kernels), exposed=exposed, **DISTINCT, causal=True)
+    report = told(
+        with_strides_of(name, other, axes, kernels), exposed=exposed, **DISTINCT, causal=True
+    )
     assert named(report) == fault
 
 

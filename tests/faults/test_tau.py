@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from tests.faults.plain import GRADIENTS, both_ways, keys_of, making, named, remembering, rows_of, told
+from tests.faults.plain import (
+    GRADIENTS,
+    both_ways,
+    keys_of,
+    making,
+    named,
+    remembering,
+    rows_of,
+    told,
+)
 
 TAU = torch.tensor([-0.5, 0.5])[:, None, None]
 

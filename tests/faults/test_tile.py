@@ -30,7 +30,9 @@ def test_rows_beyond_the_last_whole_tile_are_told_with_the_size_of_the_tile():
 
 @pytest.mark.nightly
 @both_ways
-def test_keys_that_a_load_pads_with_zeros_and_no_mask_leaves_out_of_the_softmax_are_counted(exposed):
+def test_keys_that_a_load_pads_with_zeros_and_no_mask_leaves_out_of_the_softmax_are_counted(
+    exposed,
+):
     # 40 keys fill tiles of 32 up to 64; each of the 24 adds exp(0) to the sum.
     def padded(lse):
         return lse.logaddexp(lse.new_tensor(24.0).log())

@@ -11,7 +11,9 @@ def read(kernel, name, tensor):
 
 @pytest.mark.parametrize("exposed", [EVERYTHING, GRADIENTS], ids=["exposed", "black box"])
 def test_a_misread_do_and_a_doubled_dv_are_told_apart(exposed):
-    planted = Planted(read=read, make=lambda kernel, name, tensor: tensor * 2 if name == "dV" else tensor)
+    planted = Planted(
+        read=read, make=lambda kernel, name, tensor: tensor * 2 if name == "dV" else tensor
+    )
     first, second, *_ = told(planted, exposed=exposed, batch=1, causal=True).diagnoses
     assert {first.fault, second.fault} == {"index/do-head", "factor/dV"}
     assert (first.explained, second.explained, second.also) == (1.0, 1.0, True)

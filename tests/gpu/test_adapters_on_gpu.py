@@ -33,12 +33,17 @@ OF_FLEX = [
 def probed(word, **options):
     target = find_target(word)
     given = {**parse(options), "device": "cuda"}
-    return probe(resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs), target)
+    return probe(
+        resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs), target
+    )
 
 
 def shown(report):
     return {
-        run.layout: {name: round(finding.max_ratio, 2) for name, finding in measured.comparison.findings.items()}
+        run.layout: {
+            name: round(finding.max_ratio, 2)
+            for name, finding in measured.comparison.findings.items()
+        }
         for run, measured in report.measured
     }
 
@@ -57,7 +62,9 @@ def assert_match(record_property, word, **options):
 @pytest.mark.parametrize("shape", SHAPES, ids=named)
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("kernel", ["sdpa", "sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn"])
+@pytest.mark.parametrize(
+    "kernel", ["sdpa", "sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn"]
+)
 def test_each_kernel_of_sdpa_matches_in_16_bits(record_property, kernel, dtype, causal, shape):
     if kernel == "sdpa-efficient" and "kv_heads" in shape:
         pytest.skip("this kernel takes no grouped heads")
@@ -71,15 +78,23 @@ def test_each_kernel_of_sdpa_matches_in_16_bits(record_property, kernel, dtype, 
 @pytest.mark.parametrize("options", MASKS, ids=named)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kernel", ["sdpa", "sdpa-math", "sdpa-efficient"])
-def test_a_kernel_that_takes_a_mask_matches_under_every_mask(record_property, kernel, dtype, options):
+def test_a_kernel_that_takes_a_mask_matches_under_every_mask(
+    record_property, kernel, dtype, options
+):
     if kernel == "sdpa" and options in DEAD:
         pytest.skip("the kernel that PyTorch chooses itself here is wrong: the next test")
-    assert_match(record_property, kernel, **{"dtype": dtype, "seqlen": 200, "head_dim": 64, **_own_length(options)})
+    assert_match(
+        record_property,
+        kernel,
+        **{"dtype": dtype, "seqlen": 200, "head_dim": 64, **_own_length(options)},
+    )
 
 
 @pytest.mark.parametrize("options", DEAD, ids=named)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_the_kernel_that_pytorch_chooses_here_is_wrong_in_rows_that_see_no_key(record_property, dtype, options):
+def test_the_kernel_that_pytorch_chooses_here_is_wrong_in_rows_that_see_no_key(
+    record_property, dtype, options
+):
     report = probed("sdpa", dtype=dtype, **{"seqlen": 200, "head_dim": 64, **options})
     record_property("ratios", shown(report))
     assert report.verdict == "mismatch"
@@ -99,11 +114,23 @@ def test_a_bias_broadcast_along_the_keys_is_refused_by_pytorch_in_its_own_words(
     ("kernel", "axes"),
     [
         *(("sdpa-math", axes) for axes in ("hmn", "bhmn", "b", "bn", "m")),
-        *((kernel, axes) for kernel in ("sdpa", "sdpa-efficient") for axes in ("hmn", "bhmn", "bn")),
+        *(
+            (kernel, axes)
+            for kernel in ("sdpa", "sdpa-efficient")
+            for axes in ("hmn", "bhmn", "bn")
+        ),
     ],
 )
 def test_the_gradient_of_a_bias_matches_however_it_is_broadcast(record_property, kernel, axes):
-    assert_match(record_property, kernel, dtype="bfloat16", seqlen=200, head_dim=64, bias=True, bias_axes=axes)
+    assert_match(
+        record_property,
+        kernel,
+        dtype="bfloat16",
+        seqlen=200,
+        head_dim=64,
+        bias=True,
+        bias_axes=axes,
+    )
 
 
 @pytest.mark.parametrize(("kernel", "options", "words"), [

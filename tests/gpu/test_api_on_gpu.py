@@ -13,10 +13,14 @@ def attention(q, k, v, causal=False, scale=None):
 
 
 def test_a_function_runs_on_the_gpu_in_this_process():
-    report = gradprobe.check(attention, device="cuda", dtype=torch.float16, heads=4, head_dim=64, runs="contiguous")
+    report = gradprobe.check(
+        attention, device="cuda", dtype=torch.float16, heads=4, head_dim=64, runs="contiguous"
+    )
     assert (report.verdict, report.case.device) == ("match", "cuda")
 
 
 def test_a_word_is_compiled_in_a_process_of_its_own():
-    report = gradprobe.check("lazy", device=torch.device("cuda"), dots="ieee", runs="distinct", fix_budget=0)
+    report = gradprobe.check(
+        "lazy", device=torch.device("cuda"), dots="ieee", runs="distinct", fix_budget=0
+    )
     assert (report.verdict, report.target.backend) == ("match", "triton")

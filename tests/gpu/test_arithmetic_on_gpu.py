@@ -17,7 +17,9 @@ from tests.probe import probe
 pytestmark = pytest.mark.gpu
 KERNELS = {"lazy": (lazy_intermediates, lazy_case), "flash": (flash_intermediates, softmax_case)}
 CHUNKS, DRAWS = 25, 20
-ORDINARY = [pattern for pattern in PATTERNS if pattern != "dyadic"]  # which asks for scales of its own
+ORDINARY = [
+    pattern for pattern in PATTERNS if pattern != "dyadic"
+]  # which asks for scales of its own
 
 
 def target(kernel, dots, change=lambda results: results):
@@ -43,7 +45,9 @@ def drawn(kernel, draws):
         "scale": draws.choice([None, None, 0.05]), "layouts": (("all", draws.choice(["contiguous", "distinct"])),),
     }  # fmt: skip
     own = {"kv_heads": draws.choice([heads, heads // 2]), "causal": draws.choice([False, True])}
-    return KERNELS[kernel][1](**options, **(own if kernel == "flash" else {"bias_window": draws.randint(1, 300)}))
+    return KERNELS[kernel][1](
+        **options, **(own if kernel == "flash" else {"bias_window": draws.randint(1, 300)})
+    )
 
 
 def worst(report):
@@ -53,7 +57,9 @@ def worst(report):
 
 @pytest.mark.parametrize("dots", ["ieee", "tf32"])
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_right_kernels_use_a_fiftieth_of_their_own_budget_at_least_and_all_of_it_at_most(chunk, dots, record_property):
+def test_right_kernels_use_a_fiftieth_of_their_own_budget_at_least_and_all_of_it_at_most(
+    chunk, dots, record_property
+):
     draws, ratios = random.Random(chunk), []
     for number in range(DRAWS if dots == "ieee" else DRAWS // 5):
         kernel = ("lazy", "flash")[number % 2]
@@ -78,7 +84,9 @@ def test_an_error_of_1e_4_in_one_head_of_dq_is_found_in_ieee_kernels(kernel, seq
     report = probe(case, target(kernel, "ieee", change), why=False)
     first = report.failing[1].first
     assert (first.intermediate, first.batch, first.head) == ("dQ", 0, 1)
-    assert any(note.startswith("dots are judged as ieee, as was read: ieee in") for note in report.notes)
+    assert any(
+        note.startswith("dots are judged as ieee, as was read: ieee in") for note in report.notes
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -92,11 +100,17 @@ def test_dots_that_are_coarser_than_declared_are_told_with_their_lines(kernel):
 
 @pytest.mark.parametrize(
     ("name", "is_allowed", "way"),
-    [("sdpa-math", False, "ieee"), ("sdpa-math", True, "tf32"), ("sdpa-efficient", False, "tf32x3")],
+    [
+        ("sdpa-math", False, "ieee"),
+        ("sdpa-math", True, "tf32"),
+        ("sdpa-efficient", False, "tf32x3"),
+    ],
 )
 def test_torch_is_read_from_its_settings_and_from_its_own_nodes(name, is_allowed, way):
     was = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = is_allowed  # monkeypatch cannot undo it: the object takes no delattr
+    torch.backends.cuda.matmul.allow_tf32 = (
+        is_allowed  # monkeypatch cannot undo it: the object takes no delattr
+    )
     try:
         report = probe(softmax_case(seqlen=300, head_dim=64), find_target(name), why=False)
     finally:

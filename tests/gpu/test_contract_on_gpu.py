@@ -16,7 +16,14 @@ SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")
 
 def read(name: str, dtype: str, seed: int = 0, **options: object) -> Contract:
     target = find_target(name)
-    given = {"batch": 1, "heads": 2, "seqlen": 512, "head_dim": 64, "block_m": 64, "block_n": 64} | options
+    given = {
+        "batch": 1,
+        "heads": 2,
+        "seqlen": 512,
+        "head_dim": 64,
+        "block_m": 64,
+        "block_n": 64,
+    } | options
     given |= {"pattern": "dyadic", "dtype": dtype, "seed": seed, "device": "cuda"}
     return contract_of(target, resolve(given, target.family, takes_bias=False))
 

@@ -42,7 +42,9 @@ def surveyed(word, *, fast):
     )
     print("\n".join(line.plain for line in render_survey(found.report, 100)))
     # Those that are warnings too.
-    return found, {result.trial.title: result for result in found.results if result.verdict == "error"}
+    return found, {
+        result.trial.title: result for result in found.results if result.verdict == "error"
+    }
 
 
 class Losing:
@@ -75,7 +77,9 @@ class Losing:
         return how
 
 
-def test_the_device_says_that_it_is_lost_in_every_form_and_after_an_error_that_leaves_it_does_not(tmp_path):
+def test_the_device_says_that_it_is_lost_in_every_form_and_after_an_error_that_leaves_it_does_not(
+    tmp_path,
+):
     ways = ["nothing", "store_far", "nothing", "load_four", "assertion", "stop", "nothing"]
     ends = list(run_each("tests.gpu.test_crashes_on_gpu:Losing", str(tmp_path), ways, timeout=120))
     print([(ended.item, ended.crash and ended.crash.words) for ended in ends])
@@ -87,7 +91,9 @@ def test_the_device_says_that_it_is_lost_in_every_form_and_after_an_error_that_l
     assert "device-side assert" in ends[4].crash.words
 
 
-def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_interpreter_names_the_line(tmp_path):
+def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_interpreter_names_the_line(
+    tmp_path,
+):
     found, crashed = surveyed(write(tmp_path, "narrow"), fast=False)
     # Where another tensor happens to lie there, the wrapped offset reads that.
     wrong = {result.trial.title for result in found.results if result.verdict == "mismatch"}
@@ -99,12 +105,16 @@ def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_in
         assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
         assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
     assert {result.verdict for result in found.results} <= {"match", "error", "mismatch", "skipped"}
-    assert len(found.having("match")) + len(found.having("skipped")) == len(found.results) - len({*crashed, *wrong})
+    assert len(found.having("match")) + len(found.having("skipped")) == len(found.results) - len(
+        {*crashed, *wrong}
+    )
     assert [hazard.culprit.kind for hazard in found.warnings] == ["overflow"]
     assert (found.verdict, found.exit_code) == ("match", 0)
 
 
-def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the_interpreter_names_the_line(tmp_path):
+def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the_interpreter_names_the_line(
+    tmp_path,
+):
     found, crashed = surveyed(write(tmp_path, "dense_pairs"), fast=True)
     assert set(crashed) == {"offset"}
     assert MISALIGNED in crashed["offset"].words
@@ -119,7 +129,15 @@ def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the
     [("narrow", "strides beyond 2^31", ILLEGAL, 0), ("pairs", "distinct strides", MISALIGNED, 3)],
 )
 def test_each_costs_the_battery_one_item(tmp_path, name, item, words, code):
-    command = [sys.executable, "-m", "gradprobe", "check", write(tmp_path, name), "--battery", "quick"]
+    command = [
+        sys.executable,
+        "-m",
+        "gradprobe",
+        "check",
+        write(tmp_path, name),
+        "--battery",
+        "quick",
+    ]
     command += ["--dtype", "float16"]
     ran = subprocess.run(
         [*command, "--json", "came.json"], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
@@ -128,7 +146,11 @@ def test_each_costs_the_battery_one_item(tmp_path, name, item, words, code):
     print(ran.stdout, ran.stderr[-4000:])
     came = json.loads((tmp_path / "came.json").read_text())
     told = [(warned["title"], warned["words"]) for warned in came["warnings"]]
-    told += [(one["title"], one["error"]["message"]) for one in came["reports"] if one["verdict"] == "error"]
+    told += [
+        (one["title"], one["error"]["message"])
+        for one in came["reports"]
+        if one["verdict"] == "error"
+    ]
     ((title, said),) = told
     assert (title.partition(": ")[2], ran.returncode) == (item, code)
     assert {one["verdict"] for one in came["reports"]} <= {"match", "error"}

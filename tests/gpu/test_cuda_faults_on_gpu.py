@@ -10,7 +10,9 @@ pytestmark = pytest.mark.gpu
 CRASHING = ("shared_memory_out_of_bounds",)
 
 
-@pytest.mark.parametrize("fault", [f for f in CUDA_FAULTS if f.name not in CRASHING], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [f for f in CUDA_FAULTS if f.name not in CRASHING], ids=lambda fault: fault.name
+)
 def test_a_fault_is_found_by_its_numbers(fault, tmp_path, record_property):
     report = probed(fault, tmp_path, device="cuda", seqlen=333, repeat=4)
     record_property("verdict", report.verdict)

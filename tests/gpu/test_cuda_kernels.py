@@ -22,7 +22,13 @@ FLASH = [
     {"window": (70, 5), "softcap": 3.0}, {"seqlens": (200, 0)}, {"head_dim_v": 40, "causal": True},
     {"block_m": 64, "block_n": 64, "causal": True}, {"head_dim": 80, "causal": True},
 ]  # fmt: skip
-LAZY = [{"bias": False}, {"tau": (-1.0,)}, {"seqlens": (200, 131)}, {"bias_window": 300}, {"head_dim": 80}]
+LAZY = [
+    {"bias": False},
+    {"tau": (-1.0,)},
+    {"seqlens": (200, 131)},
+    {"bias_window": 300},
+    {"head_dim": 80},
+]
 
 
 def assert_matches(case, name, record_property):
@@ -37,7 +43,9 @@ def assert_matches(case, name, record_property):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_flash_matches_at_real_sizes(dtype, size, head_dim, record_property):
     batch, heads, seqlen = size
-    case = softmax_case(batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, dtype=dtype, causal=True)
+    case = softmax_case(
+        batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, dtype=dtype, causal=True
+    )
     assert_matches(case, "flash-cuda", record_property)
 
 
@@ -56,7 +64,11 @@ def test_lazy_matches_at_real_sizes(dtype, size, head_dim, record_property):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_flash_matches_with_every_option(dtype, options, record_property):
     length = {} if "seqlen_q" in options else {"seqlen": 200}
-    assert_matches(softmax_case(**{"head_dim": 64, "dtype": dtype} | length | options), "flash-cuda", record_property)
+    assert_matches(
+        softmax_case(**{"head_dim": 64, "dtype": dtype} | length | options),
+        "flash-cuda",
+        record_property,
+    )
 
 
 @pytest.mark.parametrize("options", LAZY, ids=str)
@@ -66,7 +78,9 @@ def test_lazy_matches_with_every_option(dtype, options, record_property):
     assert_matches(case, "lazy-cuda", record_property)
 
 
-@pytest.mark.parametrize(("function", "case_of"), [(flash_cuda, softmax_case), (lazy_cuda, lazy_case)])
+@pytest.mark.parametrize(
+    ("function", "case_of"), [(flash_cuda, softmax_case), (lazy_cuda, lazy_case)]
+)
 def test_two_runs_give_the_same_bits(function, case_of):
     case = case_of(batch=2, heads=4, seqlen=333, head_dim=64, causal=True)
     inputs = {name: value.cuda() for name, value in draw(case).items()}

@@ -20,10 +20,20 @@ def checked(tmp_path_factory):
     def check(*words):
         folder = tmp_path_factory.mktemp("interpreted")
         (folder / "flash.py").write_text(FAULT.plant((KERNELS / "flash.py").read_text()))
-        command = [sys.executable, "-m", "gradprobe", "check", "flash.py:flash_black_box", *SMALL, *words]
+        command = [
+            sys.executable,
+            "-m",
+            "gradprobe",
+            "check",
+            "flash.py:flash_black_box",
+            *SMALL,
+            *words,
+        ]
         command += ["--json", "report.json", "--fix-budget", "10"]
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
-        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
         assert ended.returncode == 1, ended.stderr
         return json.loads((folder / "report.json").read_text())
 
@@ -33,7 +43,9 @@ def checked(tmp_path_factory):
 def test_without_a_device_the_tensors_lie_on_the_host_and_an_edit_is_tried(checked):
     report = checked()
     assert report["case"]["device"] == "cpu"
-    assert any(one["edit"] and one["edit"]["diff"] for one in report["diagnoses"])  # of one of the two places
+    assert any(
+        one["edit"] and one["edit"]["diff"] for one in report["diagnoses"]
+    )  # of one of the two places
     assert "by a fault of gradprobe" not in json.dumps(report)
 
 

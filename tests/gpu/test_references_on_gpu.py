@@ -7,12 +7,24 @@ from gradprobe.testing import assert_backward_matches
 from tests.auditing import written
 
 pytestmark = pytest.mark.gpu
-SMALL = {"device": "cuda", "dtype": "float16", "heads": 2, "seqlen": 72, "head_dim": 32, "causal": True}
+SMALL = {
+    "device": "cuda",
+    "dtype": "float16",
+    "heads": 2,
+    "seqlen": 72,
+    "head_dim": 32,
+    "causal": True,
+}
 
 
-@pytest.mark.parametrize("name", ["by_einsum", "in_numpy", "by_scalar_loops", "rows_before_heads", "with_a_mask"])
+@pytest.mark.parametrize(
+    "name", ["by_einsum", "in_numpy", "by_scalar_loops", "rows_before_heads", "with_a_mask"]
+)
 def test_a_right_reference_judges_a_compiled_kernel_wherever_it_computes(name):
-    assert assert_backward_matches("flash", reference=getattr(written, name), **SMALL).verdict == "match"
+    assert (
+        assert_backward_matches("flash", reference=getattr(written, name), **SMALL).verdict
+        == "match"
+    )
 
 
 def test_a_wrong_one_is_refused_before_the_kernel_runs():

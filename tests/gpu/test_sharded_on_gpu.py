@@ -44,20 +44,26 @@ def balanced(q, k, v, do, *, causal, scale, mesh):
 @pytest.mark.parametrize("function", ["ring", "ring_zigzag", "ring_striped"])
 def test_a_right_ring_is_right(function, dtype):
     shards = function.removeprefix("ring").removeprefix("_") or "contiguous"
-    assert checked(f"{EXAMPLE}:{function}", **TWO, causal=True, dtype=dtype, shards=shards).verdict == "match"
+    assert (
+        checked(f"{EXAMPLE}:{function}", **TWO, causal=True, dtype=dtype, shards=shards).verdict
+        == "match"
+    )
 
 
 def test_a_fault_is_placed_at_its_step(tmp_path):
     path = tmp_path / "ring.py"
     text = EXAMPLE.read_text()
     seen = "        s = scores(k, step)\n"
-    path.write_text(text.replace(seen, seen + "        s = s - torch.inf if (rank, step) == (1, 1) else s\n"))
+    path.write_text(
+        text.replace(seen, seen + "        s = s - torch.inf if (rank, step) == (1, 1) else s\n")
+    )
     element = checked(f"{path}:ring", **TWO).first_mismatch
     assert (element.shard, element.rank, element.step) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("function", "shards", "causal"), [("contiguous", "contiguous", False), ("balanced", "zigzag", True)]
+    ("function", "shards", "causal"),
+    [("contiguous", "contiguous", False), ("balanced", "zigzag", True)],
 )
 def test_the_ring_of_pytorch_is_right(tmp_path, function, shards, causal):
     path = tmp_path / "of_torch.py"
@@ -78,7 +84,9 @@ def test_a_rank_that_dies_ends_the_other(tmp_path):
 
 
 def test_under_torchrun_rank_0_reports():
-    words = f"check {EXAMPLE}:ring --causal --runs contiguous --no-recover --seqlen 256 --head-dim 64"
+    words = (
+        f"check {EXAMPLE}:ring --causal --runs contiguous --no-recover --seqlen 256 --head-dim 64"
+    )
     command = [
         sys.executable,
         "-m",

@@ -36,22 +36,33 @@ def surveyed(request):
 def test_right_kernels_are_right_in_every_layout_of_ordinary_size(word, dtype, record_property):
     found = tried(word, chosen=lambda trial: trial.layout != "huge", dtype=dtype)
     assert {
-        title: result.words or result.run.first_mismatch for title, result in found.items() if result.verdict != "match"
+        title: result.words or result.run.first_mismatch
+        for title, result in found.items()
+        if result.verdict != "match"
     } == {}
     # Other bits are no fault here: atomics add in another order each time, and other strides compile to other code.
-    record_property("other bits", [title for title, result in found.items() if result.how != "same bits"])
+    record_property(
+        "other bits", [title for title, result in found.items() if result.how != "same bits"]
+    )
 
 
 @pytest.mark.parametrize(("word", "dtype"), [
     ("sdpa-math", "float32"), ("sdpa-efficient", "float32"), ("sdpa-math", "float16"), ("sdpa-flash", "float16"),
     ("sdpa-flash", "bfloat16"),
 ])  # fmt: skip
-def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(word, dtype, record_property):
+def test_pytorch_s_kernels_are_right_in_every_layout_that_they_take_and_survive(
+    word, dtype, record_property
+):
     request = CheckRequest(word, None, None, OPTIONS | {"dtype": dtype})
     found = surveyed(request)
-    verdicts = {result.trial.title: result.how or f"{result.verdict}: {result.words}" for result in found.results}
+    verdicts = {
+        result.trial.title: result.how or f"{result.verdict}: {result.words}"
+        for result in found.results
+    }
     record_property("verdicts", verdicts)
-    assert {result.trial.title: result.run.first_mismatch for result in found.having("mismatch")} == {}
+    assert {
+        result.trial.title: result.run.first_mismatch for result in found.having("mismatch")
+    } == {}
     assert found.results[0].verdict == "match"
 
 
@@ -59,20 +70,33 @@ def test_cudnn_s_gradient_is_wrong_where_do_lies_otherwise_than_o():
     request = CheckRequest("sdpa-cudnn", None, None, OPTIONS | {"dtype": "float16"})
     found = surveyed(request)
     wrong = {result.trial.title for result in found.having("mismatch")}
-    assert {"do=blhd", "[B, L, H, D] views, dO contiguous", "torch.cat of rows, its backward"} <= wrong
-    assert {result.trial.title for result in found.having("match")} >= {"contiguous", "blhd", "packed", "distinct-unit"}
+    assert {
+        "do=blhd",
+        "[B, L, H, D] views, dO contiguous",
+        "torch.cat of rows, its backward",
+    } <= wrong
+    assert {result.trial.title for result in found.having("match")} >= {
+        "contiguous",
+        "blhd",
+        "packed",
+        "distinct-unit",
+    }
 
 
 @pytest.mark.parametrize("word", ["lazy", "flash"])
 def test_offsets_beyond_2_to_the_31_into_real_memory_are_right_tensor_by_tensor(word):
-    found = tried(word, chosen=lambda trial: trial.layout == "huge" and trial.row != "all", dtype="float16")
+    found = tried(
+        word, chosen=lambda trial: trial.layout == "huge" and trial.row != "all", dtype="float16"
+    )
     assert {result.verdict for result in found.values()} == {"match"}
 
 
 def test_an_index_of_32_bits_is_found_beyond_2_to_the_31_alone(tmp_path):
     source = (KERNELS / "lazy.py").read_text()
     path = tmp_path / "narrow.py"
-    path.write_text(Planted("narrow", "I64", (Edit("load_tile", ROWS, NARROW),), "", 0).plant(source))
+    path.write_text(
+        Planted("narrow", "I64", (Edit("load_tile", ROWS, NARROW),), "", 0).plant(source)
+    )
     # In processes of their own: an access that the device refuses leaves a process without one.
     setup = BenchSetup(
         CheckRequest(f"{path}:lazy_intermediates", None, None, OPTIONS | {"dtype": "float16"}),
@@ -94,5 +118,9 @@ def test_do_read_with_the_head_stride_of_q_is_right_contiguous_and_wrong_in_dist
     source = (KERNELS / "lazy.py").read_text().replace("h * stride_doh", "h * stride_qh")
     path = tmp_path / "mixed.py"
     path.write_text(source)
-    found = tried(f"{path}:lazy_intermediates", fast=True, chosen=lambda t: t.title in ("contiguous", "distinct"))
+    found = tried(
+        f"{path}:lazy_intermediates",
+        fast=True,
+        chosen=lambda t: t.title in ("contiguous", "distinct"),
+    )
     assert (found["contiguous"].verdict, found["distinct"].verdict) == ("match", "mismatch")

@@ -48,4 +48,6 @@ def test_each_worker_sees_one_gpu_and_all_of_them_are_used(how):
         pytest.skip("needs the extra `cluster`")
     code, document = sweep(f"held.py:f {WORDS} --layout contiguous {how}")
     assert (code, document["verdict"]) == (0, "match")
-    assert set(Path("seen.txt").read_text().split()) == {str(at) for at in range(torch.cuda.device_count())}
+    assert set(Path("seen.txt").read_text().split()) == {
+        str(at) for at in range(torch.cuda.device_count())
+    }

@@ -11,7 +11,9 @@ from tests.cli.watching import Watching, put
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("watchfiles") is None, reason="needs gradprobe[watch]"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("watchfiles") is None, reason="needs gradprobe[watch]"
+    ),
 ]
 
 
@@ -19,7 +21,9 @@ def test_saves_are_answered_by_compiled_kernels(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "kernels/triton/lazy.py", "own.py")
     right = Path("own.py").read_text()
-    with Watching("own.py:lazy_intermediates --heads 2 --seqlen 40 --json out.json --fix-budget 0") as watch:
+    with Watching(
+        "own.py:lazy_intermediates --heads 2 --seqlen 40 --json out.json --fix-budget 0"
+    ) as watch:
         assert "now: match" in watch.until()
         assert '"backend": "triton"' in Path("out.json").read_text()
         put("own.py", right.replace("h * stride_doh", "h * stride_qh"))

@@ -31,7 +31,9 @@ def test_counted_values_are_normal_and_those_of_plain_integers():
     values = counted(7, 0, 1 << 20, "cpu")
     ordered = torch.special.ndtr(values.double().sort().values)
     uniform = (torch.arange(1 << 20) + 0.5) / (1 << 20)
-    assert float((ordered - uniform).abs().max()) < 2.0 / (1 << 10)  # Kolmogorov's test, far beyond its quantiles
+    assert float((ordered - uniform).abs().max()) < 2.0 / (
+        1 << 10
+    )  # Kolmogorov's test, far beyond its quantiles
     assert 4.5 < float(values.abs().max()) < 5.1
     neighbours = torch.stack([values[:-1], values[1:]])
     assert abs(float(torch.corrcoef(neighbours)[0, 1])) < 0.005

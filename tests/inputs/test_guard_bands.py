@@ -24,7 +24,9 @@ def flat(tensor):
 
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("layout", ["contiguous", "distinct", "packed", "blhd", "offset"])
-def test_guards_that_nothing_wrote_tell_nothing_and_the_elements_themselves_may_be_written(layout, fill):
+def test_guards_that_nothing_wrote_tell_nothing_and_the_elements_themselves_may_be_written(
+    layout, fill
+):
     tensors = placed(layout, fill=fill)
     guards = Guards(tensors, fill)
     for tensor in tensors.values():
@@ -44,14 +46,20 @@ def test_stores_before_after_and_between_are_told_apart_with_their_distance(fill
     flat(k)[last + 3] = 1.0
     flat(k)[first + 1] = 1.0
     assert k.stride(3) > 1
-    assert guards.breaches() == [Breach("k", "before", 7, 2), Breach("k", "between", 1, 1), Breach("k", "after", 3, 1)]
+    assert guards.breaches() == [
+        Breach("k", "before", 7, 2),
+        Breach("k", "between", 1, 1),
+        Breach("k", "after", 3, 1),
+    ]
 
 
 def test_a_store_behind_packed_tensors_is_told_beside_the_one_that_ends_last():
     tensors = placed("packed")
     guards = Guards(tensors)
     v = tensors["v"]
-    last = v.storage_offset() + sum((size - 1) * stride for size, stride in zip(SHAPE, v.stride(), strict=True))
+    last = v.storage_offset() + sum(
+        (size - 1) * stride for size, stride in zip(SHAPE, v.stride(), strict=True)
+    )
     flat(v)[last + 1] = 1.0
     assert guards.breaches() == [Breach("v", "after", 1, 1)]
 
@@ -68,7 +76,10 @@ def test_a_store_of_the_number_that_stood_there_changes_nothing_and_one_of_anoth
 
 def test_the_words_name_tensor_side_offset_and_count():
     words = Breach("dV", "after", 12, 48).sentence
-    assert words == "a store outside dV: 48 elements were written, the nearest 12 after its last element"
+    assert (
+        words
+        == "a store outside dV: 48 elements were written, the nearest 12 after its last element"
+    )
     assert Breach("q", "before", 1, 1).sentence.startswith(
         "a store outside q: 1 element was written, the nearest 1 before"
     )
@@ -94,12 +105,19 @@ def test_a_span_without_room_is_told_in_gibibytes_with_what_to_look_at(monkeypat
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr("mmap.mmap", refusing)
-    with pytest.raises(NoRoom, match=r"span 16 GiB has no room here: Cannot allocate memory; is address space limited"):
+    with pytest.raises(
+        NoRoom,
+        match=r"span 16 GiB has no room here: Cannot allocate memory; is address space limited",
+    ):
         mapped(2**32, torch.float32)
 
 
 def test_a_tensor_on_a_gpu_has_room_in_half_of_what_is_free_there_or_in_what_is_told(monkeypatch):
-    free = {"mem_get_info": (6 << 30, 80 << 30), "memory_reserved": 2 << 30, "memory_allocated": 1 << 30}
+    free = {
+        "mem_get_info": (6 << 30, 80 << 30),
+        "memory_reserved": 2 << 30,
+        "memory_allocated": 1 << 30,
+    }
     for name, value in free.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     gpu = torch.device("cuda")

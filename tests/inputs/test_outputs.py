@@ -70,7 +70,9 @@ def loses_its_last_row(q, k, v, do, dq, dk, dv, *, scale):
 
 
 def writes_by_the_strides_of_q(q, k, v, do, dq, *, scale):
-    dq.as_strided(q.shape, q.stride(), dq.storage_offset()).copy_(gradients(q, k, v, do, scale)["dQ"])
+    dq.as_strided(q.shape, q.stride(), dq.storage_offset()).copy_(
+        gradients(q, k, v, do, scale)["dQ"]
+    )
 
 
 def takes_contiguous_gradients_only(q, k, v, do, dq, *, scale):
@@ -82,7 +84,9 @@ def takes_contiguous_gradients_only(q, k, v, do, dq, *, scale):
 def writes_all(q, k, v, do, dq, dk, dv, dbias, dsink, *, scale, bias, sinks):
     from gradprobe.reference import manual_attention_backward
 
-    found = manual_attention_backward(q, k, v, do, scale=scale, bias=bias, sinks=sinks, matrices=False)
+    found = manual_attention_backward(
+        q, k, v, do, scale=scale, bias=bias, sinks=sinks, matrices=False
+    )
     for tensor, name in ((dq, "dQ"), (dk, "dK"), (dv, "dV"), (dbias, "dBias"), (dsink, "dSink")):
         tensor.copy_(found[name])
 
@@ -90,7 +94,9 @@ def writes_all(q, k, v, do, dq, dk, dv, dbias, dsink, *, scale, bias, sinks):
 def writes_of_lazy(q, k, v, do, dtau, dbias, *, scale, tau, bias):
     from gradprobe.reference import manual_attention_backward
 
-    found = manual_attention_backward(q, k, v, do, family="lazy", scale=scale, bias=bias, tau=tau, matrices=False)
+    found = manual_attention_backward(
+        q, k, v, do, family="lazy", scale=scale, bias=bias, tau=tau, matrices=False
+    )
     dtau.copy_(found["dTau"])
     dbias.copy_(found["dBias"])
 
@@ -137,7 +143,9 @@ def test_outputs_have_the_shapes_of_the_gradients_and_the_dtypes_of_the_inputs()
     assert outputs_of(lazy_case(bias=False), ("dbias",), draw(lazy_case(bias=False))) == {}
 
 
-@pytest.mark.parametrize("function", [writes, writes_and_returns_dv, returns_what_it_wrote, ignores])
+@pytest.mark.parametrize(
+    "function", [writes, writes_and_returns_dv, returns_what_it_wrote, ignores]
+)
 def test_what_is_written_or_returned_is_compared_in_every_layout(function):
     report = probed(function)
     assert verdicts(report) == {"contiguous": "match", "distinct": "match", "do=expanded": "match"}
@@ -152,11 +160,17 @@ def test_every_run_is_given_tensors_of_its_own_that_hold_nan(function):
     assert len({tensor.data_ptr() for call in GIVEN for tensor, _ in call.values()}) == 18
     strides = [stride for tensor, _ in GIVEN[2].values() for stride in tensor.stride()]
     assert len(set(strides)) == 12
-    assert all(tensor.is_contiguous() for call in (*GIVEN[:2], *GIVEN[4:]) for tensor, _ in call.values())
+    assert all(
+        tensor.is_contiguous() for call in (*GIVEN[:2], *GIVEN[4:]) for tensor, _ in call.values()
+    )
 
 
 def test_what_a_target_returns_counts_before_what_it_wrote():
-    finding = probed(writes_right_and_returns_wrong, recover=False).runs[0].measured.comparison.findings["dQ"]
+    finding = (
+        probed(writes_right_and_returns_wrong, recover=False)
+        .runs[0]
+        .measured.comparison.findings["dQ"]
+    )
     assert finding.mismatched
     assert finding.first.actual == pytest.approx(2 * finding.first.expected)
 
@@ -169,7 +183,11 @@ def test_a_row_that_is_never_written_is_the_first_mismatch():
 
 def test_a_gradient_written_by_the_strides_of_q_is_wrong_in_distinct_alone():
     report = probed(writes_by_the_strides_of_q, recover=False)
-    assert verdicts(report) == {"contiguous": "match", "distinct": "mismatch", "do=expanded": "match"}
+    assert verdicts(report) == {
+        "contiguous": "match",
+        "distinct": "mismatch",
+        "do=expanded": "match",
+    }
 
 
 def test_a_layout_of_what_is_written_may_be_refused():
@@ -182,7 +200,9 @@ def test_a_layout_of_what_is_written_may_be_refused():
 
 @pytest.mark.parametrize("bias_axes", ["hmn", "bn"])
 def test_dbias_and_dsink_may_be_written_too(bias_axes):
-    report = probed(writes_all, bias=True, bias_axes=bias_axes, sinks=True, heads=3, head_dim_v=5, recover=False)
+    report = probed(
+        writes_all, bias=True, bias_axes=bias_axes, sinks=True, heads=3, head_dim_v=5, recover=False
+    )
     assert set(verdicts(report).values()) == {"match"}
     assert list(report.runs[0].measured.comparison.findings) == ["dQ", "dK", "dV", "dBias", "dSink"]
 
@@ -194,13 +214,17 @@ def test_dtau_and_dbias_of_the_lazy_family_may_be_written_too():
 
 
 def test_a_target_that_returns_nothing_and_is_given_nowhere_to_write_is_told_what_to_return():
-    with pytest.raises(TargetFailure, match="must return a dict of named intermediates, got NoneType") as failure:
+    with pytest.raises(
+        TargetFailure, match="must return a dict of named intermediates, got NoneType"
+    ) as failure:
         probed(returns_none)
     assert "None" not in failure.value.way_out
 
 
 def test_a_target_that_returns_a_tensor_is_told_that_it_may_return_none_after_writing():
-    with pytest.raises(TargetFailure, match="must return a dict of named intermediates, got Tensor") as failure:
+    with pytest.raises(
+        TargetFailure, match="must return a dict of named intermediates, got Tensor"
+    ) as failure:
         probed(returns_a_tensor)
     assert failure.value.way_out.endswith("; or None, after writing into dq, dk")
 
@@ -235,12 +259,19 @@ def test_values_of_a_file_leave_dq_contiguous_in_their_own_layout():
 
 def test_a_reference_may_write_its_gradients_too_in_float64():
     case = softmax_case(**SMALL, recover=False)
-    report = probe(case, find_target(f"{__name__}:ignores"), reference=find_target(f"{__name__}:writes"))
+    report = probe(
+        case, find_target(f"{__name__}:ignores"), reference=find_target(f"{__name__}:writes")
+    )
     assert set(verdicts(report).values()) == {"match"}
-    assert {tensor.dtype for call in GIVEN for tensor, _ in call.values()} == {torch.float32, torch.float64}
+    assert {tensor.dtype for call in GIVEN for tensor, _ in call.values()} == {
+        torch.float32,
+        torch.float64,
+    }
 
 
-@pytest.mark.parametrize("name", ["lazy", "flash", "gradprobe.kernels.triton.flash:flash_black_box"])
+@pytest.mark.parametrize(
+    "name", ["lazy", "flash", "gradprobe.kernels.triton.flash:flash_black_box"]
+)
 def test_the_kernels_that_come_along_write_where_they_are_told(name):
     case = lazy_case(**SMALL) if name == "lazy" else softmax_case(**SMALL)
     target = find_target(name)

@@ -18,7 +18,9 @@ SHAPE = (2, 3, 5, 4)
 
 
 def drawn(*shape, dtype=torch.float32):
-    return torch.randn(shape or SHAPE, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+    return torch.randn(shape or SHAPE, generator=torch.Generator().manual_seed(len(shape))).to(
+        dtype
+    )
 
 
 def plain(**more):
@@ -26,7 +28,11 @@ def plain(**more):
 
 
 def as_set(tensors, **options):
-    return Saved({name: tensor.contiguous() for name, tensor in tensors.items()}, placements_of(tensors), options)
+    return Saved(
+        {name: tensor.contiguous() for name, tensor in tensors.items()},
+        placements_of(tensors),
+        options,
+    )
 
 
 def written(tmp_path, ending, tensors, **options):
@@ -42,7 +48,9 @@ def laid_out(saved):
 @pytest.mark.parametrize("ending", ["pt", "npz"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_values_strides_and_options_come_back_in_both_formats(tmp_path, ending, dtype):
-    tensors = {name: drawn(2, 5, 3, 4, dtype=dtype).transpose(1, 2) for name in ("q", "k", "v", "do")}
+    tensors = {
+        name: drawn(2, 5, 3, 4, dtype=dtype).transpose(1, 2) for name in ("q", "k", "v", "do")
+    }
     tensors |= {"mask": drawn(1, 1, 5, 5) > 0, "sinks": drawn(3)}
     options = {"causal": True, "scale": 0.3, "window": (2, -1), "align": "top-left"}
     found = load(str(written(tmp_path, ending, tensors, **options)))
@@ -59,10 +67,16 @@ def test_values_strides_and_options_come_back_in_both_formats(tmp_path, ending, 
 def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path, ending):
     qkv = drawn(2, 5, 3, 3, 8)
     q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
-    found = laid_out(load(str(written(tmp_path, ending, {"q": q, "k": k, "v": v, "do": drawn(2, 3, 5, 8)}))))
+    found = laid_out(
+        load(str(written(tmp_path, ending, {"q": q, "k": k, "v": v, "do": drawn(2, 3, 5, 8)})))
+    )
     assert len({found[name].untyped_storage().data_ptr() for name in "qkv"}) == 1
     assert found["do"].untyped_storage().data_ptr() != found["q"].untyped_storage().data_ptr()
-    assert [found[name].storage_offset() - found["q"].storage_offset() for name in "qkv"] == [0, 24, 48]
+    assert [found[name].storage_offset() - found["q"].storage_offset() for name in "qkv"] == [
+        0,
+        24,
+        48,
+    ]
     assert found["q"].stride() == (360, 8, 72, 1)
     assert all(torch.equal(found[name], tensor) for name, tensor in (("q", q), ("k", k), ("v", v)))
 
@@ -79,7 +93,9 @@ def test_an_expanded_do_keeps_strides_of_0_and_an_offset_of_3_its_misalignment(t
 
 
 @pytest.mark.parametrize("ending", ["pt", "npz"])
-def test_a_small_view_of_a_buffer_of_4_million_numbers_is_written_as_its_480_bytes(tmp_path, ending):
+def test_a_small_view_of_a_buffer_of_4_million_numbers_is_written_as_its_480_bytes(
+    tmp_path, ending
+):
     cache = torch.zeros(2, 1000, 1000, 2)
     view = cache[:, 100:105, :3, :].transpose(1, 2)
     path = written(tmp_path, ending, {name: view for name in ("q", "k", "v", "do")})
@@ -239,7 +255,9 @@ def test_packed_tensors_of_2_batches_lie_packed_for_6():
     q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
     placements = placements_of({"q": q, "k": k, "v": v})
     more = {name: tensor.repeat(3, 1, 1, 1) for name, tensor in (("q", q), ("k", k), ("v", v))}
-    again = for_more_batches(placements, {name: tuple(tensor.shape) for name, tensor in more.items()})
+    again = for_more_batches(
+        placements, {name: tuple(tensor.shape) for name, tensor in more.items()}
+    )
     assert again == placements
     found = place(more, (("all", AS_SAVED),), again).tensors
     assert all(torch.equal(found[name], tensor) for name, tensor in more.items())
@@ -252,19 +270,31 @@ def test_packed_tensors_of_2_batches_lie_packed_for_6():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"q": torch.ones(SHAPE, device="meta")}, "q must be a dense tensor, got meta, without values"),
+        (
+            {"q": torch.ones(SHAPE, device="meta")},
+            "q must be a dense tensor, got meta, without values",
+        ),
         ({"k": torch.ones(SHAPE).to_sparse()}, "k must be a dense tensor, got torch.sparse_coo"),
         ({"scale": 10**400}, "scale must be a number, got 1000"),
-        ({"cu_seqlens_q": torch.tensor([0, 4, 2, 5])}, "cu_seqlens_q must ascend from 0 to 5, got 0,4,2,5"),
+        (
+            {"cu_seqlens_q": torch.tensor([0, 4, 2, 5])},
+            "cu_seqlens_q must ascend from 0 to 5, got 0,4,2,5",
+        ),
         ({"cu_seqlens_q": torch.tensor([0, 4])}, "cu_seqlens_q must ascend from 0 to 5, got 0,4"),
-        ({"cu_seqlens_q": torch.tensor([], dtype=torch.int32)}, "cu_seqlens_q must ascend from 0 to 5, got nothing"),
+        (
+            {"cu_seqlens_q": torch.tensor([], dtype=torch.int32)},
+            "cu_seqlens_q must ascend from 0 to 5, got nothing",
+        ),
     ],
     ids=["meta", "sparse", "huge number", "falling", "short", "empty"],
 )
 def test_what_cannot_be_computed_with_is_refused_by_name(tmp_path, changes, words):
     path = tmp_path / "set.pt"
     torch.save(
-        plain(cu_seqlens_k=torch.tensor([0, 5])) | changes if "cu_seqlens_q" in changes else plain(**changes), path
+        plain(cu_seqlens_k=torch.tensor([0, 5])) | changes
+        if "cu_seqlens_q" in changes
+        else plain(**changes),
+        path,
     )
     with pytest.raises(UsageFailure) as failure:
         load(str(path))

@@ -47,7 +47,9 @@ def pretend(tmp_path, monkeypatch):
 INSIDE = {"gradprobe": "0.1.0", "torch": "2.11.0a0+git12", "triton": "3.9.0", "numpy": "1.26.0"}
 
 
-@pytest.mark.parametrize("given", [{}, {"torch": "2.15.9+cpu"}, {"torch": "2.15.0.dev20260101"}, {"numpy": "2.5.9"}])
+@pytest.mark.parametrize(
+    "given", [{}, {"torch": "2.15.9+cpu"}, {"torch": "2.15.0.dev20260101"}, {"numpy": "2.5.9"}]
+)
 def test_every_release_within_the_bounds_is_taken_builds_of_it_too(pretend, given):
     pretend(**INSIDE | given)
     versions.refuse_untested()
@@ -84,7 +86,9 @@ def test_any_other_release_is_refused_with_what_pip_is_to_be_told(pretend, given
         "run --watch a:b -- true",
     ],
 )  # fmt: skip
-def test_every_command_that_runs_a_target_exits_3_outside_of_them(words, pretend, tmp_path, monkeypatch):
+def test_every_command_that_runs_a_target_exits_3_outside_of_them(
+    words, pretend, tmp_path, monkeypatch
+):
     pretend(**INSIDE | {"torch": "2.10.0"})
     monkeypatch.chdir(tmp_path)
     ran = run(words)
@@ -92,7 +96,9 @@ def test_every_command_that_runs_a_target_exits_3_outside_of_them(words, pretend
     assert ran.err == f"gradprobe: torch 2.10.0: {OUTSIDE}torch>=2.11,<2.16\n  {WANTED}\n"
 
 
-@sampled("words", ["check", "diff dQ", "strides --fast", "sweep", "check --contract"], push=["check"])
+@sampled(
+    "words", ["check", "diff dQ", "strides --fast", "sweep", "check --contract"], push=["check"]
+)
 def test_untested_goes_on_and_the_report_says_so(words, pretend, tmp_path, monkeypatch):
     pretend(**INSIDE | {"torch": "2.10.0"})
     monkeypatch.chdir(tmp_path)
@@ -125,12 +131,18 @@ def test_nothing_is_imported_for_it_and_its_document_says_it_too(pretend, tmp_pa
 
 def test_sources_that_nobody_installed_have_no_bounds(monkeypatch):
     versions.untested.cache_clear()
-    monkeypatch.setattr(metadata, "requires", lambda name: metadata.distribution(f"no {name}").requires)
+    monkeypatch.setattr(
+        metadata, "requires", lambda name: metadata.distribution(f"no {name}").requires
+    )
     versions.refuse_untested()
 
 
 def test_the_bounds_are_the_oldest_and_newest_releases_that_were_run():
-    head, _, *rows = [line.strip("| ").split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("|")]
+    head, _, *rows = [
+        line.strip("| ").split(" | ")
+        for line in TABLE.read_text().splitlines()
+        if line.startswith("|")
+    ]
     ran = {name: [row[at] for row in rows] for at, name in enumerate(head)}
     assert "fail" not in str(rows)
     for requirement in REQUIRED:

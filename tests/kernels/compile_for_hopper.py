@@ -27,7 +27,11 @@ VARIANTS = {
         ("bf16", set(), "ieee"),
     ],
     "flash": [
-        ("fp32", {"bias", "alibi", "mask", "sinks", "seqlens", "softcap", "bottom_right", "export"}, "ieee"),
+        (
+            "fp32",
+            {"bias", "alibi", "mask", "sinks", "seqlens", "softcap", "bottom_right", "export"},
+            "ieee",
+        ),
         ("fp32", {"bias", "packed", "bottom_right"}, "tf32"),
         ("fp16", {"alibi", "mask", "sinks", "packed"}, "ieee"),
         ("bf16", {"softcap", "seqlens", "export"}, "ieee"),
@@ -38,7 +42,9 @@ VARIANTS = {
 ONES = ("n_heads", "group", "n_tiles", "head_dim", "head_dim_v")
 IN_DTYPE = {"q", "k", "v", "do", "o", "dq", "dk", "dv"}
 POINTERS = {"seqlens": "*i32", "cu_q": "*i32", "cu_k": "*i32", "mask": "*i1"}
-SCALARS = {"scale": "fp32", "softcap": "fp32"} | dict.fromkeys(("n_ctx", "n_ctx_m", "n_ctx_n", "left", "right"), "i64")
+SCALARS = {"scale": "fp32", "softcap": "fp32"} | dict.fromkeys(
+    ("n_ctx", "n_ctx_m", "n_ctx_n", "left", "right"), "i64"
+)
 # What is None in a launch without an option.
 ABSENT = {
     "bias": "bias_ptr dbias_ptr", "alibi": "alibi_ptr", "mask": "mask_ptr", "sinks": "sinks_ptr dsink_ptr",
@@ -48,13 +54,26 @@ ABSENT = {
 
 def source(kernel, dtype: str, present: set[str], dots: str) -> ASTSource:
     """A kernel's source with the types and constants of a launch."""
-    meta = {name: name.removeprefix("HAS_").lower() in present for name in kernel.arg_names if name.isupper()}
+    meta = {
+        name: name.removeprefix("HAS_").lower() in present
+        for name in kernel.arg_names
+        if name.isupper()
+    }
     meta |= {"DOTS": dots, "BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_D": 16, "BLOCK_DV": 32}
-    absent = {name for option, names in ABSENT.items() if option not in present for name in names.split()}
-    constants = {name: meta.get(name) for name in kernel.arg_names if name in meta or name in absent}
+    absent = {
+        name for option, names in ABSENT.items() if option not in present for name in names.split()
+    }
+    constants = {
+        name: meta.get(name) for name in kernel.arg_names if name in meta or name in absent
+    }
     if "ones" in present:
-        constants |= {name: 1 for name in kernel.arg_names if name in ONES or name.startswith("stride_")}
-    types = {name: "constexpr" if name in constants else type_of(name, dtype) for name in kernel.arg_names}
+        constants |= {
+            name: 1 for name in kernel.arg_names if name in ONES or name.startswith("stride_")
+        }
+    types = {
+        name: "constexpr" if name in constants else type_of(name, dtype)
+        for name in kernel.arg_names
+    }
     return ASTSource(kernel, types, constexprs=constants)
 
 
@@ -68,7 +87,9 @@ def type_of(name: str, dtype: str) -> str:
 def main(family: str, *numbers: str) -> None:
     for kernel in KERNELS[family]:
         for dtype, present, dots in (VARIANTS[family][int(number)] for number in numbers):
-            compiled = triton_compile(source(kernel, dtype, present, dots), target=GPUTarget("cuda", 90, 32))
+            compiled = triton_compile(
+                source(kernel, dtype, present, dots), target=GPUTarget("cuda", 90, 32)
+            )
             print(kernel.__name__, dtype, dots, len(compiled.asm["cubin"]), flush=True)
 
 

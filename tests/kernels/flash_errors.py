@@ -17,7 +17,11 @@ UNIT = 2.0**-24
 # Below this float32 numbers are subnormal, and may be flushed to 0.
 TINY = 2.0**-126
 # A rounding to nearest, of what is rounded and, among subnormal numbers, at least.
-NARROW = {torch.float32: (0.0, 0.0), torch.float16: (2.0**-11, 2.0**-25), torch.bfloat16: (2.0**-8, 2.0**-134)}
+NARROW = {
+    torch.float32: (0.0, 0.0),
+    torch.float16: (2.0**-11, 2.0**-25),
+    torch.bfloat16: (2.0**-8, 2.0**-134),
+}
 
 
 def allowed(tensors: dict[str, Any], expected: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -34,7 +38,10 @@ def allowed(tensors: dict[str, Any], expected: dict[str, Tensor]) -> dict[str, T
     longest = max(q.shape[3], v.shape[3], k.shape[2], q.shape[2] * groups[1])
     each = (longest + 16) * UNIT
     unit, least = NARROW[tensors["q"].dtype]
-    p, size = expected["P"], {name: value.abs().nan_to_num(posinf=0.0) for name, value in expected.items()}
+    p, size = (
+        expected["P"],
+        {name: value.abs().nan_to_num(posinf=0.0) for name, value in expected.items()},
+    )
     seen = p > 0
 
     s = each * scale * (q @ k.mT)
@@ -47,9 +54,15 @@ def allowed(tensors: dict[str, Any], expected: dict[str, Tensor]) -> dict[str, T
 
     dp = each * (do @ v.mT) * seen
     centred = (expected["dP"] - expected["delta"][..., None]).abs()
-    dt = p_error * centred + p * (dp + delta[..., None] + each * (size["dP"] + size["delta"][..., None]))
+    dt = p_error * centred + p * (
+        dp + delta[..., None] + each * (size["dP"] + size["delta"][..., None])
+    )
     # 1 - tanh(S / c)^2 changes by less than 0.77 / c with S.
-    ds = dt if tensors.get("softcap") is None else dt + p * centred * (0.77 / tensors["softcap"] * s + each)
+    ds = (
+        dt
+        if tensors.get("softcap") is None
+        else dt + p * centred * (0.77 / tensors["softcap"] * s + each)
+    )
     narrow_ds = ds + (each + unit) * size["dS"] + least * seen
     results = {
         "dQ": scale * (narrow_ds @ k),
@@ -65,7 +78,9 @@ def allowed(tensors: dict[str, Any], expected: dict[str, Tensor]) -> dict[str, T
     if "dSink" in expected:
         share = (tensors["sinks"].double()[:, None] - expected["LSE"]).exp()
         relative = lse + each * (1 + _of_sinks(tensors, q) + p.shape[0]) + p.shape[2] * UNIT
-        results["dSink"] = (share * (size["delta"] * relative + delta) + TINY * size["delta"]).sum((0, 2))
+        results["dSink"] = (share * (size["delta"] * relative + delta) + TINY * size["delta"]).sum(
+            (0, 2)
+        )
     return {name: error + TINY for name, error in results.items()}
 
 

@@ -32,7 +32,13 @@ LAZY = [
 ]  # fmt: skip
 # Every stride of every tensor another.
 DISTINCT = (("all", "distinct"),)
-LAYOUTS = [("all", "contiguous"), ("do", "expanded"), ("all", "blhd"), ("all", "packed"), ("all", "offset")]
+LAYOUTS = [
+    ("all", "contiguous"),
+    ("do", "expanded"),
+    ("all", "blhd"),
+    ("all", "packed"),
+    ("all", "offset"),
+]
 
 
 def in_turns(options, numbers):
@@ -42,7 +48,9 @@ def in_turns(options, numbers):
 
 def case_of(family, **options):
     length = {} if "seqlen_q" in options else {"seqlen": 40}
-    return (softmax_case if family == "flash" else lazy_case)(**SMALL | length | {"layouts": DISTINCT} | options)
+    return (softmax_case if family == "flash" else lazy_case)(
+        **SMALL | length | {"layouts": DISTINCT} | options
+    )
 
 
 def of_one_batch(options):
@@ -69,12 +77,16 @@ def test_lazy_matches_with_every_option(dtype, options):
     assert_matches(case_of("lazy", dtype=dtype, **of_one_batch(options)), "lazy-cuda")
 
 
-@sampled("family, layout", product(ADAPTERS, LAYOUTS), push=[("flash", LAYOUTS[1]), ("lazy", LAYOUTS[3])])
+@sampled(
+    "family, layout", product(ADAPTERS, LAYOUTS), push=[("flash", LAYOUTS[1]), ("lazy", LAYOUTS[3])]
+)
 def test_every_layout_matches(family, layout):
     assert_matches(case_of(family, layouts=(layout,)), f"{family}-cuda")
 
 
-@pytest.mark.parametrize("function", ["flash_cuda:flash_cuda_backward", "lazy_cuda:lazy_cuda_backward"])
+@pytest.mark.parametrize(
+    "function", ["flash_cuda:flash_cuda_backward", "lazy_cuda:lazy_cuda_backward"]
+)
 def test_a_backward_takes_o_and_lse_of_another_forward_in_any_strides(function):
     assert_matches(case_of(function.partition("_")[0]), f"gradprobe.targets.adapters.{function}")
 
@@ -83,7 +95,11 @@ def test_an_lse_that_is_given_is_used_and_not_the_forwards():
     q, k, v, do = torch.randn(4, 1, 1, 17, 8).unbind(0)
     lse = torch.full((1, 1, 17), torch.inf)
     assert flash_cuda.flash_cuda_backward(q, k, v, do, scale=1.0, lse=lse)["P"].eq(0).all()
-    assert lazy_cuda.lazy_cuda_backward(q, k, v, do, scale=1.0, tau=torch.zeros(1), lse=lse)["P"].eq(0).all()
+    assert (
+        lazy_cuda.lazy_cuda_backward(q, k, v, do, scale=1.0, tau=torch.zeros(1), lse=lse)["P"]
+        .eq(0)
+        .all()
+    )
 
 
 PLANTED = [
@@ -97,7 +113,9 @@ PLANTED = [
 
 
 @sampled("family, right, wrong, first", PLANTED, push=1)
-def test_a_fault_planted_in_the_source_is_found_where_it_is(tmp_path, monkeypatch, family, right, wrong, first):
+def test_a_fault_planted_in_the_source_is_found_where_it_is(
+    tmp_path, monkeypatch, family, right, wrong, first
+):
     source = ADAPTERS[family].SOURCE.read_text(encoding="utf-8")
     assert right in source
     (tmp_path / "planted.cu").write_text(source.replace(right, wrong), encoding="utf-8")
@@ -109,25 +127,54 @@ def test_a_fault_planted_in_the_source_is_found_where_it_is(tmp_path, monkeypatc
 
 REFUSED = [
     ({"q": torch.zeros(2, 17, 8)}, r"q must be \[B, H, M, D\], got shape \(2, 17, 8\)"),
-    ({"q": torch.zeros(1, 2, 17, 8).bfloat16()}, "q must be float32 or float16, got torch.bfloat16"),
-    ({"k": torch.zeros(1, 2, 17, 9)}, r"k must be \[B, Hkv, N, D\] = \(1, 2, 17, 8\) beside q .* got \(1, 2, 17, 9\)"),
-    ({"v": torch.zeros(1, 2, 17, 8).half()}, "v must have q's dtype, torch.float32, got torch.float16"),
-    ({"do": torch.zeros(1, 2, 16, 8)}, r"do must be \[B, H, M, Dv\] = \(1, 2, 17, 8\) .* got \(1, 2, 16, 8\)"),
+    (
+        {"q": torch.zeros(1, 2, 17, 8).bfloat16()},
+        "q must be float32 or float16, got torch.bfloat16",
+    ),
+    (
+        {"k": torch.zeros(1, 2, 17, 9)},
+        r"k must be \[B, Hkv, N, D\] = \(1, 2, 17, 8\) beside q .* got \(1, 2, 17, 9\)",
+    ),
+    (
+        {"v": torch.zeros(1, 2, 17, 8).half()},
+        "v must have q's dtype, torch.float32, got torch.float16",
+    ),
+    (
+        {"do": torch.zeros(1, 2, 16, 8)},
+        r"do must be \[B, H, M, Dv\] = \(1, 2, 17, 8\) .* got \(1, 2, 16, 8\)",
+    ),
     ({"lse": torch.zeros(1, 2, 17).double()}, "lse must be float32, got torch.float64"),
     ({"o": torch.zeros(1, 2, 17, 9)}, r"o must be \[B, H, M, Dv\] = .* got \(1, 2, 17, 9\)"),
-    ({name: torch.zeros(1, 3, 17, 8) for name in "kv"}, "heads of k and v must divide those of q, got 3 and 2"),
+    (
+        {name: torch.zeros(1, 3, 17, 8) for name in "kv"},
+        "heads of k and v must divide those of q, got 3 and 2",
+    ),
     ({"seqlens": torch.tensor([18])}, r"seqlens must lie in 0 to 17, got \[18\]"),
-    ({"seqlens": torch.tensor([1.0])}, r"seqlens must be \[B\] = \(1,\) integers, got shape \(1,\) torch.float32"),
+    (
+        {"seqlens": torch.tensor([1.0])},
+        r"seqlens must be \[B\] = \(1,\) integers, got shape \(1,\) torch.float32",
+    ),
     ({"align": "left"}, "align must be bottom-right or top-left, got 'left'"),
-    ({"window": (-2, 0)}, r"window must be \(left, right\), each -1 \(no limit\) or more, got \(-2, 0\)"),
+    (
+        {"window": (-2, 0)},
+        r"window must be \(left, right\), each -1 \(no limit\) or more, got \(-2, 0\)",
+    ),
     ({"softcap": 0.0}, "softcap must be above 0, got 0.0"),
     ({"block_m": 24}, "block_m must be a multiple of 16 up to 256, got 24"),
-    ({"dq": torch.zeros(1, 2, 17, 9)}, r"dq must match q, \(1, 2, 17, 8\) torch.float32, got \(1, 2, 17, 9\)"),
-    ({"dv": torch.zeros(1, 2, 1, 8).expand(1, 2, 17, 8)}, "dv must hold each element apart, got stride 0 among"),
+    (
+        {"dq": torch.zeros(1, 2, 17, 9)},
+        r"dq must match q, \(1, 2, 17, 8\) torch.float32, got \(1, 2, 17, 9\)",
+    ),
+    (
+        {"dv": torch.zeros(1, 2, 1, 8).expand(1, 2, 17, 8)},
+        "dv must hold each element apart, got stride 0 among",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("given", "words"), REFUSED, ids=lambda value: ",".join(value) if type(value) is dict else "")
+@pytest.mark.parametrize(
+    ("given", "words"), REFUSED, ids=lambda value: ",".join(value) if type(value) is dict else ""
+)
 def test_flash_refuses_what_does_not_fit_together_by_name(given, words):
     right = {name: torch.zeros(1, 2, 17, 8) for name in ("q", "k", "v", "do")}
     with pytest.raises(ValueError, match=words):

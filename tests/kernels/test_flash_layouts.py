@@ -10,7 +10,9 @@ from gradprobe.frontends.triton import interpreter, interpreting
 from gradprobe.inputs.tensor_layouts import place
 from tests.sampling import sampled
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not"
+)
 if interpreting():
     interpreter.mend_interpreter()
 
@@ -39,7 +41,9 @@ def run(values, **options):
     from gradprobe.kernels.triton.flash import flash_backward, flash_forward
 
     options = OPTIONS | options
-    given = {name: value for name, value in values.items() if name not in ("do", "o", "lse", *OUTPUTS)}
+    given = {
+        name: value for name, value in values.items() if name not in ("do", "o", "lse", *OUTPUTS)
+    }
     o, lse = flash_forward(**given, **options)
     own = {name: values[name] for name in ("do", *OUTPUTS) if name in values}
     own |= {"o": values.get("o", o), "lse": values.get("lse", lse)}
@@ -58,7 +62,9 @@ def assert_same_bits(actual, expected):
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         integers = {2: torch.int16, 4: torch.int32}[value.element_size()]
-        assert torch.equal(actual[name].contiguous().view(integers), value.contiguous().view(integers)), name
+        assert torch.equal(
+            actual[name].contiguous().view(integers), value.contiguous().view(integers)
+        ), name
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +79,11 @@ def padded():
 @pytest.fixture(scope="module")
 def packed():
     """Inputs of two packed sequences, and the results of the contiguous run."""
-    values = {name: value[:1] for name, value in drawn().items() if value.dim() > 2 and name not in ("o", "lse")}
+    values = {
+        name: value[:1]
+        for name, value in drawn().items()
+        if value.dim() > 2 and name not in ("o", "lse")
+    }
     values |= {name: torch.tensor(ends, dtype=torch.int32) for name, ends in PACKED.items()}
     return values, run(values)
 
@@ -115,7 +125,9 @@ def test_another_layout_of_packed_sequences_gives_the_same_bits(packed, tensor, 
 @sampled("tensor, axis", AXES, push=[("q", 0), ("do", 3), ("mask", 1)])
 def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(padded, tensor, axis):
     values, _ = padded
-    if tensor == "seqlens":  # the longer length in both batches: O and LSE have to be of all rows then
+    if (
+        tensor == "seqlens"
+    ):  # the longer length in both batches: O and LSE have to be of all rows then
         values = {name: value for name, value in values.items() if name not in ("o", "lse")}
     repeated = values[tensor].narrow(axis, 0, 1).expand(values[tensor].shape)
     assert repeated.stride(axis) == 0
@@ -126,14 +138,22 @@ def test_stride_0_along_any_axis_gives_the_bits_of_the_repeated_values(padded, t
 @sampled("dim", [0, 1, 2, 3, None], push=[1, None])
 def test_an_axis_of_size_1_of_bias_and_mask_gives_the_bits_of_the_repeated_values(padded, dim):
     values, _ = padded
-    small = {name: values[name] if dim is None else values[name].narrow(dim, 0, 1) for name in ("bias", "mask")}
+    small = {
+        name: values[name] if dim is None else values[name].narrow(dim, 0, 1)
+        for name in ("bias", "mask")
+    }
     small = {name: value[0, 0] if dim is None else value for name, value in small.items()}
-    expected = run(values | {name: value.expand(SHAPES[name]).contiguous() for name, value in small.items()})
+    expected = run(
+        values | {name: value.expand(SHAPES[name]).contiguous() for name, value in small.items()}
+    )
     actual = run(values | small)
     assert actual["dBias"].shape == small["bias"].shape
     # Up to 136 numbers below 2 are added up in another order.
     torch.testing.assert_close(
-        actual.pop("dBias"), expected.pop("dBias").sum_to_size(small["bias"].shape), atol=136 * 2.0**-22, rtol=0
+        actual.pop("dBias"),
+        expected.pop("dBias").sum_to_size(small["bias"].shape),
+        atol=136 * 2.0**-22,
+        rtol=0,
     )
     assert_same_bits(actual, expected)
 
@@ -170,7 +190,9 @@ def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(padded, tensor, 
     + [(name, 0) for name in PACKED] + [(name, 2) for name in OUTPUTS],
     push=[("q", 2), ("bias", 3), ("cu_seqlens_q", 0), ("dk", 2)],
 )  # fmt: skip
-def test_packed_offsets_beyond_2_to_the_31_elements_give_the_same_bits(packed, tensor, axis, tmp_path):
+def test_packed_offsets_beyond_2_to_the_31_elements_give_the_same_bits(
+    packed, tensor, axis, tmp_path
+):
     values, expected = packed
     value = (values | unwritten(values))[tensor]
     assert_same_bits(run(values | {tensor: far_away(value, axis, tmp_path / "holes")}), expected)
@@ -213,12 +235,18 @@ def test_a_nan_in_the_padding_is_never_read(padded):
 
 @sampled(
     "m, n, align",
-    [(m, n, align) for m, n in [(72, 72), (56, 72), (72, 56)] for align in ("bottom-right", "top-left")],
+    [
+        (m, n, align)
+        for m, n in [(72, 72), (56, 72), (72, 56)]
+        for align in ("bottom-right", "top-left")
+    ],
     push=[(72, 72, "top-left"), (56, 72, "bottom-right"), (72, 56, "top-left")],
 )
 def test_tiles_that_a_window_of_5_and_2_hides_altogether_are_not_visited(m, n, align):
     """NaN in key 40 reaches only the tiles of rows that see its tile, and NaN in row 40 only the keys likewise."""
-    inputs = {name: torch.ones(1, 1, rows, 8) for name, rows in (("q", m), ("k", n), ("v", n), ("do", m))}
+    inputs = {
+        name: torch.ones(1, 1, rows, 8) for name, rows in (("q", m), ("k", n), ("v", n), ("do", m))
+    }
     options = {"window": (5, 2), "align": align, "softcap": None, "block_n": 16}
     clean, shift = run(inputs, **options), n - m if align == "bottom-right" else 0
     # The first and last key that each tile of rows sees, and the first and last row that sees each tile of keys.
@@ -236,16 +264,22 @@ def test_tiles_that_a_window_of_5_and_2_hides_altogether_are_not_visited(m, n, a
         assert sum(last < 32 or first > 47 for first, last in reached.values()) >= 1
 
 
-def test_without_export_no_matrix_is_returned_or_allocated_and_the_rest_has_the_same_bits(padded, monkeypatch):
+def test_without_export_no_matrix_is_returned_or_allocated_and_the_rest_has_the_same_bits(
+    padded, monkeypatch
+):
     from gradprobe.kernels.triton.flash import flash_backward, flash_black_box
 
     values, expected = padded
     zeros, shapes = torch.Tensor.new_zeros, []
-    monkeypatch.setattr(torch.Tensor, "new_zeros", lambda *args, **kw: shapes.append(args[1]) or zeros(*args, **kw))
+    monkeypatch.setattr(
+        torch.Tensor, "new_zeros", lambda *args, **kw: shapes.append(args[1]) or zeros(*args, **kw)
+    )
     names = ("delta", "dQ", "dK", "dV", "dBias", "dSink")
     assert_same_bits(flash_backward(**values, **OPTIONS), {name: expected[name] for name in names})
     given = {name: value for name, value in values.items() if name not in ("o", "lse")}
-    assert_same_bits(flash_black_box(**given, **OPTIONS), {name: expected[name] for name in names[1:]})
+    assert_same_bits(
+        flash_black_box(**given, **OPTIONS), {name: expected[name] for name in names[1:]}
+    )
     assert (2, 4, 17, 17) not in shapes
 
 
@@ -259,7 +293,9 @@ def test_o_and_lse_are_computed_where_they_are_not_given_and_seqlens_may_be_of_6
     for missing in ("o", "lse"):
         own = {name: value for name, value in values.items() if name != missing}
         results = flash_backward(**own, **OPTIONS, export=True)
-        assert_same_bits(results, {name: expected[name] for name in expected if name not in ("O", "LSE")})
+        assert_same_bits(
+            results, {name: expected[name] for name in expected if name not in ("O", "LSE")}
+        )
 
 
 def test_the_gradient_of_a_float64_bias_is_float64_and_that_of_sinks_float32(padded):
@@ -276,31 +312,79 @@ ENDS = torch.tensor([0, 10, 17])
     [
         ({"q": torch.zeros(2, 17, 8)}, r"q must be \[B, H, M, D\], got shape \(2, 17, 8\)"),
         ({"v": torch.zeros(2, 17, 8)}, r"v must be \[B, Hkv, N, Dv\], got shape \(2, 17, 8\)"),
-        ({"k": torch.zeros(2, 2, 17, 9)}, r"k must be \[B, Hkv, N, D\] = \(2, 2, 17, 8\) beside .* \(2, 2, 17, 9\)"),
-        ({"v": torch.zeros(2, 2, 16, 5)}, r"v must be \[B, Hkv, N, Dv\] = \(2, 2, 17, 5\) .* got \(2, 2, 16, 5\)"),
-        ({"v": torch.zeros(2, 2, 17, 5).half()}, "v must have q's dtype, torch.float32, got torch.float16"),
-        ({"k": torch.zeros(2, 3, 17, 8), "v": torch.zeros(2, 3, 17, 5)}, "heads of k and v must divide .* 3 and 4"),
-        ({"do": torch.zeros(2, 4, 17, 8)}, r"do must be \[B, H, M, Dv\] = \(2, 4, 17, 5\) .* got \(2, 4, 17, 8\)"),
-        ({"o": torch.zeros(2, 4, 17, 8)}, r"o must be \[B, H, M, Dv\] = \(2, 4, 17, 5\) .* got \(2, 4, 17, 8\)"),
-        ({"lse": torch.zeros(2, 4, 16)}, r"lse must be \[B, H, M\] = \(2, 4, 17\) beside .* got \(2, 4, 16\)"),
-        ({"dq": torch.zeros(2, 4, 17, 9)}, r"dq must match q, \(2, 4, 17, 8\) torch.float32, got \(2, 4, 17, 9\)"),
-        ({"dk": torch.zeros(2, 4, 17, 8)}, r"dk must match k, \(2, 2, 17, 8\) torch.float32, got \(2, 4, 17, 8\)"),
-        ({"dv": torch.zeros(2, 2, 17, 5).half()}, "dv must match v, .* torch.float32, got .* torch.float16"),
+        (
+            {"k": torch.zeros(2, 2, 17, 9)},
+            r"k must be \[B, Hkv, N, D\] = \(2, 2, 17, 8\) beside .* \(2, 2, 17, 9\)",
+        ),
+        (
+            {"v": torch.zeros(2, 2, 16, 5)},
+            r"v must be \[B, Hkv, N, Dv\] = \(2, 2, 17, 5\) .* got \(2, 2, 16, 5\)",
+        ),
+        (
+            {"v": torch.zeros(2, 2, 17, 5).half()},
+            "v must have q's dtype, torch.float32, got torch.float16",
+        ),
+        (
+            {"k": torch.zeros(2, 3, 17, 8), "v": torch.zeros(2, 3, 17, 5)},
+            "heads of k and v must divide .* 3 and 4",
+        ),
+        (
+            {"do": torch.zeros(2, 4, 17, 8)},
+            r"do must be \[B, H, M, Dv\] = \(2, 4, 17, 5\) .* got \(2, 4, 17, 8\)",
+        ),
+        (
+            {"o": torch.zeros(2, 4, 17, 8)},
+            r"o must be \[B, H, M, Dv\] = \(2, 4, 17, 5\) .* got \(2, 4, 17, 8\)",
+        ),
+        (
+            {"lse": torch.zeros(2, 4, 16)},
+            r"lse must be \[B, H, M\] = \(2, 4, 17\) beside .* got \(2, 4, 16\)",
+        ),
+        (
+            {"dq": torch.zeros(2, 4, 17, 9)},
+            r"dq must match q, \(2, 4, 17, 8\) torch.float32, got \(2, 4, 17, 9\)",
+        ),
+        (
+            {"dk": torch.zeros(2, 4, 17, 8)},
+            r"dk must match k, \(2, 2, 17, 8\) torch.float32, got \(2, 4, 17, 8\)",
+        ),
+        (
+            {"dv": torch.zeros(2, 2, 17, 5).half()},
+            "dv must match v, .* torch.float32, got .* torch.float16",
+        ),
         (
             {"dv": torch.zeros(2, 1, 17, 5).expand(2, 2, 17, 5)},
             r"dv must hold each element apart, got stride 0 among \(85, 0, 5, 1\) of \(2, 2, 17, 5\)",
         ),
         ({"align": "top-right"}, "align must be bottom-right or top-left, got 'top-right'"),
-        ({"window": (3, -2)}, r"window must be \(left, right\), each -1 \(no limit\) or more, got \(3, -2\)"),
+        (
+            {"window": (3, -2)},
+            r"window must be \(left, right\), each -1 \(no limit\) or more, got \(3, -2\)",
+        ),
         ({"softcap": 0.0}, "softcap must be above 0, got 0.0"),
-        ({"bias": torch.zeros(2, 3, 17, 17)}, r"bias must broadcast to \[B, H, M, N\] = \(2, 4, 17, 17\), got .* 3,"),
-        ({"bias": torch.zeros(1, 2, 4, 17, 17)}, r"bias must broadcast to .* got shape \(1, 2, 4, 17, 17\)"),
+        (
+            {"bias": torch.zeros(2, 3, 17, 17)},
+            r"bias must broadcast to \[B, H, M, N\] = \(2, 4, 17, 17\), got .* 3,",
+        ),
+        (
+            {"bias": torch.zeros(1, 2, 4, 17, 17)},
+            r"bias must broadcast to .* got shape \(1, 2, 4, 17, 17\)",
+        ),
         ({"mask": torch.ones(16, 17).bool()}, r"mask must broadcast to .* got shape \(16, 17\)"),
-        ({"mask": torch.ones(17, 17)}, "mask must be bool, True where a key is seen, got torch.float32"),
+        (
+            {"mask": torch.ones(17, 17)},
+            "mask must be bool, True where a key is seen, got torch.float32",
+        ),
         ({"alibi": torch.zeros(2)}, r"alibi must be \[H\] = \(4,\), got shape \(2,\)"),
         ({"sinks": torch.zeros(1, 4)}, r"sinks must be \[H\] = \(4,\), got shape \(1, 4\)"),
-        ({"seqlens": torch.tensor([17])}, r"seqlens must be \[B\] = \(2,\) integers, got shape \(1,\) torch.int64"),
-        ({"seqlens": torch.tensor([17.0, 3.0])}, r"seqlens must be \[B\] = \(2,\) integers, got .* torch.float32"),
+        (
+            {"seqlens": torch.tensor([17])},
+            r"seqlens must be \[B\] = \(2,\) integers, got shape \(1,\) torch.int64",
+        ),
+        (
+            {"seqlens": torch.tensor([17.0, 3.0])},
+            r"seqlens must be \[B\] = \(2,\) integers, got .* torch.float32",
+        ),
         ({"seqlens": torch.tensor([18, 3])}, r"seqlens must lie in 0 to 17, got \[18, 3\]"),
         ({"cu_seqlens_q": ENDS, "cu_seqlens_k": ENDS}, "seqlens and cu_seqlens exclude each other"),
     ],
@@ -317,10 +401,22 @@ def test_what_does_not_fit_together_is_refused_by_name(padded, wrong, words):
             {"cu_seqlens_k": torch.tensor([0, 17])},
             r"cu_seqlens_k must be \[n \+ 1\] integers .* got \(2,\)",
         ),
-        ({"cu_seqlens_q": ENDS.float()}, r"cu_seqlens_q must be \[n \+ 1\] integers .* got \(3,\) torch.float32"),
-        ({"cu_seqlens_q": torch.tensor([0, 18, 17])}, r"cu_seqlens_q must ascend from 0 to 17, got \[0, 18, 17\]"),
-        ({"cu_seqlens_k": torch.tensor([0, 5, 16])}, r"cu_seqlens_k must ascend from 0 to 17, got \[0, 5, 16\]"),
-        ({"cu_seqlens_k": torch.tensor([1, 5, 17])}, r"cu_seqlens_k must ascend from 0 to 17, got \[1, 5, 17\]"),
+        (
+            {"cu_seqlens_q": ENDS.float()},
+            r"cu_seqlens_q must be \[n \+ 1\] integers .* got \(3,\) torch.float32",
+        ),
+        (
+            {"cu_seqlens_q": torch.tensor([0, 18, 17])},
+            r"cu_seqlens_q must ascend from 0 to 17, got \[0, 18, 17\]",
+        ),
+        (
+            {"cu_seqlens_k": torch.tensor([0, 5, 16])},
+            r"cu_seqlens_k must ascend from 0 to 17, got \[0, 5, 16\]",
+        ),
+        (
+            {"cu_seqlens_k": torch.tensor([1, 5, 17])},
+            r"cu_seqlens_k must ascend from 0 to 17, got \[1, 5, 17\]",
+        ),
     ],
 )
 def test_ends_of_packed_sequences_that_do_not_fit_are_refused(packed, wrong, words):
@@ -332,7 +428,9 @@ def test_packed_sequences_of_a_batch_of_2_and_padding_of_17_rows_beside_9_keys_a
     ends = {"cu_seqlens_q": ENDS, "cu_seqlens_k": ENDS}
     assert_refused(values | ends, "packed sequences need a batch of 1, got 2")
     fewer = {"bias": None, "mask": None} | {name: values[name][:, :, :9] for name in ("k", "v")}
-    assert_refused(padded[0] | OPTIONS | fewer, "seqlens needs as many keys as query rows, got 9 and 17")
+    assert_refused(
+        padded[0] | OPTIONS | fewer, "seqlens needs as many keys as query rows, got 9 and 17"
+    )
 
 
 def assert_refused(given, words):
@@ -342,7 +440,9 @@ def assert_refused(given, words):
         flash_backward(**given)
     if not words.startswith(("do", "o ", "lse", *OUTPUTS)):
         with pytest.raises(ValueError, match=words):
-            flash_forward(**{name: value for name, value in given.items() if name not in ("do", "o", "lse")})
+            flash_forward(
+                **{name: value for name, value in given.items() if name not in ("do", "o", "lse")}
+            )
 
 
 @pytest.mark.parametrize("softcap", [0.5, 2.0, 50.0])
@@ -361,7 +461,9 @@ def test_a_capped_score_and_its_derivative_err_by_no_more_than_3_roundings(softc
         tl.store(y_ptr + offs, y)
         tl.store(slope_ptr + offs, slope)
 
-    x = torch.cat([torch.logspace(-30, 4, 2048), softcap * torch.linspace(0, 8, 2047), torch.zeros(1)])
+    x = torch.cat(
+        [torch.logspace(-30, 4, 2048), softcap * torch.linspace(0, 8, 2047), torch.zeros(1)]
+    )
     x = torch.cat([x, -x])
     y, slope = torch.empty_like(x), torch.empty_like(x)
     capped[(1,)](x, y, slope, softcap)

@@ -19,8 +19,14 @@ FORWARD = ("q", "k", "v")
 INPUTS = (*FORWARD, "do", "bias", "tau", "seqlens", "lse")
 OUTPUTS = ("dq", "dk", "dv")
 DTYPES = ("float32", "float16", "bfloat16")
-AXES = [(name, axis) for name in INPUTS for axis in range({"lse": 3, "bias": 2, "tau": 1, "seqlens": 1}.get(name, 4))]
-on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
+AXES = [
+    (name, axis)
+    for name in INPUTS
+    for axis in range({"lse": 3, "bias": 2, "tau": 1, "seqlens": 1}.get(name, 4))
+]
+on_cpu = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not"
+)
 
 
 def run(case, tensors, **options):
@@ -30,8 +36,12 @@ def run(case, tensors, **options):
     options = {"scale": case.scale, "block_m": case.block_m, "block_n": case.block_n} | options
     own = {name: tensors[name] for name in ("do", *OUTPUTS) if name in tensors}
     given = {name: tensor for name, tensor in tensors.items() if name not in ("lse", *own)}
-    o, lse = lazy_forward(**given, **{name: value for name, value in options.items() if name != "export"})
-    results = lazy_backward(**given, **own, lse=tensors.get("lse", lse), **{"export": True, **options})
+    o, lse = lazy_forward(
+        **given, **{name: value for name, value in options.items() if name != "export"}
+    )
+    results = lazy_backward(
+        **given, **own, lse=tensors.get("lse", lse), **{"export": True, **options}
+    )
     for name, result in (("dq", "dQ"), ("dk", "dK"), ("dv", "dV")):
         assert results[result] is tensors.get(name, results[result])
     return {"O": o, "LSE": lse} | results
@@ -51,18 +61,34 @@ def assert_right(**options):
     that autograd finds through a forward of the tests' own."""
     case = lazy_case(**options)
     values = values_of(case)
-    wide = {name: value.cpu() if name == "seqlens" else value.cpu().double() for name, value in values.items()}
+    wide = {
+        name: value.cpu() if name == "seqlens" else value.cpu().double()
+        for name, value in values.items()
+    }
     expected = by_autograd(**wide, family="lazy", scale=case.scale)
     expected = Trace({name: value.to(case.device) for name, value in expected.items()}, {})
-    assert set(expected.values) == {"O", "LSE", "P", "dP", "delta", "dS", "dQ", "dK", "dV", "dTau"} | (
-        {"dBias"} if case.bias else set()
-    )
+    assert set(expected.values) == {
+        "O",
+        "LSE",
+        "P",
+        "dP",
+        "delta",
+        "dS",
+        "dQ",
+        "dK",
+        "dV",
+        "dTau",
+    } | ({"dBias"} if case.bias else set())
     trace = read_trace(run(case, values), case, "the kernel")
     assert trace.values.keys() == expected.values.keys()
     comparison = compare(
         case, attention_of(case, values), trace, precision_of(case.dtype, "ieee"), reference=expected
     )  # fmt: skip
-    assert {name: finding.first_wrong for name, finding in comparison.findings.items() if finding.mismatched} == {}
+    assert {
+        name: finding.first_wrong
+        for name, finding in comparison.findings.items()
+        if finding.mismatched
+    } == {}
     return trace.values
 
 
@@ -70,18 +96,28 @@ def assert_same_bits(actual, expected):
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         integers = {2: torch.int16, 4: torch.int32}[value.element_size()]
-        assert torch.equal(actual[name].contiguous().view(integers), value.contiguous().view(integers)), name
+        assert torch.equal(
+            actual[name].contiguous().view(integers), value.contiguous().view(integers)
+        ), name
 
 
-@sampled("size, dtype", product([(1, 8), (1, 80), (15, 1), (17, 24), (33, 80), (33, 1), (72, 8)], DTYPES), push=4)
+@sampled(
+    "size, dtype",
+    product([(1, 8), (1, 80), (15, 1), (17, 24), (33, 80), (33, 1), (72, 8)], DTYPES),
+    push=4,
+)
 def test_every_intermediate_is_right_in_every_dtype_at_awkward_lengths_and_dims(size, dtype):
     n_ctx, head_dim = size
-    assert_right(batch=2, heads=2, seqlen=n_ctx, head_dim=head_dim, dtype=dtype, bias_window=n_ctx // 2 + 1)
+    assert_right(
+        batch=2, heads=2, seqlen=n_ctx, head_dim=head_dim, dtype=dtype, bias_window=n_ctx // 2 + 1
+    )
 
 
 @sampled("window", [None, 1, 2, 16, 32, 33, 34, 50, 100], push=[None, 1, 32, 33, 100])
 def test_a_bias_window_shorter_than_33_rows_equal_longer_and_none(window):
-    given = assert_right(batch=1, heads=2, seqlen=33, head_dim=8, bias=window is not None, bias_window=window)
+    given = assert_right(
+        batch=1, heads=2, seqlen=33, head_dim=8, bias=window is not None, bias_window=window
+    )
     assert window is None or given["dBias"][:, 33:].eq(0).all()
 
 
@@ -90,7 +126,9 @@ def test_tau_of_either_sign_and_0(tau):
     assert_right(batch=1, heads=2, seqlen=33, head_dim=8, tau=tau)
 
 
-@sampled("seqlens, dtype", product([(0, 1, 33), (33, 33, 33), (16, 17, 32), (0, 0, 0)], DTYPES), push=3)
+@sampled(
+    "seqlens, dtype", product([(0, 1, 33), (33, 33, 33), (16, 17, 32), (0, 0, 0)], DTYPES), push=3
+)
 def test_right_padding_to_0_1_and_full_length_leaves_zeros_beyond(seqlens, dtype):
     given = assert_right(batch=3, heads=2, seqlen=33, head_dim=8, seqlens=seqlens, dtype=dtype)
     for b, length in enumerate(seqlens):
@@ -115,7 +153,9 @@ LAYOUTS = ("blhd", "packed", "distinct", "strided-last", "offset")
 @pytest.fixture(scope="module")
 def small():
     """A case, its inputs with LSE among them, and the results of the contiguous run."""
-    case = lazy_case(heads=2, seqlen=17, head_dim=8, bias_window=9, seqlens=(17, 11), block_m=16, block_n=32)
+    case = lazy_case(
+        heads=2, seqlen=17, head_dim=8, bias_window=9, seqlens=(17, 11), block_m=16, block_n=32
+    )
     values = values_of(case)
     results = run(case, values)
     values["lse"] = results["LSE"].clone()
@@ -130,7 +170,9 @@ def small():
 )
 def test_another_layout_of_any_tensor_gives_the_same_bits(small, tensor, layout):
     case, values, expected = small
-    assert_same_bits(run(case, place(values | unwritten(values), ((tensor, layout),)).tensors), expected)
+    assert_same_bits(
+        run(case, place(values | unwritten(values), ((tensor, layout),)).tensors), expected
+    )
 
 
 @on_cpu
@@ -196,17 +238,26 @@ def test_nothing_that_is_returned_depends_on_what_the_allocator_left(small, monk
         monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))
     results = run(case, values, block_n=16)
     monkeypatch.undo()
-    assert (filled.count((2, 2, 17, 8)), filled.count((2, 2, 17))) == (4, 2)  # O, dQ, dK, dV; LSE, delta
+    assert (filled.count((2, 2, 17, 8)), filled.count((2, 2, 17))) == (
+        4,
+        2,
+    )  # O, dQ, dK, dV; LSE, delta
     assert_same_bits(results, expected)
 
 
 @on_cpu
-def test_without_export_no_matrix_is_returned_or_allocated_and_the_rest_has_the_same_bits(small, monkeypatch):
+def test_without_export_no_matrix_is_returned_or_allocated_and_the_rest_has_the_same_bits(
+    small, monkeypatch
+):
     case, values, expected = small
     zeros, shapes = torch.Tensor.new_zeros, []
-    monkeypatch.setattr(torch.Tensor, "new_zeros", lambda *args, **kw: shapes.append(args[1]) or zeros(*args, **kw))
+    monkeypatch.setattr(
+        torch.Tensor, "new_zeros", lambda *args, **kw: shapes.append(args[1]) or zeros(*args, **kw)
+    )
     results = run(case, values, export=False)
-    assert_same_bits(results, {name: value for name, value in expected.items() if name not in ("P", "dP", "dS")})
+    assert_same_bits(
+        results, {name: value for name, value in expected.items() if name not in ("P", "dP", "dS")}
+    )
     assert (2, 2, 17, 17) not in shapes
 
 
@@ -215,7 +266,9 @@ def test_lse_is_computed_where_it_is_not_given_and_seqlens_may_be_of_64_bits(sma
     from gradprobe.kernels.triton.lazy import lazy_backward
 
     case, values, expected = small
-    given = {name: value for name, value in values.items() if name != "lse"} | {"seqlens": values["seqlens"].long()}
+    given = {name: value for name, value in values.items() if name != "lse"} | {
+        "seqlens": values["seqlens"].long()
+    }
     results = lazy_backward(**given, block_m=16, block_n=32, export=True)
     assert_same_bits({name: expected[name] for name in ("O", "LSE")} | results, expected)
 
@@ -224,18 +277,46 @@ def test_lse_is_computed_where_it_is_not_given_and_seqlens_may_be_of_64_bits(sma
     ("name", "wrong", "words"),
     [
         ("q", torch.zeros(2, 17, 8), r"q must be \[B, H, L, D\], got shape \(2, 17, 8\)"),
-        ("k", torch.zeros(2, 2, 17, 9), r"k must match q, \(2, 2, 17, 8\) torch.float32, got \(2, 2, 17, 9\)"),
+        (
+            "k",
+            torch.zeros(2, 2, 17, 9),
+            r"k must match q, \(2, 2, 17, 8\) torch.float32, got \(2, 2, 17, 9\)",
+        ),
         ("v", torch.zeros(2, 2, 17, 8).half(), "v must match q, .* got .* torch.float16"),
         ("do", torch.zeros(2, 2, 16, 8), r"do must match q, .* got \(2, 2, 16, 8\)"),
         ("tau", torch.zeros(3), r"tau must be \[H\] = \(2,\), got shape \(3,\)"),
         ("bias", torch.zeros(3, 9), r"bias must be \[H, W\] with H = 2, got shape \(3, 9\)"),
         ("bias", torch.zeros(9), r"bias must be \[H, W\] with H = 2, got shape \(9,\)"),
-        ("seqlens", torch.tensor([17]), r"seqlens must be \[B\] = \(2,\) integers, got shape \(1,\) torch.int64"),
-        ("seqlens", torch.tensor([17.0, 3.0]), r"seqlens must be \[B\] = \(2,\) integers, got .* torch.float32"),
-        ("lse", torch.zeros(2, 2, 16), r"lse must be \[B, H, L\] = \(2, 2, 17\), got shape \(2, 2, 16\)"),
-        ("dq", torch.zeros(2, 2, 17, 9), r"dq must match q, \(2, 2, 17, 8\) torch.float32, got \(2, 2, 17, 9\)"),
-        ("dk", torch.zeros(2, 2, 17, 8).half(), "dk must match k, .* torch.float32, got .* torch.float16"),
-        ("dv", torch.zeros(2, 2, 1, 8).expand(2, 2, 17, 8), r"dv must hold each .* stride 0 among \(16, 8, 0, 1\)"),
+        (
+            "seqlens",
+            torch.tensor([17]),
+            r"seqlens must be \[B\] = \(2,\) integers, got shape \(1,\) torch.int64",
+        ),
+        (
+            "seqlens",
+            torch.tensor([17.0, 3.0]),
+            r"seqlens must be \[B\] = \(2,\) integers, got .* torch.float32",
+        ),
+        (
+            "lse",
+            torch.zeros(2, 2, 16),
+            r"lse must be \[B, H, L\] = \(2, 2, 17\), got shape \(2, 2, 16\)",
+        ),
+        (
+            "dq",
+            torch.zeros(2, 2, 17, 9),
+            r"dq must match q, \(2, 2, 17, 8\) torch.float32, got \(2, 2, 17, 9\)",
+        ),
+        (
+            "dk",
+            torch.zeros(2, 2, 17, 8).half(),
+            "dk must match k, .* torch.float32, got .* torch.float16",
+        ),
+        (
+            "dv",
+            torch.zeros(2, 2, 1, 8).expand(2, 2, 17, 8),
+            r"dv must hold each .* stride 0 among \(16, 8, 0, 1\)",
+        ),
     ],
 )
 def test_tensors_that_do_not_fit_together_are_refused_by_name(small, name, wrong, words):

@@ -18,8 +18,14 @@ def test_the_file_as_it_is_is_clean_and_its_kernel_was_read(tmp_path):
 
 
 def test_a_stride_of_another_tensor_is_named_with_its_axis_line_and_the_edit(tmp_path):
-    (finding,) = reading(tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")).findings
-    assert (finding.where.kernel, finding.where.line, marked(finding)) == ("touch_kernel", 28, "stride_qh")
+    (finding,) = reading(
+        tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")
+    ).findings
+    assert (finding.where.kernel, finding.where.line, marked(finding)) == (
+        "touch_kernel",
+        28,
+        "stride_qh",
+    )
     assert (finding.tensor, finding.other, finding.axis) == ("do", "q", "h")
     assert finding.where.code == "off_do = b * stride_dob + h * stride_qh"
     assert finding.where.note == "q's head stride"
@@ -28,8 +34,14 @@ def test_a_stride_of_another_tensor_is_named_with_its_axis_line_and_the_edit(tmp
 
 
 def test_a_function_that_is_called_is_blamed_where_its_own_names_contradict_each_other(tmp_path):
-    (finding,) = reading(tmp_path, ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")).findings
-    assert (finding.where.line, marked(finding), finding.where.kernel) == (10, "stride_qm", "touch_kernel")
+    (finding,) = reading(
+        tmp_path, ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")
+    ).findings
+    assert (finding.where.line, marked(finding), finding.where.kernel) == (
+        10,
+        "stride_qm",
+        "touch_kernel",
+    )
 
 
 def test_a_name_that_may_be_read_as_the_pointers_own_stride_is_not_accused(tmp_path):
@@ -66,9 +78,12 @@ def test_a_block_pointers_strides_are_read(tmp_path):
         "(tile * BLOCK,), (BLOCK,), (0,)))"
     )
     found = reading(
-        tmp_path, ("tl.load(lse_ptr + b * stride_lseb + h * stride_lseh + offs_m * stride_lsem)", block)
+        tmp_path,
+        ("tl.load(lse_ptr + b * stride_lseb + h * stride_lseh + offs_m * stride_lsem)", block),
     ).findings
-    assert [(finding.tensor, finding.other, marked(finding)) for finding in found] == [("lse", "do", "stride_dom")]
+    assert [(finding.tensor, finding.other, marked(finding)) for finding in found] == [
+        ("lse", "do", "stride_dom")
+    ]
 
 
 def test_what_only_a_later_turn_of_a_loop_does_is_read_too(tmp_path):
@@ -93,15 +108,18 @@ def test_a_pointer_and_its_stride_that_one_branch_chooses_together_are_not_accus
 
 def test_strides_that_are_passed_as_a_tuple_are_those_of_its_name(tmp_path):
     unpacked = "    stride_qb, stride_qh, stride_qm, stride_qd = strides_q\n    off_q = b"
-    edits = (("    stride_qb, stride_qh, stride_qm, stride_qd,\n", "    strides_q,\n"), ("    off_q = b", unpacked))
+    edits = (
+        ("    stride_qb, stride_qh, stride_qm, stride_qd,\n", "    strides_q,\n"),
+        ("    off_q = b", unpacked),
+    )
     assert reading(tmp_path, *edits).verdict == CLEAN
 
 
 def test_an_offset_that_is_right_for_its_own_tensor_is_wrong_where_it_is_added_to_another(tmp_path):
     found = reading(tmp_path, ("do_ptr += off_do", "do_ptr += off_q")).findings
-    assert {(each.where.line, marked(each), each.tensor, each.other, each.fix) for each in found} == {
-        (30, "off_q", "do", "q", "")
-    }
+    assert {
+        (each.where.line, marked(each), each.tensor, each.other, each.fix) for each in found
+    } == {(30, "off_q", "do", "q", "")}
 
 
 def test_strides_whose_names_tell_no_tensor_are_not_called_read(tmp_path):
@@ -129,7 +147,9 @@ LAUNCH = "*q.stride(), *do.stride(), *lse"
          [(f"q.stride({axis})", f"do.stride({axis})") for axis in range(4)]),
     ],
 )  # fmt: skip
-def test_a_launch_that_passes_anothers_stride_is_a_place_with_the_text_that_belongs_there(tmp_path, passed, places):
+def test_a_launch_that_passes_anothers_stride_is_a_place_with_the_text_that_belongs_there(
+    tmp_path, passed, places
+):
     path = tmp_path / "mine.py"
     path.write_text(SOURCE.replace(LAUNCH, passed))
     found = passed_of_others(str(path), "touch_kernel", "do")
@@ -140,9 +160,17 @@ def test_a_launch_in_another_file_than_the_kernels_is_read_too(tmp_path):
     kernel, launch = SOURCE.split("def launch")
     (tmp_path / "kernels.py").write_text(kernel)
     host = tmp_path / "host.py"
-    host.write_text("from kernels import touch_kernel\n\n\ndef launch" + launch.replace("*do.stride()", "*q.stride()"))
-    (finding,) = passed_of_others(str(tmp_path / "kernels.py"), "touch_kernel", "do", host=str(host))
-    assert (finding.where.file, finding.fix) == (str(host), "in the launch: q.stride() -> do.stride()")
+    host.write_text(
+        "from kernels import touch_kernel\n\n\ndef launch"
+        + launch.replace("*do.stride()", "*q.stride()")
+    )
+    (finding,) = passed_of_others(
+        str(tmp_path / "kernels.py"), "touch_kernel", "do", host=str(host)
+    )
+    assert (finding.where.file, finding.fix) == (
+        str(host),
+        "in the launch: q.stride() -> do.stride()",
+    )
 
 
 MADE_OF_K = """
@@ -162,7 +190,10 @@ def test_the_strides_of_another_variable_than_the_tensor_that_is_passed_are_told
     path = tmp_path / "made.py"
     path.write_text(MADE_OF_K)
     found = passed_of_others(str(path), "dq_kernel", "K")
-    assert [(each.where.line, each.where.instead) for each in found] == [(10, "kk.stride(0)"), (10, "kk.stride(1)")]
+    assert [(each.where.line, each.where.instead) for each in found] == [
+        (10, "kk.stride(0)"),
+        (10, "kk.stride(1)"),
+    ]
 
 
 STARRED = """

@@ -43,7 +43,9 @@ def test_right_kernels_have_no_finding_and_all_of_them_are_read(word):
 def test_of_the_faults_planted_in_lazy_those_of_strides_are_named_at_their_lines(fault, tmp_path):
     findings, lines = lint(tmp_path, "lazy", fault.edits)
     expected = FOUND.get(fault.name)
-    assert {(finding.tensor, finding.other) for finding in findings} == ({expected} if expected else set())
+    assert {(finding.tensor, finding.other) for finding in findings} == (
+        {expected} if expected else set()
+    )
     assert {finding.where.line for finding in findings} == (lines if expected else set())
 
 
@@ -55,7 +57,11 @@ def test_the_stride_faults_of_flash_are_named(name, tmp_path):
     assert {finding.where.line for finding in findings} == lines
 
 
-@sampled("fault", [fault for fault in flash_faults.INSIDE if fault.fault_class not in ("S1", "S3")], push=4)
+@sampled(
+    "fault",
+    [fault for fault in flash_faults.INSIDE if fault.fault_class not in ("S1", "S3")],
+    push=4,
+)
 def test_no_fault_of_another_kind_in_flash_is_taken_for_a_stride(fault, tmp_path):
     assert lint(tmp_path, "flash", fault.edits)[0] == ()
 
@@ -63,10 +69,15 @@ def test_no_fault_of_another_kind_in_flash_is_taken_for_a_stride(fault, tmp_path
 # One of 101 on every push.
 @sampled("part", range(101), push=1)
 @pytest.mark.parametrize("file", ["lazy", "flash"])
-def test_every_mix_up_of_two_tensors_strides_is_named_with_tensor_axis_and_line(file, part, tmp_path, record_property):
+def test_every_mix_up_of_two_tensors_strides_is_named_with_tensor_axis_and_line(
+    file, part, tmp_path, record_property
+):
     planted = [mixup for mixup in mixups(file) if not mixup.obstacle][part::101]
     missed = [mixup.name for mixup in planted if not is_named(mixup, file, tmp_path)]
-    record_property("figure", f"{file}: of {len(planted)} mix-ups of strides lint names {len(planted) - len(missed)}")
+    record_property(
+        "figure",
+        f"{file}: of {len(planted)} mix-ups of strides lint names {len(planted) - len(missed)}",
+    )
     assert missed == []
 
 

@@ -25,7 +25,9 @@ def scores(case: Case) -> torch.Tensor:
     s = values["q"].double() @ values["k"].double().mT * case.scale
     i, j = torch.arange(case.seqlen_q)[:, None], torch.arange(case.seqlen_k)[None, :]
     if case.bias:
-        s += torch.nn.functional.pad(values["bias"].double(), (0, case.seqlen_q))[:, (i - j).clamp(min=0)]
+        s += torch.nn.functional.pad(values["bias"].double(), (0, case.seqlen_q))[
+            :, (i - j).clamp(min=0)
+        ]
     return s[..., i >= j]
 
 
@@ -43,8 +45,19 @@ def test_the_default_case_has_a_partial_tile_along_every_axis_and_at_least_three
 
 def test_the_defaults_of_each_family():
     case = lazy()
-    assert (case.bias, case.causal, case.tau, case.scale) == (True, True, (-0.5, 0.5, -3.0), 24**-0.5)
-    assert (case.dtype, case.pattern, case.seed, case.repeat, case.layouts) == ("float32", "normal", 0, 1, ())
+    assert (case.bias, case.causal, case.tau, case.scale) == (
+        True,
+        True,
+        (-0.5, 0.5, -3.0),
+        24**-0.5,
+    )
+    assert (case.dtype, case.pattern, case.seed, case.repeat, case.layouts) == (
+        "float32",
+        "normal",
+        0,
+        1,
+        (),
+    )
     case = softmax()
     assert (case.bias, case.causal, case.tau) == (False, False, None)
     assert not resolve({}, "lazy", takes_bias=False).bias
@@ -52,7 +65,13 @@ def test_the_defaults_of_each_family():
 
 def test_what_is_given_decides_what_is_not():
     case = lazy(heads=6, head_dim=16, seqlens=(5, 9), bias=None)
-    assert (case.kv_heads, case.head_dim_v, case.seqlen_q, case.seqlen_k, case.scale) == (6, 16, 9, 9, 0.25)
+    assert (case.kv_heads, case.head_dim_v, case.seqlen_q, case.seqlen_k, case.scale) == (
+        6,
+        16,
+        9,
+        9,
+        0.25,
+    )
     assert case.tau == (-0.5, 0.5, -3.0, 1.0, -0.5, 0.5)
     assert lazy(seqlen=40, seqlens=(5, 9)).seqlen_q == 40
     assert lazy(tau=(0.25,)).tau == (0.25, 0.25, 0.25)
@@ -105,7 +124,10 @@ REFUSED_BY_SOFTMAX = [
     ({"bias_window": 8}, "--bias-window: the softmax family has no such option"),
     ({"heads": 4, "kv_heads": 3}, "--kv-heads must divide --heads, got 3 and 4"),
     ({"kv_heads": 0}, "--kv-heads must be at least 1, got 0"),
-    ({"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9}, "--seqlens (right padding) needs as many keys as query rows"),
+    (
+        {"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9},
+        "--seqlens (right padding) needs as many keys as query rows",
+    ),
     ({"softcap": 0.0}, "--softcap must be above 0, got 0.0"),
     ({"softcap": math.inf}, "--softcap must be finite, got inf"),
     ({"softcap": math.nan}, "--softcap must be above 0, got nan"),
@@ -116,15 +138,24 @@ REFUSED_BY_SOFTMAX = [
     ({"mask": "all"}, "--mask must be one of random, dead-rows, padding, got 'all'"),
     ({"dropout": 1.0}, "--dropout must lie in 0 to 1, 1 excluded, got 1.0"),
     ({"dropout": -0.1}, "--dropout must lie in 0 to 1, 1 excluded, got -0.1"),
-    ({"bias": True, "bias_axes": "hx"}, "--bias-axes takes some of the letters b, h, m and n, got 'hx'"),
-    ({"bias": True, "bias_axes": "hh"}, "--bias-axes takes some of the letters b, h, m and n, got 'hh'"),
+    (
+        {"bias": True, "bias_axes": "hx"},
+        "--bias-axes takes some of the letters b, h, m and n, got 'hx'",
+    ),
+    (
+        {"bias": True, "bias_axes": "hh"},
+        "--bias-axes takes some of the letters b, h, m and n, got 'hh'",
+    ),
     ({"bias_axes": "hm"}, "--bias-axes: this case has no bias"),
     ({"cu_seqlens": (0, 9, 5)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0,9,5"),
     ({"cu_seqlens": (1, 9)}, "--cu-seqlens must ascend from 0 to the number of rows, got 1,9"),
     ({"cu_seqlens": (0,)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0"),
     ({"cu_seqlens": (0, 0)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0,0"),
     ({"cu_seqlens": (0, 9), "seqlen": 8}, "--cu-seqlens ends at 9, and the length is 8"),
-    ({"cu_seqlens": (0, 9), "batch": 2}, "--cu-seqlens packs all sequences into one batch, got --batch 2"),
+    (
+        {"cu_seqlens": (0, 9), "batch": 2},
+        "--cu-seqlens packs all sequences into one batch, got --batch 2",
+    ),
     ({"cu_seqlens": (0, 9), "seqlens": (9,)}, "--seqlens pads and --cu-seqlens packs"),
     ({"cu_seqlens_k": (0, 9)}, "--cu-seqlens-k: nothing is packed"),
     (
@@ -136,7 +167,8 @@ REFUSED_BY_SOFTMAX = [
 
 @pytest.mark.parametrize(
     ("family", "options", "words"),
-    [("lazy", *refused) for refused in REFUSED] + [("softmax", *refused) for refused in REFUSED_BY_SOFTMAX],
+    [("lazy", *refused) for refused in REFUSED]
+    + [("softmax", *refused) for refused in REFUSED_BY_SOFTMAX],
 )
 def test_a_value_that_no_case_can_have_is_refused_in_so_many_words(family, options, words):
     with pytest.raises(UsageFailure) as refusal:
@@ -147,13 +179,25 @@ def test_a_value_that_no_case_can_have_is_refused_in_so_many_words(family, optio
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_shapes_and_dtypes_that_are_drawn(dtype):
     values = draw(lazy(dtype=dtype, seqlens=(72, 3), head_dim=8))
-    drawn = {name: (str(value.dtype).removeprefix("torch."), tuple(value.shape)) for name, value in values.items()}
+    drawn = {
+        name: (str(value.dtype).removeprefix("torch."), tuple(value.shape))
+        for name, value in values.items()
+    }
     assert drawn == dict.fromkeys(("q", "k", "v", "do"), (dtype, (2, 3, 72, 8))) | {
         "bias": ("float32", (3, 40)), "tau": ("float32", (3,)), "seqlens": ("int32", (2,)),
     }  # fmt: skip
     assert all(value.is_contiguous() for value in values.values())
     assert (values["tau"].tolist(), values["seqlens"].tolist()) == ([-0.5, 0.5, -3.0], [72, 3])
-    case = softmax(dtype=dtype, heads=4, kv_heads=2, seqlen_q=5, seqlen_k=7, head_dim=8, head_dim_v=6, bias=True)
+    case = softmax(
+        dtype=dtype,
+        heads=4,
+        kv_heads=2,
+        seqlen_q=5,
+        seqlen_k=7,
+        head_dim=8,
+        head_dim_v=6,
+        bias=True,
+    )
     assert {name: tuple(value.shape) for name, value in draw(case).items()} == {
         "q": (2, 4, 5, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 6), "do": (2, 4, 5, 6), "bias": (1, 4, 5, 7),
     }  # fmt: skip
@@ -181,7 +225,9 @@ def test_drawing_leaves_the_global_generator_alone():
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("head_dim", [1, 24, 128])
 @pytest.mark.parametrize("scale", [None, 1.0, 0.05, 10.0])
-def test_negative_scores_lie_below_minus_88_7_where_exp_of_their_negative_overflows(scale, head_dim, seed, dtype):
+def test_negative_scores_lie_below_minus_88_7_where_exp_of_their_negative_overflows(
+    scale, head_dim, seed, dtype
+):
     s = scores(lazy(pattern="negative", scale=scale, head_dim=head_dim, seed=seed, dtype=dtype))
     assert s.max() < -88.7 - math.log(72)  # and so does LSE
     assert -130 < s.mean() < -110
@@ -204,11 +250,15 @@ def test_small_scores_leave_every_probability_of_a_row_alike():
 
 
 def test_large_scores_are_four_times_as_wide_and_an_offset_is_a_mean_of_1():
-    normal, large, offset = (draw(lazy(pattern=pattern)) for pattern in ("normal", "large", "offset"))
+    normal, large, offset = (
+        draw(lazy(pattern=pattern)) for pattern in ("normal", "large", "offset")
+    )
     assert torch.equal(large["q"], normal["q"] * 4)
     assert all(torch.equal(large[name], normal[name]) for name in ("k", "v", "do", "bias"))
     assert all(torch.equal(offset[name], normal[name] + 1) for name in ("q", "k", "v", "do"))
-    assert all(abs(normal[name].mean()) < 0.05 for name in ("q", "k", "v", "do"))  # of 10,368: 5 deviations
+    assert all(
+        abs(normal[name].mean()) < 0.05 for name in ("q", "k", "v", "do")
+    )  # of 10,368: 5 deviations
 
 
 def test_wide_scores_reach_100():
@@ -246,7 +296,13 @@ def test_packed_sequences_set_the_lengths_and_a_target_that_packs_takes_seqlens_
 
 @pytest.mark.parametrize(
     ("axes", "shape"),
-    [("bhmn", (2, 3, 5, 7)), ("hmn", (1, 3, 5, 7)), ("mn", (1, 1, 5, 7)), ("n", (1, 1, 1, 7)), ("bm", (2, 1, 5, 1))],
+    [
+        ("bhmn", (2, 3, 5, 7)),
+        ("hmn", (1, 3, 5, 7)),
+        ("mn", (1, 1, 5, 7)),
+        ("n", (1, 1, 1, 7)),
+        ("bm", (2, 1, 5, 1)),
+    ],
 )
 def test_a_softmax_bias_has_the_axes_asked_for_and_so_does_its_gradient(axes, shape):
     case = softmax(seqlen_q=5, seqlen_k=7, bias=True, bias_axes=axes)
@@ -255,7 +311,9 @@ def test_a_softmax_bias_has_the_axes_asked_for_and_so_does_its_gradient(axes, sh
 
 
 def test_what_the_softmax_options_draw():
-    case = softmax(seqlen_q=50, seqlen_k=60, heads=4, alibi=True, sinks=True, mask="random", dropout=0.25)
+    case = softmax(
+        seqlen_q=50, seqlen_k=60, heads=4, alibi=True, sinks=True, mask="random", dropout=0.25
+    )
     values = draw(case)
     assert values["alibi"].tolist() == [0.25, 0.0625, 0.015625, 0.00390625]
     assert (values["sinks"].dtype, values["sinks"].shape) == (torch.float32, (4,))
@@ -272,10 +330,15 @@ def test_what_the_softmax_options_draw():
     assert padding[..., 0].all()
     assert padding.int().diff().le(0).all()
     # What was drawn before stays what it was, whatever is added.
-    assert all(torch.equal(values[name], draw(softmax(seqlen_q=50, seqlen_k=60, heads=4))[name]) for name in "qkv")
+    assert all(
+        torch.equal(values[name], draw(softmax(seqlen_q=50, seqlen_k=60, heads=4))[name])
+        for name in "qkv"
+    )
 
 
-@pytest.mark.parametrize(("length", "short"), [(127, 127), (128, 64), (129, 65), (8192 + 37, 64 + 37)])
+@pytest.mark.parametrize(
+    ("length", "short"), [(127, 127), (128, 64), (129, 65), (8192 + 37, 64 + 37)]
+)
 def test_a_shortened_length_ends_in_a_tile_as_full_as_before(length, short):
     assert shortened(length, 64) == short
     assert shortened(length, 64) % 64 == length % 64

@@ -54,7 +54,9 @@ def few(values, most=2):
     return st.lists(values, max_size=most).map(tuple)
 
 
-WINDOWS = st.builds(Window, rows=few(COUNTS), cols=few(COUNTS), actual=rows_of(NUMBERS), expected=rows_of(NUMBERS))
+WINDOWS = st.builds(
+    Window, rows=few(COUNTS), cols=few(COUNTS), actual=rows_of(NUMBERS), expected=rows_of(NUMBERS)
+)
 ELEMENTS = st.builds(
     Element, intermediate=WORDS, batch=INDEX, head=INDEX, row=INDEX, col=INDEX, tile=st.tuples(INDEX, INDEX),
     actual=NUMBERS, expected=NUMBERS, budget=NUMBERS, masked=st.none() | st.booleans(), window=st.none() | WINDOWS,
@@ -67,7 +69,9 @@ INTERMEDIATES = st.builds(
     Intermediate, name=WORDS, status=WORDS, source=st.none() | WORDS, reading_adds=st.none() | NUMBERS,
     max_abs_err=st.none() | NUMBERS, max_budget_ratio=st.none() | NUMBERS, length=INDEX, heads=few(HEADS, 3),
 )  # fmt: skip
-IDENTITIES = st.builds(Identity, name=WORDS, of=WORDS, holds=st.booleans(), residual=NUMBERS, budget=NUMBERS)
+IDENTITIES = st.builds(
+    Identity, name=WORDS, of=WORDS, holds=st.booleans(), residual=NUMBERS, budget=NUMBERS
+)
 STRAYS = st.builds(
     MemoryFinding,
     kind=WORDS,
@@ -78,13 +82,23 @@ STRAYS = st.builds(
     place=few(INDEX, 4),
     in_block=st.booleans(),
 )
-ERRORS = st.builds(Error, kind=WORDS, message=WORDS, line=INDEX, code=st.none() | WORDS, memory=few(STRAYS))
+ERRORS = st.builds(
+    Error, kind=WORDS, message=WORDS, line=INDEX, code=st.none() | WORDS, memory=few(STRAYS)
+)
 RUNS = st.builds(
     Run, layout=WORDS, verdict=WORDS, skipped=st.none() | WORDS, coarser=few(WORDS), memory=few(STRAYS),
     intermediates=few(INTERMEDIATES), first_mismatch=st.none() | ELEMENTS, invariants=few(IDENTITIES),
     compared=st.builds(Counts, elements=COUNTS), error=st.none() | WORDS | ERRORS, bits=st.none() | st.booleans(),
 )  # fmt: skip
-ROWS = st.builds(CloseUpRow, row=COUNTS, mismatched=COUNTS, col=COUNTS, actual=NUMBERS, expected=NUMBERS, ratio=NUMBERS)
+ROWS = st.builds(
+    CloseUpRow,
+    row=COUNTS,
+    mismatched=COUNTS,
+    col=COUNTS,
+    actual=NUMBERS,
+    expected=NUMBERS,
+    ratio=NUMBERS,
+)
 CLOSE_UPS = st.builds(
     CloseUp, layout=WORDS, intermediate=WORDS, batch=INDEX, head=COUNTS, mismatched=COUNTS, total=COUNTS,
     shape=st.tuples(COUNTS, COUNTS), tile=st.tuples(COUNTS, COUNTS), map=rows_of(st.none() | NUMBERS),
@@ -102,7 +116,13 @@ SURVEYS = st.builds(
     culprits=few(st.builds(Culprit, kind=WORDS, strides=few(st.tuples(WORDS, st.integers())), words=WORDS)),
     findings=few(STRAYS),
 )  # fmt: skip
-CASE = Case("lazy", tau=(0.5, -1.0), window=(3, -1), layouts=(("q", "blhd"), ("all", "distinct")), runs=DEFAULT_RUNS)
+CASE = Case(
+    "lazy",
+    tau=(0.5, -1.0),
+    window=(3, -1),
+    layouts=(("q", "blhd"), ("all", "distinct")),
+    runs=DEFAULT_RUNS,
+)
 REPORTS = st.builds(
     Report, title=WORDS, verdict=WORDS, severity=st.none() | WORDS, error=st.none() | ERRORS, runs=few(RUNS),
     target=st.builds(CheckedTarget, name=WORDS, line=INDEX, kernels=few(st.builds(Source, name=WORDS, file=WORDS))),
@@ -125,13 +145,20 @@ def test_a_report_comes_back_from_json_as_it_was(report):
 @given(REPORTS, REPORTS, NUMBERS)
 def test_so_does_one_that_is_set_beside_another(report, other, number):
     found = Difference(layout="distinct", name="dK", total=3, heads=(1,), other=number)
-    report = replace(report, against=SecondCheck(name="old.py:f", report=other, differences=(found,)))
+    report = replace(
+        report, against=SecondCheck(name="old.py:f", report=other, differences=(found,))
+    )
     assert load(dump(report)) == report
 
 
 def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
     row = CloseUpRow(
-        row=0, mismatched=1, col=0, actual=Number(math.nan), expected=Number(-math.inf), ratio=Number(math.inf)
+        row=0,
+        mismatched=1,
+        col=0,
+        actual=Number(math.nan),
+        expected=Number(-math.inf),
+        ratio=Number(math.inf),
     )
     place = Element(
         intermediate="dK", batch=0, head=1, row=3, col=2, tile=(None, 0), actual=Number(math.nan),
@@ -143,7 +170,9 @@ def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
     )  # fmt: skip
     report = Report(verdict="mismatch", close_up=view)
     text = dump(report)
-    (found,) = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))["close_up"]["rows"]
+    (found,) = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))[
+        "close_up"
+    ]["rows"]
     assert (found["actual"], found["expected"], found["ratio"]) == ("NaN", "-Infinity", "Infinity")
     assert load(text) == report
     assert math.isnan(load(text).close_up.rows[0].actual)
@@ -152,11 +181,17 @@ def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
 def test_the_first_schema_is_read_and_its_null_is_a_number_that_is_not_finite():
     first = faulty()
     first["runs"][1]["intermediates"][1]["max_budget_ratio"] = None
-    first["runs"][1]["memory"] = [{"kind": "race", "tensor": "do", "sentence": "s", "access": None, "lanes": None}]
+    first["runs"][1]["memory"] = [
+        {"kind": "race", "tensor": "do", "sentence": "s", "access": None, "lanes": None}
+    ]
     report = load(json.dumps(first))
     assert report.runs[1].intermediates[1].ratio == math.inf
     assert report.runs[1].memory == (MemoryFinding("race", "do", "s"),)
-    assert (report.schema, report.verdict, report.first_mismatch.head) == ("gradprobe.report/2", "mismatch", 1)
+    assert (report.schema, report.verdict, report.first_mismatch.head) == (
+        "gradprobe.report/2",
+        "mismatch",
+        1,
+    )
     assert load(json.dumps(with_memory("race"))).memory[0].line == 270
 
 

@@ -29,12 +29,17 @@ def test_every_report_keeps_to_the_schema(report):
 
 
 def test_what_a_check_a_survey_and_a_failure_write_keeps_to_the_schema():
-    for report in (report_from(faulty()), report_from(with_memory("race")), failed_report(UsageFailure("no"), "again")):
+    for report in (
+        report_from(faulty()),
+        report_from(with_memory("race")),
+        failed_report(UsageFailure("no"), "again"),
+    ):
         VALIDATOR.validate(document_of(report))
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("verdict", 3), ("runs", [{"layout": "contiguous"}]), ("first_mismatch", {"head": "one"})]
+    ("name", "value"),
+    [("verdict", 3), ("runs", [{"layout": "contiguous"}]), ("first_mismatch", {"head": "one"})],
 )
 def test_the_schema_refuses_what_no_report_holds(name, value):
     assert not VALIDATOR.is_valid(document_of(report_from(faulty())) | {name: value})

@@ -34,7 +34,11 @@ class Roundings:
     """Whether the last tile comes first."""
 
     def __str__(self) -> str:
-        words = [*sorted(self.at), *([f"scale * {self.folded}"] if self.folded else []), f"delta {self.delta}"]
+        words = [
+            *sorted(self.at),
+            *([f"scale * {self.folded}"] if self.folded else []),
+            f"delta {self.delta}",
+        ]
         words += [f"{name} every {tile}" for name, tile in self.tiles] + ["late"] * self.late
         return ", ".join(words)
 
@@ -52,11 +56,20 @@ def drawn(random: Random) -> Roundings:
     tiles = [(name, random.choice((16, 32, 64, 128))) for name in SUMS if random.random() < 0.25]
     delta = random.choice(("stored", "unrounded", "P dP"))
     folded = random.choice(("", "", "q", "k"))
-    return Roundings(frozenset(at), folded, delta, random.random() < 0.3, tuple(tiles), random.random() < 0.3)
+    return Roundings(
+        frozenset(at), folded, delta, random.random() < 0.3, tuple(tiles), random.random() < 0.3
+    )
 
 
 def backward(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, how: Roundings, *, causal: bool, scale: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    how: Roundings,
+    *,
+    causal: bool,
+    scale: float | None = None,
 ) -> dict[str, Tensor]:
     """O, dQ, dK and dV in the dtype of q; k and v may have fewer heads."""
     dtype, scale = q.dtype, scale or q.shape[-1] ** -0.5
@@ -73,7 +86,11 @@ def backward(
             return a @ b
         out, firsts = a.new_zeros(*a.shape[:-1], b.shape[-1]), range(0, a.shape[-1], tile)
         for first in reversed(firsts) if how.backwards else firsts:
-            out = (out + a[..., first : first + tile] @ b[..., first : first + tile, :]).to(dtype).float()
+            out = (
+                (out + a[..., first : first + tile] @ b[..., first : first + tile, :])
+                .to(dtype)
+                .float()
+            )
         return out
 
     group = q.shape[1] // k.shape[1]
@@ -82,7 +99,9 @@ def backward(
     product = at("product", qs @ ks.mT)
     s = product if how.folded else at("scores", product * scale)
     if causal:
-        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1 + k.shape[2] - q.shape[2])
+        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(
+            1 + k.shape[2] - q.shape[2]
+        )
         s = s.masked_fill(hidden, -math.inf)
     most = s.amax(-1, keepdim=True)
     e = at("shifted", s - most.masked_fill(most == -math.inf, 0.0)).exp()
@@ -102,7 +121,9 @@ def backward(
     dk = dot("dK", ds.mT, qs if how.folded == "q" and outer == scale else q.float())
     dk = dk if how.folded == "q" and outer == scale else dk * outer
     dv = dot("dV", at("PE", p).mT, d32)
-    results = {"O": o, "dQ": dq} | {name: _of_groups(one, group, dtype) for name, one in (("dK", dk), ("dV", dv))}
+    results = {"O": o, "dQ": dq} | {
+        name: _of_groups(one, group, dtype) for name, one in (("dK", dk), ("dV", dv))
+    }
     return {name: one.to(dtype) for name, one in results.items()}
 
 

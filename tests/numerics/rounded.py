@@ -33,7 +33,10 @@ def rounded(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> dict[str,
     """
     (q, k, v, do), scale = (one.abs() for one in x.tensors(tile)), abs(x.scale)
     p, pe, dp, delta = (values[name].abs() for name in ("P", "PE", "dP", "delta"))
-    score, lse = values["S"].masked_fill(~values["valid"], 0.0), values["LSE"].nan_to_num(neginf=0.0)
+    score, lse = (
+        values["S"].masked_fill(~values["valid"], 0.0),
+        values["LSE"].nan_to_num(neginf=0.0),
+    )
     spread = (values["dP"] - values["delta"][..., None]).abs()
     drop = 1.0 if x.keep is None else kept_share(x, tile)
 
@@ -56,7 +59,9 @@ def rounded(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> dict[str,
     dt = p * spread
     e_dt = e_p * spread + (p + e_p) * (e_dp + e_delta[..., None]) + gamma(2) * dt
     slope = softcap_slope(x, *x.tensors(tile)[:2])
-    e_ds = e_dt * slope + (dt + e_dt) * (0.0 if x.softcap is None else 2 * e_product / x.softcap + gamma(12))
+    e_ds = e_dt * slope + (dt + e_dt) * (
+        0.0 if x.softcap is None else 2 * e_product / x.softcap + gamma(12)
+    )
     ds = dt * slope
     errors = {"LSE": e_lse, "P": e_p, "O": e_o, "dP": e_dp, "delta": e_delta, "dS": e_ds}
     errors["dQ"] = scale * (e_ds @ k + gamma(n + 1) * (ds @ k))

@@ -33,7 +33,9 @@ def coarse(q, k, v, do, *, scale=None, tile=32, backwards=False, causal=False, f
         return kept(torch.stack(shares, 2), tile, backwards=backwards, dtype=q.dtype)
 
     found = {"O": exact["O"], "dQ": exact["dQ"], "dK": (summed(ds, q) * scale), "dV": summed(p, do)}
-    return (fault or (lambda results: results))({name: value.to(q.dtype) for name, value in found.items()})
+    return (fault or (lambda results: results))(
+        {name: value.to(q.dtype) for name, value in found.items()}
+    )
 
 
 def judged(case, results):
@@ -43,13 +45,22 @@ def judged(case, results):
     return comparison, *explained(case, x, trace, comparison)
 
 
-CASE = {"seqlen": 480, "heads": 2, "batch": 1, "head_dim": 16, "head_dim_v": 16, "dtype": "bfloat16"}
+CASE = {
+    "seqlen": 480,
+    "heads": 2,
+    "batch": 1,
+    "head_dim": 16,
+    "head_dim_v": 16,
+    "dtype": "bfloat16",
+}
 
 
 @sampled("tile, backwards", [(16, True), (16, False), (32, False), (32, True)], push=2)
 def test_dk_and_dv_kept_in_bfloat16_are_proven_with_the_tile_and_the_order(tile, backwards):
     case = case_of("softmax", **CASE)
-    comparison, lenient, coarser = judged(case, coarse(**draw(case), tile=tile, backwards=backwards))
+    comparison, lenient, coarser = judged(
+        case, coarse(**draw(case), tile=tile, backwards=backwards)
+    )
     wrong = [name for name, finding in comparison.findings.items() if finding.mismatched]
     assert wrong
     assert [one.name for one in coarser] == ["dK", "dV"]
@@ -57,7 +68,9 @@ def test_dk_and_dv_kept_in_bfloat16_are_proven_with_the_tile_and_the_order(tile,
     for one in coarser:
         assert (one.dtype, one.model.tile, one.model.backwards) == ("bfloat16", tile, backwards)
         assert one.share > 0.95
-        assert f"accumulates {one.name} in bfloat16, rounding every {tile} query rows" in one.sentence
+        assert (
+            f"accumulates {one.name} in bfloat16, rounding every {tile} query rows" in one.sentence
+        )
 
 
 FAR = CASE | {"dtype": "float16", "pattern": "negative", "seqlen": 160}
@@ -72,7 +85,10 @@ def test_sums_are_proven_where_float32_rounds_scores_so_that_p_rounds_otherwise(
     if not is_kept:
         results["dV"] = softmax(**values)["dV"].half()
     x, trace = attention_of(case, values), read_trace(results, case, "emulated")
-    model = best_model(Accumulation(case, x, trace, "dV"), compare(case, x, trace, precision_of(case.dtype, "ieee")))
+    model = best_model(
+        Accumulation(case, x, trace, "dV"),
+        compare(case, x, trace, precision_of(case.dtype, "ieee")),
+    )
     assert (model.tile if model else None) == (64 if is_kept else None)
 
 
@@ -118,14 +134,18 @@ def test_one_head_of_six_off_by_a_rounding_is_not_excused_by_the_coarse_sums_of_
 
 
 @pytest.mark.parametrize(
-    "options", [CASE, pytest.param(FAR | {"seqlen": 480}, marks=pytest.mark.nightly)], ids=["normal", "negative"]
+    "options",
+    [CASE, pytest.param(FAR | {"seqlen": 480}, marks=pytest.mark.nightly)],
+    ids=["normal", "negative"],
 )
 def test_noise_of_the_size_of_coarse_sums_is_not_taken_for_them(options):
     case = case_of("softmax", **options)
     results = coarse(**draw(case), tile=16)
     exact = softmax(**draw(case))["dK"].float()
     error = (results["dK"].float() - exact).flatten()
-    mixed = error[torch.randperm(error.numel(), generator=torch.Generator().manual_seed(0))].view_as(exact)
+    mixed = error[
+        torch.randperm(error.numel(), generator=torch.Generator().manual_seed(0))
+    ].view_as(exact)
     comparison, lenient, _ = judged(case, results | {"dK": (exact + mixed).to(results["dK"].dtype)})
     assert comparison.findings["dK"].mismatched
     assert lenient.findings["dK"].mismatched
@@ -151,7 +171,9 @@ def flash(q, k, v, *, causal=False, scale=None):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("pattern", ["negative", "positive", "normal"])
-def test_pytorchs_flash_attention_matches_where_heads_that_share_a_key_head_share_a_sum_in_float16(pattern):
+def test_pytorchs_flash_attention_matches_where_heads_that_share_a_key_head_share_a_sum_in_float16(
+    pattern,
+):
     """dV of normal values reaches 1.06 times its budget: each of two heads rounds the sum six times."""
     for seed in range(6):
         case = case_of(
@@ -170,4 +192,8 @@ def test_pytorchs_flash_attention_on_the_cpu_keeps_its_gradients_in_bfloat16(gro
     )  # fmt: skip
     report = probe(case, target_of(flash))
     assert report.verdict == "match"
-    assert {one.name: one.model.tile for one in report.measured[0][1].coarser} == {"dQ": 512, "dK": 64, "dV": 64}
+    assert {one.name: one.model.tile for one in report.measured[0][1].coarser} == {
+        "dQ": 512,
+        "dK": 64,
+        "dV": 64,
+    }

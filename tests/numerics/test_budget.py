@@ -19,7 +19,9 @@ ARITHMETICS = {
     "tf32-nearest": Arithmetic(tf32="nearest", tile=64, exp2=True),
     "float16": Arithmetic(tensor_core=True),
     "bfloat16": Arithmetic(tensor_core=True, exp2=True, tile=64),
-    "bfloat16-stored-in-float32": Arithmetic(stored=torch.float32, delta_from_o=False, backwards=True),
+    "bfloat16-stored-in-float32": Arithmetic(
+        stored=torch.float32, delta_from_o=False, backwards=True
+    ),
     "float16-stored-in-16-bits": Arithmetic(stored=torch.float16),
     "float16-scale-folded": Arithmetic(folded=True, tensor_core=True),
 }
@@ -31,7 +33,11 @@ def dtype_of(name):
 
 
 def assert_right(comparison):
-    ratios = {name: round(finding.max_ratio, 3) for name, finding in comparison.findings.items() if finding.mismatched}
+    ratios = {
+        name: round(finding.max_ratio, 3)
+        for name, finding in comparison.findings.items()
+        if finding.mismatched
+    }
     assert ratios == {}
 
 
@@ -39,7 +45,15 @@ def assert_right(comparison):
 @sampled("expanded, pattern, name", product([False, True], PATTERNS, ARITHMETICS), push=19)
 def test_a_right_lazy_kernel_is_within_budget(name, pattern, expanded):
     tau = (-0.5, 100.0, -1.0)
-    case = case_of("lazy", heads=3, seqlen=130, dtype=dtype_of(name), pattern=pattern, tau=tau, seqlens=(130, 0))
+    case = case_of(
+        "lazy",
+        heads=3,
+        seqlen=130,
+        dtype=dtype_of(name),
+        pattern=pattern,
+        tau=tau,
+        seqlens=(130, 0),
+    )
     values = effective_values(draw(case), (("do", "expanded"),)) if expanded else draw(case)
     assert_right(compared(case, ARITHMETICS[name], values=values))
 
@@ -54,13 +68,18 @@ WITH_OPTIONS = (
 # On every push each arithmetic and each pattern with each of the options.
 @sampled("options, pattern, name", product(WITH_OPTIONS, PATTERNS, ARITHMETICS), push=31)
 def test_a_right_softmax_kernel_is_within_budget(name, pattern, options):
-    case = case_of("softmax", **{"heads": 4, "kv_heads": 2, "dtype": dtype_of(name), "pattern": pattern} | options)
+    case = case_of(
+        "softmax",
+        **{"heads": 4, "kv_heads": 2, "dtype": dtype_of(name), "pattern": pattern} | options,
+    )
     assert_right(compared(case, ARITHMETICS[name]))
 
 
 def test_rows_of_p_that_round_alike_do_not_accuse_dv():
     """P is 1/687 in every entry, so bfloat16 rounds every entry alike, and with one dO for all rows nothing cancels."""
-    case = case_of("softmax", batch=1, heads=1, seqlen_q=700, seqlen_k=687, dtype="bfloat16", pattern="small")
+    case = case_of(
+        "softmax", batch=1, heads=1, seqlen_q=700, seqlen_k=687, dtype="bfloat16", pattern="small"
+    )
     values = effective_values(draw(case), (("do", "expanded"),))
     assert_right(compared(case, Arithmetic(stored=torch.float32), values=values))
 
@@ -72,7 +91,8 @@ def test_inputs_that_are_all_positive_do_not_accuse_dk(seed, dtype):
     case = case_of("softmax", batch=1, heads=1, seqlen=600, head_dim=16, dtype=dtype, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     values = {
-        name: torch.rand(tensor.shape, generator=generator).to(tensor.dtype) for name, tensor in draw(case).items()
+        name: torch.rand(tensor.shape, generator=generator).to(tensor.dtype)
+        for name, tensor in draw(case).items()
     }
     values["do"] = torch.ones_like(values["do"])
     assert_right(compared(case, Arithmetic(exp2=True), values=values))
@@ -81,7 +101,9 @@ def test_inputs_that_are_all_positive_do_not_accuse_dk(seed, dtype):
 @pytest.mark.nightly
 def test_what_tensor_cores_cut_off_every_rows_delta_alike_is_allowed_to_dk():
     """They add towards zero, so O comes out smaller in every row; with one dO for all rows delta does so too."""
-    case = case_of("softmax", batch=1, heads=1, seqlen=2048, head_dim=64, dtype="float16", pattern="offset")
+    case = case_of(
+        "softmax", batch=1, heads=1, seqlen=2048, head_dim=64, dtype="float16", pattern="offset"
+    )
     values = effective_values(draw(case), (("do", "expanded"),))
     how = Arithmetic(tensor_core=True, tile=8, stored=torch.float32)
     # Taken for errors that rows make each on its own, it would use half of the budget here and all of it at 4096 rows.
@@ -95,15 +117,29 @@ def test_an_o_among_float16s_subnormals_does_not_accuse_delta():
 
 
 def test_probabilities_below_the_smallest_float32_do_not_accuse_dbias():
-    case = case_of("softmax", batch=1, heads=2, seqlen=300, head_dim=128, pattern="lowrank", scale=1.0, bias=True)
+    case = case_of(
+        "softmax",
+        batch=1,
+        heads=2,
+        seqlen=300,
+        head_dim=128,
+        pattern="lowrank",
+        scale=1.0,
+        bias=True,
+    )
     assert_right(compared(case, Arithmetic(exp2=True)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_rows_wholly_on_the_kink_do_not_accuse(dtype):
     """Equal keys give P = 1 / (i + 1), which tau = -1 cancels exactly: every entry of every row may flip."""
-    case = case_of("lazy", batch=1, heads=1, seqlen=300, head_dim=16, tau=(-1.0,), dtype=dtype, bias=False)
-    values = {name: t[:, :, :1].expand_as(t).contiguous() if t.dim() == 4 else t for name, t in draw(case).items()}
+    case = case_of(
+        "lazy", batch=1, heads=1, seqlen=300, head_dim=16, tau=(-1.0,), dtype=dtype, bias=False
+    )
+    values = {
+        name: t[:, :, :1].expand_as(t).contiguous() if t.dim() == 4 else t
+        for name, t in draw(case).items()
+    }
     assert_right(compared(case, Arithmetic(exp2=True), values=values))
 
 
@@ -133,8 +169,14 @@ SIX = (
 DTYPES = ("float32", "float16", "bfloat16")
 
 
-@sampled("options, dtype", product(SIX, DTYPES), push=[(each, DTYPES[at % 3]) for at, each in enumerate(SIX)])
-def test_no_budget_with_an_option_of_softmax_is_more_than_100_times_what_a_right_kernel_errs_by(options, dtype):
+@sampled(
+    "options, dtype",
+    product(SIX, DTYPES),
+    push=[(each, DTYPES[at % 3]) for at, each in enumerate(SIX)],
+)
+def test_no_budget_with_an_option_of_softmax_is_more_than_100_times_what_a_right_kernel_errs_by(
+    options, dtype
+):
     lengths = {} if "cu_seqlens" in options else {"seqlen": 200}
     case = case_of("softmax", heads=4, head_dim=64, dtype=dtype, **options, **lengths)
     how = Arithmetic(tensor_core=dtype != "float32", stored=torch.float32)

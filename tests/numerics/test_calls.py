@@ -43,7 +43,9 @@ def wrong_from(call):
 
 
 def test_a_repeat_that_goes_wrong_is_named():
-    report = probe(case_of("softmax", **SMALL, repeat=2, layouts=(("q", "contiguous"),)), wrong_from({2}))
+    report = probe(
+        case_of("softmax", **SMALL, repeat=2, layouts=(("q", "contiguous"),)), wrong_from({2})
+    )
     _, measured = report.failing
     assert measured.first.intermediate == "dQ"
 
@@ -76,7 +78,9 @@ def test_a_target_that_overwrites_its_inputs_spoils_no_later_run():
 
 def test_a_forward_that_detaches_v_has_a_dv_of_zero_and_mismatches():
     def detached(q, k, v, *, causal=False, scale=None):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v.detach(), is_causal=causal, scale=scale)
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v.detach(), is_causal=causal, scale=scale
+        )
 
     report = probe(case_of("softmax", **SMALL), target_of(detached))
     assert report.failing[1].first.intermediate == "dV"

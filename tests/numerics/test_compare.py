@@ -30,7 +30,9 @@ def compared_in(arithmetic, family, fault, names=None, **options):
 
 
 def statuses(comparison):
-    return {name: finding.status for name, finding in comparison.findings.items() if finding.mismatched}
+    return {
+        name: finding.status for name, finding in comparison.findings.items() if finding.mismatched
+    }
 
 
 def own_heads(comparison, name):
@@ -65,8 +67,12 @@ SOME = [
 ]
 
 
-@sampled("arithmetic, family, mutant, name", product(ARITHMETICS, FAMILIES, MUTANTS, NAMES), push=SOME)
-def test_a_structural_mutant_is_a_mismatch_where_it_was_made_and_nowhere_else(arithmetic, family, mutant, name):
+@sampled(
+    "arithmetic, family, mutant, name", product(ARITHMETICS, FAMILIES, MUTANTS, NAMES), push=SOME
+)
+def test_a_structural_mutant_is_a_mismatch_where_it_was_made_and_nowhere_else(
+    arithmetic, family, mutant, name
+):
     change, heads = MUTANTS[mutant]
     found = compared_in(arithmetic, family, changed(name, change), NAMES)
     assert [n for n, status in statuses(found).items() if status == "mismatch"] == [name]
@@ -91,7 +97,9 @@ def test_a_dropped_diagonal_shows_in_dq_dk_and_dv_alone(arithmetic, name):
         ("dS", {"dQ", "dK"}),
     ],
 )
-def test_one_element_that_is_no_number_is_inherited_downstream_and_never_a_match(value, name, inherited):
+def test_one_element_that_is_no_number_is_inherited_downstream_and_never_a_match(
+    value, name, inherited
+):
     def one(t):
         t[(0, 2, 40, 3)[: t.dim()]] = value
 
@@ -100,14 +108,24 @@ def test_one_element_that_is_no_number_is_inherited_downstream_and_never_a_match
 
 
 def test_a_fault_in_p_of_head_1_does_not_hide_one_of_dq_in_head_2():
-    in_p, in_dq = changed("P", lambda t: t[0, 1].mul_(1.1)), changed("dQ", lambda t: t[0, 2, 9].zero_())
+    in_p, in_dq = (
+        changed("P", lambda t: t[0, 1].mul_(1.1)),
+        changed("dQ", lambda t: t[0, 2, 9].zero_()),
+    )
     found = compared_in("float32", "softmax", lambda name, t: in_dq(name, in_p(name, t)))
-    assert [found.findings["dQ"].head_status(0, h) for h in range(4)] == ["match", "inherited", "mismatch", "match"]
+    assert [found.findings["dQ"].head_status(0, h) for h in range(4)] == [
+        "match",
+        "inherited",
+        "mismatch",
+        "match",
+    ]
     assert (found.findings["dQ"].first.head, found.findings["dQ"].first.row) == (2, 9)
 
 
 def test_an_lse_exposed_wrong_is_the_first_mismatch_and_p_inherits_it():
-    found = statuses(compared_in("float32", "softmax", changed("LSE", lambda t: t[0, 1].mul_(1.03))))
+    found = statuses(
+        compared_in("float32", "softmax", changed("LSE", lambda t: t[0, 1].mul_(1.03)))
+    )
     assert found.pop("LSE") == "mismatch"
     assert set(found.values()) == {"inherited"}
 
@@ -116,7 +134,9 @@ def test_an_lse_exposed_wrong_is_the_first_mismatch_and_p_inherits_it():
 @pytest.mark.parametrize("family", ["softmax", "lazy"])
 def test_a_wrong_dp_is_no_fault_of_delta_however_the_kernel_comes_by_it(family, from_o):
     case = case_of(family, **CASE)
-    found = compared(case, Arithmetic(delta_from_o=from_o), fault=changed("dP", lambda t: t[0, 2].mul_(1.1)))
+    found = compared(
+        case, Arithmetic(delta_from_o=from_o), fault=changed("dP", lambda t: t[0, 2].mul_(1.1))
+    )
     assert [name for name, status in statuses(found).items() if status == "mismatch"][:1] == ["dP"]
     assert statuses(found).get("delta") in (None, "inherited")
 
@@ -146,11 +166,19 @@ LEAKS = (None, ("P", 3, 60), ("dS", 40, 50))
 @sampled(
     "dtype, options, fault",
     product(("float32", "bfloat16"), MASKED, LEAKS),
-    push=[("float32", MASKED[0], LEAKS[1]), ("bfloat16", MASKED[1], LEAKS[2]), ("float32", MASKED[2], LEAKS[0])],
+    push=[
+        ("float32", MASKED[0], LEAKS[1]),
+        ("bfloat16", MASKED[1], LEAKS[2]),
+        ("float32", MASKED[2], LEAKS[0]),
+    ],
 )
-def test_tiles_without_the_keys_that_no_row_sees_give_what_tiles_with_all_keys_do(dtype, options, fault, monkeypatch):
+def test_tiles_without_the_keys_that_no_row_sees_give_what_tiles_with_all_keys_do(
+    dtype, options, fault, monkeypatch
+):
     """A masked entry that is not 0 is found at its place, too."""
-    case = case_of("softmax", batch=1, heads=4, kv_heads=2, seqlen_q=70, seqlen_k=83, dtype=dtype, **options)
+    case = case_of(
+        "softmax", batch=1, heads=4, kv_heads=2, seqlen_q=70, seqlen_k=83, dtype=dtype, **options
+    )
 
     def spoil(tensor):
         tensor[:, 1, fault[1], fault[2]] += 1.0
@@ -163,7 +191,11 @@ def test_tiles_without_the_keys_that_no_row_sees_give_what_tiles_with_all_keys_d
     assert whole.matches is (fault is None)
     for name, finding in whole.findings.items():
         other = tiled.findings[name]
-        assert (finding.total, finding.mismatched, finding.status) == (other.total, other.mismatched, other.status)
+        assert (finding.total, finding.mismatched, finding.status) == (
+            other.total,
+            other.mismatched,
+            other.status,
+        )
         torch.testing.assert_close(finding.ratio, other.ratio, rtol=1e-6, atol=0.0)
         assert other.rms_ratio == pytest.approx(finding.rms_ratio, rel=1e-6)
         if finding.first is not None:

@@ -21,7 +21,17 @@ from tests.sampling import sampled
 
 CASES = (
     ("softmax", {}),
-    ("softmax", {"causal": True, "seqlen_q": 97, "seqlen_k": 130, "heads": 4, "kv_heads": 2, "head_dim_v": 5}),
+    (
+        "softmax",
+        {
+            "causal": True,
+            "seqlen_q": 97,
+            "seqlen_k": 130,
+            "heads": 4,
+            "kv_heads": 2,
+            "head_dim_v": 5,
+        },
+    ),
     ("softmax", {"causal": True, "seqlen_q": 130, "seqlen_k": 97}),
     ("softmax", {"window": (5, 0), "causal": True, "bias": True}),
     ("softmax", {"window": (20, 3)}),
@@ -39,7 +49,9 @@ def dyadic(family, **options):
     return case_of(family, pattern="dyadic", **{"dtype": "bfloat16"} | options)
 
 
-@sampled("number, seed, dtype", product(range(len(CASES)), range(8), ["float16", "bfloat16"]), push=12)
+@sampled(
+    "number, seed, dtype", product(range(len(CASES)), range(8), ["float16", "bfloat16"]), push=12
+)
 def test_no_case_leaves_anything_to_round(number, seed, dtype):
     family, options = CASES[number]
     case = dyadic(family, dtype=dtype, seed=seed, **options)
@@ -53,14 +65,22 @@ def test_no_case_leaves_anything_to_round(number, seed, dtype):
 @pytest.mark.parametrize(
     ("family", "options", "words"),
     [
-        ("softmax", {"head_dim": 24}, "the scale must be a power of two, 1/64 or more, got 0.204124"),
+        (
+            "softmax",
+            {"head_dim": 24},
+            "the scale must be a power of two, 1/64 or more, got 0.204124",
+        ),
         ("softmax", {"scale": 0.0}, "the scale must be a power of two, 1/64 or more, got 0"),
         ("softmax", {"head_dim": 1}, "needs a --head-dim of 4 or more, got 1"),
         ("softmax", {"softcap": 30.0}, "with --softcap, P is no power of two"),
         ("softmax", {"alibi": True}, "with --alibi, P is no power of two"),
         ("softmax", {"sinks": True}, "with --sinks, P is no power of two"),
         ("softmax", {"dropout": 0.3}, "1 - dropout must be a power of two, got 0.3"),
-        ("lazy", {"tau": (1.0,)}, "tau must lie in -2^-20 to 2^-20 and not be 0, got (1.0, 1.0, 1.0)"),
+        (
+            "lazy",
+            {"tau": (1.0,)},
+            "tau must lie in -2^-20 to 2^-20 and not be 0, got (1.0, 1.0, 1.0)",
+        ),
     ],
 )
 def test_a_case_without_such_values_is_refused(family, options, words):
@@ -73,7 +93,9 @@ def test_a_case_without_such_values_is_refused(family, options, words):
 RIGHT = {
     "float16": Arithmetic(tensor_core=True),
     "bfloat16": Arithmetic(tensor_core=True, exp2=True, tile=64),
-    "bfloat16-stored-in-float32": Arithmetic(stored=torch.float32, delta_from_o=False, backwards=True),
+    "bfloat16-stored-in-float32": Arithmetic(
+        stored=torch.float32, delta_from_o=False, backwards=True
+    ),
     "float16-stored-in-16-bits": Arithmetic(stored=torch.float16),
     "float16-scale-folded": Arithmetic(folded=True, tensor_core=True),
 }
@@ -106,7 +128,8 @@ GRADIENTS = ("O", "dQ", "dK", "dV")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_small_fault_is_found_and_the_plain_budget_lets_it_pass(name):
     case, plain = (
-        case_of("softmax", dtype="bfloat16", pattern=pattern, head_dim=16) for pattern in ("dyadic", "normal")
+        case_of("softmax", dtype="bfloat16", pattern=pattern, head_dim=16)
+        for pattern in ("dyadic", "normal")
     )
     assert not compared(case, RIGHT["bfloat16"], fault=FAULTS[name], names=GRADIENTS).matches
     assert compared(plain, RIGHT["bfloat16"], fault=FAULTS[name], names=GRADIENTS).matches
@@ -114,7 +137,9 @@ def test_a_small_fault_is_found_and_the_plain_budget_lets_it_pass(name):
 
 def test_values_that_are_no_longer_exact_are_judged_by_the_plain_budget():
     case = dyadic("softmax")
-    values = effective_values(draw(case), (("q", "expanded"),)) | {"v": torch.randn(2, 3, 72, 16).bfloat16()}
+    values = effective_values(draw(case), (("q", "expanded"),)) | {
+        "v": torch.randn(2, 3, 72, 16).bfloat16()
+    }
     comparison = compared(case, RIGHT["bfloat16"], values=values)
     assert comparison.matches
     assert comparison.precision.name == "bfloat16, float32 sums"
@@ -133,12 +158,22 @@ def test_a_sum_that_is_kept_in_16_bits_is_beyond_the_bound_and_proved(tile):
                 rows, total = values[matrix][head], torch.zeros_like(x.k[0, 0])
                 for first in range(0, 70, tile or 70):
                     part = slice(first, first + (tile or 70))
-                    total = (total + rows[part].mT @ other[tile_of.batch, head, part]).to(narrow).double()
-                results[name][tile_of.batch, head // 2] += total * (x.scale if name == "dK" else 1.0)
+                    total = (
+                        (total + rows[part].mT @ other[tile_of.batch, head, part])
+                        .to(narrow)
+                        .double()
+                    )
+                results[name][tile_of.batch, head // 2] += total * (
+                    x.scale if name == "dK" else 1.0
+                )
     trace = read_trace({name: value.to(narrow) for name, value in results.items()}, case, "written")
     comparison = compare(case, x, trace, exactly(precision_of("bfloat16", "ieee")))
     assert not comparison.matches
     lenient, coarser = explained(case, x, trace, comparison)
     assert lenient.matches
-    words = "rounding every 32 query rows" if tile else "rounds each query head's dK to bfloat16 before a group's"
+    words = (
+        "rounding every 32 query rows"
+        if tile
+        else "rounds each query head's dK to bfloat16 before a group's"
+    )
     assert words in coarser[0].sentence

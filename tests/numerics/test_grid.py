@@ -18,7 +18,12 @@ def letter(ratio, flows=True, seen=True):
     if not seen and ratio == 0:
         return HIDDEN
     sign = next(
-        (sign for sign, most in zip(LEVELS, (2.0**at for at in range(-2, 23)), strict=False) if ratio <= most), "z"
+        (
+            sign
+            for sign, most in zip(LEVELS, (2.0**at for at in range(-2, 23)), strict=False)
+            if ratio <= most
+        ),
+        "z",
     )
     return sign if flows else sign.upper()
 
@@ -34,7 +39,11 @@ def by_hand(grid, ratio, expected, valid):
                 [part[h, m : m + rows, n : n + cols] for part in (ratio, expected, valid)]
                 for n in range(0, ratio.shape[2], cols)
             ]
-            lines.append("".join(letter(float(r.max()), bool((e != 0).any()), bool(v.any())) for r, e, v in parts))
+            lines.append(
+                "".join(
+                    letter(float(r.max()), bool((e != 0).any()), bool(v.any())) for r, e, v in parts
+                )
+            )
         maps.append(lines)
     return maps
 
@@ -47,7 +56,11 @@ def told(grid):
 def test_a_causal_map_is_what_its_elements_say_in_steps_of_any_size(step):
     draw = torch.Generator().manual_seed(step)
     valid = torch.ones(2, 70, 70).tril().bool()
-    ratio = (torch.randn(2, 70, 70, generator=draw, dtype=torch.double) * 6).exp2().masked_fill(~valid, 0.0)
+    ratio = (
+        (torch.randn(2, 70, 70, generator=draw, dtype=torch.double) * 6)
+        .exp2()
+        .masked_fill(~valid, 0.0)
+    )
     expected = torch.ones(2, 70, 70).masked_fill(~valid, 0.0)
     expected[:, :32, :16] = 0.0
     ratio[0, 0, 60], ratio[1, 69, 69], ratio[1, 40, 3] = math.inf, 1.0, 1.0 + 2**-50
@@ -68,7 +81,13 @@ def test_of_a_long_head_neighbours_stand_together_and_no_row_is_lost():
     grid = Grid(case, "P", (1, 1, 4096, 4096))
     ratio = torch.zeros(1, 1, 4096, dtype=torch.double)
     ratio[0, 0, 4095] = 3.0
-    grid.add(Tile(0, slice(0, 1), slice(4095, 4096)), 0, ratio, ratio, torch.ones(1, 1, 4096, dtype=torch.bool))
+    grid.add(
+        Tile(0, slice(0, 1), slice(4095, 4096)),
+        0,
+        ratio,
+        ratio,
+        torch.ones(1, 1, 4096, dtype=torch.bool),
+    )
     (head,) = told(grid)
     assert len(head) * len(head[0]) == MOST_CELLS
     assert head[-1][-1] == "e"

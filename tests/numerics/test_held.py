@@ -31,7 +31,11 @@ def wrapped(change, takes="q, k, v, do"):
     """A right backward of softmax, after which something is done to what it was given or returns."""
 
     def body(q, k, v, do, scale, **others):
-        results = {name: value.to(q.dtype) for name, value in softmax(q, k, v, do, scale=scale).items() if name in ENDS}
+        results = {
+            name: value.to(q.dtype)
+            for name, value in softmax(q, k, v, do, scale=scale).items()
+            if name in ENDS
+        }
         return change(dict(q=q, k=k, v=v, do=do, **others), results) or results
 
     names = {"body": body}
@@ -45,11 +49,16 @@ def probed(change, takes="q, k, v, do", **options):
 
 
 def memory(report, kind):
-    return {run.layout: [stray for stray in run.memory if stray.kind == kind] for run in report.runs}
+    return {
+        run.layout: [stray for stray in run.memory if stray.kind == kind] for run in report.runs
+    }
 
 
 def overwritten(report):
-    return {layout: [stray.tensor for stray in found] for layout, found in memory(report, CHANGED).items()}
+    return {
+        layout: [stray.tensor for stray in found]
+        for layout, found in memory(report, CHANGED).items()
+    }
 
 
 def zero_do_and_spoil_k(given, results):
@@ -68,7 +77,9 @@ def test_inputs_written_over_after_their_last_read_are_a_mismatch_that_names_ten
     assert (k.file, k.code) == (__file__, 'given["k"][1, 0, 3, 2] = torch.nan')
     assert do.lanes == 640
     assert [one.fault for one in report.diagnoses] == ["overwritten/do", "overwritten/k"]
-    assert first_line(report_of(report)).startswith("FIRST MISMATCH do batch=0 head=0 row=0 col=0 tile=-,- actual=0 ")
+    assert first_line(report_of(report)).startswith(
+        "FIRST MISMATCH do batch=0 head=0 row=0 col=0 tile=-,- actual=0 "
+    )
     document = document_of(report_of(report))
     assert document["runs"][0]["memory"][1]["place"] == [1, 0, 3, 2]
 
@@ -79,7 +90,9 @@ def test_what_goes_on_after_an_input_was_changed_is_judged_by_the_values_as_they
 
 
 def test_an_input_that_may_be_written_over_is_no_finding_and_the_others_are():
-    assert overwritten(probed(zero_do_and_spoil_k, inplace=("do",))) == dict.fromkeys(LAYOUTS, ["k"])
+    assert overwritten(probed(zero_do_and_spoil_k, inplace=("do",))) == dict.fromkeys(
+        LAYOUTS, ["k"]
+    )
     report = probed(zero_do_and_spoil_k, inplace=("do", "k"))
     assert (report.verdict, report.diagnoses) == ("match", ())
 
@@ -90,7 +103,9 @@ def held(change, value):
     given = InputsBefore(inputs, ())
     change(inputs.tensors["q"])
     changes = given.changes(lambda name: "")
-    return [(one.sentence.partition(": ")[2], one.expected, one.actual, one.lanes) for one in changes]
+    return [
+        (one.sentence.partition(": ")[2], one.expected, one.actual, one.lanes) for one in changes
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +125,9 @@ def held(change, value):
         ),
     ],
 )
-def test_bits_are_compared_so_that_a_nan_is_itself_and_a_zero_of_another_sign_is_a_change(change, value, found):
+def test_bits_are_compared_so_that_a_nan_is_itself_and_a_zero_of_another_sign_is_a_change(
+    change, value, found
+):
     assert held(change, value) == found
 
 
@@ -129,7 +146,10 @@ def test_an_input_made_another_view_in_place_is_a_change_and_the_run_that_looks_
         given["q"].transpose_(1, 2)
         given["do"].zero_()
 
-    found = {stray.tensor: stray.sentence for stray in probed(turn_q_and_zero_do, runs=((),)).runs[0].memory}
+    found = {
+        stray.tensor: stray.sentence
+        for stray in probed(turn_q_and_zero_do, runs=((),)).runs[0].memory
+    }
     assert "is another view after the run: shape [2, 20, 2, 8]" in found["q"]
     assert "is overwritten by test_held.py:" in found["do"]
 
@@ -163,7 +183,11 @@ def test_a_change_that_only_a_repeat_or_only_a_look_inside_makes_is_told():
 
     assert overwritten(probed(in_the_second_call, runs=((),), repeat=2)) == {"contiguous": ["q"]}
     options = {"recover": True, "seqlen": 40}
-    assert overwritten(probed(of_more_batches, **options)) == {"contiguous": ["q"], "distinct": [], "do=expanded": []}
+    assert overwritten(probed(of_more_batches, **options)) == {
+        "contiguous": ["q"],
+        "distinct": [],
+        "do=expanded": [],
+    }
 
 
 def test_a_forward_that_spoils_what_autograd_gives_it_is_named():
@@ -190,20 +214,37 @@ def test_a_forward_that_spoils_what_autograd_gives_it_is_named():
 
 def test_a_kernel_that_stores_into_an_input_is_named_with_its_line(tmp_path):
     source = (KERNELS / "flash.py").read_text()
-    find = "    store_tile(dv_ptr, dv, offs_n, offs_dv, stride_dvn, stride_dvd, n_keys, head_dim_v)\n"
+    find = (
+        "    store_tile(dv_ptr, dv, offs_n, offs_dv, stride_dvn, stride_dvd, n_keys, head_dim_v)\n"
+    )
     assert source.count(find) == 1
     more = "    store_tile(v_ptr, dv, offs_n, offs_dv, stride_vn, stride_vd, n_keys, head_dim_v)\n"
     path = tmp_path / "spoils_v.py"
     path.write_text(source.replace(find, find + more))
-    options = {"batch": 1, "heads": 1, "kv_heads": 1, "seqlen": 20, "head_dim": 8, "recover": False, "device": "cpu"}
+    options = {
+        "batch": 1,
+        "heads": 1,
+        "kv_heads": 1,
+        "seqlen": 20,
+        "head_dim": 8,
+        "recover": False,
+        "device": "cpu",
+    }
     options |= {"runs": ["contiguous"]}
     report = run_check(CheckRequest(f"{path}:flash_black_box", None, None, options), "")
     (stray,) = report.runs[0].memory
     line = source[: source.index(find)].count("\n") + 2
-    assert (stray.kind, stray.tensor, stray.kernel, stray.line) == (CHANGED, "v", "flash_dkdv_kernel", line)
+    assert (stray.kind, stray.tensor, stray.kernel, stray.line) == (
+        CHANGED,
+        "v",
+        "flash_dkdv_kernel",
+        line,
+    )
     assert stray.code == more.strip()
     assert report.runs[0].measured.matches
-    allowed = run_check(CheckRequest(f"{path}:flash_black_box", None, None, {**options, "inplace": ["v"]}), "")
+    allowed = run_check(
+        CheckRequest(f"{path}:flash_black_box", None, None, {**options, "inplace": ["v"]}), ""
+    )
     assert allowed.verdict == "match"
 
 
@@ -237,12 +278,19 @@ def as_(dtype, *names):
 
 @pytest.mark.parametrize(
     ("own", "came"),
-    [("float32", torch.bfloat16), ("float32", torch.float16), ("float16", torch.bfloat16), ("bfloat16", torch.float16)],
+    [
+        ("float32", torch.bfloat16),
+        ("float32", torch.float16),
+        ("float16", torch.bfloat16),
+        ("bfloat16", torch.float16),
+    ],
 )
 def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_names_both(own, came):
     report = probed(as_(came, "dK"), dtype=own, pattern="small")
     words = str(came).removeprefix("torch.")
-    assert [stray.tensor for found in memory(report, DTYPE).values() for stray in found] == ["dK"] * 3
+    assert [stray.tensor for found in memory(report, DTYPE).values() for stray in found] == [
+        "dK"
+    ] * 3
     assert report.runs[0].memory[0].sentence == (
         f"dK came as {words}, which does not hold the numbers of {own}, the dtype of k"
     )
@@ -251,7 +299,11 @@ def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_na
     )
     said = "\n".join(text.plain for text in render(report_of(report), 120))
     assert f"{own}: dQ, dV; {words}: dK" in said
-    (entry,) = (entry for entry in document_of(report_of(report))["runs"][0]["intermediates"] if entry["name"] == "dK")
+    (entry,) = (
+        entry
+        for entry in document_of(report_of(report))["runs"][0]["intermediates"]
+        if entry["name"] == "dK"
+    )
     assert entry["dtype"] == words
 
 
@@ -279,7 +331,11 @@ def every(family, **narrow):
     case = {"softmax": {"bias": True, "sinks": True}, "lazy": {}}[family]
     target = target_of(of_softmax if family == "softmax" else of_lazy, family)
     report = probe(case_of(family, **SMALL | case, dtype="float16", runs=((),)), target)
-    return [(stray.tensor, (stray.actual, stray.expected)) for run in report.runs for stray in run.memory]
+    return [
+        (stray.tensor, (stray.actual, stray.expected))
+        for run in report.runs
+        for stray in run.memory
+    ]
 
 
 @pytest.mark.parametrize("family", ["softmax", "lazy"])
@@ -297,8 +353,13 @@ def test_what_belongs_to_a_float32_input_or_is_read_by_the_backward_may_not_be_c
 
 def test_what_a_tap_saw_may_be_coarser_than_what_is_returned():
     values = {"q": torch.ones(2), "dQ": torch.ones(2, dtype=torch.float16)}
-    trace = {source: Trace({"dQ": values["dQ"]}, {"dQ": source}) for source in ("tapped", "exported")}
-    assert {source: len(list(of_dtypes(one, values))) for source, one in trace.items()} == {"tapped": 0, "exported": 1}
+    trace = {
+        source: Trace({"dQ": values["dQ"]}, {"dQ": source}) for source in ("tapped", "exported")
+    }
+    assert {source: len(list(of_dtypes(one, values))) for source, one in trace.items()} == {
+        "tapped": 0,
+        "exported": 1,
+    }
 
 
 @pytest.mark.parametrize("name", ["P", "dP", "dS", "delta"])
@@ -326,7 +387,11 @@ def over_q(given, results):
 
 def overlapping(given, results):
     buffer = torch.zeros(2 * 2 * 2 * 8)
-    return {"dQ": buffer[:32].view(2, 2, 1, 8), "dK": buffer[24:56].view(2, 2, 1, 8), "dV": results["dV"]}
+    return {
+        "dQ": buffer[:32].view(2, 2, 1, 8),
+        "dK": buffer[24:56].view(2, 2, 1, 8),
+        "dV": results["dV"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -337,7 +402,11 @@ def overlapping(given, results):
         (overlapping, {"seqlen": 1}, [("dQ", "dK: 8 of its elements")]),
         (over_q, {}, [("dQ", "q: 640 of its elements")]),
         (over_q, {"inplace": ("q",)}, []),
-        (lambda given, results: results | {"dV": given["do"]}, {"seqlen": 1}, [("dV", "do: 32 of its elements")]),
+        (
+            lambda given, results: results | {"dV": given["do"]},
+            {"seqlen": 1},
+            [("dV", "do: 32 of its elements")],
+        ),
     ],
 )
 def test_a_gradient_in_the_memory_of_an_input_or_of_another_is_a_mismatch_and_parts_of_one_buffer_are_not(
@@ -346,7 +415,9 @@ def test_a_gradient_in_the_memory_of_an_input_or_of_another_is_a_mismatch_and_pa
     report = probed(change, runs=((),), **options)
     assert report.runs[0].measured.matches
     shared = memory(report, SHARED)["contiguous"]
-    assert [(stray.tensor, stray.sentence.partition("of ")[2].partition(" are")[0]) for stray in shared] == found
+    assert [
+        (stray.tensor, stray.sentence.partition("of ")[2].partition(" are")[0]) for stray in shared
+    ] == found
     assert (report.verdict == "match") == (not found)
 
 
@@ -390,7 +461,10 @@ def test_what_autograd_shares_is_no_finding_and_a_gradient_that_a_function_lays_
         return Function.apply(q, k, v, scale)
 
     report = probe(case_of("softmax", **SMALL), target_of(over))
-    assert {(stray.kind, stray.tensor) for stray in report.runs[0].memory} == {(CHANGED, "q"), (SHARED, "dQ")}
+    assert {(stray.kind, stray.tensor) for stray in report.runs[0].memory} == {
+        (CHANGED, "q"),
+        (SHARED, "dQ"),
+    }
 
 
 def test_inplace_names_inputs_that_the_target_is_given():

@@ -21,7 +21,15 @@ from tests.sampling import sampled
 pytestmark = pytest.mark.usefixtures("without_causes")
 
 LOG2E = 1.4426950408889634
-SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 50, "head_dim": 16, "head_dim_v": 12}
+SIZES = {
+    "batch": 2,
+    "heads": 4,
+    "kv_heads": 2,
+    "seqlen_q": 40,
+    "seqlen_k": 50,
+    "head_dim": 16,
+    "head_dim_v": 12,
+}
 OPTIONS = (
     {}, {"causal": True}, {"softcap": 3.0}, {"window": (9, 20), "sinks": True}, {"bias": True, "bias_axes": "bn"},
     {"mask": "random", "alibi": True},
@@ -48,8 +56,14 @@ CHILDREN = {
 THREE = ("P", "dP", "delta")
 
 
-@sampled("name, options", product(THREE, OPTIONS), push=[(THREE[at % 3], each) for at, each in enumerate(OPTIONS[::2])])
-def test_two_rows_of_one_head_that_are_half_again_too_large_are_named_and_nothing_else_is(name, options):
+@sampled(
+    "name, options",
+    product(THREE, OPTIONS),
+    push=[(THREE[at % 3], each) for at, each in enumerate(OPTIONS[::2])],
+)
+def test_two_rows_of_one_head_that_are_half_again_too_large_are_named_and_nothing_else_is(
+    name, options
+):
     draws = random.Random(f"{name} {options}")
     batch, head, row = draws.randrange(2), draws.randrange(4), draws.randrange(20, 39)
     case = case_of("softmax", **SIZES | options)
@@ -65,9 +79,13 @@ def test_two_rows_of_one_head_that_are_half_again_too_large_are_named_and_nothin
 
 @sampled("options", OPTIONS, push=1)
 def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout(options):
-    inside = inside_of(case_of("softmax", **SIZES | options), fault=changed("dS", lambda t: t.mul_(0.7)))
+    inside = inside_of(
+        case_of("softmax", **SIZES | options), fault=changed("dS", lambda t: t.mul_(0.7))
+    )
     assert (wrong_by_itself(inside), inherited(inside)) == ({"dS"}, {"dQ", "dK"})
-    assert inside.sentences == ("dS is wrong in the kernels of dQ and dK by the factor 0.7 throughout",)
+    assert inside.sentences == (
+        "dS is wrong in the kernels of dQ and dK by the factor 0.7 throughout",
+    )
 
 
 @sampled("options", OPTIONS, push=2)
@@ -84,7 +102,10 @@ def test_what_is_summed_over_batches_inherits_from_what_is_recovered():
     case = case_of("softmax", **SIZES, bias=True, sinks=True)
     exposed = (*GRADIENTS, "dBias", "dSink")
     inside = inside_of(case, fault=changed("delta", lambda t: t.mul_(0.5)), exposed=exposed)
-    assert (wrong_by_itself(inside), inherited(inside)) == ({"delta"}, {"dS", "dQ", "dK", "dBias", "dSink"})
+    assert (wrong_by_itself(inside), inherited(inside)) == (
+        {"delta"},
+        {"dS", "dQ", "dK", "dBias", "dSink"},
+    )
 
 
 def test_a_gradient_wrong_with_other_values_only_is_said_to_be():
@@ -93,7 +114,15 @@ def test_a_gradient_wrong_with_other_values_only_is_said_to_be():
     of_head_0 = {**values, "tau": values["tau"][:1].expand(2).contiguous()}
     own = measure(values, answer(case, of_head_0, of_head_0))
     inside = look_inside(
-        Examiner(case, values, (), lambda assigned, *request: answer(*request), measure, own, lambda: values)
+        Examiner(
+            case,
+            values,
+            (),
+            lambda assigned, *request: answer(*request),
+            measure,
+            own,
+            lambda: values,
+        )
     )
     assert inside.measured.matches
     assert "whose tau is 0" in inside.sentences[0]
@@ -120,8 +149,13 @@ def test_no_kernel_is_called_right_whose_gradient_is_wrong():
 
 
 def test_a_ds_without_one_tile_is_not_put_down_to_dp_or_delta():
-    inside = inside_of(case_of("softmax", **SIZES), fault=changed("dS", lambda t: t[:, :, 8:24, :16].zero_()))
-    assert inside.sentences[-1] == "whether dS itself is wrong, or its dP or delta, these gradients do not tell"
+    inside = inside_of(
+        case_of("softmax", **SIZES), fault=changed("dS", lambda t: t[:, :, 8:24, :16].zero_())
+    )
+    assert (
+        inside.sentences[-1]
+        == "whether dS itself is wrong, or its dP or delta, these gradients do not tell"
+    )
 
 
 def test_a_p_with_zeros_that_no_mask_explains_is_not_called_another_mask():
@@ -169,14 +203,21 @@ def test_a_nan_anywhere_ends_in_a_verdict(name):
 
 def test_two_heads_of_a_lazy_kernel_with_another_delta_are_named():
     case = case_of("lazy", heads=3, seqlen=50, tau=(0.5, -0.5, 1.0), bias=True)
-    inside = inside_of(case, fault=changed("delta", lambda t: t[:, 1:].mul_(1.2)), exposed=(*GRADIENTS, "dTau"))
+    inside = inside_of(
+        case, fault=changed("delta", lambda t: t[:, 1:].mul_(1.2)), exposed=(*GRADIENTS, "dTau")
+    )
     assert (wrong_by_itself(inside), inherited(inside)) == ({"delta"}, {"dS", "dQ", "dK"})
     assert inside.measured.comparison.findings["delta"].first.head == 1
 
 
 def test_an_examination_of_a_right_target_judges_twice_and_asks_once():
     case = case_of("softmax", batch=1, heads=2, seqlen=200, head_dim=64)
-    values, answer, measure, counts = draw(case), answer_of(), measure_of(case), {"asked": 0, "judged": 0}
+    values, answer, measure, counts = (
+        draw(case),
+        answer_of(),
+        measure_of(case),
+        {"asked": 0, "judged": 0},
+    )
 
     def asking(several, given, first):
         counts["asked"] += 1
@@ -187,7 +228,17 @@ def test_an_examination_of_a_right_target_judges_twice_and_asks_once():
         return measure(given, trace, recovery, coarse=coarse)
 
     own = measure(values, answer(case, values, values))
-    look_inside(Examiner(case, values, (), lambda assigned, *request: asking(*request), judging, own, lambda: values))
+    look_inside(
+        Examiner(
+            case,
+            values,
+            (),
+            lambda assigned, *request: asking(*request),
+            judging,
+            own,
+            lambda: values,
+        )
+    )
     assert counts == {"asked": 1, "judged": 2}
 
 
@@ -241,7 +292,9 @@ def test_a_target_of_one_batch_alone_is_asked_one_by_one():
 
 
 @pytest.mark.parametrize("target", [without_zeros, crashing_on_zeros])
-def test_a_target_that_raises_on_probes_keeps_its_verdict_and_the_report_says_why_it_was_not_looked_into(target):
+def test_a_target_that_raises_on_probes_keeps_its_verdict_and_the_report_says_why_it_was_not_looked_into(
+    target,
+):
     report = probe(softmax_case(seqlen=40), target_of(target))
     assert (report.verdict, report.runs[0].inside) == ("match", None)
     (note,) = report.notes
@@ -252,7 +305,9 @@ def test_a_target_that_raises_on_probes_keeps_its_verdict_and_the_report_says_wh
 def test_a_case_without_room_is_checked_and_said_not_to_be_looked_into():
     report = probe(softmax_case(head_dim=2, seqlen=20), target_of(gradients))
     assert (report.verdict, report.runs[0].inside) == ("match", None)
-    assert report.notes[0].startswith("P and dS are not recovered: that takes 3 head dims of q and k and 2 of v")
+    assert report.notes[0].startswith(
+        "P and dS are not recovered: that takes 3 head dims of q and k and 2 of v"
+    )
 
 
 def test_a_users_own_reference_judges_what_is_recovered():
@@ -295,11 +350,16 @@ def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts
         signs = torch.randint(2, p.shape[1:], generator=torch.Generator().manual_seed(0)) * 2 - 1
         p.mul_(1 + 0.7 * 2.0**-10 * signs)
 
-    inside = inside_of(case_of("softmax", **SIZES, dtype="float16", **options), fault=changed("P", coarser))
-    assert statuses_of(inside) == dict.fromkeys(("P", "dP", "delta", "dS", "dQ", "dK", "dV"), "match")
+    inside = inside_of(
+        case_of("softmax", **SIZES, dtype="float16", **options), fault=changed("P", coarser)
+    )
+    assert statuses_of(inside) == dict.fromkeys(
+        ("P", "dP", "delta", "dS", "dQ", "dK", "dV"), "match"
+    )
     before = "in one-hot problems P, seen through dV, errs by "
     after = (
-        "x what is allowed, and with the case's own values dV is right: rather a coarser arithmetic than a wrong kernel"
+        "x what is allowed, and with the case's own values dV is right: "
+        "rather a coarser arithmetic than a wrong kernel"
     )
     (sentence,) = inside.sentences
     assert sentence.startswith(before)
@@ -318,23 +378,33 @@ def rounding_its_scaled_operands(q, k, v, do, *, scale, causal):
     p = torch.exp2(q.float() @ k2.mT - m - e.sum(-1, keepdim=True).log2()) * seen
     dp, delta = do.float() @ v.float().mT, (o.float() * do.float()).sum(-1, keepdim=True)
     ds = (p * (dp - delta)).to(q.dtype).float()
-    results = {"dQ": ds @ k2 / LOG2E, "dK": ds.mT @ q.float() * scale, "dV": p.to(q.dtype).float().mT @ do.float()}
+    results = {
+        "dQ": ds @ k2 / LOG2E,
+        "dK": ds.mT @ q.float() * scale,
+        "dV": p.to(q.dtype).float().mT @ do.float(),
+    }
     return {name: result.to(q.dtype) for name, result in results.items()}
 
 
 @sampled("seed", range(3), push=1)
-def test_a_kernel_coarser_than_its_contract_by_the_rounding_of_two_operands_matches_and_is_told_by_how_much(seed):
+def test_a_kernel_coarser_than_its_contract_by_the_rounding_of_two_operands_matches_and_is_told_by_how_much(
+    seed,
+):
     case = softmax_case(
         batch=1, seqlen=128, head_dim=32, dtype="float16", causal=True, seed=seed, runs=((),)
     )  # fmt: skip
     report = probe(case, target_of(rounding_its_scaled_operands))
     assert report.verdict == "match"
     assert [run.layout for run in report.runs] == ["contiguous"]
-    assert any("P, seen through dV, errs by 1." in words for words in report.runs[0].inside.sentences)
+    assert any(
+        "P, seen through dV, errs by 1." in words for words in report.runs[0].inside.sentences
+    )
 
 
 def wrong_where_a_key_has_no_value(q, k, v, do, *, scale):
-    return gradients(q, k, v * v.any(-1, keepdim=True) + 10.0 * ~v.any(-1, keepdim=True), do, scale=scale)
+    return gradients(
+        q, k, v * v.any(-1, keepdim=True) + 10.0 * ~v.any(-1, keepdim=True), do, scale=scale
+    )
 
 
 @pytest.mark.usefixtures("with_causes")
@@ -344,8 +414,12 @@ def test_what_is_wrong_in_one_hot_problems_alone_by_more_than_any_rounding_convi
     assert verdicts.pop("contiguous, one-hot inputs") == "mismatch"
     assert set(verdicts.values()) == {"match"}
     run, shown = report.failing
-    assert shown.comparison.findings["P"].status == shown.comparison.findings["dV"].status == "match"
-    assert {name for name, one in shown.comparison.findings.items() if one.status == "inherited"} >= {"dQ", "dK"}
+    assert (
+        shown.comparison.findings["P"].status == shown.comparison.findings["dV"].status == "match"
+    )
+    assert {
+        name for name, one in shown.comparison.findings.items() if one.status == "inherited"
+    } >= {"dQ", "dK"}
     assert run.inside.sentences[0] == (
         "with the case's own values all that is exported is right; in one-hot problems it is not"
     )
@@ -372,7 +446,10 @@ def of_fewer_dims(lost):
     def backward(q, k, v, do, *, scale):
         kept = torch.ones(v.shape[-1])
         kept[lost] = 0
-        return {**gradients(q, k, v, do, scale=scale), "dQ": softmax(q, k, v * kept, do * kept, scale=scale)["dQ"]}
+        return {
+            **gradients(q, k, v, do, scale=scale),
+            "dQ": softmax(q, k, v * kept, do * kept, scale=scale)["dQ"],
+        }
 
     return backward
 
@@ -381,7 +458,11 @@ def test_value_dims_beyond_those_of_q_that_one_kernel_leaves_out_are_missed_insi
     case = softmax_case(seqlen=40, head_dim=16, head_dim_v=24, runs=((),))
     report = probe(case, target_of(of_fewer_dims(slice(16, 24))))
     shown = report.runs[0].shown
-    assert report.runs[0].inside.sentences[0].startswith("the kernel of dQ is at fault: dQ shows dS wrong")
+    assert (
+        report.runs[0]
+        .inside.sentences[0]
+        .startswith("the kernel of dQ is at fault: dQ shows dS wrong")
+    )
     # dS is right in one kernel and wrong in the other: no number stands for both.
     assert {name for name, source in shown.trace.sources.items() if source == "recovered"} == {"P"}
 
@@ -401,7 +482,10 @@ def test_what_one_hot_problems_do_not_reach_is_not_shown_as_right():
 @pytest.mark.parametrize(
     ("index", "words"),
     [
-        (lambda h, group, kv_heads: h // group, "dO is read of head h // group, its key head's number"),  # noqa: ARG005
+        (
+            lambda h, group, kv_heads: h // group,
+            "dO is read of head h // group, its key head's number",
+        ),  # noqa: ARG005
         pytest.param(
             lambda h, group, kv_heads: h * 0,  # noqa: ARG005
             "dO is read of head 0 in every head",
@@ -445,12 +529,17 @@ NO_DELTA = changed("delta", lambda t: t.zero_())
     ],
     ids=["P, dQ x 2", "dP, dV x 2", "delta, dV x 2", "P and dP", "dP and P", "delta and dP"],
 )
-def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(of_dq, of_dkdv, times, own):
+def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(
+    of_dq, of_dkdv, times, own
+):
     """Of one fault a kernel, what stands in the other's place of dP or delta would be made of both."""
     case = softmax_case(batch=1, heads=2, seqlen=40, head_dim=16, runs=((),))
 
     def backward(q, k, v, do, *, scale):
-        dq, dkdv = (softmax(q, k, v, do, scale=scale, **({"fault": one} if one else {})) for one in (of_dq, of_dkdv))
+        dq, dkdv = (
+            softmax(q, k, v, do, scale=scale, **({"fault": one} if one else {}))
+            for one in (of_dq, of_dkdv)
+        )
         results = {"dQ": dq["dQ"], "dK": dkdv["dK"], "dV": dkdv["dV"]}
         return scaled(*times)(results) if times else results
 
@@ -466,34 +555,52 @@ def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of
 
     def answer(assigned, *request):
         traces = {name: one(*request) for name, one in answers.items()}
-        return replace(traces["dQ"], values={name: trace.values[name] for name, trace in traces.items()})
+        return replace(
+            traces["dQ"], values={name: trace.values[name] for name, trace in traces.items()}
+        )
 
     own = measure(values, answer((), case, values, values))
-    examiner = Examiner(case, values, (), answer, measure, own, lambda: values, of_one_kernel=of_one_kernel)
+    examiner = Examiner(
+        case, values, (), answer, measure, own, lambda: values, of_one_kernel=of_one_kernel
+    )
     told = [sentence for sentence in look_inside(examiner).sentences if "in two ways" in sentence]
     assert bool(told) != of_one_kernel
 
 
-@pytest.mark.parametrize(("name", "exposed"), [("dS", ("dS", *GRADIENTS)), ("P", ("P", "dQ", "dK"))])
-def test_what_is_exported_and_wrong_is_no_kernel_of_its_own_beside_those_of_the_gradients(name, exposed):
+@pytest.mark.parametrize(
+    ("name", "exposed"), [("dS", ("dS", *GRADIENTS)), ("P", ("P", "dQ", "dK"))]
+)
+def test_what_is_exported_and_wrong_is_no_kernel_of_its_own_beside_those_of_the_gradients(
+    name, exposed
+):
     fault = changed(name, lambda t: t[:, :, 20:22].mul_(1.5))
     inside = inside_of(case_of("softmax", **SIZES), fault=fault, exposed=exposed)
     assert wrong_by_itself(inside) <= {name, "dP"}
-    assert not any(f"kernel of {name}" in sentence or f"{name} and" in sentence for sentence in inside.sentences)
+    assert not any(
+        f"kernel of {name}" in sentence or f"{name} and" in sentence
+        for sentence in inside.sentences
+    )
     assert "dS is wrong in the kernels of dQ and dK" in inside.sentences
 
 
 def test_a_right_ds_that_is_exported_beside_a_wrong_dq_is_not_called_a_kernel():
     inside = inside_of(
-        case_of("softmax", **SIZES), fault=changed("dQ", lambda t: t.mul_(3)), exposed=("dS", *GRADIENTS)
+        case_of("softmax", **SIZES),
+        fault=changed("dQ", lambda t: t.mul_(3)),
+        exposed=("dS", *GRADIENTS),
     )
-    assert inside.sentences[0].startswith("the kernel of dQ is at fault: dQ shows dS wrong by the factor 3 throughout;")
+    assert inside.sentences[0].startswith(
+        "the kernel of dQ is at fault: dQ shows dS wrong by the factor 3 throughout;"
+    )
     assert not any("kernel of dS" in sentence for sentence in inside.sentences)
 
 
 @pytest.mark.parametrize(
     ("exposed", "fault"),
-    [(("delta", "dQ", "dK"), changed("dP", lambda t: t.mul_(0.5))), (("P", "delta", "dQ", "dK"), NO_DELTA)],
+    [
+        (("delta", "dQ", "dK"), changed("dP", lambda t: t.mul_(0.5))),
+        (("P", "delta", "dQ", "dK"), NO_DELTA),
+    ],
     ids=["without P", "with P"],
 )
 def test_a_delta_that_is_exported_and_wrong_beside_no_dv_is_compared_as_it_came(exposed, fault):

@@ -92,7 +92,10 @@ def test_no_term_is_kinder_than_the_whole_budget(random):
         assert bool((of_tile.of_row(name) <= allowed.rows[name] * ROUNDED).all()), name
     for name in MATRICES:
         expected, whole = of_tile.values[name], allowed.rows[name][..., tile.keys]
-        for rounding in (0.0, 2.0**-9):  # that of the target's own dtype, which is added to the whole budget
+        for rounding in (
+            0.0,
+            2.0**-9,
+        ):  # that of the target's own dtype, which is added to the whole budget
             own = of_tile.of_matrix(name, expected, rounding).double() * KEPT
             assert bool((own <= (whole + rounding * expected.abs()) * ROUNDED).all()), name
     if of_tile.kink is not None:
@@ -103,7 +106,9 @@ def test_no_term_is_kinder_than_the_whole_budget(random):
 @given(random=DRAWS)
 def test_nor_is_what_sums_over_rows_are_allowed(random):
     case, x, tile, precision = problem_of(random)
-    summed = {name: shape for name, shape in expected_shapes(case).items() if name in (*BY_KEY, *TOTALS)}
+    summed = {
+        name: shape for name, shape in expected_shapes(case).items() if name in (*BY_KEY, *TOTALS)
+    }
     whole, totals, block = Whole(x, summed), Totals(case, summed, like=x.q), next(blocks(case, 2))
     sums, errors = (
         least.LeastSums(x, BY_KEY, precision),
@@ -137,7 +142,9 @@ def test_a_tile_of_the_keys_that_are_seen_has_the_values_of_a_tile_of_all(random
     errors = rounded(x, every, of_all)
     for name in ("LSE", "O", "delta", "dQ", "P", "dS", "dP"):
         is_matrix = name in MATRICES
-        one, error = (of[name][..., tile.keys] if is_matrix else of[name] for of in (of_all, errors))
+        one, error = (
+            of[name][..., tile.keys] if is_matrix else of[name] for of in (of_all, errors)
+        )
         assert agree(of_seen[name], one, error), name
         assert not is_matrix or not of_all[name][..., hidden].any()
 
@@ -145,7 +152,9 @@ def test_a_tile_of_the_keys_that_are_seen_has_the_values_of_a_tile_of_all(random
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e18])
 def test_a_product_of_float32_is_a_lower_bound(scale):
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.rand(2, 50, 50, dtype=torch.double, generator=generator) * scale for _ in range(2))
+    a, b = (
+        torch.rand(2, 50, 50, dtype=torch.double, generator=generator) * scale for _ in range(2)
+    )
     product = least.at_least(least.sizes(a, 2), least.sizes(b, 2))
     assert bool((product <= a**2 @ b**2).all())
     assert scale != 1.0 or bool((product >= 0.999 * (a**2 @ b**2)).all())

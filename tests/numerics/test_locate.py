@@ -40,11 +40,17 @@ FAMILIES = ("softmax", "lazy")
 
 
 @sampled(
-    "family, element", product(FAMILIES, ELEMENTS), push=[(FAMILIES[at % 2], each) for at, each in enumerate(ELEMENTS)]
+    "family, element",
+    product(FAMILIES, ELEMENTS),
+    push=[(FAMILIES[at % 2], each) for at, each in enumerate(ELEMENTS)],
 )
 def test_one_wrong_element_is_found_at_its_place(family, element):
     name, at, tile = element
-    first = first_of(changed(name, lambda t: t[at].add_(1.0)), family, **({"tau": (0.5,)} if family == "lazy" else {}))
+    first = first_of(
+        changed(name, lambda t: t[at].add_(1.0)),
+        family,
+        **({"tau": (0.5,)} if family == "lazy" else {}),
+    )
     assert (first.intermediate, first.batch, first.head, first.row, first.col) == (name, *at)
     assert first.tile == tile
     assert first.actual - first.expected == pytest.approx(1.0, abs=1e-3)

@@ -18,7 +18,10 @@ CASES = {
     "few rows": ("softmax", {"seqlen_q": 1, "seqlen_k": 50}),
     "few keys": ("softmax", {"seqlen_q": 50, "seqlen_k": 1}),
     "one of each": ("softmax", {"seqlen": 1, "batch": 1, "heads": 1}),
-    "softcap, window, sinks": ("softmax", {"softcap": 2.0, "window": (9, 3), "sinks": True, "heads": 4, "kv_heads": 2}),
+    "softcap, window, sinks": (
+        "softmax",
+        {"softcap": 2.0, "window": (9, 3), "sinks": True, "heads": 4, "kv_heads": 2},
+    ),
     "bias by batch, alibi": ("softmax", {"bias": True, "bias_axes": "bn", "alibi": True}),
     "mask": ("softmax", {"mask": "dead-rows", "causal": True, "seqlen_k": 40}),
     "padding": ("softmax", {"seqlens": (72, 0)}),
@@ -31,7 +34,10 @@ CASES = {
 
 
 def reference_of(case, values):
-    options = {name: getattr(case, name) for name in ("causal", "window", "softcap", "align", "dropout", "scale")}
+    options = {
+        name: getattr(case, name)
+        for name in ("causal", "window", "softcap", "align", "dropout", "scale")
+    }
     return manual_attention_backward(**values, family=case.family, **options)
 
 
@@ -47,7 +53,10 @@ def case(request):
 
 
 def wide(values):
-    return {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
+    return {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in values.items()
+    }
 
 
 def test_one_hot_columns_change_no_score_no_o_and_no_delta(case):
@@ -59,7 +68,9 @@ def test_one_hot_columns_change_no_score_no_o_and_no_delta(case):
     for index in range(layout.count):
         actual = reference_of(case, problem(case, layout, values, index))
         for name in ("LSE", "P", "O", "dP", "delta", "dS"):
-            same = (actual[name] == expected[name]) | ((actual[name] - expected[name]).abs() < 1e-12)
+            same = (actual[name] == expected[name]) | (
+                (actual[name] - expected[name]).abs() < 1e-12
+            )
             assert bool(same.all()), (index, name)
 
 
@@ -69,7 +80,9 @@ def test_the_probes_of_a_case_show_every_element_of_p_and_ds(case):
     lost = float("nan")
     shown = {name: torch.full_like(expected["P"], lost) for name in ("dQ", "dK", "dV")}
     for index in range(layout.count):
-        read_probe(case, layout, index, reference_of(case, problem(case, layout, values, index)), shown)
+        read_probe(
+            case, layout, index, reference_of(case, problem(case, layout, values, index)), shown
+        )
     assert_same(shown["dQ"], expected["dS"])
     assert_same(shown["dK"], expected["dS"])
     share = 1.0 if not case.dropout else values["keep"].double() / (1 - case.dropout)
@@ -102,7 +115,9 @@ def test_probes_end_to_end_give_each_its_own_results(case):
     for index in indices:
         alone = reference_of(case, problems[index])
         for name in ("P", "dS", "dQ", "dK", "dV"):
-            assert torch.equal(together[name][index * case.batch : (index + 1) * case.batch], alone[name])
+            assert torch.equal(
+                together[name][index * case.batch : (index + 1) * case.batch], alone[name]
+            )
 
 
 def test_each_probe_has_a_mask_of_its_own_also_where_the_case_has_one_batch():

@@ -13,7 +13,18 @@ from tests.sampling import sampled
 
 
 def as_in_the_tutorial(
-    q, k, v, do, *, scale=None, causal=False, rounds="k", forward=False, log2e=True, alone=False, spoil=None
+    q,
+    k,
+    v,
+    do,
+    *,
+    scale=None,
+    causal=False,
+    rounds="k",
+    forward=False,
+    log2e=True,
+    alone=False,
+    spoil=None,
 ):
     """Softmax attention whose backward (with `forward`, all of it) takes its scores of a rounded operand.
 
@@ -34,17 +45,31 @@ def as_in_the_tutorial(
     ds = p * (dp - (do.float() * o.float()).sum(-1, keepdim=True))
     ds = spoil(ds) if spoil else ds
     ds_16, p_16 = ds.to(q.dtype).float(), p.to(q.dtype).float()
-    results = {"dQ": scale * ds_16 @ wide["k"], "dK": scale * ds_16.mT @ wide["q"], "dV": p_16.mT @ do.float()}
+    results = {
+        "dQ": scale * ds_16 @ wide["k"],
+        "dK": scale * ds_16.mT @ wide["q"],
+        "dV": p_16.mT @ do.float(),
+    }
     return {"O": o, "P": p, "dS": ds} | {name: value.to(q.dtype) for name, value in results.items()}
 
 
 def by_two_kernels(q, k, v, do, *, rounds="", **how):
     """q is rounded where dQ is computed, k where dK and dV are."""
-    of_queries, of_keys = (as_in_the_tutorial(q, k, v, do, rounds=name, **how) for name in ("q", "k"))
+    of_queries, of_keys = (
+        as_in_the_tutorial(q, k, v, do, rounds=name, **how) for name in ("q", "k")
+    )
     return of_keys | {name: of_queries[name] for name in ("dS", "dQ")}
 
 
-CASE = {"batch": 1, "heads": 2, "seqlen": 96, "head_dim": 16, "causal": True, "pattern": "large", "scale": 0.9}
+CASE = {
+    "batch": 1,
+    "heads": 2,
+    "seqlen": 96,
+    "head_dim": 16,
+    "causal": True,
+    "pattern": "large",
+    "scale": 0.9,
+}
 ONE_RUN = {"layouts": (("q", "contiguous"),)}
 
 
@@ -71,7 +96,9 @@ GROWTH = {
         (("q", True), False, "bfloat16"), (("k", False), True, "float16"),
     ],
 )  # fmt: skip
-def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_strict(operand, forward, dtype):
+def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_strict(
+    operand, forward, dtype
+):
     rounds, log2e = operand
     how = {"rounds": rounds, "log2e": log2e, "forward": forward}
     report = probed({"dtype": dtype}, **how)
@@ -87,11 +114,17 @@ def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_stri
 FACTOR = "scale * log2(e)"
 
 
-@sampled("rounds, dtype", product(["q", "k"], ["float16", "bfloat16"]), push=[("k", "float16"), ("q", "bfloat16")])
+@sampled(
+    "rounds, dtype",
+    product(["q", "k"], ["float16", "bfloat16"]),
+    push=[("k", "float16"), ("q", "bfloat16")],
+)
 def test_a_factor_that_is_rounded_before_is_told_too(rounds, dtype):
     """As Triton does where a kernel multiplies a 16-bit block by a number."""
     report = probed({"dtype": dtype}, rounds=rounds, alone=True)
-    words = f"rounds {FACTOR}, and {rounds} times that, to {dtype} before the scores of its backward"
+    words = (
+        f"rounds {FACTOR}, and {rounds} times that, to {dtype} before the scores of its backward"
+    )
     assert report.verdict == "match"
     assert [one.sentence for one in report.measured[0][1].coarser] == [
         f"coarser than its contract: {words}{GROWTH[dtype]}"

@@ -16,8 +16,12 @@ SMALL = {"batch": 1, "heads": 2, "head_dim": 8}
 def times(factors, **options):
     """A case of 64 rows on saved values, some of which are multiplied."""
     case = softmax_case(**SMALL, seqlen=64, **options)
-    values = {name: (value * factors.get(name, 1.0)).to(value.dtype) for name, value in draw(case).items()}
-    return softmax_case(**SMALL, seqlen=64, **options, inputs="real.pt", recover=False), Saved(values, {}, {})
+    values = {
+        name: (value * factors.get(name, 1.0)).to(value.dtype) for name, value in draw(case).items()
+    }
+    return softmax_case(**SMALL, seqlen=64, **options, inputs="real.pt", recover=False), Saved(
+        values, {}, {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,11 @@ def times(factors, **options):
         ),
         ({"q": 1e30, "do": 1e30}, {}, "scores err by .* in right float32 arithmetic here"),
         ({"q": 1e6, "do": 1e33}, {"scale": 1e-6}, r"dK and the sums that make it may reach .*e\+"),
-        ({"do": 3e37}, {}, r"dP and the sums that make it may reach .*e\+38 here, beyond the 3.4e\+38 of float32"),
+        (
+            {"do": 3e37},
+            {},
+            r"dP and the sums that make it may reach .*e\+38 here, beyond the 3.4e\+38 of float32",
+        ),
     ],
     ids=["Q K^T", "q and dO x 1e30", "dS^T Q before its scale", "dO V^T"],
 )
@@ -62,7 +70,9 @@ def negated(q, k, v, do, *, scale):
 
 
 def nan(q, k, v, do, *, scale):
-    return summed(q, k, v, do, scale=scale, change=lambda dv: torch.where(dv.isinf(), torch.nan, dv))
+    return summed(
+        q, k, v, do, scale=scale, change=lambda dv: torch.where(dv.isinf(), torch.nan, dv)
+    )
 
 
 def everywhere(q, k, v, do, *, scale):
@@ -76,9 +86,20 @@ def everywhere(q, k, v, do, *, scale):
 )
 def test_an_infinity_of_the_right_sign_is_right_where_float16_holds_no_such_number(target, verdict):
     """Eight query heads add up to a dV between 46,000 and 85,000; float16 ends at 65,504."""
-    options = {"batch": 2, "heads": 8, "kv_heads": 1, "head_dim": 8, "seqlen": 20, "dtype": "float16"}
+    options = {
+        "batch": 2,
+        "heads": 8,
+        "kv_heads": 1,
+        "head_dim": 8,
+        "seqlen": 20,
+        "dtype": "float16",
+    }
     values = draw(softmax_case(**options))
-    values |= {"do": (8000 + 2000 * values["do"].float()).half(), "v": values["v"] / 64, "q": values["q"] / 8}
+    values |= {
+        "do": (8000 + 2000 * values["do"].float()).half(),
+        "v": values["v"] / 64,
+        "q": values["q"] / 8,
+    }
     infinite = softmax(**values, scale=8**-0.5)["dV"].isinf()
     assert 0 < int(infinite.sum()) < infinite.numel()
     case = softmax_case(**options, inputs="real.pt", recover=False)
@@ -92,13 +113,21 @@ def test_a_ds_beyond_float16_is_refused_since_kernels_round_it_on_the_way():
     values |= {name: (values[name].float() * 300).half() for name in ("do", "v")}
     case = softmax_case(**SMALL, seqlen=20, dtype="float16", inputs="real.pt")
     with pytest.raises(
-        UsageFailure, match="dS and the sums that make it may reach .* beyond the 6.55e[+]04 of float16"
+        UsageFailure,
+        match="dS and the sums that make it may reach .* beyond the 6.55e[+]04 of float16",
     ):
         probe(case, target_of(softmax), saved=Saved(values, {}, {}))
 
 
 def test_the_lazy_family_is_refused_too():
     options = {**SMALL, "seqlen": 20, "tau": (0.5, -0.5)}
-    values = {name: value * (1e20 if name in "qk" else 1) for name, value in draw(lazy_case(**options)).items()}
+    values = {
+        name: value * (1e20 if name in "qk" else 1)
+        for name, value in draw(lazy_case(**options)).items()
+    }
     with pytest.raises(UsageFailure, match="S and the sums that make it"):
-        probe(lazy_case(**options, inputs="real.pt"), target_of(lazy, "lazy"), saved=Saved(values, {}, {}))
+        probe(
+            lazy_case(**options, inputs="real.pt"),
+            target_of(lazy, "lazy"),
+            saved=Saved(values, {}, {}),
+        )

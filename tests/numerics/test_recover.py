@@ -29,7 +29,9 @@ MATRICES = ("P", "dP", "delta", "dS")
 
 def findings_of(case, how=None, **options):
     recovered = recovered_of(case, how, **options)
-    return measure_of(case, how)(recovered.values, recovered.trace, recovered.recovery).comparison.findings
+    return measure_of(case, how)(
+        recovered.values, recovered.trace, recovered.recovery
+    ).comparison.findings
 
 
 @tries(4, night=2000)
@@ -37,16 +39,25 @@ def findings_of(case, how=None, **options):
 def test_looking_into_a_right_softmax_kernel_accuses_nothing(draws, dropping):
     """Every option; dropout, which hides P, in every third case at most."""
     name, how, options = drawn(draws)
-    options |= {"scale": options["scale"] or None, "dropout": options["dropout"] if dropping else 0.0}
+    options |= {
+        "scale": options["scale"] or None,
+        "dropout": options["dropout"] if dropping else 0.0,
+    }
     case = case_of("softmax", **options)
     assume(not obstacle(case, draw(case)))
     inside = inside_of(case, how)
     findings = inside.measured.comparison.findings
-    wrong = {at: (finding.mismatched, finding.max_ratio) for at, finding in findings.items() if finding.mismatched}
+    wrong = {
+        at: (finding.mismatched, finding.max_ratio)
+        for at, finding in findings.items()
+        if finding.mismatched
+    }
     told = f"{name}, {how}, {options}"
     assert not wrong, f"{told} was accused of {wrong}"
     assert inside.sentences == (), told
-    assert set(findings) == {"dS", *GRADIENTS} | (set() if case.dropout else {"P", "dP", "delta"}), told
+    assert set(findings) == {"dS", *GRADIENTS} | (
+        set() if case.dropout else {"P", "dP", "delta"}
+    ), told
 
 
 def drawn_lazy(draws: random.Random) -> tuple[str, dict[str, Any]]:
@@ -68,7 +79,11 @@ def test_looking_into_a_right_lazy_kernel_accuses_nothing(draws):
     name, options = drawn_lazy(draws)
     inside = inside_of(case_of("lazy", **options), ARITHMETICS[name])
     findings = inside.measured.comparison.findings
-    wrong = {at: (finding.mismatched, finding.max_ratio) for at, finding in findings.items() if finding.mismatched}
+    wrong = {
+        at: (finding.mismatched, finding.max_ratio)
+        for at, finding in findings.items()
+        if finding.mismatched
+    }
     assert not wrong, f"{name}, {options} was accused of {wrong}"
     assert inside.sentences == ()
     assert set(MATRICES) < set(findings)
@@ -79,7 +94,9 @@ def test_looking_into_a_right_lazy_kernel_accuses_nothing(draws):
 @pytest.mark.parametrize("name", ARITHMETICS)
 @pytest.mark.parametrize(("dim", "dim_v"), [(3, 2), (5, 24), (24, 5), (24, 24), (80, 64)])
 def test_what_is_recovered_uses_its_bound(dim, dim_v, name):
-    case = case_of("softmax", batch=1, seqlen=60, head_dim=dim, head_dim_v=dim_v, dtype=dtype_of(name))
+    case = case_of(
+        "softmax", batch=1, seqlen=60, head_dim=dim, head_dim_v=dim_v, dtype=dtype_of(name)
+    )
     findings = findings_of(case, ARITHMETICS[name])
     for at, least in {"P": 0.02, "dS": 0.02, "dP": 0.002, "delta": 0.002}.items():
         assert least < findings[at].max_ratio <= 1, at
@@ -204,6 +221,10 @@ def test_what_stands_in_the_way_is_told(options, words):
 def test_there_is_nothing_to_recover_of_a_target_that_exposes_p_and_ds_or_no_gradient():
     case = case_of("softmax", seqlen=40)
     values = draw(case)
-    for exposed, is_recoverable in ((("P", "dS", "dQ"), False), (("O", "LSE"), False), (("P", "dQ"), True)):
+    for exposed, is_recoverable in (
+        (("P", "dS", "dQ"), False),
+        (("O", "LSE"), False),
+        (("P", "dQ"), True),
+    ):
         trace = answer_of(exposed=exposed)(case, values, values)
         assert Measured(lambda: None, trace, None, None, ()).is_recoverable is is_recoverable

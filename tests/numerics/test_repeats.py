@@ -49,7 +49,9 @@ def repeated(folder, wrong="pass", more="--repeat 4"):
     return " ".join(ran.out.split()), {one["name"]: one for one in made["repeated"]}, made
 
 
-def test_the_order_of_atomics_is_told_with_its_line_and_what_is_wrong_alike_in_every_run_as_no_noise(tmp_path):
+def test_the_order_of_atomics_is_told_with_its_line_and_what_is_wrong_alike_in_every_run_as_no_noise(
+    tmp_path,
+):
     words, found, made = repeated(tmp_path, "dk[:, 2] *= 1.5", "--repeat 3")
     assert made["repeats"] == 3
     assert list(found) == ["dQ", "dK"]
@@ -57,10 +59,17 @@ def test_the_order_of_atomics_is_told_with_its_line_and_what_is_wrong_alike_in_e
     assert (dq["runs"], dq["wrong_in"], dq["tiles"], dq["block"]) == (3, 0, [[0, 1]], 32)
     assert 0 < dq["spread"] < 0.5
     assert 0 < dq["differing"] < dq["total"]
-    assert [(at["kernel"], at["code"]) for at in dq["atomics"]] == [("add_tile", "tl.atomic_add(pointers, tile)")]
+    assert [(at["kernel"], at["code"]) for at in dq["atomics"]] == [
+        ("add_tile", "tl.atomic_add(pointers, tile)")
+    ]
     assert "heads 0-2, tiles 0-1 of 32 rows, by up to 0.0" in words
     assert "the order of the atomics at kernel.py:9, which is rounding" in words
-    assert (dk["wrong_in"], dk["wrong_heads"], dk["wrong_spread"], dk["differing"]) == (3, [[0, 2]], 0, 0)
+    assert (dk["wrong_in"], dk["wrong_heads"], dk["wrong_spread"], dk["differing"]) == (
+        3,
+        [[0, 2]],
+        0,
+        0,
+    )
     assert "dK is wrong in head 2 in each of 3 runs, by the same numbers: not noise" in words
 
 

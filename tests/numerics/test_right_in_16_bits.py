@@ -44,7 +44,9 @@ class Judge:
     """One kernel on one case, and whatever else comes in place of its results."""
 
     def __init__(self, case: Case, how: Roundings) -> None:
-        def kernel(q: Tensor, k: Tensor, v: Tensor, do: Tensor, causal: bool = False) -> dict[str, Tensor]:
+        def kernel(
+            q: Tensor, k: Tensor, v: Tensor, do: Tensor, causal: bool = False
+        ) -> dict[str, Tensor]:
             return backward(q, k, v, do, how, causal=causal)
 
         self.case, self.experiment = case, experiment_of(case, target_of(kernel))
@@ -70,11 +72,15 @@ class Judge:
         results = self.results | {name: self.results[name].clone()}
         place = results[name][0, head]
         errors = place.double() - right.comparison.expected[name][0, head]
-        noise = torch.randn(errors.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+        noise = torch.randn(
+            errors.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double
+        )
         place.copy_((place.double() + 2 * errors.square().mean().sqrt() * noise).to(place.dtype))
         return results
 
-    def times_as_large(self, right: Measured, results: dict[str, Tensor], name: str, head: int) -> float:
+    def times_as_large(
+        self, right: Measured, results: dict[str, Tensor], name: str, head: int
+    ) -> float:
         """How many times as large the errors of a head are as they were."""
         expected = right.comparison.expected[name][0, head]
         after, before = (one[name][0, head].double() - expected for one in (results, self.results))
@@ -102,7 +108,9 @@ def test_twice_the_error_in_one_head_is_found(seed):
     head = random.randrange(judge.results[name].shape[1])
     heads = heads_by_result(case, right.x, judge.trace(judge.results), right.comparison)
     (own,) = (one for one in heads[name] if one.place == (0, head))
-    used = excess(own, [one for one in heads[name] if one is not own], sum(map(len, heads.values())))
+    used = excess(
+        own, [one for one in heads[name] if one is not own], sum(map(len, heads.values()))
+    )
     for results in (judge.doubled(right, name, head), judge.scattered(right, name, head)):
         # Twice the error of storing alone is stored as the same number again.
         times = judge.times_as_large(right, results, name, head)
@@ -110,7 +118,9 @@ def test_twice_the_error_in_one_head_is_found(seed):
             assert not judge(results).matches, (how, case, name)
 
 
-@pytest.mark.parametrize(("rate", "freedom", "exceeded"), [(1e-3, 5, 5.893), (1e-4, 10, 5.694), (5e-7, 1e9, 4.892)])
+@pytest.mark.parametrize(
+    ("rate", "freedom", "exceeded"), [(1e-3, 5, 5.893), (1e-4, 10, 5.694), (5e-7, 1e9, 4.892)]
+)
 def test_how_often_chance_exceeds_is_students_t(rate, freedom, exceeded):
     assert student(rate, freedom) == pytest.approx(exceeded, rel=0.02)
 
@@ -127,9 +137,13 @@ def test_the_most_that_one_head_has_beside_another_is_a_knapsack():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_variance_of_a_rounding_is_that_of_many(dtype):
-    values = torch.rand(10_000, generator=torch.Generator().manual_seed(0), dtype=torch.double).exp()
+    values = torch.rand(
+        10_000, generator=torch.Generator().manual_seed(0), dtype=torch.double
+    ).exp()
     predicted = rounding(precision_of(str(dtype).removeprefix("torch."), "ieee"), values).sum()
-    assert float((values.to(dtype) - values).square().sum() / predicted) == pytest.approx(1.0, abs=0.03)
+    assert float((values.to(dtype) - values).square().sum() / predicted) == pytest.approx(
+        1.0, abs=0.03
+    )
 
 
 @sampled("seed", range(300), (15, 144))
@@ -148,7 +162,10 @@ def test_twice_the_error_of_a_head_alone_is_found_where_a_slope_is_known_to_a_ha
 
 
 def test_twice_the_error_of_a_head_alone_is_told():
-    judge = Judge(replace(case_of(Random(3), 3, least=200, most=200), kv_heads=1), Roundings(frozenset({"PE", "dS"})))
+    judge = Judge(
+        replace(case_of(Random(3), 3, least=200, most=200), kv_heads=1),
+        Roundings(frozenset({"PE", "dS"})),
+    )
     right = judge(judge.results)
     found = judge(judge.doubled(right, "dK", 0))
     assert found.comparison.matches, "no single element tells"
@@ -175,7 +192,9 @@ def test_what_was_needed_is_named():
     judge = Judge(case, Roundings(frozenset(names), delta="P dP"))
     (found,) = judge(judge.results).coarser
     assert found.sentence.startswith("coarser than its contract: rounds S to bfloat16 ")
-    assert found.sentence.endswith("grow with the scores: of scores of 26 and more, P is off by a tenth")
+    assert found.sentence.endswith(
+        "grow with the scores: of scores of 26 and more, P is off by a tenth"
+    )
     strict = Judge(replace(case, strict=True), Roundings(frozenset(names), delta="P dP"))
     assert not strict(strict.results).matches
 

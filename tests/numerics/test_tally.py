@@ -12,7 +12,10 @@ from tests.emulated import case_of
 
 def finding_of(errors, bounds, *, parts=1):
     """dQ of one head whose expected values are 1, added in tiles of rows."""
-    error, bound = torch.tensor(errors, dtype=torch.float64), torch.tensor(bounds, dtype=torch.float64)
+    error, bound = (
+        torch.tensor(errors, dtype=torch.float64),
+        torch.tensor(bounds, dtype=torch.float64),
+    )
     case = case_of("softmax", batch=1, heads=1, seqlen=len(errors), head_dim=len(errors[0]))
     tally = Tally(case, "dQ", (1, 1, *error.shape))
     step = len(errors) // parts
@@ -27,7 +30,10 @@ def finding_of(errors, bounds, *, parts=1):
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_rms_of_errors_1_2_2_4_over_budgets_of_8_is_5_16ths_however_they_are_tiled(parts):
-    assert finding_of([[1.0, 2.0], [2.0, 4.0]], [[8.0, 8.0], [8.0, 8.0]], parts=parts).rms_ratio == 5 / 16
+    assert (
+        finding_of([[1.0, 2.0], [2.0, 4.0]], [[8.0, 8.0], [8.0, 8.0]], parts=parts).rms_ratio
+        == 5 / 16
+    )
 
 
 def test_elements_that_are_allowed_nothing_and_err_by_nothing_do_not_thin_it_out():

@@ -21,9 +21,18 @@ def notes(names, family="softmax", **options):
     case = case_of(family, **SMALL | options)
     values = draw(case)
     more = {name: getattr(case, name) for name in ("causal", "window", "softcap", "dropout")}
-    results = (lazy if family == "lazy" else softmax)(**values, scale=case.scale, **({} if family == "lazy" else more))
+    results = (lazy if family == "lazy" else softmax)(
+        **values, scale=case.scale, **({} if family == "lazy" else more)
+    )
     trace = Trace(results, dict.fromkeys(results, "exported"))
-    said = unshown(case, values, lambda: attention_of(case, values), trace, precision_of("float32", "ieee"), names)
+    said = unshown(
+        case,
+        values,
+        lambda: attention_of(case, values),
+        trace,
+        precision_of("float32", "ieee"),
+        names,
+    )
     return [words.partition(": this case cannot show")[0].removeprefix("--") for words in said]
 
 
@@ -41,7 +50,9 @@ def notes(names, family="softmax", **options):
         ("alibi", {}, {"alibi": True}),
     ],
 )
-def test_an_option_is_unshown_where_a_kernel_without_it_is_right_and_shown_where_it_is_wrong(name, below, above):
+def test_an_option_is_unshown_where_a_kernel_without_it_is_right_and_shown_where_it_is_wrong(
+    name, below, above
+):
     assert notes([name], **below) == ([name] if below else [])
     assert notes([name], **above) == []
 
@@ -58,7 +69,10 @@ def test_a_match_says_so_once_for_each_option_that_was_given_and_exits_0():
     case = case_of("softmax", **SMALL, softcap=1e4, window=(19, 19))
     report = probe(case, target_of(ignoring), given=("softcap", "window", "heads"))
     assert report.verdict == "match"
-    assert [note.partition(":")[0] for note in report.notes if "cannot show" in note] == ["--softcap", "--window"]
+    assert [note.partition(":")[0] for note in report.notes if "cannot show" in note] == [
+        "--softcap",
+        "--window",
+    ]
     assert not any("cannot show" in note for note in probe(case, target_of(ignoring)).notes)
 
 
@@ -66,7 +80,9 @@ def never():
     raise AssertionError("the problem of the whole case was made")
 
 
-def test_an_option_that_acts_takes_one_tile_and_one_that_does_not_is_not_tried_where_the_case_is_large(monkeypatch):
+def test_an_option_that_acts_takes_one_tile_and_one_that_does_not_is_not_tried_where_the_case_is_large(
+    monkeypatch,
+):
     case = case_of("softmax", **SMALL | {"seqlen": 64}, causal=True, softcap=1e4)
     values = draw(case)
     x, evaluated = attention_of(case, values), []

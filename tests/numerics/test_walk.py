@@ -57,7 +57,9 @@ def all_are_large(monkeypatch):
 
 def case_with(dtype="float32", family="softmax", **options):
     lengths = {} if "cu_seqlens" in options else {"seqlen": 70}
-    return case_of(family, **{"batch": 2, "heads": 2, "head_dim": 16, "dtype": dtype} | lengths | options)
+    return case_of(
+        family, **{"batch": 2, "heads": 2, "head_dim": 16, "dtype": dtype} | lengths | options
+    )
 
 
 def never():
@@ -84,7 +86,9 @@ def test_a_right_run_passes_with_ratios_that_are_not_too_small(family, options, 
     case = case_with(dtype, family, **options)
     values, trace = right(case, names=None)
     precision = precision_of(dtype, "ieee")
-    monkeypatch.setattr(walk, "_by_the_whole_budget", lambda parts, block: pytest.fail("the whole budget was asked"))
+    monkeypatch.setattr(
+        walk, "_by_the_whole_budget", lambda parts, block: pytest.fail("the whole budget was asked")
+    )
     passed = walked(case, values, trace, precision)
     whole = compare(case, attention_of(case, values), trace, precision)
     assert whole.matches
@@ -92,9 +96,13 @@ def test_a_right_run_passes_with_ratios_that_are_not_too_small(family, options, 
     for name, finding in passed.findings.items():
         assert finding.total == whole.findings[name].total
         assert bool((finding.ratio >= whole.findings[name].ratio * (1 - 1e-9)).all()), name
-        assert finding.max_abs_err == pytest.approx(whole.findings[name].max_abs_err, rel=1e-6), name
+        assert finding.max_abs_err == pytest.approx(whole.findings[name].max_abs_err, rel=1e-6), (
+            name
+        )
         bounds, exact = letters(finding), letters(whole.findings[name])
-        assert all(bound.lower() >= sign.lower() for bound, sign in zip(bounds, exact, strict=True)), name
+        assert all(
+            bound.lower() >= sign.lower() for bound, sign in zip(bounds, exact, strict=True)
+        ), name
         if name in MATRICES and not options.keys() & {"mask", "seqlens"}:
             assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], name
 
@@ -108,7 +116,10 @@ def on_the_kink(values, random):
 @tries(push=40, night=2_000)
 @given(random=DRAWS)
 def test_one_element_is_judged_as_the_whole_budget_judges_it(random):
-    dtype, (family, options) = random.choice(["float32", "float16", "bfloat16"]), random.choice(SPOILT)
+    dtype, (family, options) = (
+        random.choice(["float32", "float16", "bfloat16"]),
+        random.choice(SPOILT),
+    )
     case = case_with(dtype, family, **{"batch": 1, **options})
     values = on_the_kink(draw(case), random) if family == "lazy" else draw(case)
     trace = ran(case, HOW[dtype], values=values)
@@ -124,7 +135,11 @@ def test_one_element_is_judged_as_the_whole_budget_judges_it(random):
     found = walked(case, values, spoilt_trace, precision)
     of_whole = compare(case, x, spoilt_trace, precision, blame=False)
     # What all blocks add to is told by the whole budget of all of them alone.
-    assert found.matches == of_whole.matches if found else not of_whole.matches or TOTALS.keys() & trace.values.keys()
+    assert (
+        found.matches == of_whole.matches
+        if found
+        else not of_whole.matches or TOTALS.keys() & trace.values.keys()
+    )
 
 
 @pytest.mark.parametrize("name", MATRICES)
@@ -146,7 +161,9 @@ def test_what_fails_the_sieve_alone_is_judged_by_the_whole_budget(monkeypatch):
     found = walked(case, values, trace, precision_of("bfloat16", "ieee"))
     whole = compare(case, attention_of(case, values), trace, precision_of("bfloat16", "ieee"))
     assert found.matches
-    torch.testing.assert_close(found.findings["dQ"].ratio, whole.findings["dQ"].ratio, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(
+        found.findings["dQ"].ratio, whole.findings["dQ"].ratio, rtol=1e-6, atol=0.0
+    )
 
 
 def test_a_further_run_needs_no_reference_and_is_judged_by_its_own_values(monkeypatch):
@@ -157,22 +174,29 @@ def test_a_further_run_needs_no_reference_and_is_judged_by_its_own_values(monkey
     other = ran(case, Arithmetic(backwards=True, tile=64), values=values, names=GRADIENTS)
     assert any(not other.values[name].equal(trace.values[name]) for name in GRADIENTS)
     with monkeypatch.context() as patch:
-        patch.setattr(sieve, "evaluate", lambda *_: pytest.fail("the reference was evaluated again"))
+        patch.setattr(
+            sieve, "evaluate", lambda *_: pytest.fail("the reference was evaluated again")
+        )
         again = walked(case, values, other, precision, runs)
     assert again.matches
     counts = [
-        {name: one.total for name, one in of.findings.items()} for of in (again, walked(case, values, other, precision))
+        {name: one.total for name, one in of.findings.items()}
+        for of in (again, walked(case, values, other, precision))
     ]
     assert counts[0] == counts[1]
     wrong = other.values["dK"].clone()
     wrong[1, 0, 5, 3] += 0.5
-    found = walked(case, values, Trace({**other.values, "dK": wrong}, other.sources), precision, runs)
+    found = walked(
+        case, values, Trace({**other.values, "dK": wrong}, other.sources), precision, runs
+    )
     assert found.findings["dK"].wrong.tolist() == [[0, 0], [1, 0]]
     moved = {**values, "q": values["q"].flip(2)}
     assert not walked(case, moved, trace, precision, runs).matches, "other values, another problem"
 
 
-@pytest.mark.parametrize("options", [{"causal": True}, {"causal": True, "bias": True, "bias_axes": "m"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"causal": True}, {"causal": True, "bias": True, "bias_axes": "m"}], ids=str
+)
 def test_a_further_runs_error_is_the_first_ones_and_what_lies_between_them(options):
     case, precision = case_with("float32", **options), precision_of("float32", "ieee")
     values, trace = right(case, names=None)
@@ -182,7 +206,9 @@ def test_a_further_runs_error_is_the_first_ones_and_what_lies_between_them(optio
     bound, error = (of[name].float() for of in (runs._known.bounds, runs._known.errors))
 
     def with_errors_of(share):
-        return Trace({**trace.values, name: trace.values[name] - error + share * bound}, trace.sources)
+        return Trace(
+            {**trace.values, name: trace.values[name] - error + share * bound}, trace.sources
+        )
 
     walked(case, values, with_errors_of(0.8), precision, runs)
     assert walk._again(runs._known, with_errors_of(-0.8)) is not None
@@ -201,15 +227,22 @@ def test_a_further_runs_error_is_the_first_ones_and_what_lies_between_them(optio
     ],
 )
 def test_what_is_within_its_bound_passes_and_a_nan_never(error, bound, passes):
-    judged = sieve.errors_of(*(torch.tensor([[[0.5, of]]], dtype=torch.double) for of in (error, bound)))
+    judged = sieve.errors_of(
+        *(torch.tensor([[[0.5, of]]], dtype=torch.double) for of in (error, bound))
+    )
     assert judged.right.tolist() == [passes]
 
 
 @pytest.mark.parametrize(("gigabytes", "times"), [(8, 1), (24, 3), (32, 4), (80, 4)])
-def test_tiles_of_short_cases_are_as_much_larger_as_a_gpu_has_room_for(gigabytes, times, monkeypatch):
+def test_tiles_of_short_cases_are_as_much_larger_as_a_gpu_has_room_for(
+    gigabytes, times, monkeypatch
+):
     properties = SimpleNamespace(total_memory=gigabytes << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    assert [sieve.tiles_of_short_cases(torch.device(name)) for name in ("cpu", "cuda")] == [1, times]
+    assert [sieve.tiles_of_short_cases(torch.device(name)) for name in ("cpu", "cuda")] == [
+        1,
+        times,
+    ]
 
 
 def target(fault=lambda name, tensor: tensor):
@@ -227,7 +260,9 @@ def test_a_fault_is_told_as_of_a_small_case(name, monkeypatch):
     for least_scores in (0, 1 << 40):
         monkeypatch.setattr("gradprobe.probing.measure.LEAST_SCORES", least_scores)
         report = probe(case_with(causal=True, batch=1), wrong, why=False)
-        told.append([(run.layout, run.verdict, run.measured.first) for run in report.runs if run.measured])
+        told.append(
+            [(run.layout, run.verdict, run.measured.first) for run in report.runs if run.measured]
+        )
     assert told[0] == told[1]
     assert told[0][0][1] == MISMATCH
 
@@ -246,15 +281,24 @@ FAULTS = {
     "one key head": times("dK", 1.01, 1, 1),
     "one query head": times("dQ", 1.1, 0, 3),
     "some rows of two heads": times("dV", NAN, slice(None), 0, slice(7, 9)),
-    "dS, and what comes of it": lambda values: [times(name, 1.5, 1)(values) for name in ("dS", "dQ", "dK")],
+    "dS, and what comes of it": lambda values: [
+        times(name, 1.5, 1)(values) for name in ("dS", "dQ", "dK")
+    ],
     "everywhere": times("dQ", 1.5),
 }
 
 
 def run_of(fault, names, dtype="float32"):
-    case = case_of("softmax", batch=2, heads=4, kv_heads=2, seqlen=70, head_dim=16, causal=True, dtype=dtype)
+    case = case_of(
+        "softmax", batch=2, heads=4, kv_heads=2, seqlen=70, head_dim=16, causal=True, dtype=dtype
+    )
     values = draw(case)
-    trace = ran(case, Arithmetic(tensor_core=dtype != "float32", delta_from_o=True), values=values, names=names)
+    trace = ran(
+        case,
+        Arithmetic(tensor_core=dtype != "float32", delta_from_o=True),
+        values=values,
+        names=names,
+    )
     came = {name: value.clone() for name, value in trace.values.items()}
     FAULTS[fault](came)
     return case, values, Trace(came, trace.sources), precision_of(dtype, "ieee")
@@ -267,7 +311,8 @@ def told_of(finding):
 
 @pytest.mark.parametrize("of_several", [True, False])
 @pytest.mark.parametrize(
-    ("fault", "names"), [(fault, EVERYTHING if fault.startswith("dS") else GRADIENTS) for fault in FAULTS]
+    ("fault", "names"),
+    [(fault, EVERYTHING if fault.startswith("dS") else GRADIENTS) for fault in FAULTS],
 )
 def test_findings_and_place_are_those_of_the_whole(fault, names, of_several, monkeypatch):
     if of_several:

@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = (
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
 
 
 def executable() -> str | None:
@@ -38,7 +44,12 @@ def opened(browser: Any, file: Path, *, width: int = 1280, scheme: str = "light"
     page, said = context.new_page(), list[str]()
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: said.append(f"raised: {error}"))
-    page.on("request", lambda request: None if request.url == file.as_uri() else said.append(f"fetched {request.url}"))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url == file.as_uri() else said.append(f"fetched {request.url}")
+        ),
+    )
     try:
         page.goto(file.as_uri())
         yield page

@@ -35,7 +35,9 @@ def saved(name: str) -> Report:
 def right() -> Report:
     """A right kernel's."""
     return report_from(
-        document(run("contiguous", *(entry(name, head(0), head(1)) for name in ("P", "dP", "dS", "dQ"))))
+        document(
+            run("contiguous", *(entry(name, head(0), head(1)) for name in ("P", "dP", "dS", "dQ")))
+        )
     )
 
 
@@ -84,7 +86,11 @@ def _names(part: Any) -> Iterator[str]:
 
 def _without(part: Any, name: str) -> Any:
     if isinstance(part, dict):
-        return {key: _without(value, name) for key, value in part.items() if key != name or value not in EMPTY}
+        return {
+            key: _without(value, name)
+            for key, value in part.items()
+            if key != name or value not in EMPTY
+        }
     return [_without(value, name) for value in part] if isinstance(part, list) else part
 
 

@@ -49,10 +49,24 @@ def of_128_heads(file: Path) -> None:
 
     def target(q, k, v, do, *, causal=False, scale=None):
         return softmax(
-            q, k, v, do, causal=causal, scale=scale, fault=changed("dS", lambda ds: ds[:, ::3, 20:].mul_(1.1))
+            q,
+            k,
+            v,
+            do,
+            causal=causal,
+            scale=scale,
+            fault=changed("dS", lambda ds: ds[:, ::3, 20:].mul_(1.1)),
         )
 
-    case = case_of("softmax", batch=1, heads=128, seqlen=64, head_dim=8, causal=True, layouts=(("q", "contiguous"),))
+    case = case_of(
+        "softmax",
+        batch=1,
+        heads=128,
+        seqlen=64,
+        head_dim=8,
+        causal=True,
+        layouts=(("q", "contiguous"),),
+    )
     file.write_text(page_of(report_of(probe(case, target_of(target), why=False))))
 
 

@@ -25,7 +25,9 @@ def test_on_paper_all_is_unfolded_light_and_within_the_margins(open_page, name):
         folded = page.locator(FOLDED).count()
         page.emulate_media(media="print", color_scheme="dark")
         expect(page.locator(FOLDED)).to_have_count(0)
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert (
+            page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        )
         assert page.evaluate(BEYOND) == []
         assert not page.locator("#scheme").is_visible()
         page.emulate_media(media="screen")

@@ -39,7 +39,9 @@ def test_tab_reaches_every_control_in_the_order_of_reading(open_page, name):
 
 @sampled("name", NAMES, push=[])
 def test_no_page_keeps_anything_from_assistive_techniques(open_page, name):
-    axe = pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install '.[validator]'")
+    axe = pytest.importorskip(
+        "axe_playwright_python", reason="needs axe-core: pip install '.[validator]'"
+    )
     program = (Path(axe.__file__).parent / "axe.min.js").read_text()
     for scheme in ("light", "dark"):
         with open_page(name, scheme=scheme) as page:
@@ -47,4 +49,6 @@ def test_no_page_keeps_anything_from_assistive_techniques(open_page, name):
             page.wait_for_timeout(500)
             page.evaluate(program)
             found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-            assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == []
+            assert [
+                (one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]
+            ] == []

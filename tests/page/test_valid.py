@@ -13,7 +13,9 @@ import pytest
 from tests.page.test_in_a_browser import NAMES
 
 ID = re.compile(r'\sid="([^"]*)"')
-REFERENCE = re.compile(r'\s(?:href="#|(?:aria-labelledby|aria-describedby|aria-controls|for|data-copy)=")([^"]+)"')
+REFERENCE = re.compile(
+    r'\s(?:href="#|(?:aria-labelledby|aria-describedby|aria-controls|for|data-copy)=")([^"]+)"'
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -138,13 +138,20 @@ def checked(words):
         ("fussy", "--as-cuda --head-dim 64 --dtype float16 --seqlen 128"),
     ],
 )
-def test_what_is_found_matches_and_stands_in_the_notes_and_in_the_command_that_repeats_it(target, flags):
+def test_what_is_found_matches_and_stands_in_the_notes_and_in_the_command_that_repeats_it(
+    target, flags
+):
     small = "" if target == "three_axes" else "--heads 2"
     code, report = checked(f"forms.py:{target} {SMALL} {small}")
     assert (code, report["verdict"]) == (0, "match")
-    assert all(any(f"--{flag}" in note for note in report["notes"]) for flag in flags.strip("-").split(" --"))
+    assert all(
+        any(f"--{flag}" in note for note in report["notes"])
+        for flag in flags.strip("-").split(" --")
+    )
     words = report["reproduce"].split()
-    assert {*flags.split()} == {*words} - {*f"gradprobe check forms.py:{target} {SMALL} {small}".split()}
+    assert {*flags.split()} == {*words} - {
+        *f"gradprobe check forms.py:{target} {SMALL} {small}".split()
+    }
     again = run(report["reproduce"].partition("gradprobe ")[2])
     assert (again.code, "found by trying" in again.out) == (0, False)
 
@@ -157,7 +164,11 @@ def test_a_refusal_is_told_in_its_own_words():
     )
 
 
-@sampled("given", ["--head-dim 32", "--dtype float32", "--seqlen 72", "--no-as-cuda", "--seqlen-q 100"], push=3)
+@sampled(
+    "given",
+    ["--head-dim 32", "--dtype float32", "--seqlen 72", "--no-as-cuda", "--seqlen-q 100"],
+    push=3,
+)
 def test_an_option_that_was_given_is_never_changed(given):
     ran = run(f"check forms.py:fussy {SMALL} --heads 1 {given}")
     assert (ran.code, ran.out) == (3, "")
@@ -165,14 +176,20 @@ def test_an_option_that_was_given_is_never_changed(given):
 
 @sampled("given", ["--no-causal", "--shapes bhld", "--implied scale"], push=["--no-causal"])
 def test_a_meaning_is_not_found_against_what_was_given(given):
-    code, report = checked(f"forms.py:causal_blhd {SMALL} --heads 2 --seqlen 20 --head-dim 8 {given}")
+    code, report = checked(
+        f"forms.py:causal_blhd {SMALL} --heads 2 --seqlen 20 --head-dim 8 {given}"
+    )
     assert (code, report["verdict"]) == (1, "mismatch")
     assert not any("found by trying" in note for note in report["notes"])
 
 
 def test_one_gradient_that_comes_right_is_enough_to_find_a_meaning():
     code, report = checked(f"forms.py:causal_and_right_in_dq_alone {SMALL} --heads 1")
-    assert (code, report["case"]["causal"], report["first_mismatch"]["intermediate"]) == (1, True, "dK")
+    assert (code, report["case"]["causal"], report["first_mismatch"]["intermediate"]) == (
+        1,
+        True,
+        "dK",
+    )
 
 
 def test_an_lse_to_base_2_is_a_fault_where_its_name_does_not_say_it_and_an_option_where_it_is_meant():
@@ -198,7 +215,9 @@ def test_a_target_that_is_wrong_under_every_meaning_is_judged_as_it_is():
 
 
 @sampled("name", ["whole_blocks", "spoiling"], push=["spoiling"])
-def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_where_it_is_right(name):
+def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_where_it_is_right(
+    name,
+):
     code, report = checked(f"forms.py:{name} {SMALL} --heads 1 --head-dim 8")
     assert bool(report["runs"][0]["memory"]) == (name == "spoiling")
     assert (code, report["case"]["seqlen_q"]) == (1, 72)
@@ -208,7 +227,9 @@ def test_lengths_that_are_wrong_and_not_refused_stay_a_mismatch_and_it_is_said_w
 
 
 def test_lengths_are_told_with_the_unit_of_lse_where_both_are_needed():
-    code, report = checked(f"forms.py:whole_blocks_of_an_lse_to_base_2 {SMALL} --heads 1 --head-dim 8")
+    code, report = checked(
+        f"forms.py:whole_blocks_of_an_lse_to_base_2 {SMALL} --heads 1 --head-dim 8"
+    )
     assert code == 1
     assert report["known"][0].startswith("contiguous, it is right at --seqlen 128 --lse-as log2: ")
 
@@ -236,11 +257,16 @@ def test_tensors_of_other_axes_that_a_target_only_runs_on_are_not_what_it_takes(
 def test_a_result_of_the_wrong_shape_is_no_refusal():
     ran = run(f"check forms.py:padded {SMALL} --heads 1")
     assert (ran.code, ran.out) == (3, "")
-    assert "returned O of the wrong shape: expected [b, h, m, e] = [1, 1, 72, 24], got [1, 1, 128, 24]" in ran.err
+    assert (
+        "returned O of the wrong shape: expected [b, h, m, e] = [1, 1, 72, 24], got [1, 1, 128, 24]"
+        in ran.err
+    )
 
 
 def test_a_mask_that_was_asked_for_and_is_missing_is_a_mismatch():
-    code, report = checked(f"forms.py:forgets_the_mask {SMALL} --heads 1 --seqlen 20 --head-dim 8 --causal")
+    code, report = checked(
+        f"forms.py:forgets_the_mask {SMALL} --heads 1 --seqlen 20 --head-dim 8 --causal"
+    )
     assert (code, report["verdict"], report["case"]["causal"]) == (1, "mismatch", True)
     assert not any("found by trying" in note for note in report["notes"])
 

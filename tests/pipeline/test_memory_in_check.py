@@ -26,13 +26,19 @@ DKDV, PREPROCESS = "lazy_dkdv_kernel", "lazy_preprocess_kernel"
 STORE_DV = "store_tile(dv_ptr, dv, offs_n, offs_d, stride_dvn, stride_dvd, n_ctx, head_dim)"
 STORE_DELTA = "tl.store(delta_ptr + offs_m * stride_deltam, delta, mask=offs_m < n_ctx)"
 DV_HEAD = "dv_ptr += b * stride_dvb + h * stride_dvh"
-interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="only the interpreter sees every address")
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="only the interpreter sees every address"
+)
 
 
 def checked(folder, kernel, find, replace, **options):
     """The report of lazy with an edit in one kernel, contiguous unless told otherwise; and the line of the edit."""
-    source = Planted("planted", "M3", (Edit(kernel, find, replace),), "", 0).plant((KERNELS / "lazy.py").read_text())
-    path = folder / f"{folder.name}.py"  # a file of the same name elsewhere on the path would be a cause to try
+    source = Planted("planted", "M3", (Edit(kernel, find, replace),), "", 0).plant(
+        (KERNELS / "lazy.py").read_text()
+    )
+    path = (
+        folder / f"{folder.name}.py"
+    )  # a file of the same name elsewhere on the path would be a cause to try
     path.write_text(source)
     line = source[: source.index(replace, source.index(f"def {kernel}("))].count("\n") + 1
     options = {"runs": ["contiguous"], **OPTIONS, **options}
@@ -43,13 +49,22 @@ def checked(folder, kernel, find, replace, **options):
 @interpreted
 def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_its_line(tmp_path):
     report, line = checked(
-        tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1, runs=["contiguous", "distinct"]
+        tmp_path,
+        DKDV,
+        STORE_DV,
+        STORE_DV.replace("n_ctx", "n_ctx + 32"),
+        heads=1,
+        runs=["contiguous", "distinct"],
     )
     assert report.verdict == "mismatch"
     assert all(run.measured.matches for run in report.runs[:2])
     assert report.diagnoses[0].fix == "mask the access by the lengths of the tensor"
     for run in report.runs[:2]:
-        assert (run.memory[0].kind, run.memory[0].access, run.memory[0].line) == (OUTSIDE, "store", line)
+        assert (run.memory[0].kind, run.memory[0].access, run.memory[0].line) == (
+            OUTSIDE,
+            "store",
+            line,
+        )
     said = "\n".join(text.plain for text in render(report_of(report), 200))
     assert "in contiguous, distinct: lazy_dkdv_kernel stores outside dv" in said
     assert said.count("stores outside dv") == 1
@@ -59,17 +74,26 @@ def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_it
 @pytest.mark.nightly
 @interpreted
 def test_a_store_behind_the_last_block_is_told_as_a_length_that_is_wrong(tmp_path):
-    report, line = checked(tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1, seqlen=None)
+    report, line = checked(
+        tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1, seqlen=None
+    )
     cause = report.diagnoses[0]
     assert (cause.fault, line in [where.line for where in cause.where]) == ("tail/length", True)
     assert "lazy_dkdv_kernel stores outside dv" in cause.evidence[0]
     said = "\n".join(text.plain for text in render(report_of(report), 200))
-    assert "CAUSE  lengths that end inside a block are wrong: in contiguous it is right at --seqlen 128" in said
+    assert (
+        "CAUSE  lengths that end inside a block are wrong: in contiguous it is right at --seqlen 128"
+        in said
+    )
     assert said.count("stores outside") == 1
 
 
-@pytest.mark.parametrize(("strays", "tried", "told"), [((), [128], ""), (("a store",), [128, 256], "--seqlen 256")])
-def test_only_what_leaves_a_tensor_is_tried_at_a_length_of_larger_blocks_too(monkeypatch, strays, tried, told):
+@pytest.mark.parametrize(
+    ("strays", "tried", "told"), [((), [128], ""), (("a store",), [128, 256], "--seqlen 256")]
+)
+def test_only_what_leaves_a_tensor_is_tried_at_a_length_of_larger_blocks_too(
+    monkeypatch, strays, tried, told
+):
     lengths = []
 
     def run_at(problem, options):
@@ -97,8 +121,12 @@ def late(*args, **named):
 def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_path):
     path = tmp_path / "too_late.py"
     moved = DV_HEAD.replace("stride_dvh", "(stride_dvh + 3 * (stride_vd > 1))")
-    source = Planted("planted", "S1", (Edit(DKDV, DV_HEAD, moved),), "", 0).plant((KERNELS / "lazy.py").read_text())
-    path.write_text(source.replace("import torch\n", "import functools\n\nimport torch\n", 1) + LATE)
+    source = Planted("planted", "S1", (Edit(DKDV, DV_HEAD, moved),), "", 0).plant(
+        (KERNELS / "lazy.py").read_text()
+    )
+    path.write_text(
+        source.replace("import torch\n", "import functools\n\nimport torch\n", 1) + LATE
+    )
 
     def request(*runs):
         return CheckRequest(f"{path}:late", None, None, {**OPTIONS, "runs": list(runs)})
@@ -110,11 +138,16 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
     said = "\n".join(text.plain for text in render(report_of(report), 200))
     assert "lazy_dkdv_kernel reads or writes outside a tensor before the layout is refused" in said
     assert "distinct       mismatch, then refused: ValueError: dO must be contiguous" in said
-    (document,) = (run for run in document_of(report_of(report))["runs"] if run["layout"] == "distinct")
+    (document,) = (
+        run for run in document_of(report_of(report))["runs"] if run["layout"] == "distinct"
+    )
     assert (document["verdict"], document["memory"][0]["tensor"]) == ("mismatch", "dv")
     bench = bench_of(resolve_problem(request()))
     trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
-    assert [bench.tried(trials[title]).verdict for title in ("distinct", "do=blhd")] == ["mismatch", "skipped"]
+    assert [bench.tried(trials[title]).verdict for title in ("distinct", "do=blhd")] == [
+        "mismatch",
+        "skipped",
+    ]
     with pytest.raises(Refusal, match="dO must be contiguous. lazy_dkdv_kernel stores outside dv"):
         run_check(request("distinct"), "")
 
@@ -129,7 +162,9 @@ def test_a_store_of_dv_thousands_of_rows_away_does_not_end_the_process(tmp_path)
 
 @interpreted
 def test_delta_that_nothing_wrote_is_the_cause_and_both_kernels_that_read_it_are_named(tmp_path):
-    report, _ = checked(tmp_path, PREPROCESS, STORE_DELTA, STORE_DELTA.replace("n_ctx)", "n_ctx - 5)"), heads=1)
+    report, _ = checked(
+        tmp_path, PREPROCESS, STORE_DELTA, STORE_DELTA.replace("n_ctx)", "n_ctx - 5)"), heads=1
+    )
     assert report.diagnoses[0].fault == "unwritten/delta"
     assert {stray.kernel for stray in report.runs[0].memory} == {"lazy_dq_kernel", DKDV}
 
@@ -148,7 +183,9 @@ def test_a_store_outside_is_no_race_where_a_look_inside_with_more_batches_shows_
     path = tmp_path / f"{tmp_path.name}.py"
     store = "store_tile(dv_ptr, dv, offs_n, offs_dv, stride_dvn, stride_dvd, n_keys, head_dim_v)"
     edit = Edit("flash_dkdv_kernel", store, store.replace("n_keys", "n_keys + 32"))
-    path.write_text(Planted("planted", "M3", (edit,), "", 0).plant((KERNELS / "flash.py").read_text()))
+    path.write_text(
+        Planted("planted", "M3", (edit,), "", 0).plant((KERNELS / "flash.py").read_text())
+    )
     options = {"batch": 1, "heads": 1, "seqlen": 37, "head_dim": 16, "runs": ["contiguous"]}
     report = run_check(CheckRequest(f"{path}:flash_black_box", None, None, options), "")
     assert report.runs[0].inside is not None
@@ -157,7 +194,9 @@ def test_a_store_outside_is_no_race_where_a_look_inside_with_more_batches_shows_
 
 
 @interpreted
-def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_same(tmp_path, monkeypatch):
+def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_same(
+    tmp_path, monkeypatch
+):
     # Whether Triton is there: not before the first run, and from then on.
     there = iter([False, False])
     monkeypatch.setattr(observe, "interprets_triton", lambda: next(there, True))
@@ -166,14 +205,19 @@ def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_
 
 
 def test_the_worst_finding_is_an_atomic_before_a_store_before_a_load_and_then_the_one_of_most_lanes():
-    few, many = (MemoryFinding(OUTSIDE, "q", f"{n}", "k", "f", n, access="load", lanes=n) for n in (2, 90))
+    few, many = (
+        MemoryFinding(OUTSIDE, "q", f"{n}", "k", "f", n, access="load", lanes=n) for n in (2, 90)
+    )
     store = MemoryFinding(OUTSIDE, "dq", "s", "k", "f", 3, access="store", lanes=1)
     atomic = MemoryFinding(OUTSIDE, "dbias", "a", "k", "f", 4, access="atomic", lanes=1)
     assert worst_first([few, many, store, atomic]) == [atomic, store, many, few]
 
 
 def test_a_finding_of_two_layouts_is_told_once_with_both_and_with_the_most_lanes():
-    one, other = (MemoryFinding(OUTSIDE, "q", f"{n} lanes", "k", "f", 7, access="load", lanes=n) for n in (2, 90))
+    one, other = (
+        MemoryFinding(OUTSIDE, "q", f"{n} lanes", "k", "f", 7, access="load", lanes=n)
+        for n in (2, 90)
+    )
     (group,) = grouped([("contiguous", one), ("distinct", other)])
     assert group.sentence == "in contiguous, distinct: 90 lanes"
 
@@ -181,7 +225,10 @@ def test_a_finding_of_two_layouts_is_told_once_with_both_and_with_the_most_lanes
 def test_what_leaves_a_tensor_in_huge_strides_alone_is_to_be_widened():
     far = MemoryFinding(OUTSIDE, "do", "far away", "k", "f", 7, access="load", lanes=9)
     assert of_strays([("do=huge", far)])[0].fix.startswith("widen the index")
-    assert of_strays([("do=huge", far), ("distinct", far)])[0].fix == "mask the access by the lengths of the tensor"
+    assert (
+        of_strays([("do=huge", far), ("distinct", far)])[0].fix
+        == "mask the access by the lengths of the tensor"
+    )
 
 
 @pytest.mark.nightly
@@ -192,6 +239,11 @@ def test_two_gradients_in_one_buffer_are_not_taken_for_one_another(tmp_path):
     assert made in source
     source = source.replace(made, "*torch.zeros((2, *k.shape), dtype=k.dtype)")
     path.write_text(source.replace("h * stride_doh", "h * stride_qh"))
-    report = run_check(CheckRequest(f"{path}:lazy_intermediates", None, None, {**OPTIONS, "runs": ["distinct"]}), "")
+    report = run_check(
+        CheckRequest(f"{path}:lazy_intermediates", None, None, {**OPTIONS, "runs": ["distinct"]}),
+        "",
+    )
     assert report.diagnoses[0].fault == "stride/do-head"
-    assert not any("written outside" in sentence for one in report.diagnoses for sentence in one.evidence)
+    assert not any(
+        "written outside" in sentence for one in report.diagnoses for sentence in one.evidence
+    )

@@ -28,8 +28,18 @@ def drawn_options(draws: random.Random, on_kink: bool) -> dict[str, Any]:
     pick = draws.choice
     (batch, heads), seqlen = pick(_BATCHES_AND_HEADS), draws.randint(1, 70)
     lengths = [0, 1, seqlen, *(draws.randint(0, seqlen) for _ in range(3))]
-    tau = pick([None, (-1.0,), (0.0,), (-float(seqlen),), tuple(draws.uniform(-4, 4) for _ in range(heads))])
-    layouts = pick([(("all", pick(LAYOUTS)),), tuple((tensor, pick(LAYOUTS)) for tensor in TENSORS)])
+    tau = pick(
+        [
+            None,
+            (-1.0,),
+            (0.0,),
+            (-float(seqlen),),
+            tuple(draws.uniform(-4, 4) for _ in range(heads)),
+        ]
+    )
+    layouts = pick(
+        [(("all", pick(LAYOUTS)),), tuple((tensor, pick(LAYOUTS)) for tensor in TENSORS)]
+    )
     options = {
         "heads": heads, "batch": batch, "seqlen": seqlen, "head_dim": draws.randint(1, 40),
         "bias_window": draws.randint(1, 90), "bias": pick([True, True, True, False]), "tau": tau,
@@ -48,7 +58,9 @@ def compared(case: Case) -> Comparison:
     inputs = place(values | outputs_of(case, target.outputs, values), case.layouts)
     outcome = run_target(target, case, inputs)
     assert outcome.trace is not None, outcome.refused
-    return compare(case, attention_of(case, inputs.values), outcome.trace, precision_of(case.dtype, "ieee"))
+    return compare(
+        case, attention_of(case, inputs.values), outcome.trace, precision_of(case.dtype, "ieee")
+    )
 
 
 @tries(10, night=2000)
@@ -57,24 +69,46 @@ def test_the_right_kernel_matches(draws, on_kink):
     options = drawn_options(draws, on_kink)
     findings = compared(lazy_case(**options)).findings
     assert len(findings) == 11 - (not options["bias"])
-    wrong = {name: (finding.mismatched, finding.first) for name, finding in findings.items() if finding.mismatched}
+    wrong = {
+        name: (finding.mismatched, finding.first)
+        for name, finding in findings.items()
+        if finding.mismatched
+    }
     assert not wrong, f"{options} was accused of {wrong}"
 
 
 def test_the_drawn_cases_hold_the_kink_and_every_choice():
     cases = [drawn_options(random.Random(index), index % 10 == 0) for index in range(210)]
     assert sum(case["tau"] == (-1.0,) and case["pattern"] == "small" for case in cases) >= 21
-    for name, choices in (("dtype", DTYPES), ("pattern", DRAWN), ("heads", (1, 2, 3, 4)), ("batch", (1, 2, 3))):
+    for name, choices in (
+        ("dtype", DTYPES),
+        ("pattern", DRAWN),
+        ("heads", (1, 2, 3, 4)),
+        ("batch", (1, 2, 3)),
+    ):
         assert {case[name] for case in cases} == set(choices)
-    assert {case["layouts"][0][1] for case in cases if case["layouts"][0][0] == "all"} == set(LAYOUTS)
+    assert {case["layouts"][0][1] for case in cases if case["layouts"][0][0] == "all"} == set(
+        LAYOUTS
+    )
     assert any(0 in (case["seqlens"] or ()) for case in cases)
 
 
 def test_a_row_whose_every_entry_flips_on_the_kink_is_not_accused_for_the_rounding_of_its_sum():
     # P is 1 / (i + 1) to rounding: the reference lets nothing of a row through and the kernel, here and there, all.
-    flat = {"tau": (-1.0,), "scale": 0.0, "bias": False, "batch": 1, "heads": 2, "seqlen": 64, "head_dim": 15}
+    flat = {
+        "tau": (-1.0,),
+        "scale": 0.0,
+        "bias": False,
+        "batch": 1,
+        "heads": 2,
+        "seqlen": 64,
+        "head_dim": 15,
+    }
     for dtype in DTYPES:
-        for options in ({"pattern": "offset"}, {"layouts": (("do", "expanded"), ("v", "expanded"))}):
+        for options in (
+            {"pattern": "offset"},
+            {"layouts": (("do", "expanded"), ("v", "expanded"))},
+        ):
             comparison = compared(lazy_case(**flat, **options, dtype=dtype))
             assert comparison.undecided == 2 * 64 * 65 // 2
             assert comparison.matches, (dtype, options)

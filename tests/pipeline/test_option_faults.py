@@ -18,11 +18,16 @@ DTYPES = ("float32", "float16", "bfloat16")
 OPTIONS = {
     "heads": 4, "kv_heads": 2, "seqlen_q": 45, "seqlen_k": 60, "head_dim": 16, "head_dim_v": 16, "causal": True,
 }  # fmt: skip
-PACKED = {name: value for name, value in OPTIONS.items() if "seqlen" not in name} | {"cu_seqlens": (0, 20, 20, 50)}
+PACKED = {name: value for name, value in OPTIONS.items() if "seqlen" not in name} | {
+    "cu_seqlens": (0, 20, 20, 50)
+}
 
 
 def first_wrong(comparison):
-    return next((name for name, finding in comparison.findings.items() if finding.status == "mismatch"), None)
+    return next(
+        (name for name, finding in comparison.findings.items() if finding.status == "mismatch"),
+        None,
+    )
 
 
 def mismatched(comparison):
@@ -67,8 +72,12 @@ IN_THE_FORWARD = {
 }  # fmt: skip
 
 
-@sampled("name, dtype", product(IN_THE_FORWARD, DTYPES), push=list(zip(IN_THE_FORWARD, cycle(DTYPES))))
-def test_a_kernel_that_misreads_an_option_is_wrong_from_lse_on_or_from_o_where_that_is_the_first_exposed(name, dtype):
+@sampled(
+    "name, dtype", product(IN_THE_FORWARD, DTYPES), push=list(zip(IN_THE_FORWARD, cycle(DTYPES)))
+)
+def test_a_kernel_that_misreads_an_option_is_wrong_from_lse_on_or_from_o_where_that_is_the_first_exposed(
+    name, dtype
+):
     options, wrong = IN_THE_FORWARD[name]
     base = PACKED if options is PACKED else OPTIONS
     case = case_of("softmax", **base | options, dtype=dtype)
@@ -78,14 +87,24 @@ def test_a_kernel_that_misreads_an_option_is_wrong_from_lse_on_or_from_o_where_t
     assert first_wrong(comparison) == "LSE"
     # A wrong mask is read again by P and dP, a wrong score by P; a wrong sink by dSink, and not by P, given its LSE.
     # dAlibi sums by the distances, whatever its dS is.
-    assert mismatched(comparison) <= ({"LSE", "dSink"} if "sink" in name else {"LSE", "P", "dP", "dAlibi"})
-    ends = compared(case, how, values=values, wrong=wrong(values), names=[n for n in ENDS if n in comparison.findings])
+    assert mismatched(comparison) <= (
+        {"LSE", "dSink"} if "sink" in name else {"LSE", "P", "dP", "dAlibi"}
+    )
+    ends = compared(
+        case,
+        how,
+        values=values,
+        wrong=wrong(values),
+        names=[n for n in ENDS if n in comparison.findings],
+    )
     assert first_wrong(ends) == "O"
 
 
 def undropped(case, values):
     """What a backward that forgets keep has for dP."""
-    return softmax(**{name: value for name, value in values.items() if name != "keep"}, causal=case.causal)["dP"]
+    return softmax(
+        **{name: value for name, value in values.items() if name != "keep"}, causal=case.causal
+    )["dP"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -95,11 +114,16 @@ def test_a_backward_that_ignores_keep_has_its_first_wrong_values_in_dp(late, dty
     values = draw(case)
     wrong = undropped(case, values)
     comparison = compared(
-        case, Arithmetic(late=late), values=values, fault=lambda name, t: wrong if name == "dP" else t
+        case,
+        Arithmetic(late=late),
+        values=values,
+        fault=lambda name, t: wrong if name == "dP" else t,
     )
     assert mismatched(comparison) == {"dP"}
     assert comparison.findings["dS"].status == comparison.findings["dQ"].status == "inherited"
-    assert {comparison.findings[name].status for name in ("LSE", "P", "O", "delta", "dV")} == {"match"}
+    assert {comparison.findings[name].status for name in ("LSE", "P", "O", "delta", "dV")} == {
+        "match"
+    }
 
 
 @pytest.mark.parametrize(
@@ -118,7 +142,9 @@ def test_a_backward_that_ignores_keep_has_its_first_wrong_values_in_dp(late, dty
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_factor_missing_from_one_intermediate_is_a_mismatch_of_that_one_alone(name, change, options, dtype):
+def test_a_factor_missing_from_one_intermediate_is_a_mismatch_of_that_one_alone(
+    name, change, options, dtype
+):
     case = case_of("softmax", **OPTIONS | options, dtype=dtype)
     assert mismatched(compared(case, fault=changed(name, change))) == {name}
 
@@ -139,7 +165,9 @@ def test_a_dalibi_off_by_its_ds_is_inherited_and_one_by_its_distances_is_not(dty
     assert (first_wrong(of_ds), of_ds.findings["dAlibi"].status) == ("dS", "inherited")
     values = draw(case)
     elsewhere = softmax(**values, causal=True, align="top-left")["dAlibi"]
-    moved = compared(case, values=values, fault=lambda name, t: elsewhere if name == "dAlibi" else t)
+    moved = compared(
+        case, values=values, fault=lambda name, t: elsewhere if name == "dAlibi" else t
+    )
     assert mismatched(moved) == {"dAlibi"}
 
 

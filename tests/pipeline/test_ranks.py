@@ -102,7 +102,9 @@ def checked(words):
 def test_a_target_is_given_the_rank_that_is_asked_for(words):
     code, report = checked(f"ranks.py:{words}")
     assert (code, report["verdict"]) == (0, "match")
-    came = [row["name"] for row in report["runs"][0]["intermediates"] if row["status"] != "not exposed"]
+    came = [
+        row["name"] for row in report["runs"][0]["intermediates"] if row["status"] != "not exposed"
+    ]
     assert ("dBias" in came) == ("--bias" in words)
 
 
@@ -113,7 +115,9 @@ def test_a_kernel_that_takes_one_head_s_bias_for_all_stays_wrong():
     assert (code, report["notes"]) == (1, [])
 
 
-@pytest.mark.parametrize("given", ["--bias-rank 4", "--bias-axes bhm", "--bias-axes hmn --bias-rank 3"])
+@pytest.mark.parametrize(
+    "given", ["--bias-rank 4", "--bias-axes bhm", "--bias-axes hmn --bias-rank 3"]
+)
 def test_a_rank_that_was_given_is_not_changed(given):
     ran = run(f"check ranks.py:bias_of_2 --bias {given} {SMALL}")
     assert (ran.code, ran.out) == (3, "")
@@ -122,7 +126,9 @@ def test_a_rank_that_was_given_is_not_changed(given):
 def test_where_a_rank_is_refused_the_shape_is_named():
     ran = run(f"check ranks.py:bias_of_5 --bias {SMALL}")
     assert ran.code == 3
-    assert "bias of shape [1, 3, 72, 72] was given; --bias-axes and --bias-rank say another" in ran.err
+    assert (
+        "bias of shape [1, 3, 72, 72] was given; --bias-axes and --bias-rank say another" in ran.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,9 @@ def test_contiguous_is_what_is_contiguous_to_the_target_and_blhd_is_not(shapes):
         ("blhd_backward", "--shapes blhd --causal"),
     ],
 )
-def test_a_target_of_other_shapes_matches_in_every_run_with_its_lse_in_the_order_that_it_has(folder, target, words):
+def test_a_target_of_other_shapes_matches_in_every_run_with_its_lse_in_the_order_that_it_has(
+    folder, target, words
+):
     heads = "" if target == "bld" else "--heads 2"
     found = run(f"check shaped.py:{target} {words} {heads} --seqlen 37 --head-dim 8")
     assert (found.code, found.err) == (0, "")
@@ -92,9 +94,15 @@ def test_a_target_of_other_shapes_matches_in_every_run_with_its_lse_in_the_order
 
 
 def test_a_result_of_another_shape_is_told_in_the_targets_own_order(folder):
-    text = (folder / "shaped.py").read_text().replace('return {"O": o.transpose(1, 2)', 'return {"O": o')
+    text = (
+        (folder / "shaped.py")
+        .read_text()
+        .replace('return {"O": o.transpose(1, 2)', 'return {"O": o')
+    )
     (folder / "shaped.py").write_text(text)
-    found = run("check shaped.py:blhd --shapes blhd --heads 2 --seqlen 37 --head-dim 8 --runs contiguous")
+    found = run(
+        "check shaped.py:blhd --shapes blhd --heads 2 --seqlen 37 --head-dim 8 --runs contiguous"
+    )
     assert found.code == 3
     assert "expected [b, l, h, d] = [2, 37, 2, 8], got [2, 2, 37, 8]" in " ".join(found.err.split())
 
@@ -102,5 +110,7 @@ def test_a_result_of_another_shape_is_told_in_the_targets_own_order(folder):
 def test_shapes_without_batches_take_one(folder):
     assert (resolve({"shapes": "lhd"}, "softmax", takes_bias=False).batch) == 1
     assert (resolve({"shapes": "bld"}, "softmax", takes_bias=False).heads) == 1
-    with pytest.raises(UsageFailure, match=r"--shapes lhd: \[L, H, D\] holds one of --batch, got 2"):
+    with pytest.raises(
+        UsageFailure, match=r"--shapes lhd: \[L, H, D\] holds one of --batch, got 2"
+    ):
         resolve({"shapes": "lhd", "batch": 2}, "softmax", takes_bias=False)

@@ -23,7 +23,12 @@ def drawn(draws: random.Random) -> tuple[str, Arithmetic, dict[str, Any]]:
     pick, whole = draws.choice, draws.randint
     name = pick(list(ARITHMETICS))
     tanh = ["exact", "sigmoid"] if name.startswith("float32") else ["exact", "sigmoid", "hardware"]
-    how = replace(ARITHMETICS[name], late=pick([True, False]), alibi_by_key=pick([True, False]), tanh=pick(tanh))
+    how = replace(
+        ARITHMETICS[name],
+        late=pick([True, False]),
+        alibi_by_key=pick([True, False]),
+        tanh=pick(tanh),
+    )
     heads = pick([1, 2, 4])
     options: dict[str, Any] = {
         "heads": heads, "kv_heads": pick([1, heads]), "head_dim": whole(1, 70), "head_dim_v": whole(1, 70),
@@ -34,7 +39,10 @@ def drawn(draws: random.Random) -> tuple[str, Arithmetic, dict[str, Any]]:
         "mask": pick([None, None, "random", "dead-rows", "padding"]),
     } | _lengths(draws)  # fmt: skip
     if pick([True, False]):
-        options |= {"bias": True, "bias_axes": "".join(axis for axis in "bhmn" if pick([True, False])) or "h"}
+        options |= {
+            "bias": True,
+            "bias_axes": "".join(axis for axis in "bhmn" if pick([True, False])) or "h",
+        }
     return name, how, options
 
 
@@ -45,8 +53,15 @@ def _lengths(draws: random.Random) -> dict[str, Any]:
     if kind == "plain":
         return {"batch": batch, "seqlen_q": rows, "seqlen_k": keys}
     if kind == "padded":
-        return {"batch": batch, "seqlen": rows, "seqlens": tuple(draws.randint(0, rows) for _ in range(batch))}
-    ends = [tuple(accumulate([0, *(draws.choice([0, draws.randint(1, 60)]) for _ in "123"), 9])) for _ in range(2)]
+        return {
+            "batch": batch,
+            "seqlen": rows,
+            "seqlens": tuple(draws.randint(0, rows) for _ in range(batch)),
+        }
+    ends = [
+        tuple(accumulate([0, *(draws.choice([0, draws.randint(1, 60)]) for _ in "123"), 9]))
+        for _ in range(2)
+    ]
     return {"cu_seqlens": ends[0], "cu_seqlens_k": draws.choice(ends)}
 
 
@@ -56,13 +71,28 @@ def test_a_right_kernel_with_any_options_matches(draws):
     name, how, options = drawn(draws)
     findings = compared(case_of("softmax", **options), how).findings
     assert len(findings) == 9 + options.get("bias", False) + options["sinks"] + options["alibi"]
-    wrong = {at: (finding.mismatched, finding.max_ratio) for at, finding in findings.items() if finding.mismatched}
+    wrong = {
+        at: (finding.mismatched, finding.max_ratio)
+        for at, finding in findings.items()
+        if finding.mismatched
+    }
     assert not wrong, f"{name}, {how}, {options} was accused of {wrong}"
 
 
 def test_the_drawn_cases_hold_every_pair_of_options():
     cases = [drawn(random.Random(index))[2] for index in range(240)]
-    names = ("alibi", "sinks", "dropout", "mask", "bias", "softcap", "window", "causal", "seqlens", "cu_seqlens")
+    names = (
+        "alibi",
+        "sinks",
+        "dropout",
+        "mask",
+        "bias",
+        "softcap",
+        "window",
+        "causal",
+        "seqlens",
+        "cu_seqlens",
+    )
     for name in names:
         for other in names:
             if {name, other} != {"seqlens", "cu_seqlens"}:
@@ -82,7 +112,11 @@ ROUNDED = ("float32", "tf32-cut", "float16", "bfloat16-stored-in-float32")
 @sampled(
     "options, late, pattern, name",
     product(REPEATING, [False, True], RECURRING, ROUNDED),
-    push=[(each, at % 2 > 0, RECURRING[at // 2], name) for each in REPEATING for at, name in enumerate(ROUNDED)],
+    push=[
+        (each, at % 2 > 0, RECURRING[at // 2], name)
+        for each in REPEATING
+        for at, name in enumerate(ROUNDED)
+    ],
 )
 def test_roundings_that_recur_in_300_rows_of_one_do_do_not_accuse(options, late, pattern, name):
     """P is nearly 1 / 258 everywhere, half of it the sink's; V is positive and dO the same for all rows."""
@@ -115,15 +149,28 @@ def test_one_key_1500_times_over_beside_a_sink_of_its_weight_accuses_nothing():
     """All scores of a row are one number and err alike, which a sum of them cancels and a sink does not."""
     case = case_of("softmax", batch=1, heads=1, seqlen_q=24, seqlen_k=1500, head_dim=64, sinks=True)
     values = draw(case)
-    values |= {"q": values["q"].abs() * 2, "k": values["k"][:, :, :1].abs().expand_as(values["k"]).contiguous()}
+    values |= {
+        "q": values["q"].abs() * 2,
+        "k": values["k"][:, :, :1].abs().expand_as(values["k"]).contiguous(),
+    }
     score = (values["q"].mean(2) * values["k"][:, :, 0]).sum() * 64**-0.5
-    assert_right(compared(case, values=values | {"v": values["v"].abs(), "sinks": score[None] + 7.3}))
+    assert_right(
+        compared(case, values=values | {"v": values["v"].abs(), "sinks": score[None] + 7.3})
+    )
 
 
 @sampled("seed", range(20), push=5)
 def test_a_dsink_of_one_row_which_errs_as_its_delta_and_its_lse_do_is_not_accused(seed):
     case = case_of(
-        "softmax", batch=1, heads=4, seqlen_q=1, seqlen_k=500, head_dim=64, pattern="large", sinks=True, seed=seed
+        "softmax",
+        batch=1,
+        heads=4,
+        seqlen_q=1,
+        seqlen_k=500,
+        head_dim=64,
+        pattern="large",
+        sinks=True,
+        seed=seed,
     )
     values = draw(case)
     assert_right(compared(case, values=values | {"sinks": values["sinks"] + 12}))
@@ -131,7 +178,15 @@ def test_a_dsink_of_one_row_which_errs_as_its_delta_and_its_lse_do_is_not_accuse
 
 def test_probabilities_among_float16s_subnormals_that_dropout_makes_ten_times_larger_accuse_nothing():
     case = case_of(
-        "softmax", batch=1, heads=1, seqlen_q=60, seqlen_k=400, head_dim=16, dropout=0.9, sinks=True, dtype="float16"
+        "softmax",
+        batch=1,
+        heads=1,
+        seqlen_q=60,
+        seqlen_k=400,
+        head_dim=16,
+        dropout=0.9,
+        sinks=True,
+        dtype="float16",
     )
     values = draw(case) | {"sinks": torch.tensor([18.0])}
     assert_right(compared(case, Arithmetic(late=True, stored=torch.float32), values=values))
@@ -139,7 +194,9 @@ def test_probabilities_among_float16s_subnormals_that_dropout_makes_ten_times_la
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_a_bias_of_minus_infinity_accuses_nothing_and_makes_a_dead_row(name):
-    case = case_of("softmax", seqlen_q=40, seqlen_k=50, bias=True, bias_axes="mn", dtype=dtype_of(name))
+    case = case_of(
+        "softmax", seqlen_q=40, seqlen_k=50, bias=True, bias_axes="mn", dtype=dtype_of(name)
+    )
     values = draw(case)
     values["bias"][..., 3] = values["bias"][..., 7, :] = -torch.inf
     comparison = compared(case, ARITHMETICS[name], values=values)
@@ -155,6 +212,10 @@ def test_any_lse_but_nan_of_a_dead_row_passes_beside_a_sink(lse):
     def other(name, tensor):
         return tensor.masked_fill(dead, lse) if name == "LSE" else tensor
 
-    comparison = compared(case, values=values, fault=other, names=("LSE", "P", "O", "delta", "dQ", "dK", "dV"))
+    comparison = compared(
+        case, values=values, fault=other, names=("LSE", "P", "O", "delta", "dQ", "dK", "dV")
+    )
     assert comparison.matches
-    assert not compared(case, values=values, fault=lambda n, t: t * torch.nan if n == "LSE" else t).matches
+    assert not compared(
+        case, values=values, fault=lambda n, t: t * torch.nan if n == "LSE" else t
+    ).matches

@@ -19,7 +19,15 @@ from tests.probe import probe
 
 ADAPTERS = {"flash": flash_cuda, "lazy": lazy_cuda}
 CASES = {"flash": softmax_case, "lazy": lazy_case}
-SMALL = {"batch": 1, "heads": 2, "head_dim": 16, "seqlen": 72, "block_m": 32, "block_n": 16, "causal": True}
+SMALL = {
+    "batch": 1,
+    "heads": 2,
+    "head_dim": 16,
+    "seqlen": 72,
+    "block_m": 32,
+    "block_n": 16,
+    "causal": True,
+}
 KERNELS = Path(gradprobe.kernels.__path__[0]) / "cuda"
 
 
@@ -59,7 +67,9 @@ class CudaFault:
         end = following.end()
         body = source[start:end]
         for find, replace in self.edits:
-            assert body.count(find) == 1, f"{find!r} stands {body.count(find)} times in {self.kernel}"
+            assert body.count(find) == 1, (
+                f"{find!r} stands {body.count(find)} times in {self.kernel}"
+            )
             body = body.replace(find, replace)
         return source[:start] + body + source[end:]
 

@@ -34,7 +34,11 @@ class Figure:
     @property
     def bound(self) -> str:
         """What must hold, in words."""
-        return f"at least {100 * self.least:.0f} %" if self.least else f"at most {100 * self.most:.0f} %"
+        return (
+            f"at least {100 * self.least:.0f} %"
+            if self.least
+            else f"at most {100 * self.most:.0f} %"
+        )
 
 
 def figures(judged: Sequence[Judged]) -> list[Figure]:
@@ -44,9 +48,21 @@ def figures(judged: Sequence[Judged]) -> list[Figure]:
     uncovered = [each for each in judged if isinstance(each.trial, Uncovered)]
     found = [
         Figure("planted faults found", sum(each.found for each in planted), len(planted), 1.0),
-        Figure("first wrong intermediate and head right", sum(each.placed for each in planted), len(planted), 0.98),
-        Figure("equivalent edits flagged", sum(not each.right for each in equivalent), len(equivalent), most=0.0),
-        Figure("uncovered faults found", sum(each.found for each in uncovered), len(uncovered), 1.0),
+        Figure(
+            "first wrong intermediate and head right",
+            sum(each.placed for each in planted),
+            len(planted),
+            0.98,
+        ),
+        Figure(
+            "equivalent edits flagged",
+            sum(not each.right for each in equivalent),
+            len(equivalent),
+            most=0.0,
+        ),
+        Figure(
+            "uncovered faults found", sum(each.found for each in uncovered), len(uncovered), 1.0
+        ),
     ]
     if not DIAGNOSES:
         return found
@@ -54,8 +70,15 @@ def figures(judged: Sequence[Judged]) -> list[Figure]:
         *found,
         Figure("cause named first", sum(each.named for each in planted), len(planted), 0.99),
         Figure("line of a planted fault right", sum(each.line for each in planted), len(planted)),
-        Figure("line of an uncovered fault right", sum(each.line for each in uncovered), len(uncovered)),
-        Figure("no hypothesis fits an uncovered fault", sum(each.right for each in uncovered), len(uncovered), 28 / 30),
+        Figure(
+            "line of an uncovered fault right", sum(each.line for each in uncovered), len(uncovered)
+        ),
+        Figure(
+            "no hypothesis fits an uncovered fault",
+            sum(each.right for each in uncovered),
+            len(uncovered),
+            28 / 30,
+        ),
     ]
 
 
@@ -75,7 +98,12 @@ def by_class(judged: Sequence[Judged]) -> list[OfClass]:
     counts: dict[str, Counter[str]] = {}
     for each in judged:
         if isinstance(each.trial, Scored):
-            one = {"faults": 1, "found": int(each.found), "placed": int(each.placed), "named": int(each.named)}
+            one = {
+                "faults": 1,
+                "found": int(each.found),
+                "placed": int(each.placed),
+                "named": int(each.named),
+            }
             counts.setdefault(each.trial.fault_class, Counter()).update(one)
     keys = ("faults", "found", "placed", "named")
     return [OfClass(name, *(counts[name][key] for key in keys)) for name in SEEN if name in counts]

@@ -30,14 +30,28 @@ LSE_OF_HEAD_0 = (
 )
 NO_SCALE = (Edit(DQ, "dq * scale", "dq"), Edit(DKDV, "dk * scale", "dk"))
 DO_BY_Q = (
-    Edit(DQ, "do_ptr += b * stride_dob + h * stride_doh", "do_ptr += b * stride_dob + h * stride_qh"),
+    Edit(
+        DQ, "do_ptr += b * stride_dob + h * stride_doh", "do_ptr += b * stride_dob + h * stride_qh"
+    ),
     Edit(DKDV, "do_ptr + h * stride_doh", "do_ptr + h * stride_qh"),
 )
 # The preprocess kernel knows no stride of q's: there it is O's.
-DO_BY_O = Edit(PREPROCESS, "do_ptr += b * stride_dob + h * stride_doh", "do_ptr += b * stride_dob + h * stride_oh")
+DO_BY_O = Edit(
+    PREPROCESS,
+    "do_ptr += b * stride_dob + h * stride_doh",
+    "do_ptr += b * stride_dob + h * stride_oh",
+)
 DO_STRIDES_OF_THE_HOST = (
-    Edit(HOST, "*o.stride(), *do.stride(), ", "*o.stride(), do.stride(0), q.stride(1), *do.stride()[2:], "),
-    Edit(HOST, "*v.stride(), *do.stride(), ", "*v.stride(), do.stride(0), q.stride(1), *do.stride()[2:], "),
+    Edit(
+        HOST,
+        "*o.stride(), *do.stride(), ",
+        "*o.stride(), do.stride(0), q.stride(1), *do.stride()[2:], ",
+    ),
+    Edit(
+        HOST,
+        "*v.stride(), *do.stride(), ",
+        "*v.stride(), do.stride(0), q.stride(1), *do.stride()[2:], ",
+    ),
 )
 NO_STEEPNESS = everywhere(BACKWARD, "ds *= steepness", "ds *= 1.0")
 KV_HEADS = (

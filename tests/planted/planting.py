@@ -78,10 +78,14 @@ def edited(source: str, edits: tuple[Edit, ...]) -> str:
 
 def _replaced(source: str, edit: Edit) -> str:
     start = source.index(f"def {edit.kernel}(")
-    following = re.compile(r"^(@triton\.jit|def )", re.MULTILINE).search(source, source.index("\n", start))
+    following = re.compile(r"^(@triton\.jit|def )", re.MULTILINE).search(
+        source, source.index("\n", start)
+    )
     end = following.start() if following else len(source)
     body = source[start:end]
-    assert body.count(edit.find) == 1, f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
+    assert body.count(edit.find) == 1, (
+        f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
+    )
     return source[:start] + body.replace(edit.find, edit.replace) + source[end:]
 
 
@@ -116,5 +120,7 @@ def assert_as_recorded(fault: Planted, report: Probed) -> None:
     first = measured.first
     assert (first.intermediate, first.batch, first.head) == (fault.first, fault.batch, fault.head)
     # The first mismatch is wrong by the order of the worst; what is wrong at all begins in the row of the record.
-    (start, _), *_ = measured.comparison.findings[first.intermediate].row_ranges(first.batch or 0, first.head)
+    (start, _), *_ = measured.comparison.findings[first.intermediate].row_ranges(
+        first.batch or 0, first.head
+    )
     assert fault.row is None or start == fault.row

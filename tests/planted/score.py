@@ -21,7 +21,9 @@ LIMIT = 300.0
 
 
 def score(
-    names: Sequence[str], workers: int = 0, tell: Callable[[int, Judged], object] = lambda done, judged: None
+    names: Sequence[str],
+    workers: int = 0,
+    tell: Callable[[int, Judged], object] = lambda done, judged: None,
 ) -> list[Judged]:
     """Each trial probed and judged, in the order of the names.
 
@@ -31,7 +33,9 @@ def score(
     """
     judged: dict[str, Judged] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for ended in run_each(FACTORY, folder, names, timeout=LIMIT, workers=workers or os.cpu_count() or 1):
+        for ended in run_each(
+            FACTORY, folder, names, timeout=LIMIT, workers=workers or os.cpu_count() or 1
+        ):
             judged[ended.item] = Judged(TRIALS[ended.item], _outcome(ended))
             tell(len(judged), judged[ended.item])
     return [judged[name] for name in names]
@@ -40,20 +44,33 @@ def score(
 def _outcome(ended: TaskResult) -> Outcome:
     if ended.result is not None:
         return ended.result
-    words = ended.raised.message if ended.raised else f"the process was {ended.crash.words}" if ended.crash else ""
+    words = (
+        ended.raised.message
+        if ended.raised
+        else f"the process was {ended.crash.words}"
+        if ended.crash
+        else ""
+    )
     return Outcome(ended.item, failure=words)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 where every threshold holds, else 1."""
     request = _parser().parse_args(arguments)
-    names = [name for name in TRIALS if not request.only or any(part in name for part in request.only)]
-    names = [name for name in names if getattr(TRIALS[name], "fault_class", "") not in request.without]
+    names = [
+        name for name in TRIALS if not request.only or any(part in name for part in request.only)
+    ]
+    names = [
+        name for name in names if getattr(TRIALS[name], "fault_class", "") not in request.without
+    ]
     if request.list:
         print("\n".join(_listed(name) for name in names))
         return 0
     if not names:
-        print(f"no trial has {' or '.join(request.only)} in its name: --list shows all", file=sys.stderr)
+        print(
+            f"no trial has {' or '.join(request.only)} in its name: --list shows all",
+            file=sys.stderr,
+        )
         return 2
     judged = score(names, request.workers, progress(len(names)))
     print("\n".join(lines_of(judged)))
@@ -64,11 +81,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.planted.score", description=__doc__)
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="those with one of these in their names")
-    parser.add_argument("--without", nargs="+", metavar="CLASS", default=[], help="none of these classes of faults")
-    parser.add_argument("--list", action="store_true", help="only print the names, with class and cause")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        default=[],
+        help="those with one of these in their names",
+    )
+    parser.add_argument(
+        "--without", nargs="+", metavar="CLASS", default=[], help="none of these classes of faults"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="only print the names, with class and cause"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything there")
-    parser.add_argument("--workers", type=int, default=0, help="processes; as many as cores by default")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="processes; as many as cores by default"
+    )
     return parser
 
 
@@ -87,7 +116,9 @@ def _document(judged: Sequence[Judged]) -> dict[str, object]:
             for f in figures(judged)
         ],
         "classes": [vars(each) for each in by_class(judged)],
-        "diagnose_seconds": dict(zip(("median", "largest"), diagnosing(judged) or (), strict=False)),
+        "diagnose_seconds": dict(
+            zip(("median", "largest"), diagnosing(judged) or (), strict=False)
+        ),
         "says_why": DIAGNOSES,
         "trials": [_row(each) for each in judged],
     }

@@ -17,7 +17,12 @@ def progress(total: int) -> Callable[[int, Judged], None]:
     def tell(done: int, judged: Judged) -> None:
         if sys.stderr.isatty():
             end = "\n" if done == total else ""
-            print(f"\r\x1b[K{done} of {total}  {judged.trial.name}", end=end, file=sys.stderr, flush=True)
+            print(
+                f"\r\x1b[K{done} of {total}  {judged.trial.name}",
+                end=end,
+                file=sys.stderr,
+                flush=True,
+            )
 
     return tell
 
@@ -62,7 +67,9 @@ def _of_classes(judged: Sequence[Judged]) -> Iterator[str]:
     if not rows:
         return
     yield ""
-    yield f"{'class':<7}{'faults':>7}{'found':>7}{'place':>7}" + (f"{'cause':>7}" if DIAGNOSES else "")
+    yield f"{'class':<7}{'faults':>7}{'found':>7}{'place':>7}" + (
+        f"{'cause':>7}" if DIAGNOSES else ""
+    )
     for row in rows:
         cause = f"{row.named:>7}" if DIAGNOSES else ""
         yield f"{row.fault_class:<7}{row.faults:>7}{row.found:>7}{row.placed:>7}{cause}"
@@ -87,7 +94,11 @@ def _of_miss(judged: Judged) -> Iterator[str]:
 
 
 def _place(first: str | None, batch: int | None, head: int | None, row: int | None) -> str:
-    known = [f"{axis} {at}" for axis, at in (("batch", batch), ("head", head), ("row", row)) if at is not None]
+    known = [
+        f"{axis} {at}"
+        for axis, at in (("batch", batch), ("head", head), ("row", row))
+        if at is not None
+    ]
     return " ".join([first or "no wrong number", *known])
 
 

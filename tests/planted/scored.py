@@ -22,13 +22,26 @@ ON_A_GPU_ALONE = {"COMP", "GRID"}
 def _of_planted(fault: Planted, of: str) -> Scored:
     changed = Changed(fault.name, of, fault.edits, fault.options)
     first = fault.seen or fault.first
-    return Scored(changed, fault.fault_class, fault.cause, first, fault.head, fault.batch, fault.row, fault.why)
+    return Scored(
+        changed,
+        fault.fault_class,
+        fault.cause,
+        first,
+        fault.head,
+        fault.batch,
+        fault.row,
+        fault.why,
+    )
 
 
 def _of_cuda(fault: CudaFault) -> Scored:
     edits = tuple(Edit(fault.kernel, *edit) for edit in fault.edits)
-    changed = Changed(fault.name, f"{fault.family}-cuda", edits, {}, unzeroed="not_zeroed" in fault.name)
-    return Scored(changed, fault.fault_class, fault.cause, fault.first, fault.head, None, fault.row, fault.why)
+    changed = Changed(
+        fault.name, f"{fault.family}-cuda", edits, {}, unzeroed="not_zeroed" in fault.name
+    )
+    return Scored(
+        changed, fault.fault_class, fault.cause, fault.first, fault.head, None, fault.row, fault.why
+    )
 
 
 SCORED: tuple[Scored, ...] = (

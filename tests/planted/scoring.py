@@ -97,10 +97,18 @@ def _outcome(name: str, report: Probed, seconds: float) -> Outcome:
         return outcome
     # The first mismatch is wrong by the order of the worst; what is wrong at all begins here.
     shown = next(run for run in report_of(report).runs if run.has_wrong_elements)
-    (of,) = [one for one in shown.compares if (one.name, one.kernel) == (first.intermediate, first.kernel)]
-    rows = next(head.rows for head in of.heads if (head.batch, head.head) == (first.batch, first.head))
+    (of,) = [
+        one
+        for one in shown.compares
+        if (one.name, one.kernel) == (first.intermediate, first.kernel)
+    ]
+    rows = next(
+        head.rows for head in of.heads if (head.batch, head.head) == (first.batch, first.head)
+    )
     row = rows[0][0] if rows else first.row
-    return dataclasses.replace(outcome, first=first.intermediate, batch=first.batch, head=first.head, row=row)
+    return dataclasses.replace(
+        outcome, first=first.intermediate, batch=first.batch, head=first.head, row=row
+    )
 
 
 @dataclass(frozen=True)
@@ -122,25 +130,36 @@ class Judged:
         if outcome.first is None:
             return any(trial.first.lower() in array.split("_") for array in outcome.memory)
         known = ((trial.head, outcome.head), (trial.batch, outcome.batch), (trial.row, outcome.row))
-        return outcome.first == trial.first and all(record in (None, came) for record, came in known)
+        return outcome.first == trial.first and all(
+            record in (None, came) for record, came in known
+        )
 
     @property
     def named(self) -> bool:
         """Of a planted fault: whether its cause is named first."""
         assert isinstance(self.trial, Scored)
         foremost = self.outcome.diagnoses[:1]
-        return self.found and any(each.is_named and each.fault in self.trial.causes for each in foremost)
+        return self.found and any(
+            each.is_named and each.fault in self.trial.causes for each in foremost
+        )
 
     @property
     def is_seen(self) -> bool:
         """Whether what is named first is no hypothesis, but what the dataflow of the kernels showed."""
-        return any(each.is_named and each.fault.startswith(KINDS) for each in self.outcome.diagnoses[:1])
+        return any(
+            each.is_named and each.fault.startswith(KINDS) for each in self.outcome.diagnoses[:1]
+        )
 
     @property
     def line(self) -> bool:
         """Whether one of the causes that are named stands at a line that was changed."""
         lines = self.trial.changed.lines()
-        return any(where.line in lines for each in self.outcome.diagnoses if each.is_named for where in each.where)
+        return any(
+            where.line in lines
+            for each in self.outcome.diagnoses
+            if each.is_named
+            for where in each.where
+        )
 
     @property
     def right(self) -> bool:

@@ -15,7 +15,15 @@ from gradprobe.pipeline.resolve import resolve_problem
 from tests.planted.stride_mixups import Mixup
 
 # All tensors of one shape, two of everything that has a stride, and one tile of 32 rows with a part of it unused.
-SIZES = {"batch": 2, "heads": 2, "seqlen": 17, "head_dim": 16, "bias": False, "block_m": 32, "block_n": 32}
+SIZES = {
+    "batch": 2,
+    "heads": 2,
+    "seqlen": 17,
+    "head_dim": 16,
+    "bias": False,
+    "block_m": 32,
+    "block_n": 32,
+}
 
 
 @dataclass(frozen=True)
@@ -39,10 +47,19 @@ class Mixups:
 
     def __call__(self, mixup: Mixup | None) -> Found:
         start = time.perf_counter()
-        word = self._file if mixup is None else f"{mixup.write(Path(self._folder.name))}:{self._file}_intermediates"
+        word = (
+            self._file
+            if mixup is None
+            else f"{mixup.write(Path(self._folder.name))}:{self._file}_intermediates"
+        )
         bench = bench_of(resolve_problem(CheckRequest(word, None, None, SIZES)))
         trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
-        first, distinct = bench.tried(FIRST), bench.tried(replace(trials["distinct"], thorough=False))
+        first, distinct = (
+            bench.tried(FIRST),
+            bench.tried(replace(trials["distinct"], thorough=False)),
+        )
         values = distinct.run is not None and (distinct.run.first_mismatch or distinct.run.broken)
         shown_by = {stray.kind for stray in distinct.memory} | ({"values"} if values else set())
-        return Found(first.verdict, distinct.verdict, tuple(sorted(shown_by)), time.perf_counter() - start)
+        return Found(
+            first.verdict, distinct.verdict, tuple(sorted(shown_by)), time.perf_counter() - start
+        )

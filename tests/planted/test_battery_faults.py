@@ -11,7 +11,10 @@ from tests.planted.planting import KERNELS, edited
 from tests.probe import probe
 
 # Each takes some ten seconds; the score tries one on every push.
-PARAMETERS = [pytest.param(fault, id=f"{fault.of[0][:-3]}-{fault.name}", marks=pytest.mark.nightly) for fault in HIDDEN]
+PARAMETERS = [
+    pytest.param(fault, id=f"{fault.of[0][:-3]}-{fault.name}", marks=pytest.mark.nightly)
+    for fault in HIDDEN
+]
 
 
 @pytest.fixture(params=PARAMETERS)
@@ -30,7 +33,11 @@ def verdict(word, options):
 def test_the_default_check_passes_and_the_battery_does_not(planted):
     fault, word = planted
     target = find_target(word)
-    entries = [entry for entry in battery(target.family, target.takes, target.required) if not entry.why_not]
+    entries = [
+        entry
+        for entry in battery(target.family, target.takes, target.required)
+        if not entry.why_not
+    ]
     assert verdict(word, {}) == "match"
     shown_by = set()
     for entry in entries:

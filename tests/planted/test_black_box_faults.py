@@ -14,15 +14,22 @@ EXPOSED = [fault.name for fault in EXPORTED][:1]
 
 def probed(fault, folder, function, on_push):
     """At night 36 rows and keys: a full and a partial tile along both axes."""
-    case = softmax_case(**{"batch": 1, "heads": 2, "seqlen": 20 if on_push else 36, "head_dim": 16} | fault.options)
+    case = softmax_case(
+        **{"batch": 1, "heads": 2, "seqlen": 20 if on_push else 36, "head_dim": 16} | fault.options
+    )
     return probe_planted(fault, folder, "flash.py", function, case)
 
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(f, id=f.name, marks=[] if f.name in OFTEN else [pytest.mark.nightly]) for f in INSIDE],
+    [
+        pytest.param(f, id=f.name, marks=[] if f.name in OFTEN else [pytest.mark.nightly])
+        for f in INSIDE
+    ],
 )
-def test_a_fault_in_a_black_box_that_cannot_be_watched_is_placed_and_told(fault, tmp_path, monkeypatch, on_push):
+def test_a_fault_in_a_black_box_that_cannot_be_watched_is_placed_and_told(
+    fault, tmp_path, monkeypatch, on_push
+):
     monkeypatch.setattr(smaller, "INTERPRETED", "nowhere")
     report = probed(fault, tmp_path, "flash_black_box", on_push)
     assert_as_recorded(fault, report)
@@ -33,7 +40,11 @@ def test_a_fault_in_a_black_box_that_cannot_be_watched_is_placed_and_told(fault,
 
 
 @pytest.mark.parametrize(
-    "fault", [pytest.param(f, id=f.name, marks=[] if f.name in EXPOSED else [pytest.mark.nightly]) for f in EXPORTED]
+    "fault",
+    [
+        pytest.param(f, id=f.name, marks=[] if f.name in EXPOSED else [pytest.mark.nightly])
+        for f in EXPORTED
+    ],
 )
 def test_a_fault_in_flash_that_exposes_all_is_placed(fault, tmp_path, on_push):
     report = probed(fault, tmp_path, "flash_intermediates", on_push)

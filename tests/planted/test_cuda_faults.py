@@ -5,13 +5,19 @@ import pytest
 from tests.planted.cuda_faults import CUDA_FAULTS, probed
 
 # On every push one of each kind of finding about memory; of wrong numbers the score tries one of each class.
-OFTEN = {"lazy_barrier_after_the_tile_missing", "p_added_to_what_is_not_zeroed", "shared_memory_out_of_bounds"}
+OFTEN = {
+    "lazy_barrier_after_the_tile_missing",
+    "p_added_to_what_is_not_zeroed",
+    "shared_memory_out_of_bounds",
+}
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(fault, id=fault.name, marks=[] if fault.name in OFTEN else [pytest.mark.nightly])
+        pytest.param(
+            fault, id=fault.name, marks=[] if fault.name in OFTEN else [pytest.mark.nightly]
+        )
         for fault in CUDA_FAULTS
     ],
 )
@@ -39,4 +45,6 @@ def test_what_it_does_to_memory_is_named_with_the_lines(found):
     told = [stray for stray in memory if (stray.kind, stray.tensor) == (fault.kind, fault.array)]
     assert bool(told) == bool(fault.kind)
     for code in fault.lines:
-        assert any(f"`{code}`" in stray.sentence for stray in told), [stray.sentence for stray in told]
+        assert any(f"`{code}`" in stray.sentence for stray in told), [
+            stray.sentence for stray in told
+        ]

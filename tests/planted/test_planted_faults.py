@@ -8,7 +8,9 @@ from tests.planted.planting import assert_as_recorded, probe_planted
 
 
 def probed(fault, folder, **sizes):
-    return probe_planted(fault, folder, "lazy.py", "lazy_intermediates", lazy_case(**fault.options, **sizes))
+    return probe_planted(
+        fault, folder, "lazy.py", "lazy_intermediates", lazy_case(**fault.options, **sizes)
+    )
 
 
 # On every push the historical one has a test of its own, below, and the score tries one of each class.

@@ -17,12 +17,25 @@ from tests.planted.uncovered import UNCOVERED
 
 # One planted fault of each class, an equivalent edit of every twelve and an uncovered fault on every push: of each
 # class in the target that is probed soonest, of fewer rows than the score's, which halves it.
-SOONEST = ("dropout", "flash-cuda", "flash", "flash-backward", "flash-black-box", "lazy", "lazy-backward", "lazy-cuda")
+SOONEST = (
+    "dropout",
+    "flash-cuda",
+    "flash",
+    "flash-backward",
+    "flash-black-box",
+    "lazy",
+    "lazy-backward",
+    "lazy-cuda",
+)
 FIRST = {
     trial.fault_class: trial.name
     for trial in sorted(reversed(SCORED), key=lambda trial: -SOONEST.index(trial.changed.of))
 }
-OFTEN = [*FIRST.values(), *(trial.name for trial in EQUIVALENTS[::12]), *(trial.name for trial in UNCOVERED[15:16])]
+OFTEN = [
+    *FIRST.values(),
+    *(trial.name for trial in EQUIVALENTS[::12]),
+    *(trial.name for trial in UNCOVERED[15:16]),
+]
 
 needs_causes = pytest.mark.skipif(not DIAGNOSES, reason="reports do not say why")
 
@@ -64,7 +77,10 @@ def test_there_are_at_least_14_equivalent_edits_and_30_uncovered_faults_of_three
 
 def test_each_trial_has_a_name_and_a_program_of_its_own():
     assert len(TRIALS) == len(SCORED) + len(EQUIVALENTS) + len(UNCOVERED)
-    programs = {(trial.changed.plant(), str(trial.changed.options), trial.changed.of) for trial in TRIALS.values()}
+    programs = {
+        (trial.changed.plant(), str(trial.changed.options), trial.changed.of)
+        for trial in TRIALS.values()
+    }
     assert len(programs) == len(TRIALS)
     originals = {path.read_text() for path, _, _ in TARGETS.values()}
     assert not originals & {trial.changed.plant() for trial in TRIALS.values()}
@@ -105,7 +121,9 @@ def test_a_race_whose_numbers_are_right_is_placed_by_the_array_that_is_raced_for
 
 def test_a_cause_counts_where_it_comes_first_and_explains_nine_tenths():
     def named(*diagnoses):
-        return judged(STRIDE, verdict="mismatch", first="dP", batch=0, head=1, diagnoses=diagnoses).named
+        return judged(
+            STRIDE, verdict="mismatch", first="dP", batch=0, head=1, diagnoses=diagnoses
+        ).named
 
     assert named(diagnosed("stride/do-head", 1.0))
     assert named(diagnosed("stride/do-head", 0.9), diagnosed("layout/do", 0.9))
@@ -153,5 +171,8 @@ def test_a_miss_of_the_cause_tells_it_and_its_runner_up():
 
 def test_the_command_lists_names_with_their_causes_and_knows_no_other(capsys):
     assert main(["--list", "--only", "lazy/do_read_with_q_head_stride"]) == 0
-    assert "lazy/do_read_with_q_head_stride  S1  stride/do-head" in capsys.readouterr().out.splitlines()
+    assert (
+        "lazy/do_read_with_q_head_stride  S1  stride/do-head"
+        in capsys.readouterr().out.splitlines()
+    )
     assert main(["--only", "nothing_of_this_name"]) == 2

@@ -27,7 +27,9 @@ def checked(name, folder, monkeypatch):
     changed = PLANTED[name].changed
     Path(f"{name}.py").write_text(changed.plant())
     _, function, small = TARGETS[changed.of]
-    options = {word: value for word, value in (small | changed.options).items() if value is not None}
+    options = {
+        word: value for word, value in (small | changed.options).items() if value is not None
+    }
     words = ["check", f"{name}.py:{function}", *flags(options), "--json", "report.json"]
     ran = run(words, COLUMNS="80", GRADPROBE_DETAILS="0", GRADPROBE_FIX_BUDGET="40")
     assert ran.code == 1
@@ -36,12 +38,18 @@ def checked(name, folder, monkeypatch):
 
 def heads_told(lines, intermediate, heads):
     """The heads in whose columns the table marks an intermediate as wrong by itself."""
-    at = next(number for number, line in enumerate(lines) if line.startswith("  worst error / allowed, by head"))
+    at = next(
+        number
+        for number, line in enumerate(lines)
+        if line.startswith("  worst error / allowed, by head")
+    )
     _, *titles = re.split(r"\s{2,}", lines[at].strip())
     for line in lines[at + 1 :]:
         label, *cells = re.split(r"\s{2,}", line.strip())
         if intermediate in label.split():
-            wrong = [title for title, cell in zip(titles, cells, strict=True) if cell.startswith("✗")]
+            wrong = [
+                title for title, cell in zip(titles, cells, strict=True) if cell.startswith("✗")
+            ]
             return {head for title in wrong for head in numbers(title, heads)}
     return set()
 
@@ -50,12 +58,18 @@ def numbers(title, heads):
     if title == "all":
         return set(range(heads))
     spans = [part.split("-") for part in title.split(", ")]
-    return {head for first, *last in spans for head in range(int(first), int((last or [first])[0]) + 1)}
+    return {
+        head for first, *last in spans for head in range(int(first), int((last or [first])[0]) + 1)
+    }
 
 
 def heads_wrong(report, intermediate):
     run = next(one for one in report["runs"] if one["verdict"] == "mismatch")
-    one = next(one for one in run["intermediates"] if one["name"] == intermediate and one["status"] == "mismatch")
+    one = next(
+        one
+        for one in run["intermediates"]
+        if one["name"] == intermediate and one["status"] == "mismatch"
+    )
     group = report["case"]["heads"] // len({head["head"] for head in one["heads"]})
     wrong = {head["head"] for head in one["heads"] if head["status"] == "mismatch"}
     return {head for head in range(report["case"]["heads"]) if head // group in wrong}
@@ -94,7 +108,10 @@ def changes_told(lines):
 
 
 def is_cut_of(shown, code):
-    return re.fullmatch(".*".join(map(re.escape, re.split(r"^\.\.\. | \.\.\.$", shown.strip()))), code) is not None
+    return (
+        re.fullmatch(".*".join(map(re.escape, re.split(r"^\.\.\. | \.\.\.$", shown.strip()))), code)
+        is not None
+    )
 
 
 @sampled("name", TEN, push=["dk_overwritten_instead_of_added"])
@@ -102,17 +119,24 @@ def test_intermediate_heads_line_and_fix_can_be_told(name, tmp_path, monkeypatch
     lines, report = checked(name, tmp_path, monkeypatch)
     assert sum(-(-len(line) // 80) for line in lines) <= 24, "\n".join(lines)
     trial, heads = PLANTED[name], report["case"]["heads"]
-    assert [line.split()[2] for line in lines if line.startswith("FIRST MISMATCH ")] == [trial.first]
+    assert [line.split()[2] for line in lines if line.startswith("FIRST MISMATCH ")] == [
+        trial.first
+    ]
     assert heads_told(lines, trial.first, heads) == heads_wrong(report, trial.first)
     cause = next(number for number, line in enumerate(lines) if line.startswith("CAUSE  "))
     place = next(line for line in lines[cause:] if re.match(r"  \S+\.py:\d+", line))
     assert int(re.search(r"\.py:(\d+)", place)[1]) in trial.changed.lines()
-    diff = next(one["edit"]["diff"] for one in report["diagnoses"] if one["edit"] and one["edit"]["diff"])
+    diff = next(
+        one["edit"]["diff"] for one in report["diagnoses"] if one["edit"] and one["edit"]["diff"]
+    )
     told = changes_told(lines)
     assert len(told) == len(changes_of(diff)) > 0
     for shown, made in zip(sorted(told), sorted(changes_of(diff)), strict=True):
         assert shown[0] == made[0]
-        for cut, whole in (*zip(shown[1], made[1], strict=True), *zip(shown[2], made[2], strict=True)):
+        for cut, whole in (
+            *zip(shown[1], made[1], strict=True),
+            *zip(shown[2], made[2], strict=True),
+        ):
             assert is_cut_of(cut, whole)
 
 
@@ -138,9 +162,17 @@ def test_a_match_takes_ten_rows(name, tmp_path, monkeypatch):
 def test_a_survey_of_layouts_that_fails_takes_24_rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(PLANTED["do_read_with_q_head_stride"].changed.plant())
-    ran = run("strides mine.py:lazy_intermediates", COLUMNS="80", GRADPROBE_DETAILS="0", GRADPROBE_FIX_BUDGET="40")
+    ran = run(
+        "strides mine.py:lazy_intermediates",
+        COLUMNS="80",
+        GRADPROBE_DETAILS="0",
+        GRADPROBE_FIX_BUDGET="40",
+    )
     assert ran.code == 1
     lines = ran.out.splitlines()
     assert sum(-(-len(line) // 80) for line in lines) <= 24, ran.out
     assert any(line.startswith("FIRST MISMATCH dP ") for line in lines)
-    assert "  wrong only when do.stride(1) != q.stride(1)" in lines or "do.stride(1) != q.stride(1)" in ran.out
+    assert (
+        "  wrong only when do.stride(1) != q.stride(1)" in lines
+        or "do.stride(1) != q.stride(1)" in ran.out
+    )

@@ -15,7 +15,9 @@ APART = {
 }
 EXPRESSIBLE = {"lazy": 176, "flash": 184}
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not"
+)
 
 
 @pytest.fixture(params=EXPRESSIBLE)
@@ -30,7 +32,9 @@ def test_the_224_are_all_there_and_those_of_tensors_that_no_kernel_has_both_of_s
     obstacles = {mixup.obstacle for mixup in found if mixup.obstacle}
     pairs = [pair.split() for pair in APART[file]]
     both_ways = [*pairs, *(reversed(pair) for pair in pairs)]
-    assert obstacles == {f"no kernel of {file} has both {first} and {second}" for first, second in both_ways}
+    assert obstacles == {
+        f"no kernel of {file} has both {first} and {second}" for first, second in both_ways
+    }
     assert sum(not mixup.obstacle for mixup in found) == 224 - 8 * len(pairs) == EXPRESSIBLE[file]
 
 
@@ -49,7 +53,9 @@ def test_a_plant_replaces_whole_names_in_bodies_and_leaves_parameters():
     mixup = next(mixup for mixup in mixups("flash") if mixup.name == "dq by q, row")
     assert mixup.kernels == ("flash_dq_kernel",)
     before, after = source_of("flash").splitlines(), mixup.plant(source_of("flash")).splitlines()
-    changed = [(old.strip(), new.strip()) for old, new in zip(before, after, strict=True) if old != new]
+    changed = [
+        (old.strip(), new.strip()) for old, new in zip(before, after, strict=True) if old != new
+    ]
     assert changed == [
         (
             "dq_ptr += b * stride_dqb + h * stride_dqh + first_m * stride_dqm",
@@ -64,13 +70,18 @@ def test_a_plant_replaces_whole_names_in_bodies_and_leaves_parameters():
 
 # Some on every push, and all of them at night: they take minutes.
 @pytest.mark.parametrize(
-    ("first", "step"), [(0, 120), *(pytest.param(sixth, 6, marks=pytest.mark.nightly) for sixth in range(6))]
+    ("first", "step"),
+    [(0, 120), *(pytest.param(sixth, 6, marks=pytest.mark.nightly) for sixth in range(6))],
 )
-def test_strides_finds_every_one_and_contiguous_alone_finds_none(file, first, step, record_property):
+def test_strides_finds_every_one_and_contiguous_alone_finds_none(
+    file, first, step, record_property
+):
     planted = [mixup for mixup in mixups(file) if not mixup.obstacle][first::step]
     right, *ends = run_each("tests.planted.stride_runs:Mixups", file, [None, *planted], timeout=120)
     assert (right.result.contiguous, right.result.distinct) == ("match", "match")
-    assert {ended.item.name: ended.crash or ended.raised for ended in ends if ended.result is None} == {}
+    assert {
+        ended.item.name: ended.crash or ended.raised for ended in ends if ended.result is None
+    } == {}
     by_contiguous = [ended.item.name for ended in ends if ended.result.contiguous != "match"]
     missed = [ended.item.name for ended in ends if ended.result.distinct != "mismatch"]
     shown = Counter(kind for ended in ends for kind in ended.result.shown_by)

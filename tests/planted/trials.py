@@ -31,8 +31,16 @@ TARGETS: dict[str, tuple[Path, str, dict[str, Any]]] = {
     "flash-backward": (KERNELS / "flash.py", "flash_backward", _SMALL),
     "flash-black-box": (KERNELS / "flash.py", "flash_black_box", _SMALL),
     "flash-cuda": (KERNELS.parent / "cuda" / "flash.cu", "", _CUDA),
-    "lazy-cuda": (KERNELS.parent / "cuda" / "lazy.cu", "", _LAZY | {"layouts": (("all", "distinct"),)}),
-    "dropout": (Path(__file__).parent / "dropout_attention.py", "dropout_backward", _SMALL | {"dropout": 0.3}),
+    "lazy-cuda": (
+        KERNELS.parent / "cuda" / "lazy.cu",
+        "",
+        _LAZY | {"layouts": (("all", "distinct"),)},
+    ),
+    "dropout": (
+        Path(__file__).parent / "dropout_attention.py",
+        "dropout_backward",
+        _SMALL | {"dropout": 0.3},
+    ),
 }
 _ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
 
@@ -53,7 +61,9 @@ class Changed:
     def plant(self) -> str:
         """The file's source with the replacements made."""
         source = TARGETS[self.of][0].read_text()
-        return _edited_cuda(source, self.edits) if self.of in _ADAPTERS else edited(source, self.edits)
+        return (
+            _edited_cuda(source, self.edits) if self.of in _ADAPTERS else edited(source, self.edits)
+        )
 
     def lines(self) -> frozenset[int]:
         """The lines of the statements that were changed; where lines were taken away, those beside them."""
@@ -68,8 +78,16 @@ class Changed:
         }
         if self.of in _ADAPTERS:
             return frozenset(changed)
-        statements = [node for node in ast.walk(ast.parse(planted)) if isinstance(node, (ast.stmt, ast.excepthandler))]
-        simple = [range(one.lineno, (one.end_lineno or 0) + 1) for one in statements if not hasattr(one, "body")]
+        statements = [
+            node
+            for node in ast.walk(ast.parse(planted))
+            if isinstance(node, (ast.stmt, ast.excepthandler))
+        ]
+        simple = [
+            range(one.lineno, (one.end_lineno or 0) + 1)
+            for one in statements
+            if not hasattr(one, "body")
+        ]
         return frozenset(changed.union(*(lines for lines in simple if changed & set(lines))))
 
     def probe(self, folder: Path, rows: int | None = None) -> Probed:
@@ -84,7 +102,11 @@ class Changed:
         copy = folder / f"{re.sub('[^a-z0-9]', '_', f'{self.of} {self.name}')}{file.suffix}"
         copy.write_text(self.plant())
         case = lazy_case if self.of.startswith("lazy") else softmax_case
-        small = {name: value for name, value in small.items() if not (name == "seqlen" and "seqlens" in self.options)}
+        small = {
+            name: value
+            for name, value in small.items()
+            if not (name == "seqlen" and "seqlens" in self.options)
+        }
         options = small | self.options
         if function:
             return probe(case(**options), find_target(f"{copy}:{function}"))
@@ -102,8 +124,12 @@ def _edited_cuda(source: str, edits: tuple[Edit, ...]) -> str:
         end = re.compile(r"^}", re.MULTILINE).search(source, start.start())
         assert end is not None
         body = source[start.start() : end.end()]
-        assert body.count(edit.find) == 1, f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
-        source = source[: start.start()] + body.replace(edit.find, edit.replace) + source[end.end() :]
+        assert body.count(edit.find) == 1, (
+            f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
+        )
+        source = (
+            source[: start.start()] + body.replace(edit.find, edit.replace) + source[end.end() :]
+        )
     return source
 
 

@@ -22,6 +22,9 @@ from gradprobe.probing.runs import makes_together
 )
 def test_one_kernel_makes_two_results_where_it_was_given_both(pointers, together):
     kernels = {name: object() for name, _, _ in pointers}
-    calls = [KernelCall(kernels[name], {parameter: Pointed(None, storage)}) for name, parameter, storage in pointers]
+    calls = [
+        KernelCall(kernels[name], {parameter: Pointed(None, storage)})
+        for name, parameter, storage in pointers
+    ]
     outcome = SimpleNamespace(calls=calls, storages={1: "dQ", 2: "dK"})
     assert makes_together(outcome, "dQ", "dK") is together

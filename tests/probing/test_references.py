@@ -53,7 +53,9 @@ def nan_in_dq(q, k, v, do, *, causal=False, scale=None):
 
 def refused(reference, **options):
     with pytest.raises(ReferenceFailure, match="the verdict is about the reference: ") as raised:
-        probe(case_of("softmax", **PLAIN | options), target_of(right), reference=target_of(reference))
+        probe(
+            case_of("softmax", **PLAIN | options), target_of(right), reference=target_of(reference)
+        )
     assert raised.value.exit_code == 3
     return str(raised.value).partition("reference: ")[2], raised.value.way_out
 
@@ -61,21 +63,40 @@ def refused(reference, **options):
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        (off_by("dQ", "dK", factor=4.0), "reference departs from dQ = scale * dS K: at batch 0, head 0, row 1, col 0"),
-        (off_by("delta", factor=2.0), "reference departs from delta = rowsum(dO * O): at batch 0, head 0, row 0 it"),
-        (without_its_mask, "without_its_mask departs from LSE = log sum_j exp(S): at batch 0, head 0, row 0 it gives"),
-        (nan_in_dq, "nan_in_dq departs from dQ = scale * dS K: at batch 0, head 1, row 2, col 3 it gives nan, the"),
-        (off_by("dV", factor=1.001), "reference departs from dV = P^T dO: at batch 0, head 0, row 0, col 0 it gives "),
+        (
+            off_by("dQ", "dK", factor=4.0),
+            "reference departs from dQ = scale * dS K: at batch 0, head 0, row 1, col 0",
+        ),
+        (
+            off_by("delta", factor=2.0),
+            "reference departs from delta = rowsum(dO * O): at batch 0, head 0, row 0 it",
+        ),
+        (
+            without_its_mask,
+            "without_its_mask departs from LSE = log sum_j exp(S): at batch 0, head 0, row 0 it gives",
+        ),
+        (
+            nan_in_dq,
+            "nan_in_dq departs from dQ = scale * dS K: at batch 0, head 1, row 2, col 3 it gives nan, the",
+        ),
+        (
+            off_by("dV", factor=1.001),
+            "reference departs from dV = P^T dO: at batch 0, head 0, row 0, col 0 it gives ",
+        ),
     ],
 )
-def test_a_reference_that_departs_is_named_with_its_first_formula_and_both_numbers(reference, words):
+def test_a_reference_that_departs_is_named_with_its_first_formula_and_both_numbers(
+    reference, words
+):
     assert refused(reference)[0].startswith(words)
 
 
 def test_a_float32_reference_may_judge_a_kernel_of_16_bits_and_none_of_float32():
     words, way_out = refused(in_float32)
     assert "in_float32 errs by 0." in words
-    assert words.endswith("of what float32 may err by, and beside a kernel in float32 it may by 6e-05")
+    assert words.endswith(
+        "of what float32 may err by, and beside a kernel in float32 it may by 6e-05"
+    )
     assert way_out.endswith("compute it in float64")
     for dtype in ("bfloat16", "float16"):
         case = case_of("softmax", **SMALL, dtype=dtype)
@@ -84,7 +105,9 @@ def test_a_float32_reference_may_judge_a_kernel_of_16_bits_and_none_of_float32()
 
 def test_a_float64_dtau_off_by_a_rounding_of_float32_may_not_judge_a_float32_kernel_though_no_identity_sees_it():
     def reference(q, k, v, do, *, tau, scale=None, bias=None):
-        found = manual_attention_backward(q, k, v, do, family="lazy", tau=tau, scale=scale, bias=bias)
+        found = manual_attention_backward(
+            q, k, v, do, family="lazy", tau=tau, scale=scale, bias=bias
+        )
         return found | {"dTau": found["dTau"] * (1 + 2.0**-24)}
 
     def target(q, k, v, do, *, tau, scale=None, bias=None):
@@ -98,7 +121,9 @@ def test_a_float64_dtau_off_by_a_rounding_of_float32_may_not_judge_a_float32_ker
 @pytest.mark.parametrize("pattern", ["normal", "large", "negative", "lowrank"])
 def test_a_float64_reference_by_autograd_may_judge(pattern):
     def by_autograd(q, k, v, *, causal=False, scale=None):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, scale=scale
+        )
 
     case = case_of("softmax", **SMALL, pattern=pattern)
     assert probe(case, target_of(right), reference=target_of(by_autograd)).verdict == "match"
@@ -121,7 +146,10 @@ def test_the_numbers_around_a_mismatch_are_those_that_it_was_judged_by(name):
     case = case_of("softmax", **SMALL)
     x = attention_of(case, draw(case))
     every = manual_attention_backward(x.q, x.k, x.v, x.do, causal=True, scale=case.scale)
-    trace, other = Trace(every, dict.fromkeys(every, "exported")), Trace({name: every[name] * 1.5}, {name: "exported"})
+    trace, other = (
+        Trace(every, dict.fromkeys(every, "exported")),
+        Trace({name: every[name] * 1.5}, {name: "exported"}),
+    )
     comparison = compare(case, x, trace, precision_of("float32", "ieee"), reference=other)
     first = locate(x, trace, comparison)
     assert first.intermediate == name
@@ -130,6 +158,8 @@ def test_the_numbers_around_a_mismatch_are_those_that_it_was_judged_by(name):
               (first.window.actual[first.window.rows.index(first.row)],
                first.window.expected[first.window.rows.index(first.row)])]  # fmt: skip
     assert around == [first.actual, first.expected]
-    close = close_up(case, "contiguous", Measured(lambda: x, trace, comparison, first, ()), name, None)
+    close = close_up(
+        case, "contiguous", Measured(lambda: x, trace, comparison, first, ()), name, None
+    )
     assert (close.element.actual, close.element.expected) == tuple(around)
     assert all(row.expected == pytest.approx(1.5 * row.actual) for row in close.rows)

@@ -44,7 +44,9 @@ ERRORS = [
     RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
     RuntimeError("CUDA error: misaligned address"),
     CUDAError("CUDA_ERROR_ASSERT: device-side assert triggered"),
-    ValueError("dO must be contiguous"),  # said by a wrapper that took the device's error for its own
+    ValueError(
+        "dO must be contiguous"
+    ),  # said by a wrapper that took the device's error for its own
     IndexError("list index out of range"),
     TargetFailure("a kernel could not run to its end"),
 ]
@@ -53,7 +55,10 @@ ERRORS = [
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 def test_whatever_a_target_raises_once_the_device_is_lost_is_the_loss(monkeypatch, error):
     lose(monkeypatch, "CUDA error: unspecified launch failure")
-    with pytest.raises(DeviceLost, match=r"without its device \(distinct\): CUDA error: unspecified launch failure$"):
+    with pytest.raises(
+        DeviceLost,
+        match=r"without its device \(distinct\): CUDA error: unspecified launch failure$",
+    ):
         ran(error)
 
 
@@ -87,10 +92,14 @@ def test_what_cost_a_gpu_is_asked_of_the_interpreter_no_larger_than_it_need_be()
     }  # fmt: skip
     named = {"heads": 4, "tau": "1,2,3,4", "seqlens": "4000,300", "batch": 2, "seqlen": 100}
     request = CheckRequest("x", None, None, named)
-    assert for_the_interpreter(request) == dataclasses.replace(request, options=named | {"device": "cpu"})
+    assert for_the_interpreter(request) == dataclasses.replace(
+        request, options=named | {"device": "cpu"}
+    )
 
 
-def test_a_check_that_costs_the_device_keeps_what_it_measured_and_names_the_line_that_the_interpreter_sees(tmp_path):
+def test_a_check_that_costs_the_device_keeps_what_it_measured_and_names_the_line_that_the_interpreter_sees(
+    tmp_path,
+):
     options = {"seqlen": 20, "head_dim": 8, "runs": ["contiguous", "huge"]}
     request = CheckRequest(write(tmp_path, "narrow", losing=True), None, None, options)
     (checked,) = check_each([PlannedCheck("", request)], Setting())

@@ -46,7 +46,11 @@ def test_each_piece_of_work_is_answered_and_none_of_them_ends_another(monkeypatc
 
 
 def test_answers_come_in_the_order_of_the_work_whichever_is_done_first():
-    assert list(in_forks(slow=lambda: time.sleep(0.3), fast=lambda: 1, last=lambda: 2)) == ["slow", "fast", "last"]
+    assert list(in_forks(slow=lambda: time.sleep(0.3), fast=lambda: 1, last=lambda: 2)) == [
+        "slow",
+        "fast",
+        "last",
+    ]
 
 
 def test_a_fork_changes_nothing_here_and_says_nothing_to_anybody(capfd):

@@ -23,7 +23,10 @@ def test_what_is_no_size_or_too_small_to_run_anything_is_refused(word):
 
 
 def machine(root, files, available=20 * GIB):
-    for name, text in {"proc/meminfo": f"MemTotal: 1 kB\nMemAvailable:   {available >> 10} kB\n", **files}.items():
+    for name, text in {
+        "proc/meminfo": f"MemTotal: 1 kB\nMemAvailable:   {available >> 10} kB\n",
+        **files,
+    }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
@@ -52,7 +55,9 @@ CONTAINER = {
 
 
 @pytest.mark.parametrize(("files", "expected"), [({}, 20), (V2, 2), (V1, 5), (CONTAINER, 3)])
-def test_what_is_free_is_what_the_tightest_group_leaves_that_holds_this_process(tmp_path, files, expected):
+def test_what_is_free_is_what_the_tightest_group_leaves_that_holds_this_process(
+    tmp_path, files, expected
+):
     assert free(machine(tmp_path, files)) == expected * GIB
 
 

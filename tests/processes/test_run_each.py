@@ -74,21 +74,28 @@ def test_each_child_goes_on_with_what_is_like_its_last_item():
     items = [("napped_by", seconds) for seconds in (0.6, 0.7, 0.6, 0.7, 0.6, 0.7)]
     ends = ended(*items, workers=2, alike=lambda item: item)
     assert len({end.result for end in ends}) == 2
-    assert len({(end.item, end.result) for end in ends}) == 2, "as many as there are kinds: none moved"
+    assert len({(end.item, end.result) for end in ends}) == 2, (
+        "as many as there are kinds: none moved"
+    )
 
 
-def test_where_there_are_several_gpus_each_child_sees_one_and_what_takes_its_place_sees_that(monkeypatch):
+def test_where_there_are_several_gpus_each_child_sees_one_and_what_takes_its_place_sees_that(
+    monkeypatch,
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
     items = [("seeing", 0.1, "lives"), ("seeing", 0.1, "killed"), *[("seeing", 1.5, "lives")] * 3]
     seen = [end.result for end in ended(*items, workers=2)]
     assert {one for one in seen if one} == {("3", "2"), ("5", "2")}
     assert seen.count(None) == 1
-    assert {one[0] for one in seen[-3:]} == {"3", "5"}, "of which one came in the place of what was killed"
+    assert {one[0] for one in seen[-3:]} == {"3", "5"}, (
+        "of which one came in the place of what was killed"
+    )
     assert [end.result for end in ended(items[0])] == [("3, 5", "1")]
 
 
 @pytest.mark.parametrize(
-    ("visible", "names"), [(None, ("0", "1")), ("", ()), ("-1", ()), ("0", ("0",)), ("GPU-8a, 1", ("GPU-8a", "1"))]
+    ("visible", "names"),
+    [(None, ("0", "1")), ("", ()), ("-1", ()), ("0", ("0",)), ("GPU-8a, 1", ("GPU-8a", "1"))],
 )
 def test_gpus_are_told_without_a_driver(visible, names, monkeypatch, tmp_path):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -105,14 +112,19 @@ CRASHES = [
     (("leave", 0), "ended with exit code 0 before it answered (os._exit?)"),
     (("leave", 5), "ended with exit code 5 before it answered (os._exit?)"),
     (("abort",), "killed by SIGABRT (abort)"),
-    (("kill", signal.SIGKILL), "killed by SIGKILL (from outside; most often the system was out of memory)"),
+    (
+        ("kill", signal.SIGKILL),
+        "killed by SIGKILL (from outside; most often the system was out of memory)",
+    ),
     (("kill", signal.SIGRTMIN + 3), f"killed by signal {signal.SIGRTMIN + 3}"),
     (("becoming", "sleep", "600"), "closed the stream that it answers on"),
     (("rubbish",), "wrote something else on the stream that it answers on"),
 ]
 
 
-@pytest.mark.parametrize(("item", "words"), CRASHES, ids=[words.replace(" ", "_") for _, words in CRASHES])
+@pytest.mark.parametrize(
+    ("item", "words"), CRASHES, ids=[words.replace(" ", "_") for _, words in CRASHES]
+)
 def test_a_crash_is_the_end_of_its_item_alone(item, words):
     before, crashed, after = ended(("twice", 1), item, ("twice", 2), timeout=20)
     assert (crashed.item, crashed.index, crashed.result, crashed.raised) == (item, 1, None, None)
@@ -160,7 +172,9 @@ def test_a_segmentation_fault_says_the_line_that_made_it_apart_from_what_was_pri
     assert end.crash.stderr_tail == "about to read address 0"
     assert end.crash.stack.startswith("Fatal Python error: Segmentation fault")
     assert (end.crash.last.function, end.crash.last.code) == ("segfault", "ctypes.string_at(0)")
-    assert end.crash.where.endswith(f"workers.py:{end.crash.last.line} in segfault: ctypes.string_at(0)")
+    assert end.crash.where.endswith(
+        f"workers.py:{end.crash.last.line} in segfault: ctypes.string_at(0)"
+    )
 
 
 def test_a_child_whose_descriptors_a_target_closes_ends_and_says_why():
@@ -210,7 +224,10 @@ def test_a_result_of_64_mib_comes_whole():
 
 def test_what_a_target_prints_goes_neither_to_stdout_nor_into_the_protocol(capfd):
     ends = ended(("printing", 20_000), ("twice", 2), timeout=60)
-    assert [end.result if isinstance(end.result, int) else end.result[0] for end in ends] == [20_000, 4]
+    assert [end.result if isinstance(end.result, int) else end.result[0] for end in ends] == [
+        20_000,
+        4,
+    ]
     assert capfd.readouterr() == ("", "")
 
 
@@ -228,7 +245,10 @@ def test_an_exception_comes_back_with_its_traceback_and_the_child_lives_on():
 
 @pytest.mark.parametrize(
     ("worker", "words"),
-    [("Crashing", "killed by SIGSEGV (segmentation fault) while it started"), ("Hanging", "no answer within 2 s")],
+    [
+        ("Crashing", "killed by SIGSEGV (segmentation fault) while it started"),
+        ("Hanging", "no answer within 2 s"),
+    ],
 )
 def test_a_worker_that_dies_in_setup_ends_every_item_after_one_start(worker, words, tmp_path):
     log = str(tmp_path / "log")
@@ -303,7 +323,11 @@ print("not reached")
 """
 
 
-HOW = [(number, hang) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL) for hang in ("hang", "hang_in_c")]
+HOW = [
+    (number, hang)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+    for hang in ("hang", "hang_in_c")
+]
 
 
 @sampled("number,hang", HOW, push=HOW[1::2])
@@ -319,7 +343,11 @@ def test_a_parent_that_is_interrupted_or_killed_leaves_no_child(number, hang, tm
         assert lives(child)
         parent.send_signal(number)
         out, err = parent.communicate(timeout=20)
-    assert parent.returncode == -number if number != signal.SIGINT else parent.returncode in (-2, 130, 1)
+    assert (
+        parent.returncode == -number
+        if number != signal.SIGINT
+        else parent.returncode in (-2, 130, 1)
+    )
     assert out == ""
     assert ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
     assert gone(child)

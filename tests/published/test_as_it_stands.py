@@ -23,7 +23,9 @@ def folder(tmp_path, monkeypatch):
 
 
 @sampled("name", ["Attention", "Attention.apply", "attention"], push=1)
-def test_an_autograd_function_matches_by_the_names_of_its_forward_and_the_report_names_its_configurations(name):
+def test_an_autograd_function_matches_by_the_names_of_its_forward_and_the_report_names_its_configurations(
+    name,
+):
     found = run(f"check published.py:{name} --causal {SMALL}")
     assert (found.code, found.err) == (0, "")
     for kernel in ("forward_kernel", "backward_kernel"):
@@ -53,7 +55,9 @@ def test_a_tensor_that_is_asked_for_on_the_gpu_lies_where_the_others_do(folder):
 
 
 def test_the_word_of_a_class_that_is_no_autograd_function_is_a_usage_error(folder):
-    (folder / "plain.py").write_text("class Attention:\n    def apply(self, q, k, v):\n        return q\n")
+    (folder / "plain.py").write_text(
+        "class Attention:\n    def apply(self, q, k, v):\n        return q\n"
+    )
     with pytest.raises(UsageFailure, match="the class Attention is no torch.autograd.Function"):
         find_target("plain.py:Attention")
 
@@ -80,9 +84,18 @@ except RuntimeError:
 import sys
 print(sys.modules["gradprobe_target_published"].STAGES)
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     command = [sys.executable, "-c", script]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
-    assert ran.stdout.splitlines() == ["torch asks again", "there is no GPU again", "triton asks again", "3"], (
-        ran.stderr
+    ran = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120, check=False
     )
+    assert ran.stdout.splitlines() == [
+        "torch asks again",
+        "there is no GPU again",
+        "triton asks again",
+        "3",
+    ], ran.stderr

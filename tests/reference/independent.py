@@ -25,10 +25,15 @@ OFF = 1e6 * ROUNDING  # 3.7e-4
 
 def draw(*shape: int, seed: int) -> Tensor:
     """Float64 uniform on [-1, 1)."""
-    return 2 * torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) - 1
+    return (
+        2 * torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        - 1
+    )
 
 
-def softmax_inputs(m: int = 7, n: int = 7, d: int = 3, dv: int = 3, heads: int = 2, kv_heads: int = 2) -> Inputs:
+def softmax_inputs(
+    m: int = 7, n: int = 7, d: int = 3, dv: int = 3, heads: int = 2, kv_heads: int = 2
+) -> Inputs:
     """q, k, v, do of two batches."""
     shapes = {
         "q": (2, heads, m, d),
@@ -49,7 +54,9 @@ def lazy_inputs(
     return inputs | {"family": "lazy", "bias": bias, "tau": torch.tensor(tau, dtype=torch.float64)}
 
 
-def sequence_of(i: int, m: int, n: int, starts: Sequence[tuple[int, int]] | None) -> tuple[range, range]:
+def sequence_of(
+    i: int, m: int, n: int, starts: Sequence[tuple[int, int]] | None
+) -> tuple[range, range]:
     """The rows and the keys of the packed sequence that row i belongs to: all of them where nothing is packed."""
     for (row, key), (next_row, next_key) in itertools.pairwise(starts or [(0, 0), (m, n)]):
         if i < next_row:
@@ -58,7 +65,13 @@ def sequence_of(i: int, m: int, n: int, starts: Sequence[tuple[int, int]] | None
 
 
 def seen_keys(
-    i: int, rows: range, keys: range, causal: bool, window: tuple[int, int], align: str, length: int | None
+    i: int,
+    rows: range,
+    keys: range,
+    causal: bool,
+    window: tuple[int, int],
+    align: str,
+    length: int | None,
 ) -> dict[int, int]:
     """The keys that query row i sees, and how far each lies behind the row's own one, counted from the end of the rows
     and keys ("bottom-right": the last row's own key is the last one) or from their beginning ("top-left")."""
@@ -105,17 +118,23 @@ def forward(
     places = [(b, h, i) for b in range(batch) for h in range(heads) for i in range(m)]
     lengths = [None] * batch if seqlens is None else seqlens.tolist()
     packed = cu_seqlens_q is not None and cu_seqlens_k is not None
-    starts = list(zip(cu_seqlens_q.tolist(), cu_seqlens_k.tolist(), strict=True)) if packed else None
+    starts = (
+        list(zip(cu_seqlens_q.tolist(), cu_seqlens_k.tolist(), strict=True)) if packed else None
+    )
     one_way = causal or family == "lazy"
     seen = {
-        (b, i): seen_keys(i, *sequence_of(i, m, n, starts), one_way, window or (-1, -1), align, lengths[b])
+        (b, i): seen_keys(
+            i, *sequence_of(i, m, n, starts), one_way, window or (-1, -1), align, lengths[b]
+        )
         for b in range(batch)
         for i in range(m)
     }
     behind = [seen[b, i] for b, _, i in places]
     if mask is not None:
         allowed = mask.expand(batch, heads, m, n).flatten(0, 2).tolist()
-        behind = [{j: back for j, back in row.items() if allowed[r][j]} for r, row in enumerate(behind)]
+        behind = [
+            {j: back for j, back in row.items() if allowed[r][j]} for r, row in enumerate(behind)
+        ]
     keys = [torch.tensor(list(row), dtype=torch.long) for row in behind]
     k, v = (t.repeat_interleave(heads // k.shape[1], 1) for t in (k, v))
 
@@ -135,7 +154,9 @@ def forward(
         t = [torch.cat([row, sinks[h : h + 1]]) for row, (_, h, _) in zip(t, places, strict=True)]
     lse = torch.stack([row.detach().exp().sum().log() for row in t])
     shares = [row.softmax(0)[: len(js)] for row, js in zip(t, keys, strict=True)]
-    p = torch.stack([s.new_zeros(n).index_put((js,), row) for row, js in zip(shares, keys, strict=True)])
+    p = torch.stack(
+        [s.new_zeros(n).index_put((js,), row) for row, js in zip(shares, keys, strict=True)]
+    )
 
     weights = [row[js] for row, js in zip(p.unbind(), keys, strict=True)]
     if tau is not None:
@@ -154,19 +175,32 @@ def forward(
 def by_autograd(q: Tensor, k: Tensor, v: Tensor, do: Tensor, **options) -> dict[str, Tensor]:
     """What `manual_attention_backward` should return, by autograd: dP and dS are the gradients of P and S."""
     others = {"dBias": "bias", "dTau": "tau", "dSink": "sinks", "dAlibi": "alibi"}
-    inputs = {"dQ": q, "dK": k, "dV": v} | {name: options.get(option) for name, option in others.items()}
-    leaves = {name: leaf.clone().requires_grad_() for name, leaf in inputs.items() if leaf is not None}
+    inputs = {"dQ": q, "dK": k, "dV": v} | {
+        name: options.get(option) for name, option in others.items()
+    }
+    leaves = {
+        name: leaf.clone().requires_grad_() for name, leaf in inputs.items() if leaf is not None
+    }
     differentiable = {option: leaves.get(name) for name, option in others.items()}
     result = forward(leaves["dQ"], leaves["dK"], leaves["dV"], **options | differentiable)
     variables = leaves | {"dS": result["S"], "dP": result["P"]}
-    found = torch.autograd.grad((result["O"] * do).sum(), list(variables.values()), materialize_grads=True)
+    found = torch.autograd.grad(
+        (result["O"] * do).sum(), list(variables.values()), materialize_grads=True
+    )
     grads = dict(zip(variables, found, strict=True))
     p, grads["dP"] = result["P"].view_as(result["S"]), grads["dP"].view_as(result["S"])
-    values = {"O": result["O"], "LSE": result["LSE"], "P": p, "delta": (p * grads["dP"]).sum(-1)} | grads
+    values = {
+        "O": result["O"],
+        "LSE": result["LSE"],
+        "P": p,
+        "delta": (p * grads["dP"]).sum(-1),
+    } | grads
     return {name: value.detach() for name, value in values.items()}
 
 
-def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = ROUNDING) -> None:
+def assert_same(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = ROUNDING
+) -> None:
     """The same names, and each value the same to rounding; NaN is never the same."""
     assert actual.keys() == expected.keys()
     for name, value in expected.items():

@@ -10,7 +10,12 @@ from tests.reference.independent import assert_same, by_autograd, draw, softmax_
 def test_packed_sequences_of_3_0_4_rows_are_each_answered_as_if_alone(align):
     ends_q, ends_k = [0, 3, 3, 7], [0, 2, 6, 9]
     inputs = {name: t[:1] for name, t in softmax_inputs(7, 9).items()}
-    options = {"causal": True, "window": (2, -1), "align": align, "alibi": torch.tensor([0.5, 0.25]).double()}
+    options = {
+        "causal": True,
+        "window": (2, -1),
+        "align": align,
+        "alibi": torch.tensor([0.5, 0.25]).double(),
+    }
     packed = by_autograd(
         **inputs, **options, cu_seqlens_q=torch.tensor(ends_q), cu_seqlens_k=torch.tensor(ends_k)
     )  # fmt: skip
@@ -50,7 +55,10 @@ def test_a_row_without_a_key_has_its_sink_for_lse_and_gives_it_no_gradient():
     actual = by_autograd(**softmax_inputs(5, 6), sinks=sinks, mask=mask)
     torch.testing.assert_close(actual["LSE"][:, :, 2], sinks.expand(2, 2))
     assert all(actual[name][:, :, 2].eq(0).all() for name in ("P", "O", "dP", "delta", "dS", "dQ"))
-    alive = {name: t[:, :, [0, 1, 3, 4]] if name in ("q", "do") else t for name, t in softmax_inputs(5, 6).items()}
+    alive = {
+        name: t[:, :, [0, 1, 3, 4]] if name in ("q", "do") else t
+        for name, t in softmax_inputs(5, 6).items()
+    }
     assert_same({"dSink": actual["dSink"]}, {"dSink": by_autograd(**alive, sinks=sinks)["dSink"]})
 
 
@@ -68,7 +76,9 @@ def test_a_mask_that_is_a_causal_band_is_causal_in_both_alignments():
     inputs = softmax_inputs(7, 4)
     for align, shift in (("bottom-right", -3), ("top-left", 0)):
         band = torch.ones(7, 4, dtype=torch.bool).tril(shift)
-        assert_same(by_autograd(**inputs, causal=True, align=align), by_autograd(**inputs, mask=band))
+        assert_same(
+            by_autograd(**inputs, causal=True, align=align), by_autograd(**inputs, mask=band)
+        )
 
 
 def test_dropout_of_a_half_doubles_what_is_kept_and_p_stays_whole():

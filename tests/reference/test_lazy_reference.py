@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from gradprobe.reference import manual_attention_backward
-from tests.reference.independent import OFF, ROUNDING, Inputs, assert_same, by_autograd, forward, lazy_inputs
+from tests.reference.independent import (
+    OFF,
+    ROUNDING,
+    Inputs,
+    assert_same,
+    by_autograd,
+    forward,
+    lazy_inputs,
+)
 
 
 def check(inputs: Inputs, **options) -> dict[str, torch.Tensor]:
@@ -88,10 +96,15 @@ def test_rows_and_keys_at_or_past_the_live_length_of_their_batch_are_dead(length
 
 def test_full_lengths_are_the_same_as_none():
     inputs = lazy_inputs(7)
-    assert_same(manual_attention_backward(**inputs, seqlens=torch.tensor([7, 7])), manual_attention_backward(**inputs))
+    assert_same(
+        manual_attention_backward(**inputs, seqlens=torch.tensor([7, 7])),
+        manual_attention_backward(**inputs),
+    )
 
 
-@pytest.mark.parametrize(("n_ctx", "d", "window"), [(7, 1, 3), (1, 3, 1), (1, 1, 4), (1, 1, None), (13, 5, 5)])
+@pytest.mark.parametrize(
+    ("n_ctx", "d", "window"), [(7, 1, 3), (1, 3, 1), (1, 1, 4), (1, 1, None), (13, 5, 5)]
+)
 def test_1_row_and_1_dimension(n_ctx, d, window):
     check(lazy_inputs(n_ctx, d=d, window=window))
 

@@ -21,15 +21,21 @@ def assert_refused(words: str, inputs: Inputs, **options) -> None:
 
 
 def test_a_family_called_linear():
-    assert_refused("family must be lazy or softmax, got 'linear'", softmax_inputs(), family="linear")
+    assert_refused(
+        "family must be lazy or softmax, got 'linear'", softmax_inputs(), family="linear"
+    )
 
 
 def test_3_key_heads_for_4_query_heads():
-    assert_refused("the heads of k must divide those of q, got 3 and 4", softmax_inputs(heads=4, kv_heads=3))
+    assert_refused(
+        "the heads of k must divide those of q, got 3 and 4", softmax_inputs(heads=4, kv_heads=3)
+    )
 
 
 def test_4_key_heads_for_2_query_heads():
-    assert_refused("the heads of k must divide those of q, got 4 and 2", softmax_inputs(heads=2, kv_heads=4))
+    assert_refused(
+        "the heads of k must divide those of q, got 4 and 2", softmax_inputs(heads=2, kv_heads=4)
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,11 @@ def test_seqlens_with_4_rows_of_7_keys():
 
 @pytest.mark.parametrize("lengths", [[3, 9], [3, -1]], ids=str)
 def test_a_length_outside_the_rows(lengths):
-    assert_refused(f"seqlens must lie in 0 to 7, got {lengths}", softmax_inputs(), seqlens=torch.tensor(lengths))
+    assert_refused(
+        f"seqlens must lie in 0 to 7, got {lengths}",
+        softmax_inputs(),
+        seqlens=torch.tensor(lengths),
+    )
 
 
 def test_3_lengths_for_2_batches():
@@ -126,14 +136,20 @@ def test_lazy_with_fewer_keys_or_key_heads_or_a_wider_k_than_q(shape):
         assert_refused("k must be [2, 3, 7, 3] beside q [2, 3, 7, 3], got [2, 3, 7, 4]", inputs)
     elif shape[2] == 5:
         inputs["v"] = draw(2, 3, 5, 3, seed=2)
-        assert_refused("the lazy family needs q and k of one shape, got [2, 3, 7, 3] and [2, 3, 5, 3]", inputs)
+        assert_refused(
+            "the lazy family needs q and k of one shape, got [2, 3, 7, 3] and [2, 3, 5, 3]", inputs
+        )
     else:
         inputs["v"] = draw(2, 1, 7, 3, seed=2)
-        assert_refused("the lazy family needs q and k of one shape, got [2, 3, 7, 3] and [2, 1, 7, 3]", inputs)
+        assert_refused(
+            "the lazy family needs q and k of one shape, got [2, 3, 7, 3] and [2, 1, 7, 3]", inputs
+        )
 
 
 def test_an_align_called_middle():
-    assert_refused("align must be bottom-right or top-left, got 'middle'", softmax_inputs(), align="middle")
+    assert_refused(
+        "align must be bottom-right or top-left, got 'middle'", softmax_inputs(), align="middle"
+    )
 
 
 def test_a_mask_of_floats():
@@ -150,12 +166,18 @@ def test_a_mask_that_does_not_broadcast(shape):
 @pytest.mark.parametrize("name", ["alibi", "sinks"])
 @pytest.mark.parametrize("shape", [(3,), (1,), (), (2, 1)], ids=str)
 def test_slopes_or_sinks_of_another_form_than_one_a_head(name, shape):
-    assert_refused(f"{name} must be [H] = [2], got {list(shape)}", softmax_inputs(), **{name: draw(*shape, seed=0)})
+    assert_refused(
+        f"{name} must be [H] = [2], got {list(shape)}",
+        softmax_inputs(),
+        **{name: draw(*shape, seed=0)},
+    )
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
 def test_a_dropout_that_is_no_probability_below_1(dropout):
-    assert_refused(f"dropout must be at least 0 and below 1, got {dropout}", softmax_inputs(), dropout=dropout)
+    assert_refused(
+        f"dropout must be at least 0 and below 1, got {dropout}", softmax_inputs(), dropout=dropout
+    )
 
 
 def test_a_dropout_without_what_it_kept():
@@ -165,7 +187,9 @@ def test_a_dropout_without_what_it_kept():
 
 def test_a_keep_that_broadcasts():
     words = "keep must be [B, H, M, N] = [2, 2, 7, 7], got [1, 2, 7, 7]"
-    assert_refused(words, softmax_inputs(), dropout=0.5, keep=torch.ones(1, 2, 7, 7, dtype=torch.bool))
+    assert_refused(
+        words, softmax_inputs(), dropout=0.5, keep=torch.ones(1, 2, 7, 7, dtype=torch.bool)
+    )
 
 
 def test_a_keep_of_floats():
@@ -184,7 +208,9 @@ def test_packed_keys_without_packed_queries():
 
 def test_packed_sequences_that_are_padded_too():
     words = "seqlens (right padding) and cu_seqlens (packed sequences) exclude each other, got both"
-    assert_refused(words, packed_inputs(), cu_seqlens_q=torch.tensor([0, 7]), seqlens=torch.tensor([7]))
+    assert_refused(
+        words, packed_inputs(), cu_seqlens_q=torch.tensor([0, 7]), seqlens=torch.tensor([7])
+    )
 
 
 def test_packed_sequences_in_two_batches():
@@ -220,4 +246,6 @@ def test_lazy_with_what_only_softmax_has():
     assert_refused("the lazy family has no align, got 'top-left'", lazy_inputs(), align="top-left")
     assert_refused("the lazy family has no dropout, got 0.5", lazy_inputs(), dropout=0.5)
     for name in ("alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k"):
-        assert_refused(f"the lazy family has no {name}, got [3]", lazy_inputs(), **{name: draw(3, seed=0)})
+        assert_refused(
+            f"the lazy family has no {name}, got [3]", lazy_inputs(), **{name: draw(3, seed=0)}
+        )

@@ -13,11 +13,15 @@ ROW = torch.arange(3, 7, dtype=torch.float64)[:, None]  # i + 1 of the tile's ro
 
 def softmax(**options) -> Attention:
     inputs = softmax_inputs(7, 7, heads=4, kv_heads=2)
-    return Attention("softmax", **inputs, scale=0.5, causal=True, bias=draw(4, 7, 1, seed=9), **options)
+    return Attention(
+        "softmax", **inputs, scale=0.5, causal=True, bias=draw(4, 7, 1, seed=9), **options
+    )
 
 
 def lazy() -> Attention:
-    return Attention(**lazy_inputs(7, window=3), scale=0.5, causal=True, seqlens=torch.tensor([7, 5]))
+    return Attention(
+        **lazy_inputs(7, window=3), scale=0.5, causal=True, seqlens=torch.tensor([7, 5])
+    )
 
 
 def full() -> Attention:
@@ -52,7 +56,9 @@ def changed(x: Attention, name: str) -> set[str]:
     wrong = evaluate(x, TILE, {name: unlike(right[name])})
     assert wrong.keys() == right.keys()
     names = right.keys() - AUXILIARY
-    return {n for n in names if not bool((torch.nan_to_num(wrong[n] - right[n]).abs() <= OFF).all())}
+    return {
+        n for n in names if not bool((torch.nan_to_num(wrong[n] - right[n]).abs() <= OFF).all())
+    }
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -181,7 +187,9 @@ def test_lazy_from_a_wrong_p_is_each_formula_of_that_p_with_its_own_relu():
     actual = evaluate(x, TILE, {"P": p})
     z = p + torch.tensor([-0.8, 0.0], dtype=torch.float64)[:, None, None] / ROW
     # The tile is rows 2 to 5 of a batch of length 5: row 5 is dead, row i sees keys 0 to i.
-    visible = torch.tensor([[1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0], 7 * [0]])
+    visible = torch.tensor(
+        [[1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0], 7 * [0]]
+    )
     pe = z.clamp(min=0) * visible
     dp = torch.einsum("hmd,hnd->hmn", do, v) * (z > 0) * visible
     delta = torch.einsum("hmn,hmn->hm", p, dp)

@@ -24,7 +24,14 @@ KINK_DISTANCE = 10 * STEP
 class IndependentAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, tau: Tensor | None, sinks: Tensor | None, options: Inputs
+        ctx,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor,
+        tau: Tensor | None,
+        sinks: Tensor | None,
+        options: Inputs,
     ) -> Tensor:
         ctx.save_for_backward(q, k, v, bias, tau, sinks)
         ctx.options = options
@@ -33,15 +40,29 @@ class IndependentAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, do: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, tau, sinks = ctx.saved_tensors
-        found = manual_attention_backward(q, k, v, do, bias=bias, tau=tau, sinks=sinks, matrices=False, **ctx.options)
-        return found["dQ"], found["dK"], found["dV"], found["dBias"], found.get("dTau"), found.get("dSink"), None
+        found = manual_attention_backward(
+            q, k, v, do, bias=bias, tau=tau, sinks=sinks, matrices=False, **ctx.options
+        )
+        return (
+            found["dQ"],
+            found["dK"],
+            found["dV"],
+            found["dBias"],
+            found.get("dTau"),
+            found.get("dSink"),
+            None,
+        )
 
 
-def passes(inputs: Inputs, bias: Tensor, tau: Tensor | None = None, sinks: Tensor | None = None, **options) -> bool:
+def passes(
+    inputs: Inputs, bias: Tensor, tau: Tensor | None = None, sinks: Tensor | None = None, **options
+) -> bool:
     tensors = [inputs["q"], inputs["k"], inputs["v"], bias, tau, sinks]
     leaves: list[Any] = [None if t is None else t.clone().requires_grad_() for t in tensors]
     leaves.append(options)
-    return torch.autograd.gradcheck(IndependentAttention.apply, leaves, eps=STEP, atol=DIFFERENCE_ERROR, rtol=0)
+    return torch.autograd.gradcheck(
+        IndependentAttention.apply, leaves, eps=STEP, atol=DIFFERENCE_ERROR, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,22 +87,37 @@ def test_causal_softmax_of_4_rows_on_6_keys_and_of_6_rows_on_4_keys(m, n):
 @sampled("m, n", [(4, 6), (6, 4)], push=[(4, 6)])
 def test_softmax_with_sinks_alibi_a_mask_and_dropout_aligned_to_the_top_left(m, n):
     mask, keep = (draw(2, 2, m, n, seed=seed) > -0.4 for seed in (5, 6))
-    options = {"mask": mask, "keep": keep, "dropout": 0.4, "alibi": draw(2, seed=7).abs(), "align": "top-left"}
+    options = {
+        "mask": mask,
+        "keep": keep,
+        "dropout": 0.4,
+        "alibi": draw(2, seed=7).abs(),
+        "align": "top-left",
+    }
     inputs = softmax_inputs(m, n, heads=2, kv_heads=1)
     assert passes(inputs, draw(2, 1, n, seed=9), sinks=draw(2, seed=8), causal=True, **options)
 
 
 def test_packed_softmax_of_2_0_and_4_rows_on_3_1_and_1_keys_with_sinks():
     inputs = {name: t[:1] for name, t in softmax_inputs(6, 5).items()}
-    cu_seqlens = {"cu_seqlens_q": torch.tensor([0, 2, 2, 6]), "cu_seqlens_k": torch.tensor([0, 3, 4, 5])}
+    cu_seqlens = {
+        "cu_seqlens_q": torch.tensor([0, 2, 2, 6]),
+        "cu_seqlens_k": torch.tensor([0, 3, 4, 5]),
+    }
     assert passes(inputs, draw(6, 5, seed=9), sinks=draw(2, seed=8), window=(1, 1), **cu_seqlens)
 
 
-@sampled("window, seqlens", [(w, lengths) for lengths in (None, torch.tensor([4, 6])) for w in (3, 1, 8)], push=1)
+@sampled(
+    "window, seqlens",
+    [(w, lengths) for lengths in (None, torch.tensor([4, 6])) for w in (3, 1, 8)],
+    push=1,
+)
 def test_lazy_of_6_rows_with_one_head_that_relu_cuts_and_one_it_does_not(window, seqlens):
     inputs = lazy_inputs(6, window=window, tau=(0.6, -0.8))
     options = {"family": "lazy", "seqlens": seqlens}
-    z = forward(inputs["q"], inputs["k"], inputs["v"], bias=inputs["bias"], tau=inputs["tau"], **options)["Z"]
+    z = forward(
+        inputs["q"], inputs["k"], inputs["v"], bias=inputs["bias"], tau=inputs["tau"], **options
+    )["Z"]
     assert z.abs().min() > KINK_DISTANCE
     assert (z < 0).any()
     assert (z > 0).any()

@@ -25,9 +25,13 @@ PLAIN |= {
     "alibi, top-left, 4 rows of 9 keys": softmax_inputs(4, 9, heads=4, kv_heads=1)
     | {"alibi": draw(4, seed=8).abs(), "align": "top-left", "causal": True},
     "row 3 masked": GROUPED | {"mask": DEAD_ROW},
-    "packed 4, 0 and 5": {name: t[:1] for name, t in GROUPED.items()} | {"cu_seqlens_q": torch.tensor([0, 4, 4, 9])},
+    "packed 4, 0 and 5": {name: t[:1] for name, t in GROUPED.items()}
+    | {"cu_seqlens_q": torch.tensor([0, 4, 4, 9])},
 }
-DROPPED = {"dropout 0.4": GROUPED | {"dropout": 0.4, "keep": draw(2, 4, 9, 9, seed=8) > -0.2, "mask": DEAD_ROW}}
+DROPPED = {
+    "dropout 0.4": GROUPED
+    | {"dropout": 0.4, "keep": draw(2, 4, 9, 9, seed=8) > -0.2, "mask": DEAD_ROW}
+}
 SUNK = {"sinks": GROUPED | {"sinks": 2 * draw(4, seed=8), "mask": DEAD_ROW}}
 CAPPED = {"softcap 0.5": GROUPED | {"softcap": 0.5, "scale": 2.0, "bias": draw(2, 4, 9, 9, seed=9)}}
 LAZY = {
@@ -124,7 +128,10 @@ def test_i5_is_off_under_sinks_by_what_dsink_takes(problem):
 
 
 def test_i5_dbias_sums_to_0_over_9_or_12_distances_of_9_rows_and_not_over_3():
-    sums = {name: manual_attention_backward(**problem)["dBias"].sum(-1) for name, problem in LAZY.items()}
+    sums = {
+        name: manual_attention_backward(**problem)["dBias"].sum(-1)
+        for name, problem in LAZY.items()
+    }
     assert off(sums["lazy W 3"])
     assert zero(sums["lazy W 9"])
     assert zero(sums["lazy W 12, lengths 6 and 9"])

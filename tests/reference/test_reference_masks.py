@@ -7,8 +7,13 @@ from gradprobe.reference import Attention, Tile, evaluate, live_length, manual_a
 from tests.reference.independent import lazy_inputs, softmax_inputs
 
 
-def seen(m: int, n: int, *, causal: bool = False, rows: slice | None = None, **options) -> list[str]:
-    q, k = torch.zeros(1, 1, m, 1, dtype=torch.float64), torch.zeros(1, 1, n, 1, dtype=torch.float64)
+def seen(
+    m: int, n: int, *, causal: bool = False, rows: slice | None = None, **options
+) -> list[str]:
+    q, k = (
+        torch.zeros(1, 1, m, 1, dtype=torch.float64),
+        torch.zeros(1, 1, n, 1, dtype=torch.float64),
+    )
     x = Attention("softmax", q, k, k, q, 1.0, causal, **options)
     values = evaluate(x, Tile(0, slice(0, 1), rows or slice(0, m)))
     assert torch.equal(values["valid"], values["S"] > -torch.inf)
@@ -74,7 +79,10 @@ def test_a_mask_hides_where_it_is_false_and_by_its_own_head():
     assert seen(2, 3, mask=mask, causal=True) == ["#..", "..."]
     q = torch.zeros(1, 2, 2, 1, dtype=torch.float64)
     x = Attention("softmax", q, q, q, q, 1.0, False, mask=torch.tensor([True, False]).view(2, 1, 1))
-    assert x.valid(Tile(0, slice(0, 2), slice(0, 1)))[:, 0].expand(2, 2).tolist() == [[True, True], [False, False]]
+    assert x.valid(Tile(0, slice(0, 2), slice(0, 1)))[:, 0].expand(2, 2).tolist() == [
+        [True, True],
+        [False, False],
+    ]
     assert not x.valid(Tile(0, slice(1, 2), slice(0, 1))).any()
 
 
@@ -84,10 +92,19 @@ def test_a_bias_of_minus_infinity_hides_its_key():
 
 
 def test_packed_sequences_of_2_0_and_3_rows_with_1_2_and_2_keys():
-    cu_seqlens = {"cu_seqlens_q": torch.tensor([0, 2, 2, 5]), "cu_seqlens_k": torch.tensor([0, 1, 3, 5])}
+    cu_seqlens = {
+        "cu_seqlens_q": torch.tensor([0, 2, 2, 5]),
+        "cu_seqlens_k": torch.tensor([0, 1, 3, 5]),
+    }
     assert seen(5, 5, **cu_seqlens) == ["#....", "#....", "...##", "...##", "...##"]
     assert seen(5, 5, **cu_seqlens, causal=True) == [".....", "#....", ".....", "...#.", "...##"]
-    assert seen(5, 5, **cu_seqlens, causal=True, align="top-left") == ["#....", "#....", "...#.", "...##", "...##"]
+    assert seen(5, 5, **cu_seqlens, causal=True, align="top-left") == [
+        "#....",
+        "#....",
+        "...#.",
+        "...##",
+        "...##",
+    ]
     assert seen(5, 5, **cu_seqlens, window=(0, 0), rows=slice(3, 5)) == ["...#.", "....#"]
 
 

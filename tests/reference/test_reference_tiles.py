@@ -18,13 +18,18 @@ def problems() -> dict[str, Inputs]:
     grouped = softmax_inputs(13, 13, heads=4, kv_heads=2)
     return {
         "softmax": softmax_inputs(13, 9, heads=4, kv_heads=2),
-        "softmax causal, 13 rows of 9 keys": softmax_inputs(13, 9, heads=4, kv_heads=1) | {"causal": True},
-        "softmax bias 4 13 1": grouped | {"causal": True, "bias": draw(4, 13, 1, seed=9), "seqlens": LENGTHS},
+        "softmax causal, 13 rows of 9 keys": softmax_inputs(13, 9, heads=4, kv_heads=1)
+        | {"causal": True},
+        "softmax bias 4 13 1": grouped
+        | {"causal": True, "bias": draw(4, 13, 1, seed=9), "seqlens": LENGTHS},
         "softmax bias 2 1 1 13": grouped | {"bias": draw(2, 1, 1, 13, seed=9), "softcap": 0.5},
         "softmax bias 2 4 13 13": grouped | {"bias": draw(2, 4, 13, 13, seed=9), "window": (3, 2)},
-        "softmax masked by head": grouped | {"mask": draw(2, 4, 13, 13, seed=8) > -0.5, "alibi": draw(4, seed=9)},
-        "softmax mask 13 1": grouped | {"mask": draw(13, 1, seed=8) > -0.5, "sinks": draw(4, seed=9)},
-        "softmax top-left": softmax_inputs(13, 9) | {"causal": True, "align": "top-left", "sinks": draw(2, seed=9)},
+        "softmax masked by head": grouped
+        | {"mask": draw(2, 4, 13, 13, seed=8) > -0.5, "alibi": draw(4, seed=9)},
+        "softmax mask 13 1": grouped
+        | {"mask": draw(13, 1, seed=8) > -0.5, "sinks": draw(4, seed=9)},
+        "softmax top-left": softmax_inputs(13, 9)
+        | {"causal": True, "align": "top-left", "sinks": draw(2, seed=9)},
         "softmax dropout": grouped | {"dropout": 0.3, "keep": draw(2, 4, 13, 13, seed=8) > -0.4},
         "softmax packed": {name: t[:1] for name, t in grouped.items()}
         | {"cu_seqlens_q": torch.tensor([0, 5, 5, 13]), "causal": True, "alibi": draw(4, seed=9)},
@@ -34,8 +39,12 @@ def problems() -> dict[str, Inputs]:
 
 
 # Every third: each pair of a problem and a tile of heads, and each pair of tiles.
-@sampled("name, head_tile, row_tile", product(problems(), [1, 2, 3, None], [1, 7, 13, 50, None]), push=80)
-def test_tiles_of_1_7_or_13_rows_and_of_1_2_or_3_heads_add_up_to_the_whole(name, head_tile, row_tile):
+@sampled(
+    "name, head_tile, row_tile", product(problems(), [1, 2, 3, None], [1, 7, 13, 50, None]), push=80
+)
+def test_tiles_of_1_7_or_13_rows_and_of_1_2_or_3_heads_add_up_to_the_whole(
+    name, head_tile, row_tile
+):
     problem = problems()[name]
     actual = manual_attention_backward(**problem, row_tile=row_tile, head_tile=head_tile)
     assert_same(actual, manual_attention_backward(**problem))
@@ -73,7 +82,10 @@ def test_without_a_limit_each_batch_is_one_tile():
 
 def test_a_tile_of_2_heads_and_3_rows_has_the_shapes_that_evaluate_promises():
     x = attention(bias=draw(4, 7, 1, seed=9))
-    shapes = {name: tuple(value.shape) for name, value in evaluate(x, Tile(1, slice(1, 3), slice(2, 5))).items()}
+    shapes = {
+        name: tuple(value.shape)
+        for name, value in evaluate(x, Tile(1, slice(1, 3), slice(2, 5))).items()
+    }
     by_entry = dict.fromkeys(("P", "dP", "dS", "S", "PE", "dPE", "valid"), (2, 3, 5))
     assert shapes == by_entry | {
         "LSE": (2, 3), "delta": (2, 3), "O": (2, 3, 3), "dQ": (2, 3, 2), "dK": (2, 5, 2), "dV": (2, 5, 3),
@@ -93,7 +105,9 @@ def test_a_tile_with_sinks_adds_a_dsink_of_its_2_heads():
 
 def test_a_tile_reads_its_own_heads_and_rows_of_a_mask_and_a_keep_of_all_axes():
     full = (2, 4, 7, 5)
-    x = attention(causal=False, mask=draw(*full, seed=8) > 0, keep=draw(*full, seed=9) > 0, dropout=0.5)
+    x = attention(
+        causal=False, mask=draw(*full, seed=8) > 0, keep=draw(*full, seed=9) > 0, dropout=0.5
+    )
     values = evaluate(x, Tile(1, slice(1, 3), slice(2, 5)))
     assert torch.equal(values["valid"], x.mask[1, 1:3, 2:5])
     assert torch.equal(values["PE"] > 0, x.mask[1, 1:3, 2:5] & x.keep[1, 1:3, 2:5])
@@ -102,7 +116,10 @@ def test_a_tile_reads_its_own_heads_and_rows_of_a_mask_and_a_keep_of_all_axes():
 def test_a_lazy_tile_of_2_heads_and_3_rows_adds_z_and_dtau_and_a_dbias_of_4_distances():
     inputs = lazy_inputs(7, d=2, window=4)
     x = Attention(**inputs, scale=0.5, causal=True)
-    shapes = {name: tuple(value.shape) for name, value in evaluate(x, Tile(1, slice(1, 3), slice(2, 5))).items()}
+    shapes = {
+        name: tuple(value.shape)
+        for name, value in evaluate(x, Tile(1, slice(1, 3), slice(2, 5))).items()
+    }
     by_entry = dict.fromkeys(("P", "dP", "dS", "S", "Z", "PE", "dPE", "valid"), (2, 3, 7))
     assert shapes == by_entry | {
         "LSE": (2, 3), "delta": (2, 3), "O": (2, 3, 2), "dQ": (2, 3, 2), "dK": (2, 7, 2), "dV": (2, 7, 2),
@@ -148,9 +165,13 @@ def test_the_inputs_are_left_as_they_were():
 
 def packed(of_queries, of_keys, **options) -> Attention:
     """Sequences that end so, one head each."""
-    inputs = {name: tensor[:1] for name, tensor in softmax_inputs(of_queries[-1], of_keys[-1]).items()}
+    inputs = {
+        name: tensor[:1] for name, tensor in softmax_inputs(of_queries[-1], of_keys[-1]).items()
+    }
     ends = {"cu_seqlens_q": torch.tensor(of_queries), "cu_seqlens_k": torch.tensor(of_keys)}
-    return Attention(**{"family": "softmax", **inputs, **ends, "scale": 0.5, "causal": False} | options)
+    return Attention(
+        **{"family": "softmax", **inputs, **ends, "scale": 0.5, "causal": False} | options
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +191,9 @@ def test_a_tile_of_packed_rows_sees_the_keys_of_its_own_sequences(options, rows,
 
 
 def test_a_padded_tile_sees_no_key_beyond_its_length_and_one_where_it_sees_none():
-    x = Attention(**{"family": "softmax", **softmax_inputs(13, 13)}, scale=0.5, causal=False, seqlens=LENGTHS)
+    x = Attention(
+        **{"family": "softmax", **softmax_inputs(13, 13)}, scale=0.5, causal=False, seqlens=LENGTHS
+    )
     seen = [x.seen_keys(Tile(batch, slice(0, 2), slice(4, 13))) for batch in (0, 1)]
     assert seen == [slice(0, 9), slice(0, 13)]
     none = replace(x, seqlens=torch.tensor([0, 13]))
@@ -178,8 +201,12 @@ def test_a_padded_tile_sees_no_key_beyond_its_length_and_one_where_it_sees_none(
 
 
 @pytest.mark.parametrize("align", ["bottom-right", "top-left"])
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (2, 1)}, {"window": (0, -1)}], ids=str)
-def test_no_key_outside_of_those_is_visible_where_sequences_have_other_numbers_of_keys_than_rows(options, align):
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True}, {"window": (2, 1)}, {"window": (0, -1)}], ids=str
+)
+def test_no_key_outside_of_those_is_visible_where_sequences_have_other_numbers_of_keys_than_rows(
+    options, align
+):
     for of_keys in ([0, 9, 9, 11], [0, 1, 8, 8], [0, 0, 3, 12]):
         x = packed([0, 4, 7, 13], of_keys, align=align, **options)
         for first, end in product(range(13), range(1, 14)):

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from gradprobe.reference import manual_attention_backward
-from tests.reference.independent import ROUNDING, Inputs, assert_same, by_autograd, draw, softmax_inputs
+from tests.reference.independent import (
+    ROUNDING,
+    Inputs,
+    assert_same,
+    by_autograd,
+    draw,
+    softmax_inputs,
+)
 from tests.sampling import sampled
 
 ALIGNMENTS = ("bottom-right", "top-left")
@@ -44,10 +51,14 @@ def features(m: int, n: int, heads: int = 4) -> dict[str, Inputs]:
 def in_turns(values):
     """Every one of the values with every feature, under either alignment in turn."""
     pairs = product(enumerate(values), enumerate(features(1, 1)))
-    return [(value, ALIGNMENTS[(at + number) % 2], feature) for (at, value), (number, feature) in pairs]
+    return [
+        (value, ALIGNMENTS[(at + number) % 2], feature) for (at, value), (number, feature) in pairs
+    ]
 
 
-@sampled("shape, align, feature", product(SHAPES, ALIGNMENTS, features(1, 1)), push=in_turns(SHAPES))
+@sampled(
+    "shape, align, feature", product(SHAPES, ALIGNMENTS, features(1, 1)), push=in_turns(SHAPES)
+)
 def test_each_feature_under_a_causal_mask_of_either_alignment(shape, align, feature):
     m, n = shape
     for kv_heads in (4, 2, 1):
@@ -58,13 +69,23 @@ def test_each_feature_under_a_causal_mask_of_either_alignment(shape, align, feat
 WINDOWS = [(2, 0), (1, 2), (-1, 1), (0, -1)]
 
 
-@sampled("window, align, feature", product(WINDOWS, ALIGNMENTS, features(1, 1)), push=in_turns(WINDOWS))
+@sampled(
+    "window, align, feature", product(WINDOWS, ALIGNMENTS, features(1, 1)), push=in_turns(WINDOWS)
+)
 def test_each_feature_under_a_window_of_either_alignment(window, align, feature):
     for m, n in ((4, 9), (9, 4)):
-        check(softmax_inputs(m, n, heads=4, kv_heads=2), window=window, align=align, **features(m, n)[feature])
+        check(
+            softmax_inputs(m, n, heads=4, kv_heads=2),
+            window=window,
+            align=align,
+            **features(m, n)[feature],
+        )
 
 
-AXES = [tuple(size if (which >> axis) & 1 else 1 for axis, size in enumerate((2, 4, 5, 8))) for which in range(16)]
+AXES = [
+    tuple(size if (which >> axis) & 1 else 1 for axis, size in enumerate((2, 4, 5, 8)))
+    for which in range(16)
+]
 
 
 @pytest.mark.parametrize("shape", AXES, ids=str)
@@ -77,7 +98,11 @@ def test_a_bias_and_a_mask_broadcast_over_every_subset_of_axes_beside_sinks_and_
 
 @pytest.mark.parametrize("shape", [(), (8,), (5, 1), (4, 1, 8)], ids=str)
 def test_a_mask_of_fewer_than_four_axes_broadcasts_from_the_last(shape):
-    for mask in (bits(*shape, seed=5), torch.zeros(shape, dtype=torch.bool), torch.ones(shape, dtype=torch.bool)):
+    for mask in (
+        bits(*shape, seed=5),
+        torch.zeros(shape, dtype=torch.bool),
+        torch.ones(shape, dtype=torch.bool),
+    ):
         check(softmax_inputs(5, 8, heads=4), mask=mask)
 
 
@@ -112,7 +137,9 @@ def test_dead_rows_with_a_sink_have_their_sink_for_lse_and_give_dsink_nothing(al
 def test_a_sink_of_minus_infinity_is_no_sink_and_one_of_40_takes_the_whole_row():
     inputs = softmax_inputs(6, 4)
     without = manual_attention_backward(**inputs, causal=True)
-    actual = manual_attention_backward(**inputs, causal=True, sinks=torch.tensor([-torch.inf, 40.0]))
+    actual = manual_attention_backward(
+        **inputs, causal=True, sinks=torch.tensor([-torch.inf, 40.0])
+    )
     for name, value in without.items():
         assert torch.equal(actual[name][:, 0], value[:, 0]), name
     assert (actual["dSink"] == 0)[0]
@@ -157,7 +184,10 @@ def packed(ends: str, **shapes: int) -> tuple[Inputs, Inputs]:
     """Inputs of one batch, and their cu_seqlens."""
     ends_q, ends_k = ENDS[ends]
     inputs = {name: t[:1] for name, t in softmax_inputs(ends_q[-1], ends_k[-1], **shapes).items()}
-    return inputs, {"cu_seqlens_q": torch.tensor(ends_q), "cu_seqlens_k": torch.tensor(ends_k, dtype=torch.int32)}
+    return inputs, {
+        "cu_seqlens_q": torch.tensor(ends_q),
+        "cu_seqlens_k": torch.tensor(ends_k, dtype=torch.int32),
+    }
 
 
 @sampled("ends, align, feature", product(ENDS, ALIGNMENTS, features(1, 1)), push=in_turns(ENDS))
@@ -173,7 +203,12 @@ def test_packed_sequences_with_each_feature(ends, align, feature):
 @pytest.mark.parametrize("ends", ENDS)
 def test_packed_sequences_answer_as_each_would_alone(ends, align):
     inputs, cu_seqlens = packed(ends)
-    options = {"causal": True, "align": align, "alibi": draw(2, seed=20).abs(), "sinks": draw(2, seed=22)}
+    options = {
+        "causal": True,
+        "align": align,
+        "alibi": draw(2, seed=20).abs(),
+        "sinks": draw(2, seed=22),
+    }
     actual = manual_attention_backward(**inputs, **cu_seqlens, **options)
     totals = {name: torch.zeros(2, dtype=torch.float64) for name in ("dSink", "dAlibi")}
     for row, next_row, key, next_key in (
@@ -182,12 +217,17 @@ def test_packed_sequences_answer_as_each_would_alone(ends, align):
     ):
         rows, keys = slice(row, next_row), slice(key, next_key)
         if next_row > row and next_key > key:
-            own = {name: t[:, :, rows if name in ("q", "do") else keys] for name, t in inputs.items()}
+            own = {
+                name: t[:, :, rows if name in ("q", "do") else keys] for name, t in inputs.items()
+            }
             alone = manual_attention_backward(**own, **options)
             for name in totals:
                 totals[name] += alone.pop(name)
             places = {"dK": (keys,), "dV": (keys,)} | dict.fromkeys(("P", "dP", "dS"), (rows, keys))
-            part = {name: actual[name][(slice(None), slice(None), *places.get(name, (rows,)))] for name in alone}
+            part = {
+                name: actual[name][(slice(None), slice(None), *places.get(name, (rows,)))]
+                for name in alone
+            }
             assert_same(part, alone)
         elif next_key > key:
             assert (actual["dK"][:, :, keys] == 0).all()
@@ -197,7 +237,9 @@ def test_packed_sequences_answer_as_each_would_alone(ends, align):
 def test_cu_seqlens_of_the_keys_are_those_of_the_queries_where_they_are_not_given():
     inputs, cu_seqlens = packed("3 and 4")
     expected = manual_attention_backward(**inputs, **cu_seqlens, causal=True)
-    actual = manual_attention_backward(**inputs, cu_seqlens_q=cu_seqlens["cu_seqlens_q"], causal=True)
+    actual = manual_attention_backward(
+        **inputs, cu_seqlens_q=cu_seqlens["cu_seqlens_q"], causal=True
+    )
     assert all(torch.equal(actual[name], value) for name, value in expected.items())
 
 
@@ -211,7 +253,10 @@ def drawn(seed: int) -> tuple[Inputs, Inputs]:
         m, n = inputs["q"].shape[2], inputs["k"].shape[2]
     else:
         n = m if draws.random() < 0.3 else n
-        inputs, options = softmax_inputs(m, n, heads=heads, kv_heads=draws.choice((1, heads)), dv=2), {}
+        inputs, options = (
+            softmax_inputs(m, n, heads=heads, kv_heads=draws.choice((1, heads)), dv=2),
+            {},
+        )
         if m == n:
             options = {"seqlens": torch.tensor([draws.randint(0, m), m])}
     chosen = [name for name in features(m, n, heads) if draws.random() < 0.6]
@@ -225,7 +270,9 @@ def drawn(seed: int) -> tuple[Inputs, Inputs]:
     if "dropout" in chosen:
         options |= {"keep": bits(*full, seed=seed + 1), "dropout": draws.choice((0.1, 0.5))}
     options |= {"align": draws.choice(ALIGNMENTS), "causal": draws.random() < 0.5}
-    options |= {"window": (draws.randint(-1, 5), draws.randint(-1, 5))} if draws.random() < 0.5 else {}
+    options |= (
+        {"window": (draws.randint(-1, 5), draws.randint(-1, 5))} if draws.random() < 0.5 else {}
+    )
     return inputs, options
 
 
@@ -234,12 +281,16 @@ def test_any_features_together(seed):
     inputs, options = drawn(seed)
     actual = check(inputs, **options)
     for row_tile, head_tile in ((1, 1), (3, 2)):
-        again = manual_attention_backward(**inputs, **options, row_tile=row_tile, head_tile=head_tile)
+        again = manual_attention_backward(
+            **inputs, **options, row_tile=row_tile, head_tile=head_tile
+        )
         assert_same(again, actual, WIDER)
 
 
 def test_the_drawn_problems_hold_every_feature_and_every_pair_of_them():
-    problems = [{name for name, value in drawn(seed)[1].items() if value is not None} for seed in range(60)]
+    problems = [
+        {name for name, value in drawn(seed)[1].items() if value is not None} for seed in range(60)
+    ]
     names = ("alibi", "mask", "sinks", "keep", "bias", "softcap", "cu_seqlens_q")
     for name in names:
         for other in names:

@@ -72,7 +72,9 @@ def test_6_query_heads_in_groups_of_3_read_heads_0_0_0_1_1_1():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [(-1, -1), (2, 0), (2, -1), (-1, 1), (1, 2), (0, 0), (0, -1), (20, 20)])
+@pytest.mark.parametrize(
+    "window", [(-1, -1), (2, 0), (2, -1), (-1, 1), (1, 2), (0, 0), (0, -1), (20, 20)]
+)
 @pytest.mark.parametrize(("m", "n"), [(6, 6), (4, 7), (7, 4)])
 def test_a_window_includes_both_its_ends_and_minus_1_is_no_limit(m, n, window, causal):
     check(softmax_inputs(m, n), window=window, causal=causal)

@@ -26,13 +26,21 @@ def reports(*runs, **changes):
 def wrong_in(*heads, layout="contiguous", ratio=51.0):
     statuses = ["mismatch" if number in heads else "match" for number in range(12)]
     entries = [head(number, status=status) for number, status in enumerate(statuses)]
-    entries = [one | ({"max_budget_ratio": ratio} if one["status"] == "mismatch" else {}) for one in entries]
+    entries = [
+        one | ({"max_budget_ratio": ratio} if one["status"] == "mismatch" else {})
+        for one in entries
+    ]
     return run(layout, entry("dS", *entries))
 
 
 def told(before, after):
     return [
-        (f"{change.what} in {change.layout}".removesuffix(" in "), change.before, change.after, change.became)
+        (
+            f"{change.what} in {change.layout}".removesuffix(" in "),
+            change.before,
+            change.after,
+            change.became,
+        )
         for change in changes_of(before, after)
     ]
 
@@ -42,10 +50,18 @@ def since(before, after):
 
 
 def test_heads_that_became_right_are_better_and_one_that_became_wrong_is_worse():
-    all_wrong, few, others = reports(wrong_in(*range(12))), reports(wrong_in(1, 2, 3, 4)), reports(wrong_in(1, 7))
-    assert told(all_wrong, few) == [("dS in contiguous", "wrong in heads 0-11", "wrong in heads 1-4", BETTER)]
+    all_wrong, few, others = (
+        reports(wrong_in(*range(12))),
+        reports(wrong_in(1, 2, 3, 4)),
+        reports(wrong_in(1, 7)),
+    )
+    assert told(all_wrong, few) == [
+        ("dS in contiguous", "wrong in heads 0-11", "wrong in heads 1-4", BETTER)
+    ]
     # Fewer are wrong, but one that was right is not.
-    assert told(few, others) == [("dS in contiguous", "wrong in heads 1-4", "wrong in heads 1, 7", WORSE)]
+    assert told(few, others) == [
+        ("dS in contiguous", "wrong in heads 1-4", "wrong in heads 1, 7", WORSE)
+    ]
     assert told(few, few) == []
 
 
@@ -61,14 +77,18 @@ def test_a_verdict_is_worse_or_better_and_a_layout_that_is_new_and_wrong_is_wors
     ]
 
 
-@pytest.mark.parametrize(("before", "after", "became"), [(10.0, 19.0, None), (10.0, 21.0, WORSE), (21.0, 10.0, BETTER)])
+@pytest.mark.parametrize(
+    ("before", "after", "became"), [(10.0, 19.0, None), (10.0, 21.0, WORSE), (21.0, 10.0, BETTER)]
+)
 def test_an_error_beyond_its_budget_is_worse_where_it_grew_more_than_twofold(before, after, became):
     found = told(reports(wrong_in(1, ratio=before)), reports(wrong_in(1, ratio=after)))
     assert [change[3] for change in found] == ([] if became is None else [became])
 
 
 def test_an_error_within_its_budget_is_told_and_not_worse():
-    small, large = (reports(run("contiguous", entry("dS", head(0, max_budget_ratio=by)))) for by in (0.1, 0.9))
+    small, large = (
+        reports(run("contiguous", entry("dS", head(0, max_budget_ratio=by)))) for by in (0.1, 0.9)
+    )
     assert told(small, large) == [("dS in contiguous", "worst 0.10x", "worst 0.90x", "")]
     assert verdict_of(changes_of(small, large)) == SAME
 
@@ -82,7 +102,12 @@ def test_a_cause_that_came_is_worse_and_one_that_went_is_better():
 
 def test_a_save_changes_only_what_both_checks_have_and_no_cause_of_what_is_right():
     cause = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": 1.0}
-    wrong = reports(wrong_in(), wrong_in(1, 2, layout="distinct"), wrong_in(3, layout="other"), diagnoses=[cause])
+    wrong = reports(
+        wrong_in(),
+        wrong_in(1, 2, layout="distinct"),
+        wrong_in(3, layout="other"),
+        diagnoses=[cause],
+    )
     # Such as the layout that is tried first, beside all those of the last check.
     assert since(wrong, reports(wrong_in(2, layout="distinct"))) == [
         "dS in distinct: wrong in heads 1-2 -> wrong in head 2"
@@ -91,18 +116,29 @@ def test_a_save_changes_only_what_both_checks_have_and_no_cause_of_what_is_right
         "dS in contiguous: wrong in heads 1-2 -> right",
         "verdict in contiguous: mismatch -> match",
     ]
-    other = reports(wrong_in(3, layout="other"), diagnoses=[cause | {"fault": "mask/causal", "summary": "no mask"}])
-    assert since(wrong, other) == ["cause stride/do-head: dO is misread -> gone", "cause mask/causal: none -> no mask"]
+    other = reports(
+        wrong_in(3, layout="other"),
+        diagnoses=[cause | {"fault": "mask/causal", "summary": "no mask"}],
+    )
+    assert since(wrong, other) == [
+        "cause stride/do-head: dO is misread -> gone",
+        "cause mask/causal: none -> no mask",
+    ]
     assert since(None, wrong) == []
     assert since(wrong, wrong) == []
 
 
 def test_a_check_that_is_no_longer_made_is_worse():
     parts = [reports(wrong_in(), title=title).reports[0] for title in ("one", "two", "three")]
-    both, one = Reports(reports=tuple(parts[:2]), planned=2), Reports(reports=tuple(parts[:1]), planned=1)
+    both, one = (
+        Reports(reports=tuple(parts[:2]), planned=2),
+        Reports(reports=tuple(parts[:1]), planned=1),
+    )
     (change,) = changes_of(both, Reports(reports=(parts[0], parts[2]), planned=2))[:1]
     assert (change.check, change.after, change.became) == ("lazy (two)", "not made", WORSE)
-    assert [change.became for change in changes_of(both, Reports(reports=(*parts,), planned=3))] == [""]
+    assert [
+        change.became for change in changes_of(both, Reports(reports=(*parts,), planned=3))
+    ] == [""]
     assert verdict_of(changes_of(one, one)) == SAME
 
 
@@ -126,7 +162,9 @@ def test_the_command_tells_what_is_worse_first_and_exits_1_only_there(tmp_path):
 
 def test_what_changed_alike_is_one_line_that_fits_the_terminal():
     layouts = ("contiguous", "distinct", "contiguous, dO doubled")
-    before, after = (reports(*(wrong_in(*heads, layout=one) for one in layouts)) for heads in ((), (1, 3)))
+    before, after = (
+        reports(*(wrong_in(*heads, layout=one) for one in layouts)) for heads in ((), (1, 3))
+    )
     lines = [line.plain for line in render_comparison(changes_of(before, after), 60)]
     assert max(map(len, lines)) <= 60
     assert " ".join(" ".join(lines).split()) == (
@@ -141,7 +179,13 @@ def test_a_batch_that_became_wrong_beside_another_is_told():
         reports(
             run(
                 "contiguous",
-                entry("dS", *(head(1, batch, "mismatch" if batch in wrong else "match") for batch in (0, 1))),
+                entry(
+                    "dS",
+                    *(
+                        head(1, batch, "mismatch" if batch in wrong else "match")
+                        for batch in (0, 1)
+                    ),
+                ),
             )
         )
         for wrong in ((0,), (0, 1))
@@ -150,19 +194,29 @@ def test_a_batch_that_became_wrong_beside_another_is_told():
 
 
 def in_batches(count, ratio):
-    wrong = [head(at, batch, "mismatch", max_budget_ratio=ratio) for batch in range(count) for at in (0, 1)]
+    wrong = [
+        head(at, batch, "mismatch", max_budget_ratio=ratio)
+        for batch in range(count)
+        for at in (0, 1)
+    ]
     return reports(run("contiguous", entry("dK", *wrong)))
 
 
 def test_the_same_heads_of_more_batches_are_no_change_but_of_how_far_they_are_off():
     assert told(in_batches(1, 51.0), in_batches(2, 51.0)) == []
-    assert told(in_batches(1, 51.0), in_batches(2, 300.0)) == [("dK in contiguous", "worst 51x", "worst 300x", WORSE)]
-    assert told(in_batches(2, 300.0), in_batches(1, 51.0)) == [("dK in contiguous", "worst 300x", "worst 51x", BETTER)]
+    assert told(in_batches(1, 51.0), in_batches(2, 300.0)) == [
+        ("dK in contiguous", "worst 51x", "worst 300x", WORSE)
+    ]
+    assert told(in_batches(2, 300.0), in_batches(1, 51.0)) == [
+        ("dK in contiguous", "worst 300x", "worst 51x", BETTER)
+    ]
 
 
 def test_of_more_heads_than_are_named_those_are_told_that_changed():
     few, many, other = (
-        reports(run("contiguous", entry("dS", *(head(at, status=status(at, own)) for at in range(24)))))
+        reports(
+            run("contiguous", entry("dS", *(head(at, status=status(at, own)) for at in range(24))))
+        )
         for own in ({*range(0, 20, 2)}, {*range(0, 20, 2), 19}, {*range(0, 18, 2), 20})
     )
     words = "wrong in heads 0, 2, 4, 6, 8, 10, 12, 14 and 2 more ranges"

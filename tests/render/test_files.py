@@ -58,7 +58,10 @@ def test_what_is_added_to_is_no_link(tmp_path):
     (tmp_path / "link").symlink_to("real")
     with pytest.raises(OSError, match="symbolic link"):
         open_in_place(tmp_path / "link", "ab")
-    with open_in_place(tmp_path / "real", "ab") as stream, open_in_place(f"/dev/fd/{stream.fileno()}", "ab") as same:
+    with (
+        open_in_place(tmp_path / "real", "ab") as stream,
+        open_in_place(f"/dev/fd/{stream.fileno()}", "ab") as same,
+    ):
         same.write(b" and after")
     assert (tmp_path / "real").read_text() == "before and after"
 
@@ -101,7 +104,8 @@ def test_dev_null_stays_what_it_is():
 
 
 @pytest.mark.parametrize(
-    ("file", "error"), [("no/such", FileNotFoundError), ("f/x", NotADirectoryError), (".", IsADirectoryError)]
+    ("file", "error"),
+    [("no/such", FileNotFoundError), ("f/x", NotADirectoryError), (".", IsADirectoryError)],
 )
 def test_what_cannot_be_written_raises_what_the_system_says(tmp_path, file, error):
     (tmp_path / "f").write_text("")

@@ -49,11 +49,34 @@ def commands(*documents, base=BASE):
 def test_a_faulty_check_is_errors_and_then_notices_at_their_lines():
     found = commands(faulty())
     assert [(kind, properties) for kind, properties, _ in found] == [
-        ("error", {"file": "targets/mine.py", "line": "12", "title": "GP001 dP is wrong by itself"}),
-        ("error", {"file": "kernels/lazy.py", "line": "251", "title": "GP001 dV is wrong by itself"}),
-        ("error", {"file": "targets/mine.py", "line": "12", "title": "GP003 I4 <V, dV> = <O, dO> is broken"}),
-        ("notice", {"file": "targets/mine.py", "line": "12", "title": "GP002 dS only inherits its error"}),
-        ("notice", {"file": "targets/mine.py", "line": "12", "title": "GP002 dTau only inherits its error"}),
+        (
+            "error",
+            {"file": "targets/mine.py", "line": "12", "title": "GP001 dP is wrong by itself"},
+        ),
+        (
+            "error",
+            {"file": "kernels/lazy.py", "line": "251", "title": "GP001 dV is wrong by itself"},
+        ),
+        (
+            "error",
+            {
+                "file": "targets/mine.py",
+                "line": "12",
+                "title": "GP003 I4 <V, dV> = <O, dO> is broken",
+            },
+        ),
+        (
+            "notice",
+            {"file": "targets/mine.py", "line": "12", "title": "GP002 dS only inherits its error"},
+        ),
+        (
+            "notice",
+            {
+                "file": "targets/mine.py",
+                "line": "12",
+                "title": "GP002 dTau only inherits its error",
+            },
+        ),
     ]
     assert FIRST_LINE in found[0][2].splitlines()
     assert (
@@ -82,12 +105,19 @@ def test_ten_of_each_kind_and_the_tenth_says_how_many_more():
     assert found[9][2].endswith("\nAnd 50 more findings of this kind, not shown here.")
     assert found[19][2].endswith("\nAnd 30 more findings of this kind, not shown here.")
     assert not any("not shown here" in message for _, _, message in found[:9] + found[10:19])
-    assert {properties["title"] for _, properties, _ in found[:10]} == {"GP001 dP is wrong by itself"}
+    assert {properties["title"] for _, properties, _ in found[:10]} == {
+        "GP001 dP is wrong by itself"
+    }
 
 
 def test_a_match_and_a_refused_layout_are_no_annotation():
     assert (
-        commands(document(run("contiguous", entry("dP", head(0))), run("distinct", verdict="skipped", skipped="no")))
+        commands(
+            document(
+                run("contiguous", entry("dP", head(0))),
+                run("distinct", verdict="skipped", skipped="no"),
+            )
+        )
         == []
     )
 
@@ -100,7 +130,10 @@ def test_every_text_may_hold_every_character_and_stays_in_one_line():
     assert found[0][1]["file"] == visible(BASE.relative(f"{ODD}.py"))
     assert r"\x1b" in found[0][2]
     assert "%0A %25 a|b `c` ::x::" in found[0][2]
-    assert all(len(properties["title"]) <= 255 and len(message) < 20_000 for _, properties, message in found)
+    assert all(
+        len(properties["title"]) <= 255 and len(message) < 20_000
+        for _, properties, message in found
+    )
 
 
 def test_a_long_title_is_cut():
@@ -121,7 +154,9 @@ def table(text):
 
 
 def test_the_summary_is_a_row_a_finding_the_worst_first():
-    text = as_markdown(reports(document(run("contiguous", entry("dP", head(0)))), faulty(title="gqa")), BASE)
+    text = as_markdown(
+        reports(document(run("contiguous", entry("dP", head(0)))), faulty(title="gqa")), BASE
+    )
     heading, _, rows = text.splitlines()[0], None, table(text)[2:]
     assert heading == "### gradprobe: 2 checks, 1 wrong, 1 right"
     levels = ["**error**", "**error**", "**error**", "note", "note", "none", "match"]
@@ -141,12 +176,18 @@ def test_a_failure_and_a_memory_finding_have_rows_of_their_own():
 
 def test_no_cell_breaks_the_table_or_is_read_as_markup():
     text = as_markdown(
-        reports(failed("Crash", ODD, title="a|b <img src=x> [l](u) @me #4 :x: www.a.b", reproduce=ODD)), BASE
+        reports(
+            failed("Crash", ODD, title="a|b <img src=x> [l](u) @me #4 :x: www.a.b", reproduce=ODD)
+        ),
+        BASE,
     )
     (row,) = table(text)[2:]
     assert len(row) == 4
     assert not re.search(r"[`*_\[\]<>@\\](?!br>)", "".join(row[1:]).replace("<br>", ""))
-    assert "a&#124;b &#60;img src=x&#62; &#91;l&#93;&#40;u&#41; &#64;me &#35;4 &#58;x&#58; www&#46;a.b" in row[1]
+    assert (
+        "a&#124;b &#60;img src=x&#62; &#91;l&#93;&#40;u&#41; &#64;me &#35;4 &#58;x&#58; www&#46;a.b"
+        in row[1]
+    )
 
 
 @pytest.mark.parametrize("most", [0, 200, 1000, 5000, 50_000, MOST_BYTES])
@@ -164,7 +205,8 @@ def test_a_summary_keeps_within_its_bytes_and_says_how_many_rows_it_left_out(mos
 
 def test_a_summary_of_20000_rows_is_below_1_mib():
     rows = [
-        run(f"layout{number}", entry("dP", head(0)), verdict="skipped", skipped="x" * 200) for number in range(20_000)
+        run(f"layout{number}", entry("dP", head(0)), verdict="skipped", skipped="x" * 200)
+        for number in range(20_000)
     ]
     text = as_markdown(reports(document(*rows)), BASE)
     assert 2**20 - 1000 < len(text.encode()) <= 2**20

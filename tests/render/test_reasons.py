@@ -58,7 +58,11 @@ def test_less_than_nine_tenths_is_consistent_and_less_than_half_is_nothing():
 
 
 def test_where_none_was_tried_no_hypothesis_is_said_not_to_fit():
-    assert shown(known=("too large", "and more"), sought=False) == ["NO CAUSE SOUGHT:", "  too large", "  and more"]
+    assert shown(known=("too large", "and more"), sought=False) == [
+        "NO CAUSE SOUGHT:",
+        "  too large",
+        "  and more",
+    ]
 
 
 def test_a_table_is_followed_by_the_cause_and_not_by_what_is_merely_consistent():
@@ -81,7 +85,12 @@ def test_nothing_is_said_where_nothing_is_known():
 
 def written(explained, **more):
     where = [{"file": "/somewhere/lazy.py", "line": 204, "code": "x"}]
-    diagnosis = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": explained}
+    diagnosis = {
+        "fault": "stride/do-head",
+        "class": "S1",
+        "summary": "dO is misread",
+        "explained": explained,
+    }
     diagnosis |= {"evidence": [], "where": where, "fix": "y", **more}
     return reports(faulty() | {"diagnoses": [diagnosis]})
 
@@ -122,12 +131,22 @@ def test_an_edit_that_was_tried_stands_below_its_cause_as_a_diff_in_place_of_the
 
 
 def test_the_closest_edit_is_called_no_fix_and_of_none_the_count_is_told():
-    closest = structs.replace(TRIED, matches=False, words="dQ matches with it; dK still wrong in 2 heads", others=())
+    closest = structs.replace(
+        TRIED, matches=False, words="dQ matches with it; dK still wrong in 2 heads", others=()
+    )
     lines = shown(structs.replace(CAUSE, edit=closest))
-    assert "CLOSEST EDIT, tried: dQ matches with it; dK still wrong in 2 heads (12 edits tried, 6 s)" in lines
+    assert (
+        "CLOSEST EDIT, tried: dQ matches with it; dK still wrong in 2 heads (12 edits tried, 6 s)"
+        in lines
+    )
     assert not any("certain" in line for line in lines)
-    none = TriedEdit(matches=False, words="none of 12 edits brings a result right", tried=12, seconds=20.0)
-    assert shown(structs.replace(CAUSE, edit=none))[-1] == "  none of 12 edits brings a result right (20 s)"
+    none = TriedEdit(
+        matches=False, words="none of 12 edits brings a result right", tried=12, seconds=20.0
+    )
+    assert (
+        shown(structs.replace(CAUSE, edit=none))[-1]
+        == "  none of 12 edits brings a result right (20 s)"
+    )
 
 
 def test_sarif_annotations_and_markdown_carry_the_edit():
@@ -141,5 +160,7 @@ def test_sarif_annotations_and_markdown_carry_the_edit():
         "deletedRegion": {"startLine": 204, "startColumn": 1, "endLine": 205, "endColumn": 1},
         "insertedContent": {"text": "h * stride_doh\n"},
     }]  # fmt: skip
-    assert any("Fix, tried: with it all matches" in line for line in annotation_commands([report], BASE))
+    assert any(
+        "Fix, tried: with it all matches" in line for line in annotation_commands([report], BASE)
+    )
     assert f"~~~diff\n{DIFF}\n~~~" in as_markdown([report], BASE)

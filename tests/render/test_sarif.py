@@ -37,7 +37,8 @@ def run_of(*documents, code=1, **options):
 
 def told(found):
     return [
-        (result["ruleId"], result["level"], result["properties"].get("intermediate")) for result in found["results"]
+        (result["ruleId"], result["level"], result["properties"].get("intermediate"))
+        for result in found["results"]
     ]
 
 
@@ -101,7 +102,9 @@ def test_the_same_finding_in_several_layouts_is_one_result_at_its_worst():
 
 def test_the_driver_lists_every_rule_and_results_point_at_theirs():
     found = run_of(
-        faulty(), with_memory("outside", "guard", "unwritten", "race"), failed("Crash", target={"name": "a.py:f"})
+        faulty(),
+        with_memory("outside", "guard", "unwritten", "race"),
+        failed("Crash", target={"name": "a.py:f"}),
     )
     rules = found["tool"]["driver"]["rules"]
     assert [rules[result["ruleIndex"]]["id"] for result in found["results"]] == [
@@ -109,7 +112,13 @@ def test_the_driver_lists_every_rule_and_results_point_at_theirs():
     ]
     assert found["tool"]["driver"]["semanticVersion"] == "0.1.0"
     assert "informationUri" not in found["tool"]["driver"]
-    assert [result["ruleId"] for result in found["results"]][:5] == ["GP020", "GP010", "GP011", "GP013", "GP012"]
+    assert [result["ruleId"] for result in found["results"]][:5] == [
+        "GP020",
+        "GP010",
+        "GP011",
+        "GP013",
+        "GP012",
+    ]
 
 
 def test_a_memory_finding_lies_at_its_own_line():
@@ -140,7 +149,10 @@ def test_what_is_no_fault_of_the_target_is_laid_on_no_file(kind):
     found = run_of(failed(kind, target={"name": "sub/mine.py:f"}), code=3)
     (invocation,) = found["invocations"]
     assert found["results"] == []
-    assert len(invocation["toolConfigurationNotifications"] + invocation["toolExecutionNotifications"]) == 1
+    assert (
+        len(invocation["toolConfigurationNotifications"] + invocation["toolExecutionNotifications"])
+        == 1
+    )
 
 
 def test_a_target_that_failed_is_a_result_in_its_file_and_without_one_a_notification():
@@ -151,13 +163,17 @@ def test_a_target_that_failed_is_a_result_in_its_file_and_without_one_a_notifica
     }
     found = run_of(failed("TargetFailure", "it raised", target={"name": "lazy"}), code=3)
     assert found["results"] == []
-    assert found["invocations"][0]["toolExecutionNotifications"][0]["associatedRule"]["id"] == "GP022"
+    assert (
+        found["invocations"][0]["toolExecutionNotifications"][0]["associatedRule"]["id"] == "GP022"
+    )
 
 
 def test_a_refused_layout_is_a_note_of_the_invocation():
     (note,) = run_of(faulty())["invocations"][0]["toolExecutionNotifications"]
     assert (note["level"], note["associatedRule"]["id"]) == ("note", "GP030")
-    assert "do=expanded was skipped: AssertionError: do must be contiguous" in note["message"]["text"]
+    assert (
+        "do=expanded was skipped: AssertionError: do must be contiguous" in note["message"]["text"]
+    )
 
 
 def fingerprints(found):
@@ -167,7 +183,9 @@ def fingerprints(found):
 def test_fingerprints_stay_where_lines_numbers_and_values_change_and_differ_between_findings():
     moved = faulty()
     moved["target"] |= {"line": 900, "sha256": "other"}
-    moved["target"]["kernels"] = [kernel | {"line": kernel["line"] + 100} for kernel in moved["target"]["kernels"]]
+    moved["target"]["kernels"] = [
+        kernel | {"line": kernel["line"] + 100} for kernel in moved["target"]["kernels"]
+    ]
     moved["runs"][1]["intermediates"][1]["max_budget_ratio"] = 77.0
     before, after = fingerprints(run_of(faulty())), fingerprints(run_of(moved))
     assert before == after
@@ -191,7 +209,11 @@ def test_200_checks_keep_their_results_apart():
 def test_what_is_beyond_the_limit_is_left_out_from_the_least_and_counted():
     assert MOST_RESULTS == 25_000
     found = run_of(faulty(), faulty(), most=3)
-    assert told(found) == [("GP001", "error", "dP"), ("GP001", "error", "dP"), ("GP001", "error", "dV")]
+    assert told(found) == [
+        ("GP001", "error", "dP"),
+        ("GP001", "error", "dP"),
+        ("GP001", "error", "dV"),
+    ]
     (said,) = (
         one["message"]["text"]
         for one in found["invocations"][0]["toolExecutionNotifications"]
@@ -212,14 +234,20 @@ def test_every_text_may_hold_every_character():
     assert json.loads(text.encode().decode()) == json.loads(text)
     found = run_of(odd, wrong)
     assert all(
-        r"\x1b" in result["message"]["text"] and "\x1b" not in result["message"]["text"] for result in found["results"]
+        r"\x1b" in result["message"]["text"] and "\x1b" not in result["message"]["text"]
+        for result in found["results"]
     )
 
 
 def test_a_mismatch_that_nothing_accounts_for_is_still_a_result():
     silent = document(run("contiguous", entry("dP", head(0))), verdict="mismatch")
     assert told(run_of(silent)) == [("GP001", "error", None)]
-    assert run_of(document(run("contiguous", entry("dP", head(0)), invariants=[invariant("I2 x")])))["results"] == []
+    assert (
+        run_of(document(run("contiguous", entry("dP", head(0)), invariants=[invariant("I2 x")])))[
+            "results"
+        ]
+        == []
+    )
 
 
 def test_a_file_outside_the_repository_is_an_absolute_uri():
@@ -239,4 +267,6 @@ def test_rules_lead_to_the_pages_of_a_team_that_has_put_them_somewhere(monkeypat
     assert {rule["helpUri"] for rule in rules} == {
         f"https://docs.example.org/gradprobe/explain/#{rule.id.lower()}" for rule in RULES
     }
-    assert all("helpUri" not in rule for rule in run_of(faulty(), docs="docs/")["tool"]["driver"]["rules"])
+    assert all(
+        "helpUri" not in rule for rule in run_of(faulty(), docs="docs/")["tool"]["driver"]["rules"]
+    )

@@ -5,7 +5,17 @@ import re
 import pytest
 from msgspec import structs
 
-from gradprobe.model.layout_run import CRASHED, MATCH, MISMATCH, Counts, Element, Error, Head, Intermediate, Run
+from gradprobe.model.layout_run import (
+    CRASHED,
+    MATCH,
+    MISMATCH,
+    Counts,
+    Element,
+    Error,
+    Head,
+    Intermediate,
+    Run,
+)
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
 from gradprobe.model.report import CheckedTarget, Diagnosis, Report, TriedEdit, Where
@@ -38,22 +48,51 @@ def entry(name, states):
     """An intermediate with a letter for each head: r(ight), w(rong by itself) or i(nherits)."""
     status = {"r": MATCH, "w": MISMATCH, "i": "inherited"}
     heads = tuple(head(number, status[letter]) for number, letter in enumerate(states))
-    worst = next((word for letter, word in (("w", MISMATCH), ("i", "inherited")) if letter in states), MATCH)
-    return Intermediate(name=name, status=worst, mismatched=9 * (worst != MATCH), total=99, heads=heads, length=72)
+    worst = next(
+        (word for letter, word in (("w", MISMATCH), ("i", "inherited")) if letter in states), MATCH
+    )
+    return Intermediate(
+        name=name, status=worst, mismatched=9 * (worst != MATCH), total=99, heads=heads, length=72
+    )
 
 
 def where(line, file="lazy.py", code="do_ptr += b * stride_dob + h * stride_qh"):
-    return Where(file, line, code, 31, 9, "lazy_dq_kernel", "q.stride(1); stride_doh is passed and never used")
+    return Where(
+        file,
+        line,
+        code,
+        31,
+        9,
+        "lazy_dq_kernel",
+        "q.stride(1); stride_doh is passed and never used",
+    )
 
 
 def edit(*lines, file="lazy.py"):
-    hunks = [f"@@ -{line},2 +{line},2 @@\n     q_ptr += 1\n-    h * stride_qh\n+    h * stride_doh" for line in lines]
-    return TriedEdit(matches=True, words="with it all matches", file=file, diff="\n".join(["--- a", "+++ b", *hunks]))
+    hunks = [
+        f"@@ -{line},2 +{line},2 @@\n     q_ptr += 1\n-    h * stride_qh\n+    h * stride_doh"
+        for line in lines
+    ]
+    return TriedEdit(
+        matches=True,
+        words="with it all matches",
+        file=file,
+        diff="\n".join(["--- a", "+++ b", *hunks]),
+    )
 
 
 def cause(name="stride/do-head", file="lazy.py", lines=(145,), **more):
     at = tuple(where(line, file) for line in lines)
-    return Diagnosis(name, "S1", "dO is read with q's head stride", 1.0, ("evidence",), at, "h * stride_doh", **more)
+    return Diagnosis(
+        name,
+        "S1",
+        "dO is read with q's head stride",
+        1.0,
+        ("evidence",),
+        at,
+        "h * stride_doh",
+        **more,
+    )
 
 
 def failing(states=None, *, layout="distinct", target="lazy.py:f", runs=(), **more):
@@ -108,11 +147,15 @@ _OUTSIDE = [
     for at in range(5)
 ]  # fmt: skip
 _CRASHED = Run(
-    layout="dO=expanded", verdict=CRASHED, error=Error(kind="TargetFailure", message=f"died {'in pain ' * 40}")
+    layout="dO=expanded",
+    verdict=CRASHED,
+    error=Error(kind="TargetFailure", message=f"died {'in pain ' * 40}"),
 )
 _RIGHT = Run(layout="contiguous", verdict=MATCH, intermediates=(entry("dP", "rr"),))
 _WITH_MEMORY = structs.replace(_RIGHT, memory=tuple(_OUTSIDE))
-_CAUSES = tuple(cause(f"stride/{at}", also=at > 0, edit=edit(*range(10, 60, 10))) for at in range(3))
+_CAUSES = tuple(
+    cause(f"stride/{at}", also=at > 0, edit=edit(*range(10, 60, 10))) for at in range(3)
+)
 HARD = {
     "128 heads, each unlike its neighbours": failing({name: "rwir" * 32 for name in NAMES}),
     "128 heads, no two rows alike": failing({name: ("rw" * at + "i" * 128)[:128] for at, name in enumerate(NAMES)}),
@@ -160,7 +203,11 @@ def test_however_much_there_is_to_say_it_takes_24_rows(name):
 @pytest.mark.parametrize("name", HARD)
 def test_no_line_is_longer_than_the_terminal_but_those_that_are_found_or_pasted(name, width):
     free = ("FIRST MISMATCH", "  again: ")
-    assert [line for line in screen(HARD[name], width) if len(line) > width and not line.startswith(free)] == []
+    assert [
+        line
+        for line in screen(HARD[name], width)
+        if len(line) > width and not line.startswith(free)
+    ] == []
 
 
 def test_a_second_cause_takes_two_lines_and_a_third_is_counted():
@@ -180,19 +227,26 @@ def test_what_touches_memory_and_what_crashes_is_said_though_the_screen_is_full(
     words = " ".join(" ".join(screen(HARD["all at once"])).split())
     assert "dO=expanded ended in a crash: died in pain" in words
     assert re.search(r"more: the same with --details \(\d+ notes\)", words)
-    assert "kernel_0 loads outside t0: 0 elements after its end (4 findings more about memory)" in " ".join(
-        " ".join(screen(HARD["findings about memory"])).split()
+    assert (
+        "kernel_0 loads outside t0: 0 elements after its end (4 findings more about memory)"
+        in " ".join(" ".join(screen(HARD["findings about memory"])).split())
     )
 
 
 def test_without_a_cause_three_facts_are_shown_and_the_others_counted():
     lines = screen(failing(diagnoses=(), known=tuple(f"fact {at}" for at in range(7))))
-    assert [line for line in lines if line.startswith("  fact")] == ["  fact 0", "  fact 1", "  fact 2"]
+    assert [line for line in lines if line.startswith("  fact")] == [
+        "  fact 0",
+        "  fact 1",
+        "  fact 2",
+    ]
     assert lines[-1] == "  more: the same with --details (4 notes)"
 
 
 def test_layouts_are_told_apart_into_wrong_and_right():
-    assert "  wrong rows: 0-4 (5 of 72); wrong in distinct; right in contiguous" in screen(failing(runs=(_RIGHT,)))
+    assert "  wrong rows: 0-4 (5 of 72); wrong in distinct; right in contiguous" in screen(
+        failing(runs=(_RIGHT,))
+    )
 
 
 def test_heads_that_are_alike_share_a_column_also_where_they_are_no_neighbours():
@@ -203,7 +257,9 @@ def test_heads_that_are_alike_share_a_column_also_where_they_are_no_neighbours()
 
 def match(**more):
     layouts = ("contiguous", "distinct")
-    right = [Run(layout=layout, verdict=MATCH, intermediates=(entry("dP", "rr"),)) for layout in layouts]
+    right = [
+        Run(layout=layout, verdict=MATCH, intermediates=(entry("dP", "rr"),)) for layout in layouts
+    ]
     return Report(
         verdict=MATCH, target=CheckedTarget(name=f"{LONG}/lazy.py:f", backend="torch"), case=softmax_case(heads=2),
         runs=tuple(right), environment={"device": "cpu"}, reproduce="gradprobe check lazy.py:f", **more,
@@ -211,7 +267,11 @@ def match(**more):
 
 
 def test_a_match_takes_10_rows_however_much_there_is_to_say():
-    lines = screen(match(notes=("not checked: grouped heads (--kv-heads)", *(f"note {at}" for at in range(30)))))
+    lines = screen(
+        match(
+            notes=("not checked: grouped heads (--kv-heads)", *(f"note {at}" for at in range(30)))
+        )
+    )
     assert rows(lines) == 10
     assert "  not checked: grouped heads (--kv-heads)" in lines
     assert lines[-1].startswith("  more: the same with --details (2")
@@ -219,13 +279,18 @@ def test_a_match_takes_10_rows_however_much_there_is_to_say():
 
 def test_what_sets_a_second_case_apart_and_what_no_case_used_are_said():
     more = {"beyond": "a tenth head: --batch 1 --heads 10"}
-    assert screen(failing(**more))[2] == "  right as it was asked for, wrong with a tenth head: --batch 1 --heads 10"
+    assert (
+        screen(failing(**more))[2]
+        == "  right as it was asked for, wrong with a tenth head: --batch 1 --heads 10"
+    )
     lines = screen(match(not_checked=("grouped heads (--kv-heads)", "a window (--window)")))
     assert "  not checked: grouped heads (--kv-heads), a window (--window)" in lines
 
 
 def test_what_is_so_in_every_right_kernel_is_only_counted():
-    lines = screen(match(notes=("row 0 of dS is 0 by design: it sees one key",)), rest="gradprobe show")
+    lines = screen(
+        match(notes=("row 0 of dS is 0 by design: it sees one key",)), rest="gradprobe show"
+    )
     assert lines[-1] == "  more: gradprobe show (1 note)"
     assert not any("by design" in line for line in lines)
 
@@ -245,5 +310,7 @@ def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
 
 
 def test_a_line_without_a_column_and_without_a_note_has_no_mark():
-    (place, code) = (line.plain for line in excerpt([Where("k.cu", 7, "sum += x[i];")], Base("/", "/"), 80))
+    (place, code) = (
+        line.plain for line in excerpt([Where("k.cu", 7, "sum += x[i];")], Base("/", "/"), 80)
+    )
     assert (place.strip(), code) == ("k.cu:7", "  7 | sum += x[i];")

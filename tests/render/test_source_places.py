@@ -58,7 +58,21 @@ def test_a_relative_file_begins_at_the_current_folder():
     ],
 )
 def test_a_kernel_is_named_after_gradients_only_by_whole_words(kernel, named):
-    known = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dSink", "dAlibi", "dTau")
+    known = (
+        "LSE",
+        "P",
+        "O",
+        "dP",
+        "delta",
+        "dS",
+        "dQ",
+        "dK",
+        "dV",
+        "dBias",
+        "dSink",
+        "dAlibi",
+        "dTau",
+    )
     assert {name for name in known if is_named_after(kernel, name)} == named
 
 
@@ -81,5 +95,10 @@ def test_no_kernel_is_blamed_for_what_only_inherits():
 
 
 def test_of_a_target_that_was_not_found_the_file_in_its_name_is_the_place():
-    for name, places in (("sub/mine.py:f", (Place("sub/mine.py", None, "f"),)), ("lazy", ()), ("a.b:f", ()), ("", ())):
+    for name, places in (
+        ("sub/mine.py:f", (Place("sub/mine.py", None, "f"),)),
+        ("lazy", ()),
+        ("a.b:f", ()),
+        ("", ()),
+    ):
         assert places_of(Report(verdict="error", target=CheckedTarget(name=name))) == places

@@ -27,38 +27,61 @@ def printed(results, culprits=(), width=100):
 
 
 def result(layout, verdict="match", how="same bits", thorough=True, **more):
-    return TrialResult(LayoutTrial(f"do={layout}", ALONE, (), "do", layout, thorough=thorough), verdict, how, **more)
+    return TrialResult(
+        LayoutTrial(f"do={layout}", ALONE, (), "do", layout, thorough=thorough),
+        verdict,
+        how,
+        **more,
+    )
 
 
 @pytest.mark.parametrize(
     ("thorough", "words"),
     [
         ((True, True), "tried 2 layouts in 1.0 s, each in guard bands of NaN and of large numbers"),
-        ((True, False), "tried 2 layouts in 1.0 s, each in guard bands of NaN, 1 of them also of large numbers"),
+        (
+            (True, False),
+            "tried 2 layouts in 1.0 s, each in guard bands of NaN, 1 of them also of large numbers",
+        ),
     ],
 )
 def test_what_guard_bands_held_is_said_as_it_was(thorough, words):
-    lines = printed(tuple(result(f"layout {at}", thorough=often) for at, often in enumerate(thorough)))
+    lines = printed(
+        tuple(result(f"layout {at}", thorough=often) for at, often in enumerate(thorough))
+    )
     assert f"  {words}" in lines
 
 
 def test_layouts_that_say_the_same_are_one_sentence_that_names_few_of_them():
-    runs = [Run(layout=f"do=layout {at}", verdict="skipped", skipped=f"dO has strides ({at}, 1)") for at in range(6)]
+    runs = [
+        Run(layout=f"do=layout {at}", verdict="skipped", skipped=f"dO has strides ({at}, 1)")
+        for at in range(6)
+    ]
     refused = [result(f"layout {at}", "skipped", "", run=run) for at, run in enumerate(runs)]
     text = " ".join(line.strip() for line in printed((result("blhd"), *refused)))
-    assert "refused in do=layout 0, do=layout 1, do=layout 2 and 3 more: dO has strides (0, 1)" in text
+    assert (
+        "refused in do=layout 0, do=layout 1, do=layout 2 and 3 more: dO has strides (0, 1)" in text
+    )
 
 
 def test_a_title_with_a_comma_is_quoted_among_others():
     titles = ("packed qkv, dO a view", "out.sum()")
-    failed = tuple(TrialResult(LayoutTrial(title, PROGRAM, ()), "error", words="boom") for title in titles)
-    assert '  not run in "packed qkv, dO a view", out.sum(): boom' in printed((result("blhd"), *failed))
+    failed = tuple(
+        TrialResult(LayoutTrial(title, PROGRAM, ()), "error", words="boom") for title in titles
+    )
+    assert '  not run in "packed qkv, dO a view", out.sum(): boom' in printed(
+        (result("blhd"), *failed)
+    )
 
 
 def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
-    unwritten = MemoryFinding("unwritten", "dK", "dK: 16 of 32 elements were never written, the first at [1, 0]")
+    unwritten = MemoryFinding(
+        "unwritten", "dK", "dK: 16 of 32 elements were never written, the first at [1, 0]"
+    )
     far = [
-        MemoryFinding("outside", name, f"kernel loads outside {name}", "kernel", "k.py", 7, access="load")
+        MemoryFinding(
+            "outside", name, f"kernel loads outside {name}", "kernel", "k.py", 7, access="load"
+        )
         for name in "qkvo"
     ]
     results = (
@@ -67,7 +90,10 @@ def test_findings_of_the_layout_that_is_shown_come_before_those_of_others():
     )
     lines = printed(results)
     said = [line for line in lines if "never written" in line or "loads outside" in line]
-    assert said == [f"  with contiguous: {unwritten.sentence}", *(f"  with do=huge: {one.sentence}" for one in far[:3])]
+    assert said == [
+        f"  with contiguous: {unwritten.sentence}",
+        *(f"  with do=huge: {one.sentence}" for one in far[:3]),
+    ]
     assert "  and 1 more finding about memory, none worse: --json FILE has them" in lines
 
 
@@ -81,9 +107,15 @@ def test_what_is_no_error_is_legible_on_white_and_on_black():
 
 def test_a_saved_survey_is_shown_as_it_was():
     plain, wrong, *_ = reports(faulty())[0].runs
-    far = MemoryFinding("outside", "q", "kernel loads outside q", "kernel", "k.py", 7, access="load")
+    far = MemoryFinding(
+        "outside", "q", "kernel loads outside q", "kernel", "k.py", 7, access="load"
+    )
     refused = structs.replace(
-        plain, layout="do=blhd", verdict="skipped", skipped="dO has strides (1, 1)", intermediates=()
+        plain,
+        layout="do=blhd",
+        verdict="skipped",
+        skipped="dO has strides (1, 1)",
+        intermediates=(),
     )
     results = (
         TrialResult(FIRST, "match", "same bits", run=plain),
@@ -92,8 +124,15 @@ def test_a_saved_survey_is_shown_as_it_was():
         result("offset", "error", "", words="killed by SIGSEGV", copied=("do",)),
         TrialResult(LayoutTrial("packed qkv", PROGRAM, ()), "match", "within budget", run=plain),
     )
-    named = [replace(one, run=one.run and structs.replace(one.run, layout=one.trial.title)) for one in results]
-    plan = SurveyPlan(tuple(one.trial for one in named), structs.replace(REPORT, notes=("a note",)), plain.precision)
+    named = [
+        replace(one, run=one.run and structs.replace(one.run, layout=one.trial.title))
+        for one in results
+    ]
+    plan = SurveyPlan(
+        tuple(one.trial for one in named),
+        structs.replace(REPORT, notes=("a note",)),
+        plain.precision,
+    )
     culprit = Culprit("stride", (("do", 1),), "do's stride 1 is read as o's")
     found = Survey(plan, tuple(named), (culprit,), "gradprobe strides mine", {"total": 1.0})
     report = found.report

@@ -6,7 +6,18 @@ from gradprobe.render.github import annotation_commands
 from gradprobe.render.junit import as_junit
 from gradprobe.render.markdown import as_markdown
 from gradprobe.render.sarif import as_sarif
-from tests.render.written import BASE, FIRST, assert_is_sarif, document, entry, failed, head, read_junit, reports, run
+from tests.render.written import (
+    BASE,
+    FIRST,
+    assert_is_sarif,
+    document,
+    entry,
+    failed,
+    head,
+    read_junit,
+    reports,
+    run,
+)
 
 ACCESS = {
     "kind": "outside", "tensor": "q", "kernel": "lazy_dkdv_kernel", "file": "/repository/kernels/lazy.py", "line": 260,
@@ -16,12 +27,19 @@ WARNED = {
     "kind": "huge", "about": "q k", "words": "wrong once an offset into q or k passes 2^31 elements",
     "layouts": ["huge"],
 }  # fmt: skip
-UNTAKEN = {"kind": "undeclared", "about": "battery 15: Dv > D", "words": "not taken: it raised", "layouts": []}
+UNTAKEN = {
+    "kind": "undeclared",
+    "about": "battery 15: Dv > D",
+    "words": "not taken: it raised",
+    "layouts": [],
+}
 
 
 def surveyed(severity="warning"):
     """A survey that is right contiguous and wrong in `huge`, which is a warning or counts."""
-    wrong = run("huge", entry("dP", head(1, status="mismatch")), first_mismatch=FIRST, severity=severity)
+    wrong = run(
+        "huge", entry("dP", head(1, status="mismatch")), first_mismatch=FIRST, severity=severity
+    )
     is_warned = severity == "warning"
     return document(
         run("contiguous", entry("dP", head(1)), severity=None), wrong, verdict="match" if is_warned else "mismatch",
@@ -41,15 +59,25 @@ def test_sarif_has_one_result_of_level_warning_at_the_line_that_was_seen_and_non
     (result,) = log["runs"][0]["results"]
     assert (result["ruleId"], result["level"]) == ("GP040", "warning")
     place = result["locations"][0]["physicalLocation"]
-    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("kernels/lazy.py", 260)
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == (
+        "kernels/lazy.py",
+        260,
+    )
     counted = as_sarif(reports(surveyed("error")), BASE, 1)["runs"][0]["results"]
-    assert {(one["ruleId"], one["level"]) for one in counted} == {("GP001", "error"), ("GP010", "error")}
+    assert {(one["ruleId"], one["level"]) for one in counted} == {
+        ("GP001", "error"),
+        ("GP010", "error"),
+    }
 
 
 def test_junit_has_no_failing_case_and_a_skipped_one_that_says_what_is_warned_of():
     root = read_junit(as_junit(reports(surveyed(), untaken()), BASE))
     assert (root.get("failures"), root.get("errors")) == ("0", "0")
-    told = {case.get("name"): case.find("skipped") for case in root.iter("testcase") if case.get("classname")}
+    told = {
+        case.get("name"): case.find("skipped")
+        for case in root.iter("testcase")
+        if case.get("classname")
+    }
     assert told["huge q k"].get("message") == WARNED["words"]
     assert told["undeclared battery 15: Dv > D"].get("type") == "warning"
     assert "dP batch 0 head 1" in told
@@ -60,7 +88,9 @@ def test_github_annotates_warnings_and_no_error():
     (line,) = annotation_commands(reports(surveyed()), BASE)
     assert line.startswith("::warning file=kernels/lazy.py,line=260,title=GP040 ")
     assert WARNED["words"] in line
-    assert {line.split()[0] for line in annotation_commands(reports(surveyed("error")), BASE)} == {"::error"}
+    assert {line.split()[0] for line in annotation_commands(reports(surveyed("error")), BASE)} == {
+        "::error"
+    }
     (line,) = annotation_commands(reports(untaken()), BASE)
     assert line.startswith("::warning ")
     assert "GP042" in line

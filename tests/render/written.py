@@ -27,15 +27,25 @@ def reports(*documents: dict[str, Any]) -> list[Report]:
     return [report_from(document) for document in documents]
 
 
-def head(number: int, batch: int | None = 0, status: str = "match", **changes: Any) -> dict[str, Any]:
+def head(
+    number: int, batch: int | None = 0, status: str = "match", **changes: Any
+) -> dict[str, Any]:
     wrong = {"mismatched": 9, "max_budget_ratio": 51.0, "rows": [[0, 4], [7, 10]]}
     right = {"mismatched": 0, "max_budget_ratio": 0.25, "rows": []}
-    return {"batch": batch, "head": number, "status": status, **(right if status == "match" else wrong), **changes}
+    return {
+        "batch": batch,
+        "head": number,
+        "status": status,
+        **(right if status == "match" else wrong),
+        **changes,
+    }
 
 
 def entry(name: str, *heads: dict[str, Any]) -> dict[str, Any]:
     statuses = [one["status"] for one in heads]
-    status = next((word for word in ("mismatch", "inherited", "match") if word in statuses), "not exposed")
+    status = next(
+        (word for word in ("mismatch", "inherited", "match") if word in statuses), "not exposed"
+    )
     return {
         "name": name, "status": status, "source": "exported", "mismatched": sum(one["mismatched"] for one in heads),
         "total": 800, "non_finite": 0, "max_abs_err": 1.0, "heads": list(heads),
@@ -44,7 +54,13 @@ def entry(name: str, *heads: dict[str, Any]) -> dict[str, Any]:
 
 
 def invariant(name: str, holds: bool = True, of: str = "target") -> dict[str, Any]:
-    return {"name": name, "of": of, "holds": holds, "residual": 0.5 if holds else 2.5, "budget": 1.0}
+    return {
+        "name": name,
+        "of": of,
+        "holds": holds,
+        "residual": 0.5 if holds else 2.5,
+        "budget": 1.0,
+    }
 
 
 def run(layout: str, *entries: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -65,9 +81,16 @@ FIRST = {
     "intermediate": "dP", "batch": 0, "head": 1, "row": 0, "col": 3, "tile": [0, 0], "actual": 0.4662,
     "expected": -0.014, "budget": 0.0094, "masked": False,
 }  # fmt: skip
-FIRST_LINE = "FIRST MISMATCH dP batch=0 head=1 row=0 col=3 tile=0,0 actual=0.4662 expected=-0.014 ratio=51x"
+FIRST_LINE = (
+    "FIRST MISMATCH dP batch=0 head=1 row=0 col=3 tile=0,0 actual=0.4662 expected=-0.014 ratio=51x"
+)
 KERNELS = [
-    {"name": "lazy_forward_kernel", "file": "/repository/kernels/lazy.py", "line": 56, "sha256": ""},
+    {
+        "name": "lazy_forward_kernel",
+        "file": "/repository/kernels/lazy.py",
+        "line": 56,
+        "sha256": "",
+    },
     {"name": "lazy_dkdv_kernel", "file": "/repository/kernels/lazy.py", "line": 251, "sha256": ""},
 ]
 
@@ -102,7 +125,9 @@ def faulty(**changes: Any) -> dict[str, Any]:
         invariants=[invariant("I2 sum_j dK = 0"), invariant("I4 <V, dV> = <O, dO>", False)],
     )
     right = run("contiguous", *(entry(name, head(0), head(1)) for name in ("dP", "dS", "dV")))
-    return document(right, wrong, refused("do=expanded", "AssertionError: do must be contiguous"), **changes)
+    return document(
+        right, wrong, refused("do=expanded", "AssertionError: do must be contiguous"), **changes
+    )
 
 
 def failed(
@@ -124,7 +149,9 @@ def with_memory(*kinds: str) -> dict[str, Any]:
         }
         for at, kind in enumerate(kinds)
     ]  # fmt: skip
-    return document(run("contiguous", entry("dP", head(0))), verdict="mismatch", strides={"findings": findings})
+    return document(
+        run("contiguous", entry("dP", head(0))), verdict="mismatch", strides={"findings": findings}
+    )
 
 
 def many_heads(heads: int = 128, batches: int = 2) -> dict[str, Any]:
@@ -133,12 +160,19 @@ def many_heads(heads: int = 128, batches: int = 2) -> dict[str, Any]:
     entries = [
         entry(
             name,
-            *(head(h, b, "mismatch" if name == "dP" else "inherited") for b in range(batches) for h in range(heads)),
+            *(
+                head(h, b, "mismatch" if name == "dP" else "inherited")
+                for b in range(batches)
+                for h in range(heads)
+            ),
         )
         for name in names
     ]
     return document(
-        *(run(layout, *entries, first_mismatch=FIRST) for layout in ("contiguous", "distinct", "do=expanded"))
+        *(
+            run(layout, *entries, first_mismatch=FIRST)
+            for layout in ("contiguous", "distinct", "do=expanded")
+        )
     )
 
 
@@ -162,9 +196,13 @@ def read_junit(text: str) -> Any:
 def sarif_schema() -> Any:
     """The schema that OASIS publishes, out of the store of schemas that a package ships."""
     title = b"Static Analysis Results Format (SARIF) Version 2.1.0 JSON Schema"
-    store = Path(str(importlib.metadata.distribution("schemastore").locate_file("schemastore/cache.sqlite")))
+    store = Path(
+        str(importlib.metadata.distribution("schemastore").locate_file("schemastore/cache.sqlite"))
+    )
     with sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True) as database:
-        (response,) = database.execute("SELECT value FROM responses WHERE instr(value, ?)", (title,)).fetchone()
+        (response,) = database.execute(
+            "SELECT value FROM responses WHERE instr(value, ?)", (title,)
+        ).fetchone()
     database.close()
     text = response[response.index(b'{\r\n  "$schema"') :].decode("utf-8", "replace")
     schema, _ = json.JSONDecoder().raw_decode(text)
@@ -176,6 +214,11 @@ def assert_is_sarif(log: dict[str, Any]) -> None:
     """SARIF's own schema takes the log, as it comes back from its text."""
     import jsonschema
 
-    validator = jsonschema.Draft7Validator(sarif_schema(), format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER)
-    errors = [f"{list(error.path)}: {error.message}" for error in validator.iter_errors(json.loads(json.dumps(log)))]
+    validator = jsonschema.Draft7Validator(
+        sarif_schema(), format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER
+    )
+    errors = [
+        f"{list(error.path)}: {error.message}"
+        for error in validator.iter_errors(json.loads(json.dumps(log)))
+    ]
     assert errors == []

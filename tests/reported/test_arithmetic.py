@@ -69,7 +69,10 @@ def test_strict_calls_such_an_export_wrong_and_no_gradient(check, name):
     wrong, _, relation = CONVENTIONS[name].partition(" = ")
     (cause,) = report["diagnoses"]
     assert (ran.code, report["first_mismatch"]["intermediate"]) == (1, wrong)
-    assert cause["summary"] == f"exports {relation} as {wrong}, another convention; the gradients made of it are right"
+    assert (
+        cause["summary"]
+        == f"exports {relation} as {wrong}, another convention; the gradients made of it are right"
+    )
     assert (cause["fix"], cause["edit"]) == (f"return {wrong} itself, or leave out --strict", None)
 
 
@@ -78,7 +81,9 @@ def test_strict_looks_for_the_cause_of_what_else_is_wrong(check):
     assert [one["fault"] for one in causes[:2]] == ["convention/delta", "factor/dV"]
 
 
-@pytest.mark.parametrize("words", ["squared_delta", "misused_delta", "misused_ds", "negative_delta --strict"])
+@pytest.mark.parametrize(
+    "words", ["squared_delta", "misused_delta", "misused_ds", "negative_delta --strict"]
+)
 def test_what_is_used_wrongly_or_has_no_simple_relation_stays_wrong(check, words):
     ran, report = check(f"conventions.py:{words} {SMALL}")
     assert (ran.code, report["verdict"]) == (1, "mismatch")
@@ -86,4 +91,7 @@ def test_what_is_used_wrongly_or_has_no_simple_relation_stays_wrong(check, words
 
 
 def test_a_sum_of_a_row_may_keep_the_axis_that_it_was_summed_over(check):
-    assert check(f"conventions.py:delta_with_its_axis {SMALL} --runs contiguous")[1]["verdict"] == "match"
+    assert (
+        check(f"conventions.py:delta_with_its_axis {SMALL} --runs contiguous")[1]["verdict"]
+        == "match"
+    )

@@ -26,7 +26,9 @@ def test_a_factor_of_rows_is_blamed_where_it_arises_and_not_on_what_is_made_of_i
     (cause,) = [one for one in report["diagnoses"] if one["explained"] >= 0.9]
     assert cause["fault"] == "value/S"
     assert cause["where"][0]["line"] == line_of("keys_kernels.py", "0.25")
-    assert cause["summary"].startswith(f"keys_kernel computes S wrongly at line {cause['where'][0]['line']}")
+    assert cause["summary"].startswith(
+        f"keys_kernel computes S wrongly at line {cause['where'][0]['line']}"
+    )
     assert any("S is off by a number in all of a row" in said for said in cause["evidence"])
     assert not {"value/dV", "value/dS"} & {one["fault"] for one in report["diagnoses"]}
 
@@ -64,14 +66,20 @@ def test_no_lse_is_blamed_that_nothing_reads(function, check):
     assert report["first_mismatch"]["intermediate"] == "P"
     assert not [said for said in sentences(report) if "LSE" in said]
     off = {
-        "every_third_key": ["P is off by 0.2 % from key to key: each key has one factor in all rows"],
+        "every_third_key": [
+            "P is off by 0.2 % from key to key: each key has one factor in all rows"
+        ],
         "noisy_p": [],
         "warmer_rows": ["P is off by one factor a row, 1 to 2.9"],
     }
-    assert [said for said in report["runs"][0]["inside"] if said.startswith("P is off")] == off[function]
+    assert [said for said in report["runs"][0]["inside"] if said.startswith("P is off")] == off[
+        function
+    ]
 
 
-@pytest.mark.parametrize(("function", "gradient"), [("dv_of_other_rows", "dV"), ("dq_of_other_keys", "dQ")])
+@pytest.mark.parametrize(
+    ("function", "gradient"), [("dv_of_other_rows", "dV"), ("dq_of_other_keys", "dQ")]
+)
 def test_where_one_gradient_alone_speaks_that_is_named(function, gradient, check):
     _, report = check(f"torch_backwards.py:{function} {SMALL}")
     assert report["first_mismatch"]["intermediate"] == gradient
@@ -106,23 +114,39 @@ LARGE = Number(1e9)
 
 
 @pytest.mark.parametrize(("expected", "telling"), [(0.0, 1), (200.0, 1), (201.0, 2)])
-def test_an_element_that_is_off_by_a_tenth_of_itself_tells_whatever_is_worse_elsewhere(expected, telling):
+def test_an_element_that_is_off_by_a_tenth_of_itself_tells_whatever_is_worse_elsewhere(
+    expected, telling
+):
     def element(head, error, expected):
         at = {"batch": 0, "head": head, "row": 0, "col": 0, "tile": (0, 0)}
         return Element(
-            intermediate="P", **at, actual=Number(expected + error), expected=Number(expected), budget=Number(1.0)
+            intermediate="P",
+            **at,
+            actual=Number(expected + error),
+            expected=Number(expected),
+            budget=Number(1.0),
         )
 
-    rising = RisingErrors.of([element(0, 9.0, 0.0), element(1, 20.0, expected), element(2, 1e6, 0.0)])
+    rising = RisingErrors.of(
+        [element(0, 9.0, 0.0), element(1, 20.0, expected), element(2, 1e6, 0.0)]
+    )
     assert rising.telling.head == telling
 
 
 @tries(30)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(2, 10**6)), min_size=1, max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(2, 10**6)),
+        min_size=1,
+        max_size=30,
+    )
+)
 def test_the_telling_element_is_the_first_of_all_of_its_order(wrong):
     def element(row, col, ratio):
         at = {"batch": 0, "head": 0, "row": row, "col": col, "tile": (0, 0)}
-        return Element(intermediate="P", **at, actual=LARGE + ratio, expected=LARGE, budget=Number(1.0))
+        return Element(
+            intermediate="P", **at, actual=LARGE + ratio, expected=LARGE, budget=Number(1.0)
+        )
 
     every = sorted({(row, col): (row, col, ratio) for row, col, ratio in wrong}.values())
     worst = max(ratio for *_, ratio in every)
@@ -136,7 +160,9 @@ def test_the_telling_element_is_the_first_of_all_of_its_order(wrong):
 
 def statuses(report):
     """By name and kernel, the status of what the first run shows."""
-    return {(one["name"], one["kernel"]): one["status"] for one in report["runs"][0]["intermediates"]}
+    return {
+        (one["name"], one["kernel"]): one["status"] for one in report["runs"][0]["intermediates"]
+    }
 
 
 def causes(report):
@@ -158,7 +184,11 @@ def test_rows_that_see_nothing_are_part_of_what_is_inherited(check):
 )
 def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(function, first, code, check):
     _, report = check(f"keys_kernels.py:{function} --implied causal --fix-budget 0 {SMALL}")
-    wrong = {name: status for (name, _), status in statuses(report).items() if status not in ("match", "not exposed")}
+    wrong = {
+        name: status
+        for (name, _), status in statuses(report).items()
+        if status not in ("match", "not exposed")
+    }
     expected = {"P": {"P": "mismatch", "dS": "inherited", "dK": "inherited", "dV": "inherited"}}
     expected["dP"] = {"dP": "mismatch", "dS": "inherited", "dK": "inherited"}
     assert wrong == expected[first]
@@ -170,7 +200,11 @@ def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(function, 
 
 def test_a_delta_that_is_off_by_a_factor_is_shown_as_it_is_and_what_follows_inherits(check):
     _, report = check(f"keys_kernels.py:averaged --implied causal --fix-budget 0 {SMALL}")
-    wrong = {name: status for (name, _), status in statuses(report).items() if status not in ("match", "not exposed")}
+    wrong = {
+        name: status
+        for (name, _), status in statuses(report).items()
+        if status not in ("match", "not exposed")
+    }
     assert wrong == {"delta": "mismatch", "dS": "inherited", "dK": "inherited"}
     (cause,) = causes(report)
     assert (cause["fault"], cause["fix"]) == ("delta/formula", "delta = rowsum(dO * O)")

@@ -37,7 +37,9 @@ class Kind:
 
 
 LSE_OF_KEYS = "rows, keys, LSE + h * l_h, E + h * e_h, scale, n_q, n_k, CAUSAL)\n        dv"
-WHOLE_TILES = "scale, n_q, n_k, CAUSAL)\n        peak, total, acc = fold(s, peak, total, acc, v)\n    for"
+WHOLE_TILES = (
+    "scale, n_q, n_k, CAUSAL)\n        peak, total, acc = fold(s, peak, total, acc, v)\n    for"
+)
 KINDS = [
     Kind("lse read by delta's strides, whose buffer is padded", LSE_OF_KEYS, LSE_OF_KEYS.replace("l_h", "q_h"),
          LSE_OF_KEYS.replace("l_h", "e_h")),
@@ -64,7 +66,13 @@ def judged(folder: Path, kind: Kind, new: str, *, only_first: bool = False) -> J
     text = FILE.read_text().replace(kind.right, kind.fault)
     assert text != FILE.read_text()
     (folder / FILE.name).write_text(text)
-    options = {"batch": 1, "heads": 2, "seqlen": 32, "head_dim": 16, "layouts": (("all", "contiguous"),)}
+    options = {
+        "batch": 1,
+        "heads": 2,
+        "seqlen": 32,
+        "head_dim": 16,
+        "layouts": (("all", "contiguous"),),
+    }
     begun = experiment_of(softmax_case(**options), find_target(f"{folder / FILE.name}:attention"))
     places = [found.start() for found in re.finditer(re.escape(kind.fault), text)]
     edits = tuple(Edit(at, at + len(kind.fault), new) for at in places[: 1 if only_first else None])

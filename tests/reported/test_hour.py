@@ -28,7 +28,9 @@ def test_what_is_right_in_another_form_matches(check, words):
 
 
 def test_a_fault_behind_another_form_is_found(check):
-    _, report = check(f"forms_of_options.py:window_is_one_key_short --window 6,0 {SMALL} --layout contiguous")
+    _, report = check(
+        f"forms_of_options.py:window_is_one_key_short --window 6,0 {SMALL} --layout contiguous"
+    )
     assert (report["verdict"], report["case"]["window"]) == ("mismatch", [6, 0])
     assert "mask/window-left" in [found["fault"] for found in report["diagnoses"]]
     _, report = check(f"forms_of_options.py:a_wrong_array {SMALL} --layout contiguous")

@@ -15,4 +15,8 @@ def test_a_sum_that_reads_lanes_outside_its_mask_is_told_with_its_line(check):
 def test_what_upper_lanes_read_for_nothing_is_a_note(check):
     ran, report = check(f"lanes_missing.py:right {SMALL} --runs contiguous")
     assert (ran.code, report["verdict"]) == (0, "match")
-    assert [note for note in report["notes"] if "lanes 8-15 read" in note and "no result shows it" in note]
+    assert [
+        note
+        for note in report["notes"]
+        if "lanes 8-15 read" in note and "no result shows it" in note
+    ]

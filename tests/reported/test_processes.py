@@ -10,7 +10,9 @@ from tests.cli.command import run_process
 from tests.reported.conftest import SMALL
 
 
-@pytest.mark.parametrize("function", ["ignoring", pytest.param("reaping", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "function", ["ignoring", pytest.param("reaping", marks=pytest.mark.nightly)]
+)
 def test_what_a_right_target_does_about_its_children_is_no_failure(function):
     ran = run_process(f"check children.py:{function} {SMALL}")
     assert (ran.code, ran.out[:5]) == (0, "MATCH"), ran.err

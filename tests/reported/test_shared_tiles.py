@@ -10,7 +10,11 @@ def test_a_read_of_shared_memory_by_the_index_of_the_thread_is_found_at_its_line
     causes = [one for one in report["diagnoses"] if one["fault"] == "operand/dQ-row"]
     assert (ran.code, len(causes)) == (1, 1)
     assert report["diagnoses"][0] == causes[0]
-    line = 1 + next(n for n, text in enumerate(Path("shared_tiles.cu").read_text().splitlines()) if "[KEY]" in text)
+    line = 1 + next(
+        n
+        for n, text in enumerate(Path("shared_tiles.cu").read_text().splitlines())
+        if "[KEY]" in text
+    )
     assert causes[0]["where"][0]["line"] == line
     assert "what is stored for row 0 reads k at keys 0, 8, 16" in " ".join(causes[0]["evidence"])
 

@@ -47,7 +47,9 @@ def test_its_command_makes_the_same_check_and_diff_the_same_case(check):
         ("rounded_scores --dtype bfloat16", [], []),
     ],
 )
-def test_what_may_not_be_meant_to_be_taken_is_listed_and_no_mismatch(check, name, listed, undeclared):
+def test_what_may_not_be_meant_to_be_taken_is_listed_and_no_mismatch(
+    check, name, listed, undeclared
+):
     ran, report = check(f"unused.py:{name}")
     assert (ran.code, report["verdict"], report["beyond"]) == (0, "match", "")
     assert (report["not_checked"], report["undeclared"]) == (listed, undeclared)
@@ -66,6 +68,10 @@ def test_one_key_head_that_torch_spreads_is_no_proof_of_grouped_heads(check):
 
 
 def test_a_small_case_that_ends_its_process_is_listed(folder):
-    ran = run_process("check unused.py:ends_its_process --no-recover --json report.json", GRADPROBE_ISOLATE="1")
+    ran = run_process(
+        "check unused.py:ends_its_process --no-recover --json report.json", GRADPROBE_ISOLATE="1"
+    )
     assert ran.code == 0
-    assert json.loads((folder / "report.json").read_text())["not_checked"] == ["grouped heads (--kv-heads)"]
+    assert json.loads((folder / "report.json").read_text())["not_checked"] == [
+        "grouped heads (--kv-heads)"
+    ]

@@ -16,15 +16,24 @@ from tests.reported.conftest import SMALL
     [
         ("plain_global", "total = total * WEIGHT", "Cannot access global variable WEIGHT"),
         pytest.param(
-            "in_helper", "return x * WEIGHT", "Cannot access global variable WEIGHT", marks=pytest.mark.nightly
+            "in_helper",
+            "return x * WEIGHT",
+            "Cannot access global variable WEIGHT",
+            marks=pytest.mark.nightly,
         ),
         ("loop", "for _ in range(head + 1):", "Loop-carried variable mean has initial type int32"),
         pytest.param(
-            "branch", "if head > 0:", "Mismatched type for part between then block", marks=pytest.mark.nightly
+            "branch",
+            "if head > 0:",
+            "Mismatched type for part between then block",
+            marks=pytest.mark.nightly,
         ),
         ("behind_the_loop", "total = last", "last is not defined"),
         pytest.param(
-            "comprehension", "total = total * sum([1.0 for _ in (0,)])", "sum is not defined", marks=pytest.mark.nightly
+            "comprehension",
+            "total = total * sum([1.0 for _ in (0,)])",
+            "sum is not defined",
+            marks=pytest.mark.nightly,
         ),
     ],
 )
@@ -36,7 +45,9 @@ def test_a_kernel_that_runs_here_and_compiles_nowhere_is_no_match(check, functio
     (found,) = report["compile_errors"]
     assert found["code"] == line
     assert found["words"].startswith(words)
-    assert report["error"]["message"].startswith("matches in the interpreter, but rows_kernel does not compile: ")
+    assert report["error"]["message"].startswith(
+        "matches in the interpreter, but rows_kernel does not compile: "
+    )
     assert report["error"]["message"] in ran.out.replace("\n", " ")
     assert "right as it was asked for" not in ran.out
 
@@ -52,9 +63,14 @@ def test_a_kernel_is_compiled_for_the_architecture_that_is_asked_for(check):
 
 @pytest.mark.parametrize(
     ("function", "words", "options"),
-    [("causal_alone", "a causal mask", "--causal"), ("narrow_values", "a head dim of v alone", "--head-dim-v 16")],
+    [
+        ("causal_alone", "a causal mask", "--causal"),
+        ("narrow_values", "a head dim of v alone", "--head-dim-v 16"),
+    ],
 )
-def test_a_kernel_that_does_not_compile_in_a_small_second_case_is_no_match(check, function, words, options):
+def test_a_kernel_that_does_not_compile_in_a_small_second_case_is_no_match(
+    check, function, words, options
+):
     ran, report = check(f"uncompiled.py:{function} --batch 1 --heads 2")
     assert (ran.code, report["verdict"]) == (3, "error")
     assert [one["code"] for one in report["compile_errors"]] == ["total = total * WEIGHT"]
@@ -66,7 +82,9 @@ def test_what_was_asked_about_in_this_process_is_not_asked_again(monkeypatch):
     asked = []
     monkeypatch.setattr(compilation, "_ASKED", {})
     monkeypatch.setattr(compilation, "_calls", lambda record: {"a": "launch", "b": "another"})
-    monkeypatch.setattr(compilation, "_errors_of", lambda calls: asked.append(calls) or [None] * len(calls))
+    monkeypatch.setattr(
+        compilation, "_errors_of", lambda calls: asked.append(calls) or [None] * len(calls)
+    )
     assert all(compilation.compiles(None) for _ in range(2))
     assert asked == [["launch", "another"]]
 
@@ -90,7 +108,9 @@ def test_constants_of_the_language_are_no_globals(check):
     assert (ran.code, report["compile_errors"]) == (0, [])
 
 
-@pytest.mark.parametrize("function", ["alias", "loop", pytest.param("library", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "function", ["alias", "loop", pytest.param("library", marks=pytest.mark.nightly)]
+)
 def test_what_compiles_runs_here_too(check, function):
     ran, report = check(f"interpreter_limits.py:{function} {SMALL}")
     assert (ran.code, report["verdict"], report["compile_errors"]) == (0, "match", [])
@@ -100,14 +120,22 @@ def test_what_the_interpreter_lacks_is_its_limit_and_not_the_kernels(check):
     ran, report = check(f"interpreter_limits.py:assembly {SMALL}")
     message = report["error"]["message"]
     assert ran.code == 3
-    assert message.startswith("Triton's interpreter cannot run target 'interpreter_limits.py:assembly', which compiles")
+    assert message.startswith(
+        "Triton's interpreter cannot run target 'interpreter_limits.py:assembly', which compiles"
+    )
     assert "inline_asm" in message
     assert "a branch without assembly" in report["error"]["way_out"]
 
 
 @pytest.mark.parametrize(
     "mask",
-    ["padding", *(pytest.param(mask, marks=pytest.mark.nightly) for mask in ("random", "random --mask-axes mn"))],
+    [
+        "padding",
+        *(
+            pytest.param(mask, marks=pytest.mark.nightly)
+            for mask in ("random", "random --mask-axes mn")
+        ),
+    ],
 )
 def test_a_mask_that_is_left_out_is_the_cause_whatever_its_axes_are(check, mask):
     ran, report = check(f"padded.py:backward --mask {mask} {SMALL} --fix-budget 0")
@@ -128,7 +156,9 @@ def test_a_compile_error_is_no_failure_of_gradprobe_in_other_forms(check):
 
 
 @pytest.mark.parametrize(("ends", "code"), [(1, 3), (99, 0)])
-def test_a_fork_of_the_front_end_that_ends_is_asked_once_more_and_then_told(check, monkeypatch, folder, ends, code):
+def test_a_fork_of_the_front_end_that_ends_is_asked_once_more_and_then_told(
+    check, monkeypatch, folder, ends, code
+):
     ask = compilation._errors_of
 
     def asked(calls):

@@ -44,7 +44,11 @@ def ttir(made: ASTSource) -> str:
     backend.load_dialects(context)
     options = backend.parse_options(made.parse_options())
     module = made.make_ir(
-        target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
+        target,
+        options,
+        backend.get_codegen_implementation(options),
+        backend.get_module_map(),
+        context,
     )
     stages: dict = {}
     backend.add_stages(stages, options, made.language)

@@ -70,12 +70,17 @@ def assert_told(target: str, said: str) -> None:
     if caller:
         number_there, text = _line(f"def {caller}(", called)
         assert f"raising_kernels.py:{number}: " in message
-        assert any(line.endswith(f"raising_kernels.py:{number_there} in {caller}: {text}") for line in lines), said
+        assert any(
+            line.endswith(f"raising_kernels.py:{number_there} in {caller}: {text}")
+            for line in lines
+        ), said
 
 
 def _line(function: str, code: str) -> tuple[int, str]:
     """The number and text of the first line of a function that begins with the code."""
     lines = KERNELS.read_text(encoding="utf-8").splitlines()
     begin = next(index for index, line in enumerate(lines) if line.startswith(function))
-    number = next(index for index in range(begin, len(lines)) if lines[index].strip().startswith(code))
+    number = next(
+        index for index in range(begin, len(lines)) if lines[index].strip().startswith(code)
+    )
     return number + 1, lines[number].strip()

@@ -39,7 +39,11 @@ def test_memory_without_values_holds_the_number_and_keeps_shape_strides_and_dtyp
     plain = make()
     with Allocations("large", 7.0) as allocations:
         tensor = make()
-    assert (tensor.shape, tensor.stride(), tensor.dtype) == (plain.shape, plain.stride(), plain.dtype)
+    assert (tensor.shape, tensor.stride(), tensor.dtype) == (
+        plain.shape,
+        plain.stride(),
+        plain.dtype,
+    )
     assert bool((tensor == 7.0).all())
     assert tensor.untyped_storage().nbytes() >= 2 * 1024 * 4
     assert allocations.breaches({}) == []
@@ -103,7 +107,10 @@ def test_what_a_backward_of_autograd_allocates_is_filled_too():
 def test_flex_attention_runs_while_allocations_are_watched_and_gives_the_same_bits():
     from gradprobe.targets.adapters.flex import flex
 
-    values = [torch.randn(1, 2, 20, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    values = [
+        torch.randn(1, 2, 20, 16, generator=torch.Generator().manual_seed(seed))
+        for seed in range(4)
+    ]
 
     def gradients():
         *inputs, do = (value.clone().requires_grad_() for value in values)
@@ -113,4 +120,6 @@ def test_flex_attention_runs_while_allocations_are_watched_and_gives_the_same_bi
     with Allocations("nan", float("nan")) as allocations:
         watched = gradients()
     assert allocations.breaches({}) == []
-    assert [bool((one == other).all()) for one, other in zip(watched, alone, strict=True)] == [True] * 3
+    assert [bool((one == other).all()) for one, other in zip(watched, alone, strict=True)] == [
+        True
+    ] * 3

@@ -15,7 +15,14 @@ from gradprobe.frontends.triton.launches import recorded_launches
 from gradprobe.model.case import DOTS, Case
 from gradprobe.numerics.declared_precision import UNITS
 from gradprobe.probing.experiment import Experiment, coarser_dots, dots_of, dots_sentence
-from gradprobe.runtime.arithmetic import Dots, coarsest, in_ttir, matmuls_watched, of_cuda, of_triton
+from gradprobe.runtime.arithmetic import (
+    Dots,
+    coarsest,
+    in_ttir,
+    matmuls_watched,
+    of_cuda,
+    of_triton,
+)
 from gradprobe.targets.find import find_target
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +51,9 @@ def test_each_way_of_a_compiled_kernel_is_read_with_its_lines_and_16_bit_dots_do
         Dots("ieee", "k", "/tmp/kernel.py", (32,)),
     ]
     assert [one.way for one in in_ttir("k", TTIR.replace("tf32x3", "fp4x9"))] == ["tf32", "ieee"]
-    without = SimpleNamespace(metadata=SimpleNamespace(name="copy_kernel"), asm={"ttir": "module {}"})
+    without = SimpleNamespace(
+        metadata=SimpleNamespace(name="copy_kernel"), asm={"ttir": "module {}"}
+    )
     assert list(of_triton([without])) == [Dots("ieee", "copy_kernel")]
 
 
@@ -70,7 +79,9 @@ def test_it_is_read_from_what_the_compiler_makes_of_kernels_for_hopper(tmp_path)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "tests.runtime.dots_for_hopper"]
-    made = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, cwd=ROOT).stdout)
+    made = json.loads(
+        subprocess.run(command, env=environment, capture_output=True, check=True, cwd=ROOT).stdout
+    )
     read = {name: list(in_ttir("k", text)) for name, text in made.items()}
     lazy = (ROOT / "kernels" / "triton" / "lazy.py").read_text().splitlines()
     for way in ("ieee", "tf32"):
@@ -84,12 +95,18 @@ def test_it_is_read_from_what_the_compiler_makes_of_kernels_for_hopper(tmp_path)
 
 def test_cuda_kernels_are_ieee_unless_their_source_names_tf32():
     def entry(text):
-        return SimpleNamespace(source=SimpleNamespace(text=text, included=(), path="k.cu"), name="k")
+        return SimpleNamespace(
+            source=SimpleNamespace(text=text, included=(), path="k.cu"), name="k"
+        )
 
-    assert [one.way for one in of_cuda([entry("// no tf32 here\n/* nor\ntf32 */ __global__ void k() {}")])] == ["ieee"]
-    assert [one.way for one in of_cuda([entry('asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32");')])] == [
-        "tf32"
-    ]
+    assert [
+        one.way
+        for one in of_cuda([entry("// no tf32 here\n/* nor\ntf32 */ __global__ void k() {}")])
+    ] == ["ieee"]
+    assert [
+        one.way
+        for one in of_cuda([entry('asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32");')])
+    ] == ["tf32"]
 
 
 def test_a_setting_of_torch_counts_even_where_a_target_takes_it_back():
@@ -108,22 +125,37 @@ def test_a_setting_of_torch_counts_even_where_a_target_takes_it_back():
         assert coarsest(found) == "ieee"
 
 
-FORWARD, BACKWARD = Dots("ieee", "forward_kernel", "k.py", (9,)), Dots("tf32", "dq_kernel", "/x/k.py", (81, 90))
+FORWARD, BACKWARD = (
+    Dots("ieee", "forward_kernel", "k.py", (9,)),
+    Dots("tf32", "dq_kernel", "/x/k.py", (81, 90)),
+)
 MATMUL = Dots("ieee", "torch.backends.cuda.matmul")
 
 
 def said(*seen, target="sdpa", is_compiled=True, **options):
     case = Case(**{"family": "softmax", "device": "cuda", **options})
     of = Experiment(
-        case, find_target(target), None, {}, dots=seen, backends=frozenset({"triton"} if is_compiled else ())
+        case,
+        find_target(target),
+        None,
+        {},
+        dots=seen,
+        backends=frozenset({"triton"} if is_compiled else ()),
     )
     return dots_of(of), dots_sentence(of), [one.by for one in coarser_dots(of)]
 
 
 def test_what_is_judged_is_declared_else_read_else_assumed_and_said_with_its_reason():
     read = "tf32 in dq_kernel (k.py:81, 90); ieee in forward_kernel"
-    assert said(FORWARD, BACKWARD, MATMUL) == ("tf32", f"dots are judged as tf32, as was read: {read}", [])
-    assert said(FORWARD, MATMUL)[:2] == ("ieee", "dots are judged as ieee, as was read: ieee in forward_kernel")
+    assert said(FORWARD, BACKWARD, MATMUL) == (
+        "tf32",
+        f"dots are judged as tf32, as was read: {read}",
+        [],
+    )
+    assert said(FORWARD, MATMUL)[:2] == (
+        "ieee",
+        "dots are judged as ieee, as was read: ieee in forward_kernel",
+    )
     way, words, coarser = said(FORWARD, BACKWARD, dots="ieee")
     assert (way, coarser) == ("ieee", ["dq_kernel"])
     assert words == f"dots are judged as ieee, as --dots says; read: {read}"

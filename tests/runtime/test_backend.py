@@ -22,7 +22,9 @@ def gpu(monkeypatch):
         (True, "0", "auto", "cuda", "0"),
     ],
 )
-def test_whoever_has_kernels_interpreted_gets_them_on_the_cpu(monkeypatch, is_child, interpret, asked, chosen, visible):
+def test_whoever_has_kernels_interpreted_gets_them_on_the_cpu(
+    monkeypatch, is_child, interpret, asked, chosen, visible
+):
     import os
 
     monkeypatch.setenv("TRITON_INTERPRET", interpret)

@@ -39,6 +39,10 @@ def test_the_types_of_a_line_that_does_not_compile_are_told(name):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", PROGRAM, name]
     ran = subprocess.run(
-        command, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+        command,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert_told(name, ran.stdout)

@@ -63,7 +63,12 @@ def test_all_that_a_run_leaves_out_is_named_once(tmp_path):
 
 
 def test_nothing_is_left_once_each_was_come_to(tmp_path):
-    calls = [("kernel", 1, False, 0), ("kernel", 50, True, 0), ("other", 5), ("kernel", 15, True, 0)]
+    calls = [
+        ("kernel", 1, False, 0),
+        ("kernel", 50, True, 0),
+        ("other", 5),
+        ("kernel", 15, True, 0),
+    ]
     calls += [("kernel", 0, True, 1)]
     assert left(tmp_path, *calls) == []
 
@@ -95,7 +100,11 @@ def test_what_no_run_came_to_tells_of_an_edit_that_changes_or_feeds_it(edited, t
     """A line of the signature, and one of a launch, may feed all of it."""
     (reach,) = reach_of(KernelFile("x.py", KERNEL), {"kernel"}, {"kernel"}, {edited})
     left = set(reach.goals) - {Goal(SIDE, 5, 1), Goal(SIDE, 9, 0)}
-    sides_and_turns = {goal for goal in left if reach.tells(goal)} & {CAUSAL_ALONE, LONG_ONES, ANY_TURN}
+    sides_and_turns = {goal for goal in left if reach.tells(goal)} & {
+        CAUSAL_ALONE,
+        LONG_ONES,
+        ANY_TURN,
+    }
     assert sides_and_turns == tells
 
 
@@ -104,8 +113,12 @@ def test_what_no_run_came_to_tells_of_an_edit_that_changes_or_feeds_it(edited, t
     [("n > 4096", True), ("T > 64", True), ("tl.program_id(0)", True), ("T == 64", False), ("not CAUSAL", False),
      ("T != 64 and CAUSAL", False)],
 )  # fmt: skip
-def test_what_constants_leave_out_is_another_kernel_and_what_a_length_leaves_out_is_not(test, tells):
-    (reach,) = reach_of(KernelFile("x.py", KERNEL.replace("n > 4096", test)), {"kernel"}, {"kernel"}, {3})
+def test_what_constants_leave_out_is_another_kernel_and_what_a_length_leaves_out_is_not(
+    test, tells
+):
+    (reach,) = reach_of(
+        KernelFile("x.py", KERNEL.replace("n > 4096", test)), {"kernel"}, {"kernel"}, {3}
+    )
     assert reach.tells(LONG_ONES) is tells
 
 

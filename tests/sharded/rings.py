@@ -42,7 +42,10 @@ FAULTS = MappingProxyType(
     }
 )  # fmt: skip
 # What differs from `stale`: the buffers that are sent on are the right ones.
-_SENT_ON = ("        k, v, dk, dv = exchange([k", "        k, v = here\n        k, v, dk, dv = exchange([k")
+_SENT_ON = (
+    "        k, v, dk, dv = exchange([k",
+    "        k, v = here\n        k, v, dk, dv = exchange([k",
+)
 
 
 def planted(folder: Path, fault: str) -> Path:
@@ -63,7 +66,15 @@ def edited(folder: Path, *edits: tuple[str, str]) -> Path:
 
 def checked(word: str, **options: Any) -> Report:
     """The report of one layout in four ranks."""
-    given = {"ranks": 4, "runs": ["contiguous"], "recover": False, "batch": 1, "heads": 2, "head_dim": 16, **options}
+    given = {
+        "ranks": 4,
+        "runs": ["contiguous"],
+        "recover": False,
+        "batch": 1,
+        "heads": 2,
+        "head_dim": 16,
+        **options,
+    }
     try:
         return report_of(run_check(CheckRequest(word, None, None, given), ""))
     finally:
@@ -88,7 +99,9 @@ class ThreadedWorld:
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
         answers: dict[int, Answer] = {}
         threads = [
-            threading.Thread(target=lambda rank=rank, task=task: answers.update({rank: self._ran(rank, task)}))
+            threading.Thread(
+                target=lambda rank=rank, task=task: answers.update({rank: self._ran(rank, task)})
+            )
             for rank, task in enumerate(tasks)
         ]
         for thread in threads:
@@ -99,7 +112,9 @@ class ThreadedWorld:
 
     def _ran(self, rank: int, task: Task) -> Answer:
         tensors = {**place(task.values, task.assigned).tensors}
-        target = replace(self._target, world={"rank": rank, "world_size": self._ranks, "group": object()})
+        target = replace(
+            self._target, world={"rank": rank, "world_size": self._ranks, "group": object()}
+        )
         result = target.function(**bind(target, task.case, tensors))
         trace = read_trace(result, task.case, "target")
         return Answer(Outcome(trace, None, (), frozenset(), frozenset(task.values)))

@@ -110,17 +110,33 @@ def test_in_processes_a_fault_is_named_as_in_threads(tmp_path, fault):
 @pytest.mark.parametrize("function", ["ring", "ring_zigzag", "ring_striped"])
 def test_a_right_ring_is_right(function, causal, dtype):
     shards = function.removeprefix("ring").removeprefix("_") or "contiguous"
-    report = checked(f"{EXAMPLE}:{function}", causal=causal, dtype=dtype, shards=shards, kv_heads=1, runs=None)
+    report = checked(
+        f"{EXAMPLE}:{function}", causal=causal, dtype=dtype, shards=shards, kv_heads=1, runs=None
+    )
     assert report.verdict == "match"
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("fault", "code", "said"), [("", 0, "MATCH "), ("dk", 1, "shard=1 rank=3 step=2")])
-def test_under_torchrun_rank_0_reports_and_the_launcher_ends_as_it_does(tmp_path, fault, code, said):
+@pytest.mark.parametrize(
+    ("fault", "code", "said"), [("", 0, "MATCH "), ("dk", 1, "shard=1 rank=3 step=2")]
+)
+def test_under_torchrun_rank_0_reports_and_the_launcher_ends_as_it_does(
+    tmp_path, fault, code, said
+):
     path = planted(tmp_path, fault) if fault else EXAMPLE
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "-m", "gradprobe"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "4",
+        "-m",
+        "gradprobe",
+    ]
     words = f"check {path}:ring --runs contiguous --no-recover --json {tmp_path}/report.json"
-    ran = subprocess.run([*launcher, *words.split()], capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(
+        [*launcher, *words.split()], capture_output=True, text=True, timeout=300, check=False
+    )
     assert (ran.returncode, ran.stdout.count(said)) == (code, 1)
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["case"]["ranks"], report["verdict"]) == (4, "mismatch" if code else "match")

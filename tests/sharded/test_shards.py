@@ -44,19 +44,29 @@ def test_what_has_no_divided_axis_is_whole_in_every_rank():
 
 
 def test_a_division_of_the_users_own_is_taken():
-    assert shards(lambda length, ranks: [[5, 0, 1], [2, 3, 4]], seqlen=6, shards="f.py:f").owner("m", 0) == (0, 1)
+    assert shards(lambda length, ranks: [[5, 0, 1], [2, 3, 4]], seqlen=6, shards="f.py:f").owner(
+        "m", 0
+    ) == (0, 1)
 
 
 def test_a_division_that_leaves_a_position_out_is_refused():
-    with pytest.raises(UsageFailure, match="must divide 6 positions among 2 ranks, each once; got 2 of 5"):
+    with pytest.raises(
+        UsageFailure, match="must divide 6 positions among 2 ranks, each once; got 2 of 5"
+    ):
         shards(lambda length, ranks: [[0, 1], [2, 3, 4]], seqlen=6, shards="f.py:f")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"seqlen": 70, "shards": "zigzag"}, "zigzag shards of 2 ranks need a multiple of 4, got 70"),
-        ({"heads": 3, "shards": "heads"}, "--heads: heads shards of 2 ranks need a multiple of 2, got 3"),
+        (
+            {"seqlen": 70, "shards": "zigzag"},
+            "zigzag shards of 2 ranks need a multiple of 4, got 70",
+        ),
+        (
+            {"heads": 3, "shards": "heads"},
+            "--heads: heads shards of 2 ranks need a multiple of 2, got 3",
+        ),
         ({"bias": True}, "--bias: it is not divided among ranks"),
         ({"shards": "zickzack"}, "--shards zickzack: no such way"),
     ],
@@ -68,7 +78,9 @@ def test_what_cannot_be_divided_is_refused(options, words):
 
 def test_shards_of_two_dtypes_are_refused():
     with pytest.raises(TargetFailure, match="several dtypes: bfloat16, float32"):
-        shards(seqlen=4).joined([torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3).bfloat16()], "bhmd")
+        shards(seqlen=4).joined(
+            [torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3).bfloat16()], "bhmd"
+        )
 
 
 def test_the_default_length_can_be_cut_in_two_for_each_rank():

@@ -25,11 +25,46 @@ def test_a_right_ring_is_right_in_every_division(function, options):
 @pytest.mark.parametrize(
     ("fault", "function", "options", "first", "place", "cause"),
     [
-        ("unmasked", "ring", {"causal": True}, "LSE", (0, 0, 3), "the keys of that step are all seen by ranks 0-2"),
-        ("last step", "ring", {}, "LSE", (0, 0, 3), "the keys of that step are left out by ranks 0-3, in step 3"),
-        ("misrouted", "ring", {"causal": True}, "dK", (0, 0, None), "dK of ranks 0-3 is that of the next rank"),
-        ("rescale", "ring", {}, "O", (2, 2, 1), "added to O by rank 2 without being scaled to the new LSE, in step 1"),
-        ("stale", "ring", {"kv_heads": 1}, "dQ", (3, 3, 2), "of step 1 are used by rank 3 in place of those of rank 1"),
+        (
+            "unmasked",
+            "ring",
+            {"causal": True},
+            "LSE",
+            (0, 0, 3),
+            "the keys of that step are all seen by ranks 0-2",
+        ),
+        (
+            "last step",
+            "ring",
+            {},
+            "LSE",
+            (0, 0, 3),
+            "the keys of that step are left out by ranks 0-3, in step 3",
+        ),
+        (
+            "misrouted",
+            "ring",
+            {"causal": True},
+            "dK",
+            (0, 0, None),
+            "dK of ranks 0-3 is that of the next rank",
+        ),
+        (
+            "rescale",
+            "ring",
+            {},
+            "O",
+            (2, 2, 1),
+            "added to O by rank 2 without being scaled to the new LSE, in step 1",
+        ),
+        (
+            "stale",
+            "ring",
+            {"kv_heads": 1},
+            "dQ",
+            (3, 3, 2),
+            "of step 1 are used by rank 3 in place of those of rank 1",
+        ),
         (
             "order",
             "ring_zigzag",
@@ -38,10 +73,19 @@ def test_a_right_ring_is_right_in_every_division(function, options):
             (3, None, None),
             "the mask assumes zigzag, its second halves not mirrored",
         ),
-        ("dk", "ring", {"dtype": "bfloat16"}, "dK", (1, 3, 2), "of dK in the shard of rank 1 the part of rank 3"),
+        (
+            "dk",
+            "ring",
+            {"dtype": "bfloat16"},
+            "dK",
+            (1, 3, 2),
+            "of dK in the shard of rank 1 the part of rank 3",
+        ),
     ],
 )
-def test_a_fault_is_named_with_its_rank_and_step(tmp_path, fault, function, options, first, place, cause):
+def test_a_fault_is_named_with_its_rank_and_step(
+    tmp_path, fault, function, options, first, place, cause
+):
     report = checked(f"{planted(tmp_path, fault)}:{function}", **options)
     element = report.first_mismatch
     assert (report.verdict, element.intermediate) == ("mismatch", first)

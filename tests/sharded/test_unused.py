@@ -22,5 +22,7 @@ def attention(q, k, v):
 def test_a_failing_check_without_ranks_loads_none_of_it(tmp_path):
     (tmp_path / "plain.py").write_text(WRONG)
     command = [sys.executable, "-c", SCRIPT]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
     assert (ran.returncode, ran.stdout.splitlines()[-1]) == (1, "LOADED"), ran.stdout + ran.stderr

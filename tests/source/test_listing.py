@@ -18,9 +18,16 @@ def two(x):
 def test_the_functions_of_two_lines_are_kept_each_once_with_what_stands_above_def(tmp_path):
     file = tmp_path / "k.py"
     file.write_text(KERNEL)
-    wheres = [Where(str(file), 5, "y = x * 2"), Where(str(file), 6, "return y"), Where(str(file), 9, "return x")]
+    wheres = [
+        Where(str(file), 5, "y = x * 2"),
+        Where(str(file), 6, "return y"),
+        Where(str(file), 9, "return x"),
+    ]
     lines = KERNEL.splitlines()
-    assert listings_of(wheres) == (Listing(str(file), 3, tuple(lines[2:6])), Listing(str(file), 8, tuple(lines[7:9])))
+    assert listings_of(wheres) == (
+        Listing(str(file), 3, tuple(lines[2:6])),
+        Listing(str(file), 8, tuple(lines[7:9])),
+    )
 
 
 def test_of_cuda_some_lines_around_are_kept(tmp_path):

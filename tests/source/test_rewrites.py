@@ -17,7 +17,9 @@ FIRST = 60
 def faulty(line, right, wrong):
     """TEXT with the fault in the first line from `line` on that has the right words; and that line's number."""
     lines = TEXT.split("\n")
-    number = next(at for at in range(lines.index(line) if line else 0, len(lines)) if right in lines[at])
+    number = next(
+        at for at in range(lines.index(line) if line else 0, len(lines)) if right in lines[at]
+    )
     lines[number] = lines[number].replace(right, wrong, 1)
     return "\n".join(lines), number + 1
 
@@ -30,11 +32,14 @@ def bare(text):
 def place_of(text, *lines, wanted=(), most=FIRST):
     file = KernelFile("mine.py", text)
     found = islice(candidates_of(file, [Fault(line) for line in lines], wanted), most)
-    return next((at for at, candidate in enumerate(found) if bare(candidate.text) == bare(TEXT)), None)
+    return next(
+        (at for at, candidate in enumerate(found) if bare(candidate.text) == bare(TEXT)), None
+    )
 
 
 DK = (
-    "def bwd_dk(Q, K, V, DO, LSE, Delta, DK, stride_qh, stride_qm, stride_kh, stride_kn, stride_doh, stride_dom, scale,"
+    "def bwd_dk(Q, K, V, DO, LSE, Delta, DK, stride_qh, stride_qm, stride_kh, stride_kn, "
+    "stride_doh, stride_dom, scale,"
 )
 FAULTS = [
     ("", "off_h * stride_doh", "off_h * stride_qh"),
@@ -52,7 +57,11 @@ FAULTS = [
     ("", "dp - delta", "dp + delta"),
     ("", "dq += tl.dot", "dq = tl.dot"),
     ("", "dq *= scale", "dq *= 1.0"),
-    ("", "dp = tl.dot(do, tl.trans(v))", "dp = tl.dot(do, tl.trans(v)).to(tl.bfloat16).to(tl.float32)"),
+    (
+        "",
+        "dp = tl.dot(do, tl.trans(v))",
+        "dp = tl.dot(do, tl.trans(v)).to(tl.bfloat16).to(tl.float32)",
+    ),
     ("", " & (offs_m[:, None] >= offs_n[None, :])", ""),
     ("", "offs_m[:, None] >= offs_n", "offs_m[:, None] > offs_n"),
     (DK, "mask=offs_n[:, None] < n_ctx", "mask=offs_n[:, None] < n_ctx + 1"),
@@ -80,7 +89,9 @@ def test_it_is_found_from_the_lines_that_the_wrong_value_flows_into():
 
 def test_a_launch_is_reached_from_the_pointer_that_takes_its_argument():
     text, _ = faulty("", "do.stride(0), do.stride(1), scale", "q.stride(0), do.stride(1), scale")
-    load = next(at for at, line in enumerate(text.split("\n"), 1) if line.strip().startswith("do = tl.load"))
+    load = next(
+        at for at, line in enumerate(text.split("\n"), 1) if line.strip().startswith("do = tl.load")
+    )
     assert place_of(text, load, most=400) is not None
 
 
@@ -92,7 +103,9 @@ def test_the_words_that_a_hypothesis_gives_come_first():
 def test_a_stride_of_a_tensor_that_is_not_there_comes_after_its_own():
     """Where strides agree, as they do when contiguous, both match."""
     text, line = faulty("", "offs_n[:, None] * stride_kn", "offs_n[:, None] * stride_qm")
-    found = [one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 200)]
+    found = [
+        one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 200)
+    ]
     foreign = [at for at, one in enumerate(found) if "offs_n[:, None] * stride_dom" in one]
     assert place_of(text, line) < min(foreign)
 
@@ -101,7 +114,10 @@ def test_a_stride_of_the_same_axis_comes_late_where_it_goes_wrong_when_contiguou
     text, line = faulty("", "off_h * stride_doh", "off_h * stride_qh")
     places = [
         next(at for at, one in enumerate(found) if bare(one.text) == bare(TEXT))
-        for found in (candidates_of(KernelFile("mine.py", text), [Fault(line)], contiguous=it) for it in (False, True))
+        for found in (
+            candidates_of(KernelFile("mine.py", text), [Fault(line)], contiguous=it)
+            for it in (False, True)
+        )
     ]
     assert places[0] < FIRST < places[1]
 
@@ -122,9 +138,18 @@ def test_the_same_fault_in_two_kernels_is_undone_by_one_edit():
     ],
 )
 def test_what_a_sibling_has_otherwise_is_put_in_with_its_blanks(own, sibling):
-    one, after = "@jit\ndef {}(a, b, c, d, n):\n    x = {}\n", sibling.replace("d)", "d,)") if "d,)" in own else sibling
-    found = [*candidates_of(KernelFile("mine.py", one.format("f", own) + one.format("g", sibling)), [Fault(3)])]
-    assert one.format("f", after) + one.format("g", sibling) in [candidate.text for candidate in found]
+    one, after = (
+        "@jit\ndef {}(a, b, c, d, n):\n    x = {}\n",
+        sibling.replace("d)", "d,)") if "d,)" in own else sibling,
+    )
+    found = [
+        *candidates_of(
+            KernelFile("mine.py", one.format("f", own) + one.format("g", sibling)), [Fault(3)]
+        )
+    ]
+    assert one.format("f", after) + one.format("g", sibling) in [
+        candidate.text for candidate in found
+    ]
 
 
 @pytest.mark.parametrize("up", ["((n * A + B - 1) // B) * B", "(tl.cdiv(n * A, B)) * B"])
@@ -138,9 +163,9 @@ def test_a_term_of_an_index_that_an_offset_lacks_is_added():
     text, line = faulty("", "off_h * stride_doh + offs_m", "offs_m")
     found = islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 4)
     assert any("offs_d[None, :] + off_h * stride_doh" in candidate.text for candidate in found)
-    pointer = text.replace("    q = tl.load(Q + ", "    base = Q\n    q = tl.load(base + ", 1).replace(
-        "off_h * stride_qh + ", "", 1
-    )
+    pointer = text.replace(
+        "    q = tl.load(Q + ", "    base = Q\n    q = tl.load(base + ", 1
+    ).replace("off_h * stride_qh + ", "", 1)
     line = next(at for at, each in enumerate(pointer.split("\n"), 1) if each == "    base = Q")
     found = islice(candidates_of(KernelFile("mine.py", pointer), [Fault(line)]), 4)
     assert any("base = Q + off_h * stride_qh\n" in candidate.text for candidate in found)
@@ -148,7 +173,9 @@ def test_a_term_of_an_index_that_an_offset_lacks_is_added():
 
 def test_a_tensors_own_strides_in_each_others_place_are_tried_among_the_first():
     text, line = faulty(
-        "", "off_h * stride_doh + offs_m[:, None] * stride_dom", "off_h * stride_dom + offs_m[:, None] * stride_doh"
+        "",
+        "off_h * stride_doh + offs_m[:, None] * stride_dom",
+        "off_h * stride_dom + offs_m[:, None] * stride_doh",
     )
     assert place_of(text, line, most=8) is not None
 
@@ -158,7 +185,11 @@ def test_a_statement_that_makes_the_intermediate_that_is_wrong_comes_before_what
     line = next(at for at, each in enumerate(text.split("\n"), 1) if "dq += tl.dot" in each)
     file = KernelFile("mine.py", text)
     near, far = (
-        next(at for at, one in enumerate(candidates_of(file, [fault])) if bare(one.text) == bare(TEXT))
+        next(
+            at
+            for at, one in enumerate(candidates_of(file, [fault]))
+            if bare(one.text) == bare(TEXT)
+        )
         for fault in (Fault(line, of="dS"), Fault(line))
     )
     assert near < far
@@ -171,15 +202,21 @@ def test_the_other_sign_comes_before_a_guard_and_first_where_it_is_known():
         [one.text for one in islice(candidates_of(file, [fault]), FIRST)]
         for fault in (Fault(line), Fault(line, is_turned=True))
     )
-    (sign,) = [at for at, one in enumerate(plain) if one == text.replace("tl.exp(s +", "tl.exp(s -", 1)]
-    assert sign < next(at for at, one in enumerate(plain) if one.count("tl.where(") > text.count("tl.where("))
+    (sign,) = [
+        at for at, one in enumerate(plain) if one == text.replace("tl.exp(s +", "tl.exp(s -", 1)
+    ]
+    assert sign < next(
+        at for at, one in enumerate(plain) if one.count("tl.where(") > text.count("tl.where(")
+    )
     assert "tl.exp(s - lse[:, None])" in turned[0]
 
 
 def test_a_store_of_the_result_that_is_wrong_makes_it():
     file = KernelFile("mine.py", in_kernel("dq = s * 2\ntl.store(q_ptr, dq)"))
     line = next(at for at, each in enumerate(file.text.split("\n"), 1) if "tl.store" in each)
-    first, other = (next(candidates_of(file, [Fault(line, of=of)], ("scale",))) for of in ("dQ", "P"))
+    first, other = (
+        next(candidates_of(file, [Fault(line, of=of)], ("scale",))) for of in ("dQ", "P")
+    )
     assert "tl.store(q_ptr, dq * scale)" in first.text
     assert first.cost < other.cost
 
@@ -189,7 +226,9 @@ def test_a_launch_passes_the_strides_of_the_tensor_that_its_parameters_are_calle
     assert place_of(text, line, most=1) == 0
     start, end = text.index("bwd_dq[grid]"), text.index("bwd_dk[grid]")
     starred = text[start:end].replace("q.stride(0), do.stride(1)", "*k.stride()")
-    found = next(candidates_of(KernelFile("mine.py", text[:start] + starred + text[end:]), [Fault(line)]))
+    found = next(
+        candidates_of(KernelFile("mine.py", text[:start] + starred + text[end:]), [Fault(line)])
+    )
     assert "*do.stride()" in found.text
 
 
@@ -198,7 +237,9 @@ def test_what_may_be_how_many_programs_there_are_has_the_grid_of_what_is_allocat
     line = next(at for at, each in enumerate(text.split("\n"), 1) if "zeros_like" in each)
     file = KernelFile("mine.py", text)
     for grid, is_among in ((False, False), (True, True)):
-        found = [bare(one.text) for one in islice(candidates_of(file, [Fault(line, grid=grid)]), FIRST)]
+        found = [
+            bare(one.text) for one in islice(candidates_of(file, [Fault(line, grid=grid)]), FIRST)
+        ]
         assert (bare(TEXT) in found) is is_among
 
 
@@ -233,8 +274,14 @@ def in_kernel(statements):
 def test_what_stands_in_the_wrong_place_is_moved(name):
     wrong, begins, right = STATEMENTS[name]
     text = in_kernel(wrong)
-    line = next(at for at, each in reversed([*enumerate(text.split("\n"), 1)]) if each.strip().startswith(begins))
-    found = [one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)]
+    line = next(
+        at
+        for at, each in reversed([*enumerate(text.split("\n"), 1)])
+        if each.strip().startswith(begins)
+    )
+    found = [
+        one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)
+    ]
     assert any(in_kernel(right).removeprefix(in_kernel("")[:-5]) in each for each in found)
 
 
@@ -246,7 +293,9 @@ def test_what_stands_in_the_wrong_place_is_moved(name):
         ("w = tl.where(p > 0, v, 0.0)", "w = tl.where((p > 0) & (dist >= 0), v, 0.0)"),
     ],
 )
-def test_what_is_not_masked_gets_the_test_that_hides_the_scores_of_its_kernel_at_once(statement, mended):
+def test_what_is_not_masked_gets_the_test_that_hides_the_scores_of_its_kernel_at_once(
+    statement, mended
+):
     scores = 'dist = n - s\ns = tl.where(dist >= 0, s, float("-inf"))\ns = tl.where(l < n, s, float("-inf"))'
     text = in_kernel(f"{scores}\n{statement}")
     line = next(at for at, each in enumerate(text.split("\n"), 1) if statement in each)
@@ -267,7 +316,9 @@ def test_what_is_stored_gets_a_factor_beside_strides_and_through_a_helper(store,
     text = in_kernel(f"stride_qm = n\n{store}").replace("@triton.jit", helper + "@triton.jit", 1)
     file = KernelFile("mine.py", text)
     line = next(at for at, each in enumerate(text.split("\n"), 1) if store in each)
-    assert any(mended in one.text for one in islice(candidates_of(file, [Fault(line)], ("scale",)), 12))
+    assert any(
+        mended in one.text for one in islice(candidates_of(file, [Fault(line)], ("scale",)), 12)
+    )
 
 
 def test_a_hint_to_the_compiler_is_not_edited_but_what_its_value_was_computed_from():
@@ -277,7 +328,9 @@ def test_a_hint_to_the_compiler_is_not_edited_but_what_its_value_was_computed_fr
     )
     text = TEXT.replace(use, hint + use, 1)
     line = text[: text.index(hint + use)].count("\n") + 2
-    found = [each.text for each in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 400)]
+    found = [
+        each.text for each in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 400)
+    ]
     assert all(hint in each for each in found)
     assert any("range(0, n_ctx, BLOCK_N)" not in each.partition("bwd_dk")[0] for each in found)
 

@@ -15,7 +15,9 @@ CONFIGS = [triton.Config({"M": 16, "N": 16}), triton.Config({"M": 64, "N": 32}, 
 
 @triton.jit
 def _view(ptr, length, width, stride_l, stride_d, start, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    return tl.make_block_ptr(ptr, (length, width), (stride_l, stride_d), (start, 0), (SIZE, WIDTH), (1, 0))
+    return tl.make_block_ptr(
+        ptr, (length, width), (stride_l, stride_d), (start, 0), (SIZE, WIDTH), (1, 0)
+    )
 
 
 @triton.jit
@@ -25,7 +27,9 @@ def _read(ptr, length, width, stride_l, stride_d, start, SIZE: tl.constexpr, WID
 
 
 @triton.jit
-def _write(ptr, value, length, width, stride_l, stride_d, start, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+def _write(
+    ptr, value, length, width, stride_l, stride_d, start, SIZE: tl.constexpr, WIDTH: tl.constexpr
+):
     view = _view(ptr, length, width, stride_l, stride_d, start, SIZE, WIDTH)
     tl.store(view, value.to(ptr.dtype.element_ty), boundary_check=(0, 1))
 
@@ -63,7 +67,11 @@ def blocks_forward(
     heads, length, width, scale, cap,
     CAUSAL: tl.constexpr, CAPPED: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    start_m, b, h = tl.program_id(2) * M, tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    start_m, b, h = (
+        tl.program_id(2) * M,
+        tl.program_id(1).to(tl.int64),
+        tl.program_id(0).to(tl.int64),
+    )
     k_ptr += b * k_b + h * k_h
     v_ptr += b * v_b + h * v_h
     i = start_m + tl.arange(0, M)
@@ -86,7 +94,9 @@ def blocks_forward(
         mass = mass * keep + tl.sum(p, 1)
         peak = new_peak
     tl.store(lse_ptr + (b * heads + h) * length + i, peak + tl.log(mass), mask=i < length)
-    _write(o_ptr + b * o_b + h * o_h, acc / mass[:, None], length, width, o_l, o_d, start_m, M, WIDTH)
+    _write(
+        o_ptr + b * o_b + h * o_h, acc / mass[:, None], length, width, o_l, o_d, start_m, M, WIDTH
+    )
 
 
 @triton.autotune(configs=CONFIGS, key=["length"])
@@ -97,7 +107,11 @@ def blocks_dq(
     heads, length, width, scale, cap,
     CAUSAL: tl.constexpr, CAPPED: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    start_m, b, h = tl.program_id(2) * M, tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    start_m, b, h = (
+        tl.program_id(2) * M,
+        tl.program_id(1).to(tl.int64),
+        tl.program_id(0).to(tl.int64),
+    )
     k_ptr += b * k_b + h * k_h
     v_ptr += b * v_b + h * v_h
     i = start_m + tl.arange(0, M)
@@ -149,7 +163,11 @@ def blocks_dkdv(
     heads, length, width, scale, cap,
     CAUSAL: tl.constexpr, CAPPED: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    start_n, b, h = tl.program_id(2) * N, tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    start_n, b, h = (
+        tl.program_id(2) * N,
+        tl.program_id(1).to(tl.int64),
+        tl.program_id(0).to(tl.int64),
+    )
     q_ptr += b * q_b + h * q_h
     do_ptr += b * do_b + h * do_h
     lse_ptr += (b * heads + h) * length
@@ -199,13 +217,31 @@ class _Blocks(torch.autograd.Function):
         delta = (o.float() * do.float()).sum(-1).transpose(1, 2).contiguous()
         dq, dk, dv = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3))
         strides = (*q.stride(), *k.stride(), *v.stride(), *do.stride())
-        flags = {"CAUSAL": causal, "CAPPED": bool(softcap), "WIDTH": max(16, triton.next_power_of_2(width))}
+        flags = {
+            "CAUSAL": causal,
+            "CAPPED": bool(softcap),
+            "WIDTH": max(16, triton.next_power_of_2(width)),
+        }
         blocks_dkdv[lambda meta: (heads, batch, triton.cdiv(length, meta["N"]))](
             q, k, v, do, lse, delta, dk, dv, *strides, *dk.stride(), heads, length, width, scale, softcap or 1.0,
             **flags,
         )  # fmt: skip
         blocks_dq[lambda meta: (heads, batch, triton.cdiv(length, meta["M"]))](
-            q, k, v, do, lse, delta, dq, *strides, *dq.stride(), heads, length, width, scale, softcap or 1.0, **flags
+            q,
+            k,
+            v,
+            do,
+            lse,
+            delta,
+            dq,
+            *strides,
+            *dq.stride(),
+            heads,
+            length,
+            width,
+            scale,
+            softcap or 1.0,
+            **flags,
         )
         return dq, dk, dv, None, None, None
 

@@ -10,12 +10,26 @@ from tests.planted.planting import Edit, edited
 
 # Of each file: the function that is checked, and the smallest case that shows its faults.
 STRANGERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "one_pass": ("one_pass", {"batch": 1, "heads": 2, "seqlen": 76, "head_dim": 16, "causal": True}),
+    "one_pass": (
+        "one_pass",
+        {"batch": 1, "heads": 2, "seqlen": 76, "head_dim": 16, "causal": True},
+    ),
     "blocks": (
         "blocks",
-        {"batch": 1, "heads": 2, "seqlen": 40, "head_dim": 16, "causal": True, "softcap": 2.0, "shapes": "blhd"},
+        {
+            "batch": 1,
+            "heads": 2,
+            "seqlen": 40,
+            "head_dim": 16,
+            "causal": True,
+            "softcap": 2.0,
+            "shapes": "blhd",
+        },
     ),
-    "grouped": ("grouped", {"batch": 1, "heads": 4, "kv_heads": 2, "seqlen_q": 60, "seqlen_k": 44, "head_dim": 16}),
+    "grouped": (
+        "grouped",
+        {"batch": 1, "heads": 4, "kv_heads": 2, "seqlen_q": 60, "seqlen_k": 44, "head_dim": 16},
+    ),
 }
 
 
@@ -78,7 +92,9 @@ _DIAGONAL = """\
             )"""
 
 # What is as right as the file itself.
-AS_RIGHT = {"dv_takes_do_of_the_next_tile": Edit("one_pass_backward", _NEXT_DO + _DV, _DV + _NEXT_DO)}
+AS_RIGHT = {
+    "dv_takes_do_of_the_next_tile": Edit("one_pass_backward", _NEXT_DO + _DV, _DV + _NEXT_DO)
+}
 
 FAULTS = (
     Strange(

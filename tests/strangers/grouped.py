@@ -16,7 +16,9 @@ TILE = 16
 @triton.jit
 def _matrix(ptr, i, d, stride_i, stride_d, n_i, n_d):
     inside = (i[:, None] < n_i) & (d[None, :] < n_d)
-    return tl.load(ptr + i[:, None] * stride_i + d[None, :] * stride_d, mask=inside, other=0.0).to(tl.float32)
+    return tl.load(ptr + i[:, None] * stride_i + d[None, :] * stride_d, mask=inside, other=0.0).to(
+        tl.float32
+    )
 
 
 @triton.jit
@@ -44,7 +46,11 @@ def grouped_forward(
     V += b * vb + h // GROUP * vh
     i, d = tl.program_id(0) * T + tl.arange(0, T), tl.arange(0, D)
     q = _matrix(Q + b * qb + h * qh, i, d, qi, qd, n_q, n_d) * scale
-    m, mass, acc = tl.full([T], -1e30, tl.float32), tl.zeros([T], tl.float32), tl.zeros([T, D], tl.float32)
+    m, mass, acc = (
+        tl.full([T], -1e30, tl.float32),
+        tl.zeros([T], tl.float32),
+        tl.zeros([T, D], tl.float32),
+    )
     for at in range(0, n_k, T):
         j = at + tl.arange(0, T)
         s = tl.dot(q, tl.trans(_matrix(K, j, d, ki, kd, n_k, n_d)), input_precision="ieee")
@@ -54,15 +60,34 @@ def grouped_forward(
         alpha = tl.exp(m_old - m)
         p = tl.exp(s - m[:, None])
         mass = mass * alpha + tl.sum(p, 1)
-        acc = tl.dot(p, _matrix(V, j, d, vi, vd, n_k, n_d), acc=acc * alpha[:, None], input_precision="ieee")
+        acc = tl.dot(
+            p, _matrix(V, j, d, vi, vd, n_k, n_d), acc=acc * alpha[:, None], input_precision="ieee"
+        )
     inside = (i[:, None] < n_q) & (d[None, :] < n_d)
-    tl.store(Out + b * ob + h * oh + i[:, None] * oi + d[None, :] * od, acc / mass[:, None], mask=inside)
+    tl.store(
+        Out + b * ob + h * oh + i[:, None] * oi + d[None, :] * od, acc / mass[:, None], mask=inside
+    )
     tl.store(L + tl.program_id(1) * n_q + i, m + tl.log(mass), mask=i < n_q)
 
 
 @triton.jit
 def grouped_preprocess(
-    Out, G, Delta, n_q, n_d, ob, oh, oi, od, gb, gh, gi, gd, HEADS: tl.constexpr, T: tl.constexpr, D: tl.constexpr
+    Out,
+    G,
+    Delta,
+    n_q,
+    n_d,
+    ob,
+    oh,
+    oi,
+    od,
+    gb,
+    gh,
+    gi,
+    gd,
+    HEADS: tl.constexpr,
+    T: tl.constexpr,
+    D: tl.constexpr,
 ):
     b = tl.program_id(1).to(tl.int64) // HEADS
     h = tl.program_id(1).to(tl.int64) % HEADS
@@ -143,7 +168,9 @@ def grouped_dkdv(
 def _strides(**tensors):
     """Each stride by its name: qb, qh, qi and qd of q."""
     return {
-        f"{name}{axis}": step for name, of in tensors.items() for axis, step in zip("bhid", of.stride(), strict=True)
+        f"{name}{axis}": step
+        for name, of in tensors.items()
+        for axis, step in zip("bhid", of.stride(), strict=True)
     }
 
 
@@ -156,7 +183,18 @@ class _Grouped(torch.autograd.Function):
         flags = {"HEADS": heads, "T": TILE, "D": max(16, triton.next_power_of_2(n_d))}
         of_scores = {"GROUP": heads // kv_heads, "CAUSAL": causal}
         grouped_forward[(triton.cdiv(n_q, TILE), batch * heads)](
-            q, k, v, o, lse, n_q, n_k, n_d, scale, **_strides(q=q, k=k, v=v, o=o), **flags, **of_scores
+            q,
+            k,
+            v,
+            o,
+            lse,
+            n_q,
+            n_k,
+            n_d,
+            scale,
+            **_strides(q=q, k=k, v=v, o=o),
+            **flags,
+            **of_scores,
         )
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.scale, ctx.flags, ctx.of_scores = scale, flags, of_scores
@@ -172,7 +210,9 @@ class _Grouped(torch.autograd.Function):
         dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         dk, dv = (torch.empty(k.shape, dtype=k.dtype, device=k.device) for _ in range(2))
         given = {**_strides(q=q, k=k, v=v, g=g), **ctx.flags, **ctx.of_scores}
-        grouped_dq[rows](q, k, v, g, lse, delta, dq, n_q, n_k, n_d, ctx.scale, **_strides(dq=dq), **given)
+        grouped_dq[rows](
+            q, k, v, g, lse, delta, dq, n_q, n_k, n_d, ctx.scale, **_strides(dq=dq), **given
+        )
         grouped_dkdv[(triton.cdiv(n_k, TILE), batch * kv_heads)](
             q, k, v, g, lse, delta, dk, dv, n_q, n_k, n_d, ctx.scale, **_strides(dk=dk), **given
         )

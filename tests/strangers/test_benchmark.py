@@ -13,7 +13,9 @@ import pytest
 from tests.strangers.faults import file_of
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a checkout alone has the benchmarks")
+pytestmark = pytest.mark.skipif(
+    not BENCHMARKS.is_dir(), reason="a checkout alone has the benchmarks"
+)
 
 
 def loaded(name):
@@ -35,7 +37,10 @@ def configurations():
     yield from loaded("configurations")
 
 
-OWN = {"contiguous": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]}, "distinct": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]}}
+OWN = {
+    "contiguous": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]},
+    "distinct": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]},
+}
 
 
 def judged(**of_distinct):
@@ -81,7 +86,9 @@ def test_an_intermediate_is_right_where_it_makes_what_is_wrong(strangers):
 
 
 def test_a_helper_is_of_the_kernels_that_call_it_and_of_no_other(strangers):
-    tree = ast.parse("def helper(): pass\ndef one(): helper()\ndef other(): pass\ndef host(): one(); other()")
+    tree = ast.parse(
+        "def helper(): pass\ndef one(): helper()\ndef other(): pass\ndef host(): one(); other()"
+    )
     assert strangers.related_to("helper", tree) == {"helper", "one", "host"}
     assert strangers.related_to("other", tree) == {"other", "host"}
     assert [strangers.function_at(line, tree) for line in (1, 2, 5)] == ["helper", "one", ""]
@@ -93,7 +100,9 @@ def test_the_edit_that_is_taken_is_one_with_which_all_is_said_to_match(strangers
     other = [*lines[:50], "    pass\n", *lines[52:90], *lines[91:]]
     diff = "".join(difflib.unified_diff(lines, other, "a", "b"))
     none = {"matches": False, "diff": diff}
-    told = {"diagnoses": [{"edit": None}, {"edit": none}, {"edit": {"matches": True, "diff": diff}}]}
+    told = {
+        "diagnoses": [{"edit": None}, {"edit": none}, {"edit": {"matches": True, "diff": diff}}]
+    }
     assert strangers.mended_text(told, text) == "".join(other)
     assert strangers.mended_text({"diagnoses": [{"edit": none}]}, text) is None
 
@@ -122,12 +131,17 @@ def test_configurations_are_drawn_of_what_the_kernel_takes_until_there_are_enoug
     assert len(found.words) == len(found.errors) == 20
     assert len({tuple(configurations.without(words, ["seed"])) for words in found.words}) == 20
     assert {words[words.index("--seqlen-q") + 1] for words in found.words} >= {"128", "256"}
-    assert all("--causal" in words and "--seqlen" not in words and "bfloat16" not in words for words in found.words)
+    assert all(
+        "--causal" in words and "--seqlen" not in words and "bfloat16" not in words
+        for words in found.words
+    )
 
 
 def test_of_a_kernel_that_takes_little_all_are_drawn_and_counted(configurations):
     lists = ("--seqlen-q", "--dtype", "--head-dim", "--window", "--kv-heads")
-    found = configurations.drawn(OWN_WORDS, 0, judge_of(lambda options: not options.keys() & set(lists)))
+    found = configurations.drawn(
+        OWN_WORDS, 0, judge_of(lambda options: not options.keys() & set(lists))
+    )
     assert (len(found.words), found.possible) == (15, 15)
     assert {tuple(words[:2]) for words in found.words} == {("--heads", "2")}
     batches = {words[words.index("--batch") + 1] for words in found.words}
@@ -137,9 +151,16 @@ def test_of_a_kernel_that_takes_little_all_are_drawn_and_counted(configurations)
 
 @pytest.mark.parametrize(
     ("errors", "dtype", "is_right"),
-    [([1e-7], "float32", True), ([2e-4], "float32", False), ([2e-4], "float16", True), ([None], "float16", False)],
+    [
+        ([1e-7], "float32", True),
+        ([2e-4], "float32", False),
+        ([2e-4], "float16", True),
+        ([None], "float16", False),
+    ],
 )
-def test_a_configuration_counts_where_the_kernel_itself_is_right(configurations, errors, dtype, is_right):
+def test_a_configuration_counts_where_the_kernel_itself_is_right(
+    configurations, errors, dtype, is_right
+):
     words = ["--dtype", dtype]
     assert configurations.is_right({"contiguous": {"O": [1e-7], "dQ": errors}}, words) == is_right
     assert not configurations.is_right({}, words)
@@ -159,8 +180,16 @@ def attention(q, k, v):
 
 def test_a_configuration_in_which_a_kernel_dies_ends_no_other(tmp_path):
     (tmp_path / "mine.py").write_text(DIES)
-    (tmp_path / "given").write_text(json.dumps([["--seqlen", rows, "--runs", "contiguous"] for rows in ("7", "8")]))
-    command = [sys.executable, BENCHMARKS / "judge.py", tmp_path / "out", "--each", tmp_path / "given"]
+    (tmp_path / "given").write_text(
+        json.dumps([["--seqlen", rows, "--runs", "contiguous"] for rows in ("7", "8")])
+    )
+    command = [
+        sys.executable,
+        BENCHMARKS / "judge.py",
+        tmp_path / "out",
+        "--each",
+        tmp_path / "given",
+    ]
     subprocess.run([*command, f"{tmp_path}/mine.py:attention"], capture_output=True, check=True)
     died, ran = json.loads((tmp_path / "out").read_text())
     assert (died, {*ran["contiguous"]}) == ({}, {"O", "dQ", "dK", "dV"})
@@ -171,8 +200,18 @@ def test_faults_of_a_kernel_in_a_folder_are_judged_checked_and_told(tmp_path):
     folder = tmp_path / "kernels" / "one-pass"
     folder.mkdir(parents=True)
     (folder / "one_pass.py").write_text(file_of("one_pass").read_text())
-    (folder / "words").write_text("one_pass.py:one_pass --batch 1 --heads 2 --seqlen 20 --head-dim 8 --causal\n")
-    command = [sys.executable, BENCHMARKS / "strangers.py", folder.parent, "--faults", "2", "--json", tmp_path / "json"]
+    (folder / "words").write_text(
+        "one_pass.py:one_pass --batch 1 --heads 2 --seqlen 20 --head-dim 8 --causal\n"
+    )
+    command = [
+        sys.executable,
+        BENCHMARKS / "strangers.py",
+        folder.parent,
+        "--faults",
+        "2",
+        "--json",
+        tmp_path / "json",
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "one-pass: found 2, " in ended.stdout
     trials = json.loads((tmp_path / "json").read_text())

@@ -30,16 +30,23 @@ def test_a_kernel_of_another_style_matches(name):
     function, options = STRANGERS[name]
     lengths = {option: 20 for option in options if option.startswith("seqlen")}
     fewer = {"heads": 2, "kv_heads": 1} if "kv_heads" in options else {}
-    report = probe(softmax_case(**options | lengths | fewer | SMALL), find_target(f"{file_of(name)}:{function}"))
+    report = probe(
+        softmax_case(**options | lengths | fewer | SMALL),
+        find_target(f"{file_of(name)}:{function}"),
+    )
     assert report.verdict == MATCH
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", STRANGERS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_kernel_of_another_style_matches_in_every_default_layout_but_where_rows_see_no_key(name, causal):
+def test_a_kernel_of_another_style_matches_in_every_default_layout_but_where_rows_see_no_key(
+    name, causal
+):
     function, options = STRANGERS[name]
-    report = probe(softmax_case(**options | {"causal": causal}), find_target(f"{file_of(name)}:{function}"))
+    report = probe(
+        softmax_case(**options | {"causal": causal}), find_target(f"{file_of(name)}:{function}")
+    )
     if causal and options.get("seqlen_q", 0) > options.get(
         "seqlen_k", 0
     ):  # its first rows see no key: 0 / 0 in line 59
@@ -62,20 +69,36 @@ def test_a_fault_lies_in_lines_of_its_own_function(fault):
 SUSPECTS = [
     ("sum_not_rescaled_in_whole_tiles", {"seqlen": 40}, "O", "value", ""),
     ("ds_scaled_twice_on_the_diagonal", {"seqlen": 40}, "dK", "value", "dS^T Q"),
-    ("dk_scaled_once_for_each_head_of_the_group", {"heads": 2, "kv_heads": 1} | SHORT, "dK", "value", "dS^T Q"),
+    (
+        "dk_scaled_once_for_each_head_of_the_group",
+        {"heads": 2, "kv_heads": 1} | SHORT,
+        "dK",
+        "value",
+        "dS^T Q",
+    ),
     # O is NaN in the rows that no store writes, which is no fault.
-    ("rows_of_do_masked_by_the_number_of_keys", {"heads": 2, "kv_heads": 1} | SHORT, "O dV", "masked", "do"),
+    (
+        "rows_of_do_masked_by_the_number_of_keys",
+        {"heads": 2, "kv_heads": 1} | SHORT,
+        "O dV",
+        "masked",
+        "do",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "wrong", "kind", "of"), SUSPECTS, ids=[each[0] for each in SUSPECTS])
+@pytest.mark.parametrize(
+    ("name", "options", "wrong", "kind", "of"), SUSPECTS, ids=[each[0] for each in SUSPECTS]
+)
 def test_the_dataflow_tells_the_line(name, options, wrong, kind, of, tmp_path):
     fault = next(each for each in FAULTS if each.name == name)
     copy = tmp_path / f"{name}.py"
     copy.write_text(fault.plant())
     case = softmax_case(**{**fault.options, "heads": 1, "head_dim": 8, **options})
     prepare_backend("auto")
-    run = followed_run(experiment_of(case, find_target(f"{copy}:{fault.function}")), (parse_layout("contiguous"),))
+    run = followed_run(
+        experiment_of(case, find_target(f"{copy}:{fault.function}")), (parse_layout("contiguous"),)
+    )
     sure = [one for one in suspects(run, wrong.split()) if one.is_sure]
     assert [(one.kind, one.name) for one in sure][:1] == [(kind, of)]
     assert fault.lines & {where.line for where in diagnoses_of(sure[:1])[0].where}

@@ -33,10 +33,14 @@ def target(tmp_path):
 
 
 def tensors(**sizes):
-    b, h, m, n, d, g = (sizes.get(name, size) for name, size in zip("bhmndg", (2, 3, 5, 5, 4, 3), strict=True))
-    return {"q": torch.randn(b, h, m, d), "k": torch.randn(b, g, n, d), "v": torch.randn(b, g, n, d)} | {
-        name: torch.randn(b, h, m, d) for name in ("do", "o")
-    }
+    b, h, m, n, d, g = (
+        sizes.get(name, size) for name, size in zip("bhmndg", (2, 3, 5, 5, 4, 3), strict=True)
+    )
+    return {
+        "q": torch.randn(b, h, m, d),
+        "k": torch.randn(b, g, n, d),
+        "v": torch.randn(b, g, n, d),
+    } | {name: torch.randn(b, h, m, d) for name in ("do", "o")}
 
 
 ROW = "const float *o, const float *dout, float *delta, long o_row, long do_row, int rows, int d"
@@ -59,7 +63,9 @@ def test_one_that_is_told_of_batches_and_heads_is_called_once(target):
     found = target(WHOLE, LAUNCH.format(rows="batch * n_heads * seqlen", o_row="d", do_row="d"))
     given = tensors()
     given["o"] = torch.randn(2, 5, 3, 4).transpose(1, 2)  # of whose strides it is not told
-    assert torch.allclose(found.function(**given)["delta"], (given["o"] * given["do"]).sum(-1), atol=1e-6)
+    assert torch.allclose(
+        found.function(**given)["delta"], (given["o"] * given["do"]).sum(-1), atol=1e-6
+    )
 
 
 def test_a_layout_that_it_is_not_told_of_is_refused(target):
@@ -77,7 +83,10 @@ def test_a_layout_that_it_is_not_told_of_is_refused(target):
     ("parameters", "words"),
     [
         ("const float *o, const float *dout, float *delta, int magic", "needs a parameter 'magic'"),
-        ("const float *o, const float *dout, float *scratch, int n, int d", "needs a parameter 'scratch'"),
+        (
+            "const float *o, const float *dout, float *scratch, int n, int d",
+            "needs a parameter 'scratch'",
+        ),
         (
             "const float *o, const float *dout, const float *delta, int n, int d",
             "writes nothing that is an intermediate",

@@ -38,6 +38,11 @@ def test_its_imports_are_those_of_its_package(tmp_path, files, word, body):
     file.write_text(f"import random\n{body}\n\n\ndef attention(q, k, v):\n    return scaled(q)\n")
     command = [sys.executable, "-c", LOOK, f"{word}:attention"]
     ran = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        command,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.stdout.split() == ["1.0", "()"], ran.stderr

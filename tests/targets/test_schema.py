@@ -43,11 +43,15 @@ module, scripted_module, positional = Attention(), torch.jit.script(Attention())
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("name", ["operator", "packet", "overload", "scripted", "module", "scripted_module"])
+@pytest.mark.parametrize(
+    "name", ["operator", "packet", "overload", "scripted", "module", "scripted_module"]
+)
 def test_it_is_checked_like_any_other_function(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "operators.py").write_text(textwrap.dedent(WRITTEN))
-    ran = run(f"check operators.py:{name} --batch 1 --heads 1 --seqlen 20 --head-dim 8 --runs contiguous")
+    ran = run(
+        f"check operators.py:{name} --batch 1 --heads 1 --seqlen 20 --head-dim 8 --runs contiguous"
+    )
     assert ran.code == 0, ran.err
     assert ran.out.startswith(f"MATCH  operators.py:{name}")
 

@@ -37,7 +37,9 @@ def folder(tmp_path, monkeypatch):
 def attention(q, k, v, *, scale, is_causal=False):
     s = scale * q @ k.mT
     if is_causal:
-        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -torch.inf)
+        s = s.masked_fill(
+            torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -torch.inf
+        )
     return s.softmax(-1) @ v
 
 
@@ -67,7 +69,9 @@ def test_a_target_that_matches_returns_its_report():
 
 
 @pytest.mark.usefixtures("with_causes")
-@sampled("name", ["doubled_dq", "nan_in_dk", "infinite_dq", "leaky_p", "half_a_delta_inside"], push=2)
+@sampled(
+    "name", ["doubled_dq", "nan_in_dk", "infinite_dq", "leaky_p", "half_a_delta_inside"], push=2
+)
 def test_the_message_of_a_mismatch_is_the_table_that_the_command_prints(name):
     ran = run(f"check soft.py:{name} {SMALL}", GRADPROBE_DETAILS="0")
     table = table_of(f"soft.py:{name}")
@@ -154,7 +158,10 @@ FORMS = {
     "an object that is called": (Scaled(1.01), "Scaled.__call__"),
     "a function of a function": (made_inside(1.01), "made_inside.<locals>.backward"),
     "a wrapped function": (decorated(too_large), "too_large"),
-    "a function with a partial in it": (decorated(functools.partial(too_large_by, 1.01)), "too_large_by"),
+    "a function with a partial in it": (
+        decorated(functools.partial(too_large_by, 1.01)),
+        "too_large_by",
+    ),
     "the apply of an autograd function": (made_class().apply, "made_class.<locals>.Large.forward"),
 }
 
@@ -165,7 +172,10 @@ def test_every_form_of_a_function_is_checked_under_its_name_and_its_own_source(f
     table = table_of(function, recover=False)
     assert f"test_assertion.py:{name}, contiguous)" in " ".join(table.split())
     checked = report_of(report_on(function, **OF_SMALL, recover=False)).target
-    assert (Path(checked.file).name, checked.function) == ("test_assertion.py", name.rpartition(".")[2])
+    assert (Path(checked.file).name, checked.function) == (
+        "test_assertion.py",
+        name.rpartition(".")[2],
+    )
     assert checked.sha256 == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     assert "again: " not in table
     assert table.endswith(
@@ -225,7 +235,9 @@ def words(folder, monkeypatch):
     sys.modules.pop("soft")
 
 
-@pytest.mark.parametrize("name", ["plain", "decorated", "partial", "apply", "Attention", "inside_if", "doubled_dq"])
+@pytest.mark.parametrize(
+    "name", ["plain", "decorated", "partial", "apply", "Attention", "inside_if", "doubled_dq"]
+)
 def test_what_a_module_holds_has_a_word_that_finds_it(words, name):
     again = table_of(getattr(words, name), runs="contiguous", recover=False).splitlines()[-2]
     file = "soft.py" if name == "doubled_dq" else "words.py"
@@ -242,7 +254,9 @@ def test_what_an_import_does_not_make_for_good_has_none(words, function):
 def test_a_file_of_a_package_has_the_word_of_its_module(folder, monkeypatch):
     (folder / "pack" / "inner").mkdir(parents=True)
     (folder / "pack" / "__init__.py").touch()
-    (folder / "pack" / "inner" / "__init__.py").write_text("HALF = 0.5\nfrom .kernel import backward\n")
+    (folder / "pack" / "inner" / "__init__.py").write_text(
+        "HALF = 0.5\nfrom .kernel import backward\n"
+    )
     (folder / "pack" / "inner" / "kernel.py").write_text("from . import HALF\n" + softmax_targets())
     monkeypatch.syspath_prepend(folder)
     import pack.inner.kernel as kernel
@@ -276,21 +290,29 @@ def test_a_file_of_a_package_has_the_word_of_its_module(folder, monkeypatch):
     ({"device": torch.device("cpu")}, "--device cpu", ("device", "cpu")),
     ({"seed": 7}, "--seed 7", ("seed", 7)),
 ])  # fmt: skip
-def test_options_are_python_values_and_the_line_that_repeats_them_their_words(options, words, resolved):
+def test_options_are_python_values_and_the_line_that_repeats_them_their_words(
+    options, words, resolved
+):
     report = assert_backward_matches("sdpa-math", **{**OF_SMALL, **options})
     assert getattr(report.case, resolved[0]) == resolved[1]
     assert report.reproduce == f"gradprobe check sdpa-math {SMALL} {words}".strip()
 
 
 def test_tau_is_one_number_or_one_a_head():
-    assert assert_backward_matches("lazily.py:backward", **OF_SMALL, tau=-0.5).case.tau == (-0.5, -0.5)
+    assert assert_backward_matches("lazily.py:backward", **OF_SMALL, tau=-0.5).case.tau == (
+        -0.5,
+        -0.5,
+    )
     report = assert_backward_matches("lazily.py:backward", **OF_SMALL, tau=(0.1, -3))
     assert report.case.tau == (0.1, -3.0)
     assert report.reproduce.endswith("--tau 0.1,-3")
 
 
 def test_inputs_are_a_path(folder):
-    x = {name: torch.randn(1, 2, 20, 8, generator=torch.Generator().manual_seed(1)) for name in ("q", "k", "v", "do")}
+    x = {
+        name: torch.randn(1, 2, 20, 8, generator=torch.Generator().manual_seed(1))
+        for name in ("q", "k", "v", "do")
+    }
     torch.save(x, folder / "real.pt")
     report = assert_backward_matches(SOFT, inputs=folder / "real.pt")
     assert report.case.inputs == str(folder / "real.pt")
@@ -341,7 +363,9 @@ def test_a_target_that_is_neither_a_function_nor_a_word_is_a_type_error(target):
     ("soft.py:leaving", {}, TargetFailure, ["raised SystemExit (contiguous)"]),
     (lambda q, k, v: pytest.skip("not today"), {}, TargetFailure, ["raised Skipped (contiguous): not today"]),
 ])  # fmt: skip
-def test_what_keeps_a_verdict_from_being_reached_is_no_assertion_error(target, options, kind, pieces):
+def test_what_keeps_a_verdict_from_being_reached_is_no_assertion_error(
+    target, options, kind, pieces
+):
     with pytest.raises(kind) as caught:
         assert_backward_matches(target, **{**OF_SMALL, **options})
     assert not isinstance(caught.value, AssertionError)
@@ -353,7 +377,9 @@ def test_a_target_that_refuses_every_layout_never_passes():
     def refusing(q, k, v, do, *, scale):
         raise ValueError("not today")
 
-    with pytest.raises(TargetFailure, match="refused every layout .*not today.*: nothing was compared"):
+    with pytest.raises(
+        TargetFailure, match="refused every layout .*not today.*: nothing was compared"
+    ):
         assert_backward_matches(refusing, **OF_SMALL, layout="do=blhd")
 
 
@@ -363,7 +389,9 @@ def test_what_a_target_raised_is_the_cause_and_begins_where_the_target_does():
     cause = caught.value.__cause__
     assert (type(cause), str(cause)) == (ValueError, "the target says no")
     assert Path(cause.__traceback__.tb_frame.f_code.co_filename).name == "soft.py"
-    assert "--traceback" not in str(caught.value)  # a word of the command line, of what stands here in any case
+    assert "--traceback" not in str(
+        caught.value
+    )  # a word of the command line, of what stands here in any case
 
 
 def test_an_assertion_that_fails_in_the_tool_is_no_mismatch(monkeypatch):
@@ -371,7 +399,9 @@ def test_an_assertion_that_fails_in_the_tool_is_no_mismatch(monkeypatch):
         raise AssertionError("a wrong thought")
 
     monkeypatch.setattr("gradprobe.testing.assertion.run_check", failing)
-    with pytest.raises(Failure, match="gradprobe itself failed: AssertionError: a wrong thought") as caught:
+    with pytest.raises(
+        Failure, match="gradprobe itself failed: AssertionError: a wrong thought"
+    ) as caught:
         assert_backward_matches(SOFT)
     assert not isinstance(caught.value, AssertionError)
     assert caught.value.__cause__.__traceback__ is not None
@@ -385,7 +415,9 @@ def test_a_reference_may_be_a_function_too():
     assert report.provenance.reference.endswith("of_my_own")
     assert report.reproduce == ""
     with pytest.raises(Failure, match="reference") as caught:
-        assert_backward_matches(attention, **OF_SMALL, reference=lambda q, k, v: 2.0 * attention(q, k, v, scale=0.1))
+        assert_backward_matches(
+            attention, **OF_SMALL, reference=lambda q, k, v: 2.0 * attention(q, k, v, scale=0.1)
+        )
     assert type(caught.value).__name__ == "ReferenceFailure"
 
 
@@ -393,7 +425,9 @@ def test_a_reference_may_be_a_function_too():
 def test_a_wrong_reference_is_refused_with_what_is_wrong_and_its_line_and_nothing_is_said_of_the_kernel():
     words = r"the verdict is about the reference: .*: the causal mask is left out \(written.py:\d+: P = torch.soft"
     with pytest.raises(Failure, match=words) as caught:
-        assert_backward_matches(attention, **OF_SMALL, causal=True, reference=written.unmasked_again)
+        assert_backward_matches(
+            attention, **OF_SMALL, causal=True, reference=written.unmasked_again
+        )
     assert caught.value.exit_code == 3
 
 

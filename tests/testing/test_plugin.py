@@ -42,7 +42,12 @@ MIXED = (
     def test_marked_wrong(): ...
 """
 )
-PASSING = {"test_function_right", "test_fixture_right[0]", "test_fixture_right[1]", "test_marked_right"}
+PASSING = {
+    "test_function_right",
+    "test_fixture_right[0]",
+    "test_fixture_right[1]",
+    "test_marked_right",
+}
 FAILING = {"test_function_wrong", "test_fixture_wrong", "test_fixture_raising", "test_marked_wrong"}
 FIRST = "FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 tile=0,- "
 
@@ -60,7 +65,11 @@ ALL, MARKED_ALONE = PASSING | FAILING, {"test_marked_right", "test_marked_wrong"
 
 @sampled(
     "options, kept",
-    [("", ALL), ("-n 2 -k marked", MARKED_ALONE), ("--import-mode=importlib -k marked", MARKED_ALONE)],
+    [
+        ("", ALL),
+        ("-n 2 -k marked", MARKED_ALONE),
+        ("--import-mode=importlib -k marked", MARKED_ALONE),
+    ],
     push=1,
 )
 def test_a_run_fails_by_the_mismatches_alone_and_its_junit_file_names_them(project, options, kept):
@@ -98,11 +107,13 @@ def test_a_failure_shows_the_line_of_the_test_and_the_table_and_nothing_of_the_i
     assert out.count("again: gradprobe check soft.py:doubled_dq") == 3
     assert "__tracebackhide__" not in out
     assert "All traceback entries are hidden" not in out
-    assert "gradprobe/" not in out.replace(str(project.path), "").partition("short test summary")[0].replace(
-        "gradprobe/kernels", ""
-    )
+    assert "gradprobe/" not in out.replace(str(project.path), "").partition("short test summary")[
+        0
+    ].replace("gradprobe/kernels", "")
     marked = out.partition("test_marked_wrong ____")[2].splitlines()[1]
-    assert marked.startswith("MISMATCH  dQ is the first wrong intermediate in head 1 of 2 (soft.py:doubled_dq,")
+    assert marked.startswith(
+        "MISMATCH  dQ is the first wrong intermediate in head 1 of 2 (soft.py:doubled_dq,"
+    )
 
 
 def test_a_target_that_raises_shows_its_own_line_and_not_the_way_there(project):
@@ -216,7 +227,9 @@ def test_no_marker_is_there_in_vain(project):
         "PASSED *::test_unmarked_that_never_checks",
     ):  # fmt: skip
         ran.stdout.fnmatch_lines([words])
-    assert "the body runs after the check" not in ran.stdout.str().partition("short test summary")[0]
+    assert (
+        "the body runs after the check" not in ran.stdout.str().partition("short test summary")[0]
+    )
 
 
 LOADED = """
@@ -239,7 +252,9 @@ def test_a_run_of_unrelated_tests_loads_the_plugin_and_nothing_else(project):
     project.makepyfile(UNRELATED)
     ran = project.runpytest_subprocess("-W", "error")
     ran.assert_outcomes(passed=1)
-    ran.stdout.fnmatch_lines(["LOADED [[]] [[]'gradprobe', 'gradprobe.testing', 'gradprobe.testing.pytest_plugin']"])
+    ran.stdout.fnmatch_lines(
+        ["LOADED [[]] [[]'gradprobe', 'gradprobe.testing', 'gradprobe.testing.pytest_plugin']"]
+    )
 
 
 @pytest.mark.usefixtures("real_processes")
@@ -259,13 +274,19 @@ def test_collecting_tests_that_use_it_loads_no_torch(project):
         assert_backward_matches("lazy")
     """)
     ran = project.runpytest_subprocess("--collect-only", "-q", "-W", "error")
-    ran.stdout.fnmatch_lines(["*::test_marked", "*::test_fixture", "*::test_function", "LOADED [[]] *"])
+    ran.stdout.fnmatch_lines(
+        ["*::test_marked", "*::test_fixture", "*::test_function", "LOADED [[]] *"]
+    )
 
 
 @pytest.mark.nightly
 def test_its_marker_fixture_and_setting_are_described(project):
-    project.runpytest_subprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.gradprobe(target, [*][*]options): *"])
-    project.runpytest_subprocess("--fixtures").stdout.fnmatch_lines(["check_backward -- *pytest_plugin.py:*"])
+    project.runpytest_subprocess("--markers").stdout.fnmatch_lines(
+        ["@pytest.mark.gradprobe(target, [*][*]options): *"]
+    )
+    project.runpytest_subprocess("--fixtures").stdout.fnmatch_lines(
+        ["check_backward -- *pytest_plugin.py:*"]
+    )
     project.runpytest_subprocess("--help").stdout.fnmatch_lines(["*gradprobe_interpret (bool):*"])
 
 
@@ -295,7 +316,9 @@ KERNEL_AT_THE_TOP = """
         assert os.environ.get("TRITON_INTERPRET") == "{value}"
         assert_backward_matches("lazy", batch=1, heads=1, seqlen=20, head_dim=8, device="cpu")
 """
-without_driver = pytest.mark.skipif(has_driver(), reason="a CUDA driver is there, so that no default is needed")
+without_driver = pytest.mark.skipif(
+    has_driver(), reason="a CUDA driver is there, so that no default is needed"
+)
 
 
 @pytest.mark.nightly
@@ -323,7 +346,9 @@ def test_with_the_setting_triton_interprets_from_the_first_import_on(project, op
 def test_the_setting_leaves_what_the_environment_says(project, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     project.makeini("[pytest]\ngradprobe_interpret = true\n")
-    project.makepyfile("import os\ndef test_it():\n    assert os.environ['TRITON_INTERPRET'] == '0'\n")
+    project.makepyfile(
+        "import os\ndef test_it():\n    assert os.environ['TRITON_INTERPRET'] == '0'\n"
+    )
     project.runpytest_subprocess().assert_outcomes(passed=1)
 
 
@@ -335,5 +360,7 @@ def test_the_setting_changes_nothing_where_there_is_a_driver(project):
     builtin.has_driver = lambda: True
     """
     )
-    project.makepyfile("import os\ndef test_it():\n    assert 'TRITON_INTERPRET' not in os.environ\n")
+    project.makepyfile(
+        "import os\ndef test_it():\n    assert 'TRITON_INTERPRET' not in os.environ\n"
+    )
     project.runpytest_subprocess("-p", "with_driver").assert_outcomes(passed=1)

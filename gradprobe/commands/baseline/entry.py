@@ -90,7 +90,9 @@ def measure(
     for number, seed in enumerate(seeds, 1):
         told(number, len(seeds))
         drawn = replace(request, options={**request.options, "seed": seed})
-        report = run_check(replace(drawn, options={"recover": False, **drawn.options}), drawn.command())
+        report = run_check(
+            replace(drawn, options={"recover": False, **drawn.options}), drawn.command()
+        )
         if report.failing:
             return report
         accept(report)
@@ -100,7 +102,9 @@ def measure(
         request=request,
         seeds=tuple(seeds),
         ran=ran_on(report),
-        environment={name: report.environment[name] for name in ("gradprobe", "torch", "triton", "device")},
+        environment={
+            name: report.environment[name] for name in ("gradprobe", "torch", "triton", "device")
+        },
         kernels={kernel.name: kernel.sha256[:12] for kernel in report.provenance.kernels},
         case=case_of(report),
         coarser=_coarser(reports),
@@ -127,14 +131,19 @@ def case_of(report: Probed) -> dict[str, Any]:
 def _coarser(reports: Sequence[Probed]) -> tuple[str, ...]:
     """Of most reports: a kernel at the border of its budget may show it in one draw and not in the next."""
     found = Counter(
-        name for report in reports for name in {one.name for _, found in report.measured for one in found.coarser}
+        name
+        for report in reports
+        for name in {one.name for _, found in report.measured for one in found.coarser}
     )
     return tuple(sorted(name for name, times in found.items() if 2 * times > len(reports)))
 
 
 def _errors(reports: Sequence[Probed]) -> dict[str, dict[str, Errors]]:
     """What every draw has, in the order of the first."""
-    draws = [{run.layout: found.comparison.findings for run, found in report.measured} for report in reports]
+    draws = [
+        {run.layout: found.comparison.findings for run, found in report.measured}
+        for report in reports
+    ]
     return {
         layout: {
             name: _figures([draw[layout][name] for draw in draws])
@@ -162,13 +171,17 @@ def load(file: str) -> tuple[Entry, ...]:
     except FileNotFoundError as error:
         raise UsageFailure(f"--baseline {file}: there is no such file", _ANEW) from error
     except (OSError, UsageFailure) as error:
-        raise UsageFailure(f"--baseline {file}: cannot be read as JSON ({_in_short(error)})", _ANEW) from error
+        raise UsageFailure(
+            f"--baseline {file}: cannot be read as JSON ({_in_short(error)})", _ANEW
+        ) from error
     try:
         if document["schema"] != SCHEMA:
             raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA}")
         return tuple(_entry(one) for one in document["entries"])
     except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageFailure(f"--baseline {file}: holds no baseline ({_in_short(error)})", _ANEW) from error
+        raise UsageFailure(
+            f"--baseline {file}: holds no baseline ({_in_short(error)})", _ANEW
+        ) from error
 
 
 def _in_short(error: Exception) -> str:
@@ -184,9 +197,15 @@ def with_entry(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
 
 def save(file: str, entries: Sequence[Entry]) -> None:
     """Writes a file. Raises UsageFailure where it cannot be written."""
-    text = json.dumps({"schema": SCHEMA, "entries": [_plain(entry) for entry in entries]}, indent=2, allow_nan=False)
+    text = json.dumps(
+        {"schema": SCHEMA, "entries": [_plain(entry) for entry in entries]},
+        indent=2,
+        allow_nan=False,
+    )
     # A list on one line, so that a diff shows one line for each figure that changed. No JSON string holds a line's end.
-    text = re.sub(r"\[\n[^][{}]*\]", lambda found: re.sub(r"(?<=\[)\n\s*|\n\s*(?=\])", "", found[0]), text)
+    text = re.sub(
+        r"\[\n[^][{}]*\]", lambda found: re.sub(r"(?<=\[)\n\s*|\n\s*(?=\])", "", found[0]), text
+    )
     text = re.sub(r",\n\s*(?=[-\d])", ", ", text)
     try:
         replace_file(file, text + "\n")
@@ -202,8 +221,14 @@ def _plain(entry: Entry) -> dict[str, Any]:
 def _entry(content: Mapping[str, Any]) -> Entry:
     entry = msgspec.convert({**content, "request": content}, Entry)
     if not is_sound(entry.request) or len(entry.seeds) < FEWEST:
-        raise ValueError(f"an entry has wrong words or seeds: {entry.request.target}, {list(entry.seeds)}")
-    for numbers in (numbers for layout, name in entry.cells for numbers in astuple(entry.errors[layout][name])):
-        if len(numbers) != len(entry.seeds) or not all(0 <= number < math.inf for number in numbers):
+        raise ValueError(
+            f"an entry has wrong words or seeds: {entry.request.target}, {list(entry.seeds)}"
+        )
+    for numbers in (
+        numbers for layout, name in entry.cells for numbers in astuple(entry.errors[layout][name])
+    ):
+        if len(numbers) != len(entry.seeds) or not all(
+            0 <= number < math.inf for number in numbers
+        ):
             raise ValueError(f"{list(numbers)} are not {len(entry.seeds)} errors")
     return entry

@@ -49,7 +49,9 @@ def growth(before: Sequence[float], after: Sequence[float], comparisons: int) ->
     count = len(before)
     means, squares = zip(*(_moments(figures) for figures in (before, after)), strict=True)
     spread = math.sqrt(sum(squares) / (2 * count - 2))
-    limit = _quantile(ALARMS / OTHER_LAWS / comparisons, 2 * count - 2) * spread * math.sqrt(2 / count)
+    limit = (
+        _quantile(ALARMS / OTHER_LAWS / comparisons, 2 * count - 2) * spread * math.sqrt(2 / count)
+    )
     return Growth(_exp(means[1] - means[0]), max(_exp(limit), LEAST))
 
 
@@ -130,9 +132,19 @@ class Changes:
     def notes(self) -> list[str]:
         """What else differs, so that errors may have changed for other reasons than the kernel."""
         old, now = self.before.environment, self.after.environment
-        changed = [f"{name} {old.get(name)} -> {now[name]}" for name in now if old.get(name) != now[name]]
-        notes = [f"the environment has changed, and the noise may have: {', '.join(changed)}"] if changed else []
-        kernels = [name for name, digest in self.after.kernels.items() if self.before.kernels.get(name) != digest]
+        changed = [
+            f"{name} {old.get(name)} -> {now[name]}" for name in now if old.get(name) != now[name]
+        ]
+        notes = (
+            [f"the environment has changed, and the noise may have: {', '.join(changed)}"]
+            if changed
+            else []
+        )
+        kernels = [
+            name
+            for name, digest in self.after.kernels.items()
+            if self.before.kernels.get(name) != digest
+        ]
         return notes + ([f"its kernels' file changed: {', '.join(kernels)}"] if kernels else [])
 
 
@@ -160,13 +172,19 @@ def changes(before: Entry, after: Entry, comparisons: int) -> Changes:
 
 def _cell(before: Entry, after: Entry, at: tuple[str, str], comparisons: int) -> BaselineCell:
     old, now = (entry.errors[at[0]][at[1]] for entry in (before, after))
-    rms, worst = (growth(getattr(old, figure), getattr(now, figure), comparisons) for figure in FIGURES)
+    rms, worst = (
+        growth(getattr(old, figure), getattr(now, figure), comparisons) for figure in FIGURES
+    )
     return BaselineCell(*at, rms, worst)
 
 
 def _without(entry: Entry, other: Entry) -> tuple[tuple[str, str], ...]:
     """The cells of an entry that another lacks; a layout that is missing as a whole counts once."""
-    lacking = [at if at[0] in other.errors else (at[0], "") for at in entry.cells if at not in set(other.cells)]
+    lacking = [
+        at if at[0] in other.errors else (at[0], "")
+        for at in entry.cells
+        if at not in set(other.cells)
+    ]
     return tuple(dict.fromkeys(lacking))
 
 

@@ -23,19 +23,35 @@ def render(changes: Changes, width: int, *, utf8: bool = True) -> list[Text]:
         *_headline(changes, width),
         *_table(changes, width, utf8),
         *(Text(f"GREW {_cell_words(cell)}", "bold") for cell in changes.grown),
-        *(Text(f"GONE {name or 'every intermediate'} in {layout}", "bold") for layout, name in changes.gone),
-        *(Text(f"COARSER {name} is now rounded further than its contract says", "bold") for name in changes.coarser),
-        *(Text(f"  new, not in the file: {name or 'every intermediate'} in {layout}") for layout, name in changes.new),
+        *(
+            Text(f"GONE {name or 'every intermediate'} in {layout}", "bold")
+            for layout, name in changes.gone
+        ),
+        *(
+            Text(f"COARSER {name} is now rounded further than its contract says", "bold")
+            for name in changes.coarser
+        ),
+        *(
+            Text(f"  new, not in the file: {name or 'every intermediate'} in {layout}")
+            for layout, name in changes.new
+        ),
         *(Text(f"  {note}") for note in changes.notes),
     ]
 
 
 def _headline(changes: Changes, width: int) -> Iterator[Text]:
-    counts = {verdict: sum(cell.verdict == verdict for cell in changes.cells) for verdict in (GROWN, IMPROVED, SAME)}
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count or verdict == GROWN)
+    counts = {
+        verdict: sum(cell.verdict == verdict for cell in changes.cells)
+        for verdict in (GROWN, IMPROVED, SAME)
+    }
+    words = ", ".join(
+        f"{count} {verdict}" for verdict, count in counts.items() if count or verdict == GROWN
+    )
     words += f", {len(changes.gone)} gone" if changes.gone else ""
     verdict, style = ("GROWN", "bold red") if changes.fails else ("NO GROWTH", "bold green")
-    words = f"{changes.before.command_words}: {words}, over {plural(len(changes.before.seeds), 'draw')}"
+    words = (
+        f"{changes.before.command_words}: {words}, over {plural(len(changes.before.seeds), 'draw')}"
+    )
     return headed(verdict, style, words, width)
 
 
@@ -47,7 +63,9 @@ def _table(changes: Changes, width: int, utf8: bool) -> Iterator[Text]:
     for first in range(0, len(layouts), fit):
         some = layouts[first : first + fit]
         yield Text("  rms error beside that saved, as a factor", "dim")
-        yield Text(" " * _NAME + "".join(f"{layout[: _CELL - 1]:>{_CELL}}" for layout in some), "dim")
+        yield Text(
+            " " * _NAME + "".join(f"{layout[: _CELL - 1]:>{_CELL}}" for layout in some), "dim"
+        )
         for name in dict.fromkeys(name for layout, name in cells if layout in some):
             row = [cells.get((layout, name)) for layout in some]
             yield Text.assemble(f"  {name:<{_NAME - 2}}", *(_factor(cell, utf8) for cell in row))
@@ -63,8 +81,15 @@ def _factor(cell: BaselineCell | None, utf8: bool) -> tuple[str, str]:
 
 def _cell_words(cell: BaselineCell) -> str:
     """Whichever figure grew, with what draws alone may come to."""
-    grown = [(word, one) for word, one in (("rms", cell.rms), ("largest", cell.worst)) if one.verdict == GROWN]
-    words = [f"{word} error {_written(one.factor)}x, noise up to {_written(one.noise)}x" for word, one in grown]
+    grown = [
+        (word, one)
+        for word, one in (("rms", cell.rms), ("largest", cell.worst))
+        if one.verdict == GROWN
+    ]
+    words = [
+        f"{word} error {_written(one.factor)}x, noise up to {_written(one.noise)}x"
+        for word, one in grown
+    ]
     return f"{cell.name} {cell.layout} {'; '.join(words)}"
 
 
@@ -102,7 +127,11 @@ def _cell_as_json(changes: Changes, cell: BaselineCell) -> dict[str, Any]:
 
 
 def _growth(growth: Growth) -> dict[str, Any]:
-    return {"factor": _number(growth.factor), "noise": _number(growth.noise), "verdict": growth.verdict}
+    return {
+        "factor": _number(growth.factor),
+        "noise": _number(growth.noise),
+        "verdict": growth.verdict,
+    }
 
 
 def together(documents: list[dict[str, Any]]) -> dict[str, Any]:

@@ -74,9 +74,15 @@ class EffectiveSettings:
         """
         if given is not None:
             return seconds(given, "--timeout")
-        return self.seconds if self.seconds is not None or self.settings is None else self.settings.timeout
+        return (
+            self.seconds
+            if self.seconds is not None or self.settings is None
+            else self.settings.timeout
+        )
 
-    def line(self, given: Mapping[str, Any], timeout: float | None, more: Sequence[str] = ()) -> str | None:
+    def line(
+        self, given: Mapping[str, Any], timeout: float | None, more: Sequence[str] = ()
+    ) -> str | None:
         """What is in force besides the command line, in one line; None where nothing is.
 
         Args:
@@ -84,20 +90,37 @@ class EffectiveSettings:
             timeout: its timeout, likewise.
             more: what else the table gives.
         """
-        heard = {name for name in self.environment if name not in given and _EITHER.get(name) not in given}
+        heard = {
+            name
+            for name in self.environment
+            if name not in given and _EITHER.get(name) not in given
+        }
         words = [f"{variable_of(name)} is set" for name in self.environment if name in heard]
         words += [f"{self.misspelt}; did you mean [tool.gradprobe]?"] if self.misspelt else []
-        words += [f"{variable_of('timeout')} is set"] if self.seconds is not None and timeout is None else []
+        words += (
+            [f"{variable_of('timeout')} is set"]
+            if self.seconds is not None and timeout is None
+            else []
+        )
         told = [*more, *self._of_table(merged(given, self.environment), timeout)]
         if self.settings is not None and told:
             words.insert(0, f"[tool.gradprobe] of {self.settings.place}: {', '.join(told)}")
         return "; ".join(words) or None
 
     def _of_table(self, stronger: Mapping[str, Any], timeout: float | None) -> list[str]:
-        options = {name: word for name, word in merged(stronger, self.top.options).items() if name not in stronger}
+        options = {
+            name: word
+            for name, word in merged(stronger, self.top.options).items()
+            if name not in stronger
+        }
         told = [f"layouts {' and '.join(options['runs'])}"] if "runs" in options else []
         told += ["strict" if options["strict"] else "not strict"] if "strict" in options else []
-        if self.settings is not None and self.settings.timeout and self.seconds is None and timeout is None:
+        if (
+            self.settings is not None
+            and self.settings.timeout
+            and self.seconds is None
+            and timeout is None
+        ):
             told.append(f"timeout {self.settings.timeout:g} s")
         return told
 
@@ -118,7 +141,9 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """The options of several sources, the strongest first."""
     found: dict[str, Any] = {}
     for options in layers:
-        found = {name: word for name, word in options.items() if _EITHER.get(name) not in found} | found
+        found = {
+            name: word for name, word in options.items() if _EITHER.get(name) not in found
+        } | found
     return found
 
 
@@ -138,9 +163,14 @@ def configured(effective: EffectiveSettings) -> list[PlannedCheck]:
         targets = case.targets or top.targets
         if not targets:
             what = f"[tool.gradprobe.cases.{name}] of {settings.place} has no target"
-            raise UsageFailure(what, 'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]')
+            raise UsageFailure(
+                what, 'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]'
+            )
         options = merged(effective.environment, case.options, top.options)
         own = (case.family or top.family, case.reference or top.reference, options)
-        plan += [PlannedCheck(f"{target} {name}".rstrip(), CheckRequest(target, *own)) for target in targets]
+        plan += [
+            PlannedCheck(f"{target} {name}".rstrip(), CheckRequest(target, *own))
+            for target in targets
+        ]
     order = list(dict.fromkeys([*top.targets, *(one.request.target for one in plan)]))
     return sorted(plan, key=lambda check: order.index(check.request.target))

@@ -77,7 +77,9 @@ def misspelt_table(folder: Path) -> str:
     for file in (above / "pyproject.toml" for above in (folder, *folder.parents)):
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
-            if close := difflib.get_close_matches("gradprobe", _TOOLS.findall(text), cutoff=_NEARLY):
+            if close := difflib.get_close_matches(
+                "gradprobe", _TOOLS.findall(text), cutoff=_NEARLY
+            ):
                 return f"{file}: [tool.{close[0]}] is no table of gradprobe's"
     return ""
 
@@ -88,7 +90,10 @@ def _content(file: Path, text: str) -> dict[str, Any] | None:
     if toml is None:
         if not _MEANT.search(text):
             return None
-        raise UsageFailure(f"{file}: this Python has no TOML reader", "pip install tomli, or use Python 3.11 or newer")
+        raise UsageFailure(
+            f"{file}: this Python has no TOML reader",
+            "pip install tomli, or use Python 3.11 or newer",
+        )
     try:
         return dict(toml.loads(text))
     except (toml.TOMLDecodeError, RecursionError) as error:
@@ -96,7 +101,9 @@ def _content(file: Path, text: str) -> dict[str, Any] | None:
             return None
         if isinstance(error, RecursionError):
             way_out = "3 levels are enough for any option"
-            raise UsageFailure(f"{file}: its values are nested too deeply to be read", way_out) from None
+            raise UsageFailure(
+                f"{file}: its values are nested too deeply to be read", way_out
+            ) from None
         raise UsageFailure(f"{file} is not valid TOML: {error}") from None
 
 
@@ -173,7 +180,9 @@ class _Reader:
                 way_out = did_you_mean(name, known, "") or did_you_mean(name, known)
                 raise UsageFailure(f"unknown key {key!r} {place}", way_out)
             if name in found:
-                raise UsageFailure(f"{key!r} is set twice {place}, with - and with _", "keep one of them")
+                raise UsageFailure(
+                    f"{key!r} is set twice {place}, with - and with _", "keep one of them"
+                )
             found[name] = known[name](value, f"{key} {place}")
         return found
 
@@ -191,7 +200,9 @@ class _Reader:
     def _target(self, word: str) -> str:
         """A target with its file from the current folder; a built-in or a module's as it is."""
         place, colon, name = word.rpartition(":")
-        return f"{self._from_here(place)}:{name}" if colon and place.endswith((".py", ".cu")) else word
+        return (
+            f"{self._from_here(place)}:{name}" if colon and place.endswith((".py", ".cu")) else word
+        )
 
     def _from_here(self, file: str) -> str:
         return os.path.relpath(self.file.parent / file)
@@ -203,7 +214,9 @@ def _layouts(value: Any, where: str) -> Any:
 
 def _as_strings(value: Any, where: str) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
-        raise UsageFailure(f"{where} must be an array of at least one string, got {value_in_words(value)}")
+        raise UsageFailure(
+            f"{where} must be an array of at least one string, got {value_in_words(value)}"
+        )
     return value
 
 
@@ -220,15 +233,34 @@ def _family(value: Any, where: str) -> str:
 
 
 def _tables(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(content, Mapping) for content in value.values()):
-        raise UsageFailure(f"{where} must hold tables", "write [tool.gradprobe.cases.NAME] above a case's options")
+    if not isinstance(value, Mapping) or not all(
+        isinstance(content, Mapping) for content in value.values()
+    ):
+        raise UsageFailure(
+            f"{where} must hold tables", "write [tool.gradprobe.cases.NAME] above a case's options"
+        )
     return value
 
 
 # Seconds of a year: what the system's clocks take without overflow.
 _LONGEST = 31_536_000.0
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", list: "an array of strings"}
-_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    list: "an array of strings",
+}
+_TRUTH = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 
 def from_toml(option: Option, value: Any, where: str) -> Any:
@@ -260,13 +292,21 @@ def from_environment(option: Option, text: str, variable: str) -> Any:
 def seconds(value: Any, where: str) -> float:
     """A timeout. Raises UsageFailure where it is not a number of seconds from 0 to a year."""
     if not is_number(value) or not 0 < value <= _LONGEST:
-        raise UsageFailure(f"{where} must be seconds above 0, and at most {_LONGEST:.0f}, got {value_in_words(value)}")
+        raise UsageFailure(
+            f"{where} must be seconds above 0, and at most {_LONGEST:.0f}, got {value_in_words(value)}"
+        )
     return float(value)
 
 
 def value_in_words(value: Any) -> str:
     """A value of TOML in a message: its type and itself."""
-    kinds = {bool: "the boolean", int: "the number", float: "the number", str: "the string", list: "the array"}
+    kinds = {
+        bool: "the boolean",
+        int: "the number",
+        float: "the number",
+        str: "the string",
+        list: "the array",
+    }
     shown = str(value).lower() if isinstance(value, bool) else repr(value)
     if isinstance(value, Mapping):
         return "a table"
@@ -289,10 +329,16 @@ def word_of(option: Option, value: Any) -> Any:
         return value if isinstance(value, bool) else None
     if option.kind is list:
         items = [value] if isinstance(value, str) else value
-        return items if isinstance(items, list) and all(isinstance(item, str) for item in items) else None
+        return (
+            items
+            if isinstance(items, list) and all(isinstance(item, str) for item in items)
+            else None
+        )
     if option.numbers and not isinstance(value, str):
         items = value if isinstance(value, list) else [value]
-        return ",".join(map(str, items)) if items and all(is_number(item) for item in items) else None
+        return (
+            ",".join(map(str, items)) if items and all(is_number(item) for item in items) else None
+        )
     if option.kind is str:
         return value if isinstance(value, str) else None
     return _number(option.kind, value)
@@ -329,7 +375,11 @@ def options_of(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
         UsageFailure: a variable's value is invalid for its option.
     """
     given = ((option, environment.get(variable_of(option.name), "")) for option in OPTIONS)
-    return {option.name: from_environment(option, text, variable_of(option.name)) for option, text in given if text}
+    return {
+        option.name: from_environment(option, text, variable_of(option.name))
+        for option, text in given
+        if text
+    }
 
 
 def timeout_of(environment: Mapping[str, str] = os.environ) -> float | None:
@@ -338,7 +388,10 @@ def timeout_of(environment: Mapping[str, str] = os.environ) -> float | None:
     Raises:
         UsageFailure: it is not a number of seconds.
     """
-    text, where = environment.get(variable_of("timeout"), ""), f"the environment variable {variable_of('timeout')}"
+    text, where = (
+        environment.get(variable_of("timeout"), ""),
+        f"the environment variable {variable_of('timeout')}",
+    )
     try:
         return seconds(float(text), where) if text else None
     except ValueError:
@@ -346,6 +399,16 @@ def timeout_of(environment: Mapping[str, str] = os.environ) -> float | None:
 
 
 _OPTIONS = {name: functools.partial(from_toml, option) for name, option in _BY_NAME.items()}
-_OF_BOTH: Readers = {"targets": _as_strings, "layouts": _layouts, "family": _family, "reference": _word}
-_AT_THE_TOP: Readers = {**_OF_BOTH, "strict": _OPTIONS["strict"], "timeout": seconds, "cases": _tables}
+_OF_BOTH: Readers = {
+    "targets": _as_strings,
+    "layouts": _layouts,
+    "family": _family,
+    "reference": _word,
+}
+_AT_THE_TOP: Readers = {
+    **_OF_BOTH,
+    "strict": _OPTIONS["strict"],
+    "timeout": seconds,
+    "cases": _tables,
+}
 _OF_A_CASE: Readers = {**_OF_BOTH, **_OPTIONS}

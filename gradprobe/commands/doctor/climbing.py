@@ -98,7 +98,9 @@ class Climber:
     def __init__(self, setup: tuple[CheckRequest | None, str]) -> None:
         request, device = setup
         if device == "cuda":
-            os.environ.pop("TRITON_INTERPRET", None)  # a compiled rung is compiled, whatever is in force
+            os.environ.pop(
+                "TRITON_INTERPRET", None
+            )  # a compiled rung is compiled, whatever is in force
         from ...pipeline.resolve import resolve_problem
         from ...runtime.backend import prepare_backend
 
@@ -111,12 +113,20 @@ class Climber:
 
     def __call__(self, rung: Rung | None) -> RungResult | MachineSurvey:
         if rung is None:
-            return survey_machine(self._device) if self._problem is None else survey_target(self._problem)
+            return (
+                survey_machine(self._device)
+                if self._problem is None
+                else survey_target(self._problem)
+            )
         start = time.perf_counter()
         try:
             state, words, report = self._tried(rung)
         except Exception as error:
-            state, words, report = REFUSED if isinstance(error, (Refusal, NoRoom)) else FAILS, _first(error), None
+            state, words, report = (
+                REFUSED if isinstance(error, (Refusal, NoRoom)) else FAILS,
+                _first(error),
+                None,
+            )
         return RungResult(rung, state, words, time.perf_counter() - start, report)
 
     def _tried(self, rung: Rung) -> tuple[str, str, Report | None]:
@@ -174,7 +184,9 @@ def _climb(
     for ended in run_each(f"{__name__}:Climber", setup, items, workers=workers, timeout=timeout):
         if ended.item is None and ended.result is None:
             raise _failure("torch" if request is None else f"target {request.target!r}", ended)
-        yield ended.result if isinstance(ended.result, (RungResult, MachineSurvey)) else _died(ended)
+        yield (
+            ended.result if isinstance(ended.result, (RungResult, MachineSurvey)) else _died(ended)
+        )
 
 
 def _failure(subject: str, ended: TaskResult) -> Failure:
@@ -188,7 +200,9 @@ def _died(ended: TaskResult) -> RungResult:
     if (crash := ended.crash) is not None:
         how = "" if crash.kind == TIMEOUT else "it ended its process: "
         return RungResult(ended.item, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
-    return RungResult(ended.item, FAILS, ended.raised.message if ended.raised else "it sent no answer")
+    return RungResult(
+        ended.item, FAILS, ended.raised.message if ended.raised else "it sent no answer"
+    )
 
 
 def examine_machine(command: str, tick: Tick) -> Examination:
@@ -209,7 +223,10 @@ def examine_machine(command: str, tick: Tick) -> Examination:
                 surveys[device] = outcome
             else:
                 found[outcome.rung.key] = outcome
-                tick(f"rung {len(found)} of {len(rungs)}: {outcome.rung.title}", len(found) / len(rungs))
+                tick(
+                    f"rung {len(found)} of {len(rungs)}: {outcome.rung.title}",
+                    len(found) / len(rungs),
+                )
     climbed = tuple(found[rung.key] for _, rung in rungs)
     survey = replace(surveys[ways[0][1]], variables=variables_here())
     made = Examination("", survey, climbed, (), left_out, 0.0, command)
@@ -227,14 +244,19 @@ def _ways() -> tuple[list[tuple[str, str]], tuple[str, ...]]:
         left_out = ("compiled: torch sees no GPU",)
         if shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++"):
             return [(INTERPRETED, "cpu"), (CUDA, "cpu")], left_out
-        return [(INTERPRETED, "cpu")], (*left_out, "CUDA: neither a GPU nor g++, which runs CUDA kernels on the CPU")
+        return [(INTERPRETED, "cpu")], (
+            *left_out,
+            "CUDA: neither a GPU nor g++, which runs CUDA kernels on the CPU",
+        )
     ways = [(COMPILED, "cuda"), (CUDA, "cuda"), (INTERPRETED, "cpu")]
     if importlib.util.find_spec("cuda") is not None:
         return ways, ()
     return [ways[0], ways[2]], ("CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')",)
 
 
-def examine_target(request: CheckRequest, command: str, timeout: float | None, tick: Tick) -> Examination:
+def examine_target(
+    request: CheckRequest, command: str, timeout: float | None, tick: Tick
+) -> Examination:
     """Climbs with the user's own kernel, to the first rung that is bad.
 
     Raises:
@@ -265,7 +287,11 @@ def _closer(request: CheckRequest | None, made: Examination) -> tuple[RungResult
     """The first bad rung in Triton's interpreter, and with empty caches, where it is compiled."""
     bad, device = made.first_bad, made.survey.backend
     has_cuda = any(not file.file.endswith(".py") for file in made.survey.files)
-    if bad is None or bad.rung.how == INTERPRETED or (device == "cpu" and bad.rung.how != CUDA and not has_cuda):
+    if (
+        bad is None
+        or bad.rung.how == INTERPRETED
+        or (device == "cpu" and bad.rung.how != CUDA and not has_cuda)
+    ):
         return ()
     rung, found = bad.rung, list[RungResult]()
     if request is not None and rung.planned is not None and device == "cuda":

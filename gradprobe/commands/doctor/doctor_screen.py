@@ -35,7 +35,10 @@ def render_examination(made: Examination, width: int) -> list[Text]:
     for words in made.stale:
         lines += folded(_short(words), width, "bold red")
     lines += [*_copies(made, width), Text()]
-    lines += [*(_target_ladder(made, width) if made.target else _machine_ladder(made, width)), *_why(made, width)]
+    lines += [
+        *(_target_ladder(made, width) if made.target else _machine_ladder(made, width)),
+        *_why(made, width),
+    ]
     lines.append(Text())
     for label, words in _facts(made):
         lines += _labelled(label, words, width)
@@ -62,8 +65,14 @@ def _verdict(made: Examination) -> str:
 
 def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
     """A line for each rung, a column for each way."""
-    ways = [how for how in (COMPILED, INTERPRETED, CUDA) if any(one.rung.how == how for one in made.climbed)]
-    yield Text(f"  {'':<{_TITLE}}" + "".join(f"{how:<{_STATE - 1}} " for how in ways) + " rules", "dim")
+    ways = [
+        how
+        for how in (COMPILED, INTERPRETED, CUDA)
+        if any(one.rung.how == how for one in made.climbed)
+    ]
+    yield Text(
+        f"  {'':<{_TITLE}}" + "".join(f"{how:<{_STATE - 1}} " for how in ways) + " rules", "dim"
+    )
     for title in dict.fromkeys(one.rung.title for one in made.climbed):
         of_title = {one.rung.how: one for one in made.climbed if one.rung.title == title}
         line = Text(f"  {title:<{_TITLE}}")
@@ -72,7 +81,9 @@ def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
             line.append(f"{state:<{max(len(how) + 1, _STATE)}}", _STYLES.get(state, "dim"))
         is_red = any(one.is_bad for one in of_title.values())
         blames = next(iter(of_title.values())).rung.blames
-        line.append(f" in {blames}" if is_red else f" out {blames}", "bold red" if is_red else "dim")
+        line.append(
+            f" in {blames}" if is_red else f" out {blames}", "bold red" if is_red else "dim"
+        )
         yield line
     for climbed in made.climbed:
         if climbed.is_bad and climbed is not made.first_bad:
@@ -88,14 +99,19 @@ def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
     yield Text(f"  {'':<17}{'rung':<{longest}}  rules out; red: at fault", "dim")
     refusals = set[str]()
     for climbed in (*run, *made.closer):
-        line = Text.assemble("  ", (f"{climbed.state:<8}", _STYLES[climbed.state]), f"{climbed.seconds:>5.1f} s  ")
+        line = Text.assemble(
+            "  ", (f"{climbed.state:<8}", _STYLES[climbed.state]), f"{climbed.seconds:>5.1f} s  "
+        )
         line.append(f"{climbed.rung.title:<{longest}}")
         yield line.append(f"  {climbed.rung.blames}", "bold red" if climbed.is_bad else "dim")
         if climbed.state == REFUSED and climbed.words not in refusals:
             refusals.add(climbed.words)
             yield from folded(f"        {climbed.words}", width, "dim")
     if above:
-        yield Text(f"  above it {plural(len(above), 'rung')} not run, to {quoted(above[-1].rung.title)}", "dim")
+        yield Text(
+            f"  above it {plural(len(above), 'rung')} not run, to {quoted(above[-1].rung.title)}",
+            "dim",
+        )
 
 
 def _why(made: Examination, width: int) -> Iterator[Text]:
@@ -117,7 +133,11 @@ def _copies(made: Examination, width: int) -> Iterator[Text]:
     for file in made.survey.files:
         others = [copy for copy in file.copies if not copy.same]
         if others:
-            yield from folded(f"{plural(len(others) + 1, 'different text')} of module {file.module}", width, CAUTION)
+            yield from folded(
+                f"{plural(len(others) + 1, 'different text')} of module {file.module}",
+                width,
+                CAUTION,
+            )
             yield from folded(f"  runs: {_of_file(file)}", width)
         for copy in others:
             told = f"  not: {_short(copy.file)}, {_age(copy.modified)}, sha256 {copy.sha256[:12]}"
@@ -128,7 +148,11 @@ def _facts(made: Examination) -> Iterator[tuple[str, str]]:
     survey = made.survey
     for file in survey.files:
         kernels = f", with {', '.join(file.kernels)}" if file.kernels else ""
-        yield ("runs", _of_file(file) + kernels) if made.target else (file.module, f"{_short(file.file)} ({file.why})")
+        yield (
+            ("runs", _of_file(file) + kernels)
+            if made.target
+            else (file.module, f"{_short(file.file)} ({file.why})")
+        )
     versions = ", ".join(f"{name} {version}" for name, version in survey.versions.items())
     yield "versions", f"{versions}; {survey.untested or 'within what is tested'}"
     yield "GPU", survey.gpu or "none that torch sees"
@@ -153,7 +177,9 @@ def _age(modified: float) -> str:
 
 def _labelled(label: str, words: str, width: int) -> Iterator[Text]:
     for at, line in enumerate(folded(words, width - _LABEL)):
-        yield Text.assemble("  ", (f"{'' if at else label:<{_LABEL}}", "dim"), line.plain.removeprefix("  "))
+        yield Text.assemble(
+            "  ", (f"{'' if at else label:<{_LABEL}}", "dim"), line.plain.removeprefix("  ")
+        )
 
 
 def _short(text: str) -> str:
@@ -168,7 +194,9 @@ def as_json(made: Examination) -> dict[str, Any]:
     files = machine.pop("files")
     document = {
         "schema": SCHEMA,
-        "verdict": {0: "green", 1: "stale" if made.stale and bad is None else "red", 3: "error"}[made.exit_code],
+        "verdict": {0: "green", 1: "stale" if made.stale and bad is None else "red", 3: "error"}[
+            made.exit_code
+        ],
         "target": made.target or None,
         "first_bad": None if bad is None else _climbed(bad),
         "stale": list(made.stale),
@@ -187,8 +215,18 @@ def as_json(made: Examination) -> dict[str, Any]:
 
 def _climbed(climbed: RungResult) -> dict[str, Any]:
     again = climbed.rung.in_full
-    told = {"rung": climbed.rung.title, "how": climbed.rung.how or None, "state": climbed.state, "words": climbed.words}
-    return {**told, "blames": climbed.rung.blames, "reproduce": again or None, "seconds": round(climbed.seconds, 3)}
+    told = {
+        "rung": climbed.rung.title,
+        "how": climbed.rung.how or None,
+        "state": climbed.state,
+        "words": climbed.words,
+    }
+    return {
+        **told,
+        "blames": climbed.rung.blames,
+        "reproduce": again or None,
+        "seconds": round(climbed.seconds, 3),
+    }
 
 
 def _shortened(part: Any) -> Any:

@@ -28,7 +28,16 @@ _Launched = dict[str, dict[str, None]]
 
 _TILE = 32
 _LIBRARIES = ("gradprobe", "torch", "triton", "numpy")
-_PREFIXES = ("TRITON_", "CUDA_", "NVIDIA_TF32_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUBLAS_", "GRADPROBE_")
+_PREFIXES = (
+    "TRITON_",
+    "CUDA_",
+    "NVIDIA_TF32_",
+    "TORCH_",
+    "TORCHINDUCTOR_",
+    "PYTORCH_",
+    "CUBLAS_",
+    "GRADPROBE_",
+)
 
 
 def variables_here() -> dict[str, str]:
@@ -66,7 +75,9 @@ def survey_target(problem: Problem) -> MachineSurvey:
     """The survey of this process, which has imported a target."""
     values = _values_of(problem)
     calls, launched = _launched(problem, values)
-    tensors = tuple(name for name in TENSORS if name in values and not name.startswith(("seqlens", "cu_")))
+    tensors = tuple(
+        name for name in TENSORS if name in values and not name.startswith(("seqlens", "cu_"))
+    )
     tile = max((size for call in calls for size in _tiles(call)), default=_TILE)
     built = Built(problem.target.family, tensors, tile)
     return MachineSurvey(problem.case.device, _gpu(), tuple(_files(problem, launched)), built)
@@ -84,7 +95,9 @@ def _values_of(problem: Problem) -> dict[str, Tensor]:
     for name in DERIVED:
         if name in target.takes:
             dtype = values["q"].dtype if name == "o" else torch.float32
-            values[name] = torch.ones([case.size(axis) for axis in case.input_axes(name)], dtype=dtype)
+            values[name] = torch.ones(
+                [case.size(axis) for axis in case.input_axes(name)], dtype=dtype
+            )
     values = {name: value.to(case.device) for name, value in values.items()}
     return {**values, **outputs_of(case, target.outputs, values, 0.0)}
 
@@ -129,7 +142,11 @@ def _files(problem: Problem, launched: _Launched) -> Iterator[LoadedFile]:
         if found := loaded_file(module, file, named=named, kernels=kernels.get(file, ())):
             own = tuple(name for name in found.kernels if name in launched.get(file, ()))
             yield replace(found, kernels=own or found.kernels)
-    yield from (cuda_file(file, tuple(names)) for file, names in launched.items() if not file.endswith(".py"))
+    yield from (
+        cuda_file(file, tuple(names))
+        for file, names in launched.items()
+        if not file.endswith(".py")
+    )
 
 
 def _tiles(call: KernelCall) -> list[int]:

@@ -52,7 +52,9 @@ class LoadedFile:
     """The Triton kernels that it defines."""
 
 
-def loaded_file(module: str, file: str, *, named: bool = False, kernels: Iterable[Any] = ()) -> LoadedFile | None:
+def loaded_file(
+    module: str, file: str, *, named: bool = False, kernels: Iterable[Any] = ()
+) -> LoadedFile | None:
     """What is known of a module's file; None where there is no such file, or it is no source.
 
     Args:
@@ -77,7 +79,9 @@ def loaded_file(module: str, file: str, *, named: bool = False, kernels: Iterabl
 def cuda_file(file: str, kernels: tuple[str, ...]) -> LoadedFile:
     """The same of a file of CUDA C++, which no search finds."""
     path = Path(file).resolve()
-    return LoadedFile("", str(path), sha256(path), path.stat().st_mtime, "as its host loads it", (), (), kernels)
+    return LoadedFile(
+        "", str(path), sha256(path), path.stat().st_mtime, "as its host loads it", (), (), kernels
+    )
 
 
 def sha256(file: Path) -> str:
@@ -104,9 +108,17 @@ def why_imported(module: str, file: Path) -> str:
 def _entry(root: Path) -> str:
     if root == Path.cwd().resolve():
         return "the current folder"
-    if root in (Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry):
+    if root in (
+        Path(entry).resolve()
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if entry
+    ):
         return "PYTHONPATH"
-    return "site-packages" if root in (Path(folder).resolve() for folder in _site_folders()) else str(root)
+    return (
+        "site-packages"
+        if root in (Path(folder).resolve() for folder in _site_folders())
+        else str(root)
+    )
 
 
 def stale_bytecode(file: Path) -> Iterator[str]:
@@ -116,10 +128,17 @@ def stale_bytecode(file: Path) -> Iterator[str]:
         raw = kept.read_bytes()
     except OSError:
         return
-    if raw[:4] != importlib.util.MAGIC_NUMBER or not _is_taken(raw, file) or not _is_of_this_python(kept):
+    if (
+        raw[:4] != importlib.util.MAGIC_NUMBER
+        or not _is_taken(raw, file)
+        or not _is_of_this_python(kept)
+    ):
         return
     try:
-        runs, stands = marshal.loads(raw[16:]), compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+        runs, stands = (
+            marshal.loads(raw[16:]),
+            compile(file.read_bytes(), str(file), "exec", dont_inherit=True),
+        )
     except (ValueError, EOFError, TypeError, SyntaxError):
         return
     if runs != stands:

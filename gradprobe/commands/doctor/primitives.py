@@ -38,7 +38,9 @@ def _kernels(cuda: bool, dtype: str, device: str) -> Any:
         from ...model.resolution import resolve
         from ...runtime.backend import make_interpreter_right
 
-        make_interpreter_right(resolve({"dtype": dtype, "device": device}, "softmax", takes_bias=False))
+        make_interpreter_right(
+            resolve({"dtype": dtype, "device": device}, "softmax", takes_bias=False)
+        )
     return importlib.import_module(IN_CUDA if cuda else IN_TRITON)
 
 
@@ -76,7 +78,9 @@ def _dots(kernels: Any, device: str, dtype: str, precision: str) -> str:
 
     draw = torch.Generator().manual_seed(0)
     kind = getattr(torch, dtype)
-    a, b = (torch.randn(*shape, generator=draw).to(kind) for shape in ((_SIZE, _DEPTH), (_DEPTH, _SIZE)))
+    a, b = (
+        torch.randn(*shape, generator=draw).to(kind) for shape in ((_SIZE, _DEPTH), (_DEPTH, _SIZE))
+    )
     came = kernels.dots(a.to(device), b.to(device), precision).cpu().double()
     exact, contract = a.double() @ b.double(), precision_of(dtype, precision)
     bound = dot_error(a.double(), b.double(), contract, unit=contract.operand)

@@ -64,7 +64,10 @@ def other_gate(words: str) -> Gate:
     except ValueError as error:
         raise UsageFailure(f"--check {words!r} cannot be read: {error}") from error
     if not command:
-        raise UsageFailure("--check takes a command, got nothing", "such as --check 'pytest -q tests/test_flash.py'")
+        raise UsageFailure(
+            "--check takes a command, got nothing",
+            "such as --check 'pytest -q tests/test_flash.py'",
+        )
     return Gate(tuple(command), words, own=False)
 
 
@@ -143,7 +146,9 @@ def campaign(
     start, outcomes = time.perf_counter(), dict[str, MutantOutcome]()
     with tempfile.TemporaryDirectory(prefix="gradprobe-mutate-") as folder:
         plain, lines = _as_it_is(gate, file, Path(folder), terms)
-        found = Campaign(target, gate, file.path, tuple(mutants), len(chosen), (), 0.0, plain.seconds)
+        found = Campaign(
+            target, gate, file.path, tuple(mutants), len(chosen), (), 0.0, plain.seconds
+        )
         tried, ran, shadows = [], [], []
         for mutant in chosen:
             runs = _runs(mutant, file, lines)
@@ -168,21 +173,29 @@ def campaign(
             for ended in ends:
                 at = ended.number
                 verdict, words = _judged(gate, ended, shadows[at], timeout)
-                outcomes[tried[at].name] = MutantOutcome(tried[at], verdict, words, ended.seconds, ran[at])
+                outcomes[tried[at].name] = MutantOutcome(
+                    tried[at], verdict, words, ended.seconds, ran[at]
+                )
                 told(so_far())
     return so_far()
 
 
-def _as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms) -> tuple[Ran, frozenset[int]]:
+def _as_it_is(
+    gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms
+) -> tuple[Ran, frozenset[int]]:
     """What the gate does to the file as it is, and the lines of it that run."""
     shadow = Shadow(file.path, folder / "as-it-is", terms.watches_lines)
     shadow.write(file.text)
     (plain,) = run_programs([_program(gate, shadow)], timeout=terms.timeout)
     if plain.code != 0:
         what = "took too long" if plain.code is None else f"ended with exit code {plain.code}"
-        words = f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
+        words = (
+            f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
+        )
         wrong_words = gate.own and plain.code == UsageFailure.exit_code
-        raise (UsageFailure if wrong_words else TargetFailure)(words, "make it pass on the file as it is first")
+        raise (UsageFailure if wrong_words else TargetFailure)(
+            words, "make it pass on the file as it is first"
+        )
     if not shadow.was_loaded:
         way_out = f"name the file that it runs with --file, or import {file.path.name} as a module"
         raise TargetFailure(f"{gate.words}: passes, but never imports {file.path}", way_out)
@@ -190,7 +203,10 @@ def _as_it_is(gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms) 
 
 
 def _program(gate: Gate, shadow: Shadow) -> Program:
-    return Program(gate.command, shadow.environment({**os.environ, "COLUMNS": "120", "GRADPROBE_FIX_BUDGET": "0"}))
+    return Program(
+        gate.command,
+        shadow.environment({**os.environ, "COLUMNS": "120", "GRADPROBE_FIX_BUDGET": "0"}),
+    )
 
 
 def _runs(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:
@@ -198,8 +214,12 @@ def _runs(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | Non
 
     Where no kernel ran a line in Python they were compiled, and nothing is known.
     """
-    bodies = [(kernel.body[0].lineno, kernel.end_lineno or kernel.lineno) for kernel in file.kernels]
-    if mutant.statement is None or not any(first <= line <= last for line in lines for first, last in bodies):
+    bodies = [
+        (kernel.body[0].lineno, kernel.end_lineno or kernel.lineno) for kernel in file.kernels
+    ]
+    if mutant.statement is None or not any(
+        first <= line <= last for line in lines for first, last in bodies
+    ):
         return None
     return any(mutant.statement[0] <= line <= mutant.statement[1] for line in lines)
 

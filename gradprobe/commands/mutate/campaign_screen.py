@@ -27,7 +27,11 @@ def render_campaign(campaign: Campaign, width: int) -> list[Text]:
     if survivors:
         lines.append(Text(f"  {_GAP}", "dim"))
     for outcome in survivors:
-        lines += _mutant(outcome.mutant, width, "; this gate never runs that line" if outcome.ran is False else "")
+        lines += _mutant(
+            outcome.mutant,
+            width,
+            "; this gate never runs that line" if outcome.ran is False else "",
+        )
     for sentence in _sentences(campaign):
         lines += folded(sentence, width)
     return lines
@@ -45,7 +49,9 @@ def render_list(mutants: Sequence[Mutant], of: int, width: int) -> list[Text]:
 
 
 def _verdict(campaign: Campaign, width: int) -> Iterator[Text]:
-    killed, survived, invalid = (len(campaign.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID))
+    killed, survived, invalid = (
+        len(campaign.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID)
+    )
     count, verdict, style = killed, "KILLED", "bold green"
     if survived:
         count, verdict, style = survived, "SURVIVED", "bold red"
@@ -54,7 +60,9 @@ def _verdict(campaign: Campaign, width: int) -> Iterator[Text]:
     words = f"{count:,} of {plural(len(campaign.outcomes), 'fault')}"
     if invalid and count != invalid:
         words += f" ({invalid:,} did not run)"
-    yield from headed(verdict, style, f"{words}: {campaign.target}, by {campaign.gate.words}", width)
+    yield from headed(
+        verdict, style, f"{words}: {campaign.target}, by {campaign.gate.words}", width
+    )
 
 
 def _table(campaign: Campaign) -> Iterator[Text]:
@@ -72,7 +80,9 @@ def _counts(campaign: Campaign) -> dict[str, list[int]]:
     """By class how many mutants were planted, killed, survived and did not run; without those of which none was."""
     found = {}
     for name in CLASSES:
-        verdicts = [outcome.verdict for outcome in campaign.outcomes if outcome.mutant.fault_class == name]
+        verdicts = [
+            outcome.verdict for outcome in campaign.outcomes if outcome.mutant.fault_class == name
+        ]
         if verdicts:
             found[name] = [len(verdicts), *map(verdicts.count, _STYLES)]
     return found
@@ -82,7 +92,9 @@ def _mutant(mutant: Mutant, width: int, more: str = "") -> Iterator[Text]:
     words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}{more}"
     yield Text.assemble("  ", (f"{mutant.file.rpartition('/')[2]}:{mutant.line}", "bold"), words)
     for sign, code, style in (("-", mutant.before, "red"), ("+", mutant.after, "green")):
-        fold = textwrap.TextWrapper(max(width, 40), f"    {sign} ", " " * 10, break_on_hyphens=False)
+        fold = textwrap.TextWrapper(
+            max(width, 40), f"    {sign} ", " " * 10, break_on_hyphens=False
+        )
         yield from (Text(line, style) for line in fold.wrap(code))
 
 
@@ -99,7 +111,9 @@ def _sentences(campaign: Campaign) -> Iterator[str]:
         yield f"and {len(invalid) - _NAMED:,} more did not run: --json FILE names them"
     if late := sum(outcome.words.startswith(LATE) for outcome in campaign.having(KILLED)):
         yield f"{late:,} of the killed were stopped because the gate did not end"
-    possible = f"{plural(len(campaign.planted), 'fault')} that can be planted in {campaign.file.name}"
+    possible = (
+        f"{plural(len(campaign.planted), 'fault')} that can be planted in {campaign.file.name}"
+    )
     took = f"in {campaign.seconds:.0f} s; the gate alone takes {campaign.plain_seconds:.1f} s"
     yield f"tried {len(campaign.outcomes):,} of {possible}, {took}"
 
@@ -133,11 +147,17 @@ def campaign_as_json(campaign: Campaign, repro_command: str) -> dict[str, Any]:
         "verdict": {0: "killed", 1: "survived", 3: "error"}[campaign.exit_code],
         "target": campaign.target,
         "file": str(campaign.file),
-        "gate": {"command": gate.words, "own": gate.own, "seconds": round(campaign.plain_seconds, 3)},
+        "gate": {
+            "command": gate.words,
+            "own": gate.own,
+            "seconds": round(campaign.plain_seconds, 3),
+        },
         "possible": len(campaign.planted),
         "chosen": campaign.tried,
         **dict(zip(_KEYS, counts, strict=True)),
-        "classes": {name: dict(zip(_KEYS, each, strict=True)) for name, each in _counts(campaign).items()},
+        "classes": {
+            name: dict(zip(_KEYS, each, strict=True)) for name, each in _counts(campaign).items()
+        },
         "mutants": mutants,
         "reproduce": repro_command,
         "seconds": round(campaign.seconds, 3),

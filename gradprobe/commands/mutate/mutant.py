@@ -58,7 +58,11 @@ def changed_line(before: str, after: str) -> int | None:
     ours, theirs = before.split("\n"), after.split("\n")
     if len(ours) != len(theirs):
         return None
-    differing = [number for number, pair in enumerate(zip(ours, theirs, strict=True), 1) if pair[0] != pair[1]]
+    differing = [
+        number
+        for number, pair in enumerate(zip(ours, theirs, strict=True), 1)
+        if pair[0] != pair[1]
+    ]
     return differing[0] if len(differing) == 1 else None
 
 

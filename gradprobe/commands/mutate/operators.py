@@ -19,7 +19,9 @@ def mutants_of(file: KernelFile) -> list[Mutant]:
     """
     found: list[Mutant] = []
     for name, operator in OPERATORS.items():
-        changes = sorted(operator(file), key=lambda change: [(edit.start, edit.text) for edit in change.edits])
+        changes = sorted(
+            operator(file), key=lambda change: [(edit.start, edit.text) for edit in change.edits]
+        )
         kept = [mutant for change in changes if (mutant := _mutant(file, change)) is not None]
         found += [replace(mutant, name=f"{name}-{number}") for number, mutant in enumerate(kept, 1)]
     return found
@@ -28,13 +30,23 @@ def mutants_of(file: KernelFile) -> list[Mutant]:
 def _mutant(file: KernelFile, change: Change) -> Mutant | None:
     after = edited(file.text, change.edits)
     line = changed_line(file.text, after)
-    function = next(above for above in file.above(change.node) if isinstance(above, ast.FunctionDef))
+    function = next(
+        above for above in file.above(change.node) if isinstance(above, ast.FunctionDef)
+    )
     if line is None or not _parses(after, function):
         return None
     old, new = (text.split("\n")[line - 1].rstrip() for text in (file.text, after))
     diff = f"--- {file.path.name}\n+++ {file.path.name}\n@@ -{line} +{line} @@\n-{old}\n+{new}"
     texts = (old.strip(), new.strip(), change.edits, diff)
-    return Mutant("", change.fault_class, function.name, file.file, line, *texts, _lines(file.statement(change.node)))
+    return Mutant(
+        "",
+        change.fault_class,
+        function.name,
+        file.file,
+        line,
+        *texts,
+        _lines(file.statement(change.node)),
+    )
 
 
 def _lines(statement: ast.stmt) -> tuple[int, int] | None:

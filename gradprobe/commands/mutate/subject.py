@@ -30,7 +30,8 @@ def read_file(path: Path, function: str | None) -> KernelFile:
     if not kernels:
         what = f"{path} holds no Triton kernel" + (f" that {function} reaches" if function else "")
         raise UsageFailure(
-            f"{what}; faults are planted in Triton kernels", "name the file that holds them: --file KERNELS.py"
+            f"{what}; faults are planted in Triton kernels",
+            "name the file that holds them: --file KERNELS.py",
         )
     return file
 
@@ -70,10 +71,14 @@ def subject_of(request: CheckRequest, file: str | None) -> Subject:
     if ended.raised is not None:
         raise ended.raised.failure
     if ended.crash is not None:
-        raise Failure(f"target {request.target!r} was {ended.crash.words} at its import{ended.crash.where}")
+        raise Failure(
+            f"target {request.target!r} was {ended.crash.words} at its import{ended.crash.where}"
+        )
     found: Takes = ended.result  # type: ignore[assignment]
     if file is not None and Path(file).resolve() != Path(found.file).resolve():
         return Subject(Path(file), None)
     if not found.file:
-        raise UsageFailure(f"target {request.target!r} has no Python source", "name a file: --file KERNELS.py")
+        raise UsageFailure(
+            f"target {request.target!r} has no Python source", "name a file: --file KERNELS.py"
+        )
     return Subject(Path(found.file), found.function)

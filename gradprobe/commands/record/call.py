@@ -72,7 +72,9 @@ class WatchedCalls:
             is_main = bool(stem) and stem == module.rpartition(".")[2]
             if not self.torch:
                 return f"the program ran in {self.python}, which has no torch: name the Python that the program needs"
-            return f"the module {module} was never imported" + (as_main if is_main else f" in {self.python}")
+            return f"the module {module} was never imported" + (
+                as_main if is_main else f" in {self.python}"
+            )
         if not self.calls:
             return f"{function} was never called (calls inside torch.compile are not seen)"
         called = f"{function} was called {_times(self.calls)}"
@@ -90,9 +92,13 @@ class WatchedCalls:
         if self.over:
             words.append(f"{plural(self.over, 'set')} more not kept: the limit is {self.kept}")
         if self.kept and self.not_finite:
-            words.append(f"{plural(self.not_finite, 'set')} not kept for holding NaN or infinite numbers")
+            words.append(
+                f"{plural(self.not_finite, 'set')} not kept for holding NaN or infinite numbers"
+            )
         if self.layouts_missed:
-            words.append(f"{plural(self.layouts_missed, 'layout')} of dO came too late to be kept with their inputs")
+            words.append(
+                f"{plural(self.layouts_missed, 'layout')} of dO came too late to be kept with their inputs"
+            )
         return [*words, *self.notes]
 
 
@@ -106,7 +112,15 @@ def together(watches: Iterable[WatchedCalls]) -> WatchedCalls:
     for seen in watches:
         whole.imported |= seen.imported
         whole.trouble = whole.trouble or seen.trouble
-        for name in ("calls", "without_grad", "arrived", "not_finite", "over", "kept", "layouts_missed"):
+        for name in (
+            "calls",
+            "without_grad",
+            "arrived",
+            "not_finite",
+            "over",
+            "kept",
+            "layouts_missed",
+        ):
             setattr(whole, name, getattr(whole, name) + getattr(seen, name))
         for what, times in seen.failures.items():
             whole.failures[what] = whole.failures.get(what, 0) + times
@@ -120,7 +134,9 @@ def together(watches: Iterable[WatchedCalls]) -> WatchedCalls:
 
 def read(folder: Path) -> list[WatchedCalls]:
     """What each process wrote."""
-    return [WatchedCalls(**json.loads(file.read_text())) for file in sorted(folder.glob("seen-*.json"))]
+    return [
+        WatchedCalls(**json.loads(file.read_text())) for file in sorted(folder.glob("seen-*.json"))
+    ]
 
 
 # The orders of axes that a function may use.
@@ -161,13 +177,17 @@ class Reader:
         import torch
 
         given, notes = self._by_canonical_name(args, kwargs)
-        tensors = {name: given[name] for name in TENSORS if isinstance(given.get(name), torch.Tensor)}
+        tensors = {
+            name: given[name] for name in TENSORS if isinstance(given.get(name), torch.Tensor)
+        }
         missing = [name for name in ("q", "k", "v") if name not in tensors]
         if missing:
             raise Unfit(f"{self.name} was called without a tensor for {', '.join(missing)}")
         for name, tensor in tensors.items():
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
-                raise Unfit(f"{self.name} was called with {name} of type {type(tensor).__name__}, which is not kept")
+                raise Unfit(
+                    f"{self.name} was called with {name} of type {type(tensor).__name__}, which is not kept"
+                )
         if tensors["q"].is_cuda and torch.cuda.is_current_stream_capturing():
             raise Unfit(f"a call of {self.name} inside a CUDA graph's capture was not kept")
         tensors |= {name: self.in_order(tensors[name]) for name in _ORDERED if name in tensors}
@@ -194,8 +214,14 @@ class Reader:
                 given |= {"cu_seqlens_q": value, "cu_seqlens_k": value}
             elif name is not None:
                 given[name] = value
-            if is_tensor if name is None else name in TENSORS and value is not None and not is_tensor:
-                notes.append(f"the argument {own} of {self.name} is not kept: it is no tensor of a known name")
+            if (
+                is_tensor
+                if name is None
+                else name in TENSORS and value is not None and not is_tensor
+            ):
+                notes.append(
+                    f"the argument {own} of {self.name} is not kept: it is no tensor of a known name"
+                )
         return given, tuple(notes)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,13 +237,17 @@ class Reader:
     def _options(
         self, given: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        options = {name: _plain(name, given[name]) for name in OPTIONS if given.get(name) is not None}
+        options = {
+            name: _plain(name, given[name]) for name in OPTIONS if given.get(name) is not None
+        }
         options = {name: value for name, value in options.items() if value is not None}
         if options.get("causal") and tensors["q"].shape[-2] != tensors["k"].shape[-2]:
             options |= self._fixed
         if "dropout" in options and "keep" not in tensors:
             del options["dropout"]
-            return options, ("dropout is left out of what is kept: which entries it dropped cannot be known",)
+            return options, (
+                "dropout is left out of what is kept: which entries it dropped cannot be known",
+            )
         return options, ()
 
 

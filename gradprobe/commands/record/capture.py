@@ -97,7 +97,9 @@ class WatchedFunction:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             import torch  # only now: the function may be one of torch's own, wrapped while torch is imported
 
-            if torch.compiler.is_compiling():  # else the watching would become part of the compiled program
+            if (
+                torch.compiler.is_compiling()
+            ):  # else the watching would become part of the compiled program
                 return function(*args, **kwargs)
             waiting = self._guarded(self._before, torch.is_grad_enabled(), args, kwargs)
             output = function(*args, **kwargs)
@@ -117,7 +119,10 @@ class WatchedFunction:
                     return act(*args)
             except Exception as error:
                 own = f"watching {self.name} failed: {type(error).__name__}: {error}"
-                words, failures = str(error) if isinstance(error, Unfit) else own, self.seen.failures
+                words, failures = (
+                    str(error) if isinstance(error, Unfit) else own,
+                    self.seen.failures,
+                )
                 if words in failures or len(failures) < _MOST_FAILURES:
                     failures[words] = failures.get(words, 0) + 1
                 return None
@@ -127,16 +132,27 @@ class WatchedFunction:
 
     def _kinds(self) -> tuple[Any, ...]:
         seen = self.seen
-        counts = (seen.calls, seen.without_grad, seen.arrived, seen.not_finite, seen.layouts_missed, seen.over)
+        counts = (
+            seen.calls,
+            seen.without_grad,
+            seen.arrived,
+            seen.not_finite,
+            seen.layouts_missed,
+            seen.over,
+        )
         return seen.kept, len(seen.failures), len(seen.notes), *map(bool, counts)
 
-    def _before(self, grad_enabled: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _PendingCall | None:
+    def _before(
+        self, grad_enabled: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> _PendingCall | None:
         self.seen.calls += 1
         call = self._reader.read(args, kwargs)
         self.seen.notes += [note for note in call.notes if note not in self.seen.notes]
         tensors, options = dict(call.tensors), call.options
         grad = tensors.pop("do", None)
-        if grad is None and not (grad_enabled and any(tensor.requires_grad for tensor in tensors.values())):
+        if grad is None and not (
+            grad_enabled and any(tensor.requires_grad for tensor in tensors.values())
+        ):
             self.seen.without_grad += 1
             return None
         placements = placements_of(tensors)
@@ -147,7 +163,9 @@ class WatchedFunction:
             if grad is None
             else _layout({"do": grad}, placements_of({"do": grad})) in form.layouts
         )
-        waiting = _PendingCall(form, key, None if enough else Saved(_copies(tensors), placements, options))
+        waiting = _PendingCall(
+            form, key, None if enough else Saved(_copies(tensors), placements, options)
+        )
         if grad is not None:  # the function is itself a backward, whose dO is an argument
             self._arrived(waiting, grad)
             return None
@@ -158,7 +176,9 @@ class WatchedFunction:
 
         output = output[0] if isinstance(output, (tuple, list)) and output else output
         if not isinstance(output, torch.Tensor):
-            raise Unfit(f"{self.name} returned {type(output).__name__} and not its output tensor first")
+            raise Unfit(
+                f"{self.name} returned {type(output).__name__} and not its output tensor first"
+            )
         if not output.requires_grad:
             self.seen.without_grad += 1
             return
@@ -166,7 +186,9 @@ class WatchedFunction:
             waiting.form.waiting.add(waiting)
 
         def hook(grad: Tensor | None) -> None:
-            self._guarded(self._arrived, waiting, None if grad is None else self._reader.in_order(grad))
+            self._guarded(
+                self._arrived, waiting, None if grad is None else self._reader.in_order(grad)
+            )
 
         output.register_hook(hook)
 
@@ -191,7 +213,9 @@ class WatchedFunction:
         else:
             waiting.copy = None
             values = {**copy.values, **_copies({"do": grad})}
-            self._keep(waiting, Saved(values, {**copy.placements, **placement}, copy.options), layout)
+            self._keep(
+                waiting, Saved(values, {**copy.placements, **placement}, copy.options), layout
+            )
 
     def _keep(self, waiting: _PendingCall, found: Saved, layout: Any) -> None:
         if not all(bool(found.values[name].isfinite().all()) for name in ("q", "k", "v", "do")):
@@ -241,7 +265,9 @@ def _layout(tensors: Mapping[str, Tensor], placements: Mapping[str, Placement]) 
     """
 
     def steps(tensor: Tensor) -> tuple[int, ...]:
-        return tuple(step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+        return tuple(
+            step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
+        )
 
     def memory(name: str, tensor: Tensor) -> tuple[Any, ...]:
         return tensor.data_ptr() % 16 == 0, placements[name].buffer if name in placements else None

@@ -50,7 +50,11 @@ class ModulePatch:
 def parted(word: str) -> tuple[str, str]:
     """The module and the function of "package.module:function". Raises UsageFailure where the word has another form."""
     place, colon, name = word.partition(":")
-    if not colon or not name.isidentifier() or not all(part.isidentifier() for part in place.split(".")):
+    if (
+        not colon
+        or not name.isidentifier()
+        or not all(part.isidentifier() for part in place.split("."))
+    ):
         way_out = "for example --watch model.attention:attention; a method or a nested function cannot be watched"
         raise UsageFailure(f"--watch takes MODULE:FUNCTION, got {word!r}", way_out)
     return place, name
@@ -61,7 +65,10 @@ def put_in_place(module: ModuleType, name: str, word: str, how: CapturePlan) -> 
     function = getattr(module, name, None)
     if function is None:
         own = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
-        raise UsageFailure(f"{word}: {module.__file__} has no function {name}", f"it has: {', '.join(own) or 'none'}")
+        raise UsageFailure(
+            f"{word}: {module.__file__} has no function {name}",
+            f"it has: {', '.join(own) or 'none'}",
+        )
     if not callable(function) or isinstance(function, type):
         raise UsageFailure(f"{word}: {name} is not a function but {type(function).__name__}")
     watch = WatchedFunction(function, word, how)
@@ -73,7 +80,9 @@ def _tell(watch: WatchedFunction) -> None:
     """Says on stderr what was kept and what was not."""
     if watch.files:
         them = "it" if len(watch.files) == 1 else "them"
-        words = [f"kept {plural(len(watch.files), 'set')} of inputs of {watch.name} in {watch.folder}"]
+        words = [
+            f"kept {plural(len(watch.files), 'set')} of inputs of {watch.name} in {watch.folder}"
+        ]
         words.append(f"check {them} with: gradprobe check TARGET --inputs {watch.files[0]}")
     else:
         words = [f"no inputs were kept: {watch.seen.why_nothing(watch.name)}"]

@@ -27,7 +27,9 @@ def enter() -> None:
     awaiting = ImportWatcher(module, wrapping)
     wrapping.write()
     atexit.register(wrapping.write)
-    atexit.register(awaiting.notice)  # runs before wrapping.write, which must know whether the module was imported
+    atexit.register(
+        awaiting.notice
+    )  # runs before wrapping.write, which must know whether the module was imported
     sys.meta_path.insert(0, awaiting)
 
 
@@ -38,7 +40,9 @@ class ImportHook:
         self.word = os.environ["GRADPROBE_WATCH"]
         self.folder = Path(os.environ["GRADPROBE_FOLDER"])
         self.watch: WatchedFunction | None = None
-        self.unwrapped = WatchedCalls(python=sys.executable, torch=importlib.util.find_spec("torch") is not None)
+        self.unwrapped = WatchedCalls(
+            python=sys.executable, torch=importlib.util.find_spec("torch") is not None
+        )
 
     def __call__(self, module: ModuleType) -> None:
         """Wraps the function. A failure is written down, and the program goes on."""
@@ -46,11 +50,17 @@ class ImportHook:
         from .capturing import put_in_place
 
         try:
-            how = CapturePlan(self.folder, int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"])
+            how = CapturePlan(
+                self.folder, int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"]
+            )
             self.watch = put_in_place(module, self.word.partition(":")[2], self.word, how)
             self.watch.told = self.write
         except Exception as error:
-            known = f"{error}; {error.way_out}" if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
+            known = (
+                f"{error}; {error.way_out}"
+                if isinstance(error, Failure)
+                else f"{type(error).__name__}: {error}"
+            )
             self.unwrapped.trouble = f"it could not be wrapped: {known}"
         self.write()
 
@@ -88,7 +98,11 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
         self.busy = True
         try:
             for finder in sys.meta_path:
-                spec = None if isinstance(finder, ImportWatcher) else finder.find_spec(fullname, path, target)
+                spec = (
+                    None
+                    if isinstance(finder, ImportWatcher)
+                    else finder.find_spec(fullname, path, target)
+                )
                 if spec is not None:
                     self._await(spec.loader)
                     return spec
@@ -112,7 +126,9 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
     def notice(self) -> None:
         """Calls back for a module that another finder imported past this one: late, but better than not at all."""
         module = sys.modules.get(self.module)
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        if module is not None and not getattr(
+            getattr(module, "__spec__", None), "_initializing", False
+        ):
             self._complete(module)
 
     def _complete(self, module: ModuleType) -> None:

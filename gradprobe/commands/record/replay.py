@@ -52,7 +52,11 @@ class ProgramResult:
         if self.code < 0:
             with contextlib.suppress(ValueError):
                 return f"the command was ended by {signal.Signals(-self.code).name}"
-        return "the command ended well" if self.code == 0 else f"the command ended with exit code {self.code}"
+        return (
+            "the command ended well"
+            if self.code == 0
+            else f"the command ended with exit code {self.code}"
+        )
 
     def sentences(self, watch: str) -> list[str]:
         """How the command ended, what was kept, and what was left out."""
@@ -79,7 +83,9 @@ class CheckedInputs:
         return 1 if self.report is not None and self.report.failing else 0
 
 
-def run_watched(command: Sequence[str], watch: str, how: CapturePlan, *, quiet: bool) -> ProgramResult:
+def run_watched(
+    command: Sequence[str], watch: str, how: CapturePlan, *, quiet: bool
+) -> ProgramResult:
     """Runs a command and watches a function in every Python process that it starts.
 
     Args:
@@ -92,7 +98,9 @@ def run_watched(command: Sequence[str], watch: str, how: CapturePlan, *, quiet: 
     """
     parted(watch)
     if not command:
-        raise UsageFailure("run: no command", f"for example gradprobe run --watch {watch} -- python3 train.py")
+        raise UsageFailure(
+            "run: no command", f"for example gradprobe run --watch {watch} -- python3 train.py"
+        )
     if shutil.which(command[0]) is None:
         way_out = f"what follows -- is run as it stands; gradprobe itself runs in {sys.executable}"
         raise UsageFailure(f"run: there is no command {command[0]!r}", way_out)
@@ -100,13 +108,17 @@ def run_watched(command: Sequence[str], watch: str, how: CapturePlan, *, quiet: 
     _clear(folder)
     code = run_in_foreground(command, _environment(watch, how), quiet=quiet)
     found = sorted(folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
-    ended = ProgramResult(tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder)))
+    ended = ProgramResult(
+        tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder))
+    )
     if found:
         return ended
     why = "it ran no Python that reads PYTHONPATH and runs sitecustomize (with -I, -S and -E it does not)"
     why = ended.seen.why_nothing(watch) if any(folder.glob("seen-*.json")) else why
     ways = [*(ended.seen.troubles() if ended.seen.calls else ()), "nothing was checked"]
-    raise TargetFailure(f"no inputs of {watch} were kept, and {ended.in_words}: {why}", "; ".join(ways))
+    raise TargetFailure(
+        f"no inputs of {watch} were kept, and {ended.in_words}: {why}", "; ".join(ways)
+    )
 
 
 def _clear(folder: Path) -> None:
@@ -148,7 +160,9 @@ SCHEMA = "gradprobe.runs/1"
 
 def line_of(number: int, checked: CheckedInputs) -> Text:
     """One set in a line: its verdict, what it is, and where it is wrong or why it was not run."""
-    from ...pipeline.reported import report_of  # it imports torch, which the process that was typed does without
+    from ...pipeline.reported import (
+        report_of,
+    )  # it imports torch, which the process that was typed does without
 
     report = checked.report
     if report is None:
@@ -159,7 +173,11 @@ def line_of(number: int, checked: CheckedInputs) -> Text:
     verdict = ("MISMATCH", "bold red") if wrong else ("MATCH   ", "bold green")
     line = Text.assemble(f"  {number:>2}  ", verdict, f"  {_shape(report.case)}; {checked.layouts}")
     if wrong:
-        place = first_line(report_of(report)).split()[2:7] if wrong[1].first else [wrong[1].broken[0].name]
+        place = (
+            first_line(report_of(report)).split()[2:7]
+            if wrong[1].first
+            else [wrong[1].broken[0].name]
+        )
         line.append(f"; first wrong: {' '.join(place)}")
     return line
 
@@ -184,14 +202,18 @@ def summary_line(verdicts: Sequence[str]) -> Text:
 
 def _shape(case: Case) -> str:
     heads = f"{case.heads}" if case.kv_heads == case.heads else f"{case.heads}/{case.kv_heads}"
-    length = f"{case.seqlen_q}" if case.seqlen_q == case.seqlen_k else f"{case.seqlen_q}x{case.seqlen_k}"
+    length = (
+        f"{case.seqlen_q}" if case.seqlen_q == case.seqlen_k else f"{case.seqlen_q}x{case.seqlen_k}"
+    )
     words = [f"B {case.batch}, H {heads}, L {length}, D {case.head_dim}", case.dtype]
     words += [name for name in ("causal", "bias", "alibi", "sinks") if getattr(case, name)]
     words += ["mask"] if case.mask else []
     return ", ".join(words)
 
 
-def captures_as_json(ended: ProgramResult, watch: str, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def captures_as_json(
+    ended: ProgramResult, watch: str, reports: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """All of it, ready for `json.dumps`; each report is what `check --inputs` gives for that set."""
     verdicts = [report["verdict"] for report in reports]
     whole = next((word for word in (MISMATCH, "error") if word in verdicts), "match")

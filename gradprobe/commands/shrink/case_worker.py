@@ -86,7 +86,9 @@ class ShrinkWorker:
         if order.what == LOOK:
             return self._looked(order)
         try:
-            return TriedCase(self._tried(order) if order.what == TRY else symptom_of(self._probed(order)))
+            return TriedCase(
+                self._tried(order) if order.what == TRY else symptom_of(self._probed(order))
+            )
         except Failure as failure:
             return TriedCase(None, str(failure), isinstance(failure, UsageFailure))
 
@@ -102,7 +104,9 @@ class ShrinkWorker:
     def _case(self, order: Order) -> Case:
         """The case of an order, with what the backend needs for it made ready."""
         target = self._problem.target
-        case = Facts(self._problem.case, "bias" in target.takes, target.packs, ()).resolved(order.options)
+        case = Facts(self._problem.case, "bias" in target.takes, target.packs, ()).resolved(
+            order.options
+        )
         make_interpreter_right(case)
         choose_threads(case)
         return case
@@ -186,7 +190,9 @@ class Attempts:
             facts = self._asked(Order(FACTS, options, fits=False))
         return facts
 
-    def look(self, options: Mapping[str, Any], fix_budget: int = 0, *, scripted: bool = False) -> CaseCheck:
+    def look(
+        self, options: Mapping[str, Any], fix_budget: int = 0, *, scripted: bool = False
+    ) -> CaseCheck:
         """A case in a whole check.
 
         Args:
@@ -207,7 +213,13 @@ class Attempts:
         return result
 
     def outcomes(
-        self, steps: Sequence[Simplification], facts: Facts, kept: Mapping[str, Any], wanted: Symptom, *, in_full: bool
+        self,
+        steps: Sequence[Simplification],
+        facts: Facts,
+        kept: Mapping[str, Any],
+        wanted: Symptom,
+        *,
+        in_full: bool,
     ) -> Iterator[tuple[Simplification, TriedCase]]:
         """The outcome of each step, in order. A case seen before takes no try; once `is_over` none is made.
 
@@ -231,10 +243,14 @@ class Attempts:
                 if result is None:
                     return
                 self.count += 1
-                self.known[step.case] = self._named(_as_seen(result), options, wanted, in_full=in_full)
+                self.known[step.case] = self._named(
+                    _as_seen(result), options, wanted, in_full=in_full
+                )
             yield step, self.known[step.case]
 
-    def _named(self, seen: TriedCase, options: Mapping[str, Any], wanted: Symptom, *, in_full: bool) -> TriedCase:
+    def _named(
+        self, seen: TriedCase, options: Mapping[str, Any], wanted: Symptom, *, in_full: bool
+    ) -> TriedCase:
         """The outcome; with its cause where all but the cause is as wanted, and a cause is wanted."""
         symptom = seen.symptom
         if symptom is None or not symptom.is_like(wanted) or wanted.fault is None or in_full:
@@ -248,7 +264,11 @@ class Attempts:
             self._trial = self._trial or ShrinkWorker(self.request)
             yield from map(self._trial, orders)
             return
-        for ended in run_each(FACTORY, self.request, orders, timeout=self.timeout, echo=self.echo) if orders else ():
+        for ended in (
+            run_each(FACTORY, self.request, orders, timeout=self.timeout, echo=self.echo)
+            if orders
+            else ()
+        ):
             if ended.raised is not None:
                 raise ended.raised.failure
             yield ended.crash or ended.result

@@ -15,7 +15,18 @@ from ...probing.experiment import Experiment, inputs_of, layouts_of
 from ...targets.bind import bind
 from ...targets.builtin import BUILTINS
 from ...targets.find import Target, parts_of
-from .program_text import ARITHMETIC, BACKWARD, END, FORWARD, LAYING, MOST_NUMBERS, OF_BYTES, ROUNDING, formula, literal
+from .program_text import (
+    ARITHMETIC,
+    BACKWARD,
+    END,
+    FORWARD,
+    LAYING,
+    MOST_NUMBERS,
+    OF_BYTES,
+    ROUNDING,
+    formula,
+    literal,
+)
 
 if TYPE_CHECKING:
     from ...inputs.tensor_layouts import Inputs

@@ -67,10 +67,16 @@ def _visible_keys(case: Case) -> Iterator[str]:
 def _softmax(case: Case) -> Iterator[str]:
     group = case.heads // case.kv_heads
     yield (
-        f"keys, values = (one.repeat_interleave({group}, 1) for one in (k, v))" if group > 1 else "keys, values = k, v"
+        f"keys, values = (one.repeat_interleave({group}, 1) for one in (k, v))"
+        if group > 1
+        else "keys, values = k, v"
     )
     yield f"s = {case.scale!r} * (q @ keys.mT)"
-    yield f"t = {case.softcap!r} * torch.tanh(s / {case.softcap!r})" if case.softcap is not None else "t = s"
+    yield (
+        f"t = {case.softcap!r} * torch.tanh(s / {case.softcap!r})"
+        if case.softcap is not None
+        else "t = s"
+    )
     if case.bias:
         yield 't = t + x["bias"]'
     if case.alibi:
@@ -144,7 +150,10 @@ def _number(number: Any, tensor: Tensor) -> str:
     if number != number or abs(number) == float("inf"):
         return f'float("{number}")'
     shortened = (f"{number:.{digits}g}" for digits in range(2, 17))
-    return next((text for text in shortened if tensor.new_tensor(float(text)).item() == number), repr(number))
+    return next(
+        (text for text in shortened if tensor.new_tensor(float(text)).item() == number),
+        repr(number),
+    )
 
 
 def _bytes(tensor: Tensor, kind: str) -> str:

@@ -21,7 +21,16 @@ from ...targets.builtin import BUILTINS
 from .ordering import settled
 
 # What is said in another way than by an option of the same name, or is no option of a case that is drawn.
-_OTHERWISE = {"family", "device", "inputs", "seqlen_q", "seqlen_k", "cu_seqlens_q", "layouts", "runs"}
+_OTHERWISE = {
+    "family",
+    "device",
+    "inputs",
+    "seqlen_q",
+    "seqlen_k",
+    "cu_seqlens_q",
+    "layouts",
+    "runs",
+}
 _OTHERWISE |= {"implied", "inplace"}
 
 
@@ -43,7 +52,9 @@ class Facts:
             UsageFailure: no case has them.
         """
         given = {**parse(words), "device": self.case.device}
-        return settled(resolve(given, self.case.family, takes_bias=self.takes_bias, packs=self.packs))
+        return settled(
+            resolve(given, self.case.family, takes_bias=self.takes_bias, packs=self.packs)
+        )
 
 
 def fewest_words(case: Case, facts: Facts, kept: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -119,7 +130,11 @@ def pytest_source(request: CheckRequest, first: str, file: Path) -> str:
     """
     subject, needs_path = _subject(request.target, file)
     words = {"family": request.family, "reference": request.reference} | dict(request.options)
-    options = "".join(f"        {name}={_value(name, word)!r},\n" for name, word in words.items() if word is not None)
+    options = "".join(
+        f"        {name}={_value(name, word)!r},\n"
+        for name, word in words.items()
+        if word is not None
+    )
     imports = "from pathlib import Path\n\n" if needs_path else ""
     here = "HERE = Path(__file__).resolve().parent\n\n\n" if needs_path else "\n"
     name = re.sub(r"\W+", "_", request.target.rpartition(":")[2] or request.target).lower()
@@ -141,4 +156,6 @@ def _value(name: str, word: Any) -> Any:
     """An option as a Python value: numbers with commas as a tuple."""
     if not any(option.numbers for option in OPTIONS if option.name == name):
         return word
-    return tuple(float(part) if re.search(r"[.en]", part) else int(part) for part in word.split(","))
+    return tuple(
+        float(part) if re.search(r"[.en]", part) else int(part) for part in word.split(",")
+    )

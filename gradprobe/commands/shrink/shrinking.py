@@ -54,7 +54,10 @@ class ShrinkSearch:
         Args:
             first: layouts to try alone before anything else, because they are known to fail.
         """
-        case = self._taken([step for step in single_runs(start) if step.case.runs[0] in first]) or start
+        case = (
+            self._taken([step for step in single_runs(start) if step.case.runs[0] in first])
+            or start
+        )
         while True:
             before = case
             for axis in AXES:
@@ -66,7 +69,9 @@ class ShrinkSearch:
 
     def _taken(self, steps: Sequence[Simplification]) -> Case | None:
         """The first of the cases that fails in the same way; None where none does."""
-        for step, seen in self.attempts.outcomes(steps, self.facts, self.kept, self.wanted, in_full=self.in_full):
+        for step, seen in self.attempts.outcomes(
+            steps, self.facts, self.kept, self.wanted, in_full=self.in_full
+        ):
             if self._is_it(seen.symptom):
                 self.told(step, self.attempts.count)
                 return step.case
@@ -92,7 +97,9 @@ class ShrinkSearch:
         for subject, (step, seen) in nearest.items():
             if not seen.is_usage and subject != ALL_OPTIONS:
                 needs.append(f"{subject}: {step.change} {seen.sentence}")
-        return Shrunk(case, self.wanted, not self.attempts.is_over, tuple(needs), tuple(others.values()))
+        return Shrunk(
+            case, self.wanted, not self.attempts.is_over, tuple(needs), tuple(others.values())
+        )
 
 
 # Words that are no part of a case, and stand in every try as they were asked for.
@@ -155,7 +162,9 @@ def shrink(
         Failure: whatever keeps the case asked for from being run.
     """
     if "inputs" in request.options:
-        raise UsageFailure("--inputs: only a case whose values are drawn can be made smaller", "drop --inputs")
+        raise UsageFailure(
+            "--inputs: only a case whose values are drawn can be made smaller", "drop --inputs"
+        )
     start, attempts = time.perf_counter(), Attempts(request, alone, timeout, most, echo)
     facts = attempts.facts(request.options)
     try:
@@ -174,8 +183,12 @@ def shrink(
 
     tell(facts.case, None)
     in_full = looked.plain is None
-    search = ShrinkSearch(attempts, facts, words, wanted, in_full, lambda step, _: tell(step.case, step))
-    failing = [pair for pair in looked.run if pair[1] != "contiguous"] if looked.run is not None else None
+    search = ShrinkSearch(
+        attempts, facts, words, wanted, in_full, lambda step, _: tell(step.case, step)
+    )
+    failing = (
+        [pair for pair in looked.run if pair[1] != "contiguous"] if looked.run is not None else None
+    )
     shrunk = search.run(facts.case, [] if failing is None else [tuple(failing)])
     fewest = fewest_words(shrunk.case, facts, words)
     assert fewest is not None

@@ -28,12 +28,18 @@ _BESIDE = {"kv_heads": "heads", "seqlen_k": "seqlen_q", "head_dim_v": "head_dim"
 def case_in_words(case: Case) -> str:
     """A case in one line: "batch=1 heads=2 seqlen=1 head-dim=1 layout=do=distinct"."""
     names = ["batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v"]
-    names = [name for name in names if getattr(case, name) != getattr(case, _BESIDE.get(name, ""), None)]
+    names = [
+        name for name in names if getattr(case, name) != getattr(case, _BESIDE.get(name, ""), None)
+    ]
     words = [_word(case, name) for name in (*names, *options_on(case))]
     if "seqlen_k" not in names:
         words = [word.replace("seqlen-q=", "seqlen=") for word in words]
     words.append(f"layout={' and '.join(map(run_name, layouts_of(case)))}")
-    words += [_word(case, name) for name in ("pattern", "seed", "dtype") if getattr(case, name) != getattr(Case, name)]
+    words += [
+        _word(case, name)
+        for name in ("pattern", "seed", "dtype")
+        if getattr(case, name) != getattr(Case, name)
+    ]
     return " ".join(words)
 
 
@@ -53,7 +59,10 @@ def rendered(result: ShrinkResult, files: Mapping[str, str], width: int) -> Iter
     shrunk, last, first = result.shrunk, result.told, case_in_words(result.facts.case)
     if shrunk is None:
         yield from headed(
-            "MATCH", "bold green", f"nothing to shrink: it matches ({result.request.target}, {first})", width
+            "MATCH",
+            "bold green",
+            f"nothing to shrink: it matches ({result.request.target}, {first})",
+            width,
         )
         return
     words = f"from {first} to {case_in_words(shrunk.case)}, in {plural(result.tries, 'try')} and {result.seconds:.1f} s"
@@ -99,7 +108,11 @@ def document_of(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, Any
     """
     shrunk, asked = result.shrunk, result.facts.case
     about = {
-        "from": {**asdict(asked), "layouts": [], "runs": [run_name(assigned) for assigned in asked.runs]},
+        "from": {
+            **asdict(asked),
+            "layouts": [],
+            "runs": [run_name(assigned) for assigned in asked.runs],
+        },
         "tries": result.tries,
         "complete": shrunk is None or shrunk.complete,
         "script": files.get("script"),
@@ -112,6 +125,8 @@ def document_of(result: ShrinkResult, files: Mapping[str, str]) -> dict[str, Any
     if looked is not None and looked.report is not None:
         report = looked.report
     else:
-        crashed = TargetFailure(f"target {result.request.target!r} crashed: the process that ran it ended")
+        crashed = TargetFailure(
+            f"target {result.request.target!r} crashed: the process that ran it ended"
+        )
         report = failed_report(crashed, _check_line(result), result.request.target)
     return {**documents.document_of(report), "shrink": about}

@@ -78,7 +78,9 @@ def _batch(case: Case, _: Sequence[str]) -> Steps:
             if case.cu_seqlens_q is not None:
                 fewer = _repacked(case, rows[part], keys[part])
             else:
-                fewer = replace(case, batch=count, seqlens=case.seqlens[part] if case.seqlens else case.seqlens)
+                fewer = replace(
+                    case, batch=count, seqlens=case.seqlens[part] if case.seqlens else case.seqlens
+                )
             yield Simplification(f"{noun} {have}", f"with {plural(count, noun)}", fewer)
 
 
@@ -91,7 +93,9 @@ def _packed(case: Case) -> tuple[list[int], list[int]]:
 
 def _repacked(case: Case, rows: Sequence[int], keys: Sequence[int]) -> Case:
     ends, key_ends = (tuple(itertools.accumulate(side, initial=0)) for side in (rows, keys))
-    return replace(case, cu_seqlens_q=ends, cu_seqlens_k=key_ends, seqlen_q=ends[-1], seqlen_k=key_ends[-1])
+    return replace(
+        case, cu_seqlens_q=ends, cu_seqlens_k=key_ends, seqlen_q=ends[-1], seqlen_k=key_ends[-1]
+    )
 
 
 def _heads(case: Case, _: Sequence[str]) -> Steps:
@@ -107,7 +111,9 @@ def _groups(case: Case, _: Sequence[str]) -> Steps:
     for kv_heads in range(case.kv_heads + 1, case.heads + 1):
         if case.heads % kv_heads == 0:
             words = f"with {plural(kv_heads, 'key head')}"
-            yield Simplification(f"kv-heads {case.kv_heads}", words, replace(case, kv_heads=kv_heads))
+            yield Simplification(
+                f"kv-heads {case.kv_heads}", words, replace(case, kv_heads=kv_heads)
+            )
 
 
 def _lengths(case: Case, _: Sequence[str]) -> Steps:
@@ -170,7 +176,9 @@ def _options(case: Case, _: Sequence[str]) -> Steps:
         yield Simplification(_option_words(case, name), "without it", _without(case, [name]))
     for name, value in _smaller_values(case):
         smaller = replace(case, **{name: value})
-        yield Simplification(_option_words(case, name), f"with {_option_words(smaller, name)}", smaller)
+        yield Simplification(
+            _option_words(case, name), f"with {_option_words(smaller, name)}", smaller
+        )
 
 
 def _without(case: Case, names: Collection[str]) -> Case:
@@ -216,11 +224,16 @@ def _layouts(case: Case, tensors: Sequence[str]) -> Steps:
     runs = layouts_of(case)
     if len(runs) > 1:
         yield from single_runs(case)
-        yield from (_layout_step(case, replace(case, runs=(*runs[:at], *runs[at + 1 :]))) for at in range(len(runs)))
+        yield from (
+            _layout_step(case, replace(case, runs=(*runs[:at], *runs[at + 1 :])))
+            for at in range(len(runs))
+        )
         return
     # With fewer tensors: none, each one alone, each half, and all but one.
     order = sorted(tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
-    named = [(name, layout) for name in order if (layout := layout_of(name, runs[0])) != "contiguous"]
+    named = [
+        (name, layout) for name in order if (layout := layout_of(name, runs[0])) != "contiguous"
+    ]
     half = len(named) // 2
     kept = [[], *([pair] for pair in named), named[:half], named[half:]]
     kept += [named[:at] + named[at + 1 :] for at in range(len(named))]
@@ -235,7 +248,9 @@ def _layout_step(case: Case, smaller: Case) -> Simplification:
 
 def _values(case: Case, _: Sequence[str]) -> Steps:
     for pattern in PATTERNS:
-        yield Simplification(f"pattern {case.pattern}", f"with pattern {pattern}", replace(case, pattern=pattern))
+        yield Simplification(
+            f"pattern {case.pattern}", f"with pattern {pattern}", replace(case, pattern=pattern)
+        )
     for seed in (0, *ladder(case.seed)):
         yield Simplification(f"seed {case.seed}", f"with seed {seed}", replace(case, seed=seed))
 

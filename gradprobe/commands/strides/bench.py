@@ -37,20 +37,27 @@ ROOM = 4.0
 def floors(traces: Sequence[Trace]) -> dict[str, float]:
     """By intermediate, the largest difference between repeats; 0 where their bits agree."""
     first, *others = (trace.values for trace in traces)
-    return {name: max(_difference(value, other[name]) for other in others) for name, value in first.items()}
+    return {
+        name: max(_difference(value, other[name]) for other in others)
+        for name, value in first.items()
+    }
 
 
 def differing(trace: Trace, base: Trace, allowed: Mapping[str, float]) -> tuple[str, ...]:
     """The intermediates that differ in any bit, or, where repeats differ too, by more than those."""
     return tuple(
-        name for name, value in base.values.items() if not _agrees(trace.values.get(name), value, allowed[name])
+        name
+        for name, value in base.values.items()
+        if not _agrees(trace.values.get(name), value, allowed[name])
     )
 
 
 def _agrees(tensor: Tensor | None, base: Tensor, floor: float) -> bool:
     if tensor is None or tensor.dtype != base.dtype:
         return False
-    return bool(same_bits(tensor, base).all()) or (floor > 0 and _difference(tensor, base) <= ROOM * floor)
+    return bool(same_bits(tensor, base).all()) or (
+        floor > 0 and _difference(tensor, base) <= ROOM * floor
+    )
 
 
 def _difference(tensor: Tensor, other: Tensor) -> float:
@@ -106,11 +113,15 @@ class Bench:
         """
         try:
             base = self._base(trial)
-            result = replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
+            result = (
+                replace(base.result, trial=trial) if trial == FIRST else self._tried(trial, base)
+            )
         except DeviceLost:
             raise
         except TargetFailure as failure:
-            result = TrialResult(trial, NOT_RUN, words=str(failure).replace(f" ({trial.title})", ""))
+            result = TrialResult(
+                trial, NOT_RUN, words=str(failure).replace(f" ({trial.title})", "")
+            )
         except NoRoom as failure:
             return self._skipped(trial, str(failure))
         return self.weighed(result)
@@ -123,7 +134,9 @@ class Bench:
         is_large = any(math.prod(shape) > _NARROW for shape in self.shapes().values())
         is_asked = self.experiment.case.strict or (trial.hazard == HUGE and is_large)
         severity = ERROR if is_asked else WARNING
-        memory = tuple(replace(memory_finding, severity=severity) for memory_finding in result.memory)
+        memory = tuple(
+            replace(memory_finding, severity=severity) for memory_finding in result.memory
+        )
         return replace(result, hazard=trial.hazard, severity=severity, memory=memory)
 
     def _is_right_without(self, trial: LayoutTrial) -> bool:
@@ -156,7 +169,11 @@ class Bench:
 
     def _placed(self, placements: Mapping[str, Placement]) -> TrialResult:
         assigned = tuple((name, "as-saved") for name in placements)
-        return self.tried(LayoutTrial("placed one by one", TOGETHER, assigned, placements=placements, thorough=False))
+        return self.tried(
+            LayoutTrial(
+                "placed one by one", TOGETHER, assigned, placements=placements, thorough=False
+            )
+        )
 
     def _base(self, trial: LayoutTrial) -> _Base:
         """The contiguous runs of the values that a trial leaves: `expanded` repeats some."""
@@ -196,13 +213,22 @@ class Bench:
         if not other:
             return replace(self._result(trial, base.measured, memory, BITS), copied=copied)
         results = [
-            self._result(trial, measure(self.experiment, each.inputs, _trace(each)), memory, BUDGET) for each in other
+            self._result(trial, measure(self.experiment, each.inputs, _trace(each)), memory, BUDGET)
+            for each in other
         ]
-        return replace(next((one for one in results if one.verdict == MISMATCH), results[0]), copied=copied)
+        return replace(
+            next((one for one in results if one.verdict == MISMATCH), results[0]), copied=copied
+        )
 
     def _observed(self, trial: LayoutTrial, fill: Fill, values: Mapping[str, Tensor]) -> Execution:
         around, unwritten = fill
-        inputs = place(self._given(values, unwritten), trial.assigned, trial.placements or None, around, self._shapes)
+        inputs = place(
+            self._given(values, unwritten),
+            trial.assigned,
+            trial.placements or None,
+            around,
+            self._shapes,
+        )
         inputs = replace(inputs, layout=trial.title)
         experiment = replace(self.experiment, fill=around, unwritten=unwritten)
         execution = observe(experiment, inputs, copies=self.experiment.is_cuda)
@@ -211,14 +237,20 @@ class Bench:
         self._laid[trial.title] = laid(experiment.case, inputs, otherwise=True)
         return execution
 
-    def _skipped(self, trial: LayoutTrial, words: str, memory: tuple[MemoryFinding, ...] = ()) -> TrialResult:
+    def _skipped(
+        self, trial: LayoutTrial, words: str, memory: tuple[MemoryFinding, ...] = ()
+    ) -> TrialResult:
         run = LayoutRun(trial.title, trial.assigned, None, words, memory=memory)
-        return TrialResult(trial, run.verdict, words=words, memory=memory, run=run_of(self.experiment.case, run))
+        return TrialResult(
+            trial, run.verdict, words=words, memory=memory, run=run_of(self.experiment.case, run)
+        )
 
     def _result(
         self, trial: LayoutTrial, measured: Measured, memory: tuple[MemoryFinding, ...], how: str
     ) -> TrialResult:
-        run = LayoutRun(trial.title, trial.assigned, measured, None, laid=self._laid.get(trial.title, ()))
+        run = LayoutRun(
+            trial.title, trial.assigned, measured, None, laid=self._laid.get(trial.title, ())
+        )
         verdict = MISMATCH if memory else run.verdict
         told = structs.replace(run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS)
         if run.verdict == MATCH:
@@ -228,7 +260,9 @@ class Bench:
 
 def _trace(observed: Execution) -> Trace:
     if observed.outcome.trace is None:
-        raise TargetFailure(f"the target refused {observed.inputs.layout}: {observed.outcome.refused}")
+        raise TargetFailure(
+            f"the target refused {observed.inputs.layout}: {observed.outcome.refused}"
+        )
     return observed.outcome.trace
 
 
@@ -241,7 +275,9 @@ def _strays(observed: list[Execution], fills: tuple[Fill, ...]) -> tuple[MemoryF
     found = [memory_finding for each in observed for memory_finding in each.memory]
     first, *others = (_trace(each) for each in observed)
     if not any(differing(first, other, dict.fromkeys(first.values, 0.0)) for other in others):
-        found = [memory_finding for memory_finding in found if not memory_finding.is_read_without_value]
+        found = [
+            memory_finding for memory_finding in found if not memory_finding.is_read_without_value
+        ]
     for other in others:
         found += never_written(first, other, (fills[0][1], fills[1][1]))
     kept: dict[object, MemoryFinding] = {}

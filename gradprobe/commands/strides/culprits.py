@@ -53,7 +53,9 @@ def culprits(
     return tuple(_said(claim, wrong, fine, is_sole=len(claims) == 1) for claim in claims)
 
 
-def _said(claim: Claim, wrong: Sequence[Strides], fine: Sequence[Strides], *, is_sole: bool) -> Culprit:
+def _said(
+    claim: Claim, wrong: Sequence[Strides], fine: Sequence[Strides], *, is_sole: bool
+) -> Culprit:
     """The claim in words that agree with every layout that was tried."""
     when = "wrong only when" if is_sole and all(map(claim.holds, wrong)) else "wrong when"
     if any(map(claim.holds, fine)):
@@ -69,7 +71,10 @@ def _claims(bench: Bench) -> list[Claim]:
     for count in range(1, _MOST_APART + 1):
         for apart in combinations(alone, count):
             if not bench.is_wrong(wide.placements(apart=apart)):
-                return [*(_assumed(bench, wide, name) for name in apart), *_mixed_up(bench, wide, apart)]
+                return [
+                    *(_assumed(bench, wide, name) for name in apart),
+                    *_mixed_up(bench, wide, apart),
+                ]
     return [_assumed(bench, wide, name) for name in alone]
 
 
@@ -84,7 +89,9 @@ def _assumed(bench: Bench, wide: Wide, name: str) -> Claim:
 def _mixed_up(bench: Bench, wide: Wide, apart: Collection[str] = ()) -> list[Claim]:
     """The mix-ups of strides, while the tensors set apart are contiguous."""
     strides = [stride for stride in wide.strides() if stride[0] not in apart]
-    spoiling = [stride for stride in strides if bench.is_spoilt(wide.placements([stride], apart), stride[0])]
+    spoiling = [
+        stride for stride in strides if bench.is_spoilt(wide.placements([stride], apart), stride[0])
+    ]
     claims: list[Claim] = []
     while spoiling:
         group = _mixed_with(spoiling, bench, wide, apart)
@@ -93,7 +100,9 @@ def _mixed_up(bench: Bench, wide: Wide, apart: Collection[str] = ()) -> list[Cla
     return list(_merged(claims, strides))
 
 
-def _mixed_with(spoiling: Sequence[Stride], bench: Bench, wide: Wide, apart: Collection[str]) -> tuple[Stride, ...]:
+def _mixed_with(
+    spoiling: Sequence[Stride], bench: Bench, wide: Wide, apart: Collection[str]
+) -> tuple[Stride, ...]:
     """The fewest strides with the first among them that spoil nothing when all are longer; else the first alone."""
     first, *others = spoiling
     like = [other for other in others if wide.kind(other) == wide.kind(first)]
@@ -117,7 +126,9 @@ def _merged(claims: Sequence[Claim], strides: Sequence[Stride]) -> Iterator[Clai
     groups: dict[tuple[str, ...], list[Claim]] = {}
     for claim in claims:
         names = tuple(name for name, _ in claim.strides)
-        groups.setdefault(names if claim.kind == MIX_UP else (*names, str(claim.strides)), []).append(claim)
+        groups.setdefault(
+            names if claim.kind == MIX_UP else (*names, str(claim.strides)), []
+        ).append(claim)
     for names, group in groups.items():
         axes = [axis for name, axis in strides if name == names[0]]
         mixed = [{axis for _, axis in claim.strides} for claim in group]
@@ -162,7 +173,9 @@ def hazards(results: Sequence[TrialResult]) -> tuple[Hazard, ...]:
 def _overflow(results: Sequence[TrialResult]) -> Culprit:
     """The tensors that fail alone; or those outside which an access was seen."""
     alone = [result.trial.row for result in results if result.trial.row != "all"]
-    seen = [finding.tensor for result in results for finding in result.memory if finding.kind == OUTSIDE]
+    seen = [
+        finding.tensor for result in results for finding in result.memory if finding.kind == OUTSIDE
+    ]
     names = sorted(set(alone or seen) & set(TENSORS), key=TENSORS.index)
     into = f" into {any_of(names)}" if names else ""
     words = f"wrong once an offset{into} passes 2^31 elements: an index is held in 32 bits"
@@ -170,4 +183,6 @@ def _overflow(results: Sequence[TrialResult]) -> Culprit:
 
 
 def _strided(name: str) -> Culprit:
-    return Culprit(WITHIN, ((name, 0),), f"wrong when {name}.stride(0) != 1: it is taken for contiguous")
+    return Culprit(
+        WITHIN, ((name, 0),), f"wrong when {name}.stride(0) != 1: it is taken for contiguous"
+    )

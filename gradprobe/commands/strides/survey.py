@@ -56,7 +56,9 @@ class Survey:
 
     def having(self, verdict: str) -> list[TrialResult]:
         """The trials of one verdict that are no warnings."""
-        return [result for result in self.results if result.verdict == verdict and not result.is_warning]
+        return [
+            result for result in self.results if result.verdict == verdict and not result.is_warning
+        ]
 
     @property
     def warnings(self) -> list[Hazard]:
@@ -91,10 +93,16 @@ class Survey:
         return SurveySummary(
             layouts=len(self.plan.trials),
             matrix=matrix,
-            programs={each.trial.title: each.verdict for each in self.results if each.trial.kind == PROGRAM},
+            programs={
+                each.trial.title: each.verdict
+                for each in self.results
+                if each.trial.kind == PROGRAM
+            },
             culprits=self.culprits,
             findings=tuple(
-                replace(finding, layout=each.trial.title) for each in self.results for finding in each.memory
+                replace(finding, layout=each.trial.title)
+                for each in self.results
+                for finding in each.memory
             ),
         )
 
@@ -103,10 +111,20 @@ def _run(result: TrialResult) -> Run:
     trial, severity = result.trial, result.severity if result.is_failing else None
     run = result.run or Run(layout=trial.title, verdict=result.verdict)
     tried = SurveyedLayout(
-        kind=trial.kind, row=trial.row, layout=trial.layout, thorough=trial.thorough, hazard=result.hazard
+        kind=trial.kind,
+        row=trial.row,
+        layout=trial.layout,
+        thorough=trial.thorough,
+        hazard=result.hazard,
     )
-    run = structs.replace(run, how=result.how or None, copied=tuple(result.copied), severity=severity, tried=tried)
-    return structs.replace(run, error=result.words, memory=result.memory) if result.verdict == NOT_RUN else run
+    run = structs.replace(
+        run, how=result.how or None, copied=tuple(result.copied), severity=severity, tried=tried
+    )
+    return (
+        structs.replace(run, error=result.words, memory=result.memory)
+        if result.verdict == NOT_RUN
+        else run
+    )
 
 
 def survey(
@@ -151,8 +169,16 @@ def survey(
                     told(found)
                 if len(found.results) == len(plan.trials):
                     break
-    crashes = {index: ended.crash for index, ended in came.items() if index and ended.crash} if plan else {}
-    lost = [plan.trials[index - 1].title for index, crash in crashes.items() if plan and crash.kind == DEVICE]
+    crashes = (
+        {index: ended.crash for index, ended in came.items() if index and ended.crash}
+        if plan
+        else {}
+    )
+    lost = [
+        plan.trials[index - 1].title
+        for index, crash in crashes.items()
+        if plan and crash.kind == DEVICE
+    ]
     blaming = replace(setup, request=for_the_interpreter(request)) if lost else setup
     if lost:
         seen = {ended.item: ended for ended in each(blaming, lost)}
@@ -163,7 +189,9 @@ def survey(
     ended_by = [result for result in found.having(NOT_RUN) if result.trial.hazard]
     again = each(setup, ended_by) if ended_by else ()
     weighed = {ended.item.trial.title: ended.result for ended in again if ended.result is not None}
-    found = replace(found, results=tuple(weighed.get(result.trial.title, result) for result in found.results))
+    found = replace(
+        found, results=tuple(weighed.get(result.trial.title, result) for result in found.results)
+    )
     limit = None if timeout is None else timeout * len(found.results)
     found = replace(found, culprits=_blamed(found, functools.partial(each, blaming, timeout=limit)))
     edits = Allowance(fix_budget, LAST_RESORT if limit is None else limit / 3)
@@ -172,21 +200,27 @@ def survey(
     return replace(found, seconds={"total": time.perf_counter() - start})
 
 
-def _so_far(plan: SurveyPlan, came: Mapping[int, TaskResult], repro_command: str, seconds: float) -> Survey:
+def _so_far(
+    plan: SurveyPlan, came: Mapping[int, TaskResult], repro_command: str, seconds: float
+) -> Survey:
     """The results that have come, in the order of the plan."""
     numbers = [number for number in range(1, len(plan.trials) + 1) if number in came]
     results = [
         came[number].result or TrialResult(plan.trials[number - 1], NOT_RUN, words=came[number].why)
         for number in numbers
     ]
-    return Survey(plan, tuple(results), (), f"{repro_command} {plan.more}".rstrip(), {"total": seconds})
+    return Survey(
+        plan, tuple(results), (), f"{repro_command} {plan.more}".rstrip(), {"total": seconds}
+    )
 
 
 def _plan_of(ended: TaskResult) -> SurveyPlan:
     if ended.raised is not None:
         raise ended.raised.failure
     if ended.crash is not None:
-        raise TargetFailure(f"the target crashed on contiguous tensors: {ended.crash.words}{ended.crash.where}")
+        raise TargetFailure(
+            f"the target crashed on contiguous tensors: {ended.crash.words}{ended.crash.where}"
+        )
     assert isinstance(ended.result, SurveyPlan)
     return ended.result
 
@@ -204,7 +238,9 @@ def _explained(crashed: TrialResult, seen: TaskResult | None) -> TrialResult:
     return replace(crashed, words=f"{crashed.words}; the same layout run small on the CPU {shows}")
 
 
-def _blamed(survey: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]) -> tuple[Culprit, ...]:
+def _blamed(
+    survey: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
+) -> tuple[Culprit, ...]:
     """The culprits, where layouts are to blame. A crash during the search changes no verdict."""
     known = tuple(hazard.culprit for hazard in hazards(survey.results) if hazard.severity == ERROR)
     failing = [result for result in survey.results if result.is_failing]
@@ -212,7 +248,9 @@ def _blamed(survey: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]
         return known
     # Copies hide a fault of strides, and so do values that are all equal.
     bare = [result for result in survey.having(MATCH) if not result.copied]
-    fine = [result for result in bare if all(layout != EXPANDED for _, layout in result.trial.assigned)]
+    fine = [
+        result for result in bare if all(layout != EXPANDED for _, layout in result.trial.assigned)
+    ]
     titles = tuple([result.trial.title for result in results] for results in (failing, fine))
     return (*(next(each([titles])).result or ()), *known)
 
@@ -221,7 +259,14 @@ def _diagnosed(
     survey: Survey, edits: Allowance, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
 ) -> tuple[tuple[Diagnosis, ...], tuple[str, ...]]:
     """Why the first layout with wrong numbers that lays one tensor, or all, otherwise is wrong, and what is known."""
-    wrong = (one for one in survey.results if one.is_failing and one.run is not None and one.run.has_wrong_elements)
-    plain = sorted((one for one in wrong if one.trial.kind != PROGRAM), key=lambda result: result.trial.kind != ALONE)
+    wrong = (
+        one
+        for one in survey.results
+        if one.is_failing and one.run is not None and one.run.has_wrong_elements
+    )
+    plain = sorted(
+        (one for one in wrong if one.trial.kind != PROGRAM),
+        key=lambda result: result.trial.kind != ALONE,
+    )
     sought = [Sought(one.trial.title, edits) for one in plain[:1]]
     return next((ended.result for ended in each(sought) if ended.result), ((), ()))

@@ -62,7 +62,9 @@ class LayoutTrial:
     def scaled(self) -> LayoutTrial:
         """The same of a trial of `huge`, within 2^31 elements."""
         assigned = tuple((tensor, SCALED) for tensor, _ in self.assigned)
-        return replace(self, title=self.title.replace(HUGE, SCALED), assigned=assigned, layout=SCALED)
+        return replace(
+            self, title=self.title.replace(HUGE, SCALED), assigned=assigned, layout=SCALED
+        )
 
 
 def trials_of(
@@ -76,7 +78,14 @@ def trials_of(
         fast: hardly any tensor alone, and hardly any trial thorough.
     """
     together = [
-        LayoutTrial(layout, TOGETHER, (("all", layout),), "all", layout, thorough=layout in _THOROUGH or not fast)
+        LayoutTrial(
+            layout,
+            TOGETHER,
+            (("all", layout),),
+            "all",
+            layout,
+            thorough=layout in _THOROUGH or not fast,
+        )
         for layout in LAYOUTS[1:]
     ]
     alone = [
@@ -109,7 +118,10 @@ def programs_of(shapes: Mapping[str, tuple[int, ...]], *, fast: bool) -> tuple[L
     """
     written = [
         LayoutTrial(
-            title, PROGRAM, tuple((name, layout) for name, layout in assigned if name in shapes), thorough=not fast
+            title,
+            PROGRAM,
+            tuple((name, layout) for name, layout in assigned if name in shapes),
+            thorough=not fast,
         )
         for title, assigned in _written(shapes)
     ]
@@ -149,7 +161,9 @@ def _gradient_of_cat(shape: tuple[int, ...], axis: int) -> Placement:
     kept = second.view_as(second)
     kept.register_hook(seen.append)
     whole = torch.cat([first, kept], axis)
-    (whole * torch.zeros_like(whole)).sum().backward()  # one given as it is would have torch import sympy
+    (
+        whole * torch.zeros_like(whole)
+    ).sum().backward()  # one given as it is would have torch import sympy
     return placements_of({"do": seen[0]})["do"]
 
 

@@ -27,7 +27,9 @@ class Wide:
     def __init__(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> None:
         moved = (name for name in shapes if case.input_axes(name) and name not in VECTORS)
         self._shapes = {name: shapes[name] for name in moved}
-        self._kinds = {name: _kinds(case.input_axes(name), len(shape)) for name, shape in self._shapes.items()}
+        self._kinds = {
+            name: _kinds(case.input_axes(name), len(shape)) for name, shape in self._shapes.items()
+        }
         self._strides = self._common()
 
     def strides(self) -> Iterator[Stride]:
@@ -40,10 +42,16 @@ class Wide:
         name, axis = stride
         return self._kinds[name][axis]
 
-    def placements(self, longer: Collection[Stride] = (), apart: Collection[str] = ()) -> dict[str, Placement]:
+    def placements(
+        self, longer: Collection[Stride] = (), apart: Collection[str] = ()
+    ) -> dict[str, Placement]:
         """Wide strides for every tensor that is not set apart, with some strides longer."""
         return {
-            name: Placement(tuple(self._stride(name, axis, longer) for axis in range(len(shape))), 0, f"of {name}")
+            name: Placement(
+                tuple(self._stride(name, axis, longer) for axis in range(len(shape))),
+                0,
+                f"of {name}",
+            )
             for name, shape in self._shapes.items()
             if name not in apart
         }
@@ -99,21 +107,36 @@ class Claim:
 def differ(group: Sequence[Stride]) -> Claim:
     """Claims that these strides of several tensors are not all equal."""
     names = [f"{name}.stride({axis})" for name, axis in group]
-    return Claim(MIX_UP, tuple(group), _unequal(names), lambda of: len({of[name][axis] for name, axis in group}) > 1)
+    return Claim(
+        MIX_UP,
+        tuple(group),
+        _unequal(names),
+        lambda of: len({of[name][axis] for name, axis in group}) > 1,
+    )
 
 
 def tensors_differ(names: Sequence[str], axes: Sequence[int]) -> Claim:
     """Claims that these tensors do not all have the same strides along these axes."""
     strides = tuple((name, ALL_AXES) for name in names)
     words = _unequal([f"{name}.stride()" for name in names])
-    return Claim(MIX_UP, strides, words, lambda of: len({tuple(of[name][axis] for axis in axes) for name in names}) > 1)
+    return Claim(
+        MIX_UP,
+        strides,
+        words,
+        lambda of: len({tuple(of[name][axis] for axis in axes) for name in names}) > 1,
+    )
 
 
 def unlike(stride: Stride, like: Sequence[Stride]) -> Claim:
     """Claims that one stride differs from its counterparts in other tensors."""
     name, axis = stride
     words = f"{name}.stride({axis}) is not what it is in other tensors"
-    return Claim(STRIDE, (stride,), words, lambda of: any(of[name][axis] != of[other][at] for other, at in like))
+    return Claim(
+        STRIDE,
+        (stride,),
+        words,
+        lambda of: any(of[name][axis] != of[other][at] for other, at in like),
+    )
 
 
 def not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
@@ -127,7 +150,9 @@ def not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
         spans = [size * step for size, step in zip(shape[1:], strides[name][1:], strict=True)] + [1]
         return any(strides[name][axis] != spans[axis] for axis in axes)
 
-    return Claim(WITHIN, tuple((name, axis) for axis in axes), any_of([claim(axis) for axis in axes]), holds)
+    return Claim(
+        WITHIN, tuple((name, axis) for axis in axes), any_of([claim(axis) for axis in axes]), holds
+    )
 
 
 def not_contiguous(name: str, shape: tuple[int, ...]) -> Claim:
@@ -145,4 +170,8 @@ def any_of(names: Sequence[str]) -> str:
 def _unequal(names: Sequence[str]) -> str:
     """Names the last tensor first, since a kernel usually takes an earlier tensor's stride for a later one's."""
     *others, last = reversed(names)
-    return f"{others[0]} != {last}" if len(names) == 2 else f"{', '.join(others)} and {last} are not all equal"
+    return (
+        f"{others[0]} != {last}"
+        if len(names) == 2
+        else f"{', '.join(others)} and {last} are not all equal"
+    )

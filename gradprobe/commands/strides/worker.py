@@ -39,7 +39,9 @@ class Trials:
         self._setup = setup
         self._problem = replace(resolve_problem(setup.request), fixed=setup.given)
 
-    def __call__(self, order: int | str | TrialResult | Sought | tuple[Sequence[str], Sequence[str]]) -> Any:
+    def __call__(
+        self, order: int | str | TrialResult | Sought | tuple[Sequence[str], Sequence[str]]
+    ) -> Any:
         bench, _ = self._found
         if isinstance(order, TrialResult):
             return bench.weighed(order)
@@ -47,7 +49,9 @@ class Trials:
             return self._plan()
         known: dict[int | str, LayoutTrial] = {trial.title: trial for trial in self._trials}
         if isinstance(order, tuple):
-            failing, right = ([known[title] for title in titles if title in known] for titles in order)
+            failing, right = (
+                [known[title] for title in titles if title in known] for titles in order
+            )
             return culprits(bench, failing, right)
         if isinstance(order, Sought):
             return _reasons(bench.experiment, known[order.title].assigned, order.edits)
@@ -65,7 +69,10 @@ class Trials:
         """The bench, and what was found out of what the target takes; made where it is first used."""
         bench = bench_of(self._problem)
         try:
-            trial = Fit(self._problem, record=RunRecord(LayoutRun(FIRST.title, (), bench.contiguous(), None)))
+            trial = Fit(
+                self._problem,
+                record=RunRecord(LayoutRun(FIRST.title, (), bench.contiguous(), None)),
+            )
         except TargetFailure as failure:
             trial = Fit(self._problem, failure=failure)
         found = fit(trial)
@@ -82,7 +89,9 @@ class Trials:
             notes=(*found.sentences, *notes_of(experiment, records)),
             reproduce=f"{self._setup.repro_command} {more}".rstrip(),
         )
-        return SurveyPlan(tuple(self._trials), report_of(probed), measured.comparison.precision.name, more)
+        return SurveyPlan(
+            tuple(self._trials), report_of(probed), measured.comparison.precision.name, more
+        )
 
 
 def _reasons(

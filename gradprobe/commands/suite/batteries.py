@@ -67,7 +67,10 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
         word: one of model.documents.BATTERIES.
     """
     setter = _setter(word)
-    request = replace(request, options={name: value for name, value in request.options.items() if not setter(name)})
+    request = replace(
+        request,
+        options={name: value for name, value in request.options.items() if not setter(name)},
+    )
     (takes,) = described([request], setting.timeout, isolate=setting.isolate)
     if takes is None:  # it cannot be imported, is asked once, and that says why
         return _BatteryPlan(request, [Item(1, "contiguous", {}, "")]), setting
@@ -82,7 +85,9 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
 class _BatteryPlan(Plan):
     """Checks of items, in one round or, of pairs, in several."""
 
-    def __init__(self, request: CheckRequest, items: Sequence[Item], pairs: PairRounds | None = None) -> None:
+    def __init__(
+        self, request: CheckRequest, items: Sequence[Item], pairs: PairRounds | None = None
+    ) -> None:
         self._request, self._pairs, self._seen = request, pairs, 0
         untaken = [RefusedCase(item.name, item.why_not) for item in items if item.why_not]
         titles, is_closed = pairs.titles if pairs else (), "recover" not in request.options
@@ -95,7 +100,9 @@ class _BatteryPlan(Plan):
         without, planned = {"recover": False, **self._request.options}, list[PlannedCheck]()
         for title, item in taken.items():
             number = len(self.checks) + len(planned)
-            if self._pairs is not None:  # the case with the fewest properties comes first: that is shown in full
+            if (
+                self._pairs is not None
+            ):  # the case with the fewest properties comes first: that is shown in full
                 number += _MOST * len(title.split())
             request = replace(self._request, options={**without, **item.options})
             planned.append(PlannedCheck(title, request, number=number, beyond=item.beyond))

@@ -131,10 +131,23 @@ ALWAYS: Mapping[str, Mapping[str, Any]] = {
 SOFTCAPS = {"large": 6.0, "wide": 60.0, "negative": 150.0, "positive": 150.0}
 PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
 # What every case has of its own.
-_OWN = ("batch", "heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "layout", "runs", "cu_seqlens_k", "inputs")
+_OWN = (
+    "batch",
+    "heads",
+    "seqlen",
+    "seqlen_q",
+    "seqlen_k",
+    "head_dim",
+    "layout",
+    "runs",
+    "cu_seqlens_k",
+    "inputs",
+)
 
 
-def battery(family: str, takes: Collection[str], required: Collection[str] = ()) -> tuple[Item, ...]:
+def battery(
+    family: str, takes: Collection[str], required: Collection[str] = ()
+) -> tuple[Item, ...]:
     """The cases of the battery for a target, the simplest first; those that it does not take say why.
 
     Args:
@@ -154,7 +167,14 @@ def battery(family: str, takes: Collection[str], required: Collection[str] = ())
         if not why_not:
             lengths = {} if "cu_seqlens" in row.options else _lengths(row, needed)
             layout = {"layout": list(row.layout)} if row.layout else {}
-            options = {"heads": row.heads, "head_dim": 16, **lengths, **always, **row.options, **layout}
+            options = {
+                "heads": row.heads,
+                "head_dim": 16,
+                **lengths,
+                **always,
+                **row.options,
+                **layout,
+            }
         items.append(Item(row.number, row.title, options, why_not, beyond, row.is_alone))
     return tuple(items)
 

@@ -66,7 +66,11 @@ def _laid(name: str, *tensors: str) -> Level:
 
 def _of_dim(head_dim: int, head_dim_v: int | None = None) -> Level:
     if head_dim_v is None:
-        return Level(f"D={head_dim}", {"head_dim": head_dim}, beyond=UNEVEN if head_dim & (head_dim - 1) else "")
+        return Level(
+            f"D={head_dim}",
+            {"head_dim": head_dim},
+            beyond=UNEVEN if head_dim & (head_dim - 1) else "",
+        )
     both = {"head_dim": head_dim, "head_dim_v": head_dim_v}
     return Level(f"D={head_dim} Dv={head_dim_v}", both, family=_SOFTMAX, beyond=OWN_DIM)
 
@@ -171,7 +175,11 @@ class Factors:
     def around(self, case: Case) -> Factors:
         """The same for a target that was found to take a case: that has the simplest levels, and what was found."""
         found, each = found_by_trying(case), []
-        simplest = {DTYPE: case.dtype, DIM: f"D={case.head_dim}", MASK: "causal" if case.causal else ""}
+        simplest = {
+            DTYPE: case.dtype,
+            DIM: f"D={case.head_dim}",
+            MASK: "causal" if case.causal else "",
+        }
         simplest[LENGTH] = "128k" if case.seqlen_q % 128 == 0 else ""
         for factor in self.each:
             if factor.name == HEADS and "h" not in str(found.get("shapes", PLAIN)):
@@ -197,7 +205,11 @@ class Factors:
     def beyond(self, row: Row) -> str:
         """What a case asks for that no parameter of the target says that it takes; "" where there is no such thing."""
         levels = self._levels(row).values()
-        asked = [level.beyond for level in levels if level.beyond and not level.told_by & self.takes.names]
+        asked = [
+            level.beyond
+            for level in levels
+            if level.beyond and not level.told_by & self.takes.names
+        ]
         return " and ".join(asked)
 
     def options(self, row: Row) -> dict[str, Any]:
@@ -213,27 +225,42 @@ class Factors:
         if "softcap" in options:
             options["softcap"] = SOFTCAPS.get(options["pattern"], options["softcap"])
         if "window" in options and min(self._rows_and_keys(levels)) < _SHORT:
-            options["window"] = ",".join(_NARROW.get(word, word) for word in options["window"].split(","))
+            options["window"] = ",".join(
+                _NARROW.get(word, word) for word in options["window"].split(",")
+            )
         return options
 
     def _levels(self, row: Row) -> dict[str, Level]:
-        return {factor.name: factor.levels[number] for factor, number in zip(self.each, row, strict=True)}
+        return {
+            factor.name: factor.levels[number]
+            for factor, number in zip(self.each, row, strict=True)
+        }
 
     def _rows_and_keys(self, levels: Mapping[str, Level]) -> tuple[int, int]:
         length = _LENGTHS[levels[LENGTH].name][self.on_gpu]
         longer, shorter = length + _APART, max(length - _APART, length // 3)
-        sides = {"M<N": (length, longer), "M>N": (length, shorter), "N<M": (longer, length), "N>M": (shorter, length)}
+        sides = {
+            "M<N": (length, longer),
+            "M>N": (length, shorter),
+            "N<M": (longer, length),
+            "N>M": (shorter, length),
+        }
         sides["M=1"] = (1, length)
         return sides.get(levels[SIDES].name if SIDES in levels else _EQUAL, (length, length))
 
     def _sizes(self, levels: Mapping[str, Level]) -> dict[str, Any]:
         """Batches, heads and lengths; of several sequences the second is half as long."""
-        mask, shapes = levels[MASK].name if MASK in levels else "", str(self.always.get("shapes", PLAIN))
+        mask, shapes = (
+            levels[MASK].name if MASK in levels else "",
+            str(self.always.get("shapes", PLAIN)),
+        )
         rows, keys = self._rows_and_keys(levels)
         sizes: dict[str, Any] = {"heads": 1}
         if "h" in shapes:
             heads, kv_heads = _HEADS[levels[HEADS].name if HEADS in levels else _EACH][self.on_gpu]
-            sizes = {"heads": heads} if heads == kv_heads else {"heads": heads, "kv_heads": kv_heads}
+            sizes = (
+                {"heads": heads} if heads == kv_heads else {"heads": heads, "kv_heads": kv_heads}
+            )
         if mask == _PACKED or PACKING & self.takes.required:
             return sizes | _packed(rows, keys)
         is_padded = mask == _PADDED or "seqlens" in self.takes.required

@@ -37,7 +37,9 @@ class CheckTable:
     def __init__(self, titles: Sequence[str], look: Terminal) -> None:
         self._look = look
         longest = max(map(len, titles), default=4)
-        self._title = max(4, min(longest, look.columns // 2 - 10)) if look.rows is not None else longest
+        self._title = (
+            max(4, min(longest, look.columns // 2 - 10)) if look.rows is not None else longest
+        )
         self._listed = len(titles) <= (LISTED if look.details else FEW)
         self._room = math.inf if look.details else FEW
         self._is_headed = self._listed or look.details
@@ -90,7 +92,10 @@ def words_of(report: Report) -> str:
             message = message.removeprefix(known)
         return " ".join(message.split())
     # One with a wrong element before those in which an identity alone is broken.
-    wrong = min((run for run in report.runs if run.verdict == MISMATCH), key=lambda run: run.first_mismatch is None)
+    wrong = min(
+        (run for run in report.runs if run.verdict == MISMATCH),
+        key=lambda run: run.first_mismatch is None,
+    )
     layout = "" if wrong.layout == "contiguous" else f", {wrong.layout}"
     place = wrong.first_mismatch
     if place is None:
@@ -117,7 +122,12 @@ def _in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]
         yield from rendered(report, look)
         return
     yield Text(f"ERROR  {error.message}")
-    for line in (*error.details, error.way_out, *error.stderr_tail.splitlines(), *error.trace(tracebacks)):
+    for line in (
+        *error.details,
+        error.way_out,
+        *error.stderr_tail.splitlines(),
+        *error.trace(tracebacks),
+    ):
         if line:
             yield Text(f"  {line}")
     yield from render_layouts(report, look.columns, utf8=look.utf8)
@@ -126,7 +136,9 @@ def _in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]
 
 def _not_taken(several: Reports, look: Terminal) -> list[Text]:
     """What a target does not take, one line for each reason; on a terminal folded."""
-    return _with_reasons("not taken", [(case.title, case.why) for case in several.not_taken or ()], "dim", look)
+    return _with_reasons(
+        "not taken", [(case.title, case.why) for case in several.not_taken or ()], "dim", look
+    )
 
 
 def _warnings(several: Reports, look: Terminal) -> list[Text]:
@@ -142,7 +154,9 @@ def _warnings(several: Reports, look: Terminal) -> list[Text]:
     return lines
 
 
-def _with_reasons(head: str, reasons: Sequence[tuple[str, str]], style: str, look: Terminal) -> list[Text]:
+def _with_reasons(
+    head: str, reasons: Sequence[tuple[str, str]], style: str, look: Terminal
+) -> list[Text]:
     titles: dict[str, list[str]] = {}
     first: dict[str, str] = {}
     for title, why in reasons:
@@ -152,7 +166,9 @@ def _with_reasons(head: str, reasons: Sequence[tuple[str, str]], style: str, loo
     lines = [Text(head, style)] if reasons else []
     for why, those in titles.items():
         words = f"{_listed(those, '; ')}: {why}"
-        lines += [Text(f"  {words}", style)] if look.rows is None else folded(words, look.columns, style)
+        lines += (
+            [Text(f"  {words}", style)] if look.rows is None else folded(words, look.columns, style)
+        )
     return lines
 
 
@@ -177,7 +193,11 @@ def _summary(several: Reports, seconds: float) -> Text:
 
 def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> list[Text]:
     """What stands below the table of several checks: the simplest failing one, and what they come to."""
-    lines = _closing_in_full(several, look, tracebacks) if look.details else _on_one_screen(several, look)
+    lines = (
+        _closing_in_full(several, look, tracebacks)
+        if look.details
+        else _on_one_screen(several, look)
+    )
     return [*lines, _summary(several, seconds)]
 
 
@@ -185,8 +205,12 @@ def _on_one_screen(several: Reports, look: Terminal) -> list[Text]:
     """The place, the cause and the edit of the simplest failing one, then its group."""
     failing, columns = simplest(several.counted), look.columns
     groups, refused = several.groups, len(several.not_taken or ())
-    others = [Text(f"  and {plural(len(groups) - 1, 'more cause')}", "dim")] if len(groups) > 1 else []
-    untaken = [Text(f"  {plural(refused, 'case')} not taken: --details says why")] if refused else []
+    others = (
+        [Text(f"  and {plural(len(groups) - 1, 'more cause')}", "dim")] if len(groups) > 1 else []
+    )
+    untaken = (
+        [Text(f"  {plural(refused, 'case')} not taken: --details says why")] if refused else []
+    )
     sections = [
         Section(_simplest(failing, columns) if failing else []),
         Section(list(_group(groups[0], columns)) if groups else [], 2),
@@ -197,7 +221,11 @@ def _on_one_screen(several: Reports, look: Terminal) -> list[Text]:
     ]
     rest = f"{look.rest} has all of {failing.title}; " if look.rest and failing else ""
     more = [Text(f"  more: {rest}the same with --details has all", "dim")] if failing else []
-    table = sum(report.verdict != MATCH for report in several.reports) if len(several.reports) > FEW else FEW
+    table = (
+        sum(report.verdict != MATCH for report in several.reports)
+        if len(several.reports) > FEW
+        else FEW
+    )
     most = (MOST if failing else MOST_OF_A_MATCH) - min(table, FEW) - 2 - len(more)
     return [*fitted(sections, most, columns), *more]
 
@@ -236,11 +264,15 @@ def _covered(coverage: Coverage | None, columns: int) -> Iterator[Text]:
     if coverage is None:
         return
     if not coverage.properties:
-        yield from folded("the case without any option is not right, so nothing was combined", columns)
+        yield from folded(
+            "the case without any option is not right, so nothing was combined", columns
+        )
         return
     for words, titles in (("alone", coverage.wrong_alone), ("together", coverage.wrong_together)):
         if titles:
-            yield from folded(f"left out of later cases, since wrong {words}: {', '.join(titles)}", columns)
+            yield from folded(
+                f"left out of later cases, since wrong {words}: {', '.join(titles)}", columns
+            )
     name = "pair" if coverage.strength == 2 else "triple"
     words = f"a case checks every {name} of {coverage.properties} properties that it takes: {coverage.held:,}"
     if coverage.missing:
@@ -265,7 +297,9 @@ def _group(group: FailureGroup, columns: int) -> Iterator[Text]:
 
 def _listed(titles: Sequence[str], between: str = ", ") -> str:
     left = len(titles) - _NAMED if len(titles) > _LIST else 0
-    return between.join(titles[: _NAMED if left else _LIST]) + (f" and {left:,} more" if left else "")
+    return between.join(titles[: _NAMED if left else _LIST]) + (
+        f" and {left:,} more" if left else ""
+    )
 
 
 def render_several(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:

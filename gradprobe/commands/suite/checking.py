@@ -106,7 +106,9 @@ class Checker:
             if planned.kept or other is not None:
                 from ...numerics.target_difference import SideBySide
 
-                beside = SideBySide(planned.kept, *((other.kept, other.report.case) if other else ()))
+                beside = SideBySide(
+                    planned.kept, *((other.kept, other.report.case) if other else ())
+                )
             client = Client(_Ticks(say), pass_on, allowance)
             probed = probed_as(planned, client, beyond=self._setting.beyond)
             outcome = _outcome_of(planned, probed, beside.differences if beside else ())
@@ -120,12 +122,16 @@ class Checker:
         return replace(outcome, report=structs.replace(outcome.report, sources=sources))
 
 
-def _outcome_of(planned: PlannedCheck, probed: Probed, differences: Sequence[Difference]) -> CheckOutcome:
+def _outcome_of(
+    planned: PlannedCheck, probed: Probed, differences: Sequence[Difference]
+) -> CheckOutcome:
     from ...model.report import SecondCheck
     from ...numerics.closeup import close_up_of, kept_close_ups
     from ...pipeline.reported import report_of
 
-    report = structs.replace(report_of(probed, kept_close_ups(probed)), title=planned.title, chosen=planned.chosen)
+    report = structs.replace(
+        report_of(probed, kept_close_ups(probed)), title=planned.title, chosen=planned.chosen
+    )
     request = replace(planned.request, options={**planned.request.options, **probed.added})
     if planned.close_up is not None:
         report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
@@ -141,7 +147,13 @@ def probed_as(planned: PlannedCheck, client: Client, *, beyond: bool = False) ->
     is_plain = not (planned.close_up or planned.kept or planned.against)
     target, reference = planned.functions
     functions = {"target": target, "reference": reference}
-    return run_check(planned.request, planned.repro_command, **functions, client=client, beyond=beyond and is_plain)
+    return run_check(
+        planned.request,
+        planned.repro_command,
+        **functions,
+        client=client,
+        beyond=beyond and is_plain,
+    )
 
 
 class _Ticks:
@@ -190,7 +202,9 @@ def check_each(
         try:
             for ended in ends:
                 done.add(ended.index)
-                outcome = _with_rest(ended.item, _ended(ended, heard[ended.index], setting), setting, echo)
+                outcome = _with_rest(
+                    ended.item, _ended(ended, heard[ended.index], setting), setting, echo
+                )
                 yield with_interpreter(ended.item, outcome, setting).numbered(first + ended.index)
         except KeyboardInterrupt:
             for index in sorted(heard):
@@ -220,7 +234,12 @@ def _ends(
 
     if not setting.isolate:
         return run_here(FACTORY, setting, plans, told=take)
-    how: dict[str, Any] = {"timeout": setting.timeout, "workers": setting.workers, "alike": alike, "echo": echo}
+    how: dict[str, Any] = {
+        "timeout": setting.timeout,
+        "workers": setting.workers,
+        "alike": alike,
+        "echo": echo,
+    }
     return run_each(FACTORY, setting, plans, told=take, **how)
 
 
@@ -237,7 +256,9 @@ def _ended(ended: TaskResult, heard: Heard, setting: Setting) -> CheckOutcome:
         memory = _seen_small(planned, layout, setting) if ended.crash.kind == DEVICE else ()
         return of_crash(planned, ended.crash, heard, memory)
     if ended.raised is not None:
-        return of_raised(planned, ended.raised, heard, ended.raised.traceback if setting.tracebacks else "")
+        return of_raised(
+            planned, ended.raised, heard, ended.raised.traceback if setting.tracebacks else ""
+        )
     assert isinstance(ended.result, CheckOutcome)
     return ended.result
 
@@ -262,18 +283,25 @@ def _seen_small(planned: PlannedCheck, layout: str, setting: Setting) -> tuple[M
 
 
 def _with_rest(
-    planned: PlannedCheck, outcome: CheckOutcome, setting: Setting, echo: Callable[[str], object] | None
+    planned: PlannedCheck,
+    outcome: CheckOutcome,
+    setting: Setting,
+    echo: Callable[[str], object] | None,
 ) -> CheckOutcome:
     """The check; where a layout ended it, with those that it had not come to, in processes after it."""
     before = None
     while setting.isolate and (rest := _rest_of(planned, outcome)) not in (None, before):
         before, heard = rest, defaultdict[int, Heard](Heard)
-        (ended,) = _ends([rest], heard, setting, echo, lambda *_: None, lambda _: None, lambda _: None)
+        (ended,) = _ends(
+            [rest], heard, setting, echo, lambda *_: None, lambda _: None, lambda _: None
+        )
         outcome = _joined(outcome, _ended(ended, heard[0], setting), heard[0])
     return outcome
 
 
-def with_interpreter(planned: PlannedCheck, outcome: CheckOutcome, setting: Setting) -> CheckOutcome:
+def with_interpreter(
+    planned: PlannedCheck, outcome: CheckOutcome, setting: Setting
+) -> CheckOutcome:
     """The check; of kernels that were compiled for a GPU with what a small case in the interpreter shows."""
     report = outcome.report
     if report.verdict != MISMATCH or not (setting.fix_budget and setting.isolate):
@@ -283,11 +311,16 @@ def with_interpreter(planned: PlannedCheck, outcome: CheckOutcome, setting: Sett
     if not is_compiled(planned, report):
         return outcome
     with without_gpu():
-        (ended,) = run_each(FACTORY, replace(setting, timeout=None), [small_case(planned)], timeout=LAST_RESORT)
+        (ended,) = run_each(
+            FACTORY, replace(setting, timeout=None), [small_case(planned)], timeout=LAST_RESORT
+        )
     if isinstance(ended.result, CheckOutcome):
         return replace(outcome, report=with_causes_of(report, planned, ended.result.report))
     if ended.crash is not None and ended.crash.kind == TIMEOUT:
-        known = (*report.known, f"the same case in Triton's interpreter was stopped after {LAST_RESORT:.0f} s")
+        known = (
+            *report.known,
+            f"the same case in Triton's interpreter was stopped after {LAST_RESORT:.0f} s",
+        )
         return replace(outcome, report=structs.replace(report, known=known))
     return outcome
 
@@ -325,7 +358,10 @@ def _joined(outcome: CheckOutcome, rest: CheckOutcome, heard: Heard) -> CheckOut
         error=first.error,
         reproduce=first.reproduce,
         runs=runs,
-        seconds={**first.seconds, "total": round(first.seconds["total"] + then.seconds["total"], 4)},
+        seconds={
+            **first.seconds,
+            "total": round(first.seconds["total"] + then.seconds["total"], 4),
+        },
         verdict=MISMATCH if code == 1 else FAILED,
         compared=add_counts(run.compared for run in runs),
     )

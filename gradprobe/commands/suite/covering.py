@@ -58,8 +58,16 @@ def covering(space: Space, given: Collection[Row] = (), seed: int = 0) -> list[R
     while wanted:
         # The best of some rows that hold the first pair still wanted.
         first = next(iter(wanted))
-        drawn = [row for row in (_drawn(space, first, wanted, rng) for _ in range(_DRAWN)) if row is not None]
-        best = max(drawn, key=lambda row: len(standing(row) & wanted.keys())) if drawn else simplest(space, first)
+        drawn = [
+            row
+            for row in (_drawn(space, first, wanted, rng) for _ in range(_DRAWN))
+            if row is not None
+        ]
+        best = (
+            max(drawn, key=lambda row: len(standing(row) & wanted.keys()))
+            if drawn
+            else simplest(space, first)
+        )
         del wanted[first]
         if best is not None:
             _cross_off(best, wanted)

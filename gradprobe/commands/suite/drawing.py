@@ -47,7 +47,8 @@ def drawn(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterat
             if seen:
                 return
             raise UsageFailure(
-                "sweep: this target takes no case with these options", "give fewer, or more values for them"
+                "sweep: this target takes no case with these options",
+                "give fewer, or more values for them",
             )
 
 
@@ -55,15 +56,21 @@ def case_of(options: Mapping[str, Any], takes: Takes) -> Case | None:
     """The case of options; None where there is none."""
     takes_bias, packs = "bias" in takes.names, bool(PACKING & takes.required)
     try:
-        return resolve({**parse(options), "device": "cpu"}, takes.family, takes_bias=takes_bias, packs=packs)
+        return resolve(
+            {**parse(options), "device": "cpu"}, takes.family, takes_bias=takes_bias, packs=packs
+        )
     except UsageFailure:
         return None
 
 
-def _options(takes: Takes, given: Mapping[str, Sequence[Any]], rng: random.Random) -> dict[str, Any]:
+def _options(
+    takes: Takes, given: Mapping[str, Sequence[Any]], rng: random.Random
+) -> dict[str, Any]:
     """Some case; what is given is chosen among, and nothing is drawn that it decides."""
     chosen = {name: rng.choice(words) for name, words in given.items()}
-    decided = {name for names in _TOGETHER if any(name in chosen for name in names) for name in names}
+    decided = {
+        name for names in _TOGETHER if any(name in chosen for name in names) for name in names
+    }
     free = _softmax(takes, rng) if takes.family == "softmax" else _lazy(takes, rng)
     own = {"dtype": rng.choice(DTYPES), **free, "pattern": rng.choice(_PATTERNS)}
     own = {name: word for name, word in own.items() if name not in decided} | chosen
@@ -73,7 +80,11 @@ def _options(takes: Takes, given: Mapping[str, Sequence[Any]], rng: random.Rando
 
 
 def _lazy(takes: Takes, rng: random.Random) -> dict[str, Any]:
-    options: dict[str, Any] = {"batch": rng.choice((1, 2)), "heads": rng.choice((1, 2, 3, 4)), "seqlen": _length(rng)}
+    options: dict[str, Any] = {
+        "batch": rng.choice((1, 2)),
+        "heads": rng.choice((1, 2, 3, 4)),
+        "seqlen": _length(rng),
+    }
     options |= {"head_dim": rng.choice((16, 32, 64)), "layout": _layout(rng)}
     if "bias" in takes.names:
         options |= rng.choice(({}, {"bias": False}, {"bias_window": rng.randrange(1, 80)}))
@@ -118,7 +129,10 @@ def _sized(takes: Takes, rng: random.Random) -> dict[str, Any]:
         live = [rows, *(rng.randrange(rows + 1) for _ in range(batch - 1))]
         return {"batch": batch, "seqlen": rows, "seqlens": ",".join(map(str, live))}
     keys = rows if rng.random() < 0.6 else _length(rng)
-    return {"batch": batch, **({"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys})}
+    return {
+        "batch": batch,
+        **({"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}),
+    }
 
 
 def _length(rng: random.Random) -> int:
@@ -151,16 +165,33 @@ _USUAL = {"pattern": "normal", "causal": False, "batch": 1}
 def title_of(options: Mapping[str, Any], alike: Collection[str]) -> str:
     """A name for a drawn case: its options but the seed, what is usual, and those in which all are alike."""
     usual = {**_USUAL, "kv_heads": options.get("heads"), "head_dim_v": options.get("head_dim")}
-    skipped = {"seed", "layout", *alike, *(name for name, word in usual.items() if options.get(name) == word)}
-    layout = [] if "layout" in alike else [word for word in options.get("layout", ()) if word[:2] not in ("k=", "v=")]
-    placed = [f"qkv{word[1:]}" if word.startswith("q=") else word.removeprefix("all=") for word in layout]
-    return " ".join([*titled({name: word for name, word in options.items() if name not in skipped}), *placed])
+    skipped = {
+        "seed",
+        "layout",
+        *alike,
+        *(name for name, word in usual.items() if options.get(name) == word),
+    }
+    layout = (
+        []
+        if "layout" in alike
+        else [word for word in options.get("layout", ()) if word[:2] not in ("k=", "v=")]
+    )
+    placed = [
+        f"qkv{word[1:]}" if word.startswith("q=") else word.removeprefix("all=") for word in layout
+    ]
+    return " ".join(
+        [*titled({name: word for name, word in options.items() if name not in skipped}), *placed]
+    )
 
 
 def beyond(options: Mapping[str, Any], takes: Takes) -> str:
     """What a drawn case asks for that no parameter of the target tells; "" where there is no such thing."""
     asked = [FEWER] if options.get("kv_heads", 1) != options.get("heads", 1) else []
-    asked += [OWN_DIM] if "head_dim_v" in options and options["head_dim_v"] != options.get("head_dim") else []
+    asked += (
+        [OWN_DIM]
+        if "head_dim_v" in options and options["head_dim_v"] != options.get("head_dim")
+        else []
+    )
     lengths = options.get("seqlen_q") != options.get("seqlen_k")
     asked += [TWO_LENGTHS["beyond"]] if lengths and not TWO_LENGTHS["told_by"] & takes.names else []
     return " and ".join(asked)

@@ -26,7 +26,9 @@ from .traits import Instance, set_apart
 SHRINKER = f"{__name__}:Shrinker"
 
 
-def folded_by_cause(reports: Sequence[Report], closer: Report | None = None) -> tuple[FailureGroup, ...]:
+def folded_by_cause(
+    reports: Sequence[Report], closer: Report | None = None
+) -> tuple[FailureGroup, ...]:
     """One group for each cause: the mismatches first, each kind in the order of the checks.
 
     Two failures have one cause where the same fault is named at the same line; where none is named, where the same
@@ -36,7 +38,9 @@ def folded_by_cause(reports: Sequence[Report], closer: Report | None = None) -> 
         closer: of one of them what came of a check that looked closer. A cause that it names is that of all that were
             like it before.
     """
-    numbered = sorted((report for report in reports if not report.is_warning), key=lambda report: report.number)
+    numbered = sorted(
+        (report for report in reports if not report.is_warning), key=lambda report: report.number
+    )
     found: dict[tuple[str, ...], list[Report]] = {}
     for report in numbered:
         if report.verdict in (MISMATCH, FAILED):
@@ -48,7 +52,9 @@ def folded_by_cause(reports: Sequence[Report], closer: Report | None = None) -> 
     return tuple(_group(those, cases) for those in groups)
 
 
-def _named(found: Mapping[tuple[str, ...], list[Report]], closer: Report) -> dict[tuple[str, ...], list[Report]]:
+def _named(
+    found: Mapping[tuple[str, ...], list[Report]], closer: Report
+) -> dict[tuple[str, ...], list[Report]]:
     named: dict[tuple[str, ...], list[Report]] = {}
     for key, those in found.items():
         looked = [closer if report.number == closer.number else report for report in those]
@@ -84,10 +90,17 @@ def _first_wrong(report: Report) -> str:
 
 def _group(reports: Sequence[Report], cases: _CheckedCases) -> FailureGroup:
     first = reports[0]
-    summary, cause = "", f"{_first_wrong(first)}, no cause named" if first.verdict != FAILED else FAILED
+    summary, cause = (
+        "",
+        f"{_first_wrong(first)}, no cause named" if first.verdict != FAILED else FAILED,
+    )
     if first.causes:
         named = first.causes[0]
-        at = f" at {os.path.basename(named.where[0].file)}:{named.where[0].line}" if named.where else ""
+        at = (
+            f" at {os.path.basename(named.where[0].file)}:{named.where[0].line}"
+            if named.where
+            else ""
+        )
         summary, cause = named.summary, f"{named.fault}{at}"
     elif first.verdict == FAILED and first.error:
         cause = _raised(first.error)
@@ -119,7 +132,11 @@ class _CheckedCases:
         """By target."""
         for report in reports:
             wrong = _wrong_layouts(report)
-            right = [run.layout for run in report.runs if run.verdict == MATCH and run.layout not in wrong]
+            right = [
+                run.layout
+                for run in report.runs
+                if run.verdict == MATCH and run.layout not in wrong
+            ]
             self._matching.setdefault(report.target.name, []).extend(self._instances(report, right))
 
     def _of(self, report: Report) -> Case | None:
@@ -137,7 +154,10 @@ class _CheckedCases:
         case = self._of(report)
         if case is None:
             return []
-        return [Instance.of(report.number, case, layout, square=self._square) for layout in dict.fromkeys(layouts)]
+        return [
+            Instance.of(report.number, case, layout, square=self._square)
+            for layout in dict.fromkeys(layouts)
+        ]
 
     def apart(self, failing: Sequence[Report]) -> tuple[str, ...]:
         """What sets these failures apart; nothing where the case of one is not known."""
@@ -189,11 +209,15 @@ def with_smallest(
     Args:
         requests: of each check, by its number.
     """
-    wanted = [at for at, group in enumerate(groups) if group.numbers[0] in requests and group.is_mismatch]
+    wanted = [
+        at for at, group in enumerate(groups) if group.numbers[0] in requests and group.is_mismatch
+    ]
     share = math.ceil(tries / max(1, len(wanted)))
     asked = [ToShrink(requests[groups[at].numbers[0]], share) for at in wanted]
     found = list(groups)
-    for ended in run_each(SHRINKER, None, asked, timeout=LAST_RESORT, workers=workers) if share else ():
+    for ended in (
+        run_each(SHRINKER, None, asked, timeout=LAST_RESORT, workers=workers) if share else ()
+    ):
         at = wanted[ended.index]
         found[at] = structs.replace(found[at], shrunk=ended.result)
     return tuple(found)

@@ -61,7 +61,9 @@ def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Repo
     if not small.causes or not there or there[0] not in here:
         return report
     first, *others = map(_as_interpreted, small.diagnoses)
-    seen = f"seen in Triton's interpreter, where {_size_in_words(planned)} goes wrong in the same way"
+    seen = (
+        f"seen in Triton's interpreter, where {_size_in_words(planned)} goes wrong in the same way"
+    )
     first = structs.replace(first, evidence=(*first.evidence, seen))
     named = {diagnosis.fault for diagnosis in small.diagnoses}
     is_all = set(here) <= set(there)
@@ -88,11 +90,15 @@ def _as_interpreted(diagnosis: Diagnosis) -> Diagnosis:
     edit = diagnosis.edit
     if edit is None or not edit.words:
         return diagnosis
-    return structs.replace(diagnosis, edit=structs.replace(edit, words=f"in Triton's interpreter, {edit.words}"))
+    return structs.replace(
+        diagnosis, edit=structs.replace(edit, words=f"in Triton's interpreter, {edit.words}")
+    )
 
 
 def _size_in_words(planned: PlannedCheck) -> str:
     """What is smaller there."""
     asked, options = planned.request.options, for_the_interpreter(planned.request).options
-    smaller = {name: word for name, word in options.items() if asked.get(name) != word and name != "device"}
+    smaller = {
+        name: word for name, word in options.items() if asked.get(name) != word and name != "device"
+    }
     return " ".join(["the same case", *(["with", *flags(smaller)] if smaller else [])])

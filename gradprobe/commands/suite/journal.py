@@ -50,7 +50,9 @@ class SweepRequest:
 class Journal:
     """An open journal: `add` appends a report."""
 
-    def __init__(self, asked: SweepRequest, file: str, stream: IO[bytes], reports: Sequence[Report] = ()) -> None:
+    def __init__(
+        self, asked: SweepRequest, file: str, stream: IO[bytes], reports: Sequence[Report] = ()
+    ) -> None:
         self.asked, self.file, self._stream = asked, file, stream
         self.reports = reports
         """What it held when it was opened."""
@@ -65,7 +67,9 @@ class Journal:
         stream, name = (_named(file, "ab"), file) if file is not None else _unnamed()
         with contextlib.suppress(OSError):  # a pipe or a device
             stream.truncate(0)
-        _write(stream, {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked)})
+        _write(
+            stream, {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked)}
+        )
         return cls(asked, name, stream)
 
     @classmethod
@@ -102,7 +106,9 @@ class Journal:
             UsageFailure: the report is of another case.
         """
         if report.title != planned.title:
-            raise UsageFailure("--resume: the file holds other cases than this command draws", _ANEW)
+            raise UsageFailure(
+                "--resume: the file holds other cases than this command draws", _ANEW
+            )
         return CheckOutcome(planned.request, report, code_of_report(report))
 
     def __enter__(self) -> Journal:
@@ -129,7 +135,14 @@ def _read(stream: IO[bytes], file: str) -> tuple[str, SweepRequest, list[Report]
             number += 1
             reports.append(load(line))
         return str(head["version"]), asked, reports, len(lines[-1])
-    except (ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError, UsageFailure) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        msgspec.MsgspecError,
+        UsageFailure,
+    ) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         words = f"--resume {file}: it holds no sweep of this gradprobe, line {number}: {reason}"
         raise UsageFailure(words, "gradprobe sweep --journal FILE writes one") from error
@@ -148,14 +161,18 @@ def _unnamed() -> tuple[IO[bytes], str]:
             path = DEFAULT if number == 1 else DEFAULT.with_stem(f"{DEFAULT.stem}-{number}")
             with contextlib.suppress(BlockingIOError):
                 return _locked(path, "ab"), str(path)
-    return open(os.devnull, "ab"), ""  # a folder that cannot be written is no reason to fail a sweep
+    return open(
+        os.devnull, "ab"
+    ), ""  # a folder that cannot be written is no reason to fail a sweep
 
 
 def _named(file: str, mode: str) -> IO[bytes]:
     try:
         return _locked(file, mode)
     except BlockingIOError as error:
-        raise UsageFailure(f"{file}: another sweep writes it", "wait for it, or name another file") from error
+        raise UsageFailure(
+            f"{file}: another sweep writes it", "wait for it, or name another file"
+        ) from error
     except OSError as error:
         flag = "--resume" if mode == "r+b" else "--journal"
         raise UsageFailure(f"{flag} {file}: cannot be opened, {error.strerror}") from error

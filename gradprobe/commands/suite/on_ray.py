@@ -50,7 +50,9 @@ class RayCluster:
             UsageFailure: there is not.
         """
         if importlib.util.find_spec("ray") is None:
-            raise UsageFailure("--ray: Ray is not installed here", "pip install 'gradprobe[cluster]'")
+            raise UsageFailure(
+                "--ray: Ray is not installed here", "pip install 'gradprobe[cluster]'"
+            )
         host, colon, port = self.address.removeprefix("ray://").rpartition(":")
         try:
             if colon:
@@ -60,7 +62,9 @@ class RayCluster:
             raise UsageFailure(words, "--ray alone starts a cluster here") from error
 
 
-def check_each_on_ray(planned: Sequence[PlannedCheck], setting: Setting, on: RayCluster) -> Iterator[CheckOutcome]:
+def check_each_on_ray(
+    planned: Sequence[PlannedCheck], setting: Setting, on: RayCluster
+) -> Iterator[CheckOutcome]:
     """Each check as it is made, as `check_each` has it.
 
     A target that crashes ends a process of its worker's alone. A worker of Ray's that is lost costs its one check,
@@ -80,13 +84,18 @@ def check_each_on_ray(planned: Sequence[PlannedCheck], setting: Setting, on: Ray
     if not planned:
         return
     with _connected(ray, planned, setting, on) as folder:
-        on_gpu = planned[0].request.options.get("device") != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
+        on_gpu = (
+            planned[0].request.options.get("device") != "cpu"
+            and ray.cluster_resources().get("GPU", 0) >= 1
+        )
         task = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=on.retries)(made_in_task)
         waiting, seen = dict[Any, int](), 0
         while waiting or seen < len(planned):
             # Ray holds what has no place yet, so all that is planned is handed to it at once.
             for number in range(seen, len(planned)):
-                waiting[task.remote(__version__, planned[number], replace(setting, workers=1), folder)] = number
+                waiting[
+                    task.remote(__version__, planned[number], replace(setting, workers=1), folder)
+                ] = number
             seen = len(planned)
             (over,), _ = ray.wait(list(waiting), num_returns=1)
             number = waiting.pop(over)
@@ -94,7 +103,9 @@ def check_each_on_ray(planned: Sequence[PlannedCheck], setting: Setting, on: Ray
 
 
 @contextlib.contextmanager
-def _connected(ray: Any, planned: Sequence[PlannedCheck], setting: Setting, on: RayCluster) -> Iterator[str]:
+def _connected(
+    ray: Any, planned: Sequence[PlannedCheck], setting: Setting, on: RayCluster
+) -> Iterator[str]:
     """While open, tasks run there. The folder that each runs in; "" of one that Ray makes of what travels."""
     with tempfile.TemporaryDirectory() as staged:
         where: dict[str, Any] = {"num_cpus": setting.workers, "include_dashboard": False}
@@ -105,7 +116,9 @@ def _connected(ray: Any, planned: Sequence[PlannedCheck], setting: Setting, on: 
             ray.init(**where, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:
             words = " ".join(str(error).split())
-            raise UsageFailure(f"--ray {on.address}: {words}", "--ray alone starts a cluster here") from error
+            raise UsageFailure(
+                f"--ray {on.address}: {words}", "--ray alone starts a cluster here"
+            ) from error
         try:
             yield os.getcwd() if on.address == EMBEDDED else ""
         finally:
@@ -140,7 +153,11 @@ def _stage(planned: Sequence[PlannedCheck], staged: Path) -> None:
 def _sources(folder: Path) -> Iterator[Path]:
     """The sources in a folder and below it, without hidden folders and environments."""
     for name, below, files in os.walk(folder):
-        below[:] = [sub for sub in below if not sub.startswith(".") and not os.path.exists(f"{name}/{sub}/pyvenv.cfg")]
+        below[:] = [
+            sub
+            for sub in below
+            if not sub.startswith(".") and not os.path.exists(f"{name}/{sub}/pyvenv.cfg")
+        ]
         yield from (Path(name, file) for file in files if Path(file).suffix in _SOURCES)
 
 
@@ -156,7 +173,8 @@ def _result(ray: Any, over: Any, planned: PlannedCheck, on: RayCluster) -> Check
         folder, checked = ray.get(over)
     except ray.exceptions.RayTaskError as error:
         raise Failure(
-            f"Ray: {' '.join(str(error.cause or error).split())}", "every machine needs this gradprobe"
+            f"Ray: {' '.join(str(error.cause or error).split())}",
+            "every machine needs this gradprobe",
         ) from error
     except ray.exceptions.RuntimeEnvSetupError as error:
         raise Failure(f"Ray: what the target needs could not travel: {error}") from error
@@ -179,7 +197,10 @@ class _Bench:
         self._ends = check_each((), setting)
 
     def check(self, planned: PlannedCheck) -> CheckOutcome:
-        kind = shares(planned), os.environ.get(VISIBLE)  # Ray may give a worker another GPU for each task
+        kind = (
+            shares(planned),
+            os.environ.get(VISIBLE),
+        )  # Ray may give a worker another GPU for each task
         if kind != self._kind:
             self._ends.close()
             self._plan, self._kind = [], kind
@@ -192,7 +213,9 @@ class _Bench:
 _benches: dict[Setting, _Bench] = {}
 
 
-def made_in_task(version: str, planned: PlannedCheck, setting: Setting, folder: str) -> tuple[str, CheckOutcome]:
+def made_in_task(
+    version: str, planned: PlannedCheck, setting: Setting, folder: str
+) -> tuple[str, CheckOutcome]:
     """The folder that this worker runs in, and a check.
 
     Args:
@@ -203,7 +226,9 @@ def made_in_task(version: str, planned: PlannedCheck, setting: Setting, folder: 
         Failure: another gradprobe is here.
     """
     if version != __version__:
-        raise Failure(f"gradprobe {__version__} is installed on {os.uname().nodename}, and {version} asks")
+        raise Failure(
+            f"gradprobe {__version__} is installed on {os.uname().nodename}, and {version} asks"
+        )
     if folder:
         os.chdir(folder)
     if limits.SHARE not in os.environ:  # a check has one core, and that share of what is free here

@@ -19,7 +19,11 @@ _RUN_OTHERWISE = {"interpreted": "cpu", "compiled": "cuda"}
 
 
 def report_beside(
-    planned: PlannedCheck, word: str, kept: str, setting: Setting, function: Callable[..., Any] | None = None
+    planned: PlannedCheck,
+    word: str,
+    kept: str,
+    setting: Setting,
+    function: Callable[..., Any] | None = None,
 ) -> Report:
     """The report of another target in the case of a check, or of the same one run otherwise.
 
@@ -36,7 +40,9 @@ def report_beside(
     if function is None and word.endswith(".json"):
         several = read(word).reports
         if len(several) != 1:
-            raise UsageFailure(f"--against {word}: expected the report of one check, got {len(several)}")
+            raise UsageFailure(
+                f"--against {word}: expected the report of one check, got {len(several)}"
+            )
         return several[0]
     request, (own, reference) = planned.request, planned.functions
     if function is None and word in _RUN_OTHERWISE:
@@ -46,7 +52,9 @@ def report_beside(
     else:
         known = [*_RUN_OTHERWISE, *BUILTINS]
         if function is None and ":" not in word and word not in known:
-            raise UsageFailure(f"--against {word}: there is no such target", did_you_mean(word, known))
+            raise UsageFailure(
+                f"--against {word}: there is no such target", did_you_mean(word, known)
+            )
         other, own = replace(request, target=word), function
     if (other, (own, reference)) == (request, planned.functions):
         raise UsageFailure(f"--against {word}: this is the target itself, run in the same way")

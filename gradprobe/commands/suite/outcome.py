@@ -58,7 +58,9 @@ class CheckOutcome:
 
     def as_warning(self, warned: WarningNote) -> CheckOutcome:
         """The same, of which one sentence is told and which does not count."""
-        return replace(self, report=structs.replace(self.report, severity=WARNING, warnings=(warned,)), code=0)
+        return replace(
+            self, report=structs.replace(self.report, severity=WARNING, warnings=(warned,)), code=0
+        )
 
 
 def code_of(codes: Sequence[int]) -> int:
@@ -72,7 +74,11 @@ def code_of_report(report: Report) -> int:
     """The exit code of a check alone, by what it came to."""
     if report.is_warning:
         return 0
-    if report.verdict == MATCH and report.against is not None and report.against.report.verdict == FAILED:
+    if (
+        report.verdict == MATCH
+        and report.against is not None
+        and report.against.report.verdict == FAILED
+    ):
         return Failure.exit_code  # it was to be set beside something
     if report.verdict in (MATCH, MISMATCH):
         return int(report.verdict == MISMATCH)
@@ -83,7 +89,11 @@ def code_of_report(report: Report) -> int:
 def code_of_reports(several: Reports) -> int:
     """That of the command that made them."""
     # Nothing compared is no match.
-    return code_of(list(map(code_of_report, several.reports))) if several.counted else Failure.exit_code
+    return (
+        code_of(list(map(code_of_report, several.reports)))
+        if several.counted
+        else Failure.exit_code
+    )
 
 
 @dataclass(frozen=True)
@@ -132,23 +142,37 @@ _WAYS_OUT = {
 }
 
 
-def of_error(planned: PlannedCheck, error: BaseException, heard: Heard, seconds: float, stack: str) -> CheckOutcome:
+def of_error(
+    planned: PlannedCheck, error: BaseException, heard: Heard, seconds: float, stack: str
+) -> CheckOutcome:
     """A check that an exception ended, also one that asks for the end of its process."""
     failure = as_failure(error)
     if not isinstance(error, Exception):
         where = f" ({heard.layout})" if heard.layout else ""
         words = f"{heard.subject(planned)} raised {type(error).__name__}{where}"
         failure = TargetFailure(words, failure.way_out)
-    return _ended(planned, structs.replace(error_of(failure), stack=stack), failure.exit_code, heard, seconds)
+    return _ended(
+        planned, structs.replace(error_of(failure), stack=stack), failure.exit_code, heard, seconds
+    )
 
 
-def of_raised(planned: PlannedCheck, raised: WorkerException, heard: Heard, stack: str) -> CheckOutcome:
+def of_raised(
+    planned: PlannedCheck, raised: WorkerException, heard: Heard, stack: str
+) -> CheckOutcome:
     """The same of an exception in another process."""
     more: dict[str, Any] = {"details": raised.details, "way_out": raised.way_out, "stack": stack}
-    return _ended(planned, Error(kind=raised.kind, message=raised.message, **more), raised.exit_code, heard, 0.0)
+    return _ended(
+        planned,
+        Error(kind=raised.kind, message=raised.message, **more),
+        raised.exit_code,
+        heard,
+        0.0,
+    )
 
 
-def of_crash(planned: PlannedCheck, crash: Crash, heard: Heard, memory: Sequence[MemoryFinding] = ()) -> CheckOutcome:
+def of_crash(
+    planned: PlannedCheck, crash: Crash, heard: Heard, memory: Sequence[MemoryFinding] = ()
+) -> CheckOutcome:
     """A check whose process died or was stopped.
 
     Args:
@@ -159,7 +183,11 @@ def of_crash(planned: PlannedCheck, crash: Crash, heard: Heard, memory: Sequence
     words = f"{crash.words}{crash.where}"
     if memory:
         words += f"; small in the interpreter {memory[0].sentence}"
-    more: dict[str, Any] = {"stderr_tail": crash.stderr_tail, "stack": crash.stack, "memory": tuple(memory)}
+    more: dict[str, Any] = {
+        "stderr_tail": crash.stderr_tail,
+        "stack": crash.stack,
+        "memory": tuple(memory),
+    }
     if crash.last:
         more |= asdict(crash.last)
     message = f"{heard.subject(planned)} {what}{where}: {words}"
@@ -176,7 +204,9 @@ def of_interrupt(planned: PlannedCheck, heard: Heard) -> CheckOutcome:
     return _ended(planned, error, Failure.exit_code, heard, 0.0)
 
 
-def _ended(planned: PlannedCheck, error: Error, code: int, heard: Heard, seconds: float) -> CheckOutcome:
+def _ended(
+    planned: PlannedCheck, error: Error, code: int, heard: Heard, seconds: float
+) -> CheckOutcome:
     """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
     so_far, request = heard.so_far, planned.request
     ended: dict[str, Any] = {"title": planned.title, "error": error}
@@ -186,12 +216,20 @@ def _ended(planned: PlannedCheck, error: Error, code: int, heard: Heard, seconds
     if so_far is None or code != Failure.exit_code or error.kind == ReferenceFailure.__name__:
         # The target and the words of the case that a report would have been about.
         name = request.target or getattr(planned.functions[0], "__name__", "")
-        target = CheckedTarget(name=name, family=request.family or "", reference=request.reference or "")
-        ended |= {"target": target, "options": dict(request.options), "reproduce": planned.repro_command}
+        target = CheckedTarget(
+            name=name, family=request.family or "", reference=request.reference or ""
+        )
+        ended |= {
+            "target": target,
+            "options": dict(request.options),
+            "reproduce": planned.repro_command,
+        }
         return CheckOutcome(request, Report(verdict=FAILED, seconds=total, **ended), code)
     runs = (*so_far.runs, run_ended(error, heard.layout))
     verdict = FAILED if so_far.failing is None else MISMATCH
-    report = structs.replace(so_far, verdict=verdict, runs=runs, seconds={**so_far.seconds, **total}, **ended)
+    report = structs.replace(
+        so_far, verdict=verdict, runs=runs, seconds={**so_far.seconds, **total}, **ended
+    )
     return CheckOutcome(request, report, 1 if verdict == MISMATCH else code)
 
 

@@ -72,7 +72,9 @@ class PairRounds:
         for row, came in self._came.items():
             if came != _UNTAKEN:
                 held |= standing(row)
-        missing = [pair for pair in space.pairs() if pair not in held and simplest(space, pair) is not None]
+        missing = [
+            pair for pair in space.pairs() if pair not in held and simplest(space, pair) is not None
+        ]
         return Coverage(
             strength=PAIRS,
             properties=len(self._factors.each),
@@ -145,7 +147,9 @@ class PairRounds:
         rows = {pair: simplest(space, pair) for pair in asked[:_AT_ONCE]}
         return {pair: row for pair, row in rows.items() if row is not None}
 
-    def _outcomes(self, rows: Iterable[Row], beside: Sequence[Item] = ()) -> Generator[list[Item], Came, Came]:
+    def _outcomes(
+        self, rows: Iterable[Row], beside: Sequence[Item] = ()
+    ) -> Generator[list[Item], Came, Came]:
         items = {row: self._item(row) for row in rows}
         if not items and not beside:
             return {}
@@ -163,7 +167,9 @@ class PairRounds:
         """What the table of the quick battery shows and no pair does, as the target takes it."""
         takes = self._factors.takes
         own = self._factors.options(self._simplest_row)
-        kept = {name: word for name, word in own.items() if name in ("head_dim", *self._factors.always)}
+        kept = {
+            name: word for name, word in own.items() if name in ("head_dim", *self._factors.always)
+        }
         items = battery(takes.family, takes.names, takes.required)
         alone = [item for item in items if item.is_alone and not item.why_not]
         return [replace(item, options={**item.options, **kept}) for item in alone]

@@ -62,8 +62,15 @@ class PlannedCheck:
     @property
     def case_line(self) -> str:
         """The target and its case, as far as the words say: before anything is imported that could say more."""
-        options = {name: word for name, word in self.request.options.items() if not isinstance(word, list)}
-        sizes = {"batch": Case.batch, "heads": Case.heads, "seqlen": Case.seqlen_q, "head_dim": Case.head_dim}
+        options = {
+            name: word for name, word in self.request.options.items() if not isinstance(word, list)
+        }
+        sizes = {
+            "batch": Case.batch,
+            "heads": Case.heads,
+            "seqlen": Case.seqlen_q,
+            "head_dim": Case.head_dim,
+        }
         if {"seqlen_q", "seqlen_k", "cu_seqlens"} & options.keys():
             del sizes["seqlen"]
         known = {} if "inputs" in options else {**sizes, "dtype": Case.dtype}
@@ -83,7 +90,9 @@ class PlannedCheck:
             words["against"] = self.against.name
         if self.fresh:
             words["fresh"] = True
-        return command_line(f"diff {name}" if name else "check", request.target, request.options, words)
+        return command_line(
+            f"diff {name}" if name else "check", request.target, request.options, words
+        )
 
 
 @dataclass
@@ -118,7 +127,9 @@ class Plan:
     def progress(self, done: Sequence[PlannedCheck]) -> tuple[str, float]:
         """How many are made, in words, and the share of all by what they cost."""
         whole = sum(planned.cost for planned in self.checks)
-        return f"{len(done)} of {len(self.checks)} made", sum(planned.cost for planned in done) / whole
+        return f"{len(done)} of {len(self.checks)} made", sum(
+            planned.cost for planned in done
+        ) / whole
 
 
 # A multiple of the usual tiles.

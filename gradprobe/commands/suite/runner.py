@@ -32,7 +32,11 @@ class Runner:
     """The checks of a plan: `outcomes` makes them, `finish` says what they come to."""
 
     def __init__(
-        self, plan: Plan, setting: Setting, journal: Journal | None = None, cluster: RayCluster | None = None
+        self,
+        plan: Plan,
+        setting: Setting,
+        journal: Journal | None = None,
+        cluster: RayCluster | None = None,
     ) -> None:
         self.plan, self.setting, self._journal, self._cluster = plan, setting, journal, cluster
         self.checks: list[CheckOutcome] = []
@@ -131,8 +135,14 @@ class Runner:
             if again.verdict != MATCH:
                 return outcome
             words = "right in the same strides when they are small, so an index is held in 32 bits"
-            return outcome.as_warning(WarningNote(HUGE, outcome.title, f"{words}: {words_of(report)}", (HUGE,)))
-        if planned.beyond and outcome.error_kind == TargetFailure.__name__ and outcome.verdict == FAILED:
+            return outcome.as_warning(
+                WarningNote(HUGE, outcome.title, f"{words}: {words_of(report)}", (HUGE,))
+            )
+        if (
+            planned.beyond
+            and outcome.error_kind == TargetFailure.__name__
+            and outcome.verdict == FAILED
+        ):
             words = f"given {planned.beyond}, which none of its parameters says: {words_of(report)}"
             return outcome.as_warning(WarningNote(UNDECLARED, outcome.title, words, ()))
         return outcome
@@ -149,7 +159,9 @@ class Runner:
         if self.groups and self.setting.shrink_budget:
             tick("a smaller case for each cause", None)
             requests = {outcome.report.number: outcome.request for outcome in self.checks}
-            self.groups = with_smallest(self.groups, requests, self.setting.shrink_budget, self.setting.workers)
+            self.groups = with_smallest(
+                self.groups, requests, self.setting.shrink_budget, self.setting.workers
+            )
 
     def fold(self, closer: CheckOutcome | None = None) -> None:
         """Folds what fails, once.

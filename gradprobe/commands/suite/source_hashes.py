@@ -41,7 +41,9 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
 
 def _imported(before: Collection[str], roots: Collection[str]) -> Iterator[str]:
     """The files of the modules that came since, and of those that the modules of some files lead to."""
-    modules = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+    modules = {
+        name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())
+    }
     since = (file for name, file in modules.items() if name not in before)
     yield from (file for file in since if os.path.isabs(file) and is_edited(file))
     yield from edited_modules(name for name, file in modules.items() if file in roots)
@@ -50,7 +52,12 @@ def _imported(before: Collection[str], roots: Collection[str]) -> Iterator[str]:
 def _named(request: CheckRequest) -> Iterator[str]:
     """The files that the words of a check name."""
     options = request.options
-    words = (request.target, request.reference or "", str(options.get("shards", "")), str(options.get("inputs", "")))
+    words = (
+        request.target,
+        request.reference or "",
+        str(options.get("shards", "")),
+        str(options.get("inputs", "")),
+    )
     places = (word if os.path.isfile(word) else word.rpartition(":")[0] for word in words)
     return (place for place in places if os.path.isfile(place))
 
@@ -59,4 +66,6 @@ def _beside(files: Iterable[str]) -> Iterator[str]:
     """What is compiled in the folders of some files."""
     for folder in {os.path.dirname(file) for file in files}:
         with contextlib.suppress(OSError):
-            yield from (entry.path for entry in os.scandir(folder) if Path(entry.name).suffix in _COMPILED)
+            yield from (
+                entry.path for entry in os.scandir(folder) if Path(entry.name).suffix in _COMPILED
+            )

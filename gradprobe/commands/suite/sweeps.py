@@ -82,7 +82,9 @@ class SweepPlan(Plan):
         Raises:
             UsageFailure: there are too many cases, or none.
         """
-        is_closed = asked.is_drawn and not any("recover" in request.options for request in asked.requests)
+        is_closed = asked.is_drawn and not any(
+            "recover" in request.options for request in asked.requests
+        )
         super().__init__(is_own=asked.is_drawn, looks_closer=is_closed)
         self._seconds, self._until = 60.0 * (asked.minutes or 0.0), 0.0
         self._stream: Iterator[PlannedCheck] = iter(())
@@ -94,7 +96,9 @@ class SweepPlan(Plan):
             else:
                 self._combine(asked, request, taken, is_one=is_one)
 
-    def _combine(self, asked: SweepRequest, request: CheckRequest, taken: Takes | None, *, is_one: bool) -> None:
+    def _combine(
+        self, asked: SweepRequest, request: CheckRequest, taken: Takes | None, *, is_one: bool
+    ) -> None:
         if asked.varied and not asked.is_drawn:
             matrix = combinations(asked.varied)
         else:
@@ -108,7 +112,9 @@ class SweepPlan(Plan):
             added.append(PlannedCheck(title, whole, number=first + at, cost=price))
         self.checks += _cheapest_first(added)
 
-    def _draw(self, asked: SweepRequest, request: CheckRequest, taken: Takes, *, is_one: bool) -> None:
+    def _draw(
+        self, asked: SweepRequest, request: CheckRequest, taken: Takes, *, is_one: bool
+    ) -> None:
         """Adds cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
         fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
         given, seed = {"recover": [False], **fixed, **asked.varied}, request.options.get("seed", 0)
@@ -126,7 +132,9 @@ class SweepPlan(Plan):
         sample = _cheapest_first(itertools.islice(stream, BATCH))
         self.titles = [check.title for check in sample]
         batches = (_cheapest_first(itertools.islice(stream, BATCH)) for _ in itertools.count())
-        self._stream = itertools.chain(sample, itertools.chain.from_iterable(itertools.takewhile(bool, batches)))
+        self._stream = itertools.chain(
+            sample, itertools.chain.from_iterable(itertools.takewhile(bool, batches))
+        )
 
     def begin(self, kept: Sequence[Report], workers: int) -> None:
         spent = sum(report.seconds.get("total", 0.0) for report in kept) / workers
@@ -152,6 +160,9 @@ def _case_of_either(options: Mapping[str, Any], family: str | None) -> Case | No
     if "inputs" in options:
         return None
     for name in ("softmax", "lazy"):
-        if family in (None, name) and (case := case_of(options, Takes(name, frozenset(), frozenset()))) is not None:
+        if (
+            family in (None, name)
+            and (case := case_of(options, Takes(name, frozenset(), frozenset()))) is not None
+        ):
             return case
     return None

@@ -46,7 +46,14 @@ class Describer:
         with contextlib.redirect_stdout(sys.stderr):
             target = find_target(request.target, request.family)
         own = target.source
-        return Takes(target.family, frozenset(target.takes), target.required, own.file, own.name, self._device)
+        return Takes(
+            target.family,
+            frozenset(target.takes),
+            target.required,
+            own.file,
+            own.name,
+            self._device,
+        )
 
 
 def described(

@@ -26,7 +26,19 @@ _SWITCHED = {
     "softcap": "a softcap", "bias": "a bias", "alibi": "alibi slopes", "sinks": "sinks", "dropout": "dropout",
     "poison": "poison",
 }  # fmt: skip
-_VALUED = ("dtype", "pattern", "mask", "window", "bias_axes", "align", "dots", "block_m", "block_n", "repeat", "batch")
+_VALUED = (
+    "dtype",
+    "pattern",
+    "mask",
+    "window",
+    "bias_axes",
+    "align",
+    "dots",
+    "block_m",
+    "block_n",
+    "repeat",
+    "batch",
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,10 @@ def _of_options(case: Case) -> Iterator[tuple[str, str]]:
     for name in _VALUED:
         value = getattr(case, name)
         if value is not None and (name != "bias_axes" or case.bias):
-            axis, words = name.replace("_", "-"), ",".join(map(str, value)) if isinstance(value, tuple) else value
+            axis, words = (
+                name.replace("_", "-"),
+                ",".join(map(str, value)) if isinstance(value, tuple) else value,
+            )
             yield axis, f"{axis} {'' if isinstance(value, str) else '= '}{words}"
     for name, title in _SWITCHED.items():
         axis = "causal" if name == "causal" else title.removeprefix("a ")
@@ -122,7 +137,10 @@ def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tupl
     common = [trait for trait in failing[0].traits if all(trait in case.traits for case in failing)]
     if count == 1:  # a number of its own is nothing that it has in common
         common = [trait for trait in common if not re.search(r" = .*\d$", trait[1])]
-    having = {trait: tuple(at for at, case in enumerate(matching) if trait in case.traits) for trait in common}
+    having = {
+        trait: tuple(at for at, case in enumerate(matching) if trait in case.traits)
+        for trait in common
+    }
     # Of an axis the trait that the fewest matches have; none that all have.
     sharpest: dict[str, tuple[str, str]] = {}
     for trait in sorted(common, key=lambda trait: len(having[trait])):
@@ -159,13 +177,19 @@ def _joined(
     matches = [set(case.traits) for case in matching]
     for size in range(2, _JOINED + 1):
         choices = math.comb(len(traits), size)
-        found = [some for some in itertools.combinations(traits, size) if not any(map(set(some).issubset, matches))]
+        found = [
+            some
+            for some in itertools.combinations(traits, size)
+            if not any(map(set(some).issubset, matches))
+        ]
         if found:
             return found[0] if len(found) == 1 and choices <= _CHANCE * tables else ()
     return ()
 
 
-def _rare(traits: Sequence[tuple[str, str]], fails: int, matching: Sequence[Instance]) -> list[tuple[int, str]]:
+def _rare(
+    traits: Sequence[tuple[str, str]], fails: int, matching: Sequence[Instance]
+) -> list[tuple[int, str]]:
     """The traits that few matches have, with how many, the least probable first."""
     matches, found = _count(matching), []
     for trait in traits:

@@ -104,14 +104,18 @@ class Ground:
 
 
 class Search:
-    def __init__(self, experiment: Experiment, runs: Sequence[LayoutRun], folder: Path, allowance: Allowance) -> None:
+    def __init__(
+        self, experiment: Experiment, runs: Sequence[LayoutRun], folder: Path, allowance: Allowance
+    ) -> None:
         self._experiment, self._folder, self._left = experiment, folder, float(allowance.count)
         self._until = time.monotonic() + allowance.seconds
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
         self.spoilt = set[str]().union(*(result_of(run).names for run in self.wrong))
         self._found, self._grounds, self._faults = Found(), list[Ground](), list[FileFaults]()
-        self._queue: list[tuple[float, int, int, Ground, Candidate | None, Iterable[Candidate]]] = []
+        self._queue: list[
+            tuple[float, int, int, Ground, Candidate | None, Iterable[Candidate]]
+        ] = []
         """What waits, a heap: (cost, the newest ground first, number, ground, candidate, those behind it)."""
         self._numbers, self._modules_of = count(), cache(holding)
         self._judge = Judge(experiment, self._all, self.spoilt, [run.layout for run in self._plain])
@@ -148,7 +152,9 @@ class Search:
                 continue  # what is wrong shows in none of its cases
             for following in islice(behind, 1):
                 self._put(ground, following, following.cost, behind)
-            if candidate is None or (candidate.edits in ground.asked[candidate.file.path] and cost != _NOW):
+            if candidate is None or (
+                candidate.edits in ground.asked[candidate.file.path] and cost != _NOW
+            ):
                 continue
             ground.asked[candidate.file.path].add(candidate.edits)
             (promising if is_first or cost == _NOW else waiting).append((ground, candidate))
@@ -170,11 +176,16 @@ class Search:
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for ground, candidate in candidates:
                 assert ground.small is not None
-                forks.add((ground, *ground.small, candidate), partial(self._running(candidate), ground.small[0]))
+                forks.add(
+                    (ground, *ground.small, candidate),
+                    partial(self._running(candidate), ground.small[0]),
+                )
             for (ground, trial, before, candidate), result in self._answers(forks):
                 self._found.tried += 1
                 self._left -= _weight(trial)
-                if ground.small is not None and ground.small[0] is not trial:  # that was too small meanwhile
+                if (
+                    ground.small is not None and ground.small[0] is not trial
+                ):  # that was too small meanwhile
                     if result is not None and result.matches:
                         self._put(ground, candidate)
                 elif result is not None and (result.matches or self._is_closer(result, before)):
@@ -187,17 +198,34 @@ class Search:
             from .quick_trials import QuickTrials  # most searches end with the first edit
 
             assert ground.small is not None
-            first, *others = dict.fromkeys([ground.base.file, *(each.file for each in self._faults)])
+            first, *others = dict.fromkeys(
+                [ground.base.file, *(each.file for each in self._faults)]
+            )
             copy = self._copied(ground.base)
-            files = {first.file: (first, str(copy))} | {file.file: (file, file.file) for file in others}
-            begin = partial(begun, self._experiment, first.file, copy, self._modules_of(first.file), ground.small[0])
+            files = {first.file: (first, str(copy))} | {
+                file.file: (file, file.file) for file in others
+            }
+            begin = partial(
+                begun,
+                self._experiment,
+                first.file,
+                copy,
+                self._modules_of(first.file),
+                ground.small[0],
+            )
             ground.quick = QuickTrials(begin, ground.base.edits, files, self._found.faults)
         return ground.quick
 
     def _put(
-        self, ground: Ground, candidate: Candidate | None, cost: float = _NOW, behind: Iterable[Candidate] = ()
+        self,
+        ground: Ground,
+        candidate: Candidate | None,
+        cost: float = _NOW,
+        behind: Iterable[Candidate] = (),
     ) -> None:
-        heapq.heappush(self._queue, (cost, -ground.number, next(self._numbers), ground, candidate, behind))
+        heapq.heappush(
+            self._queue, (cost, -ground.number, next(self._numbers), ground, candidate, behind)
+        )
 
     def _build_on(self, base: Candidate, failing: LayoutRun, late: float = 0.0) -> Ground:
         """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout."""
@@ -211,7 +239,9 @@ class Search:
 
     def _is_closer(self, result: EditResult, before: EditResult) -> bool:
         closest = self._found.closest
-        return result.is_better_than(before) and (closest is None or result.is_better_than(closest[1]))
+        return result.is_better_than(before) and (
+            closest is None or result.is_better_than(closest[1])
+        )
 
     def _confirm(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
         """Puts an edit to the whole check, and to the judge; seeks more on top of what makes some of it right.
@@ -222,7 +252,9 @@ class Search:
         trial, before = ground.small
         is_asked = result.matches or trial.case != self._experiment.case
         whole = self._whole(candidate) if is_asked else []
-        wrong, other = next((pair for pair in whole if not (pair[1] and pair[1].matches)), (None, None))
+        wrong, other = next(
+            (pair for pair in whole if not (pair[1] and pair[1].matches)), (None, None)
+        )
         if whole and wrong is None:
             if not result.matches:
                 ground.enlarge()
@@ -270,7 +302,10 @@ class Search:
         for number, case in enumerate(fresh(self._experiment.case)):
             (result,) = self._all(candidate, [Trial(case, self.wrong[0].assigned)])
             if result is not None and result.matches:
-                return [*(run.layout for run in self._plain), f"a fresh draw (seed {case.seed}, {case.seqlen_q} rows)"]
+                return [
+                    *(run.layout for run in self._plain),
+                    f"a fresh draw (seed {case.seed}, {case.seqlen_q} rows)",
+                ]
             if result is None or (number and result.names):
                 break
         return []
@@ -295,7 +330,9 @@ class Search:
 
     def _running(self, candidate: Candidate) -> partial[EditResult]:
         file = candidate.file.file
-        return partial(run_trial, self._experiment, file, self._copied(candidate), self._modules_of(file))
+        return partial(
+            run_trial, self._experiment, file, self._copied(candidate), self._modules_of(file)
+        )
 
     def _copied(self, candidate: Candidate) -> Path:
         copy = self._folder / str(next(self._numbers)) / candidate.file.path.name

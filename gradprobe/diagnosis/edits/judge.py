@@ -55,7 +55,9 @@ class JudgedEdit:
 class Judge:
     """Puts edits of one target to other cases. The file as it is shows which of them the target takes."""
 
-    def __init__(self, experiment: Experiment, run: Run, spoilt: Collection[str], laid: Sequence[str]) -> None:
+    def __init__(
+        self, experiment: Experiment, run: Run, spoilt: Collection[str], laid: Sequence[str]
+    ) -> None:
         """Args:
         spoilt: the results that are wrong in the check.
         laid: the layouts of the check.
@@ -71,7 +73,9 @@ class Judge:
         judged = JudgedEdit(candidate, titles, reaches=tuple(edited_functions(candidate)))
         # The lengths of the check itself come last: until one is taken.
         for lengths in (TAILS, WHOLE, (self._case.seqlen_q, 2 * self._case.seqlen_q)):
-            cases = list(others(self._case, self._target, lengths, self._laid, is_again=bool(judged.right)))
+            cases = list(
+                others(self._case, self._target, lengths, self._laid, is_again=bool(judged.right))
+            )
             if not judged.right:  # where it compiles once it does in the others
                 self._put_to(judged, [replace(each, is_lowered=True) for each in cases[:1]])
             if judged.right:
@@ -85,7 +89,11 @@ class Judge:
             for goal, of in judged.unreached.items():
                 is_asked = goal not in self._never or goal.line in of.edited
                 # Whatever makes no turn of a loop, or one, does so in a short case.
-                if is_asked and (is_short or goal.kind != TURNS or goal.value == SEVERAL) and not judged.doubts:
+                if (
+                    is_asked
+                    and (is_short or goal.kind != TURNS or goal.value == SEVERAL)
+                    and not judged.doubts
+                ):
                     self._put_to(judged, [trial])
                     break
         self._tell_what_was_not_run(judged, is_drawn=bool(drawn))
@@ -131,7 +139,11 @@ class Judge:
             return False
         # The target does not take it where what is right in the check is as wrong with the edit as it is without it.
         # Where nothing is finite nothing says so.
-        as_wrong = {name for name in before.names if 0 < before.errors.get(name, 0.0) == result.errors.get(name)}
+        as_wrong = {
+            name
+            for name in before.names
+            if 0 < before.errors.get(name, 0.0) == result.errors.get(name)
+        }
         if as_wrong <= self._spoilt:
             judged.doubts.append(trial.title)
         return True

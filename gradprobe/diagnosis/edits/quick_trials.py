@@ -51,12 +51,18 @@ _AT_ONCE = 2
 class QuickTrials:
     """Forks that answer, in turn, whether an edit makes less wrong in a small case."""
 
-    def __init__(self, begin: Callable[[], Experiment], base: Edits, files: Files, faults: dict[str, None]) -> None:
+    def __init__(
+        self, begin: Callable[[], Experiment], base: Edits, files: Files, faults: dict[str, None]
+    ) -> None:
         """Args:
         begin: gives the experiment, of a copy of the first of the files that has the base's edits.
         faults: takes what goes wrong in gradprobe itself.
         """
-        self._forks, self._asked, self._faults = list[tuple[Connection, ParallelWork[None]]](), 0, faults
+        self._forks, self._asked, self._faults = (
+            list[tuple[Connection, ParallelWork[None]]](),
+            0,
+            faults,
+        )
         for _ in range(_AT_ONCE):
             pipe, there = Pipe()
             self._forks.append((pipe, ParallelWork(partial(_serve, there, begin, base, files))))
@@ -121,7 +127,9 @@ class _StoredResult:
 
     @property
     def wrong(self) -> int:
-        return int((~judge_whole(self.tensor, self.expected, self.bound, exact=self.exact).right).sum())
+        return int(
+            (~judge_whole(self.tensor, self.expected, self.bound, exact=self.exact).right).sum()
+        )
 
 
 def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredResult]:
@@ -138,7 +146,9 @@ def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredR
                     came, expected, bound = (part.reshape(tensor.shape) for part in laid)
                     here = tensor.to(came.dtype)
                     if bool(((here == came) | (here.isnan() & came.isnan())).all()):
-                        found[name] = _StoredResult(name, tensor, expected, bound, comparison.precision.exact)
+                        found[name] = _StoredResult(
+                            name, tensor, expected, bound, comparison.precision.exact
+                        )
         if len(found) == 1:
             yield from found.values()
 
@@ -156,7 +166,12 @@ class _Witness:
 
 class _RecordedCase:
     def __init__(
-        self, replay: Replay, launches: Sequence[RecordedLaunch], measured: Measured, files: Files, base: Edits
+        self,
+        replay: Replay,
+        launches: Sequence[RecordedLaunch],
+        measured: Measured,
+        files: Files,
+        base: Edits,
     ) -> None:
         self._replay, self._launches, self._files = replay, launches, files
         self._base = self._codes(next(iter(files.values()))[0], base) or {}
@@ -165,11 +180,15 @@ class _RecordedCase:
         self._witnesses = dict[int, _Witness]()
         for at, launch in enumerate(launches):
             results = list(_results_in(launch, measured))
-            is_same = self._rerun(launch, _Witness(launch.programs), self._base) and not launch.changes()
+            is_same = (
+                self._rerun(launch, _Witness(launch.programs), self._base) and not launch.changes()
+            )
             self._work.append(replay.accesses if is_same else 0)
             written = [each for each in results if is_same and each.storage in replay.written]
             if (before := self._result_of(written)).names:
-                self._witnesses[at] = self._narrowed(launch, _Witness(launch.programs, written, before=before))
+                self._witnesses[at] = self._narrowed(
+                    launch, _Witness(launch.programs, written, before=before)
+                )
 
     def _narrowed(self, launch: RecordedLaunch, whole: _Witness) -> _Witness:
         """The program that leaves most wrong of what is stored and never read; all of them where there is none."""
@@ -211,7 +230,12 @@ class _RecordedCase:
         return is_better, _LEAST * max(1.0, done / _FEW)
 
     def _rerun(
-        self, launch: RecordedLaunch, witness: _Witness, codes: Codes, work: int = _MOST, changes: Changes | None = None
+        self,
+        launch: RecordedLaunch,
+        witness: _Witness,
+        codes: Codes,
+        work: int = _MOST,
+        changes: Changes | None = None,
     ) -> EditResult | None:
         """What its programs leave wrong; None where they raise, or come to no end."""
         from ...frontends.triton.interpreter.launch_replay import TooLong

@@ -49,7 +49,9 @@ class EditResult:
     def is_better_than(self, other: EditResult) -> bool:
         """Whether some result has come right, or most of its wrong elements, and nothing has become wrong."""
         here, there = Counter(self.wrong), Counter(other.wrong)
-        is_less = here <= there and (2 * here.total() <= there.total() if other.names else self.harm < other.harm)
+        is_less = here <= there and (
+            2 * here.total() <= there.total() if other.names else self.harm < other.harm
+        )
         return self.is_no_worse_than(other) and (self.names < other.names or is_less)
 
     def is_no_worse_than(self, other: EditResult) -> bool:
@@ -57,7 +59,9 @@ class EditResult:
         return not self.failure and self.harm <= other.harm and self.names <= other.names
 
 
-def run_trial(experiment: Experiment, file: str, copy: Path, modules: Sequence[str], trial: Trial) -> EditResult:
+def run_trial(
+    experiment: Experiment, file: str, copy: Path, modules: Sequence[str], trial: Trial
+) -> EditResult:
     """Runs a trial, in this process, which takes the copy for the file from now on.
 
     Args:
@@ -79,7 +83,9 @@ def run_trial(experiment: Experiment, file: str, copy: Path, modules: Sequence[s
         return EditResult(failure="gradprobe failed", fault=fault_words(error))
 
 
-def begun(experiment: Experiment, file: str, copy: Path, modules: Iterable[str], trial: Trial) -> Experiment:
+def begun(
+    experiment: Experiment, file: str, copy: Path, modules: Iterable[str], trial: Trial
+) -> Experiment:
     """The experiment of a trial; its target is imported anew, from the copy."""
     load_from_copy(file, str(copy), os.devnull)
     for name in modules:

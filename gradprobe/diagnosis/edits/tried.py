@@ -53,13 +53,20 @@ _NEXT, _UNNAMED = 0.5, 3.0
 
 
 @door("edits", lambda experiment, runs, reasons, allowance: reasons)
-def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance) -> Reasons:
+def with_edits(
+    experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance
+) -> Reasons:
     """The reasons with the edits that were tried; with one more where an edit is of no cause that they name.
 
     Nothing is tried where no Python file of kernels is at fault, where kernels are compiled for a GPU, and where the
     fault does not come again in a fork of this process.
     """
-    if not allowance.count or reasons.is_beyond_edits or experiment.case.device != "cpu" or not interpreting():
+    if (
+        not allowance.count
+        or reasons.is_beyond_edits
+        or experiment.case.device != "cpu"
+        or not interpreting()
+    ):
         return reasons
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gradprobe-edits-") as folder:
@@ -68,9 +75,14 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
         if not (faults and search.wrong):
             return reasons
         found = search.run(faults)
-    known = [f"an edit could not be tried as it should, by a fault of gradprobe: {fault}" for fault in found.faults]
+    known = [
+        f"an edit could not be tried as it should, by a fault of gradprobe: {fault}"
+        for fault in found.faults
+    ]
     if found.is_late:
-        known.append(f"stopped after {allowance.seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried")
+        known.append(
+            f"stopped after {allowance.seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried"
+        )
     if not (known or found.tried):
         return reasons
     seconds = round(time.monotonic() - start, 1)
@@ -78,7 +90,9 @@ def with_edits(experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reaso
     return replace(reasons, diagnoses=told, known=(*reasons.known, *known))
 
 
-def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> tuple[Diagnosis, ...]:
+def _placed(
+    diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float
+) -> tuple[Diagnosis, ...]:
     """The diagnoses with what was tried at the cause that has a line of it; one more where no cause is named."""
     if not found.passed:
         first = [structs.replace(each, edit=_of_none(found, seconds)) for each in diagnoses[:1]]
@@ -87,19 +101,26 @@ def _placed(diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float) -> t
     edit, file = _of_passed(best, others, found.tried, seconds), best.candidate.file.file
     changed, named = dict[tuple[str, int], Where](), causes_among(diagnoses)
     for line in best.candidate.lines:
-        changed[file, line] = where_at(file, line, source(file).function_at(line), "what the tried edit changes")
+        changed[file, line] = where_at(
+            file, line, source(file).function_at(line), "what the tried edit changes"
+        )
     if not named:
         where = tuple(changed.values())
         says = best.candidate.says or "with another text there all matches"
         summary = f"line {where[0].line} of {where[0].kernel}: {says}"
-        return (Diagnosis(f"edit/{where[0].kernel}", "EDIT", summary, 1.0, (), where, edit=edit), *diagnoses)
+        return (
+            Diagnosis(f"edit/{where[0].kernel}", "EDIT", summary, 1.0, (), where, edit=edit),
+            *diagnoses,
+        )
     places = [{(where.file, where.line): where for where in cause.where} for cause in named]
     at = next((at for at, own in enumerate(places) if changed.keys() & own.keys()), 0)
     cause = structs.replace(named[at], edit=edit, where=tuple((changed | places[at]).values()))
     return tuple(cause if each is named[at] else each for each in diagnoses)
 
 
-def _of_passed(best: JudgedEdit, others: Sequence[JudgedEdit], tried: int, seconds: float) -> TriedEdit:
+def _of_passed(
+    best: JudgedEdit, others: Sequence[JudgedEdit], tried: int, seconds: float
+) -> TriedEdit:
     """What is told of the smallest edit with which everything matches."""
     changes, different = {*best.candidate.changes}, dict[str, None]()
     for other in others:
@@ -108,8 +129,19 @@ def _of_passed(best: JudgedEdit, others: Sequence[JudgedEdit], tried: int, secon
             new = " / ".join(line[1:].strip() for line in own if line[0] == "+")
             different[f"line {other.candidate.lines[0]}: {new}"] = None
     words = f"with it all matches: {listed([*best.titles])}"
-    cases = {name: tuple(dict.fromkeys(getattr(best, name))) for name in ("right", "doubts", "not_run", "beyond")}
-    return _edit(best.candidate, words, tried, seconds, matches=True, others=tuple(different)[:_OTHERS], **cases)
+    cases = {
+        name: tuple(dict.fromkeys(getattr(best, name)))
+        for name in ("right", "doubts", "not_run", "beyond")
+    }
+    return _edit(
+        best.candidate,
+        words,
+        tried,
+        seconds,
+        matches=True,
+        others=tuple(different)[:_OTHERS],
+        **cases,
+    )
 
 
 def _of_none(found: Found, seconds: float) -> TriedEdit:
@@ -119,20 +151,33 @@ def _of_none(found: Found, seconds: float) -> TriedEdit:
         return TriedEdit(matches=False, words=words, tried=found.tried, seconds=seconds)
     candidate, result, before = found.closest
     right, wrong = sorted(before.names - result.names), sorted(result.names)
-    match = f"{listed(right)} {'match' if right[1:] else 'matches'} with it" if right else "fewer elements are wrong"
+    match = (
+        f"{listed(right)} {'match' if right[1:] else 'matches'} with it"
+        if right
+        else "fewer elements are wrong"
+    )
     words = f"{match}; {listed(wrong)} still wrong" if wrong else match
     return _edit(candidate, words, found.tried, seconds, matches=False)
 
 
 def _edit(candidate: Candidate, words: str, tried: int, seconds: float, **more: Any) -> TriedEdit:
-    return TriedEdit(words=words, file=candidate.file.file, diff=candidate.diff, tried=tried, seconds=seconds, **more)
+    return TriedEdit(
+        words=words,
+        file=candidate.file.file,
+        diff=candidate.diff,
+        tried=tried,
+        seconds=seconds,
+        **more,
+    )
 
 
 def _rank(passed: JudgedEdit) -> tuple[float, ...]:
     """What is certain first, then what is right in more cases, then the file's own text, then what adds the least."""
     candidate, changes = passed.candidate, passed.candidate.changes
     there = set(map(str.strip, candidate.file.text.splitlines()))
-    there -= {line[1:].strip() for line in changes if line[0] == "-"}  # what is moved is no better than what is new
+    there -= {
+        line[1:].strip() for line in changes if line[0] == "-"
+    }  # what is moved is no better than what is new
     unlike, words = 0, 0
     for line in changes:
         is_new = line[0] == "+"
@@ -142,7 +187,9 @@ def _rank(passed: JudgedEdit) -> tuple[float, ...]:
     return *certainty, unlike, len(changes), max(words, 0), candidate.cost, sum(map(len, changes))
 
 
-def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]) -> list[FileFaults]:
+def faults_of(
+    experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]
+) -> list[FileFaults]:
     """The lines that are named, the best diagnosis first; host code; the kernels named after what is wrong."""
     read, found = cache(_editable), list[FileFaults]()
     for diagnosis in diagnoses:
@@ -152,22 +199,31 @@ def faults_of(experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Col
         for name in places:
             if (file := read(name)) is not None:
                 found.append(_of_diagnosis(diagnosis, file, places[name], len(found) * _NEXT))
-    kernels = [kernel for kernel in (experiment.first.kernels if experiment.first else ()) if kernel.line]
+    kernels = [
+        kernel for kernel in (experiment.first.kernels if experiment.first else ()) if kernel.line
+    ]
     unnamed = _UNNAMED if found else 0.0
     for name in dict.fromkeys(kernel.file for kernel in kernels):
         if (file := read(name)) is not None:
             found += _of_hosts(file, wrong, len(found) * _NEXT)
-    named = [kernel for kernel in kernels if any(is_named_after(kernel.name, name) for name in wrong)]
+    named = [
+        kernel for kernel in kernels if any(is_named_after(kernel.name, name) for name in wrong)
+    ]
     for kernel in named or reversed(kernels):
         if (file := read(kernel.file)) is not None:
             found.append(FileFaults(file, (Fault(kernel.line),), late=len(found) * _NEXT + unnamed))
     return found
 
 
-def _of_diagnosis(diagnosis: Diagnosis, file: KernelFile, places: Sequence[Where], late: float) -> FileFaults:
+def _of_diagnosis(
+    diagnosis: Diagnosis, file: KernelFile, places: Sequence[Where], late: float
+) -> FileFaults:
     """Its lines of one file, with what it says of each."""
     kind, _, of = diagnosis.fault.partition("/")
-    has_range, faults = kind in _OF_RANGES and LOOP in [where.note for where in diagnosis.where], list[Fault]()
+    has_range, faults = (
+        kind in _OF_RANGES and LOOP in [where.note for where in diagnosis.where],
+        list[Fault](),
+    )
     for where in places:
         is_summed = has_range and where.note != LOOP
         faults.append(Fault(where.line, kind in _OF_GRIDS, of, _is_turned(diagnosis), is_summed))
@@ -190,7 +246,9 @@ def _of_hosts(file: KernelFile, wrong: Collection[str], late: float) -> Iterator
                     yield FileFaults(file, (Fault(argument.lineno),), late=late, printed=(edit,))
     is_of_delta = not {"dQ", "dK"}.isdisjoint(wrong) and {"O", "P", "dV"}.isdisjoint(wrong)
     for node in chain(*(inside(host, ast.Assign) for host in file.hosts)) if is_of_delta else ():
-        if "delta" in map(tensor_of, bound_in(node)) and not called(node.value).startswith(_ALLOCATING):
+        if "delta" in map(tensor_of, bound_in(node)) and not called(node.value).startswith(
+            _ALLOCATING
+        ):
             yield FileFaults(file, (Fault(node.lineno, of="delta"),), late=late)
 
 

@@ -76,7 +76,10 @@ _KINDS = {
 
 def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diagnosis]:
     """Those of one fault together; beside sure ones, of the others what is left out."""
-    is_any_sure, groups = any(suspect.is_sure for suspect in found), dict[tuple[str, str], list[Suspect]]()
+    is_any_sure, groups = (
+        any(suspect.is_sure for suspect in found),
+        dict[tuple[str, str], list[Suspect]](),
+    )
     for suspect in sorted(found, key=lambda suspect: not suspect.is_sure):
         if suspect.is_sure or suspect.kind == "pairs" or not is_any_sure:
             # What one loop leaves out of two results is one fault.
@@ -95,8 +98,14 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
     noted = list[tuple[Suspect, Place, str]]()
     for suspect in group:
         place = _last(suspect.lines)
-        evidence[f"{suspect.site.kernel}, line {place[1]}{_calls(suspect.site.lines)}: {suspect.reason}"] = None
-        does = f"{title(suspect.name)} is {_KINDS[suspect.kind][1]} here" if suspect.name else "wrong here"
+        evidence[
+            f"{suspect.site.kernel}, line {place[1]}{_calls(suspect.site.lines)}: {suspect.reason}"
+        ] = None
+        does = (
+            f"{title(suspect.name)} is {_KINDS[suspect.kind][1]} here"
+            if suspect.name
+            else "wrong here"
+        )
         noted.append((suspect, place, does + _calls(suspect.lines)))
     # The lines at fault, then those of what enters there; a line has the first of its notes.
     noted += [(suspect, *each) for suspect in group for each in _beside(suspect)]
@@ -126,7 +135,9 @@ def _summary(group: Sequence[Suspect]) -> str:
         line=_last(first.lines)[1],
         inputs="it is right until that line masks it" if is_mask else "its inputs are right",
         results=f"{' and '.join(names)} {'are' if names[1:] else 'is'}",
-        terms="the rows that see each key" if {*names} <= {"dK", "dV"} else "the keys that each row sees",
+        terms="the rows that see each key"
+        if {*names} <= {"dK", "dV"}
+        else "the keys that each row sees",
     )
 
 
@@ -145,12 +156,22 @@ def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
     file, line = _last(suspect.lines)
     own, entering = source(file), [*map(_last, suspect.beside)]
     if suspect.kind == "pairs":
-        around = [(place.file, place.line) for chain in (suspect.lines, *suspect.beside) for place in chain]
+        around = [
+            (place.file, place.line)
+            for chain in (suspect.lines, *suspect.beside)
+            for place in chain
+        ]
         yield from (((of, loop), LOOP) for of, at in around for loop in source(of).loops(at))
         yield from (((of, end), LOOP) for of, at in around for end in source(of).ends(at))
         return
     is_access = suspect.kind in ("load", "masked", "store")
-    note = "its address" if is_access else f"used in {title(suspect.name)} here" if suspect.name else "used here"
+    note = (
+        "its address"
+        if is_access
+        else f"used in {title(suspect.name)} here"
+        if suspect.name
+        else "used here"
+    )
     yield from ((place, note) for place in entering)
     if suspect.kind == "masked":
         yield from (((file, at), "the mask") for at in own.masks(line))
@@ -160,7 +181,9 @@ def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
         yield from () if entering else (((file, at), note) for at in own.address(line))
     if suspect.kind == "value":
         for of, at in ((file, line), *entering):
-            yield from (((of, mask), "the mask") for mask in source(of).masks(at, of_accesses=False))
+            yield from (
+                ((of, mask), "the mask") for mask in source(of).masks(at, of_accesses=False)
+            )
             # Where it is another name of what is not masked, it may be masked there.
             yield from (((of, alias), note) for alias in source(of).aliases(at) if suspect.is_open)
     if suspect.kind == "unstored":

@@ -34,11 +34,18 @@ def misread_in(flow: Flow) -> Iterator[Suspect]:
                 f"{never}, and {tensor}, which is made of it, is used there",
                 _addressing(flow, load, short),
             )
-            yield Suspect("load", source.tensor, source.site, source.site.lines, reason, beside=beside)
+            yield Suspect(
+                "load", source.tensor, source.site, source.site.lines, reason, beside=beside
+            )
         if not short:
             first = min(conflicts, key=lambda conflict: "bhmndegw".find(conflict.letter[0]))
-            kind, beside = "load" if flow.sources[number].is_load else "store", _addressing(flow, number, culprits)
-            yield Suspect(kind, tensor, site, blamed(site, right), _reason(flow, number, first), beside=beside)
+            kind, beside = (
+                "load" if flow.sources[number].is_load else "store",
+                _addressing(flow, number, culprits),
+            )
+            yield Suspect(
+                kind, tensor, site, blamed(site, right), _reason(flow, number, first), beside=beside
+            )
 
 
 def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
@@ -105,7 +112,9 @@ def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
         if conflict.site.kernel == flow.conflicts[0].site.kernel or not is_of_earlier:
             pending.append(conflict)
     culprits = _confined(flow, pending)
-    while pending := [conflict for conflict in pending if culprits.keys().isdisjoint(_both(conflict))]:
+    while pending := [
+        conflict for conflict in pending if culprits.keys().isdisjoint(_both(conflict))
+    ]:
         culprit = _culprit(flow, pending)
         culprits[culprit] = [conflict for conflict in pending if culprit in _both(conflict)]
     return culprits
@@ -130,7 +139,11 @@ def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Confl
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
     """The one that stands alone, reads no block, is of no use or agrees least, in this order."""
-    votes, used, letters = defaultdict[int, float](float), Counter[Site](), defaultdict[int, set[str]](set)
+    votes, used, letters = (
+        defaultdict[int, float](float),
+        Counter[Site](),
+        defaultdict[int, set[str]](set),
+    )
     for conflict in conflicts:
         for side in (conflict.left, conflict.right):
             for number in side:

@@ -131,7 +131,9 @@ def never_stored(run: FollowedRun) -> Iterator[Suspect]:
 def _needed(run: FollowedRun, letters: str) -> Array:
     """[of these axes] bool: where a row sees a key."""
     kept = letters.replace("g", "h")
-    needed = run.roles.valid.any(tuple(at for at, letter in enumerate("bhmn") if letter not in kept))
+    needed = run.roles.valid.any(
+        tuple(at for at, letter in enumerate("bhmn") if letter not in kept)
+    )
     if "g" not in letters:
         return needed
     axis = letters.index("g")
@@ -144,7 +146,9 @@ def _placing(run: FollowedRun, numbers: Sequence[int]) -> list[int]:
     flow, kernel = run.flow, run.flow.sources[numbers[0]].site.kernel
     shared = frozenset.intersection(*map(flow.slices.__getitem__, numbers))
     for number, (letters, filled) in flow.filled.items():
-        is_own = letters and number not in flow.derived and flow.sources[number].site.kernel == kernel
+        is_own = (
+            letters and number not in flow.derived and flow.sources[number].site.kernel == kernel
+        )
         if is_own and (_needed(run, letters) & ~filled).any():
             shared &= flow.slices[number]
     return sorted(shared, reverse=True)

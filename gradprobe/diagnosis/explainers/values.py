@@ -78,7 +78,17 @@ class WrongTile:
         if is_open:
             beside[self.user.site.lines] = None
         lines = blamed(site, self.run.right.keys() - {site})
-        return Suspect("value", name, site, lines, reason, True, tuple(beside), is_open=is_open, is_spoilt=is_spoilt)
+        return Suspect(
+            "value",
+            name,
+            site,
+            lines,
+            reason,
+            True,
+            tuple(beside),
+            is_open=is_open,
+            is_spoilt=is_spoilt,
+        )
 
     def _entering(self) -> Iterator[Chain]:
         """The lines of what it was made of that was compared with nothing, or with less."""
@@ -96,7 +106,9 @@ class WrongTile:
         for operand in operands:  # where it is masked last, or made
             alike = [*_alike(operand, "is_open")]
             if alike:
-                yield next((made for made in alike if made.site.operation == "select"), operand).site.lines
+                yield next(
+                    (made for made in alike if made.site.operation == "select"), operand
+                ).site.lines
         for operand in operands:  # where it got the constant that it is multiplied by
             for made in [*_alike(operand, "factor")][-1:]:
                 yield made.site.lines
@@ -128,7 +140,9 @@ def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
         return True  # nobody says what it should be: not the load need be wrong
     if node.site.operation == "select" and node.site.kernel in earlier:
         return True
-    is_unseen = any(operand.role is None and operand.site.operation == "load" for operand in node.operands)
+    is_unseen = any(
+        operand.role is None and operand.site.operation == "load" for operand in node.operands
+    )
     return is_unseen and bool(earlier - {node.site.kernel})
 
 
@@ -218,7 +232,9 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
     if role is None or made.value is None or not is_of_maxima:
         return False
     scale = run.roles.x.scale if role.name == "maximum of Q K^T so far" else 1.0
-    off = np.abs(node.value - np.exp(made.value * scale / run.roles.constants(role.name)[role.factor]))
+    off = np.abs(
+        node.value - np.exp(made.value * scale / run.roles.constants(role.name)[role.factor])
+    )
     return bool((off[np.isfinite(off)] <= _OF_RESCALING).all())
 
 
@@ -236,7 +252,9 @@ def other_factors(run: FollowedRun) -> Iterator[Suspect]:
             sites.add(site)
             reason = f"stores {role.formula} as {name}; should store {STORED[name]}"
             beside = tuple(dict.fromkeys(map(attrgetter("site.lines"), _multiplied(stored.node))))
-            yield Suspect("stored", name, site, site.lines[:1], reason, bool(run.stored_into(stored)), beside)
+            yield Suspect(
+                "stored", name, site, site.lines[:1], reason, bool(run.stored_into(stored)), beside
+            )
 
 
 def _multiplied(node: Node) -> Iterator[Node]:

@@ -96,7 +96,9 @@ class Arguments:
                 self.tensors.append((parameter.name, argument))
                 devices.add(argument.device.type)
         if len(devices) > 1 or devices - {"cpu", "cuda"}:
-            raise TargetFailure(f"{who} got tensors on {' and '.join(sorted(devices))}", "move them to one device")
+            raise TargetFailure(
+                f"{who} got tensors on {' and '.join(sorted(devices))}", "move them to one device"
+            )
         self.is_on_gpu = devices == {"cuda"}
 
     def addresses(self, types: Sequence[ParameterType]) -> Any:
@@ -110,8 +112,15 @@ class Arguments:
         for parameter, type_, argument in zip(parameters, types, given, strict=True):
             value = _c_value(type_, argument)
             if value is None:
-                got = f"a tensor of {argument.dtype}" if hasattr(argument, "data_ptr") else repr(argument)
-                raise TargetFailure(f"{self._who}: parameter {parameter.name!r} is {parameter.type}, got {got}", _FITS)
+                got = (
+                    f"a tensor of {argument.dtype}"
+                    if hasattr(argument, "data_ptr")
+                    else repr(argument)
+                )
+                raise TargetFailure(
+                    f"{self._who}: parameter {parameter.name!r} is {parameter.type}, got {got}",
+                    _FITS,
+                )
             found.append(value)
         array: Any = (POINTER * max(1, len(found)))(*map(ctypes.addressof, found))
         array.values = found
@@ -125,12 +134,17 @@ def _c_value(type_: ParameterType, argument: Any) -> Any:
             return POINTER()
         fits = hasattr(argument, "data_ptr") and type_ in (0, argument.element_size())
         return POINTER(argument.data_ptr()) if fits else None
-    number, is_real = argument.item() if isinstance(argument, np.generic) else argument, type_ in _REAL
+    number, is_real = (
+        argument.item() if isinstance(argument, np.generic) else argument,
+        type_ in _REAL,
+    )
     if type_ in (None, HALF) or not isinstance(number, (int, float) if is_real else int):
         return None
     try:
         value = type_(number)
     except OverflowError:  # of a whole number as a float
         return None
-    is_lost = math.isinf(value.value) and not math.isinf(number) if is_real else value.value != number
+    is_lost = (
+        math.isinf(value.value) and not math.isinf(number) if is_real else value.value != number
+    )
     return None if is_lost else value

@@ -95,7 +95,11 @@ def parse(text: str) -> Node:
 
     text = _ATTRIBUTE.sub(lambda found: blank(found[0]), without_directives(text))
     # One byte for each character, so that offsets of bytes are offsets of characters.
-    return Parser(Language(tree_sitter_cuda.language())).parse(text.encode("ascii", "replace")).root_node
+    return (
+        Parser(Language(tree_sitter_cuda.language()))
+        .parse(text.encode("ascii", "replace"))
+        .root_node
+    )
 
 
 def nodes(root: Node | None, *types: str) -> Iterator[Node]:
@@ -185,8 +189,12 @@ def declared_function(declaration: Node) -> DeclaredFunction | None:
     parameters, given = list[Declaration](), name.parent.child_by_field_name("parameters")
     for node in given.named_children if given is not None and node_text(given) != "(void)" else ():
         parameters += declared(node)
-    is_template = declaration.parent is not None and declaration.parent.type == "template_declaration"
-    return DeclaredFunction(node_text(name), lines(name).start, tuple(parameters), is_template, declaration)
+    is_template = (
+        declaration.parent is not None and declaration.parent.type == "template_declaration"
+    )
+    return DeclaredFunction(
+        node_text(name), lines(name).start, tuple(parameters), is_template, declaration
+    )
 
 
 # --- Statements
@@ -214,7 +222,9 @@ class CudaStatements(Statements):
             for node in nodes(function, *_ASSIGNING):
                 name = node_text(node.child_by_field_name(_ASSIGNING[node.type])).lstrip("*& ")
                 terms = nodes(node, "binary_expression")
-                has_operator = any(node_text(term.child_by_field_name("operator")) in operators for term in terms)
+                has_operator = any(
+                    node_text(term.child_by_field_name("operator")) in operators for term in terms
+                )
                 if lines(node).start < line and name in names and has_operator:
                     # Of what is declared again the last declaration counts.
                     made[name if node.type == "init_declarator" else node.start_byte] = node

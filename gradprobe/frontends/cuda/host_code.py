@@ -40,13 +40,26 @@ _SCALARS = dict.fromkeys(("scale", "sm_scale", "softmax_scale"), "scale")
 _SCALARS |= {"causal": "causal", "is_causal": "causal", "softcap": "softcap"}
 _INPUTS = ("q", "k", "v", "do", "o", "lse", "delta", "bias", "mask")
 _NEVER_WRITTEN = ("q", "k", "v", "do", "o")
-_AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "dq": "bhmd", "dk": "bgnd", "dv": "bgne"}
+_AXES = {
+    "q": "bhmd",
+    "k": "bgnd",
+    "v": "bgne",
+    "do": "bhme",
+    "o": "bhme",
+    "dq": "bhmd",
+    "dk": "bgnd",
+    "dv": "bgne",
+}
 _AXES |= {"lse": "bhm", "delta": "bhm"}
 _AXES |= dict.fromkeys(("bias", "mask", "p", "dp", "ds"), "bhmn")
 # Letters of axes that one word for a stride's axis stands for.
 _STRIDES = {"b": "b", "h": "hg", "m": "mn", "d": "de"}
 # (letter, letter, what the two are the size of): of one number where the first of these letters has none of its own.
-_ALIKE = (("m", "n", "length of queries and keys"), ("d", "e", "head dim"), ("h", "g", "number of heads"))
+_ALIKE = (
+    ("m", "n", "length of queries and keys"),
+    ("d", "e", "head dim"),
+    ("h", "g", "number of heads"),
+)
 _BY_HAND = "call it from Python, through gradprobe.cuda.load"
 
 
@@ -70,7 +83,9 @@ def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
     source = read_source(file)
     function = source.launchers.get(name or next(iter(source.launchers), ""))
     if function is None:
-        missing = f"{file} has no {f'function {name}' if name else 'function'} that launches kernels"
+        missing = (
+            f"{file} has no {f'function {name}' if name else 'function'} that launches kernels"
+        )
         way_out = did_you_mean(name, source.launchers, "it has") if name else _BY_HAND
         raise UsageFailure(f"target {word!r}: {missing}", way_out)
     passed = meanings(function, word if name else f"{word}:{function.name}")
@@ -89,7 +104,9 @@ def checkable(file: Path) -> list[str]:
 
 def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
     """UsageFailure where a name means nothing here, or no result is written."""
-    pointers = [word_of(parameter.name) for parameter in function.parameters if parameter.type.endswith("*")]
+    pointers = [
+        word_of(parameter.name) for parameter in function.parameters if parameter.type.endswith("*")
+    ]
     pointers += filter(None, map(tensor_of, [*pointers]))
     found: dict[str, Meaning] = {}
     for parameter in function.parameters:
@@ -99,7 +116,10 @@ def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
             raise UsageFailure(words, _BY_HAND)
         found[parameter.name] = meaning
     if all(meaning.kind != "output" for meaning in found.values()):
-        raise UsageFailure(f"target {word!r} writes nothing that is an intermediate", "a backward writes dq, dk or dv")
+        raise UsageFailure(
+            f"target {word!r} writes nothing that is an intermediate",
+            "a backward writes dq, dk or dv",
+        )
     return found
 
 
@@ -136,7 +156,9 @@ class _Backward:
         def backward(**given: Any) -> dict[str, Tensor]:
             return self._run(given)
 
-        names = dict.fromkeys(["q", "k", "v", "do", *sorted(self._named("input") + self._named("scalar"))])
+        names = dict.fromkeys(
+            ["q", "k", "v", "do", *sorted(self._named("input") + self._named("scalar"))]
+        )
         parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
         backward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         backward.__name__ = backward.__qualname__ = self._name
@@ -160,7 +182,9 @@ class _Backward:
                 at["g"] = at["h"] * sizes["g"] // sizes["h"]
             for kind, what, letter in self._passed.values():
                 if kind in ("input", "output"):
-                    arguments.append(tensors[what][tuple(at.get(axis, slice(None)) for axis in _AXES[what])])
+                    arguments.append(
+                        tensors[what][tuple(at.get(axis, slice(None)) for axis in _AXES[what])]
+                    )
                 elif kind == "scalar":
                     arguments.append(given[what])
                 elif kind == "size":
@@ -168,7 +192,9 @@ class _Backward:
                     arguments.append(math.prod(sizes[axis] for axis in axes))
                 elif kind == "stride":
                     by_axis = zip(_AXES[what], tensors[what].stride(), strict=True)
-                    arguments.append(next((stride for axis, stride in by_axis if axis in _STRIDES[letter]), 0))
+                    arguments.append(
+                        next((stride for axis, stride in by_axis if axis in _STRIDES[letter]), 0)
+                    )
             self._launcher(*arguments)
         return {title(name): tensors[name] for name in self._named("output")}
 
@@ -177,21 +203,31 @@ class _Backward:
         import torch
 
         found = {}
-        for parameter, (kind, what, _) in zip(self._launcher.function.parameters, self._passed.values(), strict=True):
+        for parameter, (kind, what, _) in zip(
+            self._launcher.function.parameters, self._passed.values(), strict=True
+        ):
             if kind == "output":
                 number = number_type(self._launcher.source, parameter.type.removesuffix("*"))
                 dtype = {c_float: torch.float32, c_double: torch.float64}.get(number, q.dtype)
-                found[what] = torch.zeros([sizes[axis] for axis in _AXES[what]], dtype=dtype, device=q.device)
+                found[what] = torch.zeros(
+                    [sizes[axis] for axis in _AXES[what]], dtype=dtype, device=q.device
+                )
         return found
 
     def _laid(self, name: str, tensor: Tensor) -> Tensor:
         """As it is if it is told of its strides, else contiguous."""
-        told = [meaning.axis for meaning in self._passed.values() if meaning[:2] == ("stride", name)]
+        told = [
+            meaning.axis for meaning in self._passed.values() if meaning[:2] == ("stride", name)
+        ]
         if not told:
             return tensor.contiguous()
         free, due = "".join(map(_STRIDES.__getitem__, [*told, *self._single])), 1
-        for axis, size, stride in reversed([*zip(_AXES[name], tensor.shape, tensor.stride(), strict=True)]):
+        for axis, size, stride in reversed(
+            [*zip(_AXES[name], tensor.shape, tensor.stride(), strict=True)]
+        ):
             if axis not in free and size > 1 and stride != due:
-                raise ValueError(f"{self._name} is not told of {name}.stride({_AXES[name].index(axis)})")
+                raise ValueError(
+                    f"{self._name} is not told of {name}.stride({_AXES[name].index(axis)})"
+                )
             due = stride * size
         return tensor

@@ -75,10 +75,14 @@ class Kernel(KernelEntry):
         who, parameters = f"kernel {self.name} of {self.source.path.name}", self.function.parameters
         given = Arguments(who, parameters, arguments)
         library = None if given.is_on_gpu else library_of(self.source, self.instance)
-        caller, types = library.kernel(self.name) if library else (0, written_types(self.source, parameters))
+        caller, types = (
+            library.kernel(self.name) if library else (0, written_types(self.source, parameters))
+        )
         addresses = given.addresses(types)  # which lives as long as the launch
         sizes = _sizes(grid), _sizes(block), shared_bytes
-        _launch(LaunchPlan(self, *sizes, ctypes.addressof(addresses), given.tensors, caller), library)
+        _launch(
+            LaunchPlan(self, *sizes, ctypes.addressof(addresses), given.tensors, caller), library
+        )
 
 
 def _sizes(given: Size) -> tuple[int, ...]:
@@ -91,9 +95,13 @@ def _sizes(given: Size) -> tuple[int, ...]:
 def _launch(launch: LaunchPlan, library: Library | None) -> None:
     name, threads, watch = launch.kernel.name, math.prod(launch.block), watching()
     if threads > _MOST_THREADS:
-        raise TargetFailure(f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit")
+        raise TargetFailure(
+            f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit"
+        )
     storages = [tensor.untyped_storage().data_ptr() for _, tensor in launch.tensors]
-    watch.of.started.append(Launch(launch.kernel, CUDA if library is None else CUDA_ON_CPU, storages))
+    watch.of.started.append(
+        Launch(launch.kernel, CUDA if library is None else CUDA_ON_CPU, storages)
+    )
     if library is None:
         nvrtc.run(launch)
     else:
@@ -111,7 +119,9 @@ class Launcher:
     def __call__(self, *arguments: Any) -> None:
         """Streams are left out; TargetFailure where it gives an error."""
         who = f"{self.function.name} of {self.source.path.name}"
-        parameters = [parameter for parameter in self.function.parameters if parameter.type != STREAM]
+        parameters = [
+            parameter for parameter in self.function.parameters if parameter.type != STREAM
+        ]
         given = Arguments(who, parameters, arguments)
         addresses = given.addresses(written_types(self.source, parameters))
         if code := _HostCall(self.source, given).run(self.function.name, addresses):
@@ -151,17 +161,24 @@ class _HostCall:
 
         return ctypes.CFUNCTYPE(ctypes.c_int, *types)(call)
 
-    def _launch(self, name: bytes, grid: Any, block: Any, shared_bytes: int, caller: int, arguments: int) -> None:
+    def _launch(
+        self, name: bytes, grid: Any, block: Any, shared_bytes: int, caller: int, arguments: int
+    ) -> None:
         library = None if self._is_on_gpu else self._library
         # The first of the arguments is what the caller calls.
         place = arguments if library else arguments + ctypes.sizeof(POINTER)
-        kernel, sizes = kernel_of(self._source, name.decode()), (_sizes(grid[:3]), _sizes(block[:3]))
+        kernel, sizes = (
+            kernel_of(self._source, name.decode()),
+            (_sizes(grid[:3]), _sizes(block[:3])),
+        )
         _launch(LaunchPlan(kernel, *sizes, shared_bytes, place, self._tensors, caller), library)
 
     def _allocate(self, out: Any, size: int) -> None:
         import torch
 
-        memory = torch.empty(max(1, size), dtype=torch.uint8, device="cuda" if self._is_on_gpu else "cpu")
+        memory = torch.empty(
+            max(1, size), dtype=torch.uint8, device="cuda" if self._is_on_gpu else "cpu"
+        )
         self._unwritten.allocated(memory)
         self._tensors.append((f"allocated_{len(self._tensors)}", memory))
         out[0] = memory.data_ptr()
@@ -180,11 +197,16 @@ class _HostCall:
             if start >= 0 and start + size <= storage.nbytes():
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 return whole[start : start + size]
-        raise TargetFailure(f"host code fills or copies {size:,} bytes outside the tensors of its arguments")
+        raise TargetFailure(
+            f"host code fills or copies {size:,} bytes outside the tensors of its arguments"
+        )
 
 
 def load(
-    path: str | Path, *, defines: Mapping[str, object] | None = None, include: Sequence[str | Path] = ()
+    path: str | Path,
+    *,
+    defines: Mapping[str, object] | None = None,
+    include: Sequence[str | Path] = (),
 ) -> Module:
     """The kernels of a CUDA C++ file, compiled at the first launch on a device.
 

@@ -34,9 +34,13 @@ def run(launch: LaunchPlan) -> None:
     core.Device(device).set_current()
     if launch.shared_bytes > _USUAL_SHARED:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (code,) = driver.cuKernelSetAttribute(attribute, launch.shared_bytes, driver.CUkernel(handle), device)
+        (code,) = driver.cuKernelSetAttribute(
+            attribute, launch.shared_bytes, driver.CUkernel(handle), device
+        )
         if code != driver.CUresult.CUDA_SUCCESS:
-            needs = f"{launch.shared_bytes:,} bytes of shared memory a block, more than this GPU has"
+            needs = (
+                f"{launch.shared_bytes:,} bytes of shared memory a block, more than this GPU has"
+            )
             raise TargetFailure(f"kernel {name}: it needs {needs}")
     # By the driver, to which every argument is the address of a value: cuda-core knows no structures.
     stream = torch.cuda.current_stream().cuda_stream

@@ -28,7 +28,9 @@ _HEADERS = (
 )
 _ON_DEVICE = {"__global__", "__device__", "__constant__", "__shared__"}
 # What needs PyTorch or Python, without which no compiler can read it, and the host's own program.
-_PYTHON = r"\b(?:torch|c10|pybind11|PYBIND11_MODULE|TORCH_\w+|namespace at)\b|\bat\s*::|^[\w ]*\bmain ?\("
+_PYTHON = (
+    r"\b(?:torch|c10|pybind11|PYBIND11_MODULE|TORCH_\w+|namespace at)\b|\bat\s*::|^[\w ]*\bmain ?\("
+)
 _HOST = (
     r"<<<|\bcuda(?!Texture|Surface)[A-Z]"
     r"|\bstd\s*::\s*(?:cout|cerr|endl|vector|string|map|chrono|unique_ptr|shared_ptr)\b"
@@ -68,7 +70,9 @@ class CudaSource:
     @cached_property
     def _whole(self) -> str:
         """That, and what is included."""
-        return "\n".join([*(syntax.without_comments(text) for _, text in self.included), self.plain])
+        return "\n".join(
+            [*(syntax.without_comments(text) for _, text in self.included), self.plain]
+        )
 
     @cached_property
     def aliases(self) -> Mapping[str, str]:
@@ -152,7 +156,9 @@ class CudaSource:
 
     def _without(self, pieces: Iterable[HostPiece]) -> str:
         spans = [(piece.node.start_byte, piece.node.end_byte) for piece in pieces]
-        spans += [found.span() for found in syntax.includes(self.text) if re.match(_HEADERS, found[1])]
+        spans += [
+            found.span() for found in syntax.includes(self.text) if re.match(_HEADERS, found[1])
+        ]
         text = self.text
         for start, end in spans:
             text = text[:start] + syntax.blank(text[start:end]) + text[end:]
@@ -181,7 +187,10 @@ class CudaSource:
         calls = [sizes for piece in compiled for sizes in nodes(piece.node, "kernel_call_syntax")]
         for sizes in reversed(calls):
             start = sizes.parent.start_byte if sizes.parent is not None else 0
-            kernel, given = self.text[start : sizes.start_byte], self.text[sizes.start_byte + 3 : sizes.end_byte - 3]
+            kernel, given = (
+                self.text[start : sizes.start_byte],
+                self.text[sizes.start_byte + 3 : sizes.end_byte - 3],
+            )
             launch = f'gp_launching("{" ".join(kernel.split())}", &{kernel}, {given})'
             text = text[:start] + launch + text[sizes.end_byte :]
         return text
@@ -202,14 +211,20 @@ class KernelEntry:
         return self.name if self.function.is_template else ""
 
 
-def read_source(path: Path, folders: Sequence[str] = (), defines: Mapping[str, str] | None = None) -> CudaSource:
+def read_source(
+    path: Path, folders: Sequence[str] = (), defines: Mapping[str, str] | None = None
+) -> CudaSource:
     """The file as it is now; TargetFailure if it is no text."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise TargetFailure(f"cannot read the CUDA source {path}: {error}", "is the path right?") from error
+        raise TargetFailure(
+            f"cannot read the CUDA source {path}: {error}", "is the path right?"
+        ) from error
     if chr(0) in text:
-        raise TargetFailure(f"cannot read the CUDA source {path}: it is not text", "g++ and NVRTC read UTF-8")
+        raise TargetFailure(
+            f"cannot read the CUDA source {path}: it is not text", "g++ and NVRTC read UTF-8"
+        )
     path, macros = path.resolve(), tuple(sorted((defines or {}).items()))
     return _cuda_source(path, text, _included(path, text, folders), macros, tuple(folders))
 
@@ -222,7 +237,10 @@ def _included(path: Path, text: str, folders: Sequence[str]) -> tuple[tuple[Path
     found = {path: text}
     for file in (reading := [path]):  # which grows
         for include in syntax.includes(found[file]):
-            places = ((folder / include[1]).resolve() for folder in (file.parent, path.parent, *map(Path, folders)))
+            places = (
+                (folder / include[1]).resolve()
+                for folder in (file.parent, path.parent, *map(Path, folders))
+            )
             other = next(filter(Path.is_file, places), path)
             if other not in found:
                 found[other] = other.read_text(encoding="utf-8", errors="replace")

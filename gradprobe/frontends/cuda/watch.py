@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...inputs.memory import Array, Unwritten
-from ...model.memory_finding import BARRIER, MISALIGNED, OUTSIDE, RACE, SHUFFLE, UNWRITTEN, MemoryFinding
+from ...model.memory_finding import (
+    BARRIER,
+    MISALIGNED,
+    OUTSIDE,
+    RACE,
+    SHUFFLE,
+    UNWRITTEN,
+    MemoryFinding,
+)
 from ...source.text import SourceLine
 from .. import Launches
 
@@ -116,7 +124,12 @@ class Watch:
         """Each race once: either of its lines may have been the second."""
         found: dict[object, CudaFinding] = {}
         for finding in findings:
-            if finding.kind == BARRIER and len(finding.lines) == 1 and finding.before and finding.before.how == "waits":
+            if (
+                finding.kind == BARRIER
+                and len(finding.lines) == 1
+                and finding.before
+                and finding.before.how == "waits"
+            ):
                 continue  # of one barrier of the source the compiler has made two
             key = (finding.kind, finding.kernel, finding.array, finding.lines)
             before = found.get(key)

@@ -61,7 +61,9 @@ def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
             counts[number] += 1
             key = number, min(counts[number], _MOST)
             found.pop(key, None)  # the latest in the place of the one before it
-            found[key] = Event(places[number], array.copy(), str(value.dtype).removeprefix("torch."))
+            found[key] = Event(
+                places[number], array.copy(), str(value.dtype).removeprefix("torch.")
+            )
         return value
 
     vars(module)[_HOOK] = note
@@ -104,7 +106,10 @@ def _as_array(value: Any) -> Array | None:
 @lru_cache(maxsize=4)
 def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Where]]:
     """The code of a file's functions with hooks, by name and first line, and places of the hooks."""
-    hooks, found = _Hooks(KernelFile(str(Path(file).resolve()), text)), dict[tuple[str, int], CodeType]()
+    hooks, found = (
+        _Hooks(KernelFile(str(Path(file).resolve()), text)),
+        dict[tuple[str, int], CodeType](),
+    )
     tree = ast.fix_missing_locations(hooks.visit(ast.parse(text)))
     waiting = [compile(tree, file, "exec", dont_inherit=True)]
     for code in waiting:

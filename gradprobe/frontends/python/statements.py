@@ -34,7 +34,9 @@ class _Line:
     def assigned(self, names: set[str], until: int | None = None) -> list[Any]:
         """The assignments to names up to a line, else itself; the last first."""
         last, every = self.number if until is None else until, _all(self.function, *_ASSIGNMENTS)
-        found = [node for node in every if node.lineno <= last and names & _names(*targets_of(node))]
+        found = [
+            node for node in every if node.lineno <= last and names & _names(*targets_of(node))
+        ]
         return sorted(found, key=_line_of, reverse=True)
 
 
@@ -61,18 +63,26 @@ class PythonStatements(Statements):
     def address(self, line: int) -> list[int]:
         here = _Line(self.file, line)
         made = [node for node in here.assigned(here.names) if "stride" in " ".join(_names(node))]
-        indices = [node for node in here.assigned(_names(*made)) if _all(node, ast.FloorDiv, ast.Mod)]
+        indices = [
+            node for node in here.assigned(_names(*made)) if _all(node, ast.FloorDiv, ast.Mod)
+        ]
         return _others(line, (*made, *indices))
 
     def aliases(self, line: int) -> list[int]:
         here = _Line(self.file, line)
-        return _others(line, (node for node in here.assigned(here.names) if isinstance(node.value, ast.Name)))
+        return _others(
+            line, (node for node in here.assigned(here.names) if isinstance(node.value, ast.Name))
+        )
 
     def grids(self, kernel: str) -> Iterator[int]:
         for call in python_file(self.file).calls_of(kernel):
             if not isinstance(call.func, ast.Subscript):  # `f[grid](...)`
                 continue
-            found, names, here = {call.lineno: None}, _names(call.func), _Line(self.file, call.lineno)
+            found, names, here = (
+                {call.lineno: None},
+                _names(call.func),
+                _Line(self.file, call.lineno),
+            )
             for _ in range(_STEPS):
                 values = list[ast.expr]()
                 for node in here.assigned(names):
@@ -86,7 +96,11 @@ class PythonStatements(Statements):
         for node in here.around(*_ASSIGNMENTS):
             targets |= _names(*targets_of(node))
         for call in _all(here.function, ast.Call):
-            if isinstance(call.func, ast.Subscript) and call.lineno > line and targets & _names(*call.args):
+            if (
+                isinstance(call.func, ast.Subscript)
+                and call.lineno > line
+                and targets & _names(*call.args)
+            ):
                 yield call.lineno
 
     def function_at(self, line: int) -> str:

@@ -55,7 +55,11 @@ class KernelCall:
         """The whole numbers, strides among them."""
         waiting = [*self.given.values()]
         for argument in waiting:
-            waiting += argument if isinstance(argument, (tuple, list)) else getattr(argument, "strides", ())
+            waiting += (
+                argument
+                if isinstance(argument, (tuple, list))
+                else getattr(argument, "strides", ())
+            )
         return [argument for argument in waiting if type(argument) is int]
 
     @property
@@ -75,7 +79,9 @@ def called(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ker
     """A launch as `kernel.run` is given it."""
     given = dict(zip(kernel.arg_names, args, strict=False)) | dict(kwargs)
     of_launch = ("grid", "warmup")
-    return KernelCall(kernel, {name: _described(value) for name, value in given.items() if name not in of_launch})
+    return KernelCall(
+        kernel, {name: _described(value) for name, value in given.items() if name not in of_launch}
+    )
 
 
 @functools.cache
@@ -139,7 +145,9 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
             if not kwargs.get("warmup"):  # else it is only to be compiled
                 call = called(kernel, args, kwargs)
                 backend = INTERPRETED if interpreting() else COMPILED
-                found.started.append(Launch(kernel.fn, backend, [storage for _, storage in call.pointers], call))
+                found.started.append(
+                    Launch(kernel.fn, backend, [storage for _, storage in call.pointers], call)
+                )
             result = run(kernel, *args, **kwargs) if runs else None
             if hasattr(result, "asm"):
                 found.compiled.add(result)
@@ -154,7 +162,9 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for kind in kernel_types():
             stack.enter_context(replaced(kind, "run", through(kind.run)))
-        if compiler := sys.modules.get("triton.compiler.compiler"):  # whose frames hold the types of names
+        if compiler := sys.modules.get(
+            "triton.compiler.compiler"
+        ):  # whose frames hold the types of names
             stack.enter_context(replaced(compiler, "filter_traceback", lambda error: None))
         if interpreting() or not runs:  # where nothing is chosen by time
             for tuner in _tuners():
@@ -184,7 +194,9 @@ def _tuners() -> Iterator[Any]:
             yield tuner
 
 
-def _run_first_fitting(notes: list[str], tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_first_fitting(
+    notes: list[str], tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Runs an autotuned kernel with the first configuration that fits, and notes which."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
     failures: list[Exception] = []

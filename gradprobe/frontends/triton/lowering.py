@@ -37,7 +37,14 @@ _USUAL = (DEFAULT, "sm_80", "sm_100", "gfx942")
 # Wrong whatever the sizes of a case are: a name, or a statement that the language does not have.
 _OF_TEXT = (NameError, UnsupportedLanguageConstruct)
 # Wrong only where a kernel stays so with larger blocks.
-_OF_TYPES = (TypeError, AttributeError, ValueError, AssertionError, NotImplementedError, CompilationError)
+_OF_TYPES = (
+    TypeError,
+    AttributeError,
+    ValueError,
+    AssertionError,
+    NotImplementedError,
+    CompilationError,
+)
 # The least that a dot multiplies, and how far blocks are made larger.
 _LEAST, _LARGER = 16, (1, 4)
 _TRITON = Path(triton.__file__).parent
@@ -81,20 +88,28 @@ def _error_of(call: KernelCall) -> CompileError | None:
     return CompileError(
         kernel=call.name,
         **vars(line),
-        words=re.split(r"[.!] ", " ".join(words.split()))[0].rstrip("."),  # the sentence that matters
-        way_out=f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else "",
+        words=re.split(r"[.!] ", " ".join(words.split()))[0].rstrip(
+            "."
+        ),  # the sentence that matters
+        way_out=f"make it a constant of the language: {name[1]} = tl.constexpr(...)"
+        if name
+        else "",
         arch=architecture() or "",
     )
 
 
-def _refused(call: KernelCall, target: GPUTarget) -> tuple[BaseException, EndedLine | None, str] | None:
+def _refused(
+    call: KernelCall, target: GPUTarget
+) -> tuple[BaseException, EndedLine | None, str] | None:
     """What Triton raises first as it compiles a launch to TTIR, its line and words."""
     try:
         kernel, backend = _compilable(call.kernel), make_backend(target)
         given = {name: _compilable(value) for name, value in call.given.items()} | {"debug": False}
         bind = create_function_from_signature(kernel.signature, kernel.params, backend)
         bound, types, named = bind(**given)
-        options, signature, constants, attributes = kernel._pack_args(backend, given, bound, types, named)
+        options, signature, constants, attributes = kernel._pack_args(
+            backend, given, bound, types, named
+        )
         source, context = ASTSource(kernel, signature, constants, attributes), ir.context()
         ir.load_dialects(context)
         backend.load_dialects(context)
@@ -113,7 +128,9 @@ def _refused(call: KernelCall, target: GPUTarget) -> tuple[BaseException, EndedL
 
 def _is_sure(root: BaseException, file: str) -> bool:
     """Whether an error is of the kernel's text or types, and not of what this process lacks."""
-    if isinstance(root, CompileTimeAssertionFailure) or not isinstance(root, (*_OF_TEXT, *_OF_TYPES)):
+    if isinstance(root, CompileTimeAssertionFailure) or not isinstance(
+        root, (*_OF_TEXT, *_OF_TYPES)
+    ):
         return False
     if _ASKS.search("".join(linecache.getlines(file))):
         return False
@@ -143,7 +160,9 @@ def _restore_language() -> None:
                 setattr(owner, name, attributes[name])
     for name, method in list(vars(tl.tensor).items()):
         for cell in getattr(method, "__closure__", None) or ():
-            if type(cell.cell_contents) is InterpretedFunction:  # of the language, and a method as well
+            if (
+                type(cell.cell_contents) is InterpretedFunction
+            ):  # of the language, and a method as well
                 setattr(tl.tensor, name, _compilable(cell.cell_contents))
     generator: Any = CodeGenerator
     visit = generator.visit

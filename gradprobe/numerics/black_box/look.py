@@ -38,7 +38,9 @@ from .result_evidence import (
 )
 from .shapes import shape_in_words
 
-_ONLY_HERE = "with the case's own values all that is exported is right; in one-hot problems it is not"
+_ONLY_HERE = (
+    "with the case's own values all that is exported is right; in one-hot problems it is not"
+)
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,20 @@ def look_inside(examiner: Examiner) -> BlackBoxEvidence:
 
 
 def _with_a_fault(
-    examiner: Examiner, recovered: RecoveredValues, scales: Scales, evidence: Sequence[ResultEvidence]
+    examiner: Examiner,
+    recovered: RecoveredValues,
+    scales: Scales,
+    evidence: Sequence[ResultEvidence],
 ) -> tuple[Measured, list[str]]:
     """What the one-hot problems show of a fault, and which kernel has it."""
     words = [_ONLY_HERE] if examiner.own.comparison.matches else []
     recovered, of_p = _p_without_do(examiner, recovered, scales)
     # A P of another layout shows what is right; that dV is wrong was reached in this one.
     whole = {one.through: one.whole for one in evidence if one.name != one.through}
-    evidence = [*(one for one in evidence if one.name == one.through), *scales.shown(recovered, whole)]
+    evidence = [
+        *(one for one in evidence if one.name == one.through),
+        *scales.shown(recovered, whole),
+    ]
     recovered, unreached = _reached(examiner, _held_to_coarser(recovered, evidence), evidence)
     recovered, of_ds = _either_ds(examiner, recovered, [one for one in evidence if one.is_reached])
     recovered = _with_sums(examiner, recovered)
@@ -110,24 +118,37 @@ def _with_a_fault(
     return measured, [*words, *of_p, *(of_one or of_ds), *of_dp, *unreached, *shapes]
 
 
-def _of_one_result(examiner: Examiner, recovered: RecoveredValues, measured: Measured) -> tuple[Measured, list[str]]:
+def _of_one_result(
+    examiner: Examiner, recovered: RecoveredValues, measured: Measured
+) -> tuple[Measured, list[str]]:
     """Without a P or dS that is wrong as one gradient alone shows it: that gradient's own sum may be what is wrong.
 
     A dS that is right but for its delta, one number a row, is no sum's doing.
     """
-    name = next((name for name, one in measured.comparison.findings.items() if one.status == MISMATCH), "")
+    name = next(
+        (name for name, one in measured.comparison.findings.items() if one.status == MISMATCH), ""
+    )
     through = [one for one in recovered.by if MATRIX_OF[one] == ("P" if name == "P" else "dS")]
     wrong = [one for one in recovered.by if examiner.own.comparison.findings[one].mismatched]
-    if name not in ("P", "dP", "dS") or measured.trace.sources[name] != "recovered" or through != wrong or through[1:]:
+    if (
+        name not in ("P", "dP", "dS")
+        or measured.trace.sources[name] != "recovered"
+        or through != wrong
+        or through[1:]
+    ):
         return measured, []
     (alone,) = wrong
     words = f"{alone} alone shows {MATRIX_OF[alone]}: either that is wrong, or the sum that makes {alone} of it"
     return examiner.compared(_without(recovered, (MATRIX_OF[alone], *QUOTIENTS))), [words]
 
 
-def _held_to_coarser(recovered: RecoveredValues, evidence: Sequence[ResultEvidence]) -> RecoveredValues:
+def _held_to_coarser(
+    recovered: RecoveredValues, evidence: Sequence[ResultEvidence]
+) -> RecoveredValues:
     """The same, with what is coarse and not wrong held to the coarser arithmetic."""
-    coarse = {one.name for one in evidence if one.is_coarse} - {one.name for one in evidence if one.is_wrong}
+    coarse = {one.name for one in evidence if one.is_coarse} - {
+        one.name for one in evidence if one.is_wrong
+    }
     return replace(recovered, recovery=replace(recovered.recovery, coarse=frozenset(coarse)))
 
 
@@ -159,7 +180,9 @@ def _with_sums(examiner: Examiner, recovered: RecoveredValues) -> RecoveredValue
     return with_sums(recovered, examiner.case, alone)
 
 
-def _p_without_do(examiner: Examiner, recovered: RecoveredValues, scales: Scales) -> tuple[RecoveredValues, list[str]]:
+def _p_without_do(
+    examiner: Examiner, recovered: RecoveredValues, scales: Scales
+) -> tuple[RecoveredValues, list[str]]:
     """P once more where it came out wrong, in ways that no misread dO can spoil.
 
     P is read off dV = P^T dO. With dO contiguous and one probe a call, every head and batch is given the same one-hot
@@ -169,17 +192,28 @@ def _p_without_do(examiner: Examiner, recovered: RecoveredValues, scales: Scales
     if "dV" not in recovered.by or not scales.of(recovered, "dV", recovered.by["dV"]).is_wrong:
         return recovered, []
     p = _right_p(examiner, (*examiner.assigned, ("do", "contiguous")), recovered, scales)
-    lay = "lies contiguous and the same in all heads" if examiner.assigned else "is the same in all heads"
+    lay = (
+        "lies contiguous and the same in all heads"
+        if examiner.assigned
+        else "is the same in all heads"
+    )
     words = f"P, seen through dV, is right once dO {lay}"
     # Where its own values came right, one problem a call may be what helps: some kernels take one number of batches.
     is_sure = not examiner.own.comparison.matches
-    words = f"dO is misread: {words}" if is_sure else f"{words} and a call has no more batches than the case"
+    words = (
+        f"dO is misread: {words}"
+        if is_sure
+        else f"{words} and a call has no more batches than the case"
+    )
     if p is None:
         own = examiner.own
         reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors())
         if reading is None:
             return recovered, []
-        p, words = _right_p(examiner, (), recovered, scales), f"dO is read {reading}: so read it gives the dV that came"
+        p, words = (
+            _right_p(examiner, (), recovered, scales),
+            f"dO is read {reading}: so read it gives the dV that came",
+        )
     if p is None:  # several query heads share the dV that would show each one's P
         return _without(recovered, ("P", *QUOTIENTS)), [words]
     # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
@@ -187,7 +221,9 @@ def _p_without_do(examiner: Examiner, recovered: RecoveredValues, scales: Scales
     return with_matrices(replace(of_ds, by={**of_ds.by, "dV": p}), examiner.case, {"P": p}), [words]
 
 
-def _right_p(examiner: Examiner, assigned: Assigned, recovered: RecoveredValues, scales: Scales) -> Tensor | None:
+def _right_p(
+    examiner: Examiner, assigned: Assigned, recovered: RecoveredValues, scales: Scales
+) -> Tensor | None:
     """P from another layout, one probe a call; None where it is wrong there too."""
     p = examiner.recovered(assigned, one_by_one=True).by["dV"]
     return None if scales.of(recovered, "dV", p).is_wrong else p
@@ -204,11 +240,21 @@ def _either_ds(
     """
     case = examiner.case
     of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
-    through, wrong = ([one.through for one in ones] for ones in (of_ds, [one for one in of_ds if one.is_wrong]))
-    odd_p = "P" in recovered.trace.values and any(one.name == "P" and one.is_wrong for one in evidence)
+    through, wrong = (
+        [one.through for one in ones] for ones in (of_ds, [one for one in of_ds if one.is_wrong])
+    )
+    odd_p = "P" in recovered.trace.values and any(
+        one.name == "P" and one.is_wrong for one in evidence
+    )
     factors = [factor_in_words(recovered, "dS", recovered.by[name]) for name in wrong]
-    of_p = factor_in_words(recovered, "P", recovered.by["dV"]) if odd_p and "dV" in recovered.by else ""
-    wrong_gradients = [name for name, one in examiner.own.comparison.findings.items() if one.mismatched]
+    of_p = (
+        factor_in_words(recovered, "P", recovered.by["dV"])
+        if odd_p and "dV" in recovered.by
+        else ""
+    )
+    wrong_gradients = [
+        name for name, one in examiner.own.comparison.findings.items() if one.mismatched
+    ]
     two = len(wrong) == 2 and not are_one_fault(recovered)
     # A misread k is in what each probe shows in another way: in one kernel two ways may well be one fault.
     is_told = not (two and examiner.of_one_kernel)
@@ -235,9 +281,13 @@ def _of_kernels(
         return []
     how = factors[0]
     if two:
-        return ["dS is wrong in the kernels of dQ and dK, in two ways: by a fault each, or by one that both share"]
+        return [
+            "dS is wrong in the kernels of dQ and dK, in two ways: by a fault each, or by one that both share"
+        ]
     if len(wrong) == len(seen):
-        return [f"dS is wrong in the kernel{'s' if len(wrong) > 1 else ''} of {' and '.join(wrong)}{how}"]
+        return [
+            f"dS is wrong in the kernel{'s' if len(wrong) > 1 else ''} of {' and '.join(wrong)}{how}"
+        ]
     right = next(name for name in seen if name not in wrong)
     if right in wrong_gradients:
         return [f"{wrong[0]} shows dS wrong{how}; {right}, which is wrong too, shows it right"]
@@ -249,11 +299,15 @@ def _of_kernels(
 def _without(recovered: RecoveredValues, names: Collection[str]) -> RecoveredValues:
     """The same without some of what was recovered; what the target exposes stays."""
     trace = recovered.trace
-    sources = {name: how for name, how in trace.sources.items() if name not in names or how != "recovered"}
+    sources = {
+        name: how for name, how in trace.sources.items() if name not in names or how != "recovered"
+    }
     return replace(recovered, trace=Trace({name: trace.values[name] for name in sources}, sources))
 
 
-def _inseparable(examiner: Examiner, recovered: RecoveredValues, measured: Measured) -> tuple[Measured, list[str]]:
+def _inseparable(
+    examiner: Examiner, recovered: RecoveredValues, measured: Measured
+) -> tuple[Measured, list[str]]:
     """Where dP or delta came out wrong: both left out again where the split of dS into them means nothing.
 
     So it is where dS as a whole is explained; where P is wrong and does not explain them, since dV may show another P
@@ -262,13 +316,17 @@ def _inseparable(examiner: Examiner, recovered: RecoveredValues, measured: Measu
     """
     findings = {name: one for name, one in measured.comparison.findings.items() if one.mismatched}
     quotients = [
-        findings[name] for name in QUOTIENTS if name in findings and recovered.trace.sources[name] == "recovered"
+        findings[name]
+        for name in QUOTIENTS
+        if name in findings and recovered.trace.sources[name] == "recovered"
     ]
     if not quotients:
         return measured, []
     sentence = []
     if "P" in findings and any(one.status == MISMATCH for one in quotients):
-        sentence = ["the P that dV shows does not explain dS: dP and delta cannot be worked out from these gradients"]
+        sentence = [
+            "the P that dV shows does not explain dS: dP and delta cannot be worked out from these gradients"
+        ]
     elif not factor_in_words(recovered, "dS", recovered.trace.values["dS"]):
         if is_one_delta_a_row(measured, recovered):
             return measured, []
@@ -278,7 +336,9 @@ def _inseparable(examiner: Examiner, recovered: RecoveredValues, measured: Measu
         if is_one_delta_a_row(measured_again, again):
             return measured_again, []
         if "P" not in findings:
-            sentence = ["whether dS itself is wrong, or its dP or delta, these gradients do not tell"]
+            sentence = [
+                "whether dS itself is wrong, or its dP or delta, these gradients do not tell"
+            ]
     return examiner.compared(_without(recovered, QUOTIENTS)), sentence
 
 

@@ -88,7 +88,9 @@ def plan(case: Case, *, with_p: bool = True) -> ProbePlan | None:
     free_v = free_v if with_p else ()
     rows, n_keys = _rows(case), case.seqlen_k
     keys = min(max(round(len(free) * n_keys / (n_keys + rows)), 1), len(free) - 1)
-    count = max(-(-n_keys // keys), -(-rows // (len(free) - keys)), -(-rows // len(free_v)) if free_v else 0)
+    count = max(
+        -(-n_keys // keys), -(-rows // (len(free) - keys)), -(-rows // len(free_v)) if free_v else 0
+    )
     height = 2.0 ** -min(max(round(math.log2(abs(case.scale))), -_HIGHEST), _HIGHEST)
     return ProbePlan(own, free, own_v, free_v, keys, count, height * case.scale, height)
 
@@ -105,15 +107,24 @@ def _rows(case: Case) -> int:
     return case.seqlen_q * case.heads // case.kv_heads
 
 
-def problem(case: Case, plan: ProbePlan, values: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
+def problem(
+    case: Case, plan: ProbePlan, values: Mapping[str, Tensor], index: int
+) -> dict[str, Tensor]:
     """The inputs of one probe, in the shapes of the case's own; tau is 0, so that PE = P."""
     import torch
 
     made = dict(values) | {name: torch.zeros_like(values[name]) for name in ("q", "k", "v", "do")}
     # A quarter of the terms, each twice as large: the scores keep their spread.
-    for name, own, times in (("q", plan.own, 2), ("k", plan.own, 1), ("v", plan.own_v, 1), ("do", plan.own_v, 1)):
+    for name, own, times in (
+        ("q", plan.own, 2),
+        ("k", plan.own, 1),
+        ("v", plan.own_v, 1),
+        ("do", plan.own_v, 1),
+    ):
         made[name][..., own] = times * values[name][..., own]
-    if case.pattern in MEANS:  # their mean, of a quarter of the terms too, takes both factors twice as large
+    if (
+        case.pattern in MEANS
+    ):  # their mean, of a quarter of the terms too, takes both factors twice as large
         made["k"][..., plan.own] += values["k"][..., plan.own].mean(2, keepdim=True)
     made["v"][:, :, ::ZERO_KEYS] = 0
     keys = _block(index, plan.keys, case.seqlen_k)
@@ -139,22 +150,32 @@ def _places(case: Case, slots: Tensor) -> tuple[Tensor, Tensor]:
     import torch
 
     group = case.heads // case.kv_heads
-    return torch.arange(case.kv_heads)[:, None] * group + slots // case.seqlen_q, slots % case.seqlen_q
+    return torch.arange(case.kv_heads)[
+        :, None
+    ] * group + slots // case.seqlen_q, slots % case.seqlen_q
 
 
 def read_probe(
-    case: Case, plan: ProbePlan, index: int, gradients: Mapping[str, Tensor], into: Mapping[str, Tensor]
+    case: Case,
+    plan: ProbePlan,
+    index: int,
+    gradients: Mapping[str, Tensor],
+    into: Mapping[str, Tensor],
 ) -> None:
     """Writes what one probe's dQ, dK and dV show of dS, dS and P, each [B, H, M, N], by the gradient."""
     if "dQ" in gradients:
         keys = _block(index, plan.keys, case.seqlen_k)
-        into["dQ"][..., keys] = _divided(gradients["dQ"][..., plan.of_keys(keys)], plan.factor, into["dQ"])
+        into["dQ"][..., keys] = _divided(
+            gradients["dQ"][..., plan.of_keys(keys)], plan.factor, into["dQ"]
+        )
     ways = (("dK", plan.rows, plan.of_rows, plan.factor), ("dV", plan.rows_v, plan.of_rows_v, 1.0))
     for name, size, columns, factor in ways:
         if name in gradients and name in into:
             slots = _block(index, size, _rows(case))
             heads, rows = _places(case, slots)
-            into[name][:, heads, rows] = _divided(gradients[name][..., columns(slots)].mT, factor, into[name])
+            into[name][:, heads, rows] = _divided(
+                gradients[name][..., columns(slots)].mT, factor, into[name]
+            )
 
 
 def _divided(shown: Tensor, factor: float, like: Tensor) -> Tensor:

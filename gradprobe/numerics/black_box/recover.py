@@ -67,7 +67,12 @@ def obstacle(case: Case, values: Mapping[str, Tensor], *, most: int = MOST_SCORE
 
 
 def recover(
-    case: Case, values: Mapping[str, Tensor], answer: Answer, *, one_by_one: bool = False, with_p: bool = True
+    case: Case,
+    values: Mapping[str, Tensor],
+    answer: Answer,
+    *,
+    one_by_one: bool = False,
+    with_p: bool = True,
 ) -> RecoveredValues:
     """Runs a target on the one-hot problems of a case and reads its intermediates off the gradients.
 
@@ -91,7 +96,12 @@ def recover(
 
 def _at_once(case: Case) -> int:
     """How many probes a call may have."""
-    size = case.batch * case.heads * max(case.seqlen_q, case.seqlen_k) * max(case.head_dim, case.head_dim_v)
+    size = (
+        case.batch
+        * case.heads
+        * max(case.seqlen_q, case.seqlen_k)
+        * max(case.head_dim, case.head_dim_v)
+    )
     return max(1, min(CALL_ELEMENTS // size, CALL_SCORES // math.prod(expected_shapes(case)["P"])))
 
 
@@ -102,17 +112,29 @@ def _recover(
     for start in range(0, layout.count, at_once):
         indices = range(start, min(start + at_once, layout.count))
         problems = [problem(case, layout, values, index) for index in indices]
-        several = replace(case, batch=case.batch * len(problems), seqlens=(case.seqlens or ()) * len(problems) or None)
+        several = replace(
+            case,
+            batch=case.batch * len(problems),
+            seqlens=(case.seqlens or ()) * len(problems) or None,
+        )
         trace = answer(several, end_to_end(case, problems), problems[0])
         first = first or _of_first(trace, case)
         shown = shown or _nothing(case, layout, trace)
         for place, index in enumerate(indices):
             batch = slice(place * case.batch, (place + 1) * case.batch)
-            read_probe(case, layout, index, {name: trace.values[name][batch] for name in _gradients(trace)}, shown)
+            read_probe(
+                case,
+                layout,
+                index,
+                {name: trace.values[name][batch] for name in _gradients(trace)},
+                shown,
+            )
     assert first is not None
     unseen = next(iter(shown.values())).new_full(expected_shapes(case)["LSE"], -1).long()
     recovery = Recovery(_dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen)
-    recovered = RecoveredValues(problem(case, layout, values, 0), first, shown, recovery, case, layout)
+    recovered = RecoveredValues(
+        problem(case, layout, values, 0), first, shown, recovery, case, layout
+    )
     found = {MATRIX_OF[name]: shown[name] for name in reversed(GRADIENTS) if name in shown}
     return with_matrices(recovered, case, found)
 
@@ -123,7 +145,11 @@ def _gradients(trace: Trace) -> list[str]:
 
 def _of_first(trace: Trace, case: Case) -> Trace:
     """The results of the first probe of a call, as far as they belong to its batches alone."""
-    kept = {name: tensor[: case.batch] for name, tensor in trace.values.items() if case.axes(name)[0] == "b"}
+    kept = {
+        name: tensor[: case.batch]
+        for name, tensor in trace.values.items()
+        if case.axes(name)[0] == "b"
+    }
     return Trace(kept, {name: trace.sources[name] for name in kept})
 
 
@@ -138,10 +164,14 @@ def _dtype(trace: Trace, *names: str) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
 
-def with_matrices(recovered: RecoveredValues, case: Case, found: Mapping[str, Tensor]) -> RecoveredValues:
+def with_matrices(
+    recovered: RecoveredValues, case: Case, found: Mapping[str, Tensor]
+) -> RecoveredValues:
     """The same with other P or dS, and with delta and dP derived from them; exposed intermediates stay."""
     known, recovery = recovered.trace, recovered.recovery
-    exposed = {name: value for name, value in known.values.items() if known.sources[name] != "recovered"}
+    exposed = {
+        name: value for name, value in known.values.items() if known.sources[name] != "recovered"
+    }
     values = {**known.values, **found, **exposed}
     if {"P", "dS"} <= values.keys():
         quotients, zero_key = _quotients(recovered, values["P"], values["dS"])
@@ -156,14 +186,20 @@ def with_matrices(recovered: RecoveredValues, case: Case, found: Mapping[str, Te
 def with_sums(recovered: RecoveredValues, case: Case, alone: Trace) -> RecoveredValues:
     """The same with the totals of the first probe run alone: of several at once they are one sum."""
     known = recovered.trace
-    more = {name: value for name, value in alone.values.items() if name in SUMS and name not in known.values}
+    more = {
+        name: value
+        for name, value in alone.values.items()
+        if name in SUMS and name not in known.values
+    }
     values = {**known.values, **more}
     order = [name for name in expected_shapes(case) if name in values]
     sources = {name: known.sources.get(name, "exported") for name in order}
     return replace(recovered, trace=Trace({name: values[name] for name in order}, sources))
 
 
-def _quotients(recovered: RecoveredValues, p: Tensor, ds: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _quotients(
+    recovered: RecoveredValues, p: Tensor, ds: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
     """delta = -dS / (P * slope) where dP is 0, and dP = dS / (P * slope) + delta; 0 where P * slope is.
 
     delta is read at the key without a value that its row sees best: the second result, -1 where it sees none.
@@ -176,7 +212,9 @@ def _quotients(recovered: RecoveredValues, p: Tensor, ds: Tensor) -> tuple[dict[
         g = (ds[place] / share).masked_fill(share == 0, 0.0)
         best = share[..., ::ZERO_KEYS].max(-1)
         seen = best.values > 0
-        of_row = -g.gather(-1, best.indices[..., None] * ZERO_KEYS).masked_fill(~seen[..., None], 0.0)
+        of_row = -g.gather(-1, best.indices[..., None] * ZERO_KEYS).masked_fill(
+            ~seen[..., None], 0.0
+        )
         zero_key[place] = (best.indices * ZERO_KEYS).masked_fill(~seen, -1)
         delta[place] = of_row[..., 0].to(p.dtype)
         dp[place] = (g + of_row).masked_fill(share == 0, 0.0).to(p.dtype)
@@ -211,7 +249,11 @@ def factor_in_words(recovered: RecoveredValues, name: str, tensor: Tensor) -> st
     if own - factor * products <= most:
         return f" by the factor {factor:.4g} throughout"
     of_dt = own - 2 * sums["dT"][0] + sums["dT"][1]
-    return ", as without the softcap's derivative" if name == "dS" and x.softcap is not None and of_dt <= most else ""
+    return (
+        ", as without the softcap's derivative"
+        if name == "dS" and x.softcap is not None and of_dt <= most
+        else ""
+    )
 
 
 def are_one_fault(recovered: RecoveredValues) -> bool:
@@ -227,7 +269,11 @@ def are_one_fault(recovered: RecoveredValues) -> bool:
         by_queries, by_keys = (recovered.by[name][place].double() for name in ("dQ", "dK"))
         expected, both = evaluate(x, tile)["dS"], together[tile.heads, tile.rows]
         apart += float(((by_queries - by_keys) ** 2 * both).nan_to_num(0.0).sum())
-        errors += float((((by_queries - expected) ** 2 + (by_keys - expected) ** 2) * both).nan_to_num(0.0).sum())
+        errors += float(
+            (((by_queries - expected) ** 2 + (by_keys - expected) ** 2) * both)
+            .nan_to_num(0.0)
+            .sum()
+        )
     return apart <= UNEXPLAINED * errors
 
 

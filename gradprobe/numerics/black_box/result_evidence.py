@@ -32,7 +32,12 @@ class Measure(Protocol):
     """Compares a trace with the reference on the values that it came of."""
 
     def __call__(
-        self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+        self,
+        values: Mapping[str, Tensor],
+        trace: Trace,
+        recovery: Recovery | None = None,
+        *,
+        coarse: bool = False,
     ) -> Measured:
         """What it comes to; by the arithmetic that is coarser than the contract, if `coarse`."""
         ...
@@ -75,7 +80,11 @@ class ResultEvidence:
     @property
     def note(self) -> str:
         """The disagreement of one that is coarse, in words."""
-        seen = f"{self.name}, seen through {self.through}," if self.name != self.through else f"{self.name} of them"
+        seen = (
+            f"{self.name}, seen through {self.through},"
+            if self.name != self.through
+            else f"{self.name} of them"
+        )
         return (
             f"in one-hot problems {seen} errs by {self.ratio:.3g}x what is allowed, and with the case's own values "
             f"{self.through} is right: rather a coarser arithmetic than a wrong kernel"
@@ -102,11 +111,18 @@ class Scales:
             if trace.sources[name] != "recovered"
         ]
         whole = {one.name: one.grade for one in exported}
-        known = {name: finding for name, finding in findings.items() if trace.sources[name] == "recovered"}
+        known = {
+            name: finding
+            for name, finding in findings.items()
+            if trace.sources[name] == "recovered"
+        }
         return exported + self.shown(recovered, whole, known)
 
     def shown(
-        self, recovered: RecoveredValues, whole: Mapping[str, int] = {}, findings: Mapping[str, Finding] = {}
+        self,
+        recovered: RecoveredValues,
+        whole: Mapping[str, int] = {},
+        findings: Mapping[str, Finding] = {},
     ) -> list[ResultEvidence]:
         """What each gradient shows of its intermediate."""
         found = []
@@ -149,16 +165,25 @@ class Scales:
             finding = self._own.comparison.findings.get(name)
             grade = RIGHT
             if finding is not None and finding.mismatched:
-                alone = self._measure(self._values, _only(name, self._own.trace.values[name]), coarse=True)
+                alone = self._measure(
+                    self._values, _only(name, self._own.trace.values[name]), coarse=True
+                )
                 grade = COARSE if alone.comparison.matches else WRONG
             self._beside[name] = grade
         return self._beside[name]
 
-    def _alone(self, recovered: RecoveredValues, name: str, value: Tensor, *, coarse: bool = False) -> Comparison:
+    def _alone(
+        self, recovered: RecoveredValues, name: str, value: Tensor, *, coarse: bool = False
+    ) -> Comparison:
         # What a gradient shows was read, even where the target exposes it besides.
-        read = value is not recovered.trace.values.get(name) or recovered.trace.sources[name] == "recovered"
+        read = (
+            value is not recovered.trace.values.get(name)
+            or recovered.trace.sources[name] == "recovered"
+        )
         recovery = replace(recovered.recovery, names=frozenset(RECOVERABLE if read else ()))
-        return self._measure(recovered.values, _only(name, value), recovery, coarse=coarse).comparison
+        return self._measure(
+            recovered.values, _only(name, value), recovery, coarse=coarse
+        ).comparison
 
 
 def _only(name: str, value: Tensor) -> Trace:
@@ -172,7 +197,9 @@ def beside(own: Measured, inner: Measured) -> Measured:
     too but inherits it there from parents that the ordinary run does not show, it is called inherited.
     """
     of_inner = inner.comparison.findings
-    known = {name: _blamed(one, of_inner.get(name)) for name, one in own.comparison.findings.items()}
+    known = {
+        name: _blamed(one, of_inner.get(name)) for name, one in own.comparison.findings.items()
+    }
     recovered = {name: one for name, one in of_inner.items() if name not in known}
     order = [name for name in names() if name in known or name in recovered]
     findings = {name: known.get(name) or recovered[name] for name in order}
@@ -180,7 +207,9 @@ def beside(own: Measured, inner: Measured) -> Measured:
         own.comparison,
         findings=findings,
         absent=tuple(name for name in own.comparison.absent if name not in findings),
-        reading={name: most for name, most in inner.comparison.reading.items() if name in recovered},
+        reading={
+            name: most for name, most in inner.comparison.reading.items() if name in recovered
+        },
     )
     sources = {name: (own if name in known else inner).trace.sources[name] for name in order}
     shown = replace(own, trace=replace(own.trace, sources=sources), comparison=promoted(comparison))
@@ -196,7 +225,11 @@ def _first(own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> E
         return locate(own.x, own.trace, replace(own.comparison, findings={name: findings[name]}))
     only = {name: inner.comparison.findings[name]}
     first = locate(inner.x, inner.trace, replace(inner.comparison, findings=only))
-    return structs.replace(first, inseparable=inseparable(inner.trace, findings)) if first and name == "dP" else first
+    return (
+        structs.replace(first, inseparable=inseparable(inner.trace, findings))
+        if first and name == "dP"
+        else first
+    )
 
 
 def inseparable(trace: Trace, findings: Mapping[str, Finding]) -> tuple[str, ...]:
@@ -238,7 +271,9 @@ def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor
         for reading, do in readings.items():
             share = pe.mT @ do[tile.batch, tile.heads, tile.rows].double()
             predicted[reading][tile.batch].index_add_(0, kv_heads, share)
-    return next((reading for reading, expected in predicted.items() if _explains(expected, dv)), None)
+    return next(
+        (reading for reading, expected in predicted.items() if _explains(expected, dv)), None
+    )
 
 
 def _explains(expected: Tensor, gradient: Tensor) -> bool:
@@ -256,8 +291,13 @@ def _readings(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         for axes in _AXES:
             pairs = zip("bhmd", own.stride(), other.stride(), strict=True)
             strides = tuple(theirs if axis in axes else mine for axis, mine, theirs in pairs)
-            reach = own.storage_offset() + sum((n - 1) * stride for n, stride in zip(own.shape, strides, strict=True))
-            if strides not in tried and reach < own.untyped_storage().nbytes() // own.element_size():
+            reach = own.storage_offset() + sum(
+                (n - 1) * stride for n, stride in zip(own.shape, strides, strict=True)
+            )
+            if (
+                strides not in tried
+                and reach < own.untyped_storage().nbytes() // own.element_size()
+            ):
                 tried.add(strides)
                 words = "every" if len(axes) == 4 else " and ".join(named[axis] for axis in axes)
                 yield f"with {name}'s {words} stride", own.as_strided(own.shape, strides)

@@ -16,7 +16,9 @@ _SEEN = 1e-3
 _ALIKE = 0.02
 
 
-def shape_in_words(recovered: RecoveredValues, measured: Measured, *, may_read_lse: bool) -> list[str]:
+def shape_in_words(
+    recovered: RecoveredValues, measured: Measured, *, may_read_lse: bool
+) -> list[str]:
     """What the errors of P look like.
 
     Args:
@@ -25,7 +27,9 @@ def shape_in_words(recovered: RecoveredValues, measured: Measured, *, may_read_l
     finding = measured.comparison.findings.get("P")
     if finding is None or not finding.mismatched:
         return []
-    return _of_entries(recovered, measured) or _of_factors(recovered, measured, may_read_lse=may_read_lse)
+    return _of_entries(recovered, measured) or _of_factors(
+        recovered, measured, may_read_lse=may_read_lse
+    )
 
 
 def _of_entries(recovered: RecoveredValues, measured: Measured) -> list[str]:

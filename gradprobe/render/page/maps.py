@@ -60,8 +60,14 @@ def maps_of(run: Run) -> list[tuple[str, str, list[TileMap]]]:
         room -= len(maps)
         if maps:
             rows, cols = intermediate.tile
-            lines = f"a line is one of rows {in_words(intermediate.shown, 6)}, " if intermediate.shown else ""
-            found.append((intermediate.title, f"{lines}a tile is {rows} x {cols}, rows downwards", maps))
+            lines = (
+                f"a line is one of rows {in_words(intermediate.shown, 6)}, "
+                if intermediate.shown
+                else ""
+            )
+            found.append(
+                (intermediate.title, f"{lines}a tile is {rows} x {cols}, rows downwards", maps)
+            )
     return found
 
 
@@ -70,7 +76,9 @@ def _tile_map(intermediate: Intermediate, heads: Sequence[Head]) -> TileMap:
     words = f"worst {ratio(max(head.ratio for head in heads))}x what is allowed"
     words += f", rows {in_words(first.rows, 4)}" if first.rows else ""
     name = places(heads)
-    return TileMap(name, first.status, words, drawn(first.tiles, f"{intermediate.title}, {name}: {words}"))
+    return TileMap(
+        name, first.status, words, drawn(first.tiles, f"{intermediate.title}, {name}: {words}")
+    )
 
 
 def places(heads: Sequence[Head]) -> str:
@@ -94,12 +102,14 @@ def drawn(lines: Sequence[str], label: str) -> Markup:
                 cross = "crossed" if name in ("w3", "w4") else "cross"
                 paths.setdefault(cross, []).append(box)
     order = sorted(paths, key=lambda name: name.startswith("cross"))
-    shapes = [Markup('<path class="{}" d="{}"/>').format(name, "".join(paths[name])) for name in order]
+    shapes = [
+        Markup('<path class="{}" d="{}"/>').format(name, "".join(paths[name])) for name in order
+    ]
     wide, tall = len(lines[0]), len(lines)
     size = max(4, min(14, 112 // max(wide, tall)))
-    return Markup('<svg class="map" viewBox="0 0 {} {}" width="{}" role="img" aria-label="{}">{}</svg>').format(
-        wide, tall, wide * size, label, Markup("").join(shapes)
-    )
+    return Markup(
+        '<svg class="map" viewBox="0 0 {} {}" width="{}" role="img" aria-label="{}">{}</svg>'
+    ).format(wide, tall, wide * size, label, Markup("").join(shapes))
 
 
 def _runs(line: str) -> Iterator[tuple[str, int, int]]:

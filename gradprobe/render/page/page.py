@@ -60,9 +60,13 @@ def page_of_several(several: Reports, reports: Sequence[Report]) -> str:
     for at, group in enumerate(several.groups, 1):
         first = next((report for report in reports if report.title == group.titles[0]), None)
         causes = tuple(map(cause_in_words, first.causes)) if first else ()
-        groups.append((f"cause-{at}", group, causes, [(ids.get(title, ""), title) for title in group.titles]))
+        groups.append(
+            (f"cause-{at}", group, causes, [(ids.get(title, ""), title) for title in group.titles])
+        )
     counted = Reports(reports=tuple(reports), planned=several.planned)
-    counts = ", ".join(f"{sum(one.verdict == word for one in reports)} {word}" for word in _verdicts(reports))
+    counts = ", ".join(
+        f"{sum(one.verdict == word for one in reports)} {word}" for word in _verdicts(reports)
+    )
     parts = {
         "groups": groups,
         "checks": [(ids[report.title], report, report in failing) for report in reports],
@@ -89,7 +93,9 @@ def small_of(report: Report) -> str:
     is_wrong = report.failing is not None and bool(report.measured)
     why = "\n".join(line.plain for line in render_reasons(report, _COLUMNS)) if is_wrong else ""
     parts = {
-        "headline": verdict_words(report) if report.measured and report.error is None else report.name,
+        "headline": verdict_words(report)
+        if report.measured and report.error is None
+        else report.name,
         "first_line": first_line(report) if is_wrong else "",
         "why": why,
         "error": report.error,
@@ -104,7 +110,9 @@ def small_of_several(several: Reports, headline: str, table: str) -> str:
 
 
 def _small(verdict: str, page: str, parts: dict[str, Any]) -> str:
-    return visible(_environment().get_template("small.html").render(verdict=verdict, page=page, **parts))
+    return visible(
+        _environment().get_template("small.html").render(verdict=verdict, page=page, **parts)
+    )
 
 
 def _written(verdict: str, words: str, parts: dict[str, Any]) -> str:
@@ -113,12 +121,16 @@ def _written(verdict: str, words: str, parts: dict[str, Any]) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     inside = {"style": (TEMPLATES / "page.css").read_text(encoding="utf-8"), "script": script}
     template = _environment().get_template("page.html")
-    page = template.render(verdict=verdict, words=words, script_hash=f"sha256-{digest}", **inside, **parts)
+    page = template.render(
+        verdict=verdict, words=words, script_hash=f"sha256-{digest}", **inside, **parts
+    )
     return visible(page)
 
 
 def _footer(report: Report) -> str:
-    named = {name: words for name, words in report.environment.items() if words and name != "gradprobe"}
+    named = {
+        name: words for name, words in report.environment.items() if words and name != "gradprobe"
+    }
     version = [f"gradprobe {report.origin.version}"] if report.origin else []
     return ", ".join([*version, *(f"{name} {words}" for name, words in named.items())])
 

@@ -43,7 +43,10 @@ def parts_of(report: Report, *, alone: bool = False, id: str = "report") -> dict
         "headline": verdict_words(report) if has_results else "",
         "first_line": first_line(report) if run is not None else "",
         "facts": list(_facts(report)) if report.failing else [],
-        "causes": [(cause, excerpts(report, cause, base)) for cause in explained_diagnoses(report.diagnoses)],
+        "causes": [
+            (cause, excerpts(report, cause, base))
+            for cause in explained_diagnoses(report.diagnoses)
+        ],
         "heads": _head_table(report, run) if run is not None and run.compares else None,
         "maps": maps_of(run) if alone and run is not None else [],
         "views": list(_close_ups(report)) if alone else [],
@@ -76,7 +79,11 @@ def _head_table(report: Report, run: Run) -> dict[str, Any]:
             kind = class_of(sign_of(worst))
             cells.append((kind, f"{_MARKS.get(status, '')}{ratio(worst)}x"))
         rows.append((table.label(alike), cells))
-    return {"layout": run.layout, "columns": [table.title(column) for column in columns], "rows": rows}
+    return {
+        "layout": run.layout,
+        "columns": [table.title(column) for column in columns],
+        "rows": rows,
+    }
 
 
 _MARKS = {"mismatch": UTF8.mismatch, "inherited": UTF8.inherited}
@@ -98,7 +105,10 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _of_element(report: Report, element: Element) -> Iterator[tuple[str, str]]:
-    yield "head", f"{element.head}" if element.batch is None else f"{element.head} of batch {element.batch}"
+    yield (
+        "head",
+        f"{element.head}" if element.batch is None else f"{element.head} of batch {element.batch}",
+    )
     yield "tile", _indices(*element.tile)
     yield "row, col", _indices(element.row, element.col)
     yield "actual", value(element.actual)
@@ -120,7 +130,9 @@ def survey_parts(report: Report) -> dict[str, Any]:
     for row, runs in survey.cells_of(report).items():
         rows.append((row, [_cell(run, ids) for run in runs]))
     told = [*survey.culprits_of(report), *survey.memory_told(report, wrong)]
-    warnings = [words for warned in report.warnings for words in survey.warning_told(report, warned)]
+    warnings = [
+        words for warned in report.warnings for words in survey.warning_told(report, warned)
+    ]
     return {
         "matrix": {"columns": LAYOUTS[1:], "rows": rows, "legend": survey.legend(report, UTF8)},
         "told": [words, *told, *warnings],

@@ -45,7 +45,9 @@ def _block(listings: Sequence[Listing], wheres: Sequence[Where], base: Base) -> 
     for where in wheres:
         lines[where.line] = _named(where)
     places = ", ".join(dict.fromkeys(where.place for where in wheres))
-    return CodeBlock(f"{base.short(wheres[0].file)}:{places}", tuple(lines[number] for number in sorted(lines)))
+    return CodeBlock(
+        f"{base.short(wheres[0].file)}:{places}", tuple(lines[number] for number in sorted(lines))
+    )
 
 
 def _neighbours(listings: Sequence[Listing], where: Where) -> dict[int, CodeLine]:
@@ -56,7 +58,11 @@ def _neighbours(listings: Sequence[Listing], where: Where) -> dict[int, CodeLine
             found[number] = _plain(number, line)
     for listing in listings:
         at = where.line - listing.first
-        if listing.file == where.file and 0 <= at < len(listing.lines) and listing.lines[at].strip() == where.code:
+        if (
+            listing.file == where.file
+            and 0 <= at < len(listing.lines)
+            and listing.lines[at].strip() == where.code
+        ):
             first = max(0, at - _AROUND)
             numbered = enumerate(listing.lines[first : at + _AROUND + 1], listing.first + first)
             return {number: _plain(number, line) for number, line in numbered}

@@ -29,4 +29,11 @@ def close_up_screen(report: Report, view: CloseUp, width: int, *, utf8: bool = T
         *([Section(list(window(view.element, width, one_row=True)))] if is_wrong else []),
         *([Section(list(cause_lines(report, width)))] if is_wrong else []),
     ]
-    return closed(report, sections, (), (MOST if is_wrong else MOST_OF_A_MATCH) - _FIRST, width, is_again=False)
+    return closed(
+        report,
+        sections,
+        (),
+        (MOST if is_wrong else MOST_OF_A_MATCH) - _FIRST,
+        width,
+        is_again=False,
+    )

@@ -23,7 +23,11 @@ _CUT = " ..."
 def excerpt(wheres: Sequence[Where], base: Base, width: int) -> Iterator[Text]:
     """The first line of a cause: its place, the code, and a mark below what is wrong in it."""
     where = wheres[0]
-    alike = [one for one in wheres if (one.file, one.code, one.column) == (where.file, where.code, where.column)]
+    alike = [
+        one
+        for one in wheres
+        if (one.file, one.code, one.column) == (where.file, where.code, where.column)
+    ]
     yield Text(_place(where, [str(one.line) for one in alike[1:]], base, width), overflow="ignore")
     gutter = f"  {where.line} | "
     room = width - len(gutter)
@@ -89,7 +93,10 @@ class _Change:
     @property
     def unindented(self) -> tuple[str, ...]:
         """The same for the same edit, however far it is indented."""
-        return (*(f"-{line.strip()}" for line in self.dropped), *(f"+{line.strip()}" for line in self.added))
+        return (
+            *(f"-{line.strip()}" for line in self.dropped),
+            *(f"+{line.strip()}" for line in self.added),
+        )
 
 
 def changes(edit: TriedEdit, file: str, base: Base, width: int) -> Iterator[Text]:
@@ -98,7 +105,11 @@ def changes(edit: TriedEdit, file: str, base: Base, width: int) -> Iterator[Text
     Args:
         file: which file was named just above.
     """
-    file_words = "" if os.path.realpath(edit.file) == os.path.realpath(file) else f" of {base.short(edit.file)}"
+    file_words = (
+        ""
+        if os.path.realpath(edit.file) == os.path.realpath(file)
+        else f" of {base.short(edit.file)}"
+    )
     for change in _folded(edit.diff):
         also = f", and the same in {_numbers(change.others)}" if change.others else ""
         place = f"  @@ line {change.line}{file_words}{also} @@"
@@ -112,7 +123,9 @@ def changes(edit: TriedEdit, file: str, base: Base, width: int) -> Iterator[Text
 
 def _numbers(lines: Sequence[int]) -> str:
     shown = [str(line) for line in lines[:4]]
-    return f"line{'s' * (len(lines) > 1)} {', '.join(shown)}" + (f" and {len(lines) - 4} more" * (len(lines) > 4))
+    return f"line{'s' * (len(lines) > 1)} {', '.join(shown)}" + (
+        f" and {len(lines) - 4} more" * (len(lines) > 4)
+    )
 
 
 def _folded(diff: str) -> list[_Change]:
@@ -152,7 +165,11 @@ def _lines(change: _Change, room: int) -> Iterator[tuple[str, str, str]]:
     for sign, style, lines in (("-", _DROPPED, dropped), ("+", _ADDED, added)):
         for at, line in enumerate(lines):
             first = len(os.path.commonprefix(pairs[at])) if pairs else 0
-            tail = len(os.path.commonprefix([text[first:][::-1] for text in pairs[at]])) if pairs else 0
+            tail = (
+                len(os.path.commonprefix([text[first:][::-1] for text in pairs[at]]))
+                if pairs
+                else 0
+            )
             # Both are cut alike, so that what changes stands in one column.
             length = max(len(text) - tail - first for text in pairs[at]) if pairs else 0
             longest = max(map(len, pairs[at])) if pairs else 0

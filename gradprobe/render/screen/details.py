@@ -113,7 +113,9 @@ def _provenance(report: Report, width: int) -> Iterator[Text]:
     """What ran, in which files, and the command that repeats it."""
     target, base = report.target, base_of(report)
     seconds = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
-    yield from folded(f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}", width)
+    yield from folded(
+        f"ran {target.backend} on {report.environment.get('device')}; seconds: {seconds}", width
+    )
     files: dict[tuple[str, str], list[str]] = {}
     own = Source(name=target.function, file=target.file, line=target.line, sha256=target.sha256)
     for source in target.kernels or (own,):

@@ -34,7 +34,9 @@ class HeadTable:
         """Intermediates by their status in each query head, in the order of the dataflow."""
         for intermediate in run.compares:
             states = tuple(self._status(intermediate, head) for head in range(self.heads))
-            alike = next((those for known, those in self.rows if known == states and not each), None)
+            alike = next(
+                (those for known, those in self.rows if known == states and not each), None
+            )
             if alike is None:
                 self.rows.append((states, [intermediate]))
             else:
@@ -78,7 +80,9 @@ class HeadTable:
         """`P dP delta in dq_kernel`: their names, each with its kernel where it is another's row in another kernel."""
         names: list[str] = []
         for intermediate in alike:
-            everywhere = all(other in alike for other in self._run.compares if other.name == intermediate.name)
+            everywhere = all(
+                other in alike for other in self._run.compares if other.name == intermediate.name
+            )
             names.append(intermediate.name if everywhere else intermediate.title)
         names = list(dict.fromkeys(names))
         between = ", " if any(" " in name for name in names) else " "
@@ -89,20 +93,26 @@ class HeadTable:
         return label
 
 
-def head_table(report: Report, run: Run, width: int, marks: Signs, *, each: bool = False) -> Iterator[Text]:
+def head_table(
+    report: Report, run: Run, width: int, marks: Signs, *, each: bool = False
+) -> Iterator[Text]:
     """A header, then a row for intermediates that are wrong in the same heads."""
     table = HeadTable(report, run, each=each)
     labels = [table.label(alike) for _, alike in table.rows]
     name = max(len(_TITLE), *map(len, labels))
     columns, cells = _fitting(table, width - name - 2)
-    header = "".join(f"{table.title(column):>{cell}}" for column, cell in zip(columns, cells, strict=True))
+    header = "".join(
+        f"{table.title(column):>{cell}}" for column, cell in zip(columns, cells, strict=True)
+    )
     yield Text(f"  {_TITLE:<{name}}{header}", "dim")
     signs = {MISMATCH: marks.mismatch, INHERITED: marks.inherited, MATCH: ""}
     for label, (states, alike) in zip(labels, table.rows, strict=True):
         line = Text(f"  {label:<{name}}")
         for column, cell in zip(columns, cells, strict=True):
             status, worst = table.cell(states, alike, column)
-            line.append(f"{signs[status] + ratio(worst) + marks.times:>{cell}}", STYLES.get(status, ""))
+            line.append(
+                f"{signs[status] + ratio(worst) + marks.times:>{cell}}", STYLES.get(status, "")
+            )
         yield line
 
 

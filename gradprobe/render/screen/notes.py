@@ -35,7 +35,11 @@ def limits(report: Report) -> list[str]:
 def unseen(report: Report) -> int:
     """How many notes are only counted: what is 0 by design, what is on the ReLU's kink, further facts."""
     facts = 0 if report.causes else max(0, len(facts_of(report)) - FACTS)
-    return sum(_is_quiet(note) for note in report.notes) + bool(report.measured and report.shown.undecided) + facts
+    return (
+        sum(_is_quiet(note) for note in report.notes)
+        + bool(report.measured and report.shown.undecided)
+        + facts
+    )
 
 
 def all_notes(report: Report) -> Iterator[str]:
@@ -92,7 +96,9 @@ def _strays(report: Report) -> list[Group]:
 
 def _memory(report: Report) -> Iterator[str]:
     if groups := _strays(report):
-        more = f" ({plural(len(groups) - 1, 'finding')} more about memory)" if len(groups) > 1 else ""
+        more = (
+            f" ({plural(len(groups) - 1, 'finding')} more about memory)" if len(groups) > 1 else ""
+        )
         yield f"{in_short(groups[0].sentence)}{more}"
 
 
@@ -150,7 +156,9 @@ _FIRST = ("not checked", "exported in another convention", "the target changes",
 
 
 def _rank(note: str) -> int:
-    return next((at for at, beginning in enumerate(_FIRST) if note.startswith(beginning)), len(_FIRST))
+    return next(
+        (at for at, beginning in enumerate(_FIRST) if note.startswith(beginning)), len(_FIRST)
+    )
 
 
 def _is_quiet(note: str) -> bool:

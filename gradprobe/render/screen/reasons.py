@@ -71,10 +71,16 @@ def _edit(edit: TriedEdit, cause: Diagnosis, base: Base, width: int) -> Iterator
         return
     head, style = _edit_head(edit)
     certain = ": the cause is certain" if edit.is_certain else ""
-    words = f"{head}: {edit.words} ({plural(edit.tried, 'edit')} tried, {edit.seconds:.0f} s){certain}"
+    words = (
+        f"{head}: {edit.words} ({plural(edit.tried, 'edit')} tried, {edit.seconds:.0f} s){certain}"
+    )
     yield from _long(words, len(head) + 1, style, width)
     yield from changes(edit, cause.where[0].file if cause.where else "", base, width)
-    for sentence in (*edit.reservations, *edit.limits, *(f"so does another: {other}" for other in edit.others)):
+    for sentence in (
+        *edit.reservations,
+        *edit.limits,
+        *(f"so does another: {other}" for other in edit.others),
+    ):
         yield from folded(sentence, width)
 
 
@@ -87,7 +93,11 @@ def _edit_head(edit: TriedEdit) -> tuple[str, str]:
 
 def _unnamed(report: Report) -> Iterator[Text]:
     if report.diagnoses or report.known:
-        words, more = ("NO HYPOTHESIS FITS", "; what is known:") if report.sought else ("NO CAUSE SOUGHT", ":")
+        words, more = (
+            ("NO HYPOTHESIS FITS", "; what is known:")
+            if report.sought
+            else ("NO CAUSE SOUGHT", ":")
+        )
         yield Text.assemble((words, f"bold {CAUTION}"), more)
 
 
@@ -136,6 +146,12 @@ def second_cause(report: Report, width: int) -> Iterator[Text]:
         return
     _, second, *others = report.causes
     yield from _summary("AND ALSO", second, width, 1)
-    where = f"{base_of(report).short(second.where[0].file)}:{second.where[0].place}: " if second.where else ""
+    where = (
+        f"{base_of(report).short(second.where[0].file)}:{second.where[0].place}: "
+        if second.where
+        else ""
+    )
     more = f" (and {plural(len(others), 'cause')} more)" if others else ""
-    yield from short(f"{where}{second.fix or (second.where[0].code if second.where else '')}{more}", width, 1)
+    yield from short(
+        f"{where}{second.fix or (second.where[0].code if second.where else '')}{more}", width, 1
+    )

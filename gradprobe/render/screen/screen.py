@@ -12,7 +12,16 @@ from rich.text import Text
 from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.number import plural
 from ...model.report import Report
-from ..console import beyond_the_case, first_line, on_ranks, receipt, render_layouts, sources, verdict_words, wrong_rows
+from ..console import (
+    beyond_the_case,
+    first_line,
+    on_ranks,
+    receipt,
+    render_layouts,
+    sources,
+    verdict_words,
+    wrong_rows,
+)
 from ..notation import ASCII, CAUTION, UTF8, Signs, blame, headed, ratio, size_in_words
 from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, headed_in, rows_of, short
 from .notes import findings, limits, unseen
@@ -37,7 +46,17 @@ def render_screen(
     sections = _of_mismatch(report, width, marks) if fails else _of_match(report, width)
     most = MOST if fails else MOST_OF_A_MATCH
     kept = 1 if fails else max(1, len(limits(report)))
-    return closed(report, [*sections], findings(report), most, width, rest, unseen(report), is_again=fails, kept=kept)
+    return closed(
+        report,
+        [*sections],
+        findings(report),
+        most,
+        width,
+        rest,
+        unseen(report),
+        is_again=fails,
+        kept=kept,
+    )
 
 
 def closed(
@@ -70,7 +89,10 @@ def closed(
         room -= len(folded[0])
         taken += folded.pop(0)
     left += len(folded)
-    rest, notes = rest or ("the same with --details" if report.reproduce else ""), plural(left, "note")
+    rest, notes = (
+        rest or ("the same with --details" if report.reproduce else ""),
+        plural(left, "note"),
+    )
     words = f"{rest} ({notes})" if rest and left else rest or notes
     return [*lines, *taken, *again, *([Text(f"  more: {words}", "dim")] if rest or left else [])]
 
@@ -78,7 +100,9 @@ def closed(
 def _of_match(report: Report, width: int) -> list[Section]:
     verdict = headed_in(f"{MATCH.upper()} ", _GOOD, verdict_words(report), width)
     backend, device = report.target.backend, report.environment.get("device")
-    ran = f"{receipt(report)}; ran {backend} on {device} in {report.seconds.get('total', 0.0):.1f} s"
+    ran = (
+        f"{receipt(report)}; ran {backend} on {device} in {report.seconds.get('total', 0.0):.1f} s"
+    )
     return [
         Section([*verdict, *_against(report, width)]),
         Section(list(_worst(report))),
@@ -131,7 +155,11 @@ def _verdict(report: Report, width: int) -> list[Text]:
     run = report.failing
     assert run is not None
     own = blame(run, inherits=False) if run.has_wrong_elements else verdict_words(report)
-    for words in (verdict_words(report), f"{own} ({report.target.name}, {run.layout})", f"{own} ({run.layout})"):
+    for words in (
+        verdict_words(report),
+        f"{own} ({report.target.name}, {run.layout})",
+        f"{own} ({run.layout})",
+    ):
         lines = list(headed(MISMATCH.upper(), _BAD, words, width))
         if len(lines) <= 2:
             return lines

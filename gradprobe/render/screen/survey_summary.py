@@ -53,7 +53,10 @@ def survey_screen(report: Report, width: int) -> list[Text]:
 
 def _place(report: Report, run: Run, width: int) -> list[Text]:
     blamed = blame_in(run)
-    return [Text(line_of(report, run), "bold"), *short(f"with {run.layout}" + (f": {blamed}" if blamed else ""), width)]
+    return [
+        Text(line_of(report, run), "bold"),
+        *short(f"with {run.layout}" + (f": {blamed}" if blamed else ""), width),
+    ]
 
 
 def _tensors(report: Report) -> Iterator[str]:
@@ -61,7 +64,9 @@ def _tensors(report: Report) -> Iterator[str]:
     wrong = {run.layout for run in wrong_layouts(report)}
     alike: dict[tuple[str, ...], list[str]] = {}
     for row, runs in cells_of(report).items():
-        failing = tuple(tried_as(run).layout for run in runs if run is not None and run.layout in wrong)
+        failing = tuple(
+            tried_as(run).layout for run in runs if run is not None and run.layout in wrong
+        )
         alike.setdefault(failing, []).append(row)
     right = alike.pop((), [])
     for layouts, rows in alike.items():

@@ -76,7 +76,17 @@ def _topic(kind: str, text: str) -> Topic:
     unknown = parts.keys() - set(_PARTS)
     assert not unknown, f"{heading}: {unknown}"
     seen, _, link = parts.get("Seen", "").removesuffix(">").partition(" <")
-    return Topic(kind, tuple(names.split(", ")), detail, title, what, parts["Looks"], seen, link, parts["Try"])
+    return Topic(
+        kind,
+        tuple(names.split(", ")),
+        detail,
+        title,
+        what,
+        parts["Looks"],
+        seen,
+        link,
+        parts["Try"],
+    )
 
 
 def topics_of(word: str) -> tuple[Topic, ...]:
@@ -94,7 +104,9 @@ def topics_of(word: str) -> tuple[Topic, ...]:
     found = tuple(topic for topic in known.get(before, ()) if not slash or topic.kind == FAULT)
     if not found:
         spelled = (name for topic in topics() for name in (*topic.names, *topic.classes))
-        way_out = _other_word(meant) or did_you_mean(before, spelled, "") or "gradprobe explain lists all"
+        way_out = (
+            _other_word(meant) or did_you_mean(before, spelled, "") or "gradprobe explain lists all"
+        )
         raise UsageFailure(f"explain: {word!r} is no fault, rule, identity or budget", way_out)
     return found
 
@@ -115,5 +127,7 @@ def _by_word() -> dict[str, tuple[Topic, ...]]:
     for topic in topics():
         rule = (topic.detail.partition(",")[0],) if topic.name.startswith("GP") else ()
         named |= {name.lower(): (topic,) for name in (*topic.names, *rule)}
-        of_class |= {name.lower(): (*of_class.get(name.lower(), ()), topic) for name in topic.classes}
+        of_class |= {
+            name.lower(): (*of_class.get(name.lower(), ()), topic) for name in topic.classes
+        }
     return of_class | named

@@ -55,12 +55,19 @@ def render_list(width: int) -> list[Text]:
     """A line for each topic."""
     lines: list[Text] = []
     for kind, (head, words) in _HEADS.items():
-        lines += [*([Text()] if lines else []), Text.assemble((head, "bold"), (f"  {words.replace('`', '')}", "dim"))]
+        lines += [
+            *([Text()] if lines else []),
+            Text.assemble((head, "bold"), (f"  {words.replace('`', '')}", "dim")),
+        ]
         of_kind = [topic for topic in topics() if topic.kind == kind]
         longest = max(len(", ".join(topic.names)) for topic in of_kind)
         for topic in of_kind:
-            title = textwrap.shorten(topic.title, max(width, _LEAST) - longest - 4, placeholder=" ...")
-            lines.append(Text.assemble("  ", f"{', '.join(topic.names):<{longest}}", "  ", (title, "dim")))
+            title = textwrap.shorten(
+                topic.title, max(width, _LEAST) - longest - 4, placeholder=" ..."
+            )
+            lines.append(
+                Text.assemble("  ", f"{', '.join(topic.names):<{longest}}", "  ", (title, "dim"))
+            )
     return lines
 
 
@@ -89,7 +96,9 @@ def page() -> str:
         for topic in (topic for topic in topics() if topic.kind == kind):
             others = "".join(f", `{name}`" for name in topic.names[1:])
             detail = f" ({topic.detail})" if topic.detail else ""
-            parts.append(f"### {topic.name}\n\n**{topic.title}**{others}{detail}\n\n{in_markdown(topic)}\n")
+            parts.append(
+                f"### {topic.name}\n\n**{topic.title}**{others}{detail}\n\n{in_markdown(topic)}\n"
+            )
     return "\n".join(parts)
 
 

@@ -37,7 +37,9 @@ class Swap:
             return replaced(at.file, found[self.place], self.text, found)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return None
-        return at.file.replaced(node.func, at.file.text_of(node.func).removesuffix(node.func.attr) + self.text[1:])
+        return at.file.replaced(
+            node.func, at.file.text_of(node.func).removesuffix(node.func.attr) + self.text[1:]
+        )
 
 
 Rule = Swap | Callable[[Spot], Undone]
@@ -69,7 +71,9 @@ def edits_of(several: tuple[Rule, ...], at: Spot) -> Iterator[tuple[float, Edits
 
 
 @lru_cache(maxsize=64)
-def _by_kind(several: tuple[Rule, ...]) -> tuple[dict[type[ast.AST], list[Swap]], list[Callable[[Spot], Undone]]]:
+def _by_kind(
+    several: tuple[Rule, ...],
+) -> tuple[dict[type[ast.AST], list[Swap]], list[Callable[[Spot], Undone]]]:
     swaps, others = dict[type[ast.AST], list[Swap]](), list[Callable[[Spot], Undone]]()
     for rule in several:
         if isinstance(rule, Swap):
@@ -96,7 +100,9 @@ class Row:
 
     def says_of(self, file: KernelFile, edits: Edits) -> str:
         old, new = file.text[edits[0].start : edits[0].end], edits[0].text
-        return self.says.format(old=" ".join(old.split()) or "nothing", new=" ".join(new.split()) or "nothing")
+        return self.says.format(
+            old=" ".join(old.split()) or "nothing", new=" ".join(new.split()) or "nothing"
+        )
 
     def changes(self, file: KernelFile) -> Iterator[Change]:
         seen = set[Edits]()
@@ -105,7 +111,9 @@ class Row:
                 for _, edits, fault, lost in edits_of(self.plants, spot):
                     if edits not in seen:
                         seen.add(edits)
-                        yield Change(fault or self.fault or plants.class_of(file, lost), spot.root, edits)
+                        yield Change(
+                            fault or self.fault or plants.class_of(file, lost), spot.root, edits
+                        )
 
 
 @lru_cache(maxsize=1024)  # the values of several lines come the same ways
@@ -123,8 +131,13 @@ def undone(spot: Spot) -> list[tuple[float, Edits, Row]]:
 
 
 # Each comparison with the one that differs in the bound itself, and the one that looks the other way.
-_BOUNDS = rules("_a >= _b -> _a > _b; _a > _b -> _a >= _b; _a <= _b -> _a < _b; _a < _b -> _a <= _b", plants.are_counts)
-_TURN = "2: _a OLD _b -> _a NEW _b; 2.5: _a OLD _b -> _a OLD _b + 1; 2.5: _a OLD _b -> _a OLD _b - 1"
+_BOUNDS = rules(
+    "_a >= _b -> _a > _b; _a > _b -> _a >= _b; _a <= _b -> _a < _b; _a < _b -> _a <= _b",
+    plants.are_counts,
+)
+_TURN = (
+    "2: _a OLD _b -> _a NEW _b; 2.5: _a OLD _b -> _a OLD _b + 1; 2.5: _a OLD _b -> _a OLD _b - 1"
+)
 _TURNED = tuple[Swap, ...]()
 for _old, _new in ((">=", "<="), (">", "<"), ("<=", ">="), ("<", ">")):
     _TURNED += rules(_TURN.replace("OLD", _old).replace("NEW", _new))

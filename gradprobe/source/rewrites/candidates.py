@@ -94,7 +94,11 @@ class Candidate:
 
 
 def candidates_of(
-    file: KernelFile, faults: Sequence[Fault], wanted: Iterable[str] = (), *, contiguous: bool = False
+    file: KernelFile,
+    faults: Sequence[Fault],
+    wanted: Iterable[str] = (),
+    *,
+    contiguous: bool = False,
 ) -> Iterator[Candidate]:
     """Each once, the likeliest first, without those that are no Python or change nothing.
 
@@ -117,7 +121,11 @@ def candidates_of(
 
 def _by_cost(file: KernelFile, faults: Sequence[Fault], costs: _Costs) -> Iterator[Candidate]:
     """Distance by distance, since most are never asked for."""
-    around, waiting, number = defaultdict[int, list[_Place]](list), list[tuple[float, int, Candidate]](), count()
+    around, waiting, number = (
+        defaultdict[int, list[_Place]](list),
+        list[tuple[float, int, Candidate]](),
+        count(),
+    )
     for fault in faults:
         for distance, spot in islice(spots_of(file, fault.line, grid=fault.grid), _SPOTS):
             around[distance].append((spot, fault))

@@ -12,7 +12,18 @@ from itertools import combinations, filterfalse, pairwise, product
 
 from ..kernel_file import KernelFile, by_parameter
 from ..parameter_names import stride_by_name
-from ..syntax import blocks, bound_in, called, calls_in, inside, keywords, names_in, owner_of, parameters, place_of
+from ..syntax import (
+    blocks,
+    bound_in,
+    called,
+    calls_in,
+    inside,
+    keywords,
+    names_in,
+    owner_of,
+    parameters,
+    place_of,
+)
 from ..text import Edit
 from .name_kinds import belongs, core, has_strides, is_like_one, is_stride, others_of, scales
 from .patterns import FAMILIES, TOKEN, is_delta, parsed
@@ -30,7 +41,9 @@ _MASK = re.compile(r"mask|valid|bound", re.IGNORECASE)
 _SCORES = re.compile(r"qk|score|^s|att|logit", re.IGNORECASE)
 _ROWS, _KEYS = re.compile(r"m|q|row|(^|_)i"), re.compile(r"n(?!t)|k|col|(^|_)j")
 _DIMS = re.compile(r"D$|D_|DIM|DMODEL|HEAD", re.IGNORECASE)
-_POSITIONS = re.compile(r"^(o|off|offs|offsets?|idx|index|pos|rows?|cols?|range)_|_(offs|offsets?|idx|pos|range)$")
+_POSITIONS = re.compile(
+    r"^(o|off|offs|offsets?|idx|index|pos|rows?|cols?|range)_|_(offs|offsets?|idx|pos|range)$"
+)
 # How many names or vectors are tried, and how many tests or rows.
 _FEW, _MORE = 3, 8
 
@@ -43,7 +56,9 @@ def another_name(at: Spot) -> Undone:
             continue  # nearly all have the same
         for number, (unlikely, other) in enumerate(others_of(node.id, at.scope, at.reads)):
             is_other_kind = at.is_on_device and (node.id in own) != (other in own)
-            yield at.put(1.0 + unlikely + _OTHER_KIND * is_other_kind + _NEXT * number, node, "_new", other)
+            yield at.put(
+                1.0 + unlikely + _OTHER_KIND * is_other_kind + _NEXT * number, node, "_new", other
+            )
 
 
 def owner_meant(at: Spot) -> Undone:
@@ -65,9 +80,15 @@ def term_missing(at: Spot) -> Undone:
     for node in at.nodes if terms else ():
         above = next(at.file.above(node), None)
         is_first = isinstance(above, ast.Call) and node in above.args[:1]
-        is_pointer = isinstance(node, ast.Name) and node.id in own and (node is at.value or is_first)
-        is_sum = isinstance(node, ast.BinOp) and not isinstance(above, ast.BinOp) and has_strides(node)
-        is_nothing = isinstance(node, ast.Constant) and node.value == 0 and isinstance(above, ast.AugAssign)
+        is_pointer = (
+            isinstance(node, ast.Name) and node.id in own and (node is at.value or is_first)
+        )
+        is_sum = (
+            isinstance(node, ast.BinOp) and not isinstance(above, ast.BinOp) and has_strides(node)
+        )
+        is_nothing = (
+            isinstance(node, ast.Constant) and node.value == 0 and isinstance(above, ast.AugAssign)
+        )
         for rank, term in terms if is_pointer or is_sum or is_nothing else ():
             yield at.put(rank, node, "_new" if is_nothing else "_it + _new", term)
 
@@ -93,7 +114,9 @@ def _indices(file: KernelFile, axis: str) -> list[str]:
     for node in inside(file.tree, ast.BinOp):
         match node:
             case ast.BinOp(
-                ast.Name(index) | ast.Call(ast.Attribute(ast.Name(index), "to")), ast.Mult(), ast.Name(stride)
+                ast.Name(index) | ast.Call(ast.Attribute(ast.Name(index), "to")),
+                ast.Mult(),
+                ast.Name(stride),
             ):
                 found[index] += stride_by_name(stride)[1] == axis
     return sorted(filter(found.get, found), key=lambda index: (-found[index], index))[:_FEW]
@@ -118,7 +141,9 @@ def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.e
     is_bound, step, parts = called(value) in ("maximum", "minimum"), 0.1, list[ast.expr]()
     yield further + 0.6 * is_bound, value  # seldom of both sides
     match value:
-        case ast.Call(ast.Attribute(inner, "to")) | ast.Call(ast.Attribute(attr="where"), [_, inner, _]):
+        case ast.Call(ast.Attribute(inner, "to")) | ast.Call(
+            ast.Attribute(attr="where"), [_, inner, _]
+        ):
             parts = [inner]
         case ast.Call(ast.Attribute(attr="exp" | "exp2" | "log" | "log2"), [inner, *_]):
             parts = [inner]
@@ -161,7 +186,11 @@ def _factors(at: Spot) -> Iterator[tuple[float, str]]:
     for pair in combinations(known[:_MORE], 2):
         yield 1.9, " * ".join(pair)
     own = parameters(at.function)
-    rows = [name for name in at.scope if not (name in own or _POSITIONS.search(name) or _MASK.search(name))]
+    rows = [
+        name
+        for name in at.scope
+        if not (name in own or _POSITIONS.search(name) or _MASK.search(name))
+    ]
     for number, row in enumerate(rows[::-1][:_MORE]):
         form = f"{row}[:, None]"
         yield 1.6 + (form not in text) * (0.4 + 0.1 * number), form
@@ -214,10 +243,18 @@ def _tests(at: Spot) -> list[tuple[float, str]]:
             found.setdefault(test, 0.6 + 0.01 * number)
         # After the other sign: most lines have nothing to do with a guard.
         found.setdefault(test, 1.0 if targets & {*at.targets} else 2.2)
-    found |= dict.fromkeys([test for test in _conditions(at.file) if test not in found][:_MORE], 2.0)
-    known = [(rank, test) for test, rank in found.items() if names_in(parsed(test)) <= {*at.scope, "tl", "float"}]
+    found |= dict.fromkeys(
+        [test for test in _conditions(at.file) if test not in found][:_MORE], 2.0
+    )
+    known = [
+        (rank, test)
+        for test, rank in found.items()
+        if names_in(parsed(test)) <= {*at.scope, "tl", "float"}
+    ]
     names = set(filter(_MASK.search, at.scope)).difference(at.targets)
-    for name in sorted(names, key=lambda name: (name not in at.unread, at.scope.index(name)))[:_FEW]:
+    for name in sorted(names, key=lambda name: (name not in at.unread, at.scope.index(name)))[
+        :_FEW
+    ]:
         known += [(1.5, f"{name}[:, None]"), (1.5, f"{name}[None, :]"), (1.5, name)]
     return [*known, *((1.5, test) for test in _of_positions(at))]
 
@@ -248,9 +285,15 @@ def _of_positions(at: Spot) -> Iterator[str]:
     loop = next(at.file.above(at.statement, ast.For, ast.While), None)
     starts = bound_in(loop.target) if isinstance(loop, ast.For) else []
     positions = _positions(at.function)
-    rows, keys = list(filter(_ROWS.search, positions))[-_FEW:], list(filter(_KEYS.search, positions))[-_FEW:]
+    rows, keys = (
+        list(filter(_ROWS.search, positions))[-_FEW:],
+        list(filter(_KEYS.search, positions))[-_FEW:],
+    )
     for row, key in product(rows, keys):
-        for here, there in ((f"{row}[:, None]", f"{key}[None, :]"), (f"{row}[None, :]", f"{key}[:, None]")):
+        for here, there in (
+            (f"{row}[:, None]", f"{key}[None, :]"),
+            (f"{row}[None, :]", f"{key}[:, None]"),
+        ):
             yield f"{here} >= {there}"
             for start in starts:
                 yield f"{here} >= ({start} + {there})"
@@ -263,9 +306,13 @@ def _positions(function: ast.FunctionDef) -> list[str]:
     found = dict.fromkeys(filter(_POSITIONS.search, parameters(function)))
     for node in sorted(inside(function, ast.Assign), key=place_of):
         names = names_in(node.value)
-        is_other = inside(node.value, ast.Subscript, ast.Div) or calls_in(node.value, "load", "where")
+        is_other = inside(node.value, ast.Subscript, ast.Div) or calls_in(
+            node.value, "load", "where"
+        )
         if not is_other and not any(map(_DIMS.search, names)):
-            found |= dict.fromkeys(bound_in(node) if names & found.keys() or calls_in(node.value, "arange") else ())
+            found |= dict.fromkeys(
+                bound_in(node) if names & found.keys() or calls_in(node.value, "arange") else ()
+            )
     return list(filterfalse(_MASK.search, found))
 
 
@@ -275,13 +322,24 @@ def _positions(function: ast.FunctionDef) -> list[str]:
 def moved(at: Spot) -> Undone:
     """The statement and its neighbour the other way around; the last one of a loop behind it."""
     file, around = at.file, next(at.file.above(at.statement))
-    block = next((each for each in blocks(around) if at.statement in each), []) if at.is_whole else []
+    block = (
+        next((each for each in blocks(around) if at.statement in each), []) if at.is_whole else []
+    )
     for first, second in pairwise(block):
         if at.statement in (first, second) and not blocks(first) and not blocks(second):
-            bound, also = set(bound_in(first)) & names_in(second), set(bound_in(second)) & names_in(first)
+            bound, also = (
+                set(bound_in(first)) & names_in(second),
+                set(bound_in(second)) & names_in(first),
+            )
             known = Spot(file, at.function, first, first).scope
             if (bound or also) and bound.issubset(known):
-                yield 1.2, (file.replaced(first, file.text_of(second)), file.replaced(second, file.text_of(first)))
+                yield (
+                    1.2,
+                    (
+                        file.replaced(first, file.text_of(second)),
+                        file.replaced(second, file.text_of(first)),
+                    ),
+                )
     if isinstance(around, ast.For) and block[1:] and at.statement is block[-1]:
         start, end = file.span(block[-2])[1], file.span(at.statement)[1]
         yield 1.0, (Edit(start, end, f"\n{' ' * around.col_offset}{file.text_of(at.statement)}"),)
@@ -294,7 +352,11 @@ def of_siblings(at: Spot) -> Undone:
     own, start = at.file.text_of(at.statement), at.file.span(at.statement)[0]
     unknown = _locals(at.file) - {*at.scope}
     for ratio, other in _siblings(at.file, own):
-        edits = [each for each in _differences(own, other, start) if unknown.isdisjoint(_NAME.findall(each.text))]
+        edits = [
+            each
+            for each in _differences(own, other, start)
+            if unknown.isdisjoint(_NAME.findall(each.text))
+        ]
         for edit in edits:
             yield 1.5 - ratio, (edit,)
         if len(edits) in (2, 3):
@@ -334,7 +396,10 @@ def _differences(own: str, other: str, start: int) -> Iterator[Edit]:
     here, there = TOKEN.findall(own), TOKEN.findall(other)
     for kind, a, b, c, d in SequenceMatcher(None, here, there, autojunk=False).get_opcodes():
         old, new = "".join(here[a:b]), "".join(there[c:d])
-        is_comma = {old.strip(), new.strip()} == {"", ","}  # before a closing bracket: it says nothing
+        is_comma = {old.strip(), new.strip()} == {
+            "",
+            ",",
+        }  # before a closing bracket: it says nothing
         if kind != "equal" and a and not is_comma:
             first = start + len("".join(here[:a]))
             yield Edit(first, first + len(old), new)

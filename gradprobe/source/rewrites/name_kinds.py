@@ -13,14 +13,18 @@ from ..syntax import names_in
 
 # Tensors of one shape each, where V has as many dims as K.
 _OF_ONE_SHAPE = (
-    frozenset({"q", "o", "do", "dq", "dout", "out", "query", "d_o", "grad_out", "grad_output", "g"}),
+    frozenset(
+        {"q", "o", "do", "dq", "dout", "out", "query", "d_o", "grad_out", "grad_output", "g"}
+    ),
     frozenset({"k", "v", "dk", "dv", "key", "value"}),
 )
 TENSORS = _OF_ONE_SHAPE[0] | _OF_ONE_SHAPE[1]
 # What kernels call the tensors and tiles that may be taken for one another.
 _KINDS = (
     TENSORS,
-    frozenset({*in_kernels("LSE", "delta", "maximum of S so far", "sum of exp(S - maximum) so far"), "d"}),
+    frozenset(
+        {*in_kernels("LSE", "delta", "maximum of S so far", "sum of exp(S - maximum) so far"), "d"}
+    ),
     frozenset({*in_kernels("P", "dP", "dS", "S"), "dpt", "dst", "qkt"}),
     frozenset({"lo", "hi", "start", "end", "begin", "stop"}),
 )

@@ -61,7 +61,9 @@ HOLES: dict[str, Callable[[ast.AST], bool]] = {
     "_scale": lambda node: isinstance(node, ast.Name) and "scale" in node.id.lower(),
     "_index": lambda node: isinstance(node, ast.Name) and not node.id.isupper(),
     "_row": lambda node: isinstance(node, ast.Name) and is_delta(node.id, "lse"),
-    "_number": lambda node: isinstance(node, ast.Constant) and (isinstance(node.value, float) or node.value == 1),
+    "_number": lambda node: (
+        isinstance(node, ast.Constant) and (isinstance(node.value, float) or node.value == 1)
+    ),
     "_delta": _is_subtracted,
     "_zero": _is_zero,
     "_other": lambda node: not _is_zero(node),
@@ -99,7 +101,9 @@ def fits(pattern: object, node: Any, found: Found) -> bool:
             return all(fits(*pair, found) for pair in zip_longest(pattern, node))
         case ast.AST() if type(node) is type(pattern):
             fields = (field for field in pattern._fields if field != "ctx")
-            return all(fits(getattr(pattern, field), getattr(node, field), found) for field in fields)
+            return all(
+                fits(getattr(pattern, field), getattr(node, field), found) for field in fields
+            )
     return bool(pattern == node)
 
 
@@ -110,10 +114,15 @@ def _fills(name: str, node: ast.AST, found: Found) -> bool:
     return first is node or ast.dump(first) == ast.dump(node)
 
 
-def replaced(file: KernelFile, node: ast.AST, template: str, holes: Mapping[str, ast.AST | str]) -> Edit:
+def replaced(
+    file: KernelFile, node: ast.AST, template: str, holes: Mapping[str, ast.AST | str]
+) -> Edit:
     """A template in a node's place: of its text what really differs."""
     start, end = file.span(node)
-    old, new = TOKEN.findall(file.text[start:end]), TOKEN.findall(_written(file, node, template, holes))
+    old, new = (
+        TOKEN.findall(file.text[start:end]),
+        TOKEN.findall(_written(file, node, template, holes)),
+    )
     head = len(commonprefix([old, new]))
     tail = len(commonprefix([old[head:][::-1], new[head:][::-1]]))
     start += len("".join(old[:head]))
@@ -121,7 +130,9 @@ def replaced(file: KernelFile, node: ast.AST, template: str, holes: Mapping[str,
     return Edit(start, end, "".join(new[head : len(new) - tail]))
 
 
-def _written(file: KernelFile, node: ast.AST, template: str, holes: Mapping[str, ast.AST | str]) -> str:
+def _written(
+    file: KernelFile, node: ast.AST, template: str, holes: Mapping[str, ast.AST | str]
+) -> str:
     """A template with its holes filled, in brackets only where it says something else without."""
     start, end = first, last = file.span(node)
     above = next(file.above(node), None)
@@ -141,7 +152,9 @@ def _written(file: KernelFile, node: ast.AST, template: str, holes: Mapping[str,
     form = "{}" if isinstance(node, ast.stmt) else "({})"
     meaning = _meaning(form.format("".join(parts)))
     for left, right in pairs:
-        without = ["" if at in (left, right % len(parts)) else part for at, part in enumerate(parts)]
+        without = [
+            "" if at in (left, right % len(parts)) else part for at, part in enumerate(parts)
+        ]
         if "\n" not in parts[left + 1] and _meaning(form.format("".join(without))) == meaning:
             parts = without
     return "".join(parts[1:-1])

@@ -58,7 +58,9 @@ def other_block(at: Spot) -> Undone:
 def other_owner(at: Spot) -> Undone:
     """`*q.stride()` for `*do.stride()`: the first other tensor that is asked for its strides."""
     owners = map(owner_of, calls_in(at.function, "stride"))
-    named = sorted((each for each in owners if each is not None and core(each.id) in TENSORS), key=place_of)
+    named = sorted(
+        (each for each in owners if each is not None and core(each.id) in TENSORS), key=place_of
+    )
     for owner in named:
         for other in _others(named, owner)[:1] if owner in at.nodes else ():
             yield 0.0, (at.file.replaced(owner, other.id),)
@@ -80,7 +82,11 @@ def own_strides_swapped(at: Spot) -> Undone:
 
 def wide_parameter_dropped(at: Spot) -> Undone:
     for node in at.nodes:
-        if isinstance(node, ast.arg) and node.annotation and at.file.text_of(node.annotation).endswith("int64"):
+        if (
+            isinstance(node, ast.arg)
+            and node.annotation
+            and at.file.text_of(node.annotation).endswith("int64")
+        ):
             yield 0.0, (at.file.replaced(node, node.arg),)
 
 
@@ -108,14 +114,18 @@ def class_of(file: KernelFile, node: ast.AST) -> str:
         case ast.Compare(ops=[ast.Lt() | ast.LtE(), *_], comparators=[bound, *_]) if not isinstance(
             bound, ast.Subscript
         ):
-            return "M1" if "offs" in file.text_of(bound) or _SEEN.search(file.text_of(node)) else "M3"
+            return (
+                "M1" if "offs" in file.text_of(bound) or _SEEN.search(file.text_of(node)) else "M3"
+            )
     return "M1"
 
 
 def is_scalar_term(at: Spot, found: Found) -> bool:
     """Whether it is an index times a stride, of single numbers, and not of a helper's parameters."""
     match found["_term"]:
-        case ast.BinOp(op=ast.Mult()) as term if has_strides(term) and not inside(term, ast.Subscript):
+        case ast.BinOp(op=ast.Mult()) as term if has_strides(term) and not inside(
+            term, ast.Subscript
+        ):
             is_helper = not calls_in(at.function, "program_id")
             return not is_helper and names_in(term).isdisjoint(_vectors_of(at.function))
     return False

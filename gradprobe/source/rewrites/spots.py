@@ -68,8 +68,14 @@ class Spot:
 
     @cached_property
     def scope(self) -> list[str]:
-        above = [each.id for each in ordered_names(self.function, ast.Store) if each.lineno < self.statement.lineno]
-        module = [each for each in self.file.tree.body if isinstance(each, (ast.Assign, ast.AnnAssign))]
+        above = [
+            each.id
+            for each in ordered_names(self.function, ast.Store)
+            if each.lineno < self.statement.lineno
+        ]
+        module = [
+            each for each in self.file.tree.body if isinstance(each, (ast.Assign, ast.AnnAssign))
+        ]
         return list(dict.fromkeys([*parameters(self.function), *above, *bound_in(*module)]))
 
     @property
@@ -107,7 +113,10 @@ def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tup
         return
     function = max(around, key=first_line)
     own = [each for each in _statements(function) if line in head_of(each)]
-    near = [*(_grids(file) if grid else ()), *_wholes(file, function, own[-1:] or _statements(function)[::-1])]
+    near = [
+        *(_grids(file) if grid else ()),
+        *_wholes(file, function, own[-1:] or _statements(function)[::-1]),
+    ]
     levels, seen = [near, *([] for _ in range(_DEEPEST))], set[ast.AST]()
     for distance, spots in enumerate(levels):
         for spot in spots:
@@ -130,7 +139,9 @@ def _statements(function: ast.FunctionDef) -> list[ast.stmt]:
     return list(statements(function.body))
 
 
-def _wholes(file: KernelFile, function: ast.FunctionDef, several: Iterable[ast.stmt]) -> Iterator[Spot]:
+def _wholes(
+    file: KernelFile, function: ast.FunctionDef, several: Iterable[ast.stmt]
+) -> Iterator[Spot]:
     for statement in several:
         # Another value in `x = tl.multiple_of(x, ...)` would hide what x was computed to be.
         is_hint = isinstance(statement, ast.Assign) and called(statement.value) in HINTS
@@ -151,7 +162,9 @@ def _nearby(spot: Spot) -> Iterator[tuple[int, Spot]]:
             break
         behind.append(above)
     near = list(_wholes(file, function, [*before[::-1], *behind]))
-    called_here = {call.func.id for call in inside(spot.root, ast.Call) if isinstance(call.func, ast.Name)}
+    called_here = {
+        call.func.id for call in inside(spot.root, ast.Call) if isinstance(call.func, ast.Name)
+    }
     for helper in file.functions:
         if helper is not function and helper.name in called_here:
             near += _wholes(file, helper, _statements(helper)[::-1])

@@ -16,7 +16,9 @@ def narrowed(
 ) -> Callable[..., Any]:
     """The function without the parameters named in `lacking`, called within `context()`."""
     signature = inspect.signature(function)
-    kept = [parameter for parameter in signature.parameters.values() if parameter.name not in lacking]
+    kept = [
+        parameter for parameter in signature.parameters.values() if parameter.name not in lacking
+    ]
 
     @functools.wraps(function)
     def narrow(*args: Any, **kwargs: Any) -> Any:

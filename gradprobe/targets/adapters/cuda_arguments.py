@@ -46,7 +46,12 @@ class CudaPlan:
 
 def load(source: Path, q: Tensor, block_m: int, block_n: int, **dims: int) -> Any:
     """The kernels of a file, compiled for the dtype of q, tiles of these sizes, and head dims rounded up."""
-    defines: dict[str, str | int] = {"SCALAR": _SCALARS[q.dtype], "BLOCK_M": block_m, "BLOCK_N": block_n, **dims}
+    defines: dict[str, str | int] = {
+        "SCALAR": _SCALARS[q.dtype],
+        "BLOCK_M": block_m,
+        "BLOCK_N": block_n,
+        **dims,
+    }
     return cuda.load(source, defines=defines)
 
 
@@ -75,7 +80,9 @@ def check_tiles(block_m: int, block_n: int) -> None:
     """Raises a ValueError for a size that no tile has."""
     for name, size in (("block_m", block_m), ("block_n", block_n)):
         if size % THREADS or not 0 < size <= THREADS * THREADS:
-            raise ValueError(f"{name} must be a multiple of {THREADS} up to {THREADS * THREADS}, got {size}")
+            raise ValueError(
+                f"{name} must be a multiple of {THREADS} up to {THREADS * THREADS}, got {size}"
+            )
 
 
 def check_seqlens(seqlens: Tensor | None, batch: int, length: int) -> None:
@@ -83,7 +90,9 @@ def check_seqlens(seqlens: Tensor | None, batch: int, length: int) -> None:
     if seqlens is None:
         return
     if seqlens.shape != (batch,) or seqlens.is_floating_point():
-        raise ValueError(f"seqlens must be [B] = ({batch},) integers, got shape {tuple(seqlens.shape)} {seqlens.dtype}")
+        raise ValueError(
+            f"seqlens must be [B] = ({batch},) integers, got shape {tuple(seqlens.shape)} {seqlens.dtype}"
+        )
     if any(not 0 <= each <= length for each in seqlens.tolist()):
         raise ValueError(f"seqlens must lie in 0 to {length}, got {seqlens.tolist()}")
 
@@ -98,7 +107,9 @@ def written(name: str, given: Tensor | None, like: Tensor) -> Tensor:
         return torch.empty(like.shape, dtype=like.dtype, device=like.device)
     if given.shape != like.shape or given.dtype != like.dtype:
         own = f"{tuple(like.shape)} {like.dtype}"
-        raise ValueError(f"{name} must match {name[1:]}, {own}, got {tuple(given.shape)} {given.dtype}")
+        raise ValueError(
+            f"{name} must match {name[1:]}, {own}, got {tuple(given.shape)} {given.dtype}"
+        )
     if any(size > 1 and step == 0 for size, step in zip(given.shape, given.stride(), strict=True)):
         raise ValueError(
             f"{name} must hold each element apart, got stride 0 among {given.stride()} of {tuple(given.shape)}"

@@ -30,11 +30,18 @@ def flash_attn(
         ValueError: a dtype or an alignment of the diagonal that flash-attn does not have.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
-        raise ValueError(f"flash-attn computes in float16 and bfloat16, got {q.dtype}; add --dtype float16")
+        raise ValueError(
+            f"flash-attn computes in float16 and bfloat16, got {q.dtype}; add --dtype float16"
+        )
     diagonal = causal or window is not None or alibi is not None
     if diagonal and align == "top-left" and q.shape[2] != k.shape[2]:
         raise ValueError("flash-attn's diagonal ends at the bottom right; drop --align top-left")
-    options = {"softmax_scale": scale, "causal": causal, "window_size": window or (-1, -1), "softcap": softcap or 0.0}
+    options = {
+        "softmax_scale": scale,
+        "causal": causal,
+        "window_size": window or (-1, -1),
+        "softcap": softcap or 0.0,
+    }
     options |= {"alibi_slopes": alibi, "return_attn_probs": True}
     if seqlens is not None:
         o, lse = _padded(q, k, v, seqlens, options)
@@ -55,7 +62,9 @@ def _rows_first(tensor: Tensor) -> Tensor:
     return tensor.transpose(1, 2)
 
 
-def _padded(q: Tensor, k: Tensor, v: Tensor, seqlens: Tensor, options: dict[str, object]) -> tuple[Tensor, Tensor]:
+def _padded(
+    q: Tensor, k: Tensor, v: Tensor, seqlens: Tensor, options: dict[str, object]
+) -> tuple[Tensor, Tensor]:
     """The live rows packed end to end, and 0 put back where the others were; their LSE is -inf."""
     rows = q.shape[2]
     live = torch.arange(rows, device=q.device) < seqlens[:, None]
@@ -64,5 +73,7 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, seqlens: Tensor, options: dict[str,
     packed = (_rows_first(tensor)[live] for tensor in (q, k, v))
     o, lse, _ = flash_attn_varlen_func(*packed, ends, ends, longest, longest, **options)
     whole = o.new_zeros(q.shape[0], rows, *o.shape[1:]).index_put((live,), o)
-    whole_lse = lse.new_full((q.shape[0], rows, lse.shape[0]), -torch.inf).index_put((live,), lse.mT)
+    whole_lse = lse.new_full((q.shape[0], rows, lse.shape[0]), -torch.inf).index_put(
+        (live,), lse.mT
+    )
     return _rows_first(whole), _rows_first(whole_lse)

@@ -64,10 +64,19 @@ def flash_cuda_backward(
     cuda_arguments.check_tiles(block_m, block_n)
     cuda_arguments.check_seqlens(seqlens, q.shape[0], q.shape[2])
     if seqlens is not None and q.shape[2] != k.shape[2]:
-        raise ValueError(f"seqlens needs as many keys as query rows, got {k.shape[2]} and {q.shape[2]}")
+        raise ValueError(
+            f"seqlens needs as many keys as query rows, got {k.shape[2]} and {q.shape[2]}"
+        )
     left, right = (q.shape[2] + k.shape[2] if side < 0 else side for side in window or (-1, -1))
     sizes = (q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
-    options = (scale, softcap or 0.0, *sizes, left, 0 if causal else right, int(align == "bottom-right"))
+    options = (
+        scale,
+        softcap or 0.0,
+        *sizes,
+        left,
+        0 if causal else right,
+        int(align == "bottom-right"),
+    )
     plan = _plan(q, v, seqlens, block_m, block_n, options)
     own = plan.forward("flash_forward", q, k, v) if o is None or lse is None else {}
     o, lse = own["O"] if o is None else o, own["LSE"] if lse is None else lse
@@ -80,7 +89,12 @@ flash_cuda = narrowed(flash_cuda_backward, ("o", "lse"))
 
 
 def _plan(
-    q: Tensor, v: Tensor, seqlens: Tensor | None, block_m: int, block_n: int, options: tuple[float, ...]
+    q: Tensor,
+    v: Tensor,
+    seqlens: Tensor | None,
+    block_m: int,
+    block_n: int,
+    options: tuple[float, ...],
 ) -> CudaPlan:
     (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
     block_d, block_dv = cuda_arguments.rounded(dim), cuda_arguments.rounded(dim_v)
@@ -100,8 +114,14 @@ def _plan(
     )
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor, do: Tensor, o: Tensor | None, lse: Tensor | None) -> None:
-    for name, tensor, axes in (("q", q, "[B, H, M, D]"), ("k", k, "[B, Hkv, N, D]"), ("v", v, "[B, Hkv, N, Dv]")):
+def _check_shapes(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, o: Tensor | None, lse: Tensor | None
+) -> None:
+    for name, tensor, axes in (
+        ("q", q, "[B, H, M, D]"),
+        ("k", k, "[B, Hkv, N, D]"),
+        ("v", v, "[B, Hkv, N, Dv]"),
+    ):
         if tensor.dim() != 4:
             raise ValueError(f"{name} must be {axes}, got shape {tuple(tensor.shape)}")
     cuda_arguments.check_dtype(q)
@@ -117,7 +137,9 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, do: Tensor, o: Tensor | None,
         if given is None:
             continue
         if given.shape != shape:
-            raise ValueError(f"{name} must be {axes} = {shape} beside q {tuple(q.shape)}, got {tuple(given.shape)}")
+            raise ValueError(
+                f"{name} must be {axes} = {shape} beside q {tuple(q.shape)}, got {tuple(given.shape)}"
+            )
         if name != "lse" and given.dtype != q.dtype:
             raise ValueError(f"{name} must have q's dtype, {q.dtype}, got {given.dtype}")
     if lse is not None and lse.dtype != torch.float32:
@@ -148,12 +170,20 @@ def _backward(
     # Tiles that hold no visible key are not visited.
     full = (*q.shape[:3], k.shape[2])
     p, dp, ds = (torch.zeros(full, dtype=torch.float32, device=q.device) for _ in range(3))
-    steps, sizes = (*strided(o, do), *plan.extra_strides, *strided(delta)), (q.shape[1], q.shape[2], v.shape[3])
+    steps, sizes = (
+        (*strided(o, do), *plan.extra_strides, *strided(delta)),
+        (q.shape[1], q.shape[2], v.shape[3]),
+    )
     # A block in which each thread has one row.
-    plan.module.flash_preprocess(plan.row_grid, row_threads, 0, o, do, *plan.extras, delta, *steps, *sizes)
+    plan.module.flash_preprocess(
+        plan.row_grid, row_threads, 0, o, do, *plan.extras, delta, *steps, *sizes
+    )
     taken = (q, k, v, do, *plan.extras, lse, delta)
     steps = (*strided(q, k, v, do), *plan.extra_strides, *strided(lse, delta))
-    for kernel, grid, made in (("flash_dq", plan.row_grid, (dq, p, dp, ds)), ("flash_dkdv", plan.key_grid, (dk, dv))):
+    for kernel, grid, made in (
+        ("flash_dq", plan.row_grid, (dq, p, dp, ds)),
+        ("flash_dkdv", plan.key_grid, (dk, dv)),
+    ):
         launch = (grid, (THREADS, THREADS), plan.backward_bytes)
         plan.module[kernel](*launch, *taken, *made, *steps, *strided(*made), *plan.options)
     return {"P": p, "dP": dp, "delta": delta, "dS": ds, "dQ": dq, "dK": dk, "dV": dv}

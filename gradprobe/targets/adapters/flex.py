@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as module
-from torch.nn.attention.flex_attention import AuxRequest, and_masks, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import (
+    AuxRequest,
+    and_masks,
+    create_block_mask,
+    flex_attention,
+)
 
 from .visibility import Visibility
 
@@ -43,10 +48,21 @@ def flex(
     (batch, heads, rows, _), keys = q.shape, k.shape[2]
     full = (batch, heads, rows, keys)
     mask = None if mask is None else mask.expand(full)
-    view = Visibility(rows, keys, q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
+    view = Visibility(
+        rows, keys, q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k
+    )
     distance = _distance(view)
     masks = _mask_mods(view, distance)
-    problem = (q.shape, k.shape, v.shape, q.dtype, softcap, bias is None, alibi is None, view.options())
+    problem = (
+        q.shape,
+        k.shape,
+        v.shape,
+        q.dtype,
+        softcap,
+        bias is None,
+        alibi is None,
+        view.options(),
+    )
     o, aux = _attention(q.device, problem)(
         q,
         k,
@@ -69,7 +85,9 @@ def _distance(view: Visibility) -> Distance:
     return lambda i, j: diagonal[i] - places[j]
 
 
-def _score_mod(distance: Distance, softcap: float | None, bias: Tensor | None, alibi: Tensor | None) -> ScoreMod | None:
+def _score_mod(
+    distance: Distance, softcap: float | None, bias: Tensor | None, alibi: Tensor | None
+) -> ScoreMod | None:
     if softcap is None and bias is None and alibi is None:
         return None
 

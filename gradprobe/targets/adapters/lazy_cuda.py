@@ -57,7 +57,9 @@ def lazy_cuda_backward(
     cuda_arguments.check_tiles(block_m, block_n)
     cuda_arguments.check_seqlens(seqlens, q.shape[0], q.shape[2])
     lengths = None if seqlens is None else seqlens.to(torch.int32)
-    plan = _plan(q, None if bias is None else bias.float(), tau.float(), lengths, scale, block_m, block_n)
+    plan = _plan(
+        q, None if bias is None else bias.float(), tau.float(), lengths, scale, block_m, block_n
+    )
     own = plan.forward("lazy_forward", q, k, v) if lse is None else {}
     gradients = (written("dq", dq, q), written("dk", dk, k), written("dv", dv, v))
     found = own | _backward(plan, (q, k, v, do), own["LSE"] if lse is None else lse, gradients)
@@ -70,7 +72,13 @@ lazy_cuda = narrowed(lazy_cuda_backward, ("lse",))
 
 
 def _plan(
-    q: Tensor, bias: Tensor | None, tau: Tensor, seqlens: Tensor | None, scale: float, block_m: int, block_n: int
+    q: Tensor,
+    bias: Tensor | None,
+    tau: Tensor,
+    seqlens: Tensor | None,
+    scale: float,
+    block_m: int,
+    block_n: int,
 ) -> CudaPlan:
     batch, heads, length, dim = q.shape
     block_d, window = cuda_arguments.rounded(dim), 0 if bias is None else bias.shape[1]
@@ -81,14 +89,17 @@ def _plan(
         key_grid=batch * heads * -(-length // block_n),
         # The structs ForwardTiles and BackwardTiles of lazy.cu.
         forward_bytes=4 * (inputs + scores + 3 * block_m),
-        backward_bytes=4 * (inputs + block_m * (block_d + 1) + 2 * scores + THREADS * THREADS + 2 * block_m),
+        backward_bytes=4
+        * (inputs + block_m * (block_d + 1) + 2 * scores + THREADS * THREADS + 2 * block_m),
         extras=(bias, tau, seqlens),
         extra_strides=(*strides(bias, 2), *strides(tau, 1), *strides(seqlens, 1)),
         options=(scale, heads, length, dim, window),
     )
 
 
-def _check(q: Tensor, others: dict[str, Tensor], tau: Tensor, bias: Tensor | None, lse: Tensor | None) -> None:
+def _check(
+    q: Tensor, others: dict[str, Tensor], tau: Tensor, bias: Tensor | None, lse: Tensor | None
+) -> None:
     if q.dim() != 4:
         raise ValueError(f"q must be [B, H, L, D], got shape {tuple(q.shape)}")
     cuda_arguments.check_dtype(q)
@@ -100,27 +111,41 @@ def _check(q: Tensor, others: dict[str, Tensor], tau: Tensor, bias: Tensor | Non
     if tau.shape != q.shape[1:2]:
         raise ValueError(f"tau must be [H] = ({q.shape[1]},), got shape {tuple(tau.shape)}")
     if bias is not None and (bias.dim() != 2 or bias.shape[0] != q.shape[1]):
-        raise ValueError(f"bias must be [H, W] with H = {q.shape[1]}, got shape {tuple(bias.shape)}")
+        raise ValueError(
+            f"bias must be [H, W] with H = {q.shape[1]}, got shape {tuple(bias.shape)}"
+        )
     if lse is not None and (lse.shape != q.shape[:3] or lse.dtype != torch.float32):
         shape = tuple(q.shape[:3])
-        raise ValueError(f"lse must be [B, H, L] = {shape} float32, got {tuple(lse.shape)} {lse.dtype}")
+        raise ValueError(
+            f"lse must be [B, H, L] = {shape} float32, got {tuple(lse.shape)} {lse.dtype}"
+        )
 
 
 def _backward(
-    plan: CudaPlan, inputs: tuple[Tensor, Tensor, Tensor, Tensor], lse: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
+    plan: CudaPlan,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    lse: Tensor,
+    gradients: tuple[Tensor, Tensor, Tensor],
 ) -> dict[str, Tensor]:
     (q, k, v, do), (dq, dk, dv) = inputs, gradients
     delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # Tiles above the diagonal are not visited, and each part of dBias is added to from 0.
-    p, dp, ds = (torch.zeros((*q.shape[:3], q.shape[2]), dtype=torch.float32, device=q.device) for _ in range(3))
+    p, dp, ds = (
+        torch.zeros((*q.shape[:3], q.shape[2]), dtype=torch.float32, device=q.device)
+        for _ in range(3)
+    )
     bias, dbias_parts = plan.extras[0], None
     if bias is not None:
-        dbias_parts = torch.zeros((plan.row_grid, bias.shape[1]), dtype=torch.float32, device=q.device)
+        dbias_parts = torch.zeros(
+            (plan.row_grid, bias.shape[1]), dtype=torch.float32, device=q.device
+        )
     dtau_parts = torch.empty((plan.row_grid, 1), dtype=torch.float32, device=q.device)
 
     taken = (q, k, v, do, *plan.extras, lse, delta)
     steps = (*strided(q, k, v, do), *plan.extra_strides, *strided(lse, delta))
-    by_row, by_key = ((grid, (THREADS, THREADS), plan.backward_bytes) for grid in (plan.row_grid, plan.key_grid))
+    by_row, by_key = (
+        (grid, (THREADS, THREADS), plan.backward_bytes) for grid in (plan.row_grid, plan.key_grid)
+    )
     plan.module.lazy_preprocess(*by_row, *taken, *steps, *plan.options)
     made = (dq, dbias_parts, dtau_parts, p, dp, ds)
     plan.module.lazy_dq(*by_row, *taken, *made, *steps, *strided(dq, p, dp, ds), *plan.options)

@@ -39,7 +39,9 @@ def dots(a: Tensor, b: Tensor, precision: str) -> Tensor:
     return out
 
 
-def one_tile_backward(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float) -> dict[str, Tensor]:
+def one_tile_backward(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float
+) -> dict[str, Tensor]:
     """dQ, dK and dV of softmax attention without a mask, each head in one block.
 
     Args:

@@ -41,7 +41,13 @@ def sdpa(
     is_causal = bias is None and alibi is None and view.is_causal_from_top_left
     attn_mask = None if is_causal else _attn_mask(view, bias, alibi)
     return scaled_dot_product_attention(
-        q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        q,
+        k,
+        v,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
     )
 
 
@@ -70,18 +76,33 @@ def _only(backend: SDPBackend, kernel: str) -> Iterator[None]:
         except RuntimeError as error:
             if not str(error).startswith(_REFUSED):
                 raise
-            raise RuntimeError(f"PyTorch's {kernel} kernel does not take this: {_reasons(told)}") from error
+            raise RuntimeError(
+                f"PyTorch's {kernel} kernel does not take this: {_reasons(told)}"
+            ) from error
 
 
 def _reasons(told: list[warnings.WarningMessage]) -> str:
     """Why PyTorch could not use the kernel, without the remarks that other kernels are turned off."""
-    words = [str(warning.message).partition(" (Triggered internally")[0].strip() for warning in told]
-    reasons = [word for word in words if not word.endswith("because:") and "runtime disabled" not in word]
-    return "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons)) or "PyTorch gives no reason"
+    words = [
+        str(warning.message).partition(" (Triggered internally")[0].strip() for warning in told
+    ]
+    reasons = [
+        word for word in words if not word.endswith("because:") and "runtime disabled" not in word
+    ]
+    return (
+        "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons))
+        or "PyTorch gives no reason"
+    )
 
 
 sdpa_math = narrowed(sdpa, (), functools.partial(_only, SDPBackend.MATH, "math"))
 # On a GPU it takes causal from the top left, and no other mask.
-sdpa_flash = narrowed(sdpa, ("bias",), functools.partial(_only, SDPBackend.FLASH_ATTENTION, "flash"))
-sdpa_efficient = narrowed(sdpa, (), functools.partial(_only, SDPBackend.EFFICIENT_ATTENTION, "memory-efficient"))
-sdpa_cudnn = narrowed(sdpa, ("bias", "alibi"), functools.partial(_only, SDPBackend.CUDNN_ATTENTION, "cuDNN"))
+sdpa_flash = narrowed(
+    sdpa, ("bias",), functools.partial(_only, SDPBackend.FLASH_ATTENTION, "flash")
+)
+sdpa_efficient = narrowed(
+    sdpa, (), functools.partial(_only, SDPBackend.EFFICIENT_ATTENTION, "memory-efficient")
+)
+sdpa_cudnn = narrowed(
+    sdpa, ("bias", "alibi"), functools.partial(_only, SDPBackend.CUDNN_ATTENTION, "cuDNN")
+)

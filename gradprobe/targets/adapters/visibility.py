@@ -76,8 +76,12 @@ class Visibility:
         if self.window is not None:
             left, right = self.window
             distance = self.distance()[None, None]
-            parts.append(distance <= left if left >= 0 else torch.ones_like(distance, dtype=torch.bool))
-            parts.append(distance >= -right if right >= 0 else torch.ones_like(distance, dtype=torch.bool))
+            parts.append(
+                distance <= left if left >= 0 else torch.ones_like(distance, dtype=torch.bool)
+            )
+            parts.append(
+                distance >= -right if right >= 0 else torch.ones_like(distance, dtype=torch.bool)
+            )
         if self.mask is not None:
             parts.append(self.mask)
         if self.seqlens is not None:

@@ -23,7 +23,14 @@ from torch import Tensor
 
 
 def backward(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    *,
+    tau: Tensor,
+    scale: float,
+    bias: Tensor | None = None,
 ) -> dict[str, Tensor | None]:
     """A backward, since it takes dO: gradients, and whatever else the kernel can show.
 
@@ -53,7 +60,9 @@ def backward(
     }
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None
+) -> Tensor:
     """A forward, since it takes no dO: O, which gradprobe differentiates through autograd.
 
     Use this for a torch.autograd.Function or a whole module. Tensors of [B, L, H, D] are .transpose(1, 2) away.
@@ -92,10 +101,24 @@ def _in_place_of_your_kernel(
     dp = (do @ v.mT) * (z > 0)
     delta = (p * dp).sum(-1)
     ds = p * (dp - delta[..., None])
-    found = {"LSE": lse, "P": p, "dP": dp, "delta": delta, "dS": ds, "dTau": (dp / (i + 1)).sum((0, 2, 3))}
+    found = {
+        "LSE": lse,
+        "P": p,
+        "dP": dp,
+        "delta": delta,
+        "dS": ds,
+        "dTau": (dp / (i + 1)).sum((0, 2, 3)),
+    }
     if bias is not None:
         distance = i - i.mT
         near = (distance >= 0) & (distance < bias.shape[1])
-        found["dBias"] = torch.zeros_like(bias).index_add_(1, distance[near], ds.sum(0)[:, near].to(bias.dtype))
+        found["dBias"] = torch.zeros_like(bias).index_add_(
+            1, distance[near], ds.sum(0)[:, near].to(bias.dtype)
+        )
     dq, dk, dv = scale * (ds @ k), scale * (ds.mT @ q), z.relu().mT @ do
-    return found | {"O": (z.relu() @ v).to(dtype), "dQ": dq.to(dtype), "dK": dk.to(dtype), "dV": dv.to(dtype)}
+    return found | {
+        "O": (z.relu() @ v).to(dtype),
+        "dQ": dq.to(dtype),
+        "dK": dk.to(dtype),
+        "dV": dv.to(dtype),
+    }

@@ -30,7 +30,9 @@ from torch import Tensor
 #   dq, dk, dv, dbias, dsink full of NaN, to write the gradients into; what is there need not be returned
 
 
-def backward(q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False) -> dict[str, Tensor]:
+def backward(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False
+) -> dict[str, Tensor]:
     """A backward, since it takes dO: gradients, and whatever else the kernel can show.
 
     Args:
@@ -75,7 +77,11 @@ def _scores_to_output(
     """q, k and v in at least float32 with a key/value head for each query head; LSE, P and O."""
     wide = torch.promote_types(q.dtype, torch.float32)
     shared = q.shape[1] // k.shape[1]
-    q, k, v = q.to(wide), k.to(wide).repeat_interleave(shared, 1), v.to(wide).repeat_interleave(shared, 1)
+    q, k, v = (
+        q.to(wide),
+        k.to(wide).repeat_interleave(shared, 1),
+        v.to(wide).repeat_interleave(shared, 1),
+    )
     s = scale * (q @ k.mT)
     seen = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
     if causal:

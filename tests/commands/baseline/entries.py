@@ -11,7 +11,9 @@ from gradprobe.inputs.history import CheckRequest
 STEADY = (0.1, 0.101, 0.099, 0.102, 0.098)
 
 
-def entry(target: str = "lazy", errors: dict[str, dict[str, float]] | None = None, **changes: Any) -> Entry:
+def entry(
+    target: str = "lazy", errors: dict[str, dict[str, float]] | None = None, **changes: Any
+) -> Entry:
     """An entry of five draws; `errors` gives for each layout and intermediate the factor on STEADY."""
     factors = errors or {"contiguous": {"dQ": 1.0, "dK": 1.0}, "distinct": {"dQ": 1.0, "dK": 1.0}}
     made = Entry(
@@ -23,7 +25,8 @@ def entry(target: str = "lazy", errors: dict[str, dict[str, float]] | None = Non
         case={"family": "lazy", "seqlen_q": 72},
         coarser=(),
         errors={
-            layout: {name: of(factor) for name, factor in factors_of.items()} for layout, factors_of in factors.items()
+            layout: {name: of(factor) for name, factor in factors_of.items()}
+            for layout, factors_of in factors.items()
         },
     )
     return replace(made, **changes)

@@ -13,7 +13,12 @@ from tests.commands.baseline.entries import entry
 def test_what_is_saved_comes_back(tmp_path):
     file = str(tmp_path / "b.json")
     kept = (
-        entry("flash", request=CheckRequest("flash", "softmax", "mine.py:reference", {"heads": 4, "causal": True})),
+        entry(
+            "flash",
+            request=CheckRequest(
+                "flash", "softmax", "mine.py:reference", {"heads": 4, "causal": True}
+            ),
+        ),
         entry("lazy", coarser=("dK",)),
     )
     save(file, kept)
@@ -28,11 +33,18 @@ def test_the_same_entries_are_the_same_bytes_in_whatever_order_they_were_added(t
             kept = with_entry(kept, one)
         save(str(tmp_path / file), kept)
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
-    assert [one.request.target for one in load(str(tmp_path / "one.json"))] == ["a.py:f", "b.py:f", "lazy"]
+    assert [one.request.target for one in load(str(tmp_path / "one.json"))] == [
+        "a.py:f",
+        "b.py:f",
+        "lazy",
+    ]
 
 
 def test_an_entry_takes_the_place_of_that_of_the_same_target_and_options():
-    old, other = entry("lazy"), entry("lazy", request=CheckRequest("lazy", None, None, {"heads": 4}))
+    old, other = (
+        entry("lazy"),
+        entry("lazy", request=CheckRequest("lazy", None, None, {"heads": 4})),
+    )
     new = entry("lazy", coarser=("dK",))
     assert with_entry((old, other), new) == (new, other)
 

@@ -34,9 +34,13 @@ def test_what_improved_does_not_fail():
 def test_a_largest_error_alone_that_grew_fails():
     before, after = entry(), entry()
     grown = after.errors["contiguous"]["dQ"]
-    after.errors["contiguous"]["dQ"] = type(grown)(grown.rms, tuple(2 * figure for figure in grown.worst))
+    after.errors["contiguous"]["dQ"] = type(grown)(
+        grown.rms, tuple(2 * figure for figure in grown.worst)
+    )
     found = changes(before, after, compared(before))
-    assert [(cell.name, cell.rms.verdict, cell.worst.verdict) for cell in found.grown] == [("dQ", "same", "grown")]
+    assert [(cell.name, cell.rms.verdict, cell.worst.verdict) for cell in found.grown] == [
+        ("dQ", "same", "grown")
+    ]
 
 
 def test_an_intermediate_or_a_layout_that_is_gone_fails_and_a_new_one_does_not():
@@ -73,5 +77,7 @@ def test_another_backend_and_another_case_are_refused_with_a_way_out():
         refuse_other(entry(), "triton on cuda", {"family": "lazy", "seqlen_q": 72})
     assert "--device cpu" in told.value.way_out
     with pytest.raises(UsageFailure, match="seqlen_q 72 -> 80, softcap None -> 2.0") as told:
-        refuse_other(entry(), "triton-interpreter on cpu", {"family": "lazy", "seqlen_q": 80, "softcap": 2.0})
+        refuse_other(
+            entry(), "triton-interpreter on cpu", {"family": "lazy", "seqlen_q": 80, "softcap": 2.0}
+        )
     assert told.value.way_out == "take its entry out of the file, and check again"

@@ -18,7 +18,11 @@ SMALL = {"batch": 1, "heads": 2, "seqlen": 48, "head_dim": 16}
 
 
 def measured(function, seeds=range(5), **options):
-    target = function if ":" in function or function in ("sdpa-math", "lazy") else f"{HERE / 'coarse.py'}:{function}"
+    target = (
+        function
+        if ":" in function or function in ("sdpa-math", "lazy")
+        else f"{HERE / 'coarse.py'}:{function}"
+    )
     return measure(CheckRequest(target, None, None, options), seeds)
 
 
@@ -33,10 +37,18 @@ def test_the_figures_are_those_of_every_run_and_draw(right):
     assert list(entry.errors["distinct"]) == ["O", "dQ", "dK", "dV"]
     assert entry.seeds == (0, 1, 2, 3, 4)
     assert entry.ran == "torch on cpu"
-    assert (entry.case["seqlen_q"], "seed" in entry.case, "softcap" in entry.case) == (72, False, False)
+    assert (entry.case["seqlen_q"], "seed" in entry.case, "softcap" in entry.case) == (
+        72,
+        False,
+        False,
+    )
     for errors in entry.errors["distinct"].values():
-        assert len(set(zip(errors.rms, errors.worst, strict=True))) == 5, "each draw has errors of its own"
-        assert all(0 < rms < worst <= 1 for rms, worst in zip(errors.rms, errors.worst, strict=True))
+        assert len(set(zip(errors.rms, errors.worst, strict=True))) == 5, (
+            "each draw has errors of its own"
+        )
+        assert all(
+            0 < rms < worst <= 1 for rms, worst in zip(errors.rms, errors.worst, strict=True)
+        )
         assert all(figure == float(f"{figure:.3e}") for figure in (*errors.rms, *errors.worst))
 
 
@@ -60,7 +72,14 @@ def test_one_rounding_more_is_found_where_it_is_and_nowhere_else(dtype, function
     assert isinstance(after, Entry), "all of it is within budget"
     found = changes(right[dtype], after, compared(right[dtype]))
     assert {cell.name for cell in found.grown} == grown
-    assert max(max(errors.worst) for of_layout in after.errors.values() for errors in of_layout.values()) < 1
+    assert (
+        max(
+            max(errors.worst)
+            for of_layout in after.errors.values()
+            for errors in of_layout.values()
+        )
+        < 1
+    )
 
 
 def test_and_where_that_is_the_baseline_it_is_an_improvement(right):
@@ -81,10 +100,15 @@ ANY = [{"dtype": "float16"}, {"dtype": "float32"}, {"pattern": "lowrank", "bias"
 
 @sampled("options", [{"dtype": "float16", "runs": ["contiguous"]}, *ANY], push=1)
 def test_no_draws_of_a_right_kernel_are_an_alarm_beside_other_draws(options):
-    sets = [measured("sdpa-math", range(first, first + 5), **SMALL, **options) for first in range(0, 40, 5)]
+    sets = [
+        measured("sdpa-math", range(first, first + 5), **SMALL, **options)
+        for first in range(0, 40, 5)
+    ]
     pairs = list(permutations(sets, 2))
     assert len(pairs) == 56
-    assert [changes(before, after, compared(before)).fails for before, after in pairs] == [False] * 56
+    assert [changes(before, after, compared(before)).fails for before, after in pairs] == [
+        False
+    ] * 56
 
 
 def test_a_black_box_is_not_looked_into_unless_that_is_asked_for():
@@ -110,7 +134,10 @@ def test_the_rms_is_that_of_the_elements_themselves():
 
     entry = measured("right", range(7, 11), **SMALL)
     report = run_check(
-        CheckRequest(f"{HERE / 'coarse.py'}:right", None, None, {**SMALL, "seed": 7, "recover": False}), ""
+        CheckRequest(
+            f"{HERE / 'coarse.py'}:right", None, None, {**SMALL, "seed": 7, "recover": False}
+        ),
+        "",
     )
     _, found = report.measured[0]
     for name in ("dQ", "dK", "dV"):

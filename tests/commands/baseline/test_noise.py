@@ -15,7 +15,13 @@ STEADY = [0.1] * 5
 @pytest.mark.parametrize(
     ("share", "freedom", "t"),
     # of printed tables of Student's t
-    [(0.025, 2, 4.3027), (0.025, 8, 2.3060), (0.005, 4, 4.6041), (0.0005, 8, 5.0413), (0.001, 18, 3.6105)],
+    [
+        (0.025, 2, 4.3027),
+        (0.025, 8, 2.3060),
+        (0.005, 4, 4.6041),
+        (0.0005, 8, 5.0413),
+        (0.001, 18, 3.6105),
+    ],
 )
 def test_the_quantile_is_that_of_the_tables(share, freedom, t):
     assert _quantile(share, freedom) == pytest.approx(t, abs=5e-5)
@@ -45,7 +51,8 @@ def test_figures_of_one_law_are_called_grown_no_more_often_than_is_allowed(law, 
     figures = [[LAWS[law](draw) for _ in range(draws)] for _ in range(2 * pairs)]
     few = ALARMS / OTHER_LAWS / rate
     alarms = sum(
-        growth(before, after, few).verdict == "grown" for before, after in zip(*[iter(figures)] * 2, strict=True)
+        growth(before, after, few).verdict == "grown"
+        for before, after in zip(*[iter(figures)] * 2, strict=True)
     )
     # Other laws than the normal one have their share; so far in, a uniform one has less than three times it.
     most = rate * pairs * (3 if law == "uniform" else 1)

@@ -30,7 +30,10 @@ _COMMIT = {"commit_id": "0123abc", "vcs": "git"}
             "gradprobe @ https://host.org/gradprobe-0.1.0.whl",
         ),
         ({"url": "file:///nowhere/at/all", "dir_info": {}}, WHEEL),
-        ({"url": "file:///tmp/gradprobe-0.2.0-py3-none-any.whl", "archive_info": {}}, WHEEL.replace("0.1.0", "0.2.0")),
+        (
+            {"url": "file:///tmp/gradprobe-0.2.0-py3-none-any.whl", "archive_info": {}},
+            WHEEL.replace("0.1.0", "0.2.0"),
+        ),
     ],
 )
 def test_what_pip_recorded_is_what_is_installed(monkeypatch, recorded, expected):
@@ -51,15 +54,31 @@ def test_a_folder_is_installed_from_its_remote(monkeypatch, tmp_path, remote, we
     for words in (
         ["init", "-q"],
         ["remote", "add", "origin", remote],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"],
+        [
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "-q",
+            "--allow-empty",
+            "-m",
+            "first",
+        ],
     ):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
-    monkeypatch.setattr(origin, "_recorded", lambda: {"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
-    head = subprocess.check_output(["git", "-C", str(tmp_path), "rev-parse", "HEAD"], text=True).strip()
+    monkeypatch.setattr(
+        origin, "_recorded", lambda: {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
+    )
+    head = subprocess.check_output(
+        ["git", "-C", str(tmp_path), "rev-parse", "HEAD"], text=True
+    ).strip()
     assert origin.requirement() == (f"gradprobe @ git+{web}@{head}" if web else WHEEL)
 
 
-def test_the_command_that_is_printed_makes_the_wheel_that_the_workflow_installs(monkeypatch, tmp_path):
+def test_the_command_that_is_printed_makes_the_wheel_that_the_workflow_installs(
+    monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(origin, "_recorded", lambda: {})
     command = origin.wheel_command()

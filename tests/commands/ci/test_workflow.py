@@ -71,20 +71,30 @@ def assert_valid(schema, file):
     assert ran.exit_code == 0, ran.output
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda file: file.stem
+)
 def test_this_repository_s_own_workflows_are_valid_and_run_what_the_makefile_has(file):
     assert_valid("vendor.github-workflows", file)
     assert_valid("custom.github-workflows-require-timeout", file)
     rules = {
-        line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if not line.startswith("\t")
+        line.partition(":")[0]
+        for line in (ROOT / "Makefile").read_text().splitlines()
+        if not line.startswith("\t")
     }
     for job in load(file)["jobs"].values():
         runs = job.get("strategy", {}).get("matrix", {}).get("run", [])
         assert {word.removeprefix("make ") for word in runs} <= rules
-        assert all((ROOT / step["run"]).exists() for step in job["steps"] if step.get("run", "").startswith("."))
+        assert all(
+            (ROOT / step["run"]).exists()
+            for step in job["steps"]
+            if step.get("run", "").startswith(".")
+        )
 
 
-@pytest.mark.parametrize("target", [None, "lazy", "soft.py:backward", *(f"{name}:backward" for name in ODD)])
+@pytest.mark.parametrize(
+    "target", [None, "lazy", "soft.py:backward", *(f"{name}:backward" for name in ODD)]
+)
 def test_what_is_written_is_a_workflow_and_holds_the_target_as_it_is(workspace, target):
     for name in (*ODD, "soft.py"):
         (workspace / name).touch()
@@ -107,7 +117,9 @@ def test_it_is_granted_little_and_runs_no_third_party(workspace):
     assert job["permissions"] == {"contents": "read", "security-events": "write"}
     assert job["timeout-minutes"] == 20
     assert "pull_request" in workflow["concurrency"]["cancel-in-progress"]
-    used = [step["uses"] for step in (*job["steps"], *load(ACTION)["runs"]["steps"]) if "uses" in step]
+    used = [
+        step["uses"] for step in (*job["steps"], *load(ACTION)["runs"]["steps"]) if "uses" in step
+    ]
     assert len(used) == 9
     assert {word.partition("/")[0] for word in used} == {"actions", "github"}
     assert all(word.rpartition("@")[2].removeprefix("v").isdigit() for word in used)
@@ -123,13 +135,19 @@ def test_no_script_holds_what_github_would_write_into_it(workspace):
     assert all("${{" not in step.script for step in steps)
 
 
-@pytest.mark.parametrize("word", ["lazy", "soft.py:backward", *(f"{name}:backward" for name in ODD)])
+@pytest.mark.parametrize(
+    "word", ["lazy", "soft.py:backward", *(f"{name}:backward" for name in ODD)]
+)
 @pytest.mark.parametrize("of", ["workflow", "action"])
 def test_a_target_reaches_both_commands_as_one_word_whatever_it_holds(workspace, told, of, word):
     (workspace / (word.rpartition(":")[0] or "lazy")).touch()
     if of == "workflow":
         write_workflow(workspace / "w.yml", "github", word)
-        steps = [step for name, step in steps_of_workflow(workspace / "w.yml").items() if name != "Install"]
+        steps = [
+            step
+            for name, step in steps_of_workflow(workspace / "w.yml").items()
+            if name != "Install"
+        ]
     else:
         steps = list(steps_of_action(ACTION, target=word).values())[1:]
     for step in steps:
@@ -141,7 +159,9 @@ def test_a_target_reaches_both_commands_as_one_word_whatever_it_holds(workspace,
     for line, command in zip(told(), ("check", "strides"), strict=True):
         assert "--github" in line
         files = [line[line.index(flag) + 1] for flag in WRITES]
-        assert files == [f"gradprobe-results/{command}.{ending}" for ending in ("xml", "sarif", "json")]
+        assert files == [
+            f"gradprobe-results/{command}.{ending}" for ending in ("xml", "sarif", "json")
+        ]
     assert not (workspace / "pwned").exists()
 
 
@@ -162,9 +182,13 @@ def test_without_a_target_what_pyproject_configures_is_checked(workspace, told, 
     ("  --heads\t4\n--layout do=blhd \n", ["--heads", "4", "--layout", "do=blhd"]),
     ("* ; touch pwned $(touch pwned) 'a b'", ["*", ";", "touch", "pwned", "$(touch", "pwned)", "'a", "b'"]),
 ])  # fmt: skip
-def test_the_actions_options_are_split_at_spaces_and_nothing_in_them_is_run(workspace, told, args, words):
+def test_the_actions_options_are_split_at_spaces_and_nothing_in_them_is_run(
+    workspace, told, args, words
+):
     (workspace / "some.py").touch()
-    check, strides = list(steps_of_action(ACTION, target="lazy", args=args, strides="full").values())[1:]
+    check, strides = list(
+        steps_of_action(ACTION, target="lazy", args=args, strides="full").values()
+    )[1:]
     for step in (check, strides):
         assert run_step(step, workspace, told.commands).returncode == 0
     for line, command in zip(told(), ("check", "strides"), strict=True):
@@ -206,13 +230,19 @@ def test_action_and_hooks_are_valid():
     hooks = load(HOOKS)
     assert [hook["id"] for hook in hooks] == ["gradprobe-check", "gradprobe-strides"]
     for hook in hooks:
-        assert (hook["language"], hook["pass_filenames"], hook["require_serial"]) == ("python", False, True)
+        assert (hook["language"], hook["pass_filenames"], hook["require_serial"]) == (
+            "python",
+            False,
+            True,
+        )
         assert hook["entry"].split()[:2] == ["gradprobe", hook["id"].removeprefix("gradprobe-")]
 
 
 def test_what_the_page_shows_is_yaml_that_needs_no_address():
     page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
-    action, hooks = (YAML(typ="safe").load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    action, hooks = (
+        YAML(typ="safe").load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    )
     assert action["steps"][1]["uses"] == "./vendor/gradprobe"
     assert action["steps"][1]["with"].keys() <= load(ACTION)["inputs"].keys()
     (repository,) = hooks["repos"]
@@ -225,7 +255,9 @@ def test_both_commands_tell_all_that_happened_also_where_the_check_failed():
     steps = {step["name"]: step for step in load(ACTION)["runs"]["steps"] if "name" in step}
     for name in ("gradprobe strides", "Upload SARIF of the check", "Upload SARIF of the strides"):
         assert steps[name]["if"].startswith("${{ !cancelled() && ")
-    categories = [step["with"]["category"] for step in steps.values() if "category" in step.get("with", {})]
+    categories = [
+        step["with"]["category"] for step in steps.values() if "category" in step.get("with", {})
+    ]
     assert len(set(categories)) == len(categories) == 2
 
 
@@ -233,8 +265,14 @@ def test_both_commands_tell_all_that_happened_also_where_the_check_failed():
 PUSH = [("workflow", 1, "check")]
 
 
-@sampled("of, code, command", itertools.product(["workflow", "action"], [0, 1], ["check", "strides"]), push=PUSH)
-def test_a_run_reproduced_here_writes_its_files_and_ends_by_its_verdict(workspace, real, of, code, command):
+@sampled(
+    "of, code, command",
+    itertools.product(["workflow", "action"], [0, 1], ["check", "strides"]),
+    push=PUSH,
+)
+def test_a_run_reproduced_here_writes_its_files_and_ends_by_its_verdict(
+    workspace, real, of, code, command
+):
     name = ("backward", "doubled_dq")[code]
     write_targets(workspace)
     (workspace / "gradprobe-results").mkdir()
@@ -242,12 +280,16 @@ def test_a_run_reproduced_here_writes_its_files_and_ends_by_its_verdict(workspac
         write_workflow(workspace / "w.yml", "github", f"soft.py:{name}")
         step = steps_of_workflow(workspace / "w.yml")[command.capitalize()]
     else:
-        step = steps_of_action(ACTION, target=f"soft.py:{name}", args="--batch 1 --heads 2")[f"gradprobe {command}"]
+        step = steps_of_action(ACTION, target=f"soft.py:{name}", args="--batch 1 --heads 2")[
+            f"gradprobe {command}"
+        ]
     ran = run_step(step, workspace, real)
     assert ran.returncode == code, ran.stderr
     results = {path.name: path for path in (workspace / "gradprobe-results").iterdir()}
     assert results.keys() == {f"{command}.xml", f"{command}.sarif", f"{command}.json"}
-    assert json.loads(results[f"{command}.json"].read_text())["verdict"] == ("match", "mismatch")[code]
+    assert (
+        json.loads(results[f"{command}.json"].read_text())["verdict"] == ("match", "mismatch")[code]
+    )
     assert_is_sarif(json.loads(results[f"{command}.sarif"].read_text()))
     failures = read_junit(results[f"{command}.xml"].read_text()).findall(".//failure")
     assert bool(failures) == bool(code)

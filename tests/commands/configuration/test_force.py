@@ -59,7 +59,11 @@ def test_the_environment_wins_over_the_table_and_flags_over_both(monkeypatch):
     monkeypatch.setenv("GRADPROBE_HEADS", "4")
     monkeypatch.setenv("GRADPROBE_TIMEOUT", "7.5")
     force = effective_settings(Path.cwd())
-    assert force.over(request()).options == {"strict": False, "heads": 4, "runs": ["distinct", "do=blhd"]}
+    assert force.over(request()).options == {
+        "strict": False,
+        "heads": 4,
+        "runs": ["distinct", "do=blhd"],
+    }
     assert force.over(request(strict=True, heads=9)).options["strict"] is True
     assert force.over(request(heads=9)).options["heads"] == 9
     assert (force.timeout(None), force.timeout(3.0)) == (7.5, 3.0)
@@ -84,7 +88,12 @@ def test_configured_checks_are_every_target_on_every_case_target_by_target(monke
         "a.py:f small", "a.py:f laid-out", "b.py:f small", "c.py:f laid-out",
     ]  # fmt: skip
     small, laid_out = plan[0].request, plan[1].request
-    assert small.options == {"device": "cpu", "heads": 2, "strict": False, "runs": ["distinct", "do=blhd"]}
+    assert small.options == {
+        "device": "cpu",
+        "heads": 2,
+        "strict": False,
+        "runs": ["distinct", "do=blhd"],
+    }
     assert laid_out.options == {"device": "cpu", "layout": ["q=blhd"], "strict": True}
     assert (small.family, laid_out.family) == ("lazy", "softmax")
 
@@ -104,7 +113,9 @@ def test_without_targets_nothing_is_configured(text, folder):
 
 def test_a_case_without_a_target_is_an_error(folder):
     (folder / "pyproject.toml").write_text("[tool.gradprobe.cases.gqa]\nheads = 4\n")
-    with pytest.raises(UsageFailure, match=r"\[tool.gradprobe.cases.gqa\] of pyproject.toml has no target"):
+    with pytest.raises(
+        UsageFailure, match=r"\[tool.gradprobe.cases.gqa\] of pyproject.toml has no target"
+    ):
         configured(effective_settings(folder))
 
 

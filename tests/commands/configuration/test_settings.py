@@ -61,8 +61,15 @@ family = "lazy"
 inputs = "sets/1.npz"
 """)
     assert found.top.targets == ("kernels/mine.py:backward", "lazy", "package.module:f")
-    assert found.top.options == {"strict": True, "runs": ["contiguous", "do=expanded", "q=blhd,do=blhd"]}
-    assert (found.timeout, found.top.family, found.top.reference) == (60.0, "softmax", "mine_reference.py:backward")
+    assert found.top.options == {
+        "strict": True,
+        "runs": ["contiguous", "do=expanded", "q=blhd,do=blhd"],
+    }
+    assert (found.timeout, found.top.family, found.top.reference) == (
+        60.0,
+        "softmax",
+        "mine_reference.py:backward",
+    )
     assert list(found.cases) == ["gqa", "lazy"]
     assert found.cases["gqa"].options == {
         "heads": 4, "kv_heads": 2, "head_dim": 40, "softcap": 3.0, "scale": 0.25, "causal": True, "bias": False,
@@ -78,7 +85,8 @@ inputs = "sets/1.npz"
 
 def test_files_are_told_from_the_current_folder(folder, monkeypatch):
     text = (
-        '[tool.gradprobe]\ntargets = ["a.py:f", "m:f"]\nreference = "b.py:g"\n[tool.gradprobe.cases.c]\ninputs="c.pt"\n'
+        '[tool.gradprobe]\ntargets = ["a.py:f", "m:f"]\nreference = "b.py:g"\n'
+        '[tool.gradprobe.cases.c]\ninputs="c.pt"\n'
     )
     (folder / "deep" / "er").mkdir(parents=True)
     monkeypatch.chdir(folder / "deep" / "er")
@@ -116,9 +124,13 @@ def test_a_broken_file_is_told_only_where_it_means_this_tool(folder):
 
 
 def test_a_pyproject_that_cannot_be_read_is_refused_with_the_reason_and_the_way_out(folder):
-    (folder / "pyproject.toml").symlink_to("/proc/self/mem")  # which root cannot read either, from its beginning
+    (folder / "pyproject.toml").symlink_to(
+        "/proc/self/mem"
+    )  # which root cannot read either, from its beginning
     (folder / "below").mkdir()
-    with pytest.raises(UsageFailure, match=r"pyproject.toml: it may hold .* cannot be read, Input/output") as refused:
+    with pytest.raises(
+        UsageFailure, match=r"pyproject.toml: it may hold .* cannot be read, Input/output"
+    ) as refused:
         nearest_table(folder / "below")
     assert "make it readable" in refused.value.way_out
     (folder / "below" / "pyproject.toml").write_text("[tool.gradprobe]")
@@ -141,41 +153,76 @@ def test_python_from_3_11_on_reads_toml_by_itself():
 
 
 ERRORS = [
-    ("[tool.gradprobe]\nstict = true", ("unknown key 'stict' in [tool.gradprobe] of ", "did you mean 'strict'?")),
-    ("[tool.gradprobe]\nheads = 4", ("unknown key 'heads' in [tool.gradprobe] of ", "known: targets, layouts")),
-    ("[tool.gradprobe.cases.gqa]\nkv-head = 2", ("'kv-head' in [tool.gradprobe.cases.gqa] of ", "'kv_heads'?")),
-    ("[tool.gradprobe.cases.c]\ntimeout = 2", ("unknown key 'timeout' in [tool.gradprobe.cases.c] of ",)),
+    (
+        "[tool.gradprobe]\nstict = true",
+        ("unknown key 'stict' in [tool.gradprobe] of ", "did you mean 'strict'?"),
+    ),
+    (
+        "[tool.gradprobe]\nheads = 4",
+        ("unknown key 'heads' in [tool.gradprobe] of ", "known: targets, layouts"),
+    ),
+    (
+        "[tool.gradprobe.cases.gqa]\nkv-head = 2",
+        ("'kv-head' in [tool.gradprobe.cases.gqa] of ", "'kv_heads'?"),
+    ),
+    (
+        "[tool.gradprobe.cases.c]\ntimeout = 2",
+        ("unknown key 'timeout' in [tool.gradprobe.cases.c] of ",),
+    ),
     ("[tool.gradprobe.cases.c]\nruns = ['distinct']", ("unknown key 'runs'",)),
-    ("[tool.gradprobe.cases.c]\nhead-dim = 8\nhead_dim = 9", ("'head_dim' is set twice", "keep one")),
-    ("[tool.gradprobe]\nstrict = 1", ("strict in [tool.gradprobe] of ", "must be true or false, got the number 1")),
+    (
+        "[tool.gradprobe.cases.c]\nhead-dim = 8\nhead_dim = 9",
+        ("'head_dim' is set twice", "keep one"),
+    ),
+    (
+        "[tool.gradprobe]\nstrict = 1",
+        ("strict in [tool.gradprobe] of ", "must be true or false, got the number 1"),
+    ),
     ("[tool.gradprobe]\nstrict = 'yes'", ("must be true or false, got the string 'yes'",)),
-    ("[tool.gradprobe]\ntargets = 'a.py:f'", ("must be an array of at least one string, got the string 'a.py:f'",)),
+    (
+        "[tool.gradprobe]\ntargets = 'a.py:f'",
+        ("must be an array of at least one string, got the string 'a.py:f'",),
+    ),
     ("[tool.gradprobe]\ntargets = []", ("targets", "at least one string, got the array []")),
     ("[tool.gradprobe]\ntargets = [1]", ("at least one string, got the array [1]",)),
     ("[tool.gradprobe]\ntimeout = 0", ("timeout", "must be seconds above 0", "got the number 0")),
     ("[tool.gradprobe]\ntimeout = nan", ("got the number nan",)),
     ("[tool.gradprobe]\ntimeout = true", ("got the boolean true",)),
-    ("[tool.gradprobe]\nfamily = 'hard'", ("family", "must be softmax or lazy, got the string 'hard'")),
+    (
+        "[tool.gradprobe]\nfamily = 'hard'",
+        ("family", "must be softmax or lazy, got the string 'hard'"),
+    ),
     ("[tool.gradprobe]\nreference = 3", ("reference", "must be a string, got the number 3")),
-    ("[tool.gradprobe]\nlayouts = ['dinstinct']", ("layouts in [tool.gradprobe]", "--runs takes TENSOR=NAME")),
+    (
+        "[tool.gradprobe]\nlayouts = ['dinstinct']",
+        ("layouts in [tool.gradprobe]", "--runs takes TENSOR=NAME"),
+    ),
     ("[tool.gradprobe]\nlayouts = ['w=blhd']", ("--runs: no tensor 'w'",)),
     ("[tool.gradprobe]\ncases = 3", ("cases", "must hold tables")),
     ("[tool.gradprobe.cases]\ngqa = 3", ("cases", "must hold tables")),
     ("[tool]\ngradprobe = true", ("tool.gradprobe must be a table",)),
-    ("[tool.gradprobe.cases.c]\nheads = '3x'", ("heads", "must be a whole number, got the string '3x'")),
+    (
+        "[tool.gradprobe.cases.c]\nheads = '3x'",
+        ("heads", "must be a whole number, got the string '3x'"),
+    ),
     ("[tool.gradprobe.cases.c]\nheads = 3.0", ("must be a whole number, got the number 3.0",)),
     ("[tool.gradprobe.cases.c]\nheads = true", ("must be a whole number, got the boolean true",)),
     ("[tool.gradprobe.cases.c]\nsoftcap = [1]", ("softcap", "must be a number, got the array [1]")),
     ("[tool.gradprobe.cases.c]\ndtype = 16", ("dtype", "must be a string, got the number 16")),
     ("[tool.gradprobe.cases.c]\nwindow = ['a', 'b']", ("window", "must be an array of numbers")),
-    ("[tool.gradprobe.cases.c]\nwindow = [1, 2, 3]", ("window", "--window takes two whole numbers")),
+    (
+        "[tool.gradprobe.cases.c]\nwindow = [1, 2, 3]",
+        ("window", "--window takes two whole numbers"),
+    ),
     ("[tool.gradprobe.cases.c]\ntau = []", ("must be an array of numbers, got the array []",)),
     ("[tool.gradprobe.cases.c]\ntau = {a = 1}", ("tau", "got a table")),
     ("[tool.gradprobe.cases.c]\ndtype = 1979-05-27", ("dtype", "must be a string, got date")),
 ]
 
 
-@pytest.mark.parametrize(("text", "pieces"), ERRORS, ids=[text.splitlines()[-1] for text, _ in ERRORS])
+@pytest.mark.parametrize(
+    ("text", "pieces"), ERRORS, ids=[text.splitlines()[-1] for text, _ in ERRORS]
+)
 def test_an_error_names_the_key_its_table_and_what_came(text, pieces):
     told = refused(text)
     for piece in pieces:

@@ -27,7 +27,13 @@ from gradprobe.commands.doctor.module_copies import Copy, LoadedFile
 
 HOME = str(Path.home())
 FILE = LoadedFile(
-    "mine", f"{HOME}/mine.py", "ab" * 32, 1.0, "the current folder, place 1 of 5 on the search path", (), ()
+    "mine",
+    f"{HOME}/mine.py",
+    "ab" * 32,
+    1.0,
+    "the current folder, place 1 of 5 on the search path",
+    (),
+    (),
 )
 CACHE = f"{HOME}/.triton/cache"
 SURVEY = MachineSurvey("cpu", "", (FILE,), Built("softmax", ("q",), 32), CACHE)
@@ -35,7 +41,10 @@ MADE = Examination("mine.py:f", SURVEY, (), (), (), 1.0, "gradprobe doctor mine.
 
 
 def climbed(*states):
-    return tuple(RungResult(Rung(f"rung {at}", "strides of q", ""), state) for at, state in enumerate(states, 1))
+    return tuple(
+        RungResult(Rung(f"rung {at}", "strides of q", ""), state)
+        for at, state in enumerate(states, 1)
+    )
 
 
 def shown(made, width=80):
@@ -49,12 +58,22 @@ def shown(made, width=80):
         ([GREEN, REFUSED], 0, "GREEN  1 of 2 rungs green, 1 refused by the target (mine.py:f)"),
         ([REFUSED, REFUSED], 3, "FAILS  0 of 2 rungs green, 2 refused by the target (mine.py:f)"),
         ([RED, NOT_RUN], 1, 'RED  "rung 1", the lowest rung (mine.py:f)'),
-        ([GREEN, GREEN, RED], 1, 'RED  first at "rung 3"; the 2 rungs below it are green (mine.py:f)'),
-        ([GREEN, REFUSED, RED], 1, 'RED  first at "rung 3"; 1 of 2 rungs below it green (mine.py:f)'),
+        (
+            [GREEN, GREEN, RED],
+            1,
+            'RED  first at "rung 3"; the 2 rungs below it are green (mine.py:f)',
+        ),
+        (
+            [GREEN, REFUSED, RED],
+            1,
+            'RED  first at "rung 3"; 1 of 2 rungs below it green (mine.py:f)',
+        ),
         ([GREEN, FAILS], 3, 'FAILS  first at "rung 2"; the 1 rung below it is green (mine.py:f)'),
     ],
 )
-def test_the_first_line_and_the_exit_code_are_those_of_the_first_rung_that_is_bad(states, code, first):
+def test_the_first_line_and_the_exit_code_are_those_of_the_first_rung_that_is_bad(
+    states, code, first
+):
     made = replace(MADE, climbed=climbed(*states))
     assert (made.exit_code, shown(made)[0]) == (code, first)
 
@@ -81,8 +100,15 @@ def test_a_cache_is_at_fault_only_where_the_rung_is_green_without_it(state, is_s
 
 
 def test_a_copy_of_another_text_is_a_fact_and_no_verdict_and_one_of_the_same_text_no_caution():
-    other, same = Copy("/old/mine.py", "cd" * 32, 1.0, False), Copy("/same/mine.py", "ab" * 32, 1.0, True)
-    made = replace(MADE, climbed=climbed(GREEN), survey=replace(SURVEY, files=(replace(FILE, copies=(other, same)),)))
+    other, same = (
+        Copy("/old/mine.py", "cd" * 32, 1.0, False),
+        Copy("/same/mine.py", "ab" * 32, 1.0, True),
+    )
+    made = replace(
+        MADE,
+        climbed=climbed(GREEN),
+        survey=replace(SURVEY, files=(replace(FILE, copies=(other, same)),)),
+    )
     lines = shown(made)
     assert made.exit_code == 0
     assert lines[1] == "  2 different texts of module mine"
@@ -92,13 +118,20 @@ def test_a_copy_of_another_text_is_a_fact_and_no_verdict_and_one_of_the_same_tex
 
 def test_every_way_of_a_machine_fits_80_columns_and_a_red_rung_is_told_in_words():
     rungs = [rung for how in (COMPILED, INTERPRETED, CUDA) for rung in machine_rungs(how, "cpu")]
-    bad = RungResult(rungs[4], RED, "of 100 atomic adds a head, 8 of 8 sums are wrong: 5042 and not 5050")
+    bad = RungResult(
+        rungs[4], RED, "of 100 atomic adds a head, 8 of 8 sums are wrong: 5042 and not 5050"
+    )
     made = replace(
-        MADE, target="", climbed=tuple(bad if rung is rungs[4] else RungResult(rung, GREEN) for rung in rungs)
+        MADE,
+        target="",
+        climbed=tuple(bad if rung is rungs[4] else RungResult(rung, GREEN) for rung in rungs),
     )
     lines = shown(made)
     assert max(map(len, lines)) <= 80
-    assert 'RED  first at "dots in float16", compiled; the 4 rungs below it are green (this' in lines[0]
+    assert (
+        'RED  first at "dots in float16", compiled; the 4 rungs below it are green (this'
+        in lines[0]
+    )
     assert "  dots in float16                  red      green       green  in wrong dots" in lines
     assert "  dots in bfloat16                 green    green       green  out wrong dots" in lines
 

@@ -15,7 +15,10 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import parse
 from gradprobe.model.failures import UsageFailure
 
-SOFTMAX, LAZY = Built("softmax", ("q", "k", "v", "do"), 64), Built("lazy", ("q", "k", "v", "do", "bias", "tau"), 64)
+SOFTMAX, LAZY = (
+    Built("softmax", ("q", "k", "v", "do"), 64),
+    Built("lazy", ("q", "k", "v", "do", "bias", "tau"), 64),
+)
 
 
 def rungs(built, **options):
@@ -59,7 +62,9 @@ def test_what_is_given_stays_and_rungs_that_are_the_same_stand_once():
         parse(rung.planned.request.options)
 
 
-@pytest.mark.parametrize(("given", "heads"), [({"kv_heads": 3}, 3), ({"tau": "-1,1,2,3"}, 4), ({"tau": "-1"}, 2)])
+@pytest.mark.parametrize(
+    ("given", "heads"), [({"kv_heads": 3}, 3), ({"tau": "-1,1,2,3"}, 4), ({"tau": "-1"}, 2)]
+)
 def test_heads_that_are_not_given_are_as_many_as_other_options_ask_for(given, heads):
     assert titles(LAZY, **given)[1] == f"{heads} heads, one tile"
 
@@ -72,12 +77,17 @@ def test_a_tau_a_head_and_a_length_a_batch_are_kept_whole():
 
 @pytest.mark.parametrize("option", ["layout", "runs"])
 def test_an_option_that_the_rungs_set_is_refused_with_a_way_out(option):
-    with pytest.raises(UsageFailure, match=f"--{option} q=packed: the rungs of doctor set it") as refused:
+    with pytest.raises(
+        UsageFailure, match=f"--{option} q=packed: the rungs of doctor set it"
+    ) as refused:
         refuse_set(CheckRequest("a.py:f", None, None, {option: ["q=packed"]}))
     assert refused.value.way_out == f"gradprobe check takes --{option}"
 
 
 def test_only_compiled_triton_has_dots_of_tf32():
-    by_way = {how: {rung.title for rung in machine_rungs(how, "cpu")} for how in (COMPILED, INTERPRETED, CUDA)}
+    by_way = {
+        how: {rung.title for rung in machine_rungs(how, "cpu")}
+        for how in (COMPILED, INTERPRETED, CUDA)
+    }
     assert by_way[COMPILED] - by_way[INTERPRETED] == {"dots in float32, TF32"}
     assert by_way[INTERPRETED] == by_way[CUDA]

@@ -9,7 +9,12 @@ import sys
 import pytest
 import torch
 
-from gradprobe.commands.doctor.module_copies import kernels_of, loaded_file, stale_bytecode, why_imported
+from gradprobe.commands.doctor.module_copies import (
+    kernels_of,
+    loaded_file,
+    stale_bytecode,
+    why_imported,
+)
 
 OLD, NEW = "def f(x):\n    return x + 1\n", "def f(x):\n    return x + 2\n"
 UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
@@ -48,21 +53,29 @@ def test_a_copy_of_another_text_is_named_and_one_of_the_same_text_is_told_apart(
     }
 
 
-def test_a_copy_in_the_folder_where_a_project_keeps_its_sources_is_named_though_no_path_leads_there(here, monkeypatch):
+def test_a_copy_in_the_folder_where_a_project_keeps_its_sources_is_named_though_no_path_leads_there(
+    here, monkeypatch
+):
     for folder, text in (("src/planted_project", NEW), ("site/planted_project", OLD)):
         (here / folder).mkdir(parents=True)
         (here / folder / "__init__.py").write_text("")
         (here / folder / "attention.py").write_text(text)
     monkeypatch.setattr(sys, "path", [*sys.path, str(here / "site")])
-    found = loaded_file("planted_project.attention", str(here / "site" / "planted_project" / "attention.py"))
-    assert [copy.file for copy in found.copies] == [str(here / "src" / "planted_project" / "attention.py")]
+    found = loaded_file(
+        "planted_project.attention", str(here / "site" / "planted_project" / "attention.py")
+    )
+    assert [copy.file for copy in found.copies] == [
+        str(here / "src" / "planted_project" / "attention.py")
+    ]
 
 
 @pytest.mark.parametrize(
     ("put", "words"),
     [("cwd", "the current folder"), ("PYTHONPATH", "PYTHONPATH"), ("site", "site-packages")],
 )  # fmt: skip
-def test_why_a_module_is_imported_names_what_put_its_folder_on_the_path(here, monkeypatch, put, words):
+def test_why_a_module_is_imported_names_what_put_its_folder_on_the_path(
+    here, monkeypatch, put, words
+):
     folder, packages = here / "elsewhere", here / "site"
     folder.mkdir()
     packages.mkdir()
@@ -123,7 +136,9 @@ def test_bytecode_that_python_would_not_take_accuses_nobody(here, seconds):
     assert not list(stale_bytecode(file))
 
 
-def test_a_kernel_whose_file_was_edited_after_its_import_is_named_and_an_unedited_one_is_not(here, monkeypatch):
+def test_a_kernel_whose_file_was_edited_after_its_import_is_named_and_an_unedited_one_is_not(
+    here, monkeypatch
+):
     file = here / "planted_kernel.py"
     file.write_text(KERNEL)
     module = imported("planted_kernel", here)
@@ -133,7 +148,9 @@ def test_a_kernel_whose_file_was_edited_after_its_import_is_named_and_an_unedite
     # Interpreted, Triton reads the text only now; compiled it has the old one.
     monkeypatch.setattr(kernels[0], "raw_src", KERNEL.splitlines(keepends=True)[4:], raising=False)
     (words,) = loaded_file("planted_kernel", str(file), kernels=kernels).stale
-    assert words.startswith("doubled_kernel was made from other text than planted_kernel.py holds now")
+    assert words.startswith(
+        "doubled_kernel was made from other text than planted_kernel.py holds now"
+    )
     file.write_text("# a line more\n" + KERNEL.replace("2.0", "2.0  # twice"))
     assert not loaded_file("planted_kernel", str(file), kernels=kernels).stale
 
@@ -143,5 +160,7 @@ def test_an_interpreted_kernel_whose_line_has_moved_since_its_import_is_named(he
     file = here / "planted_moved.py"
     file.write_text(KERNEL)
     (kernels,) = kernels_of([imported("planted_moved", here)]).values()
-    file.write_text(KERNEL.replace("import triton\n", "import triton\n\ndef other():\n    return 1\n\n"))
+    file.write_text(
+        KERNEL.replace("import triton\n", "import triton\n\ndef other():\n    return 1\n\n")
+    )
     assert loaded_file("planted_moved", str(file), kernels=kernels).stale

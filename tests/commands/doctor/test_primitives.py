@@ -6,7 +6,9 @@ from triton.runtime import interpreter as shipped
 
 from gradprobe.commands.doctor.primitives import run_primitive
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets nothing in this process")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="Triton interprets nothing in this process"
+)
 
 DOTS = ("dots:float32:ieee", "dots:float16:ieee", "dots:bfloat16:ieee")
 

@@ -62,11 +62,15 @@ def test_a_fault_that_the_gate_sees_is_killed_and_one_on_a_line_that_never_runs_
 def test_a_mutant_that_hangs_is_stopped_and_counts_as_killed(file):
     program = "import kernels, time; kernels.run(2) == 6 or time.sleep(600)"
     found = made(file, gate_of(program), CampaignTerms(workers=1, timeout=2.0, watches_lines=False))
-    assert [outcome.words for outcome in found.having("killed")] == ["no answer within 2 s: stopped"]
+    assert [outcome.words for outcome in found.having("killed")] == [
+        "no answer within 2 s: stopped"
+    ]
 
 
 def test_a_gate_that_fails_without_any_fault_is_refused(file):
-    with pytest.raises(TargetFailure, match="the gate fails without any fault: .*AssertionError: seven"):
+    with pytest.raises(
+        TargetFailure, match="the gate fails without any fault: .*AssertionError: seven"
+    ):
         made(file, gate_of("import kernels; assert kernels.run(2) == 7, 'seven'"))
 
 

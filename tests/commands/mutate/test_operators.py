@@ -74,7 +74,8 @@ def test_so_many_faults_of_each_kind_can_be_planted_in_gradprobe_s_own_kernels(n
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name == "flash" else []) for name in COUNTS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.nightly] if name == "flash" else []) for name in COUNTS],
 )
 def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone(name):
     file, mutants = of_own(name), mutants_of_own(name)
@@ -167,7 +168,9 @@ def test_of_a_vector_s_term_nothing_is_dropped(tmp_path):
 def test_a_launch_is_given_the_strides_of_another_tensor_and_memory_that_nobody_wrote(tmp_path):
     host = "def run(q, do):\n    dq = torch.zeros(q.shape)\n    kernel[(1,)](q, do, *q.stride(), do.stride(1))\n"
     found = [
-        (operator_of(one), one.after) for one in mutants_of(of_text(tmp_path, HEAD + host)) if one.function == "run"
+        (operator_of(one), one.after)
+        for one in mutants_of(of_text(tmp_path, HEAD + host))
+        if one.function == "run"
     ]
     assert found == [
         ("other-tensors-strides", "kernel[(1,)](q, do, *do.stride(), do.stride(1))"),
@@ -212,9 +215,17 @@ class Attention:
 
 def attention(q): return Attention.apply(q)
 """
-    assert {mutant.function for mutant in mutants_of(of_text(tmp_path, text, "attention"))} == {"used"}
-    assert {mutant.function for mutant in mutants_of(of_text(tmp_path, text, None))} == {"used", "unused"}
-    assert {mutant.function for mutant in mutants_of(of_text(tmp_path, text, "elsewhere"))} == {"used", "unused"}
+    assert {mutant.function for mutant in mutants_of(of_text(tmp_path, text, "attention"))} == {
+        "used"
+    }
+    assert {mutant.function for mutant in mutants_of(of_text(tmp_path, text, None))} == {
+        "used",
+        "unused",
+    }
+    assert {mutant.function for mutant in mutants_of(of_text(tmp_path, text, "elsewhere"))} == {
+        "used",
+        "unused",
+    }
 
 
 @pytest.mark.parametrize(
@@ -225,7 +236,9 @@ def attention(q): return Attention.apply(q)
         ("broken.py", "def f(:\n", TargetFailure, "is not Python"),
     ],
 )
-def test_a_file_without_triton_kernels_is_refused_with_a_reason(tmp_path, name, text, failure, words):
+def test_a_file_without_triton_kernels_is_refused_with_a_reason(
+    tmp_path, name, text, failure, words
+):
     (tmp_path / name).write_text(text)
     with pytest.raises(failure, match=words):
         read_file(tmp_path / name, None)

@@ -31,7 +31,12 @@ def said(shadow, program, **more):
     environment = shadow.environment({**os.environ, "PYTHONDONTWRITEBYTECODE": "", **more})
     folder = shadow.file.parents[1]
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=folder, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout.strip()

@@ -68,7 +68,8 @@ def test_gradients_values_and_random_numbers_are_bit_for_bit_the_program_s_own(w
         return [q.grad, k.grad, v.grad, torch.rand(4), torch.get_rng_state()]
 
     assert all(
-        torch.equal(with_it, without) for with_it, without in zip(program(watched), program(attention), strict=True)
+        torch.equal(with_it, without)
+        for with_it, without in zip(program(watched), program(attention), strict=True)
     )
     assert len(watched.watch.files) == 1
 
@@ -88,12 +89,19 @@ def test_each_layout_of_q_of_do_and_each_option_is_a_set_of_its_own(watched):
         watched(q.contiguous(), k, v, causal=causal).sum().backward()
     found = sets(watched)
     assert len(found) == 6
-    assert [laid_out(one)["do"].stride() for one in found[:3]] == [(0, 0, 0, 0), (60, 20, 4, 1), (0, 0, 0, 0)]
+    assert [laid_out(one)["do"].stride() for one in found[:3]] == [
+        (0, 0, 0, 0),
+        (60, 20, 4, 1),
+        (0, 0, 0, 0),
+    ]
 
 
 def test_strides_of_axes_of_size_1_make_no_new_set(watched):
     for stride in (20, 999):
-        q, k, v = (torch.randn(20).as_strided((1, 1, 5, 4), (stride, 20, 4, 1)).requires_grad_() for _ in range(3))
+        q, k, v = (
+            torch.randn(20).as_strided((1, 1, 5, 4), (stride, 20, 4, 1)).requires_grad_()
+            for _ in range(3)
+        )
         watched(q, k, v).sum().backward()
     assert len(watched.watch.files) == 1
 
@@ -118,7 +126,9 @@ def test_changes_in_place_after_the_call_do_not_reach_the_set(watched):
     output.backward(do)
     do.zero_()
     (found,) = sets(function)
-    assert all(torch.equal(found.values[name], value) for name, value in zip("qkv", before, strict=True))
+    assert all(
+        torch.equal(found.values[name], value) for name, value in zip("qkv", before, strict=True)
+    )
     assert bool((found.values["do"] == 1).all())
 
 
@@ -251,7 +261,9 @@ def test_what_cannot_be_kept_is_counted_and_the_program_goes_on(tmp_path):
     with pytest.raises(TypeError):
         function(1)
     failures = function.watch.seen.failures
-    assert [words.split(" was called ")[-1] for words in failures][0] == "without a tensor for q, k, v"
+    assert [words.split(" was called ")[-1] for words in failures][
+        0
+    ] == "without a tensor for q, k, v"
     assert "TypeError" in list(failures)[1]
 
 
@@ -284,7 +296,10 @@ def test_masks_and_dropout_are_told_apart_by_their_dtype_and_noted(tmp_path):
     assert ("mask" in first.values, "bias" in first.values) == (True, False)
     assert ("mask" in second.values, "bias" in second.values) == (False, True)
     assert "dropout" not in first.options
-    assert [note.split(" is ")[0] for note in function.watch.seen.notes] == ["the argument rope of own", "dropout"]
+    assert [note.split(" is ")[0] for note in function.watch.seen.notes] == [
+        "the argument rope of own",
+        "dropout",
+    ]
 
 
 def test_a_backward_keeps_the_do_o_and_lse_that_it_is_given(tmp_path):
@@ -295,7 +310,9 @@ def test_a_backward_keeps_the_do_o_and_lse_that_it_is_given(tmp_path):
     q, k, v = (tensor.detach() for tensor in inputs())
     for _ in range(20):
         function(q, k, v, torch.ones(2, 3, 5, 4), torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 5))
-    function(q, k, v, torch.ones(()).expand(2, 3, 5, 4), torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 5))
+    function(
+        q, k, v, torch.ones(()).expand(2, 3, 5, 4), torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 5)
+    )
     found = sets(function)
     assert len(found) == 2
     assert set(found[0].values) == {"q", "k", "v", "do", "o", "lse"}
@@ -319,7 +336,9 @@ def test_torch_s_own_attention_is_kept_with_its_options(tmp_path):
     from torch.nn import functional
 
     original = functional.scaled_dot_product_attention
-    with gradprobe.capture("torch.nn.functional:scaled_dot_product_attention", folder=str(tmp_path)) as watch:
+    with gradprobe.capture(
+        "torch.nn.functional:scaled_dot_product_attention", folder=str(tmp_path)
+    ) as watch:
         q, k, v = inputs()
         functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3).sum().backward()
         functional.scaled_dot_product_attention(q[:, :, :3], k, v, is_causal=True).sum().backward()
@@ -369,7 +388,9 @@ def test_it_decorates_with_and_without_options(tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("function", "words"), [(3, "got int"), (torch.nn.Linear, "got type"), ("math", "got 'math'")])
+@pytest.mark.parametrize(
+    ("function", "words"), [(3, "got int"), (torch.nn.Linear, "got type"), ("math", "got 'math'")]
+)
 def test_what_is_no_function_is_refused(function, words):
     with pytest.raises(UsageFailure, match=words), gradprobe.capture(function):
         pass
@@ -385,7 +406,9 @@ import torch
 attention = gradprobe.capture(lambda q, k, v: q * 1, folder="kept")
 attention(*(torch.ones(1, 1, 2, 3, requires_grad=True) for _ in "qkv")).sum().backward()
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
     assert ran.stdout == ""
     first, second = ran.stderr.splitlines()
     assert first == "gradprobe: kept 1 set of inputs of <lambda> in kept"

@@ -32,7 +32,12 @@ def test_no_word_of_them_could_be_left_out():
         words = fewest_words(case, facts_of(case), {})
         for name in words:
             with contextlib.suppress(UsageFailure):
-                assert facts_of(case).resolved({other: word for other, word in words.items() if other != name}) != case
+                assert (
+                    facts_of(case).resolved(
+                        {other: word for other, word in words.items() if other != name}
+                    )
+                    != case
+                )
 
 
 def test_a_contiguous_run_alone_is_said_as_one():

@@ -16,7 +16,17 @@ def words_of(case):
 
 
 def test_the_axes_stand_in_the_order_that_is_written():
-    listed = ["batch", "heads", "groups", "lengths", "dims", "options", "layouts", "values", "dtype"]
+    listed = [
+        "batch",
+        "heads",
+        "groups",
+        "lengths",
+        "dims",
+        "options",
+        "layouts",
+        "values",
+        "dtype",
+    ]
     assert list(AXES) == listed
     assert len(key(ALL[0])) == 9
 
@@ -39,11 +49,16 @@ def test_every_step_is_strictly_simpler_and_the_simplest_of_its_axis_comes_first
 
 
 def test_fewer_heads_are_simpler_than_a_shorter_sequence():
-    assert key(settled_case("softmax", heads=1, seqlen=500)) < key(settled_case("softmax", heads=2, seqlen=1))
+    assert key(settled_case("softmax", heads=1, seqlen=500)) < key(
+        settled_case("softmax", heads=2, seqlen=1)
+    )
 
 
 def test_a_square_is_simpler_than_a_matrix_that_is_shorter_on_one_side():
-    square, oblong = settled_case("softmax", seqlen=20), settled_case("softmax", seqlen_q=20, seqlen_k=3)
+    square, oblong = (
+        settled_case("softmax", seqlen=20),
+        settled_case("softmax", seqlen_q=20, seqlen_k=3),
+    )
     assert key(square) < key(oblong)
 
 
@@ -62,7 +77,9 @@ def test_the_options_of_a_plain_case_are_none():
 def test_nothing_is_simpler_than_the_simplest_case():
     plain = settled_case("softmax", batch=1, heads=1, seqlen=1, head_dim=1, runs=((),))
     assert words_of(plain) == []
-    lazy = settled_case("lazy", batch=1, heads=1, seqlen=1, head_dim=1, runs=((),), bias=False, tau=(0.0,))
+    lazy = settled_case(
+        "lazy", batch=1, heads=1, seqlen=1, head_dim=1, runs=((),), bias=False, tau=(0.0,)
+    )
     assert words_of(lazy) == []
 
 
@@ -79,5 +96,7 @@ def test_a_case_of_groups_keeps_them_with_fewer_heads_where_they_divide():
 
 def test_a_shorter_case_keeps_its_padding_inside():
     padded = settled_case("lazy", seqlens=(72, 45))
-    assert {step.case.seqlens for step in simpler(padded, "lengths", ()) if step.case.seqlen_q == 54} == {(54, 45)}
+    assert {
+        step.case.seqlens for step in simpler(padded, "lengths", ()) if step.case.seqlen_q == 54
+    } == {(54, 45)}
     assert [step.case.seqlens for step in simpler(padded, "batch", ())] == [(45,), (72,)]

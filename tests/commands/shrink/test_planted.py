@@ -60,12 +60,16 @@ def shrunk_in(folder, name, monkeypatch, **sizes):
 
 
 def script_code(script):
-    return subprocess.run([sys.executable, script], capture_output=True, check=False, env=dict(os.environ)).returncode
+    return subprocess.run(
+        [sys.executable, script], capture_output=True, check=False, env=dict(os.environ)
+    ).returncode
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SHRINK)
-def test_a_planted_fault_shrinks_to_what_it_needs_and_its_script_shows_it(name, tmp_path, monkeypatch, record_property):
+def test_a_planted_fault_shrinks_to_what_it_needs_and_its_script_shows_it(
+    name, tmp_path, monkeypatch, record_property
+):
     start = time.perf_counter()
     result = shrunk_in(tmp_path, name, monkeypatch)
     (file, _), words = SHRINK[name][1], SHRINK[name][3]
@@ -85,15 +89,21 @@ def shrunk_torch(folder, monkeypatch):
     """A fault in a target of a few lines of torch, which takes milliseconds a call."""
     monkeypatch.chdir(folder)
     write_targets(folder)
-    request = CheckRequest("soft.py:doubled_dq", None, None, {"batch": 1, "heads": 3, "seqlen": 9, "head_dim": 4})
+    request = CheckRequest(
+        "soft.py:doubled_dq", None, None, {"batch": 1, "heads": 3, "seqlen": 9, "head_dim": 4}
+    )
     return shrink(request, most=200, alone=False, timeout=None, told=lambda *_: None, echo=print)
 
 
 def shrunk_lazy(folder, monkeypatch):
-    return shrunk_in(folder, "scale_missing_in_dq", monkeypatch, batch=1, heads=2, seqlen=4, head_dim=2)
+    return shrunk_in(
+        folder, "scale_missing_in_dq", monkeypatch, batch=1, heads=2, seqlen=4, head_dim=2
+    )
 
 
-@pytest.mark.parametrize("shrunk", [shrunk_torch, pytest.param(shrunk_lazy, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "shrunk", [shrunk_torch, pytest.param(shrunk_lazy, marks=pytest.mark.nightly)]
+)
 def test_no_single_simpler_case_fails_in_the_same_way(shrunk, tmp_path, monkeypatch):
     # What the search ends at is the point, not how far from it the search began.
     result = shrunk(tmp_path, monkeypatch)

@@ -30,10 +30,14 @@ def test_the_formulas_of_a_script_give_what_the_reference_gives(case):
     for name, value in found.items():
         known_one = known[name].reshape(value.shape)
         compared = ~free.get(name, torch.zeros((), dtype=torch.bool)).expand(value.shape)
-        torch.testing.assert_close(value[compared], known_one[compared], rtol=1e-9, atol=1e-11, msg=name)
+        torch.testing.assert_close(
+            value[compared], known_one[compared], rtol=1e-9, atol=1e-11, msg=name
+        )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool]
+)
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_a_literal_gives_the_very_bits(dtype, as_bytes):
     tensor = (torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
@@ -48,14 +52,19 @@ def test_a_literal_of_one_number_is_short():
     assert literal(torch.full((2, 3), float("nan")), as_bytes=False) == (
         'torch.full([2, 3], float("nan"), dtype=torch.float32)'
     )
-    assert literal(torch.tensor([0.1, 0.5]), as_bytes=False) == "torch.tensor([0.1, 0.5], dtype=torch.float32)"
+    assert (
+        literal(torch.tensor([0.1, 0.5]), as_bytes=False)
+        == "torch.tensor([0.1, 0.5], dtype=torch.float32)"
+    )
 
 
 def test_a_scripts_guard_bands_hold_what_those_of_a_run_hold():
     space = {"torch": torch, "DEVICE": "cpu", "STORAGES": {}}
     exec(LAYING, space)
     for dtype in (torch.float32, torch.float16, torch.int32):
-        assert torch.equal(space["guarded"](3000, dtype), guard_values(3000, dtype, torch.device("cpu")))
+        assert torch.equal(
+            space["guarded"](3000, dtype), guard_values(3000, dtype, torch.device("cpu"))
+        )
 
 
 def test_a_script_lays_a_tensor_as_a_run_does():

@@ -42,8 +42,12 @@ def fails_where(holds):
 
 
 def test_it_ends_at_the_smallest_case_of_a_rule_and_says_what_that_takes():
-    case = settled_case("softmax", heads=4, kv_heads=2, seqlen=200, causal=True, softcap=2.0, dtype="float16")
-    holds = fails_where(lambda case: case.heads > case.kv_heads and case.seqlen_q >= 17 and case.causal)
+    case = settled_case(
+        "softmax", heads=4, kv_heads=2, seqlen=200, causal=True, softcap=2.0, dtype="float16"
+    )
+    holds = fails_where(
+        lambda case: case.heads > case.kv_heads and case.seqlen_q >= 17 and case.causal
+    )
     found, _ = shrunk(case, holds)
     small = settled_case(
         "softmax", batch=1, heads=2, kv_heads=1, seqlen=17, head_dim=1, causal=True, runs=((),)
@@ -60,7 +64,9 @@ def test_it_ends_at_the_smallest_case_of_a_rule_and_says_what_that_takes():
 
 def test_what_a_later_axis_allows_is_tried_again_along_an_earlier_one():
     case = settled_case("lazy", heads=1, batch=1)
-    found, _ = shrunk(case, fails_where(lambda case: case.bias and case.seqlen_q >= case.bias_window))
+    found, _ = shrunk(
+        case, fails_where(lambda case: case.bias and case.seqlen_q >= case.bias_window)
+    )
     assert (found.case.bias_window, found.case.seqlen_q) == (1, 1)
 
 
@@ -74,7 +80,9 @@ def test_no_case_is_tried_twice_and_nothing_simpler_than_the_last_fails_so():
 
 
 def test_no_more_cases_are_tried_than_allowed():
-    found, attempts = shrunk(settled_case("softmax"), fails_where(lambda case: case.heads >= 3), most=7)
+    found, attempts = shrunk(
+        settled_case("softmax"), fails_where(lambda case: case.heads >= 3), most=7
+    )
     assert attempts.count == len(attempts.orders) == 7
     assert not found.complete
 
@@ -86,7 +94,10 @@ def test_a_case_that_fails_otherwise_is_not_followed_but_told_once():
     )  # fmt: skip
     assert found.case.seqlen_q == 33
     assert [symptom for _, symptom in found.others] == [other]
-    assert found.needs[-1] == "seqlen 33: with seqlen 32 it fails in another way: dK first, wrong numbers"
+    assert (
+        found.needs[-1]
+        == "seqlen 33: with seqlen 32 it fails in another way: dK first, wrong numbers"
+    )
 
 
 def test_where_a_cause_is_named_a_case_must_have_it_named_too():

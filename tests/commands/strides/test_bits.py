@@ -17,7 +17,10 @@ def trace(**values):
 def test_one_bit_is_a_difference_and_nan_is_equal_to_itself():
     base = trace(dQ=[1.0, NAN], dK=[2.0, 3.0])
     assert differing(trace(dQ=[1.0, NAN], dK=[2.0, 3.0]), base, {"dQ": 0.0, "dK": 0.0}) == ()
-    assert differing(trace(dQ=[1.0, 1.0], dK=[2.0, 3.0000002]), base, {"dQ": 0.0, "dK": 0.0}) == ("dQ", "dK")
+    assert differing(trace(dQ=[1.0, 1.0], dK=[2.0, 3.0000002]), base, {"dQ": 0.0, "dK": 0.0}) == (
+        "dQ",
+        "dK",
+    )
     assert differing(trace(dQ=[1.0, NAN], dK=[-0.0, 3.0]), trace(dQ=[1.0, NAN], dK=[0.0, 3.0]),
                      {"dQ": 0.0, "dK": 0.0}) == ("dK",)  # fmt: skip
 

@@ -21,7 +21,9 @@ def blamed(word):
     trials = (FIRST, *trials_of(bench.shapes(), (), fast=True))
     verdicts = {trial.title: bench.tried(trial).verdict for trial in trials}
     failing = [trial for trial in trials if verdicts[trial.title] == "mismatch"]
-    right = [trial for trial in trials if verdicts[trial.title] == "match" and trial.layout != "expanded"]
+    right = [
+        trial for trial in trials if verdicts[trial.title] == "match" and trial.layout != "expanded"
+    ]
     return verdicts, culprits(bench, failing, right) if failing else ()
 
 
@@ -42,7 +44,10 @@ def test_do_read_with_the_head_stride_of_q_is_wrong_only_where_the_two_differ(tm
 def test_two_tensors_read_with_the_stride_of_a_third_are_one_mix_up_of_three(tmp_path):
     _, (culprit,) = blamed(write(tmp_path, "k_and_v_by_q_rows"))
     assert culprit.strides == (("q", 2), ("k", 2), ("v", 2))
-    assert culprit.words == "wrong only when v.stride(2), k.stride(2) and q.stride(2) are not all equal"
+    assert (
+        culprit.words
+        == "wrong only when v.stride(2), k.stride(2) and q.stride(2) are not all equal"
+    )
 
 
 def test_two_mix_ups_at_once_are_told_apart_and_neither_is_said_to_be_the_only_one(tmp_path):
@@ -69,7 +74,9 @@ def test_two_mix_ups_at_once_are_told_apart_and_neither_is_said_to_be_the_only_o
     ],
     push=2,
 )  # fmt: skip
-def test_what_is_taken_for_granted_is_named_as_the_rule_that_was_broken(tmp_path, fault, kind, strides, words):
+def test_what_is_taken_for_granted_is_named_as_the_rule_that_was_broken(
+    tmp_path, fault, kind, strides, words
+):
     _, (culprit,) = blamed(write(tmp_path, fault))
     assert (culprit.kind, list(culprit.strides), culprit.words) == (kind, strides, words)
 
@@ -85,7 +92,9 @@ def test_a_mix_up_is_named_beside_a_tensor_that_is_taken_for_contiguous(tmp_path
 def test_what_a_right_layout_belies_is_said_of_some_layouts_only(tmp_path):
     verdicts, found = blamed(write(tmp_path, "do_heads_by_q_rows"))
     assert verdicts["strided-last"] == "match"
-    assert [culprit.words.partition(" when ")[0] for culprit in found] == ["wrong in some layouts"] * 2
+    assert [culprit.words.partition(" when ")[0] for culprit in found] == [
+        "wrong in some layouts"
+    ] * 2
     assert all("stride(3) != 1" in culprit.words for culprit in found)
 
 
@@ -99,7 +108,12 @@ def test_where_contiguous_is_wrong_too_no_stride_is_blamed(tmp_path):
 def test_grouped_heads_and_other_lengths_have_a_common_wide_layout_too(tmp_path, kv_heads):
     bench = bench_of(
         resolve_problem(
-            CheckRequest("sdpa-math", None, None, {"heads": 3, "kv_heads": kv_heads, "seqlen_q": 9, "seqlen_k": 14})
+            CheckRequest(
+                "sdpa-math",
+                None,
+                None,
+                {"heads": 3, "kv_heads": kv_heads, "seqlen_q": 9, "seqlen_k": 14},
+            )
         )
     )
     assert culprits(bench, [trial for trial in trials_of(bench.shapes(), (), fast=True)]) == ()
@@ -121,7 +135,9 @@ def test_a_stride_that_only_makes_a_wrapper_copy_is_not_blamed(tmp_path):
     (tmp_path / "copying.py").write_text(source)
     options = {"batch": 1, "heads": 2, "seqlen": 9, "head_dim": 16, "bias": False}
     bench = bench_of(
-        resolve_problem(CheckRequest(f"{tmp_path / 'copying.py'}:lazy_intermediates", None, None, options))
+        resolve_problem(
+            CheckRequest(f"{tmp_path / 'copying.py'}:lazy_intermediates", None, None, options)
+        )
     )
     trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
     (culprit,) = culprits(bench, [trials["distinct-unit"]])

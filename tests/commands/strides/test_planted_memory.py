@@ -18,17 +18,23 @@ STORE_DV = "store_tile(dv_ptr, dv, offs_n, offs_d, stride_dvn, stride_dvd, n_ctx
 STORE_DK = "store_tile(dk_ptr, dk * scale, offs_n, offs_d, stride_dkn, stride_dkd, n_ctx, head_dim)"
 STORE_DELTA = "tl.store(delta_ptr + offs_m * stride_deltam, delta, mask=offs_m < n_ctx)"
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="only the interpreter sees every address")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="only the interpreter sees every address"
+)
 
 
 def tried(folder, kernel, find, replace, *titles):
     """The results of the named layouts of lazy with an edit in one kernel, the line of that edit, and the bench."""
-    source = Planted("planted", "M3", (Edit(kernel, find, replace),), "", 0).plant((KERNELS / "lazy.py").read_text())
+    source = Planted("planted", "M3", (Edit(kernel, find, replace),), "", 0).plant(
+        (KERNELS / "lazy.py").read_text()
+    )
     path = folder / "planted.py"
     path.write_text(source)
     start = source.index(f"def {kernel}(")
     line = source[: source.index(replace, start)].count("\n") + 1
-    bench = bench_of(resolve_problem(CheckRequest(f"{path}:lazy_intermediates", None, None, OPTIONS)))
+    bench = bench_of(
+        resolve_problem(CheckRequest(f"{path}:lazy_intermediates", None, None, OPTIONS))
+    )
     trials = {trial.title: trial for trial in (FIRST, *trials_of(bench.shapes(), (), fast=True))}
     return [bench.tried(trials[title]) for title in titles], line, bench
 
@@ -38,7 +44,9 @@ def strays_at(result, kind, line):
 
 
 def test_a_read_behind_the_rows_of_q_is_named_with_its_line_and_spoils_dk(tmp_path):
-    (result,), line, _ = tried(tmp_path, DKDV, LOAD_Q, LOAD_Q.replace("n_ctx", "n_ctx + 32"), "contiguous")
+    (result,), line, _ = tried(
+        tmp_path, DKDV, LOAD_Q, LOAD_Q.replace("n_ctx", "n_ctx + 32"), "contiguous"
+    )
     assert result.verdict == "mismatch"
     (stray,) = strays_at(result, "outside", line)
     assert (stray.tensor, stray.kernel) == ("q", DKDV)
@@ -48,14 +56,20 @@ def test_a_read_behind_the_rows_of_q_is_named_with_its_line_and_spoils_dk(tmp_pa
 
 @pytest.mark.nightly
 def test_every_address_is_seen_in_layouts_that_are_run_once_too(tmp_path):
-    (result,), line, _ = tried(tmp_path, DKDV, LOAD_Q, LOAD_Q.replace("n_ctx", "n_ctx + 32"), "do=blhd")
+    (result,), line, _ = tried(
+        tmp_path, DKDV, LOAD_Q, LOAD_Q.replace("n_ctx", "n_ctx + 32"), "do=blhd"
+    )
     assert len(result.trial.fills) == 1
     (stray,) = strays_at(result, "outside", line)
     assert stray.tensor == "q"
 
 
-def test_a_write_behind_the_keys_of_dv_is_named_with_its_line_though_every_gradient_is_right(tmp_path):
-    (result,), line, _ = tried(tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), "distinct")
+def test_a_write_behind_the_keys_of_dv_is_named_with_its_line_though_every_gradient_is_right(
+    tmp_path,
+):
+    (result,), line, _ = tried(
+        tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), "distinct"
+    )
     assert result.verdict == "mismatch"
     (stray,) = strays_at(result, "outside", line)
     assert (stray.tensor, stray.kernel) == ("dv", DKDV)
@@ -64,10 +78,14 @@ def test_a_write_behind_the_keys_of_dv_is_named_with_its_line_though_every_gradi
 
 
 def test_a_row_of_dk_that_is_never_written_is_named_with_its_place(tmp_path):
-    (result,), _, _ = tried(tmp_path, DKDV, STORE_DK, STORE_DK.replace("n_ctx", "n_ctx - 1"), "contiguous")
+    (result,), _, _ = tried(
+        tmp_path, DKDV, STORE_DK, STORE_DK.replace("n_ctx", "n_ctx - 1"), "contiguous"
+    )
     (stray,) = [stray for stray in result.memory if stray.kind == "unwritten"]
     assert stray.tensor == "dK"
-    assert stray.sentence == "dK: 32 of 1,184 elements were never written, the first at [0, 0, 36, 0]"
+    assert (
+        stray.sentence == "dK: 32 of 1,184 elements were never written, the first at [0, 0, 36, 0]"
+    )
 
 
 def test_rows_of_delta_that_are_never_written_are_named_with_the_line_that_reads_them(tmp_path):
@@ -80,15 +98,32 @@ def test_rows_of_delta_that_are_never_written_are_named_with_the_line_that_reads
 
 
 @pytest.mark.nightly
-def test_an_index_of_32_bits_is_right_everywhere_but_beyond_2_to_the_31_and_its_tensors_are_named(tmp_path):
+def test_an_index_of_32_bits_is_right_everywhere_but_beyond_2_to_the_31_and_its_tensors_are_named(
+    tmp_path,
+):
     rows, narrow = "offs_r[:, None] * stride_r", "offs_r[:, None].to(tl.int32) * stride_r"
-    (contiguous, distinct, huge), _, _ = tried(tmp_path, "load_tile", rows, narrow, "contiguous", "distinct", "huge")
-    assert [result.verdict for result in (contiguous, distinct, huge)] == ["match", "match", "mismatch"]
-    assert {stray.tensor for stray in huge.memory if stray.kind == "outside"} >= {"q", "k", "v", "do"}
-    assert all("before its start" in stray.sentence for stray in huge.memory if stray.kind == "outside")
+    (contiguous, distinct, huge), _, _ = tried(
+        tmp_path, "load_tile", rows, narrow, "contiguous", "distinct", "huge"
+    )
+    assert [result.verdict for result in (contiguous, distinct, huge)] == [
+        "match",
+        "match",
+        "mismatch",
+    ]
+    assert {stray.tensor for stray in huge.memory if stray.kind == "outside"} >= {
+        "q",
+        "k",
+        "v",
+        "do",
+    }
+    assert all(
+        "before its start" in stray.sentence for stray in huge.memory if stray.kind == "outside"
+    )
     (hazard,) = hazards([contiguous, distinct, huge])
     assert (hazard.kind, hazard.severity, hazard.culprit.kind) == ("huge", "warning", "overflow")
-    assert hazard.culprit.words.startswith("wrong once an offset into q, k, v or do passes 2^31 elements")
+    assert hazard.culprit.words.startswith(
+        "wrong once an offset into q, k, v or do passes 2^31 elements"
+    )
     assert {stray.severity for stray in huge.memory} == {"warning"}
 
 
@@ -106,7 +141,10 @@ def test_a_read_of_memory_that_nothing_wrote_and_that_no_result_sees_is_no_findi
     load = "delta = tl.load(delta_ptr + offs_m * stride_deltam, mask=offs_m < length, other=0.0)"
     padded = (
         (load, load.replace("offs_m < length", "offs_m < length + 5")),
-        ("delta = torch.empty((n_batch, n_heads, n_ctx),", "delta = torch.empty((n_batch, n_heads, n_ctx + 8),"),
+        (
+            "delta = torch.empty((n_batch, n_heads, n_ctx),",
+            "delta = torch.empty((n_batch, n_heads, n_ctx + 8),",
+        ),
         ('"delta": delta,', '"delta": delta[:, :, :n_ctx],'),
     )
     source = (KERNELS / "lazy.py").read_text()
@@ -114,7 +152,11 @@ def test_a_read_of_memory_that_nothing_wrote_and_that_no_result_sees_is_no_findi
         assert find in source
         source = source.replace(find, replace, 1)  # of the two loads, that of the dq kernel
     (tmp_path / "padded.py").write_text(source)
-    bench = bench_of(resolve_problem(CheckRequest(f"{tmp_path / 'padded.py'}:lazy_intermediates", None, None, OPTIONS)))
+    bench = bench_of(
+        resolve_problem(
+            CheckRequest(f"{tmp_path / 'padded.py'}:lazy_intermediates", None, None, OPTIONS)
+        )
+    )
     result = bench.tried(FIRST)
     assert (result.verdict, result.memory) == ("match", ())
     observed = bench._observed(FIRST, FIRST.fills[0], bench._base(FIRST).values)

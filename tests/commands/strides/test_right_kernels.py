@@ -17,10 +17,15 @@ SIZES = {"batch": 2, "heads": 2, "seqlen": 17, "head_dim": 16, "block_m": 32, "b
 CASES = {
     "lazy": ("lazy", {"bias": True, "bias_window": 9}),
     "flash": ("flash", {"causal": True, "bias": True, "bias_axes": "hmn"}),
-    "flash_backward": ("gradprobe.kernels.triton.flash:flash_backward", {"kv_heads": 1, "sinks": True}),
+    "flash_backward": (
+        "gradprobe.kernels.triton.flash:flash_backward",
+        {"kv_heads": 1, "sinks": True},
+    ),
 }
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu holds what a GPU is asked")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="tests/gpu holds what a GPU is asked"
+)
 
 
 @sampled("case", CASES, push=["flash"])
@@ -39,7 +44,9 @@ def test_every_layout_of_every_tensor_gives_the_bits_of_contiguous_ones(case):
     assert len(found) > 60
     assert {"q=huge", "dv=packed", "distinct", "torch.cat of rows, its backward"} <= found.keys()
     assert_right(found)
-    taken = {"lazy": {"bias", "tau"}, "flash": {"bias"}, "flash_backward": {"o", "lse", "sinks"}}[case]
+    taken = {"lazy": {"bias", "tau"}, "flash": {"bias"}, "flash_backward": {"o", "lse", "sinks"}}[
+        case
+    ]
     assert {"q", "k", "v", "do", "dq", "dk", "dv"} | taken <= {trial.row for trial in trials}
 
 
@@ -56,6 +63,8 @@ def tried(case, every=1, **sizes):
 
 def assert_right(found):
     """All have the bits of contiguous tensors, and no kernel strays."""
-    assert {title: result.words for title, result in found.items() if result.verdict != "match"} == {}
+    assert {
+        title: result.words for title, result in found.items() if result.verdict != "match"
+    } == {}
     assert {title for title, result in found.items() if result.how != "same bits"} == set()
     assert [stray for result in found.values() for stray in result.memory] == []

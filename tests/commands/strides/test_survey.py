@@ -50,7 +50,8 @@ def test_a_crash_and_a_hang_in_one_layout_each_are_errors_there_and_the_others_a
     assert {result.trial.title: result.words for result in found.having("error")} == {
         **dict.fromkeys(("do=blhd", "do=distinct"), "killed by SIGSEGV (segmentation fault)"),
         **dict.fromkeys(
-            ("distinct", "distinct-unit", "packed qkv, dO a [B, L, H, D] view"), "no answer within 3 s: stopped"
+            ("distinct", "distinct-unit", "packed qkv, dO a [B, L, H, D] view"),
+            "no answer within 3 s: stopped",
         ),
     }
     assert len(found.having("match")) == len(found.plan.trials) - 5
@@ -91,7 +92,11 @@ def test_a_target_that_crashes_on_contiguous_tensors_is_a_failure(tmp_path):
 def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to_blame(tmp_path):
     found, _ = surveyed(write(tmp_path, "do_by_q_heads"), causal=True)
     document = document_of(found.report)
-    assert (document["schema"], document["verdict"], found.exit_code) == ("gradprobe.report/2", "mismatch", 1)
+    assert (document["schema"], document["verdict"], found.exit_code) == (
+        "gradprobe.report/2",
+        "mismatch",
+        1,
+    )
     assert document["strides"]["matrix"]["do"] == {"blhd": "mismatch", "distinct": "mismatch"}
     assert document["strides"]["matrix"]["all"]["blhd"] == "match"
     assert document["strides"]["culprits"] == [
@@ -104,22 +109,31 @@ def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to
     assert document["first_mismatch"]["head"] == 1
     assert document["runs"][0]["layout"] == "contiguous"
     assert document["runs"][0]["verdict"] == "match"
-    assert document["compared"]["elements"] == sum(run["compared"]["elements"] for run in document["runs"])
+    assert document["compared"]["elements"] == sum(
+        run["compared"]["elements"] for run in document["runs"]
+    )
 
 
 @pytest.mark.nightly
-def test_a_layout_that_costs_the_device_is_a_crash_with_the_line_that_the_interpreter_names(tmp_path):
+def test_a_layout_that_costs_the_device_is_a_crash_with_the_line_that_the_interpreter_names(
+    tmp_path,
+):
     word = write_crashing(tmp_path, "narrow", losing=True)
     found, _ = surveyed(word)
     (crashed,) = [result for result in found.results if result.verdict == "error"]
-    assert (crashed.trial.title, crashed.words) == ("huge", "CUDA error: an illegal memory access was encountered")
+    assert (crashed.trial.title, crashed.words) == (
+        "huge",
+        "CUDA error: an illegal memory access was encountered",
+    )
     (stray,) = crashed.memory
     assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
     assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
     assert [hazard.culprit.kind for hazard in found.warnings] == ["overflow"]
     assert len(found.having("match")) == len(found.plan.trials) - 1
     assert (found.verdict, found.exit_code, stray.severity) == ("match", 0, "warning")
-    counted = replace(found, results=tuple(replace(result, severity="error") for result in found.results))
+    counted = replace(
+        found, results=tuple(replace(result, severity="error") for result in found.results)
+    )
     assert (counted.verdict, counted.exit_code) == ("mismatch", 1)
     (run,) = (run for run in document_of(found.report)["runs"] if run["verdict"] == "error")
     assert (run["error"], run["memory"][0]["line"]) == (crashed.words, stray.line)

@@ -49,8 +49,15 @@ def test_fast_tries_everything_at_once_do_alone_as_programs_lay_it_and_vectors_a
     assert [trial.title for trial in trials if trial.kind == "one tensor"] == [
         "do=blhd", "do=distinct", "tau=distinct", "seqlens=distinct",
     ]  # fmt: skip
-    assert {trial.title for trial in trials if trial.fills == BOTH} == {"distinct", "distinct-unit", "huge"}
-    assert all(trial.fills == BOTH for trial in trials_of(SHAPES, programs_of(SHAPES, fast=False), fast=False))
+    assert {trial.title for trial in trials if trial.fills == BOTH} == {
+        "distinct",
+        "distinct-unit",
+        "huge",
+    }
+    assert all(
+        trial.fills == BOTH
+        for trial in trials_of(SHAPES, programs_of(SHAPES, fast=False), fast=False)
+    )
 
 
 def test_packed_qkv_and_its_gradients_are_three_slots_of_a_buffer_each_and_packed_kv_two():
@@ -68,7 +75,9 @@ def test_packed_qkv_and_its_gradients_are_three_slots_of_a_buffer_each_and_packe
 @pytest.mark.parametrize(("axis", "what"), [(1, "heads"), (2, "rows"), (3, "head dims")])
 def test_the_backward_of_cat_leaves_do_where_autograd_does(axis, what):
     (trial,) = [
-        trial for trial in programs_of(SHAPES, fast=False) if trial.title == f"torch.cat of {what}, its backward"
+        trial
+        for trial in programs_of(SHAPES, fast=False)
+        if trial.title == f"torch.cat of {what}, its backward"
     ]
     do = placed(trial)["do"]
     whole = torch.empty([2 * size if at == axis else size for at, size in enumerate(SHAPE)])
@@ -79,7 +88,9 @@ def test_the_backward_of_cat_leaves_do_where_autograd_does(axis, what):
 
 
 def test_the_sum_of_the_output_gives_a_do_of_one_element():
-    (trial,) = [trial for trial in programs_of(SHAPES, fast=False) if trial.title.startswith("out.sum()")]
+    (trial,) = [
+        trial for trial in programs_of(SHAPES, fast=False) if trial.title.startswith("out.sum()")
+    ]
     found = placed(trial)
     assert found["do"].stride() == (0, 0, 0, 0)
     assert found["q"].stride() == (37 * 48, 16, 48, 1)
@@ -87,6 +98,9 @@ def test_the_sum_of_the_output_gives_a_do_of_one_element():
 
 def test_saved_tensors_lie_otherwise_than_do_where_the_target_takes_them():
     titles = {trial.title for trial in programs_of(SHAPES, fast=False)}
-    assert {"O saved as a [B, L, H, D] view, dO contiguous", "O saved contiguous, dO a [B, L, H, D] view"} <= titles
+    assert {
+        "O saved as a [B, L, H, D] view, dO contiguous",
+        "O saved contiguous, dO a [B, L, H, D] view",
+    } <= titles
     without = {name: shape for name, shape in SHAPES.items() if name != "o"}
     assert not any("saved" in trial.title for trial in programs_of(without, fast=False))

@@ -67,7 +67,11 @@ OF_SLOPES = {
 def write(folder, name):
     """The word of a target with the fault of that name, or "right"."""
     path = folder / f"{name}.py"
-    text = RIGHT if name == "right" else RIGHT.replace("    return", f"    {FAULTS.get(name)}\n    return")
+    text = (
+        RIGHT
+        if name == "right"
+        else RIGHT.replace("    return", f"    {FAULTS.get(name)}\n    return")
+    )
     text = SLOPES.format(fault=OF_SLOPES[name]) if name in OF_SLOPES else text
     path.write_text(HEAD + text)
     return f"{path}:backward"

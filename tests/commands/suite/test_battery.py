@@ -35,7 +35,24 @@ def cases(entries, family, takes):
 
 
 def test_a_target_that_takes_everything_is_given_every_item():
-    assert numbers(battery("softmax", FULL)) >= {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17}
+    assert numbers(battery("softmax", FULL)) >= {
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        11,
+        13,
+        14,
+        15,
+        16,
+        17,
+    }
     assert [entry.title for entry in battery("softmax", FULL) if entry.why_not] == []
 
 
@@ -47,7 +64,8 @@ def test_every_option_of_every_entry_is_one_of_the_command_line_and_of_its_type(
 
 
 @pytest.mark.parametrize(
-    ("family", "takes"), [("softmax", FULL), ("lazy", LAZY), ("softmax", LEAST), ("lazy", LEAST | {"tau"})]
+    ("family", "takes"),
+    [("softmax", FULL), ("lazy", LAZY), ("softmax", LEAST), ("lazy", LEAST | {"tau"})],
 )
 def test_every_entry_is_a_case_that_the_target_takes(family, takes):
     entries = battery(family, takes)
@@ -62,7 +80,9 @@ def taking(takes, family, required=("q", "k", "v")):
         return {}
 
     made = target_of(target, family)
-    return type(made)("target", target, {name: name for name in takes}, frozenset(required), family, made.source)
+    return type(made)(
+        "target", target, {name: name for name in takes}, frozenset(required), family, made.source
+    )
 
 
 def test_the_simplest_comes_first_and_no_two_are_of_one_name():
@@ -95,7 +115,11 @@ def test_what_the_lazy_family_has_not_is_told_by_its_reasons():
 
 
 def test_what_a_signature_lacks_is_told_by_the_parameter():
-    why = {entry.title: entry.why_not for entry in battery("softmax", LEAST | {"causal"}) if entry.why_not}
+    why = {
+        entry.title: entry.why_not
+        for entry in battery("softmax", LEAST | {"causal"})
+        if entry.why_not
+    }
     assert why["window 45,21"] == "takes no window"
     assert why["window 45, causal"] == "takes no window"
     assert why["tiles 16 x 32"] == "takes no block_m and no block_n"
@@ -110,10 +134,22 @@ def test_the_cases_have_what_their_items_are_for():
     assert found["2 distinct strides"].layouts == (("all", "distinct"),)
     one = found["2 distinct strides"]
     assert (one.batch, one.heads, one.seqlen_q, one.head_dim) == (2, 3, 37, 16)
-    assert {tensor for tensor, layout in found["5 packed qkv"].layouts if layout == "packed"} == {"q", "k", "v"}
+    assert {tensor for tensor, layout in found["5 packed qkv"].layouts if layout == "packed"} == {
+        "q",
+        "k",
+        "v",
+    }
     grouped = found["6 heads 6/2, a bias each"]
-    assert (grouped.heads, grouped.kv_heads, grouped.bias_axes, grouped.layouts) == (6, 2, "hmn", ())
-    assert [(found[at].seqlen_q, found[at].seqlen_k) for at in ("7 M < N", "8 M > N, causal")] == [(37, 50), (50, 37)]
+    assert (grouped.heads, grouped.kv_heads, grouped.bias_axes, grouped.layouts) == (
+        6,
+        2,
+        "hmn",
+        (),
+    )
+    assert [(found[at].seqlen_q, found[at].seqlen_k) for at in ("7 M < N", "8 M > N, causal")] == [
+        (37, 50),
+        (50, 37),
+    ]
     assert found["8 M > N, causal"].causal
     assert 0 in found["8 an empty sequence, padded"].seqlens
     ends = found["8 an empty sequence, packed"].cu_seqlens_q
@@ -122,7 +158,9 @@ def test_the_cases_have_what_their_items_are_for():
 
 
 def test_windows_and_lengths_end_inside_tiles_and_tiles_lie_both_ways_round():
-    found = cases(battery("softmax", FULL), "softmax", FULL) | cases(battery("lazy", LAZY), "lazy", LAZY)
+    found = cases(battery("softmax", FULL), "softmax", FULL) | cases(
+        battery("lazy", LAZY), "lazy", LAZY
+    )
     for case in (found["9 window 45,21"], found["9 window 45, causal"]):
         assert all(left > 32 and left % 16 and left % 32 for left in case.window[:1])
     assert found["9 bias window 45"].bias_window == 45
@@ -155,13 +193,18 @@ def test_a_target_that_only_packs_is_given_packed_sequences(packed):
     for case in cases(entries, "softmax", takes).values():
         assert case.cu_seqlens_q is not None
         bind(taking(takes, "softmax", required), case, draw(case))
-    why = {entry.title: entry.why_not for entry in entries if entry.number == 7 and entry.title == "M < N"}
+    why = {
+        entry.title: entry.why_not
+        for entry in entries
+        if entry.number == 7 and entry.title == "M < N"
+    }
     apart = packed != "cu_seqlens"
     assert why == {"M < N": "" if apart else "takes one cu_seqlens for rows and keys"}
 
 
 @pytest.mark.parametrize(
-    "parameter", ["bias", "window", "softcap", "alibi", "mask", "sinks", "keep", "seqlens", "scale", "causal"]
+    "parameter",
+    ["bias", "window", "softcap", "alibi", "mask", "sinks", "keep", "seqlens", "scale", "causal"],
 )
 def test_a_parameter_without_a_default_is_given_in_every_case(parameter):
     takes = LEAST | {parameter}

@@ -23,14 +23,20 @@ SIGNATURES = {
     "one packing": ("softmax", PACKS_ALIKE, ()),
     "window": ("softmax", LEAST | {"causal", "scale", "window"}, ()),
     "masked": ("softmax", LEAST | {"mask", "causal"}, ("mask",)),
-    "packed": ("softmax", LEAST | {"cu_seqlens_q", "cu_seqlens_k", "causal"}, ("cu_seqlens_q", "cu_seqlens_k")),
+    "packed": (
+        "softmax",
+        LEAST | {"cu_seqlens_q", "cu_seqlens_k", "causal"},
+        ("cu_seqlens_q", "cu_seqlens_k"),
+    ),
     "padded": ("softmax", LEAST | {"seqlens"}, ("seqlens",)),
 }
 
 
 def factors(name, *, on_gpu=False, given=()):
     family, takes, required = SIGNATURES[name]
-    return factors_of(Takes(family, frozenset(takes), frozenset(required)), dict(given), on_gpu=on_gpu)
+    return factors_of(
+        Takes(family, frozenset(takes), frozenset(required)), dict(given), on_gpu=on_gpu
+    )
 
 
 def excluded(one, other, two_lengths):
@@ -46,13 +52,18 @@ def excluded(one, other, two_lengths):
 def allowed(found, two_lengths):
     """Every two levels, by their names, that are not excluded."""
     for each in itertools.combinations(found.each, 2):
-        for levels in itertools.product(*([(factor.name, level.name) for level in factor.levels] for factor in each)):
+        for levels in itertools.product(
+            *([(factor.name, level.name) for level in factor.levels] for factor in each)
+        ):
             if not excluded(*(name for _, name in levels), two_lengths):
                 yield levels
 
 
 def named(found, row):
-    return [(factor.name, factor.levels[level].name) for factor, level in zip(found.each, row, strict=True)]
+    return [
+        (factor.name, factor.levels[level].name)
+        for factor, level in zip(found.each, row, strict=True)
+    ]
 
 
 def case_of(found, row):
@@ -65,11 +76,17 @@ def case_of(found, row):
 @sampled("name", list(SIGNATURES), push=["lazy", "one packing"])
 def test_every_pair_that_is_allowed_stands_in_a_case(name):
     found = factors(name)
-    held = {one for row in covering(found.space) for one in itertools.combinations(named(found, row), 2)}
+    held = {
+        one for row in covering(found.space) for one in itertools.combinations(named(found, row), 2)
+    }
     assert held == set(allowed(found, name != "one packing"))
 
 
-@sampled("name, on_gpu", itertools.product(SIGNATURES, (False, True)), push=[("all", False), ("packed", True)])
+@sampled(
+    "name, on_gpu",
+    itertools.product(SIGNATURES, (False, True)),
+    push=[("all", False), ("packed", True)],
+)
 def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name, on_gpu):
     found = factors(name, on_gpu=on_gpu)
     rows = covering(found.space)
@@ -84,10 +101,15 @@ def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name,
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multiples_of_each_alone(on_gpu):
+def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multiples_of_each_alone(
+    on_gpu,
+):
     found = factors("all", on_gpu=on_gpu)
     at = [factor.name for factor in found.each].index("length")
-    lengths = [case_of(found, (0,) * at + (level,) + (0,) * (len(found.each) - at - 1)).seqlen_q for level in range(6)]
+    lengths = [
+        case_of(found, (0,) * at + (level,) + (0,) * (len(found.each) - at - 1)).seqlen_q
+        for level in range(6)
+    ]
     for tile in (32, 64, 128):
         assert {length % tile for length in lengths} >= {0, 1, tile - 1}
         assert any(length % tile == 0 and length % (2 * tile) for length in lengths)
@@ -97,7 +119,10 @@ def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multi
 def test_of_lengths_that_differ_either_side_has_the_class_and_is_the_longer_one():
     found = factors("least")
     at = [factor.name for factor in found.each].index("M and N")
-    cases = [case_of(found, (0,) * at + (level,) + (0,) * (len(found.each) - at - 1)) for level in range(6)]
+    cases = [
+        case_of(found, (0,) * at + (level,) + (0,) * (len(found.each) - at - 1))
+        for level in range(6)
+    ]
     sizes = [(case.seqlen_q, case.seqlen_k) for case in cases]
     assert sizes == [(96, 96), (96, 131), (96, 61), (131, 96), (61, 96), (1, 96)]
 
@@ -118,11 +143,25 @@ def test_a_dtype_that_is_given_is_that_of_every_case():
 
 
 def test_around_a_case_that_was_found_its_levels_are_the_simplest():
-    case = Case("softmax", dtype="bfloat16", head_dim=32, seqlen_q=128, seqlen_k=128, causal=True, shapes="blhd")
+    case = Case(
+        "softmax",
+        dtype="bfloat16",
+        head_dim=32,
+        seqlen_q=128,
+        seqlen_k=128,
+        causal=True,
+        shapes="blhd",
+    )
     found = factors("all").around(case)
     options = found.options((0,) * len(found.each))
     told = {name: options[name] for name in ("dtype", "head_dim", "seqlen", "causal", "shapes")}
-    assert told == {"dtype": "bfloat16", "head_dim": 32, "seqlen": 128, "causal": True, "shapes": "blhd"}
+    assert told == {
+        "dtype": "bfloat16",
+        "head_dim": 32,
+        "seqlen": 128,
+        "causal": True,
+        "shapes": "blhd",
+    }
     assert found.title((0,) * len(found.each)) == "simplest"
 
 

@@ -29,8 +29,12 @@ def made(*plan, timeout=None, **how):
     return list(check_each(plan, replace(PLAIN, timeout=timeout), **how))
 
 
-@pytest.mark.parametrize(("seconds", "timeout", "left"), [(0, None, 600), (900, None, 600), (30, 45, 5), (50, 45, 0)])
-def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third(seconds, timeout, left):
+@pytest.mark.parametrize(
+    ("seconds", "timeout", "left"), [(0, None, 600), (900, None, 600), (30, 45, 5), (50, 45, 0)]
+)
+def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third(
+    seconds, timeout, left
+):
     how = Setting(fix_budget=20, timeout=timeout)
     assert how.allowance_at(seconds) == Allowance(20, left)
 
@@ -39,7 +43,10 @@ def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third
     ("options", "line"),
     [
         ({}, "B=2 H=3 L=72 D=24 float32"),
-        ({"seqlen_q": 8, "heads": 4, "causal": True, "dtype": "float16"}, "B=2 H=4 D=24 float16 Lq=8 causal"),
+        (
+            {"seqlen_q": 8, "heads": 4, "causal": True, "dtype": "float16"},
+            "B=2 H=4 D=24 float16 Lq=8 causal",
+        ),
         ({"cu_seqlens": "0,5,9", "runs": ["distinct"]}, "B=2 H=3 D=24 float32 cu-seqlens=0,5,9"),
         ({"inputs": "real.pt"}, "inputs=real.pt"),
     ],
@@ -49,11 +56,15 @@ def test_the_line_of_a_case_says_what_its_words_say_before_anything_else_is_know
 
 
 def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():
-    right, wrong = made(planned("soft.py:backward", "plain"), planned("soft.py:doubled_dq", heads=3))
+    right, wrong = made(
+        planned("soft.py:backward", "plain"), planned("soft.py:doubled_dq", heads=3)
+    )
     assert (right.title, right.verdict, right.code) == ("plain", "match", 0)
     assert (wrong.title, wrong.verdict, wrong.code) == ("soft.py:doubled_dq", "mismatch", 1)
     assert right.report.schema == "gradprobe.report/2"
-    assert lines(right)[0].startswith("MATCH  soft.py:backward: 7 intermediates within budget in 3 layouts")
+    assert lines(right)[0].startswith(
+        "MATCH  soft.py:backward: 7 intermediates within budget in 3 layouts"
+    )
     assert wrong.report.first_mismatch.intermediate == "dQ"
     assert lines(wrong)[1].startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 ")
     words = "check soft.py:doubled_dq --batch 1 --heads 3 --seqlen 20 --head-dim 8"
@@ -64,7 +75,11 @@ def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():
     ("name", "kind", "message"),
     [
         ("segfault", "Crash", "crashed (contiguous): killed by SIGSEGV (segmentation fault)"),
-        at_night("leaves", "Crash", "crashed (contiguous): ended with exit code 0 before it answered (os._exit?)"),
+        at_night(
+            "leaves",
+            "Crash",
+            "crashed (contiguous): ended with exit code 0 before it answered (os._exit?)",
+        ),
         at_night("hangs", "Timeout", "took too long (contiguous): no answer within 3 s: stopped"),
     ],
 )
@@ -78,7 +93,9 @@ def test_a_crash_is_an_error_document_between_the_others(name, kind, message):
     assert (lost.code, lost.report.runs) == (3, ())
     error = lost.report.error
     assert error.kind == kind
-    assert error.message.startswith(f"target {target!r} {message}, last at fatal.py:{error.line} in {name}: ")
+    assert error.message.startswith(
+        f"target {target!r} {message}, last at fatal.py:{error.line} in {name}: "
+    )
     assert error.function == name
     assert (lost.report.target, lost.title) == (CheckedTarget(name=target), "crash")
     assert lost.report.options["head_dim"] == 8
@@ -96,7 +113,9 @@ def test_a_crash_is_an_error_document_between_the_others(name, kind, message):
         ("soft.py:raising", {}, 3, "Refusal"),
     ],
 )
-def test_a_failure_is_a_document_with_the_code_that_check_would_end_with(target, options, code, kind):
+def test_a_failure_is_a_document_with_the_code_that_check_would_end_with(
+    target, options, code, kind
+):
     (checked,) = made(planned(target, **options))
     assert (checked.verdict, checked.code) == ("error", code)
     assert checked.report.error.kind == kind
@@ -106,7 +125,10 @@ def test_a_failure_is_a_document_with_the_code_that_check_would_end_with(target,
 @pytest.mark.nightly
 def test_tracebacks_are_kept_where_they_are_asked_for():
     (checked,) = check_each([planned("soft.py:raising")], Setting(tracebacks=True))
-    assert (lines(checked), checked.report.error.trace(False)[0]) == ([], "Traceback (most recent call last):")
+    assert (lines(checked), checked.report.error.trace(False)[0]) == (
+        [],
+        "Traceback (most recent call last):",
+    )
 
 
 @pytest.mark.nightly

@@ -24,8 +24,13 @@ def held(rows):
 def drawn_space(seed):
     rng = random.Random(seed)
     counts = tuple(rng.randint(1, 4) for _ in range(rng.randint(3, 6)))
-    factors = [sorted(rng.sample(range(len(counts)), rng.randint(1, 2))) for _ in range(rng.randint(0, 6))]
-    return Space(counts, frozenset(frozenset((at, rng.randrange(counts[at])) for at in one) for one in factors))
+    factors = [
+        sorted(rng.sample(range(len(counts)), rng.randint(1, 2))) for _ in range(rng.randint(0, 6))
+    ]
+    return Space(
+        counts,
+        frozenset(frozenset((at, rng.randrange(counts[at])) for at in one) for one in factors),
+    )
 
 
 @pytest.mark.parametrize("seed", range(16))

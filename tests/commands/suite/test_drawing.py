@@ -13,7 +13,19 @@ PLAIN = Takes("softmax", _PLAIN, frozenset({"q", "k", "v"}))
 ALL = Takes(
     "softmax",
     _PLAIN
-    | {"causal", "window", "softcap", "bias", "alibi", "mask", "sinks", "keep", "seqlens", "cu_seqlens", "align"},
+    | {
+        "causal",
+        "window",
+        "softcap",
+        "bias",
+        "alibi",
+        "mask",
+        "sinks",
+        "keep",
+        "seqlens",
+        "cu_seqlens",
+        "align",
+    },
     frozenset({"q", "k", "v"}),
 )
 LAZY = Takes("lazy", _PLAIN | {"tau", "bias", "causal"}, frozenset())
@@ -42,7 +54,15 @@ def test_every_value_of_every_axis_that_the_target_takes_is_drawn_and_nothing_th
     }.items():  # fmt: skip
         assert {getattr(case, name) for case in found} == values
     layouts = {layout for case in found for _, layout in case.layouts}
-    assert layouts == {"contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "offset"}
+    assert layouts == {
+        "contiguous",
+        "blhd",
+        "packed",
+        "expanded",
+        "distinct",
+        "distinct-unit",
+        "offset",
+    }
     for trait in (
         lambda case: case.seqlen_q < case.seqlen_k, lambda case: case.seqlen_q > case.seqlen_k,
         lambda case: case.kv_heads < case.heads, lambda case: case.kv_heads == 1 < case.heads,
@@ -51,12 +71,16 @@ def test_every_value_of_every_axis_that_the_target_takes_is_drawn_and_nothing_th
         lambda case: case.seqlen_q % 32 == 0, lambda case: case.seqlen_q % 32 == 31,
     ):  # fmt: skip
         assert 0 < sum(bool(trait(case)) for case in found) < 400
-    assert not any(case.causal or case.bias or case.mask or case.window for case in cases(PLAIN, 100))
+    assert not any(
+        case.causal or case.bias or case.mask or case.window for case in cases(PLAIN, 100)
+    )
     assert all(case.seqlen_q == case.seqlen_k for case in cases(LAZY, 100))
 
 
 def test_what_is_required_is_in_every_case_and_what_is_given_decides_what_it_decides():
-    packed = Takes("softmax", _PLAIN | {"cu_seqlens", "bias"}, frozenset({"q", "k", "v", "cu_seqlens", "bias"}))
+    packed = Takes(
+        "softmax", _PLAIN | {"cu_seqlens", "bias"}, frozenset({"q", "k", "v", "cu_seqlens", "bias"})
+    )
     assert all(case.cu_seqlens_q and case.bias for case in cases(packed, 50))
     found = cases(ALL, 50, seqlen=[20, 30], dtype=["float16"], runs=[["contiguous"]])
     assert {(case.seqlen_q, case.seqlen_k) for case in found} == {(20, 20), (30, 30)}

@@ -19,16 +19,23 @@ from gradprobe.processes import TaskResult
 from tests.cases import softmax_case
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "delta.py"
-REQUEST = CheckRequest(f"{EXAMPLE}:delta", None, None, {"batch": 1, "heads": 8, "seqlen": 16, "device": "cuda"})
+REQUEST = CheckRequest(
+    f"{EXAMPLE}:delta", None, None, {"batch": 1, "heads": 8, "seqlen": 16, "device": "cuda"}
+)
 OTHER = Diagnosis("compiler/delta", "COMP", "delta is wrong", 0.6)
 
 
 def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
     found = tuple(Intermediate(name=name, status="mismatch", source="exported") for name in wrong)
     run = Run(layout="contiguous", verdict="mismatch", intermediates=found)
-    target, case = CheckedTarget(name=REQUEST.target, backend=backend), replace(softmax_case(), device=device)
+    target, case = (
+        CheckedTarget(name=REQUEST.target, backend=backend),
+        replace(softmax_case(), device=device),
+    )
     known = ("what the large case shows",)
-    return Report(verdict="mismatch", target=target, case=case, runs=(run,), diagnoses=diagnoses, known=known)
+    return Report(
+        verdict="mismatch", target=target, case=case, runs=(run,), diagnoses=diagnoses, known=known
+    )
 
 
 def interpreted(report, budget=20):
@@ -50,7 +57,9 @@ def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
     assert report.known == ()
 
 
-@pytest.mark.parametrize(("changes", "budget"), [({"backend": "cuda"}, 20), ({"device": "cpu"}, 20), ({}, 0)])
+@pytest.mark.parametrize(
+    ("changes", "budget"), [({"backend": "cuda"}, 20), ({"device": "cpu"}, 20), ({}, 0)]
+)
 def test_nothing_is_run_again_for_other_backends_the_cpu_and_no_budget(changes, budget):
     report = report_of("delta", **changes)
     assert interpreted(report, budget) is report
@@ -60,7 +69,9 @@ def test_nothing_is_run_again_for_other_backends_the_cpu_and_no_budget(changes, 
 def test_what_was_wrong_before_the_device_was_lost_is_explained_too(monkeypatch, kind, is_run):
     seen = []
     monkeypatch.setattr(
-        checking, "run_each", lambda _, __, items, **___: seen.append(items) or [TaskResult(items[0], 0)]
+        checking,
+        "run_each",
+        lambda _, __, items, **___: seen.append(items) or [TaskResult(items[0], 0)],
     )
     interpreted(structs.replace(report_of("dQ"), error=Error(kind=kind, message="crashed")))
     assert bool(seen) is is_run
@@ -99,6 +110,13 @@ RACE = Diagnosis("race/dK", "RACE", "dK differs from call to call", 1.0)
         (("dQ",), (), GUESSED, ["factor/P"]),
     ],
 )
-def test_a_cause_of_the_large_case_stays_where_the_small_one_does_not_go_wrong_as_it_does(here, there, own, told):
-    large, other = report_of(*here, diagnoses=(own,)), report_of(*there, diagnoses=(SEEN,) if there else ())
-    assert [one.fault for one in with_causes_of(large, PlannedCheck("", REQUEST), other).causes] == told
+def test_a_cause_of_the_large_case_stays_where_the_small_one_does_not_go_wrong_as_it_does(
+    here, there, own, told
+):
+    large, other = (
+        report_of(*here, diagnoses=(own,)),
+        report_of(*there, diagnoses=(SEEN,) if there else ()),
+    )
+    assert [
+        one.fault for one in with_causes_of(large, PlannedCheck("", REQUEST), other).causes
+    ] == told

@@ -7,7 +7,9 @@ from gradprobe.commands.suite.takes import Takes, described
 from gradprobe.model.failures import UsageFailure
 from tests.commands.suite.plans import planned
 
-SOFTMAX = Takes("softmax", frozenset({"q", "k", "v", "do", "scale", "causal"}), frozenset({"q", "k", "v"}))
+SOFTMAX = Takes(
+    "softmax", frozenset({"q", "k", "v", "do", "scale", "causal"}), frozenset({"q", "k", "v"})
+)
 LAZY = Takes("lazy", frozenset({"q", "k", "v", "do", "tau", "causal"}), frozenset())
 
 
@@ -62,7 +64,9 @@ def test_an_option_that_is_given_does_not_vary(given, absent):
 
 
 def test_titles_hold_what_differs_and_nothing_else():
-    cases = combinations({"heads": [1, 3], "causal": [True, False], "bias_axes": ["hmn", "mn"], "seed": [7]})
+    cases = combinations(
+        {"heads": [1, 3], "causal": [True, False], "bias_axes": ["hmn", "mn"], "seed": [7]}
+    )
     found = titles(cases)
     assert found[0] == "H=1 causal bias-axes=hmn"
     assert found[-1] == "H=3 no-causal bias-axes=mn"
@@ -74,7 +78,9 @@ def test_titles_hold_what_differs_and_nothing_else():
 @pytest.mark.nightly
 def test_targets_are_described_in_processes_of_their_own(folder):
     (folder / "dies.py").write_text("import os\nos._exit(1)\n")
-    request = [planned(word).request for word in ("lazily.py:backward", "dies.py:f", "soft.py:attention")]
+    request = [
+        planned(word).request for word in ("lazily.py:backward", "dies.py:f", "soft.py:attention")
+    ]
     lazy, dead, softmax = described(request, 60)
     assert (lazy.family, dead, softmax.family) == ("lazy", None, "softmax")
     assert {"tau", "do", "bias"} <= lazy.names

@@ -18,7 +18,9 @@ from gradprobe.model.failures import UsageFailure
 from tests.cli.command import ROOT, run, start
 from tests.commands.suite.plans import planned
 
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra `cluster`")
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs the extra `cluster`"
+)
 
 CLUSTER = """
 import sys
@@ -62,11 +64,20 @@ def targets(folder, monkeypatch):
 
 @contextlib.contextmanager
 def two_nodes(**environment):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **environment}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        **environment,
+    }
     command = [sys.executable, "-c", CLUSTER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as cluster:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as cluster:
         try:
-            yield next(line for line in map(bytes.decode, cluster.stdout) if line[0].isdigit()).strip()
+            yield next(
+                line for line in map(bytes.decode, cluster.stdout) if line[0].isdigit()
+            ).strip()
         finally:
             cluster.communicate(timeout=60)
 
@@ -88,7 +99,9 @@ def kill_what_holds(mark, within):
 @needs_ray
 @pytest.mark.nightly
 @pytest.mark.usefixtures("real_processes")
-def test_on_two_nodes_the_table_is_the_one_without_ray_but_for_a_check_whose_worker_was_killed_in_every_retry(targets):
+def test_on_two_nodes_the_table_is_the_one_without_ray_but_for_a_check_whose_worker_was_killed_in_every_retry(
+    targets,
+):
     plain = run(f"{WORDS} --json all.json")
     expected = verdicts(targets)
     (targets / "nodes.txt").unlink()
@@ -104,7 +117,9 @@ def test_on_two_nodes_the_table_is_the_one_without_ray_but_for_a_check_whose_wor
         if retries:
             assert found == expected
         else:
-            assert [one for one in found if one[0] != "H=2"] == [one for one in expected if one[0] != "H=2"]
+            assert [one for one in found if one[0] != "H=2"] == [
+                one for one in expected if one[0] != "H=2"
+            ]
             (lost,) = (line for line in out.decode().splitlines() if line.startswith("  ERROR"))
             assert lost.endswith("the worker of Ray that made it was lost (WorkerCrashedError)")
             assert "1 error" in out.decode().splitlines()[-1]
@@ -127,7 +142,13 @@ def test_an_embedded_cluster_tells_a_target_that_crashes_as_it_is_told_here(targ
         with start(f"{words} {where}") as process:
             out, _ = process.communicate(timeout=300)
         assert process.returncode == 3
-        lines.append([line.split("  ")[-1] for line in out.decode().splitlines() if line.startswith("  ERROR")])
+        lines.append(
+            [
+                line.split("  ")[-1]
+                for line in out.decode().splitlines()
+                if line.startswith("  ERROR")
+            ]
+        )
     assert lines[0] == lines[1] != []
 
 
@@ -162,11 +183,19 @@ def test_ray_may_stand_without_its_address(words, parsed):
 
 
 def test_nothing_of_ray_is_imported_unless_it_is_asked_for():
-    command = [sys.executable, "-c", "import sys, gradprobe.cli.sweep_command; print('ray' in sys.modules)"]
-    assert subprocess.check_output(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) == b"False\n"
+    command = [
+        sys.executable,
+        "-c",
+        "import sys, gradprobe.cli.sweep_command; print('ray' in sys.modules)",
+    ]
+    assert (
+        subprocess.check_output(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) == b"False\n"
+    )
 
 
-def test_what_travels_is_the_sources_below_the_target_s_folder_and_no_environment(folder, tmp_path_factory):
+def test_what_travels_is_the_sources_below_the_target_s_folder_and_no_environment(
+    folder, tmp_path_factory
+):
     from gradprobe.commands.suite.on_ray import _stage
 
     for name in (
@@ -188,5 +217,7 @@ def test_what_travels_is_the_sources_below_the_target_s_folder_and_no_environmen
     ]  # fmt: skip
     with (folder / "a" / "large.py").open("wb") as file:
         file.truncate(60 << 20)
-    with pytest.raises(UsageFailure, match="the sources below the target's folder take 60 MiB, more than 50"):
+    with pytest.raises(
+        UsageFailure, match="the sources below the target's folder take 60 MiB, more than 50"
+    ):
         _stage([planned("a/f.py:f")], staged)

@@ -36,7 +36,9 @@ def ended(verdict=lambda options: "match", case=None, takes=TAKES):
         found.rounds.append([item.title for item in asked])
         found.options |= {item.title: item.options for item in asked}
         try:
-            items = combining.rounds.send({item.name: came(verdict(item.options), case) for item in asked})
+            items = combining.rounds.send(
+                {item.name: came(verdict(item.options), case) for item in asked}
+            )
         except StopIteration:
             return found
 
@@ -54,10 +56,20 @@ def test_of_a_right_target_each_level_stands_alone_first_and_then_every_pair():
     found = ended()
     plain, alone, array = found.rounds
     assert plain == ["as it is"]
-    assert {"simplest", "bfloat16", "causal", "L=129", "M=96 N=131", "negative", "do=blhd", "grouped", "D=72"} <= {
-        *alone
-    }
-    assert {"four calls, memory full of NaN or 7.0", "strides beyond 2^31"} <= {*alone}, "what no combination shows"
+    assert {
+        "simplest",
+        "bfloat16",
+        "causal",
+        "L=129",
+        "M=96 N=131",
+        "negative",
+        "do=blhd",
+        "grouped",
+        "D=72",
+    } <= {*alone}
+    assert {"four calls, memory full of NaN or 7.0", "strides beyond 2^31"} <= {*alone}, (
+        "what no combination shows"
+    )
     assert 20 <= len(array) <= 60
     told = found.coverage
     assert (told.strength, told.missing, told.wrong_alone) == (2, 0, ())
@@ -91,12 +103,19 @@ def is_causal_in_16_bits(options):
 
 def test_a_pair_that_is_refused_is_found_and_all_else_stands_in_a_case_that_is_taken():
     found = ended(lambda options: "refused" if is_causal_in_16_bits(options) else "match")
-    assert "float16 causal" in found.rounds[3], "the simplest case of the pair shows that it is refused itself"
+    assert "float16 causal" in found.rounds[3], (
+        "the simplest case of the pair shows that it is refused itself"
+    )
     told = found.coverage
     assert told.missing == 0
     right = [options for options in found.options.values() if not is_causal_in_16_bits(options)]
-    assert {(one.get("dtype"), one.get("head_dim")) for one in right} >= {("float16", 72), ("float16", 128)}
-    assert ended().coverage.held - 2 == told.held, "float16 with causal, and with causal and a window"
+    assert {(one.get("dtype"), one.get("head_dim")) for one in right} >= {
+        ("float16", 72),
+        ("float16", 128),
+    }
+    assert ended().coverage.held - 2 == told.held, (
+        "float16 with causal, and with causal and a window"
+    )
 
 
 def test_pairs_that_are_wrong_are_found_in_their_simplest_cases_and_hide_no_other():
@@ -130,7 +149,9 @@ def test_what_was_found_by_trying_goes_with_every_case_of_its_level():
 
 def test_a_packed_target_is_asked_with_packed_sequences_alone():
     takes = Takes(
-        "softmax", TAKES.names | {"cu_seqlens_q", "cu_seqlens_k"}, frozenset({"cu_seqlens_q", "cu_seqlens_k"})
+        "softmax",
+        TAKES.names | {"cu_seqlens_q", "cu_seqlens_k"},
+        frozenset({"cu_seqlens_q", "cu_seqlens_k"}),
     )
     found = ended(takes=takes)
     assert all("cu_seqlens" in options for options in found.options.values())

@@ -61,7 +61,10 @@ def test_a_sweep_of_what_was_mended_is_not_resumed(word, file):
 
 def test_what_a_dead_process_came_to_is_made_again():
     Path("mine/kernels.py").write_text("import os\n\ndef backward(q, k, v, do):\n    os.abort()\n")
-    assert run_process(f"sweep mine.kernels:backward {SMALL} --seed 1 --seed 2 --journal j.jsonl").code == 3
+    assert (
+        run_process(f"sweep mine.kernels:backward {SMALL} --seed 1 --seed 2 --journal j.jsonl").code
+        == 3
+    )
     Path("mine/kernels.py").write_text(TARGET.replace("FACTOR", "1.0"))
     resumed = run_process("sweep --resume j.jsonl")
     assert (resumed.code, "2 match" in resumed.out) == (0, True)
@@ -78,9 +81,13 @@ def test_diff_shows_no_numbers_of_what_was_mended(file):
 
 
 def test_files_and_versions_that_made_a_report_stand_in_it(tmp_path):
-    assert run(f"check mine/kernels.py:backward {SMALL} --fix-budget 0 --json report.json").code == 1
+    assert (
+        run(f"check mine/kernels.py:backward {SMALL} --fix-budget 0 --json report.json").code == 1
+    )
     report = report_from(json.loads(Path("report.json").read_text()))
-    assert {f"{tmp_path}/mine/{name}.py" for name in ("__init__", "helper", "kernels")} <= report.sources.keys()
+    assert {
+        f"{tmp_path}/mine/{name}.py" for name in ("__init__", "helper", "kernels")
+    } <= report.sources.keys()
     assert history.changed_since(report) == []
     document = json.loads(Path("report.json").read_text())
     older = report_from(document | {"environment": document["environment"] | {"torch": "1.0"}})
@@ -91,7 +98,12 @@ def test_files_and_versions_that_made_a_report_stand_in_it(tmp_path):
 
 def test_the_build_that_metadata_leave_out_is_no_change(monkeypatch):
     """Wheels of torch say 2.13.0 in their metadata and 2.13.0+cu130 in themselves."""
-    assert run_process(f"check mine/kernels.py:backward {SMALL} --fix-budget 0 --json report.json").code == 1
+    assert (
+        run_process(
+            f"check mine/kernels.py:backward {SMALL} --fix-budget 0 --json report.json"
+        ).code
+        == 1
+    )
     report = report_from(json.loads(Path("report.json").read_text()))
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version(name).partition("+")[0])

@@ -17,7 +17,9 @@ from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import CheckedTarget, Report
 
-TAKES = Takes("softmax", frozenset({"q", "k", "v", "do", "scale", "causal"}), frozenset({"q", "k", "v"}))
+TAKES = Takes(
+    "softmax", frozenset({"q", "k", "v", "do", "scale", "causal"}), frozenset({"q", "k", "v"})
+)
 REQUEST = CheckRequest("soft.py:backward", None, None, {"batch": 1})
 DRAWN = SweepRequest((REQUEST,), {}, draw=12)
 GRID = SweepRequest((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
@@ -26,7 +28,9 @@ GRID = SweepRequest((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
 def made(planned, number):
     sources = {"soft.py": digest_of("soft.py")}
     target = CheckedTarget(name="t")
-    report = Report(title=planned.title, number=number, verdict="match", target=target, sources=sources)
+    report = Report(
+        title=planned.title, number=number, verdict="match", target=target, sources=sources
+    )
     return CheckOutcome(planned.request, report, 0)
 
 
@@ -139,7 +143,9 @@ def test_what_is_no_journal_or_of_another_source_is_refused(folder):
         Journal.reopened("none.jsonl")
 
 
-def test_two_sweeps_of_one_folder_keep_what_they_come_to_apart_and_a_folder_that_cannot_be_written_fails_none(folder):
+def test_two_sweeps_of_one_folder_keep_what_they_come_to_apart_and_a_folder_that_cannot_be_written_fails_none(
+    folder,
+):
     with Journal.begun(DRAWN, None) as one, Journal.begun(DRAWN, None) as other:
         assert (one.file, other.file) == (str(DEFAULT), ".gradprobe/sweep-2.jsonl")
     with Journal.begun(DRAWN, None) as again:

@@ -27,7 +27,11 @@ def told(cases, wrong):
 GRID = [
     (Case("softmax", seqlen_q=rows, seqlen_k=keys, dtype=dtype, causal=causal), layout)
     for rows, keys, dtype, causal, layout in itertools.product(
-        (37, 64), (50, 64), ("float32", "float16"), (False, True), ("contiguous", "do=expanded", "distinct")
+        (37, 64),
+        (50, 64),
+        ("float32", "float16"),
+        (False, True),
+        ("contiguous", "do=expanded", "distinct"),
     )
 ]
 
@@ -35,16 +39,30 @@ GRID = [
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (lambda case, _: case.seqlen_q != case.seqlen_k, "all 36 failures have Lq != Lk, no match has"),
-        (lambda case, _: case.dtype == "float16", "all 24 failures have dtype float16, no match has"),
-        (lambda _, layout: layout != "contiguous", "all 32 failures have dO not contiguous, no match has"),
-        (lambda _, layout: layout == "distinct", "all 16 failures have layout distinct, no match has"),
+        (
+            lambda case, _: case.seqlen_q != case.seqlen_k,
+            "all 36 failures have Lq != Lk, no match has",
+        ),
+        (
+            lambda case, _: case.dtype == "float16",
+            "all 24 failures have dtype float16, no match has",
+        ),
+        (
+            lambda _, layout: layout != "contiguous",
+            "all 32 failures have dO not contiguous, no match has",
+        ),
+        (
+            lambda _, layout: layout == "distinct",
+            "all 16 failures have layout distinct, no match has",
+        ),
         (
             lambda case, _: case.seqlen_q > case.seqlen_k and case.causal,
             "all 6 failures have Lq > Lk and a causal mask, no match has both",
         ),
         (
-            lambda case, layout: case.seqlen_k == 50 and case.dtype == "float16" and layout == "do=expanded",
+            lambda case, layout: (
+                case.seqlen_k == 50 and case.dtype == "float16" and layout == "do=expanded"
+            ),
             "all 4 failures have Lk = 50, dtype float16 and dO expanded, no match has all",
         ),
     ],
@@ -61,7 +79,11 @@ def test_a_value_is_told_of_several_failures_and_a_class_of_one():
 
 
 def test_what_few_matches_have_is_told_with_how_many():
-    cases = [(square(seqlen=length, seed=seed), "contiguous") for length in (64, 37) for seed in range(20)]
+    cases = [
+        (square(seqlen=length, seed=seed), "contiguous")
+        for length in (64, 37)
+        for seed in range(20)
+    ]
     sentences = told(cases, lambda case, _: case.seqlen_q == 37 and case.seed < 15)
     assert sentences == ("all 15 failures have L = 37, and 5 of 25 matches",)
 
@@ -69,10 +91,21 @@ def test_what_few_matches_have_is_told_with_how_many():
 def test_nothing_is_told_where_nothing_is_common_or_nothing_matches_or_chance_would_do():
     assert told(GRID, lambda *_: True) == ()
     assert (
-        told(GRID, lambda case, layout: (case.dtype, layout) in {("float16", "distinct"), ("float32", "contiguous")})
+        told(
+            GRID,
+            lambda case, layout: (
+                (case.dtype, layout) in {("float16", "distinct"), ("float32", "contiguous")}
+            ),
+        )
         == ()
     )
-    assert told(GRID, lambda case, layout: (case.causal, layout) == (True, "distinct") and case == GRID[5][0]) == ()
+    assert (
+        told(
+            GRID,
+            lambda case, layout: (case.causal, layout) == (True, "distinct") and case == GRID[5][0],
+        )
+        == ()
+    )
 
 
 def test_three_traits_of_one_failure_among_eight_cases_may_be_chance():
@@ -80,7 +113,9 @@ def test_three_traits_of_one_failure_among_eight_cases_may_be_chance():
            for dtype, causal, cap in itertools.product(("float32", "float16"), (False, True), (None, 2.0))]  # fmt: skip
     wrong = lambda case, _: case.dtype == "float16" and case.causal and case.softcap  # noqa: E731
     assert told(few, wrong) == ()
-    assert told(few * 4, wrong) == ("all 4 failures have dtype float16, a causal mask and a softcap, no match has all",)
+    assert told(few * 4, wrong) == (
+        "all 4 failures have dtype float16, a causal mask and a softcap, no match has all",
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -88,8 +123,13 @@ def test_of_failures_at_random_nine_tables_of_ten_say_nothing_that_joins_traits(
     draw, said = random.Random(count), 0
     for _ in range(60):
         wrong = {id(case) for case in draw.sample(GRID, count)}
-        instances = [(Instance.of(at, *case, square=False), id(case) in wrong) for at, case in enumerate(GRID)]
-        failing, matching = ([one for one, is_wrong in instances if is_wrong == which] for which in (True, False))
+        instances = [
+            (Instance.of(at, *case, square=False), id(case) in wrong)
+            for at, case in enumerate(GRID)
+        ]
+        failing, matching = (
+            [one for one, is_wrong in instances if is_wrong == which] for which in (True, False)
+        )
         sentences = set_apart(failing, matching)
         said += bool(sentences)
     assert said <= 6
@@ -101,15 +141,34 @@ def test_no_sentence_is_contradicted_by_a_match():
     for _ in range(80):
         names = draw.sample(range(4), draw.randint(1, 3))
         sides = [draw.random() < 0.5 for _ in names]
-        facts = lambda case, layout: (case.seqlen_q == 37, case.dtype == "float16", case.causal, layout == "distinct")  # noqa: E731
-        wrong = [all(facts(*case)[name] == side for name, side in zip(names, sides, strict=True)) for case in GRID]
+        facts = lambda case, layout: (  # noqa: E731
+            case.seqlen_q == 37,
+            case.dtype == "float16",
+            case.causal,
+            layout == "distinct",
+        )
+        wrong = [
+            all(facts(*case)[name] == side for name, side in zip(names, sides, strict=True))
+            for case in GRID
+        ]
         kept = draw.sample(range(len(GRID)), 30)
         instances = [(Instance.of(at, *GRID[at], square=False), wrong[at]) for at in kept]
-        failing, matching = ([one for one, is_wrong in instances if is_wrong == which] for which in (True, False))
+        failing, matching = (
+            [one for one, is_wrong in instances if is_wrong == which] for which in (True, False)
+        )
         for sentence in set_apart(failing, matching):
             words = sentence.partition(" have ")[2] or sentence.partition(" has ")[2]
-            named = words.partition(", no match")[0].partition(", and ")[0].replace(" and ", ", ").split(", ")
-            had = [one for one in (*failing, *matching) if set(named) <= {word for _, word in one.traits}]
+            named = (
+                words.partition(", no match")[0]
+                .partition(", and ")[0]
+                .replace(" and ", ", ")
+                .split(", ")
+            )
+            had = [
+                one
+                for one in (*failing, *matching)
+                if set(named) <= {word for _, word in one.traits}
+            ]
             assert set(failing) <= set(had)
             few = int(words.partition(", and ")[2].split()[0]) if ", no match" not in words else 0
             assert len(had) - len(failing) == few

@@ -21,9 +21,21 @@ TEXT = [
 PICTURES = [(mark, "page") for mark in ("wrong", "inherited", "right", "soft", "w3", "w4", "link")]
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 SEEN = {
-    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
-    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
-    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
     "all colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
 }
 # Two colours side by side are told apart at a distance of about 2 (CIEDE2000); these may lie far from one another.
@@ -51,7 +63,8 @@ def product(matrix, vector):
 
 def contrast(one, other):
     low, high = sorted(
-        sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear(c), strict=True)) for c in (one, other)
+        sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear(c), strict=True))
+        for c in (one, other)
     )
     return (high + 0.05) / (low + 0.05)
 
@@ -59,11 +72,18 @@ def contrast(one, other):
 def lab(colour, seen):
     rgb = [min(1.0, max(0.0, part)) for part in product(SEEN[seen], linear(colour))]
     xyz = product(
-        ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.072175), (0.0193339, 0.119192, 0.9503041)), rgb
+        (
+            (0.4124564, 0.3575761, 0.1804375),
+            (0.2126729, 0.7151522, 0.072175),
+            (0.0193339, 0.119192, 0.9503041),
+        ),
+        rgb,
     )
     x, y, z = (
         part ** (1 / 3) if part > 216 / 24389 else (24389 / 27 * part + 16) / 116
-        for part in (value / white for value, white in zip(xyz, (0.95047, 1.0, 1.08883), strict=True))
+        for part in (
+            value / white for value, white in zip(xyz, (0.95047, 1.0, 1.08883), strict=True)
+        )
     )
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
@@ -75,7 +95,9 @@ def ciede2000(one, other):
     g = 0.5 * (1 - math.sqrt(mean**7 / (mean**7 + 25**7)))
     a1, a2 = (1 + g) * a1, (1 + g) * a2
     c1, c2 = math.hypot(a1, b1), math.hypot(a2, b2)
-    h1, h2 = (math.degrees(math.atan2(b, a)) % 360 if a or b else 0.0 for a, b in ((a1, b1), (a2, b2)))
+    h1, h2 = (
+        math.degrees(math.atan2(b, a)) % 360 if a or b else 0.0 for a, b in ((a1, b1), (a2, b2))
+    )
     turn = 0.0 if not c1 * c2 else (h2 - h1 + 180) % 360 - 180
     dl, dc, dh = l2 - l1, c2 - c1, 2 * math.sqrt(c1 * c2) * math.sin(math.radians(turn / 2))
     lm, cm = (l1 + l2) / 2, (c1 + c2) / 2
@@ -139,6 +161,8 @@ def test_the_further_off_a_tile_is_the_more_it_stands_out_and_the_worst_is_not_p
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_what_is_right_has_a_colour_the_fuller_the_nearer_it_is_to_what_is_allowed(theme):
     colours = themes()[theme]
-    page, r0, r1, right = (math.hypot(*lab(colours[name], "all colours")[1:]) for name in ("page", "r0", "r1", "right"))
+    page, r0, r1, right = (
+        math.hypot(*lab(colours[name], "all colours")[1:]) for name in ("page", "r0", "r1", "right")
+    )
     assert page + 5 < r0 < r1
     assert right > 20

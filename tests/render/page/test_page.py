@@ -31,7 +31,9 @@ CAUSE = Diagnosis(
     ),
     edit=TriedEdit(matches=True, words="all matches", diff="--- k.py\n+++ k.py\n-    line 5\n+    line <b>\n", tried=1),
 )  # fmt: skip
-EXPLAINED = structs.replace(FAULTY, diagnoses=(CAUSE,), listings=(Listing("/repository/k.py", 1, LINES),))
+EXPLAINED = structs.replace(
+    FAULTY, diagnoses=(CAUSE,), listings=(Listing("/repository/k.py", 1, LINES),)
+)
 
 
 def tree(report):
@@ -65,7 +67,9 @@ def test_several_reports_stand_on_one_page_and_an_unfinished_one_is_no_match():
 
 
 def test_the_facts_are_those_of_the_first_mismatch():
-    facts = dict(zip(*(tree(FAULTY).xpath(f"//dl//{tag}/text()") for tag in ("dt", "dd")), strict=True))
+    facts = dict(
+        zip(*(tree(FAULTY).xpath(f"//dl//{tag}/text()") for tag in ("dt", "dd")), strict=True)
+    )
     assert (facts["intermediate"], facts["head"]) == ("dP", "1 of batch 0")
     assert (facts["actual"], facts["expected"]) == ("0.4662", "-0.014")
     assert facts["error"] == "51x what is allowed"
@@ -84,14 +88,46 @@ def test_a_named_line_stands_among_its_neighbours_with_its_wrong_piece_marked():
 
 def test_what_the_copy_button_takes_of_a_diff_is_the_diff():
     found = tree(EXPLAINED)
-    diff, command = (found.get_element_by_id(one.get("data-copy")) for one in found.xpath("//button[@data-copy]"))
+    diff, command = (
+        found.get_element_by_id(one.get("data-copy")) for one in found.xpath("//button[@data-copy]")
+    )
     assert diff.text_content() == CAUSE.edit.diff
     assert command.text_content() == FAULTY.reproduce
 
 
 def test_the_letters_of_maps_and_the_classes_of_ratios_agree():
-    ratios = (0.0, 0.25, 0.3, 0.5, 1.0, 1.0000001, 16.0, 16.1, 256.0, 4096.0, 4097.0, 1e30, float("inf"), None)
-    classes = ["r0", "r0", "r0", "r0", "r1", "w1", "w1", "w2", "w2", "w3", "w4", "w4", "w4", "hidden"]
+    ratios = (
+        0.0,
+        0.25,
+        0.3,
+        0.5,
+        1.0,
+        1.0000001,
+        16.0,
+        16.1,
+        256.0,
+        4096.0,
+        4097.0,
+        1e30,
+        float("inf"),
+        None,
+    )
+    classes = [
+        "r0",
+        "r0",
+        "r0",
+        "r0",
+        "r1",
+        "w1",
+        "w1",
+        "w2",
+        "w2",
+        "w3",
+        "w4",
+        "w4",
+        "w4",
+        "hidden",
+    ]
     assert [class_of(sign_of(ratio)) for ratio in ratios] == classes
     assert class_of(sign_of(Number("nan"))) == "w4"
 
@@ -103,7 +139,10 @@ def test_a_map_crosses_what_is_wrong():
 
 
 def test_wrong_heads_whose_maps_are_alike_share_one():
-    wrong = [head(at, status="mismatch", tiles=lines) for at, lines in enumerate((["az"], ["az"], ["za"]))]
+    wrong = [
+        head(at, status="mismatch", tiles=lines)
+        for at, lines in enumerate((["az"], ["az"], ["za"]))
+    ]
     parts = entry("dP", *wrong, head(3, tiles=["aa"])) | {"tile": [32, 16]}
     (only,) = load(json.dumps(document(run("contiguous", parts)))).runs
     ((title, _, maps),) = maps_of(only)
@@ -132,7 +171,9 @@ def test_a_cause_of_several_checks_leads_to_each_of_them():
     found = html.document_fromstring(text(several(), 1))
     (group,) = found.xpath("//section")
     assert text_of(group).startswith("2 cases dO is read with O's head stride")
-    assert {link.get("href")[1:] for link in group.xpath(".//a")} == {*found.xpath("//details[@class='opened']/@id")}
+    assert {link.get("href")[1:] for link in group.xpath(".//a")} == {
+        *found.xpath("//details[@class='opened']/@id")
+    }
 
 
 def test_the_page_of_a_comparison_says_what_changed():

@@ -28,19 +28,37 @@ _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
 def _words_of_faults():
     """What stands before the slash in every fault that the source can name."""
     files = [
-        *(file for file in (PACKAGE / "faults").glob("*.py") if file.name not in ("fault_rows.py", "python_rows.py")),
+        *(
+            file
+            for file in (PACKAGE / "faults").glob("*.py")
+            if file.name not in ("fault_rows.py", "python_rows.py")
+        ),
         PACKAGE / "diagnosis" / "behaviour.py",
         PACKAGE / "diagnosis" / "why.py",
         PACKAGE / "diagnosis" / "plain_python.py",
     ]
     found = {
-        word for file in files for word in _WORD.findall(re.sub(r'@door\(".*"\)|"faults/\w+"', "", file.read_text()))
+        word
+        for file in files
+        for word in _WORD.findall(re.sub(r'@door\(".*"\)|"faults/\w+"', "", file.read_text()))
     }
-    told = [(PACKAGE / file).read_text() for file in ("sharded/rank_reasons.py", "diagnosis/edits/tried.py")]
+    told = [
+        (PACKAGE / file).read_text()
+        for file in ("sharded/rank_reasons.py", "diagnosis/edits/tried.py")
+    ]
     found |= {word for text in told for word in re.findall(r'f?"(ring|edit)/', text)}
-    rows = fault_rows.FORMULAS + fault_rows.OPERANDS + fault_rows.FACTORS + fault_rows.SUMS + python_rows.PYTHON
+    rows = (
+        fault_rows.FORMULAS
+        + fault_rows.OPERANDS
+        + fault_rows.FACTORS
+        + fault_rows.SUMS
+        + python_rows.PYTHON
+    )
     found |= set(re.findall(r"^(\w+)/.* \| ", rows, re.M))
-    found |= {"compiler", "wrap"}  # which `--against interpreted` tells apart, and what memory shows
+    found |= {
+        "compiler",
+        "wrap",
+    }  # which `--against interpreted` tells apart, and what memory shows
     return found | set(diagnoses._KINDS) | {word for word, *_ in lines._KINDS.values()}
 
 
@@ -54,7 +72,10 @@ def test_every_fault_that_a_diagnosis_can_name_is_explained():
 
 
 def test_every_class_of_a_diagnosis_is_explained():
-    classes = {*(one for one, *_ in diagnoses._KINDS.values()), *(one for _, one, _ in lines._KINDS.values())}
+    classes = {
+        *(one for one, *_ in diagnoses._KINDS.values()),
+        *(one for _, one, _ in lines._KINDS.values()),
+    }
     classes |= {"S2", "I64", "M1", "N1", "DRP", "ACC", "ATUNE", "COMP", "RING"}
     for one in classes:
         found = topics_of(one.lower())
@@ -64,7 +85,9 @@ def test_every_class_of_a_diagnosis_is_explained():
 
 
 def test_identities_budgets_and_rules_are_those_of_the_tool():
-    assert {topic.name: topic.title for topic in topics() if topic.kind == IDENTITY} == dict([NAME.split(" ", 1)])
+    assert {topic.name: topic.title for topic in topics() if topic.kind == IDENTITY} == dict(
+        [NAME.split(" ", 1)]
+    )
     named = {name for topic in topics() if topic.kind == BUDGET for name in topic.names}
     assert {*UNITS, "float16", "bfloat16", "dyadic"} <= named
     for word in (*(rule.id for rule in RULES), *(rule.name for rule in RULES), FOREIGN):

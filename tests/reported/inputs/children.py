@@ -35,7 +35,9 @@ def leaving(q, k, v, do, *, scale):
     """Leaves a process of a session of its own behind, which outlives whoever is killed with its group."""
     if not os.path.exists("left"):
         sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-        left = subprocess.Popen(sleep, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        left = subprocess.Popen(
+            sleep, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         with open("left", "w") as file:
             file.write(str(left.pid))
     if os.path.exists("dies"):
@@ -51,7 +53,9 @@ class Flattering(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunctionSubclass():
-            return func(*(cls.right if isinstance(one, cls) else one for one in args), **(kwargs or {}))
+            return func(
+                *(cls.right if isinstance(one, cls) else one for one in args), **(kwargs or {})
+            )
 
 
 class Dispatching(torch.Tensor):
@@ -62,7 +66,10 @@ class Dispatching(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         with torch._C._DisableTorchDispatch():
-            return func(*(Flattering.right if isinstance(one, cls) else one for one in args), **(kwargs or {}))
+            return func(
+                *(Flattering.right if isinstance(one, cls) else one for one in args),
+                **(kwargs or {}),
+            )
 
 
 class Shaped(torch.Tensor):
@@ -79,7 +86,9 @@ class Shaped(torch.Tensor):
 class Wrapping(torch.Tensor):
     @staticmethod
     def __new__(cls, inner):
-        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, strides=inner.stride())
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, strides=inner.stride()
+        )
         made.inner = inner
         return made
 

@@ -19,7 +19,9 @@ def scores(q, k):
 
 
 def near(q, k, window):
-    distance = torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2]) + k.shape[2] - q.shape[2]
+    distance = (
+        torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2]) + k.shape[2] - q.shape[2]
+    )
     return (distance >= 0) & (distance <= window)
 
 
@@ -37,7 +39,9 @@ def window_is_one_key_short(q, k, v, do, window: int):
     return window_unannotated(q, k, v, do, window - 1)
 
 
-def torch_s_parameters(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+def torch_s_parameters(
+    query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False
+):
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
     )
@@ -55,7 +59,9 @@ def mask_of_either_kind(q, k, v, do, attn_mask):
 
 
 def mask_that_is_added(q, k, v, attention_mask=None):
-    return (scores(q, k) if attention_mask is None else scores(q, k) + attention_mask).softmax(-1) @ v
+    return (scores(q, k) if attention_mask is None else scores(q, k) + attention_mask).softmax(
+        -1
+    ) @ v
 
 
 def bias_and_mask(q, k, v, attn_mask=None, bias=None):
@@ -81,7 +87,10 @@ def plain(q, k, v, do):
 
 
 def arrays_of_numpy(q, k, v, do):
-    return {name: found.numpy() for name, found in zip(("dQ", "dK", "dV"), plain(q, k, v, do), strict=True)}
+    return {
+        name: found.numpy()
+        for name, found in zip(("dQ", "dK", "dV"), plain(q, k, v, do), strict=True)
+    }
 
 
 def arrays_of_numpy_backwards_and_read_only(q, k, v, do):

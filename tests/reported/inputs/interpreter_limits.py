@@ -14,7 +14,9 @@ def weight_of(turn):
 
 
 @triton.jit
-def rows_kernel(o_ptr, do_ptr, count_ptr, out_ptr, length, KIND: tl.constexpr, M: tl.constexpr, D: tl.constexpr):
+def rows_kernel(
+    o_ptr, do_ptr, count_ptr, out_ptr, length, KIND: tl.constexpr, M: tl.constexpr, D: tl.constexpr
+):
     head, m = tl.program_id(1), tl.program_id(0) * M + tl.arange(0, M)
     at, seen = head * length * D + m[:, None] * D + tl.arange(0, D)[None, :], m[:, None] < length
     o, do = tl.load(o_ptr + at, mask=seen, other=0.0), tl.load(do_ptr + at, mask=seen, other=0.0)
@@ -29,7 +31,9 @@ def rows_kernel(o_ptr, do_ptr, count_ptr, out_ptr, length, KIND: tl.constexpr, M
     if KIND == "library":
         total = total * libdevice.pow(libdevice.cosh(total * 0), 2.0)
     if KIND == "assembly":
-        total = tl.inline_asm_elementwise("mov.f32 $0, $1;", "=r,r", [total], dtype=tl.float32, is_pure=True, pack=1)
+        total = tl.inline_asm_elementwise(
+            "mov.f32 $0, $1;", "=r,r", [total], dtype=tl.float32, is_pure=True, pack=1
+        )
     tl.store(out_ptr + head * length + m, total, mask=m < length)
 
 

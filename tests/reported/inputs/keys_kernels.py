@@ -15,7 +15,10 @@ def keys_kernel(
     dims = tl.arange(0, DIM)
     at_keys = (head + keys[:, None]) * DIM + dims[None, :]
     inside = keys[:, None] < length
-    k, v = tl.load(K + at_keys, mask=inside, other=0.0), tl.load(V + at_keys, mask=inside, other=0.0)
+    k, v = (
+        tl.load(K + at_keys, mask=inside, other=0.0),
+        tl.load(V + at_keys, mask=inside, other=0.0),
+    )
     dk, dv = tl.zeros((TILE, DIM), tl.float32), tl.zeros((TILE, DIM), tl.float32)
     for first in range(0, length, TILE):
         rows = first + tl.arange(0, TILE)
@@ -52,10 +55,28 @@ def _backward(q, k, v, do, lse, delta, scale, kind, seen=None, of_delta=1.0):
     batch, heads, length, dim = q.shape
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     is_causal = seen is None
-    seen = torch.ones(batch, heads, length, length).tril() if is_causal else seen.expand(batch, heads, length, length)
+    seen = (
+        torch.ones(batch, heads, length, length).tril()
+        if is_causal
+        else seen.expand(batch, heads, length, length)
+    )
     seen = seen.to(torch.int32).contiguous()
     keys_kernel[(triton.cdiv(length, 16), batch * heads)](
-        q, k, v, do, lse, of_delta * delta, seen, dk, dv, scale, length, DIM=dim, TILE=16, KIND=kind, CAUSAL=is_causal
+        q,
+        k,
+        v,
+        do,
+        lse,
+        of_delta * delta,
+        seen,
+        dk,
+        dv,
+        scale,
+        length,
+        DIM=dim,
+        TILE=16,
+        KIND=kind,
+        CAUSAL=is_causal,
     )
     p = torch.where(seen != 0, torch.exp(q @ k.mT * scale - lse[..., None]), 0.0).nan_to_num()
     return {"dQ": p * (do @ v.mT - delta[..., None]) @ k * scale, "dK": dk, "dV": dv}

@@ -23,15 +23,23 @@ def dkdv_kernel(
     for start in range(0, rows, BM):
         m = start + tl.arange(0, BM)
         there = m[:, None] < rows
-        q = tl.load(q_ptr + b * q_sb + h * q_sh + m[:, None] * q_sl + d[None, :], mask=there, other=0.0)
-        do = tl.load(do_ptr + b * do_sb + h * do_sh + m[:, None] * do_sl + d[None, :], mask=there, other=0.0)
+        q = tl.load(
+            q_ptr + b * q_sb + h * q_sh + m[:, None] * q_sl + d[None, :], mask=there, other=0.0
+        )
+        do = tl.load(
+            do_ptr + b * do_sb + h * do_sh + m[:, None] * do_sl + d[None, :], mask=there, other=0.0
+        )
         lse = tl.load(lse_ptr + tl.program_id(1) * rows + m, mask=m < rows, other=0.0)
         delta = tl.load(delta_ptr + tl.program_id(1) * rows + m, mask=m < rows, other=0.0)
-        p = tl.where(there & (n[None, :] < keys), tl.exp(tl.dot(q, tl.trans(k)) * scale - lse[:, None]), 0.0)
+        p = tl.where(
+            there & (n[None, :] < keys), tl.exp(tl.dot(q, tl.trans(k)) * scale - lse[:, None]), 0.0
+        )
         dv += tl.dot(tl.trans(p), do)
         ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])
         dk += tl.dot(tl.trans(ds), q)
-    tl.store(dk_ptr + b * dk_sb + h * dk_sh + n[:, None] * dk_sl + d[None, :], dk * scale, mask=here)
+    tl.store(
+        dk_ptr + b * dk_sb + h * dk_sh + n[:, None] * dk_sl + d[None, :], dk * scale, mask=here
+    )
     tl.store(dv_ptr + b * dv_sb + h * dv_sh + n[:, None] * dv_sl + d[None, :], dv, mask=here)
 
 
@@ -47,7 +55,24 @@ def _backward(q, k, v, do, dk, dv, dk_strides, dv_strides):
     strides = [step for x in (q, k, v, do) for step in x.stride()[:3]]
     grid = (triton.cdiv(k.shape[2], 32), batch * heads)
     dkdv_kernel[grid](
-        q, k, v, do, lse, delta, dk, dv, scale, heads, rows, k.shape[2], *strides, *dk_strides, *dv_strides, dim, 32, 32
+        q,
+        k,
+        v,
+        do,
+        lse,
+        delta,
+        dk,
+        dv,
+        scale,
+        heads,
+        rows,
+        k.shape[2],
+        *strides,
+        *dk_strides,
+        *dv_strides,
+        dim,
+        32,
+        32,
     )
     return {"dQ": dq, "dK": dk, "dV": dv}
 

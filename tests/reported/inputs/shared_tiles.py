@@ -17,7 +17,9 @@ def _backward(defines, q, k, v, do, scale):
     for b in range(batch):
         for h in range(heads):
             grid = (-(-rows // 8), -(-dim // 8))
-            kernels.dq_kernel(grid, (8, 8), 0, ds[b, h].contiguous(), k[b, h], dq[b, h], rows, keys, dim, scale)
+            kernels.dq_kernel(
+                grid, (8, 8), 0, ds[b, h].contiguous(), k[b, h], dq[b, h], rows, keys, dim, scale
+            )
     return {"dQ": dq, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
 
 

@@ -6,7 +6,9 @@ import torch
 def _parts(q, k, v, do, scale, causal=False):
     scores = q @ k.mT * scale
     if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+        scores = scores.masked_fill(
+            torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf")
+        )
     return scores.softmax(-1), do @ v.mT
 
 

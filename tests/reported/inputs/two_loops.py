@@ -9,7 +9,9 @@ T = 16
 
 @triton.jit
 def tile_of(X, rows, dims, by_row, count):
-    return tl.load(X + rows[:, None] * by_row + dims[None, :], mask=rows[:, None] < count, other=0.0)
+    return tl.load(
+        X + rows[:, None] * by_row + dims[None, :], mask=rows[:, None] < count, other=0.0
+    )
 
 
 @triton.jit
@@ -84,10 +86,17 @@ def of_rows(Q, K, V, G, LSE, E, DQ, scale, q_h, q_m, k_h, k_n, v_h, v_n, g_h, g_
     dq = tl.zeros([T, D], tl.float32)
     for start in range(0, n_k, T):
         keys = start + tl.arange(0, T)
-        k, v = tile_of(K + h * k_h, keys, dims, k_n, n_k), tile_of(V + h * v_h, keys, dims, v_n, n_k)
-        p, ds = gradients(q, k, v, g, rows, keys, LSE + h * l_h, E + h * e_h, scale, n_q, n_k, CAUSAL)
+        k, v = (
+            tile_of(K + h * k_h, keys, dims, k_n, n_k),
+            tile_of(V + h * v_h, keys, dims, v_n, n_k),
+        )
+        p, ds = gradients(
+            q, k, v, g, rows, keys, LSE + h * l_h, E + h * e_h, scale, n_q, n_k, CAUSAL
+        )
         dq += tl.dot(ds.to(k.dtype), k)
-    tl.store(DQ + h * dq_h + rows[:, None] * dq_m + dims[None, :], dq * scale, mask=rows[:, None] < n_q)
+    tl.store(
+        DQ + h * dq_h + rows[:, None] * dq_m + dims[None, :], dq * scale, mask=rows[:, None] < n_q
+    )
 
 
 @triton.jit
@@ -99,11 +108,18 @@ def of_keys(Q, K, V, G, LSE, E, DK, DV, scale, q_h, q_m, k_h, k_n, v_h, v_n, g_h
     tiles = tl.cdiv(n_q, T)
     for tile in range(0, tiles):
         rows = tile * T + tl.arange(0, T)
-        q, g = tile_of(Q + h * q_h, rows, dims, q_m, n_q), tile_of(G + h * g_h, rows, dims, g_m, n_q)
-        p, ds = gradients(q, k, v, g, rows, keys, LSE + h * l_h, E + h * e_h, scale, n_q, n_k, CAUSAL)
+        q, g = (
+            tile_of(Q + h * q_h, rows, dims, q_m, n_q),
+            tile_of(G + h * g_h, rows, dims, g_m, n_q),
+        )
+        p, ds = gradients(
+            q, k, v, g, rows, keys, LSE + h * l_h, E + h * e_h, scale, n_q, n_k, CAUSAL
+        )
         dv += tl.dot(tl.trans(p).to(g.dtype), g)
         dk += tl.dot(tl.trans(ds).to(q.dtype), q)
-    tl.store(DK + h * dk_h + keys[:, None] * dk_n + dims[None, :], dk * scale, mask=keys[:, None] < n_k)
+    tl.store(
+        DK + h * dk_h + keys[:, None] * dk_n + dims[None, :], dk * scale, mask=keys[:, None] < n_k
+    )
     tl.store(DV + h * dv_h + keys[:, None] * dv_n + dims[None, :], dv, mask=keys[:, None] < n_k)
 
 
@@ -119,13 +135,33 @@ def attention(q, k, v, do, *, causal=False, scale=None):
     q_by, k_by, v_by = ((x.stride(0), x.stride(1)) for x in (q, k, v))
     o_by, g_by = (o.stride(0), o.stride(1)), (do.stride(0), do.stride(1))
     how = (n_q, n_k, d, T, causal)
-    forward[(rows, b * heads)](q, k, v, o, lse, scale, *q_by, *k_by, *v_by, *o_by, lse.stride(0), *how)
+    forward[(rows, b * heads)](
+        q, k, v, o, lse, scale, *q_by, *k_by, *v_by, *o_by, lse.stride(0), *how
+    )
     deltas[(rows, b * heads)](o, do, delta, *o_by, *g_by, delta.stride(0), n_q, d, T)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     by = (*q_by, *k_by, *v_by, *g_by, lse.stride(0), delta.stride(0))
-    of_rows[(rows, b * heads)](q, k, v, do, lse, delta, dq, scale, *by, dq.stride(0), dq.stride(1), *how)
+    of_rows[(rows, b * heads)](
+        q, k, v, do, lse, delta, dq, scale, *by, dq.stride(0), dq.stride(1), *how
+    )
     of_keys[(keys, b * heads)](
-        q, k, v, do, lse, delta, dk, dv, scale, *by, dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1), *how
+        q,
+        k,
+        v,
+        do,
+        lse,
+        delta,
+        dk,
+        dv,
+        scale,
+        *by,
+        dk.stride(0),
+        dk.stride(1),
+        dv.stride(0),
+        dv.stride(1),
+        *how,
     )
     found = {"O": o, "dQ": dq, "dK": dk, "dV": dv}
-    return {name: x.view(b, heads, -1, d) for name, x in found.items()} | {"LSE": lse.view(b, heads, n_q)}
+    return {name: x.view(b, heads, -1, d) for name, x in found.items()} | {
+        "LSE": lse.view(b, heads, n_q)
+    }

@@ -40,6 +40,14 @@ def of_values(Q, K, G, LSE, DV, scale, n, tiles, D: tl.constexpr, T: tl.constexp
 
 def gradient(q, k, v, do, *, lse, scale):
     b, heads, n, d = q.shape
-    q, k, do, dv, tiles = q.contiguous(), k.contiguous(), do.contiguous(), torch.empty_like(v), triton.cdiv(n, T)
-    of_values[(triton.cdiv(tiles, 2), b * heads)](q, k, do, lse.contiguous(), dv, scale, n, tiles, d, T)
+    q, k, do, dv, tiles = (
+        q.contiguous(),
+        k.contiguous(),
+        do.contiguous(),
+        torch.empty_like(v),
+        triton.cdiv(n, T),
+    )
+    of_values[(triton.cdiv(tiles, 2), b * heads)](
+        q, k, do, lse.contiguous(), dv, scale, n, tiles, d, T
+    )
     return {"dV": dv}

@@ -16,7 +16,15 @@ def weighted(x):
 
 @triton.jit
 def rows_kernel(
-    o_ptr, do_ptr, out_ptr, stride_h, stride_m, length, KIND: tl.constexpr, M: tl.constexpr, D: tl.constexpr
+    o_ptr,
+    do_ptr,
+    out_ptr,
+    stride_h,
+    stride_m,
+    length,
+    KIND: tl.constexpr,
+    M: tl.constexpr,
+    D: tl.constexpr,
 ):
     head, m = tl.program_id(1), tl.program_id(0) * M + tl.arange(0, M)
     d = tl.arange(0, D)

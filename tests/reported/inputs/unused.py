@@ -99,7 +99,11 @@ def without_maximum(q, k, v, do):
     p = p / p.sum(-1, keepdim=True)
     dp = do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True))
-    return {"dQ": ds @ k * q.shape[-1] ** -0.5, "dK": ds.mT @ q * q.shape[-1] ** -0.5, "dV": p.mT @ do}
+    return {
+        "dQ": ds @ k * q.shape[-1] ** -0.5,
+        "dK": ds.mT @ q * q.shape[-1] ** -0.5,
+        "dV": p.mT @ do,
+    }
 
 
 def for_narrow_heads(q, k, v, do):

@@ -29,7 +29,10 @@ def errors(*launches):
 
 def test_right_kernels_compile_with_all_that_they_reach():
     reaching = (kernels.reaching, {"stride": 1, "count": 7, "D": 16})
-    assert errors(reaching, (kernels.closed_over(), {}), (kernels.one_stride, {"stride": 2})) == [None] * 3
+    assert (
+        errors(reaching, (kernels.closed_over(), {}), (kernels.one_stride, {"stride": 2}))
+        == [None] * 3
+    )
 
 
 @pytest.mark.parametrize(

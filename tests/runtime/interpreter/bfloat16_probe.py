@@ -38,5 +38,7 @@ def wrong_operations():
     found = torch.empty(len(expected), 16, 16)
     with np.errstate(all="ignore"):
         probe_kernel[(1,)](a, b, found, size=16)
-    wrong = [(got != expected[name].float()).any() for name, got in zip(expected, found, strict=True)]
+    wrong = [
+        (got != expected[name].float()).any() for name, got in zip(expected, found, strict=True)
+    ]
     return list(itertools.compress(expected, wrong))

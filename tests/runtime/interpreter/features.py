@@ -179,7 +179,9 @@ def reverse_scan(x_ptr, y_ptr, out_ptr, n, D: tl.constexpr):
 def inline_assembly(x_ptr, y_ptr, out_ptr, n, D: tl.constexpr):
     d = tl.arange(0, D)
     x = tl.load(x_ptr + d)
-    doubled = tl.inline_asm_elementwise("add.f32 $0, $1, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
+    doubled = tl.inline_asm_elementwise(
+        "add.f32 $0, $1, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
     tl.store(out_ptr + d, doubled)
 
 
@@ -223,7 +225,9 @@ def device_powers(x_ptr, y_ptr, out_ptr, n, D: tl.constexpr):
 def block_pointer(x_ptr, y_ptr, out_ptr, n, D: tl.constexpr):
     source = tl.make_block_ptr(x_ptr, (n,), (1,), (0,), (D,), (0,))
     target = tl.make_block_ptr(out_ptr, (n,), (1,), (0,), (D,), (0,))
-    tl.store(target, tl.load(source, boundary_check=(0,), padding_option="zero"), boundary_check=(0,))
+    tl.store(
+        target, tl.load(source, boundary_check=(0,), padding_option="zero"), boundary_check=(0,)
+    )
 
 
 @gives(lambda x, y: x.view(4, 4).T.reshape(16))
@@ -342,7 +346,9 @@ def shipped_softmax(x_ptr, y_ptr, out_ptr, n, D: tl.constexpr):
 @triton.jit
 def clamps(x_ptr, y_ptr, out_ptr, n, D: tl.constexpr):
     d = tl.arange(0, D)
-    tl.store(out_ptr + d, tl.sigmoid(tl.load(x_ptr + d)) + tl.clamp(tl.load(y_ptr + d), -HALF, HALF))
+    tl.store(
+        out_ptr + d, tl.sigmoid(tl.load(x_ptr + d)) + tl.clamp(tl.load(y_ptr + d), -HALF, HALF)
+    )
 
 
 @gives(lambda x, y: (x.view(4, 4) @ y.view(4, 4)).reshape(16))
@@ -367,7 +373,9 @@ def shapes(x_ptr, y_ptr, out_ptr, n, D: tl.constexpr):
 @triton.jit
 def eviction_and_caches(x_ptr, y_ptr, out_ptr, n, D: tl.constexpr):
     d = tl.arange(0, D)
-    x = tl.load(x_ptr + d, mask=d < n, other=0.0, eviction_policy="evict_last", cache_modifier=".ca")
+    x = tl.load(
+        x_ptr + d, mask=d < n, other=0.0, eviction_policy="evict_last", cache_modifier=".ca"
+    )
     y = tl.load(y_ptr + d, mask=None, volatile=True)
     tl.store(out_ptr + d, tl.where(x > 0, x, y), mask=d < n, cache_modifier=".cg")
 

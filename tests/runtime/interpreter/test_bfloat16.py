@@ -118,7 +118,9 @@ def elementwise(x_ptr, y_ptr, z_ptr, out_ptr, N: tl.constexpr, OP: tl.constexpr)
 
 
 def alternating(x, other):
-    return torch.where(torch.arange(SIZE * SIZE).reshape(SIZE, SIZE) % 2 == 0, x, torch.tensor(other).bfloat16())
+    return torch.where(
+        torch.arange(SIZE * SIZE).reshape(SIZE, SIZE) % 2 == 0, x, torch.tensor(other).bfloat16()
+    )
 
 
 ROUNDS_SCANS = "bfloat16" not in inspect.getsource(tl.standard.cumsum.fn)
@@ -188,7 +190,9 @@ def wide(x_ptr, y_ptr, out_ptr, N: tl.constexpr, OP: tl.constexpr):
     elif OP == "dot onto acc":
         r = tl.dot(x, y, tl.full((N, N), 3.0, tl.float32), input_precision="ieee")
     elif OP == "dot of three":
-        r = tl.reshape(tl.dot(tl.reshape(x, (2, N // 2, N)), tl.reshape(tl.join(y, y), (2, N, N))), (N, N))
+        r = tl.reshape(
+            tl.dot(tl.reshape(x, (2, N // 2, N)), tl.reshape(tl.join(y, y), (2, N, N))), (N, N)
+        )
     tl.store(out_ptr + p, r)
 
 
@@ -220,7 +224,9 @@ def test_a_batched_dot_is_the_float32_product(operands):
     x, y, _ = operands
     found = launch(wide, x, y, OP="dot of three", dtype=torch.float32)
     pair = torch.stack((y, y), -1).reshape(2, SIZE, SIZE).double()
-    assert (found.double() - (x.double().reshape(2, -1, SIZE) @ pair).reshape(SIZE, SIZE)).abs().max() < 1e-5
+    assert (
+        found.double() - (x.double().reshape(2, -1, SIZE) @ pair).reshape(SIZE, SIZE)
+    ).abs().max() < 1e-5
 
 
 @triton.jit
@@ -306,7 +312,9 @@ def cast_to(x, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_a_float_becomes_the_nearest_bfloat16(dtype):
-    random = torch.randint(-(2**31), 2**31, (SIZE * 40,), generator=torch.Generator().manual_seed(2), dtype=torch.int32)
+    random = torch.randint(
+        -(2**31), 2**31, (SIZE * 40,), generator=torch.Generator().manual_seed(2), dtype=torch.int32
+    )
     x = torch.cat((torch.tensor(SPECIAL * 32)[: SIZE * 8], random.view(torch.float32))).to(dtype)
     found, expected = cast_to(x, torch.bfloat16), x.to(torch.bfloat16)
     assert same(found, expected)
@@ -316,7 +324,9 @@ def test_a_float_becomes_the_nearest_bfloat16(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_an_integer_becomes_the_nearest_bfloat16_and_goes_back(dtype):
-    x = torch.randint(-128, 127, (SIZE,)).to(dtype) * (257 if dtype not in (torch.int8, torch.uint8) else 1)
+    x = torch.randint(-128, 127, (SIZE,)).to(dtype) * (
+        257 if dtype not in (torch.int8, torch.uint8) else 1
+    )
     found = cast_to(x, torch.bfloat16)
     assert same(found, x.double().bfloat16())
     small = found / 256

@@ -18,7 +18,9 @@ from tests.runtime.interpreter.features import EXPECTED
 
 RELEASE = tuple(map(int, triton.__version__.split(".")[:2]))
 # Block pointers are gone since 3.9.
-IN_THIS_RELEASE = [kernel for kernel in EXPECTED if kernel.__name__ != "block_pointer" or RELEASE < (3, 9)]
+IN_THIS_RELEASE = [
+    kernel for kernel in EXPECTED if kernel.__name__ != "block_pointer" or RELEASE < (3, 9)
+]
 # The interpreter has no assembly, and says so.
 RUN = [kernel for kernel in IN_THIS_RELEASE if kernel.__name__ != "inline_assembly"]
 X, Y = (torch.randn(16, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))

@@ -64,7 +64,9 @@ def test_keeping_the_language_patched_and_types_gives_the_same_bits_with_fewer_s
 
 
 def test_a_bfloat16_check_matches_and_its_errors_are_those_of_bfloat16():
-    report = probe(lazy_case(dtype="bfloat16", batch=1, heads=1, seqlen=40, head_dim=8), find_target("lazy"))
+    report = probe(
+        lazy_case(dtype="bfloat16", batch=1, heads=1, seqlen=40, head_dim=8), find_target("lazy")
+    )
     assert report.verdict == "match"
     for _, measured in report.measured:
         findings = measured.comparison.findings

@@ -28,7 +28,9 @@ def of_everything(x_ptr, lengths_ptr, out_ptr, sum_ptr, far, SIZE: tl.constexpr)
     total = tl.zeros([SIZE, SIZE], tl.float32)
     for step in range(0, length):
         tl.debug_barrier()
-        total += tl.dot(x, tl.trans(x)) * (0.5 - step) + tl.where(rows >= columns, x * x, -x).to(tl.float32)
+        total += tl.dot(x, tl.trans(x)) * (0.5 - step) + tl.where(rows >= columns, x * x, -x).to(
+            tl.float32
+        )
         total = tl.exp(-tl.abs(total) / 16) + tl.maximum(total, -step) * (columns % 3 == step)
     near = tl.sum(total, 1) * 0.25 + (rows * far).to(tl.float32).reshape(SIZE) / (far + 1)
     tl.store(out_ptr + places, (total + near[:, None]).to(out_ptr.dtype.element_ty))
@@ -104,14 +106,20 @@ def test_constants_that_are_equal_and_not_the_same_have_plans_of_their_own():
 
 def test_what_comes_from_anywhere_but_operands_and_constants_is_worked_out_each_time():
     values = iter(range(10))
-    elsewhere = [lambda x, builder: tensor_of(next(values)), lambda x, builder: (x, x), lambda x, builder: 3]
+    elsewhere = [
+        lambda x, builder: tensor_of(next(values)),
+        lambda x, builder: (x, x),
+        lambda x, builder: 3,
+    ]
     one = tensor_of(7)
     for function in elsewhere:
         call, runs = plans_of(function)
         results = [call(one) for _ in range(4)]
         assert len(runs) == 4
     others = (tensor_of(value).handle for value in range(4))
-    call, _ = plans_of(lambda x, builder: tl.tensor(builder.create_add(x.handle, next(others)), tl.int32))
+    call, _ = plans_of(
+        lambda x, builder: tl.tensor(builder.create_add(x.handle, next(others)), tl.int32)
+    )
     assert [call(one).handle.data.item() for _ in range(4)] == [7, 8, 9, 10]
     call, _ = plans_of(elsewhere[0])
     assert [call(one).handle.data.item() for _ in range(4)] == [4, 5, 6, 7]
@@ -119,13 +127,17 @@ def test_what_comes_from_anywhere_but_operands_and_constants_is_worked_out_each_
 
 
 def test_what_is_passed_to_the_builder_by_name_is_worked_out_each_time():
-    call, runs = plans_of(lambda x, builder: tl.tensor(builder.create_add(lhs=x.handle, rhs=x.handle), tl.int32))
+    call, runs = plans_of(
+        lambda x, builder: tl.tensor(builder.create_add(lhs=x.handle, rhs=x.handle), tl.int32)
+    )
     assert [call(tensor_of(value)).handle.data.item() for value in range(4)] == [0, 2, 4, 6]
     assert len(runs) == 4
 
 
 def test_a_plan_that_one_value_made_twice_is_right_for_two():
-    call, _ = plans_of(lambda x, y, builder: tl.tensor(builder.create_sub(x.handle, y.handle), tl.int32))
+    call, _ = plans_of(
+        lambda x, y, builder: tl.tensor(builder.create_sub(x.handle, y.handle), tl.int32)
+    )
     one, two = tensor_of(3), tensor_of(5)
     two.shape = one.shape  # as where types are kept
     pairs = [(one, one), (one, one), (one, two), (two, one), (one, two), (one, one), (two, one)]
@@ -140,7 +152,9 @@ def test_an_operand_that_is_returned_is_the_operand_and_a_constant_is_made_anew(
     call, runs = plans_of(lambda builder: tl.tensor(builder.get_int32(5), tl.int32))
     made = [call() for _ in range(4)]
     assert len(runs) == 1
-    assert len({id(each.handle) for each in made}) == len({id(each.handle.data) for each in made}) == 4
+    assert (
+        len({id(each.handle) for each in made}) == len({id(each.handle.data) for each in made}) == 4
+    )
 
 
 def test_an_error_leaves_the_builder_as_it_was():
@@ -165,7 +179,9 @@ def test_a_handle_that_is_too_narrow_for_its_data_is_refused_as_before():
 @triton.jit
 def load_where(flags_ptr, out_ptr):
     is_on = tl.load(flags_ptr + tl.program_id(0)) > 0
-    tl.store(out_ptr + tl.program_id(0), tl.load(flags_ptr + tl.program_id(0), mask=is_on, other=-1))
+    tl.store(
+        out_ptr + tl.program_id(0), tl.load(flags_ptr + tl.program_id(0), mask=is_on, other=-1)
+    )
 
 
 def test_a_scalar_that_is_taken_for_a_bool_is_asked_each_time():
@@ -173,7 +189,9 @@ def test_a_scalar_that_is_taken_for_a_bool_is_asked_each_time():
     out = torch.zeros_like(flags)
     load_where[(6,)](flags, out)
     assert out.tolist() == [-1, -1, -1, 4, 5, -1]
-    refused = [function.__name__ for function, made in PLANS._made.items() if False in made.values()]
+    refused = [
+        function.__name__ for function, made in PLANS._made.items() if False in made.values()
+    ]
     assert "load" in refused
 
 

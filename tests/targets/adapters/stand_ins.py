@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor, cap: float, added: Tensor) -> Any:
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor, cap: float, added: Tensor
+) -> Any:
     """O and LSE of [B, L, H, D] tensors with as many heads each, in float32; 0 and -inf where a row sees nothing."""
     q, k, v = (tensor.float().transpose(1, 2) for tensor in (q, k, v))
     s = scale * q @ k.mT
@@ -68,7 +70,15 @@ def flash_attn_varlen_func(
     ):
         one = (q[None, q_start:q_end], k[None, k_start:k_end], v[None, k_start:k_end])
         o, lse, _ = flash_attn_func(
-            *one, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, True
+            *one,
+            dropout_p,
+            softmax_scale,
+            causal,
+            window_size,
+            softcap,
+            alibi_slopes,
+            deterministic,
+            True,
         )
         outputs.append(o[0])
         lses.append(lse[0])
@@ -79,7 +89,9 @@ def flash_attn_varlen_func(
 def flash_attn_package() -> dict[str, ModuleType]:
     """sys.modules with it installed."""
     package = ModuleType("flash_attn")
-    vars(package).update(flash_attn_func=flash_attn_func, flash_attn_varlen_func=flash_attn_varlen_func)
+    vars(package).update(
+        flash_attn_func=flash_attn_func, flash_attn_varlen_func=flash_attn_varlen_func
+    )
     return {"flash_attn": package}
 
 
@@ -145,7 +157,9 @@ ATTN_BIASES = (
 request: list[object] = []
 
 
-def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None):
+def memory_efficient_attention(
+    query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None
+):
     """As the package: [B, L, H, D] with as many heads each; a bias of the whole shape, in q's dtype, aligned to 8."""
     assert query.dim() == 4
     assert query.shape[2] == key.shape[2] == value.shape[2]
@@ -162,7 +176,9 @@ def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=N
         added = torch.where(seen, added, 0)
     elif attn_bias is not None:
         seen = attn_bias.seen(rows, keys)
-    o, _ = _attention(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, seen, 0.0, added)
+    o, _ = _attention(
+        query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, seen, 0.0, added
+    )
     return o.to(query.dtype)
 
 

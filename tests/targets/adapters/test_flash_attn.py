@@ -49,7 +49,9 @@ def test_what_flash_attn_lacks_is_refused_in_a_sentence(options, words):
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("options", [{"bias": True}, {"mask": "random"}, {"sinks": True}, {"dropout": 0.1}], ids=named)
+@pytest.mark.parametrize(
+    "options", [{"bias": True}, {"mask": "random"}, {"sinks": True}, {"dropout": 0.1}], ids=named
+)
 def test_an_option_without_a_parameter_is_wrong_usage(options):
     with pytest.raises(UsageFailure, match=f"cannot take --{next(iter(options))}"):
         probed(FLASH, dtype="float16", **options)

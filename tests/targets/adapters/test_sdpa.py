@@ -44,7 +44,9 @@ def test_the_math_kernel_matches_under_every_option(options):
     ids=named,
 )  # fmt: skip
 def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agrees(options):
-    report = probed("sdpa-flash" if "bias" not in options else "sdpa", reference="sdpa-math", **options)
+    report = probed(
+        "sdpa-flash" if "bias" not in options else "sdpa", reference="sdpa-math", **options
+    )
     assert report.verdict == "match", ratios(report)
     assert report.provenance.reference == "sdpa-math"
 
@@ -54,7 +56,11 @@ def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agr
 def test_the_flash_kernel_of_the_cpu_matches_under_every_mask(options):
     report = probed("sdpa-flash", **options)
     assert report.verdict == "match", ratios(report)
-    assert [run.layout for run, _ in report.measured] == ["contiguous", "distinct-unit", "do=expanded"]
+    assert [run.layout for run, _ in report.measured] == [
+        "contiguous",
+        "distinct-unit",
+        "do=expanded",
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -109,13 +115,17 @@ def called_with(monkeypatch, **options):
     return seen
 
 
-@pytest.mark.parametrize("options", [{"causal": True}, {"causal": True, "align": "top-left", **RECTANGLE}], ids=named)
+@pytest.mark.parametrize(
+    "options", [{"causal": True}, {"causal": True, "align": "top-left", **RECTANGLE}], ids=named
+)
 def test_plain_causal_is_passed_as_is_causal_without_a_mask(monkeypatch, options):
     arguments = called_with(monkeypatch, **options)
     assert (arguments["is_causal"], arguments["attn_mask"]) == (True, None)
 
 
-@pytest.mark.parametrize("options", [{"causal": True, **RECTANGLE}, {"causal": True, "seqlens": "40,72"}], ids=named)
+@pytest.mark.parametrize(
+    "options", [{"causal": True, **RECTANGLE}, {"causal": True, "seqlens": "40,72"}], ids=named
+)
 def test_causal_with_anything_else_is_a_boolean_mask(monkeypatch, options):
     arguments = called_with(monkeypatch, **options)
     assert arguments["is_causal"] is False
@@ -124,7 +134,11 @@ def test_causal_with_anything_else_is_a_boolean_mask(monkeypatch, options):
 
 def test_nothing_at_all_is_no_mask(monkeypatch):
     arguments = called_with(monkeypatch)
-    assert (arguments["is_causal"], arguments["attn_mask"], arguments["enable_gqa"]) == (False, None, False)
+    assert (arguments["is_causal"], arguments["attn_mask"], arguments["enable_gqa"]) == (
+        False,
+        None,
+        False,
+    )
 
 
 def test_alibi_is_added_in_float32_to_scores_of_16_bits(monkeypatch):

@@ -68,6 +68,11 @@ def test_rows_see_the_keys_that_the_rules_say(rules, align):
         (9, 9, "top-left", {"seqlens": torch.tensor([3, 4])}, False),
     ],
 )
-def test_plain_causal_is_what_begins_at_row_0_and_key_0_and_nothing_more(rows, keys, align, more, is_so):
-    assert Visibility(rows, keys, CPU, causal=True, align=align, **more).is_causal_from_top_left is is_so
+def test_plain_causal_is_what_begins_at_row_0_and_key_0_and_nothing_more(
+    rows, keys, align, more, is_so
+):
+    assert (
+        Visibility(rows, keys, CPU, causal=True, align=align, **more).is_causal_from_top_left
+        is is_so
+    )
     assert not Visibility(rows, keys, CPU, align=align, **more).is_causal_from_top_left

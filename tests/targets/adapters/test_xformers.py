@@ -56,7 +56,9 @@ def test_a_bias_is_passed_in_the_dtype_of_q():
 
 
 def test_grouped_heads_are_refused_since_xformers_differentiates_none():
-    with pytest.raises(TargetFailure, match="xFormers differentiates no grouped heads; drop --kv-heads"):
+    with pytest.raises(
+        TargetFailure, match="xFormers differentiates no grouped heads; drop --kv-heads"
+    ):
         probed(XFORMERS, heads=4, kv_heads=2)
 
 

@@ -44,7 +44,9 @@ def run(launch: LaunchPlan, library: Library, watch: Watch) -> None:
     """Tells the watch what its threads did wrong; KernelStopped where one cannot go on."""
     name, size, recording = launch.kernel.name, launch.shared_bytes, watch.recording
     if not 0 <= size <= MOST_SHARED:
-        raise TargetFailure(f"kernel {name}: {size:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit")
+        raise TargetFailure(
+            f"kernel {name}: {size:,} bytes of shared memory; 0 to {MOST_SHARED:,} fit"
+        )
     tensors = [(_name_of(parameter, tensor, watch), tensor) for parameter, tensor in launch.tensors]
     memory = LaunchMemory(launch, library, tensors, watch.unwritten)
     if recording:
@@ -70,8 +72,12 @@ def run(launch: LaunchPlan, library: Library, watch: Watch) -> None:
     fatal = found.pop() if ran.is_last_fatal else None
     watch.add(found)
     if is_stopped:
-        words = memory.signal(ran) if ran.signal else f"{name}: {ran.message.decode(errors='replace')}"
-        raise KernelStopped(f"a kernel could not run to its end: {fatal.sentence if fatal else words}")
+        words = (
+            memory.signal(ran) if ran.signal else f"{name}: {ran.message.decode(errors='replace')}"
+        )
+        raise KernelStopped(
+            f"a kernel could not run to its end: {fatal.sentence if fatal else words}"
+        )
 
 
 def _name_of(parameter: str, tensor: Tensor, watch: Watch) -> str:
@@ -89,7 +95,11 @@ class LaunchMemory:
     """What a launch may touch, and what it did wrong there."""
 
     def __init__(
-        self, launch: LaunchPlan, library: Library, tensors: Sequence[tuple[str, Tensor]], unwritten: Unwritten
+        self,
+        launch: LaunchPlan,
+        library: Library,
+        tensors: Sequence[tuple[str, Tensor]],
+        unwritten: Unwritten,
     ) -> None:
         self._launch, self._library = launch, library
         self.regions, self._arrays = list[Any](), list[Named]()
@@ -109,10 +119,15 @@ class LaunchMemory:
             self._arrays += views
             size = views[0].tensor.untyped_storage().nbytes()
             is_one = len(views) == 1 and views[0].tensor.is_contiguous() and views[0].bytes == size
-            maps = None if is_one else _owners(views, first, size, granule), unwritten.by_granule(base, granule)
+            maps = (
+                None if is_one else _owners(views, first, size, granule),
+                unwritten.by_granule(base, granule),
+            )
             self._maps += maps
             addresses = [None if each is None else each.ctypes.data for each in maps]
-            self.regions.append(_Region(base, size // granule * granule, *addresses, granule, first))
+            self.regions.append(
+                _Region(base, size // granule * granule, *addresses, granule, first)
+            )
 
     def _add_arrays(self) -> None:
         source, place = self._launch.kernel.source, self._library.where()
@@ -120,14 +135,20 @@ class LaunchMemory:
             name, size = array.name, array.bytes
             if name == ROOM:  # findings call it as the kernel does
                 size = self._launch.shared_bytes
-                name = source.dynamic_array_of(self._launch.kernel.function.name) or ("memory" if size else "")
+                name = source.dynamic_array_of(self._launch.kernel.function.name) or (
+                    "memory" if size else ""
+                )
             start, number = array.start + (place.shared if array.is_shared else place.base), 0
             if name:
                 type_ = number_type(source, source.shared_type(name))
-                self._arrays.append(Named(name, array.is_shared, start, size, ctypes.sizeof(type_) if type_ else 0))
+                self._arrays.append(
+                    Named(name, array.is_shared, start, size, ctypes.sizeof(type_) if type_ else 0)
+                )
                 number = len(self._arrays)
             if size:
-                self.regions.append(_Region(start, size, None, None, source.granule, number, array.is_shared))
+                self.regions.append(
+                    _Region(start, size, None, None, source.granule, number, array.is_shared)
+                )
         # The rest of the shared memory, where an access is a fault and does no harm; then constants, and the compiler's
         # own data, which are no array, and may be read.
         self.regions += (
@@ -157,7 +178,9 @@ class LaunchMemory:
 
     def _site(self, site: Any) -> CudaSite:
         lines = self._library.lines([site.pc])[site.pc] if site.pc != _NONE else ()
-        return CudaSite(next(iter(lines), _UNKNOWN), tuple(site.thread), tuple(site.block), _HOW[site.access])
+        return CudaSite(
+            next(iter(lines), _UNKNOWN), tuple(site.thread), tuple(site.block), _HOW[site.access]
+        )
 
     def _place(self, found: Any) -> tuple[Named, str]:
         """The array of an access, or the nearest one, and where in it."""
@@ -167,7 +190,10 @@ class LaunchMemory:
         if found.array:
             named = self._arrays[found.array - 1]
         else:
-            named = min(self._arrays, key=lambda each: max(each.start - address, address - each.start - each.bytes, -1))
+            named = min(
+                self._arrays,
+                key=lambda each: max(each.start - address, address - each.start - each.bytes, -1),
+            )
         return named, named.where(address, found.bytes, is_inside=found.array > 0)
 
 

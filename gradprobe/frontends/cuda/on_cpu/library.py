@@ -32,23 +32,54 @@ _TYPES = {number._type_: number for number in NUMBERS.values()}
 # __half is, g++ watches the read only if the function that takes it is inlined. A template's shared array would be a
 # unique symbol: one for all libraries of a process, though each further instance makes another library.
 _WATCHED = (
-    *("-std=c++17", "-O1", "-gdwarf-4", "-fPIC", "-fsanitize=thread,alignment", "-fno-extern-tls-init", "-w"),
-    *("-ffp-contract=off", "-fno-omit-frame-pointer", "--param", "tsan-instrument-func-entry-exit=0"),
-    *("-finline-small-functions", "-fno-semantic-interposition", "--param", "early-inlining-insns=100"),
+    *(
+        "-std=c++17",
+        "-O1",
+        "-gdwarf-4",
+        "-fPIC",
+        "-fsanitize=thread,alignment",
+        "-fno-extern-tls-init",
+        "-w",
+    ),
+    *(
+        "-ffp-contract=off",
+        "-fno-omit-frame-pointer",
+        "--param",
+        "tsan-instrument-func-entry-exit=0",
+    ),
+    *(
+        "-finline-small-functions",
+        "-fno-semantic-interposition",
+        "--param",
+        "early-inlining-insns=100",
+    ),
     *("-fno-gnu-unique", f"-I{HERE / 'include'}"),
 )
 # The dynamic shared memory of a block on a Hopper GPU. Other GPUs have less.
 MOST_SHARED = 227 << 10
 # Its symbol in the runtime, for which every `extern __shared__` array is another name.
 ROOM = "gp_room"
-_RUNTIME = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer", f"-DGP_MOST_SHARED={MOST_SHARED}")
+_RUNTIME = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fno-omit-frame-pointer",
+    f"-DGP_MOST_SHARED={MOST_SHARED}",
+)
 # The file of the functions that call kernels, as errors name it: its lines are nobody's.
 _CALLERS = "what is called from Python"
 # The bytes between two arrays, so that a store behind the end of one does not reach the next.
 _GAP = 4096
 _ZEROS = re.compile(r"^\t\.size\t(\S+), (\d+)\n\1:\n\t\.zero\t\2\n", re.MULTILINE)
 # Symbols that are no array of the source: in the library, and in its shared memory.
-_OF_THE_COMPILER = ("gradprobe_runtime::", "completed.", "_", "DW.ref.", "guard variable", "typeinfo")
+_OF_THE_COMPILER = (
+    "gradprobe_runtime::",
+    "completed.",
+    "_",
+    "DW.ref.",
+    "guard variable",
+    "typeinfo",
+)
 _BESIDE_ARRAYS = ("gradprobe_runtime::", "guard variable", "TLS ")
 
 
@@ -86,7 +117,9 @@ class Library:
         try:
             self.loaded = ctypes.CDLL(str(file))
         except OSError as error:
-            raise TargetFailure(f"the library of a CUDA source cannot be loaded: {error}") from error
+            raise TargetFailure(
+                f"the library of a CUDA source cannot be loaded: {error}"
+            ) from error
         self.where = self.loaded.gp_where
         self.where.restype = STRUCTURES["gp_place"]
         self._file, self._kernels, self.arrays = file, kernels, tuple(_arrays_in(file))
@@ -97,12 +130,16 @@ class Library:
         number, out = self._kernels.index(name), (STRUCTURES["gp_parameter"] * 256)()
         caller = ctypes.cast(getattr(self.loaded, f"gp_kernel_{number}"), POINTER).value or 0
         count = getattr(self.loaded, f"gp_describe_{number}")(out)
-        return caller, [each.of if each.type == b"P" else _TYPES.get(each.type.decode()) for each in out[:count]]
+        return caller, [
+            each.of if each.type == b"P" else _TYPES.get(each.type.decode()) for each in out[:count]
+        ]
 
     def lines(self, addresses: Sequence[int]) -> dict[int, tuple[SourceLine, ...]]:
         """By return address, its line and those that it is inlined in."""
         # A return address is the address of the instruction after the call.
-        asked = [hex(address - 1) for address in dict.fromkeys(addresses) if address not in self._lines]
+        asked = [
+            hex(address - 1) for address in dict.fromkeys(addresses) if address not in self._lines
+        ]
         words = ("addr2line", "--addresses", "--inlines", "--exe", str(self._file), *asked)
         for part in re.split("^0x", _printed(*words) if asked else "", flags=re.MULTILINE)[1:]:
             address, *places = part.splitlines()
@@ -116,7 +153,9 @@ def _lines_in(places: Iterable[str]) -> Iterator[SourceLine]:
         file, _, number = place.partition(" (")[0].rpartition(":")
         is_own = Path(file).name == _CALLERS or Path(file).resolve().is_relative_to(HERE)
         if file and number.isdigit() and not is_own:
-            linecache.checkcache(file)  # it may have changed since another library was compiled from it
+            linecache.checkcache(
+                file
+            )  # it may have changed since another library was compiled from it
             yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
@@ -155,7 +194,11 @@ def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False
     if unsupported := source.unsupported_on_a_cpu():
         raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
     text = _text(source, source.kernels(instance), has_host=has_host)
-    options = [*_WATCHED, f"-iquote{source.path.parent}", *(f"-I{folder}" for folder in source.folders)]
+    options = [
+        *_WATCHED,
+        f"-iquote{source.path.parent}",
+        *(f"-I{folder}" for folder in source.folders),
+    ]
     options += [] if has_host else ["-fno-exceptions"]  # which no GPU knows
     words = (text, *options, *(included for _, included in source.included))
     make = functools.partial(_build, source.path.name, text, options)
@@ -172,10 +215,16 @@ def _text(source: CudaSource, kernels: list[str], *, has_host: bool) -> str:
     lines += [f'#line 1 "{source.path}"', source.with_launches if has_host else source.of_kernels]
     lines += [f'#line 1 "{_CALLERS}"', source.using, 'extern "C" {']
     for number, name in enumerate(kernels):
-        lines.append(f"void gp_kernel_{number}(void** arguments) {{ gp_call(&{name}, arguments); }}")
-        lines.append(f"int gp_describe_{number}(gp_parameter* out) {{ return gp_describe(&{name}, out); }}")
+        lines.append(
+            f"void gp_kernel_{number}(void** arguments) {{ gp_call(&{name}, arguments); }}"
+        )
+        lines.append(
+            f"int gp_describe_{number}(gp_parameter* out) {{ return gp_describe(&{name}, out); }}"
+        )
     for name in source.launchers if has_host else ():
-        lines.append(f"int gp_host_{name}(void** arguments) {{ return gp_call_host(&{name}, arguments); }}")
+        lines.append(
+            f"int gp_host_{name}(void** arguments) {{ return gp_call_host(&{name}, arguments); }}"
+        )
     return "\n".join([*lines, "}\n"])
 
 
@@ -193,13 +242,20 @@ def _build(name: str, text: str, options: Sequence[str], folder: Path) -> Path:
     def make(other: Path) -> Path:  # once for all sources
         return _compile(name, other, *_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o")
 
-    return compiled(*linked, "kernels.o", str(_cached("runtime-", ".o", _RUNTIME, make)), "-o", "library.so")
+    return compiled(
+        *linked, "kernels.o", str(_cached("runtime-", ".o", _RUNTIME, make)), "-o", "library.so"
+    )
 
 
 def _compile(name: str, folder: Path, *words: str) -> Path:
     """The file that the last word names."""
-    command, english = [_compiler()[0], *words], {**os.environ, "LC_ALL": "C"}  # its messages are parsed
-    ran = subprocess.run(command, cwd=folder, env=english, capture_output=True, text=True, check=False)
+    command, english = (
+        [_compiler()[0], *words],
+        {**os.environ, "LC_ALL": "C"},
+    )  # its messages are parsed
+    ran = subprocess.run(
+        command, cwd=folder, env=english, capture_output=True, text=True, check=False
+    )
     if ran.returncode:
         raise TargetFailure(f"{name} does not compile for the CPU: {compile_errors(ran.stderr)}")
     return folder / words[-1]
@@ -215,13 +271,17 @@ def _compiler() -> tuple[str, str]:
         )
     version = _version(found)
     if "clang" in version:
-        raise TargetFailure(f"CUDA kernels run on a CPU through GNU's g++, and {found} is {version}", "set CXX")
+        raise TargetFailure(
+            f"CUDA kernels run on a CPU through GNU's g++, and {found} is {version}", "set CXX"
+        )
     return found, version
 
 
 @functools.cache
 def _version(compiler: str) -> str:
-    printed = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    printed = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, check=False
+    ).stdout
     return printed.partition("\n")[0]
 
 
@@ -230,7 +290,9 @@ def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path],
     own = sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h"), *HERE.glob("include/*")])
     text = chr(0).join([_compiler()[1], *words, *map(Path.read_text, own)])
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    cache = _writable(Path(os.environ.get("GRADPROBE_CACHE_DIR") or f"{base}/gradprobe", "cuda-on-cpu"))
+    cache = _writable(
+        Path(os.environ.get("GRADPROBE_CACHE_DIR") or f"{base}/gradprobe", "cuda-on-cpu")
+    )
     file = cache / f"{stem}{hashlib.sha256(text.encode()).hexdigest()[:24]}{suffix}"
     if not file.is_file():
         with tempfile.TemporaryDirectory(dir=cache) as folder:
@@ -243,4 +305,6 @@ def _writable(folder: Path) -> Path:
     """It, or one of this process alone."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="gradprobe-cuda-"))
+    return (
+        folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="gradprobe-cuda-"))
+    )

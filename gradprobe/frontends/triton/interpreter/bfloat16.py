@@ -24,7 +24,9 @@ def _is_bf16(thing: Any) -> bool:
     if isinstance(thing, tl.dtype):
         return bool(thing.scalar == tl.bfloat16)
     handle = thing if isinstance(thing, Handle) else getattr(thing, "handle", None)
-    return isinstance(handle, Handle) and bool(handle.data.dtype == _BITS and handle.dtype == tl.bfloat16)
+    return isinstance(handle, Handle) and bool(
+        handle.data.dtype == _BITS and handle.dtype == tl.bfloat16
+    )
 
 
 def values_of(bits: Array) -> Array:
@@ -72,7 +74,9 @@ def _cast(original: Method, self: Any, src: Any, dst_type: tl.dtype) -> Any:
     return _rounded(src.data) if _is_bf16(dst_type) else original(self, src, dst_type)
 
 
-def _atomic_add(original: Method, self: Any, op: Any, ptr: Any, val: Any, mask: Any, *order: Any) -> Any:
+def _atomic_add(
+    original: Method, self: Any, op: Any, ptr: Any, val: Any, mask: Any, *order: Any
+) -> Any:
     """Triton's only atomic of it. Lanes with equal pointers take turns."""
     if op != shipped._ir.ATOMIC_OP.FADD:
         return original(self, op, ptr, val, mask, *order)
@@ -102,7 +106,10 @@ def _sum(original: Method, self: Any, tensor: tl.tensor) -> tl.tensor:
 
 _VALUE_METHODS = "binary_op unary_op ternary_op create_rsqrt create_erf create_dot create_fma"
 _PATCHES = dict.fromkeys(map("InterpreterBuilder.{}".format, _VALUE_METHODS.split()), _on_values)
-_PATCHES |= {"InterpreterBuilder.cast_impl": _cast, "InterpreterBuilder.create_atomic_rmw": _atomic_add}
+_PATCHES |= {
+    "InterpreterBuilder.cast_impl": _cast,
+    "InterpreterBuilder.create_atomic_rmw": _atomic_add,
+}
 _PATCHES |= {"ReduceOps.sum": _sum}
 
 
@@ -120,8 +127,12 @@ def _mended(mend: Method, original: Method) -> Method:
 @functools.cache
 def make_bfloat16_right() -> None:
     """Lets operations on bfloat16 compute with values and round as compiled kernels do."""
-    for place in [wrapped(path, functools.partial(_mended, mend)) for path, mend in _PATCHES.items()]:
+    for place in [
+        wrapped(path, functools.partial(_mended, mend)) for path, mend in _PATCHES.items()
+    ]:
         setattr(*place)
     # Triton before 3.9 has no constant of it.
-    shipped.InterpreterBuilder.get_bf16 = lambda self, value: _rounded(np.array([value], np.float64))
+    shipped.InterpreterBuilder.get_bf16 = lambda self, value: _rounded(
+        np.array([value], np.float64)
+    )
     PLANS.forget()  # they may hold constants

@@ -24,7 +24,9 @@ from .plans import MANY, PLANS, Handle, Method, wrapped
 # --- launches and operands: each stands for a function of PATCHES, which it is given first
 
 
-def _copy_back(original: Method, self: Any, args: Any, on_host: Any, kwargs: Any, kwargs_on_host: Any) -> None:
+def _copy_back(
+    original: Method, self: Any, args: Any, on_host: Any, kwargs: Any, kwargs_on_host: Any
+) -> None:
     """Copies back only what lies elsewhere: as shipped it copies whole storages onto themselves."""
     if _storages(*args, *kwargs.values()) != _storages(*on_host, *kwargs_on_host.values()):
         original(self, args, on_host, kwargs, kwargs_on_host)
@@ -107,7 +109,9 @@ def _patch_builtin(original: Method, owner: Any, name: str, member: Any, *rest: 
 def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
     """The attributes of the language's modules and classes before anything was replaced."""
     names = ("core", "math", "standard", "random", "semantic")
-    owners = dict.fromkeys([tl, *(getattr(tl, name) for name in names if hasattr(tl, name)), *_libdevices()])
+    owners = dict.fromkeys(
+        [tl, *(getattr(tl, name) for name in names if hasattr(tl, name)), *_libdevices()]
+    )
     for module in [*owners]:
         for value in vars(module).values():
             if inspect.isclass(value) and value.__module__.startswith("triton.language"):
@@ -124,7 +128,9 @@ def _compiled(original: Method, self: Any, tree: ast.AST) -> Any:
 
 def named(made: FunctionType, function: FunctionType) -> FunctionType:
     """Lets what was made of a kernel find the language by names of its own, and what its closure holds."""
-    is_alias = any(id(function.__globals__.get(name)) in _places() for name in made.__code__.co_names)
+    is_alias = any(
+        id(function.__globals__.get(name)) in _places() for name in made.__code__.co_names
+    )
     if not (function.__closure__ or is_alias):
         return made
     return with_globals(_Names(function), made)
@@ -144,7 +150,9 @@ class _Names(dict[str, Any]):
     def __init__(self, function: FunctionType) -> None:
         super().__init__()
         self._globals = function.__globals__
-        self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        self._cells = dict(
+            zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        )
 
     def values(self) -> Any:
         """Where the interpreter looks for the language."""
@@ -189,8 +197,12 @@ class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
                 holders.append(inner.value)
             elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
                 holders += [*inner.args, *inner.keywords]
-        if name and any(getattr(each, "id", "") == name for holder in holders for each in ast.walk(holder)):
-            node.body[:0] = ast.parse(f"{name} = interpreter_semantic.to_tensor({name}, False)").body
+        if name and any(
+            getattr(each, "id", "") == name for holder in holders for each in ast.walk(holder)
+        ):
+            node.body[:0] = ast.parse(
+                f"{name} = interpreter_semantic.to_tensor({name}, False)"
+            ).body
         return node
 
 
@@ -231,7 +243,9 @@ def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
     semantic = shipped.interpreter_semantic
     first, *others = [semantic.to_tensor(arg) for arg in args]
     if others:
-        left, right = semantic.binary_op_type_checking_impl(first, *others, False, False, True, True)
+        left, right = semantic.binary_op_type_checking_impl(
+            first, *others, False, False, True, True
+        )
         handle = semantic.builder.binary_op(left.handle, right.handle, function)
         return tl.tensor(handle, left.type if left.type.is_block() else right.type)
     values = function(first.handle.data)
@@ -276,7 +290,9 @@ def mend_interpreter() -> None:
     # Each way to multiply float32 that GPUs have is taken; overflow is sought only where it would be told.
     builder = shipped.interpreter_builder
     sought = builder.options.sanitize_overflow and builder.options.debug
-    builder.options = replace(builder.options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought)
+    builder.options = replace(
+        builder.options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought
+    )
     for module, name in _device_functions():
         if not name.startswith("_"):
             setattr(module, name, functools.partial(_computed, name))

@@ -130,16 +130,23 @@ class Replay(Watcher):
         """The storages that are; of atomics both."""
         self._most = most
 
-    def run(self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]) -> None:
+    def run(
+        self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]
+    ) -> None:
         """Runs some programs on what the storages hold. Raises TooLong, and whatever the kernel raises."""
         kernel, builder = launch.kernel, shipped.InterpreterBuilder
         function = _rebound(kernel, codes)
-        executor = shipped.GridExecutor(function, kernel.arg_names, (len(programs),), kernel.pre_run_hooks)
+        executor = shipped.GridExecutor(
+            function, kernel.arg_names, (len(programs),), kernel.pre_run_hooks
+        )
 
         def at(builder: Any, number: int, *_: int) -> None:
             builder.grid_dim, builder.grid_idx = launch.grid, programs[number]
 
-        with replaced(builder, "set_grid_dim", lambda *_: None), replaced(builder, "set_grid_idx", at):
+        with (
+            replaced(builder, "set_grid_dim", lambda *_: None),
+            replaced(builder, "set_grid_idx", at),
+        ):
             executor(*launch.args, **launch.named)
 
     def before(self, access: Access) -> Array | None:

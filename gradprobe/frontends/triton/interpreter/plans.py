@@ -62,7 +62,12 @@ class Plans:
             found = check(*args, **named)
             for before, after in zip(args, found, strict=False):
                 # An operand that was spread and not cast gets its values back: numpy spreads as it computes.
-                if type(before) is _Tensor and after is not before and not named and before.dtype == after.dtype:
+                if (
+                    type(before) is _Tensor
+                    and after is not before
+                    and not named
+                    and before.dtype == after.dtype
+                ):
                     after.handle = before.handle
             return found
 
@@ -136,8 +141,14 @@ class _Recorder:
 
 def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Method | None:
     """The steps of a call as a function of the builder and the tensors; None where they do not give the result."""
-    returned, values, given = getattr(result, "handle", None), list[Any](), [*map("t{}".format, range(len(tensors)))]
-    words = {id(tensor.handle): f"{name}.handle" for name, tensor in zip(given, tensors, strict=True)}
+    returned, values, given = (
+        getattr(result, "handle", None),
+        list[Any](),
+        [*map("t{}".format, range(len(tensors)))],
+    )
+    words = {
+        id(tensor.handle): f"{name}.handle" for name, tensor in zip(given, tensors, strict=True)
+    }
     # What is another thing each time, and what is the same: made of constants.
     live, fixed, lines = set(words), set[int](), list[str]()
 
@@ -157,7 +168,9 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
         lines.append(f"v{len(lines)} = builder.{name}({', '.join(map(word, args))})")
         words.setdefault(id(product), f"v{len(lines) - 1}")
         live.add(id(product))
-    end = {id(tensor): name for name, tensor in zip(given, tensors, strict=True)} | {id(None): "None"}
+    end = {id(tensor): name for name, tensor in zip(given, tensors, strict=True)} | {
+        id(None): "None"
+    }
     if id(result) not in end:
         if type(result) is not _Tensor or id(returned) not in live:
             return None
@@ -174,7 +187,9 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
 def _maker(text: str) -> Method:
     """What a text makes of constants. Few texts make all plans, since types and sizes are constants."""
     names: dict[str, Any] = {}
-    exec(compile(text, __file__, "exec"), names)  # a file of this tool, which is no line of a kernel
+    exec(
+        compile(text, __file__, "exec"), names
+    )  # a file of this tool, which is no line of a kernel
     return names["make"]  # type: ignore[no-any-return]
 
 
@@ -197,10 +212,16 @@ def _holds_values(thing: Any) -> bool:
     # Triton's own tuple may raise anything for a name that it lacks.
     if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
         return any(map(_holds_values, thing))
-    return isinstance(thing, Handle) or hasattr(thing, "handle") or hasattr(thing, "materialize_pointers")
+    return (
+        isinstance(thing, Handle)
+        or hasattr(thing, "handle")
+        or hasattr(thing, "materialize_pointers")
+    )
 
 
-def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...] | None, Sequence[Any]]:
+def _key_of(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...] | None, Sequence[Any]]:
     """The types and constants of operands, None where there is something else among them; and their tensors."""
     # The most frequent operands at first, since the loop takes as long as most operations do.
     if len(args) == 2 and not kwargs and type(args[0]) is _Tensor:

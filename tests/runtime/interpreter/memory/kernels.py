@@ -20,7 +20,9 @@ def copy_all(in_ptr, out_ptr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def copy_strided(ptr_x, y, stride_xm, stride_xn, stride_ym, stride_yn, M: tl.constexpr, N: tl.constexpr):
+def copy_strided(
+    ptr_x, y, stride_xm, stride_xn, stride_ym, stride_yn, M: tl.constexpr, N: tl.constexpr
+):
     offs_m, offs_n = tl.arange(0, M)[:, None].to(tl.int64), tl.arange(0, N)[None, :]
     x = tl.load(ptr_x + offs_m * stride_xm + offs_n * stride_xn)
     tl.store(y + offs_m * stride_ym + offs_n * stride_yn, x)
@@ -120,7 +122,9 @@ def move_pointers(a_ptr, b_ptr, out_ptr, shift, HOW: tl.constexpr, N: tl.constex
     elif HOW == "trans":
         p = tl.reshape(tl.trans(tl.reshape(a, [8, N // 8])), [N])
     elif HOW == "broadcast":
-        p = tl.reshape(tl.broadcast_to(tl.reshape(a_ptr + shift + tl.arange(0, 8), [8, 1]), [8, N // 8]), [N])
+        p = tl.reshape(
+            tl.broadcast_to(tl.reshape(a_ptr + shift + tl.arange(0, 8), [8, 1]), [8, N // 8]), [N]
+        )
     elif HOW == "integers":
         p = (a.to(tl.int64) + 0).to(tl.pointer_type(tl.float32))
     elif HOW == "property":
@@ -154,7 +158,17 @@ def store_bytes(out_ptr):
 
 
 @triton.jit
-def copy_block(x_ptr, out_ptr, rows, cols, stride, start, CHECKED: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+def copy_block(
+    x_ptr,
+    out_ptr,
+    rows,
+    cols,
+    stride,
+    start,
+    CHECKED: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+):
     x = tl.make_block_ptr(x_ptr, [rows, cols], [stride, 1], [0, 0], [M, N], [1, 0])
     x = tl.advance(x, [start, 0])
     out = tl.make_block_ptr(out_ptr, [M, N], [N, 1], [0, 0], [M, N], [1, 0])

@@ -78,17 +78,26 @@ def test_an_access_of_another_width_is_held_where_all_of_its_bytes_are_and_it_is
 
 def test_a_view_of_hundreds_of_gigabytes_between_its_ends_takes_no_memory_for_the_gaps():
     elements = Elements((64, 64), (1 << 32, 1 << 26), 4)
-    assert elements.hold(np.array([0, 1 << 28, (1 << 28) + 4, 63 << 34]), 4).tolist() == [True, True, False, True]
+    assert elements.hold(np.array([0, 1 << 28, (1 << 28) + 4, 63 << 34]), 4).tolist() == [
+        True,
+        True,
+        False,
+        True,
+    ]
     assert len(elements._members) == 4096
     assert elements.index(5 * (1 << 32) + 7 * (1 << 26)) == (5, 7)
 
 
-def test_an_offset_wraps_where_a_multiple_of_2_to_the_32_leads_to_an_element_and_elements_are_few(monkeypatch):
+def test_an_offset_wraps_where_a_multiple_of_2_to_the_32_leads_to_an_element_and_elements_are_few(
+    monkeypatch,
+):
     elements = Elements((64, 3), ((1 << 27) + 99, 5), 4)
     far, short = 63 * ((1 << 27) + 99) + 5, 15 * ((1 << 27) + 99)
     assert [elements.wrapped(far - (turns << 32)) for turns in (1, 2)] == [(63, 1)] * 2
     assert elements.wrapped(far - (1 << 32) + 1) is None
-    assert [elements.wrapped(far), elements.wrapped(far + (1 << 32))] == [None] * 2, "these are no less than its own"
+    assert [elements.wrapped(far), elements.wrapped(far + (1 << 32))] == [None] * 2, (
+        "these are no less than its own"
+    )
     assert elements.wrapped(short - (1 << 32)) is None, "less than 2^31 fits into 32 bits"
     monkeypatch.setattr(module, "_FEW", 191)
     assert elements.wrapped(far - (1 << 32)) is None
@@ -97,8 +106,20 @@ def test_an_offset_wraps_where_a_multiple_of_2_to_the_32_leads_to_an_element_and
 def test_of_more_elements_than_are_listed_gaps_count_as_elements(monkeypatch):
     monkeypatch.setattr(module, "MAPPED", 0)
     monkeypatch.setattr(module, "LISTED", 10)
-    assert Elements((11,), (2,), 4).hold(np.array([-4, 0, 4, 80, 84]), 4).tolist() == [False, True, True, True, False]
-    assert Elements((10,), (2,), 4).hold(np.array([-4, 0, 4, 72, 76]), 4).tolist() == [False, True, False, True, False]
+    assert Elements((11,), (2,), 4).hold(np.array([-4, 0, 4, 80, 84]), 4).tolist() == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert Elements((10,), (2,), 4).hold(np.array([-4, 0, 4, 72, 76]), 4).tolist() == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.fixture(params=["room", "sorted"])

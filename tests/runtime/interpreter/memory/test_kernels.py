@@ -17,7 +17,9 @@ from gradprobe.inputs.memory import Elements, Unwritten
 from tests.runtime.interpreter.memory import kernels
 from tests.runtime.interpreter.memory.watching import says, the_finding, watched
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run in the interpreter without a GPU only")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="kernels run in the interpreter without a GPU only"
+)
 
 
 def ramp(*shape):
@@ -68,7 +70,11 @@ def test_an_access_to_a_tensor_of_few_or_no_elements_is_told_apart_from_none(siz
     out = torch.zeros(16)
     memory = watched(lambda: kernels.copy[(1,)](torch.ones(size), out, 0, 0, 16, SIZE=16), {})
     finding = the_finding(memory)
-    assert (finding.tensor, finding.lanes, says(finding, ": 1 element after")) == ("in", 16 - size, True)
+    assert (finding.tensor, finding.lanes, says(finding, ": 1 element after")) == (
+        "in",
+        16 - size,
+        True,
+    )
     assert out.tolist() == [1.0] * size + [-1.0] * (16 - size)
 
 
@@ -86,12 +92,18 @@ def test_a_view_with_gaps_is_copied_without_a_finding_and_each_gap_that_is_met_c
 
 @pytest.mark.parametrize("stride_xm", range(14))
 @pytest.mark.parametrize("stride_xn", [0, 1, 2, 3, 5])
-def test_every_mixed_up_pair_of_strides_counts_exactly_the_lanes_that_leave_the_view(stride_xm, stride_xn):
+def test_every_mixed_up_pair_of_strides_counts_exactly_the_lanes_that_leave_the_view(
+    stride_xm, stride_xn
+):
     x, _ = inside(1)
     x, out = x.as_strided((4, 4), (13, 3), 5), torch.zeros(4, 4)
-    memory = watched(lambda: kernels.copy_strided[(1,)](x, out, stride_xm, stride_xn, 4, 1, M=4, N=4), {"x": x})
+    memory = watched(
+        lambda: kernels.copy_strided[(1,)](x, out, stride_xm, stride_xn, 4, 1, M=4, N=4), {"x": x}
+    )
     own = {13 * m + 3 * n for m in range(4) for n in range(4)}
-    wrong = [at for m in range(4) for n in range(4) if (at := stride_xm * m + stride_xn * n) not in own]
+    wrong = [
+        at for m in range(4) for n in range(4) if (at := stride_xm * m + stride_xn * n) not in own
+    ]
     assert sum(finding.lanes for finding in memory.findings) == len(wrong)
     assert len(memory.findings) == len(wrong[:1])
 
@@ -111,10 +123,17 @@ def test_a_view_over_sixteen_gigabytes_of_untouched_memory_is_watched_exactly():
     huge = over_untouched_memory(rows, step)
     out, unwritten = torch.zeros(rows, 16), Unwritten()
     strides = (step, 1, 16, 1)
-    right = watched(lambda: kernels.copy_strided[(1,)](huge, out, *strides, M=rows, N=16), {"huge": huge}, unwritten)
+    right = watched(
+        lambda: kernels.copy_strided[(1,)](huge, out, *strides, M=rows, N=16),
+        {"huge": huge},
+        unwritten,
+    )
     assert right.findings == ()
     assert torch.equal(out, ramp(rows, 16))
-    wrong = watched(lambda: kernels.copy_strided[(1,)](huge, out, step - 1, 1, 16, 1, M=rows, N=16), {"huge": huge})
+    wrong = watched(
+        lambda: kernels.copy_strided[(1,)](huge, out, step - 1, 1, 16, 1, M=rows, N=16),
+        {"huge": huge},
+    )
     assert says(the_finding(wrong), f"{step - 16:,} elements past [0, 15], in a gap")
     # Row m begins m elements too early: from 16 rows on it misses whole.
     assert the_finding(wrong).lanes == sum(min(m, 16) for m in range(rows))
@@ -124,13 +143,20 @@ def test_a_view_over_sixteen_gigabytes_of_untouched_memory_is_watched_exactly():
     read = lambda: half(huge, out, step, 1, 16, 1, M=rows, N=16)  # noqa: E731
     memory = watched(lambda: (back(), read()), {"huge": huge}, unwritten)
     finding = the_finding(memory)
-    assert (finding.kind, finding.lanes, says(finding, "loads huge[32, 0]")) == ("unwritten", rows // 2 * 16, True)
+    assert (finding.kind, finding.lanes, says(finding, "loads huge[32, 0]")) == (
+        "unwritten",
+        rows // 2 * 16,
+        True,
+    )
 
 
 def test_an_offset_that_overflows_32_bits_is_outside_on_the_other_side():
     step, rows = 1 << 26, 64
     huge = over_untouched_memory(rows, step)
-    memory = watched(lambda: kernels.sum_rows_in_32_bits[(1,)](huge, torch.zeros(1), step, M=rows), {"huge": huge})
+    memory = watched(
+        lambda: kernels.sum_rows_in_32_bits[(1,)](huge, torch.zeros(1), step, M=rows),
+        {"huge": huge},
+    )
     finding = the_finding(memory)
     # From row 32 on the product is 2^31 and more, which 32 bits take for what lies 2^32 below.
     assert (finding.lanes, says(finding, f": {1 << 31:,} elements before its start")) == (32, True)
@@ -143,7 +169,10 @@ def test_a_store_of_equal_bits_by_two_programs_is_no_finding_and_of_different_bi
     differ = watched(lambda: kernels.store_number[(5,)](out, 0, 3.0, 1.0), {})
     finding = the_finding(differ)
     assert says(
-        finding, "writes out[0] from two programs", ": (1, 0, 0) after (0, 0, 0), line", "4 lanes in 4 programs"
+        finding,
+        "writes out[0] from two programs",
+        ": (1, 0, 0) after (0, 0, 0), line",
+        "4 lanes in 4 programs",
     )
     apart = watched(lambda: kernels.store_number[(5,)](out, 1, 3.0, 1.0), {})
     assert apart.findings == ()
@@ -158,7 +187,9 @@ def test_two_zeros_are_told_apart_by_their_sign_and_one_nan_is_equal_to_itself()
 
 def test_each_of_two_launches_may_store_to_one_address():
     out = torch.zeros(8)
-    memory = watched(lambda: [kernels.store_number[(1,)](out, 0, value, 0.0) for value in (1.0, 2.0)], {})
+    memory = watched(
+        lambda: [kernels.store_number[(1,)](out, 0, value, 0.0) for value in (1.0, 2.0)], {}
+    )
     assert memory.findings == ()
 
 
@@ -186,7 +217,10 @@ def test_an_atomic_that_changes_nothing_is_no_race():
 
 def test_a_program_that_stores_where_it_has_added_itself_still_races_with_those_that_added():
     memory = watched(lambda: kernels.add_then_store[(3,)](torch.zeros(1)), {})
-    assert {one.access for one in memory.findings if says(one, ": (1, 0, 0) after")} == {"atomic", "store"}
+    assert {one.access for one in memory.findings if says(one, ": (1, 0, 0) after")} == {
+        "atomic",
+        "store",
+    }
 
 
 def test_atomics_of_many_programs_are_no_race_and_their_sum_is_what_it_was():
@@ -229,7 +263,10 @@ def test_what_torch_or_an_earlier_launch_has_written_may_be_read_and_the_rest_no
     x, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
     unwritten.allocated(x)
     unwritten.written(x[12:])
-    kernels_run = lambda: (kernels.copy[(1,)](out, x, 0, 0, 4, SIZE=16), kernels.copy_all[(2,)](x, out, SIZE=8))  # noqa: E731
+    kernels_run = lambda: (  # noqa: E731
+        kernels.copy[(1,)](out, x, 0, 0, 4, SIZE=16),
+        kernels.copy_all[(2,)](x, out, SIZE=8),
+    )
     finding = the_finding(watched(kernels_run, {"x": x}, unwritten))
     assert (finding.kind, finding.kernel, finding.tensor) == ("unwritten", "copy_all", "x")
     assert says(finding, "loads x[4]", "8 lanes in 2 programs")
@@ -245,7 +282,10 @@ def test_what_is_allocated_once_more_has_lost_its_values():
     x, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
     read = lambda: kernels.copy_all[(1,)](x, out, SIZE=16)  # noqa: E731
     unwritten.allocated(x)
-    assert watched(lambda: (kernels.copy_all[(1,)](out, x, SIZE=16), read()), {}, unwritten).findings == ()
+    assert (
+        watched(lambda: (kernels.copy_all[(1,)](out, x, SIZE=16), read()), {}, unwritten).findings
+        == ()
+    )
     unwritten.allocated(x)
     twice = watched(lambda: (read(), read()), {}, unwritten)
     # A program of each launch, by one number.
@@ -256,7 +296,9 @@ def test_a_read_outside_of_its_tensor_is_no_read_of_the_unwritten_memory_there()
     both, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
     unwritten.allocated(both)
     unwritten.written(both[:8])
-    memory = watched(lambda: kernels.copy_all[(1,)](both[:8], out, SIZE=16), {"q": both[:8]}, unwritten)
+    memory = watched(
+        lambda: kernels.copy_all[(1,)](both[:8], out, SIZE=16), {"q": both[:8]}, unwritten
+    )
     assert the_finding(memory).kind == "outside"
 
 
@@ -264,21 +306,34 @@ def test_a_masked_load_of_unwritten_memory_is_no_read():
     x, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
     unwritten.allocated(x)
     unwritten.written(x[:8])
-    assert watched(lambda: kernels.copy[(1,)](x, out, 0, 0, 8, SIZE=16), {}, unwritten).findings == ()
+    assert (
+        watched(lambda: kernels.copy[(1,)](x, out, 0, 0, 8, SIZE=16), {}, unwritten).findings == ()
+    )
 
 
 def test_an_atomic_on_memory_without_a_value_reads_it_once():
     out, unwritten = torch.zeros(16), Unwritten()
     unwritten.allocated(out)
-    finding = the_finding(watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten))
-    assert (finding.kind, finding.access, says(finding, "16 lanes in 1 program")) == ("unwritten", "atomic", True)
-    assert "does an atomic on dtau[0], which nothing has written (program (0, 0, 0))" in finding.sentence
+    finding = the_finding(
+        watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten)
+    )
+    assert (finding.kind, finding.access, says(finding, "16 lanes in 1 program")) == (
+        "unwritten",
+        "atomic",
+        True,
+    )
+    assert (
+        "does an atomic on dtau[0], which nothing has written (program (0, 0, 0))"
+        in finding.sentence
+    )
 
 
 def test_a_read_of_unwritten_memory_is_told_with_the_line_that_allocated_it():
     out, unwritten = torch.zeros(16), Unwritten()
     unwritten.allocated(out, ("/some/mine.py", 12))
-    finding = the_finding(watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten))
+    finding = the_finding(
+        watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten)
+    )
     assert finding.allocated == ("/some/mine.py", 12)
 
 
@@ -296,8 +351,12 @@ def test_a_read_of_unwritten_memory_is_told_with_who_stored_the_rest():
     assert the_finding(watched(add, {}, unwritten)).rest == ("", "", 0)
 
 
-@pytest.mark.parametrize(("begin", "end", "runs_on"), [(0, 32, True), (16, 32, False), (4, 20, False)])
-def test_a_loop_that_runs_on_is_told_from_an_address_that_is_wrong_and_from_a_part_of_a_tile(begin, end, runs_on):
+@pytest.mark.parametrize(
+    ("begin", "end", "runs_on"), [(0, 32, True), (16, 32, False), (4, 20, False)]
+)
+def test_a_loop_that_runs_on_is_told_from_an_address_that_is_wrong_and_from_a_part_of_a_tile(
+    begin, end, runs_on
+):
     x, out = torch.zeros(16), torch.zeros(8)
     found = the_finding(watched(lambda: kernels.sum_tiles[(1,)](x, out, begin, end, N=8), {}))
     assert (found.kind, found.runs_on) == ("outside", runs_on)
@@ -310,7 +369,9 @@ def test_a_view_in_a_guard_band_is_unwritten_without_the_band():
     memory = watched(lambda: kernels.copy[(1,)](x, out, -8, 0, 8, SIZE=8), {"x": x}, unwritten)
     assert [finding.kind for finding in memory.findings] == ["outside"]
     unwritten.written(storage)
-    assert watched(lambda: kernels.copy_all[(1,)](x, out, SIZE=16), {"x": x}, unwritten).findings == ()
+    assert (
+        watched(lambda: kernels.copy_all[(1,)](x, out, SIZE=16), {"x": x}, unwritten).findings == ()
+    )
 
 
 @pytest.mark.parametrize("how", ["reshape", "trans", "broadcast", "integers", "property", "select"])
@@ -318,14 +379,20 @@ def test_a_pointer_keeps_its_origin_through_whatever_moves_it(how):
     # a and b are neighbours in one storage, so that only a's origin tells that b is outside of it.
     storage = ramp(256)
     a, b, out = storage[:64], storage[64:128], torch.zeros(64)
-    right = watched(lambda: kernels.move_pointers[(1,)](a, b, out, 0, HOW=how, N=64), {"a": a, "b": b})
+    right = watched(
+        lambda: kernels.move_pointers[(1,)](a, b, out, 0, HOW=how, N=64), {"a": a, "b": b}
+    )
     assert right.findings == ()
     assert how == "select" or set(out.tolist()) <= set(a.tolist())
-    wrong = watched(lambda: kernels.move_pointers[(1,)](a, b, out, 63, HOW=how, N=64), {"a": a, "b": b})
+    wrong = watched(
+        lambda: kernels.move_pointers[(1,)](a, b, out, 63, HOW=how, N=64), {"a": a, "b": b}
+    )
     if how in ("integers", "select"):
         # Lost on the way: what lies in b then counts as b's.
         assert wrong.findings == ()
-        beyond = watched(lambda: kernels.move_pointers[(1,)](a, b, out, 100, HOW=how, N=64), {"a": a, "b": b})
+        beyond = watched(
+            lambda: kernels.move_pointers[(1,)](a, b, out, 100, HOW=how, N=64), {"a": a, "b": b}
+        )
         lanes = 18 if how == "select" else 36
         assert (the_finding(beyond).lanes, the_finding(beyond).tensor) == (lanes, "a")
         return
@@ -346,11 +413,14 @@ def test_a_narrower_access_is_judged_by_the_element_that_it_lies_in():
 def test_a_wider_access_is_outside_where_any_part_of_it_is_and_where_it_is_misaligned():
     x, out = torch.zeros(9)[:8], torch.zeros(4, dtype=torch.int64)
     assert watched(lambda: kernels.load_wide[(1,)](x, out, 0, N=4), {"x": x}).findings == ()
-    finding, misaligned = watched(lambda: kernels.load_wide[(1,)](x, out, 4, N=4), {"x": x}).findings
+    finding, misaligned = watched(
+        lambda: kernels.load_wide[(1,)](x, out, 4, N=4), {"x": x}
+    ).findings
     assert (finding.kind, finding.lanes) == ("outside", 1)
     assert (misaligned.kind, misaligned.lanes) == ("misaligned", 3)
     assert (
-        "loads 8 bytes at once at x[1], an address that is no multiple of 8 (program (0, 0, 0))" in misaligned.sentence
+        "loads 8 bytes at once at x[1], an address that is no multiple of 8 (program (0, 0, 0))"
+        in misaligned.sentence
     )
     finding = the_finding(watched(lambda: kernels.load_wide[(1,)](x, out, 2, N=1), {"x": x}))
     assert (finding.kind, finding.lanes) == ("outside", 1)
@@ -366,10 +436,16 @@ def test_programs_that_store_to_different_bytes_of_one_element_do_not_race():
 @pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
 def test_block_pointers_keep_the_origin_of_their_base():
     x, out = ramp(10, 16), torch.zeros(8, 16)
-    copy = lambda start, checked: kernels.copy_block[(1,)](x, out, 10, 16, 16, start, CHECKED=checked, M=8, N=16)  # noqa: E731
+    copy = lambda start, checked: kernels.copy_block[(1,)](  # noqa: E731
+        x, out, 10, 16, 16, start, CHECKED=checked, M=8, N=16
+    )
     assert watched(lambda: (copy(2, False), copy(8, True)), {"x": x}).findings == ()
     finding = the_finding(watched(lambda: copy(5, False), {"x": x}))
-    assert (finding.tensor, finding.lanes, says(finding, ": 1 element after")) == ("x", 3 * 16, True)
+    assert (finding.tensor, finding.lanes, says(finding, ": 1 element after")) == (
+        "x",
+        3 * 16,
+        True,
+    )
 
 
 def test_descriptors_keep_the_origin_of_their_base():
@@ -384,11 +460,17 @@ def test_a_descriptor_made_on_the_host_and_a_tuple_of_tensors_are_arguments_too(
     x, out = ramp(6, 16), torch.zeros(8, 16)
     good = TensorDescriptor(x, [6, 16], [16, 1], [8, 16])
     bad = TensorDescriptor(x, [7, 16], [16, 1], [8, 16])
-    assert watched(lambda: kernels.copy_from_descriptor[(1,)](good, out, M=8, N=16), {}).findings == ()
-    finding = the_finding(watched(lambda: kernels.copy_from_descriptor[(1,)](bad, out, M=8, N=16), {}))
+    assert (
+        watched(lambda: kernels.copy_from_descriptor[(1,)](good, out, M=8, N=16), {}).findings == ()
+    )
+    finding = the_finding(
+        watched(lambda: kernels.copy_from_descriptor[(1,)](bad, out, M=8, N=16), {})
+    )
     assert (finding.tensor, finding.lanes) == ("x_desc", 16)
     flat, few = ramp(32), torch.zeros(20)
-    finding = the_finding(watched(lambda: kernels.copy_of_tuple[(1,)]((flat, few), N=32), {"flat": flat}))
+    finding = the_finding(
+        watched(lambda: kernels.copy_of_tuple[(1,)]((flat, few), N=32), {"flat": flat})
+    )
     assert (finding.tensor, finding.lanes) == ("pair[1]", 12)
 
 
@@ -399,7 +481,9 @@ def test_an_address_that_is_no_arguments_is_left_alone_and_counted():
     assert memory.findings == ()
     assert torch.equal(out, hidden)
     out.zero_()
-    memory = watched(lambda: kernels.copy_by_address[(1,)](addresses, out, N=16), {"hidden": hidden[:10]})
+    memory = watched(
+        lambda: kernels.copy_by_address[(1,)](addresses, out, N=16), {"hidden": hidden[:10]}
+    )
     assert (the_finding(memory).tensor, the_finding(memory).lanes) == ("hidden", 6)
     assert torch.equal(out, hidden)
 
@@ -407,13 +491,17 @@ def test_an_address_that_is_no_arguments_is_left_alone_and_counted():
 def test_bools_are_loaded_through_a_pointer_of_another_type():
     mask, out = torch.ones(16, dtype=torch.bool), torch.zeros(1, dtype=torch.int32)
     assert watched(lambda: kernels.count_seen[(1,)](mask, out, N=16), {"mask": mask}).findings == ()
-    finding = the_finding(watched(lambda: kernels.count_seen[(1,)](mask[:10], out, N=16), {"mask": mask}))
+    finding = the_finding(
+        watched(lambda: kernels.count_seen[(1,)](mask[:10], out, N=16), {"mask": mask})
+    )
     assert (finding.tensor, finding.lanes, out.item()) == ("mask", 6, 16)
 
 
 def test_a_finding_names_the_kernels_line_first_and_then_each_function_on_the_way():
     x, out = ramp(16), torch.zeros(16)
-    finding = the_finding(watched(lambda: kernels.load_through_two[(1,)](x, out, 1, N=16), {"x": x}))
+    finding = the_finding(
+        watched(lambda: kernels.load_through_two[(1,)](x, out, 1, N=16), {"x": x})
+    )
     lines = Path(kernels.__file__).read_text().splitlines()
     assert finding.code == lines[finding.line - 1].strip() == "middle_load(x_ptr, offs, shift),"
     line = next(at for at, text in enumerate(lines, 1) if text.startswith("def inner_load")) + 1
@@ -424,7 +512,11 @@ def test_a_part_of_a_known_tensor_is_judged_as_it_was_passed_and_told_by_the_ten
     x, out, unwritten = ramp(4, 16), torch.zeros(32), Unwritten()
     memory = watched(lambda: kernels.copy[(1,)](x[1], out, 0, 0, 20, SIZE=32), {"x": x})
     finding = the_finding(memory)
-    assert (finding.tensor, finding.lanes, says(finding, ": 1 element after its end")) == ("x", 4, True)
+    assert (finding.tensor, finding.lanes, says(finding, ": 1 element after its end")) == (
+        "x",
+        4,
+        True,
+    )
     unwritten.allocated(x[1:2])
     memory = watched(lambda: kernels.copy[(1,)](x[1], out, 0, 0, 4, SIZE=32), {"x": x}, unwritten)
     assert says(the_finding(memory), "loads x[1, 0]")
@@ -433,7 +525,9 @@ def test_a_part_of_a_known_tensor_is_judged_as_it_was_passed_and_told_by_the_ten
 def test_one_tensor_under_two_names_is_named_as_the_kernel_names_it():
     x, out = ramp(16), torch.zeros(32)
     for names in (("in", "k"), ("k", "in")):
-        memory = watched(lambda: kernels.copy[(1,)](x, out, 0, 0, 17, SIZE=32), dict.fromkeys(names, x))  # noqa: B023
+        memory = watched(
+            lambda: kernels.copy[(1,)](x, out, 0, 0, 17, SIZE=32), dict.fromkeys(names, x)
+        )  # noqa: B023
         assert the_finding(memory).tensor == "in"
 
 
@@ -454,7 +548,9 @@ def test_arguments_that_the_interpreter_copies_are_followed_into_the_copies(monk
     unwritten.allocated(x)
     unwritten.written(x[1:])
     launch = lambda: kernels.copy[(1,)](x, out, -2, 0, 16, SIZE=16)  # noqa: E731
-    outside, unread = watched(launch, {"x": x, "out": out, "before": storage[:1]}, unwritten).findings
+    outside, unread = watched(
+        launch, {"x": x, "out": out, "before": storage[:1]}, unwritten
+    ).findings
     assert (outside.tensor, outside.lanes, says(outside, "before its start")) == ("x", 2, True)
     assert (unread.kind, unread.lanes, says(unread, "loads x[0]")) == ("unwritten", 1, True)
     assert out.tolist() == [-1.0, 7.0, *ramp(14).tolist()]
@@ -470,10 +566,18 @@ def test_what_fails_in_watching_is_told_and_troubles_no_kernel(monkeypatch):
 
 
 def test_a_kernel_that_raises_leaves_the_interpreter_as_it_was():
-    before = dict(vars(shipped.InterpreterBuilder)), shipped.GridExecutor.__call__, shipped._implicit_cvt
+    before = (
+        dict(vars(shipped.InterpreterBuilder)),
+        shipped.GridExecutor.__call__,
+        shipped._implicit_cvt,
+    )
     with pytest.raises(Exception, match="BAD"), watched_memory({}):
         kernels.move_pointers[(1,)](ramp(4), ramp(4), ramp(4), 0, HOW="BAD", N=4)
-    after = dict(vars(shipped.InterpreterBuilder)), shipped.GridExecutor.__call__, shipped._implicit_cvt
+    after = (
+        dict(vars(shipped.InterpreterBuilder)),
+        shipped.GridExecutor.__call__,
+        shipped._implicit_cvt,
+    )
     assert before == after
 
 
@@ -486,7 +590,10 @@ def test_a_watcher_that_is_closed_sees_nothing_even_under_what_was_patched_over_
 
     x, out = ramp(16), torch.zeros(16)
     with watched_memory({"x": x[:8]}) as memory:
-        for owner, name in ((shipped.GridExecutor, "__call__"), (shipped.InterpreterBuilder, "create_masked_load")):
+        for owner, name in (
+            (shipped.GridExecutor, "__call__"),
+            (shipped.InterpreterBuilder, "create_masked_load"),
+        ):
             monkeypatch.setattr(owner, name, over(getattr(owner, name)))
     kernels.copy[(1,)](x[:8], out, 0, 0, 16, SIZE=16)
     assert (memory.findings, len(calls)) == ((), 2)

@@ -14,7 +14,9 @@ from tests.cases import lazy_case, softmax_case
 from tests.runtime.interpreter.memory.watching import run_watched
 from tests.sampling import sampled
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run in the interpreter without a GPU only")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="kernels run in the interpreter without a GPU only"
+)
 
 # Partial tiles along rows, keys and head dim.
 SIZES = {"batch": 2, "heads": 2, "seqlen": 37, "head_dim": 12}
@@ -100,7 +102,11 @@ def allocating(unwritten, monkeypatch):
 
 @pytest.mark.parametrize("target", ["lazy", "flash"])
 def test_the_own_kernels_read_nothing_that_they_have_not_written(target, monkeypatch):
-    case = lazy_case(**SIZES, seqlens=(37, 9)) if target == "lazy" else softmax_case(**SIZES, seqlens=(37, 9))
+    case = (
+        lazy_case(**SIZES, seqlens=(37, 9))
+        if target == "lazy"
+        else softmax_case(**SIZES, seqlens=(37, 9))
+    )
     inputs, unwritten = place(draw(case), ()), Unwritten()
     allocating(unwritten, monkeypatch)
     with watched_memory(inputs.tensors, unwritten) as memory:
@@ -111,7 +117,9 @@ def test_the_own_kernels_read_nothing_that_they_have_not_written(target, monkeyp
     for tensor, marks in unwritten._storages.values():
         elements = elements_of(tensor)
         first = tensor.storage_offset() * elements.itemsize
-        assert not marks.read(first + elements.listed() * elements.itemsize, elements.itemsize).any()
+        assert not marks.read(
+            first + elements.listed() * elements.itemsize, elements.itemsize
+        ).any()
 
 
 @sampled(
@@ -123,7 +131,11 @@ def test_the_own_kernels_read_nothing_that_they_have_not_written(target, monkeyp
     push=[("lazy", "bfloat16", "contiguous"), ("flash", "float32", "expanded")],
 )  # fmt: skip
 def test_results_have_the_same_bits_with_and_without_the_watcher(target, dtype, layout):
-    case = lazy_case(**SIZES, dtype=dtype) if target == "lazy" else softmax_case(**SIZES, dtype=dtype, causal=True)
+    case = (
+        lazy_case(**SIZES, dtype=dtype)
+        if target == "lazy"
+        else softmax_case(**SIZES, dtype=dtype, causal=True)
+    )
     assigned = (("all", layout),)
     plain = run_target(find_target(target), case, place(draw(case), assigned)).trace.values
     _, outcome = run_watched(target, case, assigned)

@@ -19,7 +19,9 @@ from gradprobe.targets.find import find_target
 from tests.planted.planting import KERNELS, Edit, Planted
 
 
-def watched(launch: Callable[[], Any], tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None) -> Memory:
+def watched(
+    launch: Callable[[], Any], tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None
+) -> Memory:
     """What is seen of some launches, none of which may trouble the watcher."""
     with watched_memory(tensors, unwritten) as memory:
         launch()
@@ -37,7 +39,9 @@ def says(finding: MemoryFinding, *words: str) -> bool:
     return all(word in finding.sentence for word in words)
 
 
-def run_watched(target: str, case: Case, assigned: tuple[tuple[str, str], ...] = ()) -> tuple[Memory, Outcome]:
+def run_watched(
+    target: str, case: Case, assigned: tuple[tuple[str, str], ...] = ()
+) -> tuple[Memory, Outcome]:
     """A target under one layout, as a check runs it."""
     inputs = place(draw(case), assigned)
     with watched_memory(inputs.tensors) as memory:
@@ -47,7 +51,11 @@ def run_watched(target: str, case: Case, assigned: tuple[tuple[str, str], ...] =
 
 
 def run_planted(
-    folder: Path, edits: Sequence[Edit], case: Case, assigned: tuple[tuple[str, str], ...] = (), file: str = "lazy.py"
+    folder: Path,
+    edits: Sequence[Edit],
+    case: Case,
+    assigned: tuple[tuple[str, str], ...] = (),
+    file: str = "lazy.py",
 ) -> tuple[Memory, list[str]]:
     """One of the tool's own targets with faults in its kernels, and the lines of the file that ran."""
     fault = Planted("planted", "", tuple(edits), "", 0)

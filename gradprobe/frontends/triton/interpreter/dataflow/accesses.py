@@ -46,7 +46,9 @@ class IndexedAccesses(Watcher):
             known = self._known_at(view, addresses)
             is_derived &= known is None
             for x, index in (stored if known is None else known).items():
-                at.setdefault(x, np.full(result.data.shape, NOWHERE, np.int32)).reshape(-1)[lanes] = index
+                at.setdefault(x, np.full(result.data.shape, NOWHERE, np.int32)).reshape(-1)[
+                    lanes
+                ] = index
         at = without_tail(at, flow.sizes)
         number = flow.number("/".join(names), access.site, lines_behind(access.pointers))
         if is_derived:
@@ -67,7 +69,11 @@ class IndexedAccesses(Watcher):
                 if ((data == data.flat[0]) | (data != data)).all():
                     flow.empty[view.home] = access.site
                 continue
-            here, due, of_lanes = {x: index.reshape(-1)[lanes] for x, index in known.items()}, None, None
+            here, due, of_lanes = (
+                {x: index.reshape(-1)[lanes] for x, index in known.items()},
+                None,
+                None,
+            )
             if whole is not None:
                 due, of_lanes = self._known_at(view, addresses), Lanes(here, whole.origins)
                 self._visit(view.home, whole, is_atomic=access.kind == "atomic")
@@ -102,7 +108,12 @@ class IndexedAccesses(Watcher):
         """What the sums are over that were stored where a tile was loaded."""
         over, letter = self._over.get(home, ""), "h" if "h" in at else "g"
         kept = {"m": "n", "n": "m", "": ""}[over]
-        if not over or not {"b", kept, letter} <= at.keys() or at.keys().isdisjoint("de") or at[kept].ndim != 2:
+        if (
+            not over
+            or not {"b", kept, letter} <= at.keys()
+            or at.keys().isdisjoint("de")
+            or at[kept].ndim != 2
+        ):
             return None
         axes = varying(at[kept])
         if len(axes) != 1 or not self._has_all_dims(at):
@@ -125,7 +136,11 @@ class IndexedAccesses(Watcher):
         """None of a tensor whose axes are not known."""
         owner = view.known or view
         letters = self.flow.axes(owner)
-        return indices_at(owner.elements, letters, self.flow.sizes, owner.in_elements(addresses)) if letters else None
+        return (
+            indices_at(owner.elements, letters, self.flow.sizes, owner.in_elements(addresses))
+            if letters
+            else None
+        )
 
     def _stored_at(self, view: View, addresses: Array) -> dict[str, Array]:
         shadow = self._shadows.get(view.home, {})
@@ -161,8 +176,12 @@ def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
         if x in at and (x != "g" or "h" not in at):
             letters += x
             found.append(index)
-    axes, filled = flow.filled.setdefault(number, (letters, np.zeros([flow.sizes[x] for x in letters], bool)))
-    if axes == letters and found:  # what kernels stored in a buffer of their own has those that it had then
+    axes, filled = flow.filled.setdefault(
+        number, (letters, np.zeros([flow.sizes[x] for x in letters], bool))
+    )
+    if (
+        axes == letters and found
+    ):  # what kernels stored in a buffer of their own has those that it had then
         known = np.stack(found)
         filled[tuple(known[:, (known >= 0).all(0)])] = True
 

@@ -12,7 +12,8 @@ from .graph import Flow
 _LINES = "gradprobe lines"
 # The operations on whole numbers and pointers whose lines belong to the addresses that they make.
 _STEPS = (
-    "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui make_block_ptr advance"
+    "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui "
+    "make_block_ptr advance"
 )
 
 
@@ -38,7 +39,9 @@ class AddressLines(Watcher):
     def _stepped(self, step: Operation) -> None:
         (result,) = step.results
         if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
-            _kept(result)[_LINES] = lines_behind(*step.args) | {self._flow.line(step.site("").lines)}
+            _kept(result)[_LINES] = lines_behind(*step.args) | {
+                self._flow.line(step.site("").lines)
+            }
 
     def _of_block(self, step: Operation) -> None:
         pointers, block = step.results[0], step.of

@@ -191,7 +191,9 @@ class Flow:
 
     def compare(self, left: Lanes, right: Lanes, site: Site) -> None:
         """Notes in which indices two tiles agree that met."""
-        for x in sorted(left.at.keys() & right.at.keys()):  # a set's order is another in each process
+        for x in sorted(
+            left.at.keys() & right.at.keys()
+        ):  # a set's order is another in each process
             example = differ(left.at[x], right.at[x])
             if example is not None:
                 self.conflicts.append(Conflict(site, x, left.origins[x], right.origins[x], example))
@@ -199,7 +201,12 @@ class Flow:
                 self.agreed.update((number, x) for number in left.origins[x] | right.origins[x])
 
     def note(
-        self, handle: Any, site: Site, operands: Iterable[Node], lanes: Lanes | None, lacking: Iterable[int] = ()
+        self,
+        handle: Any,
+        site: Site,
+        operands: Iterable[Node],
+        lanes: Lanes | None,
+        lacking: Iterable[int] = (),
     ) -> None:
         """Makes a node of what an operation came to."""
         data = handle.data
@@ -208,13 +215,21 @@ class Flow:
             for x, index in at.items():
                 at[x] = index if index.shape == data.shape else np.broadcast_to(index, data.shape)
             lanes = replace(lanes, at=at)
-        node = Node(site, tuple(operands), lanes=lanes, lacking=frozenset(lacking), number=len(self.nodes))
-        if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():  # the interpreter keeps its bits
+        node = Node(
+            site, tuple(operands), lanes=lanes, lacking=frozenset(lacking), number=len(self.nodes)
+        )
+        if (
+            data.dtype == np.uint16 and handle.dtype.scalar.is_bf16()
+        ):  # the interpreter keeps its bits
             data = values_of(data)
         if data.dtype.kind == "f":
             node.role = self.judge(data, lanes) if lanes is not None else None
-            has_dims = lanes is not None and not lanes.is_matrix and not lanes.at.keys().isdisjoint("de")
-            if data.ndim == 1 or (data.ndim == 2 and not has_dims):  # it may be scores, or numbers of rows
+            has_dims = (
+                lanes is not None and not lanes.is_matrix and not lanes.at.keys().isdisjoint("de")
+            )
+            if data.ndim == 1 or (
+                data.ndim == 2 and not has_dims
+            ):  # it may be scores, or numbers of rows
                 node.value = data
         self.nodes.append(node)
         handle.attr[TILE] = Tile(node, lanes)
@@ -226,7 +241,9 @@ class Flow:
                 pending += () if operand.is_known else operand.operands
 
 
-def behind(nodes: Iterable[Node], made_of: Callable[[Node], Iterable[Node]] | None = None) -> Iterator[Node]:
+def behind(
+    nodes: Iterable[Node], made_of: Callable[[Node], Iterable[Node]] | None = None
+) -> Iterator[Node]:
     """Some nodes and what they were made of, each once, the nearest first.
 
     Args:

@@ -94,7 +94,9 @@ def varying(index: Array) -> list[int]:
     return [axis for axis in range(index.ndim) if along(index, axis) is None]
 
 
-def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Lanes | None:
+def reduced(
+    lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str, int]
+) -> Lanes | None:
     """The lanes after a reduction over one axis."""
     at, cover = dict[str, Array](), lanes.cover
     for x, index in lanes.at.items():
@@ -104,7 +106,9 @@ def reduced(lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str,
     if cover is None or cover.axis == axis:
         cover = contracted(lanes, axis, sizes)
     # Of a number that is left nothing is told.
-    return only(lanes, at, replace(cover, axis=0) if cover is not None and len(shape) == 1 else None)
+    return only(
+        lanes, at, replace(cover, axis=0) if cover is not None and len(shape) == 1 else None
+    )
 
 
 def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | None:
@@ -124,7 +128,11 @@ def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | No
 
 def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
     """What the sum, or maximum, of two is over."""
-    if (left.axis, left.letter, left.counts.shape) != (right.axis, right.letter, right.counts.shape):
+    if (left.axis, left.letter, left.counts.shape) != (
+        right.axis,
+        right.letter,
+        right.counts.shape,
+    ):
         return None
     return replace(left, counts=(np.add if is_sum else np.maximum)(left.counts, right.counts))
 
@@ -141,18 +149,26 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
 
 def is_block(at: Mapping[str, Array]) -> bool:
     """Whether a tile was read inside its tensor, with one axis for each letter but a distance's."""
-    outside = [x for x, index in at.items() if (index == OUTSIDE).any() or (x != "w" and len(varying(index)) > 1)]
+    outside = [
+        x
+        for x, index in at.items()
+        if (index == OUTSIDE).any() or (x != "w" and len(varying(index)) > 1)
+    ]
     return not outside
 
 
-def indices_at(elements: Elements, letters: str, sizes: Mapping[str, int], offsets: Array) -> dict[str, Array]:
+def indices_at(
+    elements: Elements, letters: str, sizes: Mapping[str, int], offsets: Array
+) -> dict[str, Array]:
     """By letter, the index at each offset from a tensor's first element, in elements; a key head for each head too.
 
     Args:
         letters: its axes: "(bh)md" where two were made one, 1 for one of nothing.
     """
     axes: list[tuple[int, str, int]] = []
-    for word, size, step in zip(re.findall(r"\(\w+\)|\w", letters), elements.shape, elements.strides, strict=True):
+    for word, size, step in zip(
+        re.findall(r"\(\w+\)|\w", letters), elements.shape, elements.strides, strict=True
+    ):
         inner = step
         for letter in reversed(word.strip("()")):
             length = size if len(word) == 1 else sizes[letter]

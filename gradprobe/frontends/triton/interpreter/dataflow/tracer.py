@@ -23,7 +23,20 @@ from ..plans import Handle
 from .accesses import IndexedAccesses
 from .address_lines import AddressLines
 from .graph import TILE, Conflict, Flow, Node, Tile, tile_of
-from .lanes import NOWHERE, Cover, Lanes, along, contracted, differ, joined, only, reduced, together, varying, without
+from .lanes import (
+    NOWHERE,
+    Cover,
+    Lanes,
+    along,
+    contracted,
+    differ,
+    joined,
+    only,
+    reduced,
+    together,
+    varying,
+    without,
+)
 
 # The operations that work lane by lane, by how many operands have lanes; a select's come after its condition.
 _BY_LANE = {
@@ -96,13 +109,21 @@ class ValueTracer(Watcher):
             return
         site, lacking = step.site("dot"), set[int]()
         left, right, before = [tile.lanes for tile in tiles]
-        made = product(flow, site, left, right, a.data, b.data, lacking) if a.data.ndim == 2 else None
-        flow.note(step.results[0], site, nodes, lane_by_lane(flow, [made, before], "fadd", site), lacking)
+        made = (
+            product(flow, site, left, right, a.data, b.data, lacking) if a.data.ndim == 2 else None
+        )
+        flow.note(
+            step.results[0], site, nodes, lane_by_lane(flow, [made, before], "fadd", site), lacking
+        )
 
     def _reduced(self, step: Operation) -> None:
         (node, lanes), axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self._flow
         for each in step.results if node is not None else ():
-            left = reduced(lanes, axis, each.handle.data.shape, flow.sizes) if lanes and axis is not None else None
+            left = (
+                reduced(lanes, axis, each.handle.data.shape, flow.sizes)
+                if lanes and axis is not None
+                else None
+            )
             flow.note(each.handle, step.site("reduce"), _nodes([Tile(node)]), left)
 
 
@@ -116,7 +137,9 @@ def _numbered(letter: str, argument: Any) -> Any:
         return argument
     lanes = tile_of(argument).lanes
     found = lanes.at.get(letter) if lanes else None
-    return Handle(np.full(argument.data.shape, NOWHERE, np.int32) if found is None else found, tl.int32)
+    return Handle(
+        np.full(argument.data.shape, NOWHERE, np.int32) if found is None else found, tl.int32
+    )
 
 
 def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
@@ -193,7 +216,13 @@ def _less_across(tile: Tile, other: Tile) -> Lanes | None:
 
 
 def product(
-    flow: Flow, site: Site, a: Lanes | None, b: Lanes | None, left: Array, right: Array, lacking: set[int]
+    flow: Flow,
+    site: Site,
+    a: Lanes | None,
+    b: Lanes | None,
+    left: Array,
+    right: Array,
+    lacking: set[int],
 ) -> Lanes | None:
     """The lanes of a dot of [M, K] and [K, N]; `lacking` takes the loads that give a part of what it sums over."""
     kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
@@ -204,7 +233,9 @@ def product(
             if index is None:
                 over[x] = along(values, 1 - axis)
             else:
-                at[x] = np.broadcast_to(np.expand_dims(index, axis), (left.shape[0], right.shape[1]))
+                at[x] = np.broadcast_to(
+                    np.expand_dims(index, axis), (left.shape[0], right.shape[1])
+                )
         kept.append(Lanes(at, lanes.origins))
         summed.append(over)
         cover = contracted(lanes, axis, flow.sizes) if lanes.is_matrix else cover
@@ -213,9 +244,13 @@ def product(
         for ours, theirs in _compare_sums(flow, a, b, summed, site):
             lacking |= _left_out(ours, theirs, (right != 0).any(1))
             lacking |= _left_out(theirs, ours, (left != 0).any(0))
-    is_over_rows = any("m" in over for over in summed) or (cover is not None and cover.letter == "m")
+    is_over_rows = any("m" in over for over in summed) or (
+        cover is not None and cover.letter == "m"
+    )
     made = joined(kept[0], kept[1])
-    return only(made, {x: index for x, index in made.at.items() if x != "h" or not is_over_rows}, cover)
+    return only(
+        made, {x: index for x, index in made.at.items() if x != "h" or not is_over_rows}, cover
+    )
 
 
 def _compare_sums(
@@ -234,7 +269,9 @@ def _compare_sums(
             flow.conflicts.append(Conflict(site, x, a.origins[x], b.origins[x], (NOWHERE, NOWHERE)))
     x, y = (next((letter for letter in "mnde" if letter in side), "") for side in summed)
     if x and y and not left.keys() & right.keys():
-        flow.conflicts.append(Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE)))
+        flow.conflicts.append(
+            Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE))
+        )
 
 
 def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
@@ -245,7 +282,9 @@ def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
 
 
 @contextlib.contextmanager
-def followed(tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], None]) -> Iterator[Flow]:
+def followed(
+    tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], None]
+) -> Iterator[Flow]:
     """While open, every operation of an interpreted kernel becomes a node of the flow.
 
     Args:

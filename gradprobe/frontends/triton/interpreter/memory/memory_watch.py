@@ -38,7 +38,11 @@ def _deed(kind: str, access: Access, view: View, address: int, earlier: RacingSt
     if earlier is None:
         return f"{does}{' on' if access.kind == 'atomic' else ''} {element}, which nothing has written {by}"
     program, line, is_atomic = earlier
-    how = "by a plain store and an atomic" if is_atomic or access.kind == "atomic" else "without an atomic"
+    how = (
+        "by a plain store and an atomic"
+        if is_atomic or access.kind == "atomic"
+        else "without an atomic"
+    )
     there = f", line {line.line}" if line != access.site.lines[0] else ""
     return f"writes {element} from two programs {how}: {access.program} after {program}{there}"
 
@@ -71,7 +75,11 @@ class Stores:
 
     def enter(self, access: Access) -> None:
         if access.program != self._program:
-            self._program, self._first, self.is_ordered = access.program, len(self.events) + 1, False
+            self._program, self._first, self.is_ordered = (
+                access.program,
+                len(self.events) + 1,
+                False,
+            )
         self.is_ordered |= access.is_exchange
 
     def add(self, access: Access, view: View, addresses: Array) -> Array:
@@ -182,7 +190,13 @@ class Memory(Watcher):
         return stays
 
     def _count(
-        self, kind: str, access: Access, view: View, addresses: Array, which: Array, earlier: RacingStore | None = None
+        self,
+        kind: str,
+        access: Access,
+        view: View,
+        addresses: Array,
+        which: Array,
+        earlier: RacingStore | None = None,
     ) -> None:
         """Counts `which` of the addresses as a finding; only the first of its kind is described."""
         if not which.any():
@@ -199,14 +213,24 @@ class Memory(Watcher):
         self, kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
     ) -> MemoryFinding:
         launch, line, kernel = access.launch, access.site.lines[0], access.site.kernel
-        deed, where = _deed(kind, access, view, address, earlier), _where(line, access.site.lines[-1])
+        deed, where = (
+            _deed(kind, access, view, address, earlier),
+            _where(line, access.site.lines[-1]),
+        )
         of = (kind, view.name, f"{kernel} {deed}, {where}", kernel, line.file, line.line, line.code)
         is_outside = kind == OUTSIDE
-        found = MemoryFinding(*of, access=access.kind, wraps=is_outside and view.beyond(address)[1], runs_on=is_outside)
+        found = MemoryFinding(
+            *of,
+            access=access.kind,
+            wraps=is_outside and view.beyond(address)[1],
+            runs_on=is_outside,
+        )
         if kind == UNWRITTEN:
             before, line = self._last.get(view.home, (launch, line))
             rest = (before.kernel, line.file, line.line) if before is not launch else found.rest
-            found = replace(found, allocated=self._unwritten.places.get(view.home, ("", 0)), rest=rest)
+            found = replace(
+                found, allocated=self._unwritten.places.get(view.home, ("", 0)), rest=rest
+            )
         return found
 
 
@@ -221,12 +245,16 @@ def _program_and_line(access: Access) -> tuple[object, ...]:
 def _bits_at(addresses: Array, width: int) -> Array:
     """[N] the bits at addresses, each access of `width` bytes."""
     dtype, on = np.dtype(f"u{width}"), np.ones(addresses.shape, bool)
-    return shipped._interpreter.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype), dtype)
+    return shipped._interpreter.load(
+        np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype), dtype
+    )
 
 
 @contextlib.contextmanager
 def watched_memory(
-    tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None, followers: Sequence[Watcher] = ()
+    tensors: Mapping[str, Tensor],
+    unwritten: Unwritten | None = None,
+    followers: Sequence[Watcher] = (),
 ) -> Iterator[Memory]:
     """While open, every access of a kernel in Triton's interpreter is judged.
 

@@ -99,7 +99,9 @@ def attempted(errors: dict[str, None], action: Callable[..., Any], *args: Any) -
 class Stream:
     """What kernels do, as long as it is open."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], watchers: Sequence[Watcher], errors: dict[str, None]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], watchers: Sequence[Watcher], errors: dict[str, None]
+    ) -> None:
         """`errors` takes what goes wrong in watching."""
         self._known = [view_of(tensor, name) for name, tensor in tensors.items()]
         self._watchers = watchers
@@ -121,10 +123,14 @@ class Stream:
             patches.append((path, partial(self._noting, told)))
         with contextlib.ExitStack() as stack:
             for path, patch in patches:
-                with contextlib.suppress(InterpreterNotKnown):  # what this release lacks is left out
+                with contextlib.suppress(
+                    InterpreterNotKnown
+                ):  # what this release lacks is left out
                     stack.enter_context(replaced(*wrapped(path, patch)))
             for name, access in _ACCESSES.items():
-                stack.enter_context(replaced(*wrapped(_path(name), partial(self._accessing, *access))))
+                stack.enter_context(
+                    replaced(*wrapped(_path(name), partial(self._accessing, *access)))
+                )
             stack.enter_context(replaced(*wrapped("GridExecutor._init_args_hst", self._beginning)))
             stack.enter_context(replaced(*wrapped("_implicit_cvt", self._marking)))
             try:
@@ -166,10 +172,16 @@ class Stream:
 
         return noted
 
-    def _accessing(self, kind: str, pointers_at: int, mask_at: int | None, method: Method) -> Method:
+    def _accessing(
+        self, kind: str, pointers_at: int, mask_at: int | None, method: Method
+    ) -> Method:
         def access(builder: Any, *args: Any, **kwargs: Any) -> Any:
             launch, kept = self._launch, None
-            made = self._attempt(_account, launch, kind, builder, args, pointers_at, mask_at) if launch else None
+            made = (
+                self._attempt(_account, launch, kind, builder, args, pointers_at, mask_at)
+                if launch
+                else None
+            )
             if made is None:
                 return method(builder, *args, **kwargs)
             for watcher in self._watchers:
@@ -194,7 +206,9 @@ def _path(name: str) -> str:
     return name if "." in name else f"InterpreterBuilder.create_{name}"
 
 
-def _account(launch: InterpretedLaunch, kind: str, builder: Any, args: Any, at: int, mask_at: int | None) -> Access:
+def _account(
+    launch: InterpretedLaunch, kind: str, builder: Any, args: Any, at: int, mask_at: int | None
+) -> Access:
     pointers, value, is_exchange = args[at], None, mask_at is None
     width = shipped._get_np_dtype(pointers.get_element_ty()).itemsize
     # A block's mask comes as an array, all others as handles; a compare-and-swap has none.
@@ -202,7 +216,9 @@ def _account(launch: InterpretedLaunch, kind: str, builder: Any, args: Any, at: 
     on = mask.data if isinstance(mask, Handle) else mask
     if mask_at is not None and kind != "load":
         value, is_exchange = args[mask_at - 1], getattr(args[0], "name", "") == "XCHG"
-    return Access(executing(launch, kind), launch, builder.grid_idx, pointers, on, width, value, is_exchange)
+    return Access(
+        executing(launch, kind), launch, builder.grid_idx, pointers, on, width, value, is_exchange
+    )
 
 
 # --- where pointers point into
@@ -215,8 +231,14 @@ def _carrying(method: Method) -> Method:
         result = method(builder, *args, **kwargs)
         for arg in args:
             if isinstance(arg, Handle) and ORIGIN in arg.attr:  # as few have
-                origin, others = arg.attr[ORIGIN], (each for each in args if isinstance(each, Handle))
-                if all(each.attr.get(ORIGIN) == origin or not each.dtype.scalar.is_ptr() for each in others):
+                origin, others = (
+                    arg.attr[ORIGIN],
+                    (each for each in args if isinstance(each, Handle)),
+                )
+                if all(
+                    each.attr.get(ORIGIN) == origin or not each.dtype.scalar.is_ptr()
+                    for each in others
+                ):
                     _mark(_several(result), origin)
                 break
         return result
@@ -250,7 +272,9 @@ def executing(launch: InterpretedLaunch, operation: str) -> Site:
         if code is launch.code:
             break
         frame = frame.f_back
-    return Site(launch.kernel, tuple(reversed(lines if frame else lines[:1])), operation, instruction)
+    return Site(
+        launch.kernel, tuple(reversed(lines if frame else lines[:1])), operation, instruction
+    )
 
 
 @functools.cache

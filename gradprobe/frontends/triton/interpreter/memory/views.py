@@ -135,17 +135,23 @@ class InterpretedLaunch:
         moves, arguments = dict[int, int](), []
         for parameter, argument in given.items():
             copies = tensors_in(on_host[parameter], parameter)
-            for (name, tensor, _), (_, copy, handed) in zip(tensors_in(argument, parameter), copies, strict=True):
+            for (name, tensor, _), (_, copy, handed) in zip(
+                tensors_in(argument, parameter), copies, strict=True
+            ):
                 home = tensor.untyped_storage().data_ptr()
                 moves[home] = copy.untyped_storage().data_ptr() - home
-                arguments.append((id(handed), replace(view_of(copy, without_ptr(name), name), home=home)))
+                arguments.append(
+                    (id(handed), replace(view_of(copy, without_ptr(name), name), home=home))
+                )
         self._known = [view.moved(moves.get(view.home, 0)) for view in self._known]
         for number, view in arguments:
             owners = [other for other in self._known if view.lies_in(other)]
             # One tensor under several names is taken by the name that the kernel has for it.
             owners.sort(key=lambda other: other.name.lower() != view.name.lower())
             owner = min(owners, key=lambda other: other.elements.count, default=None)
-            self.views[number] = view if owner is None else replace(view, name=owner.name, known=owner)
+            self.views[number] = (
+                view if owner is None else replace(view, name=owner.name, known=owner)
+            )
 
     def by_view(self, addresses: Array) -> Iterator[tuple[View, Array]]:
         """(view, index of its addresses) of addresses of unknown origin: elements of it, else in its storage."""
@@ -206,4 +212,6 @@ class Access:
         view = self.launch.views.get(self.pointers.attr.get(ORIGIN))
         if view is not None:
             return [(view, lanes, addresses)]
-        return [(view, lanes[some], addresses[some]) for view, some in self.launch.by_view(addresses)]
+        return [
+            (view, lanes[some], addresses[some]) for view, some in self.launch.by_view(addresses)
+        ]
