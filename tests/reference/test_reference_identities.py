@@ -12,38 +12,24 @@ from tests.reference.independent import OFF, ROUNDING, Inputs, draw, lazy_inputs
 SLACK = 81 * ROUNDING / 2  # 1.5e-8
 
 GROUPED = softmax_inputs(9, 9, heads=4, kv_heads=2)
+DEAD_ROW = (torch.arange(9) != 3)[:, None]
 PLAIN = {
-    "full": GROUPED,
-    "causal": GROUPED | {"causal": True},
     "causal 4 rows of 9 keys": softmax_inputs(4, 9, heads=4, kv_heads=1) | {"causal": True},
     "causal 9 rows of 4 keys": softmax_inputs(9, 4, heads=4, kv_heads=2) | {"causal": True},
     "window 2 left, bias": GROUPED | {"window": (2, 1), "bias": draw(4, 9, 9, seed=9)},
     "lengths 6 and 0": GROUPED | {"seqlens": torch.tensor([6, 0])},
-}
-DEAD_ROW = (torch.arange(9) != 3)[:, None]
-PLAIN |= {
-    "alibi, top-left, 4 rows of 9 keys": softmax_inputs(4, 9, heads=4, kv_heads=1)
-    | {"alibi": draw(4, seed=8).abs(), "align": "top-left", "causal": True},
+    "alibi": GROUPED | {"alibi": draw(4, seed=8).abs()},
     "row 3 masked": GROUPED | {"mask": DEAD_ROW},
-    "packed 4, 0 and 5": {name: t[:1] for name, t in GROUPED.items()}
-    | {"cu_seqlens_q": torch.tensor([0, 4, 4, 9])},
 }
-DROPPED = {
-    "dropout 0.4": GROUPED
-    | {"dropout": 0.4, "keep": draw(2, 4, 9, 9, seed=8) > -0.2, "mask": DEAD_ROW}
-}
+KEEP = draw(2, 4, 9, 9, seed=8) > -0.2
+DROPPED = {"dropout 0.4": GROUPED | {"dropout": 0.4, "keep": KEEP, "mask": DEAD_ROW}}
 SUNK = {"sinks": GROUPED | {"sinks": 2 * draw(4, seed=8), "mask": DEAD_ROW}}
 CAPPED = {"softcap 0.5": GROUPED | {"softcap": 0.5, "scale": 2.0, "bias": draw(2, 4, 9, 9, seed=9)}}
 LAZY = {
-    "lazy W 3": lazy_inputs(9, window=3),
     "lazy W 9": lazy_inputs(9, window=9),
     "lazy W 12, lengths 6 and 9": lazy_inputs(9, window=12) | {"seqlens": torch.tensor([6, 9])},
 }
 ALL = PLAIN | DROPPED | SUNK | CAPPED | LAZY
-
-
-def holding(problems: dict[str, Inputs]):
-    return pytest.mark.parametrize("problem", problems.values(), ids=problems.keys())
 
 
 def by_key_head(x: Tensor, k: Tensor) -> Tensor:
@@ -60,133 +46,39 @@ def off(x: Tensor) -> bool:
     return bool((x.abs() > OFF).any())
 
 
-def sum_of_dv_less_do(problem: Inputs) -> Tensor:
+@pytest.mark.parametrize("name", ALL)
+def test_what_sums_to_0_does_so_and_is_off_where_the_page_says_so(name):
+    problem = ALL[name]
     actual = manual_attention_backward(**problem)
-    live_do = problem["do"] * (actual["P"] > 0).any(-1)[..., None]
-    return actual["dV"].sum(2) - by_key_head(live_do.sum(2), problem["k"])
+    # Of a row none of whose keys is seen LSE is what a sink leaves it.
+    live = (actual["P"] > 0).any(-1)
+    live_do = (problem["do"] * live[..., None]).sum(2)
+    i1 = actual["dV"].sum(2) - by_key_head(live_do, problem["k"])
+    i7 = actual["P"].sum(-1) - live.double()
+    for residual, is_off in (
+        (i1, name in DROPPED | SUNK | LAZY),
+        (actual["dK"].sum(2), name in CAPPED | SUNK),  # I2
+        (actual["dS"].sum(-1), name in CAPPED | SUNK),  # I5
+        (i7, name in SUNK),
+    ):
+        assert off(residual) if is_off else zero(residual)
+    for one, other, of in (("q", "k", ("dQ", "dK")), ("do", "v", ("O", "dV"))):  # I3 and I4
+        q_side = by_key_head((problem[one] * actual[of[0]]).sum((2, 3)), problem["k"])
+        assert zero(q_side - (problem[other] * actual[of[1]]).sum((2, 3)))
+        assert off(q_side)
 
 
-@holding(PLAIN | CAPPED)
-def test_i1_dv_sums_to_do_of_live_rows(problem):
-    assert zero(sum_of_dv_less_do(problem))
+def test_i5_holds_for_dt_under_softcap_for_sinks_with_dsink_and_for_a_lazy_dbias_over_all_distances():
+    assert zero(manual_attention_backward(**CAPPED["softcap 0.5"])["dBias"].sum(-1))
+    of_sinks = manual_attention_backward(**SUNK["sinks"])
+    assert zero(of_sinks["dS"].sum((0, 2, 3)) + of_sinks["dSink"])
+    sums = [manual_attention_backward(**lazy_inputs(9, window=w))["dBias"].sum(-1) for w in (3, 9)]
+    assert off(sums[0])
+    assert zero(sums[1])
 
 
-def test_i1_is_off_for_lazy_where_p_plus_tau_is_not_normalised():
-    assert off(sum_of_dv_less_do(LAZY["lazy W 9"]))
-
-
-@holding(DROPPED | SUNK)
-def test_i1_is_off_under_dropout_and_sinks(problem):
-    assert off(sum_of_dv_less_do(problem))
-
-
-@holding(PLAIN | DROPPED | LAZY)
-def test_i2_dk_sums_to_0(problem):
-    assert zero(manual_attention_backward(**problem)["dK"].sum(2))
-
-
-@holding(CAPPED | SUNK)
-def test_i2_is_off_under_softcap_and_sinks(problem):
-    assert off(manual_attention_backward(**problem)["dK"].sum(2))
-
-
-@holding(ALL)
-def test_i3_q_times_dq_is_k_times_dk(problem):
-    actual = manual_attention_backward(**problem)
-    q_side = by_key_head((problem["q"] * actual["dQ"]).sum((2, 3)), problem["k"])
-    k_side = (problem["k"] * actual["dK"]).sum((2, 3))
-    assert zero(q_side - k_side)
-    assert off(q_side)
-
-
-@holding(ALL)
-def test_i4_v_times_dv_is_o_times_do(problem):
-    actual = manual_attention_backward(**problem)
-    o_side = by_key_head((actual["O"] * problem["do"]).sum((2, 3)), problem["k"])
-    v_side = (problem["v"] * actual["dV"]).sum((2, 3))
-    assert zero(v_side - o_side)
-    assert off(o_side)
-
-
-@holding(PLAIN | DROPPED | LAZY)
-def test_i5_every_row_of_ds_sums_to_0(problem):
-    assert zero(manual_attention_backward(**problem)["dS"].sum(-1))
-
-
-@holding(CAPPED)
-def test_i5_is_off_for_ds_under_softcap_but_holds_for_dt_which_a_full_bias_shows(problem):
-    actual = manual_attention_backward(**problem)
-    assert off(actual["dS"].sum(-1))
-    assert zero(actual["dBias"].sum(-1))
-
-
-@holding(SUNK)
-def test_i5_is_off_under_sinks_by_what_dsink_takes(problem):
-    actual = manual_attention_backward(**problem)
-    assert off(actual["dS"].sum(-1))
-    assert zero(actual["dS"].sum((0, 2, 3)) + actual["dSink"])
-
-
-def test_i5_dbias_sums_to_0_over_9_or_12_distances_of_9_rows_and_not_over_3():
-    sums = {
-        name: manual_attention_backward(**problem)["dBias"].sum(-1)
-        for name, problem in LAZY.items()
-    }
-    assert off(sums["lazy W 3"])
-    assert zero(sums["lazy W 9"])
-    assert zero(sums["lazy W 12, lengths 6 and 9"])
-
-
-def masked(problem: Inputs) -> Tensor:
-    """[B, 1, M, N] bool: what causal, the window, the lengths, the mask and the packing of the problem hide."""
-    (batch, _, m, _), n = problem["q"].shape, problem["k"].shape[2]
-    shift = 0 if problem.get("align") == "top-left" else n - m
-    behind = (torch.arange(m) + shift)[:, None] - torch.arange(n)
-    hidden = torch.zeros(batch, 1, m, n, dtype=torch.bool)
-    hidden |= ~problem["mask"] if "mask" in problem else False
-    if "cu_seqlens_q" in problem:
-        sequence = torch.tensor([0] * 4 + [2] * 5)
-        hidden |= sequence[:, None] != sequence
-    if problem.get("causal") or problem.get("family") == "lazy":
-        hidden |= behind < 0
-    if "window" in problem:
-        hidden |= (behind > problem["window"][0]) | (-behind > problem["window"][1])
-    for b, length in enumerate(problem.get("seqlens", ())):
-        hidden[b, :, length:] = hidden[b, :, :, length:] = True
-    return hidden
-
-
-@holding(ALL)
-def test_i6_masked_entries_of_p_dp_ds_are_exactly_0(problem):
-    actual = manual_attention_backward(**problem)
-    hidden = masked(problem).expand_as(actual["P"])
-    for name in ("P", "dP", "dS"):
-        assert (actual[name][hidden] == 0).all(), name
-    assert (actual["P"][~hidden] > 0).all()
-
-
-@holding(PLAIN | DROPPED | CAPPED | LAZY)
-def test_i7_p_sums_to_1_on_live_rows_and_to_0_on_dead_ones(problem):
-    actual = manual_attention_backward(**problem)
-    live = ~masked(problem).all(-1).expand_as(actual["LSE"])
-    assert torch.equal(live, actual["LSE"] > -torch.inf)
-    assert zero(actual["P"].sum(-1) - live.double())
-
-
-@holding(SUNK)
-def test_i7_is_off_under_sinks(problem):
-    assert off(manual_attention_backward(**problem)["P"].sum(-1)[:, :, 4] - 1)
-
-
-def test_i7_is_off_for_the_weights_of_lazy_of_which_a_v_of_ones_shows_the_row_sum():
-    problem = LAZY["lazy W 9"]
-    weights = manual_attention_backward(**problem | {"v": torch.ones(2, 3, 9, 3)})["O"][..., 0]
-    assert off(weights[:, 0] - 1)
-    assert zero(weights[:, 2] - 1)  # tau = 0
-
-
-@holding(ALL)
-def test_i8_twice_and_minus_do_gives_twice_and_minus_every_gradient_to_the_bit(problem):
+@pytest.mark.parametrize("problem", ALL.values(), ids=ALL)
+def test_i8_twice_and_minus_do_gives_twice_and_minus_every_gradient_to_the_bit(problem: Inputs):
     actual = manual_attention_backward(**problem | {"do": -2 * problem["do"]})
     for name, value in manual_attention_backward(**problem).items():
         forward = name in ("P", "O", "LSE")
