@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..diagnosis.plain_python import where_it_returns
 from ..diagnosis.why import FailedCheck, reasons_of
-from ..frontends.python import plain_function
+from ..frontends import plain_function
 from ..inputs.draw import draw
 from ..model.assignment import in_words
 from ..model.case import Case

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..frontends.python import plain_function
+from ..frontends import plain_function
 from ..model.assignment import given_back, taken
 from ..targets.bind import as_tensors, intermediate_named, returned_names
 from ..targets.find import Target

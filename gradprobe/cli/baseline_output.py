@@ -17,7 +17,7 @@ from ..model.failures import UsageFailure
 from ..model.report import failed_report
 from ..processes import tell
 from ..render.files import unfinished
-from ..render.notation import folded
+from ..render.rows import folded
 from ..render.terminal import (
     dump,
     interrupted,

@@ -19,7 +19,7 @@ from ..numerics.operands import Operand, evaluation_of
 from ..numerics.rounded_parts import RoundedParts, rounded_parts
 from ..probing.experiment import Experiment, experiment_of, inputs_of
 from ..probing.measure import measure
-from ..render.notation import headed, lines_of, wrapped
+from ..render.rows import headed, lines_of, wrapped
 from ..runtime.run import run_target
 from ..runtime.trace import Trace
 from ..targets.find import Target

@@ -20,7 +20,8 @@ from ..model.case import flag_of
 from ..model.failures import UsageFailure
 from ..model.intermediates import GRADIENT_OF, TABLE
 from ..model.number import plural
-from ..render.notation import CAUTION, lines_of
+from ..render.notation import CAUTION
+from ..render.rows import lines_of
 from ..targets.builtin import BUILTINS, Builtin
 from ..targets.find import FoundFunction, family_of, target_of
 from ..targets.inventory import inventory

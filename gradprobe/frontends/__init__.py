@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -125,3 +126,23 @@ def source(file: str) -> Statements:
     """The statements of a file."""
     language = next((each for each in languages() if file.endswith(each.suffixes)), Language())
     return language.source(file)
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """While open, an attribute has another value. Whatever was put on top in the meantime stays."""
+    is_own, original = name in vars(owner), getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if getattr(owner, name) is value:
+            setattr(owner, name, original) if is_own else delattr(owner, name)
+
+
+def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function inside wrappers (`__wrapped__`), partials and callable objects."""
+    plain = inspect.unwrap(getattr(function, "fn", function))
+    while isinstance(plain, functools.partial):
+        plain = inspect.unwrap(plain.func)
+    return plain if inspect.isroutine(plain) or inspect.isclass(plain) else type(plain).__call__

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..model.assignment import spanned
 from ..model.failures import NoRoom
+from ..model.memory_finding import GUARD, MemoryFinding
 from ..processes import resource_limits as limits
 from ..processes.resource_limits import in_words
 
@@ -138,8 +139,11 @@ class Breach:
     """Elements written there."""
 
     @property
+    def finding(self) -> MemoryFinding:
+        return MemoryFinding(GUARD, self.tensor, self.sentence, access="store", lanes=self.count)
+
+    @property
     def sentence(self) -> str:
-        """One sentence."""
         where = {"before": "before its first element", "after": "after its last element"}
         place = where.get(self.side, "from its first element, between its own")
         elements = "1 element was" if self.count == 1 else f"{self.count:,} elements were"

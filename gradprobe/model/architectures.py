@@ -6,10 +6,6 @@ Source: the table of compute capabilities in the CUDA C++ Programming Guide, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
-
-# No file is known to decide by it: an H100's.
-_REGISTERS = 65536
 
 
 @dataclass(frozen=True)
@@ -27,37 +23,6 @@ class Architecture:
     gfx: str = ""
     """The name of AMD's architecture; "" of a GPU of NVIDIA's."""
     warp: int = 32
-
-    @property
-    def triton_arch(self) -> int | str:
-        """The architecture in Triton's GPUTarget."""
-        return self.gfx or self.capability[0] * 10 + self.capability[1]
-
-    @property
-    def of_driver(self) -> dict[str, int]:
-        """What Triton's driver says of it."""
-        return {
-            "max_shared_mem": self.shared_bytes,
-            "max_num_regs": _REGISTERS,
-            "multiprocessor_count": self.processors,
-            "warpSize": self.warp,
-        }
-
-    @property
-    def of_torch(self) -> SimpleNamespace:
-        """What `torch.cuda.get_device_properties` says of it."""
-        return SimpleNamespace(
-            name=self.name,
-            major=self.capability[0],
-            minor=self.capability[1],
-            multi_processor_count=self.processors,
-            total_memory=self.gibibytes << 30,
-            warp_size=self.warp,
-            shared_memory_per_block_optin=self.shared_bytes,
-            # A kibibyte of each processor is the system's.
-            shared_memory_per_multiprocessor=self.shared_bytes + (0 if self.gfx else 1 << 10),
-            gcnArchName=self.gfx or self.name,
-        )
 
 
 DEFAULT = "sm_90"

@@ -81,3 +81,16 @@ def listed(names: Sequence[str]) -> str:
     """`dQ`, `dQ and dK`, `P, dP and delta`."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def ratio(value: float) -> str:
+    """A multiple of the budget in at most five characters."""
+    if value != value or value == float("inf"):
+        return "inf"
+    if value < 9.995:
+        return f"{value:.2f}"
+    return (
+        f"{value:.0f}"
+        if value < 99_999.5
+        else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+    )

@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from ..frontends import CUDA, CUDA_ON_CPU, Launches
 from ..frontends.triton import interpreting
+from ..inputs.draw import coarser_than
 from ..inputs.guard_bands import Guards
 from ..inputs.memory import Unwritten
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.mechanisms import gathered
-from ..model.memory_finding import MemoryFinding
-from ..numerics.memory_findings import of_breach, of_dtypes
+from ..model.memory_finding import DTYPE, MemoryFinding
 from ..runtime.run import Outcome, run_target
 from ..runtime.target_memory import Allocations, InputsBefore, Writer, written_by
 from ..runtime.trace import Trace
@@ -105,13 +107,10 @@ def observe(
     if interprets_triton() and not was_there:
         before.restore()
         outcome, watch, bands = run()
-    breaches = [
-        *guards.breaches(),
-        *(bands.breaches(outcome.storages) if bands is not None else ()),
-    ]
+    breaches = guards.breaches() + (bands.breaches(outcome.storages) if bands else [])
     memory = gathered("memory", iter, watch.findings) if watch else []
     memory += gathered("memory/cuda", iter, outcome.findings)
-    memory += gathered("memory/bands", partial(map, of_breach), breaches)
+    memory += gathered("memory/bands", iter, [breach.finding for breach in breaches])
     if outcome.trace is not None:
         memory += of_dtypes(outcome.trace, inputs.values)
         changes = before.changes(case.input_axes)
@@ -182,3 +181,13 @@ def _overwritten(
 def interprets_triton() -> bool:
     """Whether kernels of Triton that are launched now are interpreted."""
     return interpreting() and "triton" in sys.modules
+
+
+def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:
+    """Results whose dtype cannot hold their numbers."""
+    for name, tensor in trace.values.items():
+        like = coarser_than(name, tensor.dtype, values)
+        if like is not None and trace.sources[name] == "exported":
+            came, due = (str(each.dtype).removeprefix("torch.") for each in (tensor, values[like]))
+            sentence = f"{name} came as {came}, which does not hold the numbers of {due}, the dtype of {like}"
+            yield MemoryFinding(DTYPE, name, sentence, actual=came, expected=due)

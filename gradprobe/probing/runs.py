@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from ..frontends import BACKENDS, TORCH
-from ..frontends.python import plain_function
+from ..frontends import BACKENDS, TORCH, plain_function
 from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import laid
 from ..inputs.versions import installed_versions, untested
@@ -98,7 +97,8 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
     trace, first = first.outcome.trace, first.without_tensors()
     run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, laid=laid(case, inputs))
     if trace is None:
-        return RunRecord(replace(run, memory=telling(first.memory, False)), (first,))
+        memory = telling(first.memory, False) if first.memory else ()
+        return RunRecord(replace(run, memory=memory), (first,))
     experiment, executions = experiment.after([first.outcome]), [first]
     # Of its inputs the values are left.
     measured = measure(experiment, replace(inputs, tensors={}), trace)

@@ -9,7 +9,8 @@ from rich.text import Text
 from ..model.layout_run import MATCH
 from ..model.number import listed, plural
 from ..model.report import Report
-from .notation import element_line, folded, headed
+from .notation import element_line
+from .rows import folded, headed
 from .screen.reasons import render_reasons
 from .source_places import base_of
 

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from ..model.documents import Reports
 from ..model.layout_run import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Head, Intermediate, Run
-from ..model.number import in_words, spans
+from ..model.number import in_words, ratio, spans
 from ..model.report import Report
-from .notation import CAUTION, folded, quoted, ratio
+from .notation import CAUTION, quoted
+from .rows import folded
 
 SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"

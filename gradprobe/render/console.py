@@ -22,9 +22,10 @@ from ..model.memory_finding import (
     SHUFFLE,
     UNWRITTEN,
 )
-from ..model.number import LAMBDA, in_words, plural
+from ..model.number import LAMBDA, in_words, plural, ratio
 from ..model.report import Report
-from .notation import ASCII, CAUTION, UTF8, blame, folded, greppable, headed, ratio, wrapped
+from .notation import ASCII, CAUTION, UTF8, blame, greppable
+from .rows import folded, headed, wrapped
 from .source_places import Base, Place, base_of
 
 _STRAYED = {

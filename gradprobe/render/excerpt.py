@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ..model.layout_run import MISMATCH, CloseUp, Element
-from ..model.number import Number, in_words, plural, spans
-from .notation import STYLES, place_in_words, ratio, value
+from ..model.number import Number, in_words, plural, ratio, spans
+from .notation import STYLES, place_in_words, value
 
 
 def window(place: Element, width: int, *, one_row: bool = False) -> Iterator[Text]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
-from rich.text import Text
 
 from ..model.documents import Reports, report_from
 from ..model.intermediates import lookup
@@ -23,7 +21,7 @@ from ..model.layout_run import (
     Run,
 )
 from ..model.memory_finding import WARNING, MemoryFinding
-from ..model.number import in_words, plural, spans
+from ..model.number import in_words, plural, ratio, spans
 from ..model.report import Diagnosis, Report
 from .files import document
 
@@ -45,19 +43,6 @@ ASCII = Signs(mismatch="!", inherited="~", times="x", about="~", improved="-")
 # Legible on white and on black, with a contrast of 4.5 to each; a terminal's yellow has 1.7 to white.
 CAUTION = "color(130)"
 STYLES = {MISMATCH: "bold red", INHERITED: CAUTION}
-
-
-def ratio(value: float) -> str:
-    """A multiple of the budget in at most five characters."""
-    if value != value or value == float("inf"):
-        return "inf"
-    if value < 9.995:
-        return f"{value:.2f}"
-    return (
-        f"{value:.0f}"
-        if value < 99_999.5
-        else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
-    )
 
 
 def value(number: float | None) -> str:
@@ -254,24 +239,3 @@ def is_silent(report: Report) -> bool:
 def quoted(title: str) -> str:
     """A title among others, in quotes where it has a comma of its own."""
     return f'"{title}"' if "," in title else title
-
-
-def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
-    """A verdict, and what it is about in lines of a width."""
-    first, *rest = lines_of(words, max(width, 40) - len(verdict) - 2)
-    yield Text.assemble((verdict, style), f"  {first}")
-    yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
-
-
-def folded(sentence: str, width: int, style: str = "") -> list[Text]:
-    """A sentence in lines of a width, indented."""
-    return [Text(line, style) for line in wrapped(sentence, width)]
-
-
-def wrapped(sentence: str, width: int) -> list[str]:
-    return lines_of(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    ")
-
-
-def lines_of(words: str, width: int, **indents: str) -> list[str]:
-    """Words in lines of a width, of which none ends inside a path or an option."""
-    return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False, **indents)  # type: ignore[arg-type]

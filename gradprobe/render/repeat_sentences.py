@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from ..model.layout_run import RepeatedResult
-from ..model.number import in_words, plural, spans
+from ..model.number import in_words, plural, ratio, spans
 from ..model.report import Report
-from .notation import ratio
 
 
 def repeat_sentences(report: Report) -> Iterator[str]:

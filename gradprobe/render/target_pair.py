@@ -9,10 +9,11 @@ from rich.text import Text
 from ..model.case import Case, unlike
 from ..model.documents import Reports
 from ..model.layout_run import FAILED, MATCH, Difference
-from ..model.number import in_words, plural, spans
+from ..model.number import in_words, plural, ratio, spans
 from ..model.report import Report, SecondCheck
 from .comparison import changes_of, sentences_of
-from .notation import blame, headed, place_in_words, ratio, value
+from .notation import blame, place_in_words, value
+from .rows import headed
 
 _STYLES = {MATCH: "bold green", FAILED: "bold red"}
 

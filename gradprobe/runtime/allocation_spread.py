@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..frontends import replaced
 from ..inputs.tensor_layouts import VECTOR
-from ..processes.attributes import replaced
 from ..processes.ended import is_users
 
 if TYPE_CHECKING:

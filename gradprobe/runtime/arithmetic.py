@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..frontends import CUDA, CUDA_ON_CPU, Launches
+from ..frontends import CUDA, CUDA_ON_CPU, Launches, replaced
 from ..model.case import DOTS
-from ..processes.attributes import replaced
 
 # `%s = tt.dot %q, %k, %acc, inputPrecision = tf32 : tensor<32x16xf32> * ...`; what is IEEE has no such word.
 _DOT = re.compile(

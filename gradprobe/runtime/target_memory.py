@@ -59,10 +59,10 @@ class Allocations:
         """The bands that were written; `names`: by the address of a storage."""
         found = list[Breach]()
         for tensor, at, guards in self.made:
-            name = names.get(
-                storage_of(tensor), f"the tensor allocated at {at.place if at.file else ''}"
-            )
-            found += (replace(breach, tensor=name) for breach in guards.breaches())
+            for breach in guards.breaches():
+                there = f"the tensor allocated at {at.place if at.file else ''}"
+                name = names.get(storage_of(tensor), there)
+                found.append(replace(breach, tensor=name))
         return found
 
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:

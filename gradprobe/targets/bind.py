@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ..frontends.python import plain_function
+from ..frontends import plain_function
 from ..model.assignment import OUTPUTS, taken, without_broadcast
 from ..model.case import ADDITIVE, IMPLIED, LOG2, NUMBER, Case, flag_of, ranked
 from ..model.failures import UsageFailure

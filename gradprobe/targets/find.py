@@ -173,14 +173,12 @@ def parts_of(word: str) -> tuple[str, str]:
 
 def _spec(word: str) -> str:
     """MODULE:FUNCTION of a built-in, and any other word as it is."""
-    if word not in BUILTINS:
-        return word
-    missing = BUILTINS[word].missing()
-    if missing:
+    builtin = BUILTINS.get(word)
+    if builtin is not None and (builtin.package or builtin.cuda) and (why := builtin.missing()):
         raise TargetFailure(
-            f"target {word!r} cannot run here: it {missing}", "gradprobe init --list says what can"
+            f"target {word!r} cannot run here: it {why}", "gradprobe init --list says what can"
         )
-    return BUILTINS[word].spec
+    return builtin.spec if builtin is not None else word
 
 
 def load_file(path: Path, word: str, surroundings: Surroundings | None = None) -> ModuleType:

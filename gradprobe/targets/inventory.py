@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..frontends.python import plain_function
+from ..frontends import plain_function
 from .find import FoundFunction, callables, function_in, load_file
 from .naming import LoadedSource, is_autograd_function, shadows, source_of
 from .surroundings import Surroundings

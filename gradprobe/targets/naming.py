@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from ..frontends.python import plain_function
+from ..frontends import plain_function
 from ..processes.ended import is_edited, is_users
 from ..source.parameter_names import SYNONYMS
 

@@ -9,7 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from ...model.number import plural
-from ...render.notation import ASCII, UTF8, headed
+from ...render.notation import ASCII, UTF8
+from ...render.rows import headed
 from .growth import ALARMS, GROWN, IMPROVED, SAME, BaselineCell, Changes, Growth
 
 SCHEMA = "gradprobe.baseline.diff/1"

@@ -11,7 +11,8 @@ from typing import Any
 from rich.text import Text
 
 from ...model.number import plural
-from ...render.notation import CAUTION, folded, headed, quoted
+from ...render.notation import CAUTION, quoted
+from ...render.rows import folded, headed
 from ...render.source_places import base_of, place_of
 from .climbing import Examination
 from .ladder import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, REFUSED, RungResult

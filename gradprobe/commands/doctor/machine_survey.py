@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ...frontends import replaced
 from ...inputs.versions import installed_versions, untested
 from ...model.assignment import TENSORS
-from ...processes.attributes import replaced
 from ...targets.naming import source_of, triton_folder
 from .ladder import Built
 from .module_copies import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of

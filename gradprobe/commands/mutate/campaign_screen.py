@@ -9,7 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from ...model.number import plural
-from ...render.notation import CAUTION, folded, headed
+from ...render.notation import CAUTION
+from ...render.rows import folded, headed
 from .campaign import INVALID, KILLED, LATE, SURVIVED, Campaign
 from .mutant import CLASSES, Mutant
 

@@ -16,7 +16,7 @@ from ...model.number import plural
 from ...model.report import failed_report
 from ...probing.experiment import layouts_of
 from ...render.console import first_line
-from ...render.notation import folded, headed
+from ...render.rows import folded, headed
 from ...render.screen.reasons import render_reasons
 from .ordering import options_on
 from .shrinking import ShrinkResult

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,8 @@ from ...inputs.guard_bands import same_bits
 from ...inputs.tensor_layouts import laid, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.layout_run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, TensorLayout
-from ...model.memory_finding import ERROR, HUGE, WARNING, MemoryFinding, telling
+from ...model.memory_finding import ERROR, HUGE, UNWRITTEN, WARNING, MemoryFinding, telling
 from ...numerics.evidence import LayoutRun, Measured
-from ...numerics.memory_findings import never_written
 from ...pipeline.reported import run_of
 from ...probing.experiment import Experiment, derived, effective
 from ...probing.measure import measure
@@ -284,3 +283,24 @@ def _strays(observed: list[Execution], fills: tuple[Fill, ...]) -> tuple[MemoryF
     for one in found:
         kept.setdefault((one.kind, one.tensor, one.file, one.line), one)
     return tuple(kept.values())
+
+
+def never_written(
+    first: Trace, second: Trace, unwritten: tuple[float, float]
+) -> Iterator[MemoryFinding]:
+    """Elements that hold, in both runs, what memory held before the run.
+
+    Args:
+        unwritten: what memory without values held in the first and in the second run, two different numbers.
+    """
+    for name in first.values.keys() & second.values.keys():
+        left = _holds(first.values[name], unwritten[0]) & _holds(second.values[name], unwritten[1])
+        if bool(left.any()):
+            where = left.nonzero()
+            at = ", ".join(map(str, where[0].tolist()))
+            words = f"{len(where):,} of {left.numel():,} elements were never written, the first at [{at}]"
+            yield MemoryFinding(UNWRITTEN, name, f"{name}: {words}")
+
+
+def _holds(tensor: Tensor, number: float) -> Tensor:
+    return tensor.isnan() if number != number else tensor == number

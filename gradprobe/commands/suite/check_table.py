@@ -13,11 +13,11 @@ from rich.text import Text
 from ...model.documents import Coverage, FailureGroup, Reports
 from ...model.layout_run import FAILED, MATCH, MISMATCH
 from ...model.memory_finding import COUNTED, WARNING
-from ...model.number import plural
+from ...model.number import plural, ratio
 from ...model.report import Report
 from ...render.console import render_layouts
-from ...render.notation import CAUTION, folded, headed, ratio
-from ...render.screen.fitting import MOST, MOST_OF_A_MATCH, Section, fitted, headed_in, short
+from ...render.notation import CAUTION
+from ...render.rows import MOST, MOST_OF_A_MATCH, Section, fitted, folded, headed, headed_in, short
 from ...render.screen.screen import core
 from ...render.terminal import Terminal, rendered
 from .outcome import LATE, LOST, CheckOutcome

@@ -20,7 +20,7 @@ from ...model.memory_finding import (
     MemoryFinding,
 )
 from ...source.text import SourceLine
-from .. import Launches
+from .. import Language, Launches, Statements
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,6 +151,25 @@ def watched(watch: Watch) -> Iterator[Watch]:
         yield watch
     finally:
         _OPEN.reset(token)
+
+
+class CudaLanguage(Language):
+    suffixes = (".cu", ".cuh", ".h", ".hpp")
+
+    @contextlib.contextmanager
+    def launches(self, found: Launches) -> Iterator[None]:
+        with watched(Watch(found, found.unwritten or Unwritten())) as watch:
+            yield
+        found.findings += [finding.finding for finding in watch.findings]
+        found.notes += [stores.sentence for stores in watch.equal_stores]
+
+    def source(self, file: str) -> Statements:
+        from .cuda_syntax import CudaStatements  # few checks read one
+
+        return CudaStatements(file)
+
+
+LANGUAGE = CudaLanguage()
 
 
 def watching() -> Watch:

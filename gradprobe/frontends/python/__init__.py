@@ -1,10 +1,5 @@
 """Plain Python, and the files of kernels in Python."""
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any
-
 from .. import Language, Statements
 
 
@@ -18,11 +13,3 @@ class PythonLanguage(Language):
 
 
 LANGUAGE = PythonLanguage()
-
-
-def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function inside wrappers (`__wrapped__`), partials and callable objects."""
-    plain = inspect.unwrap(getattr(function, "fn", function))
-    while isinstance(plain, functools.partial):
-        plain = inspect.unwrap(plain.func)
-    return plain if inspect.isroutine(plain) or inspect.isclass(plain) else type(plain).__call__

@@ -20,7 +20,7 @@ import torch
 from ...inputs.memory import Array
 from ...model.report import Where
 from ...source.kernel_file import KernelFile
-from . import plain_function
+from .. import plain_function
 
 _HOOK = "__gradprobe_value__"
 _VALUES = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp)

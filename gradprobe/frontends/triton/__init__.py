@@ -11,8 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...model.architectures import ARCHITECTURES, DEFAULT, Architecture
-from ...processes.attributes import replaced
-from .. import Language, Launches
+from .. import Language, Launches, replaced
 
 
 class TritonLanguage(Language):
@@ -35,6 +34,8 @@ def interpreting() -> bool:
 _asked_for: str | None = None
 # Of `torch.version.hip`, by which files know ROCm.
 _HIP = "6.4.0"
+# No file is known to decide by it: an H100's.
+_REGISTERS = 65536
 
 
 def stand_in_for(arch: str | None) -> None:
@@ -66,7 +67,10 @@ def _stand_in(stack: contextlib.ExitStack, as_cuda: bool) -> None:
         gpu = ARCHITECTURES[_asked_for or DEFAULT]
         stack.enter_context(_DriverWatcher(gpu))
         answers: dict[str, Any] = dict.fromkeys(("set_device", "synchronize"))
-        answers |= {"get_device_capability": gpu.capability, "get_device_properties": gpu.of_torch}
+        answers |= {
+            "get_device_capability": gpu.capability,
+            "get_device_properties": _properties(gpu),
+        }
         answers |= {"get_device_name": gpu.name, "current_device": 0}
         for name, answer in answers.items():
             stack.enter_context(replaced(torch.cuda, name, _answering(answer)))
@@ -77,6 +81,22 @@ def _stand_in(stack: contextlib.ExitStack, as_cuda: bool) -> None:
         if as_cuda:
             stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda _: True)))
         stack.enter_context(_on_the_cpu())
+
+
+def _properties(gpu: Architecture) -> SimpleNamespace:
+    """What `torch.cuda.get_device_properties` says."""
+    return SimpleNamespace(
+        name=gpu.name,
+        major=gpu.capability[0],
+        minor=gpu.capability[1],
+        multi_processor_count=gpu.processors,
+        total_memory=gpu.gibibytes << 30,
+        warp_size=gpu.warp,
+        shared_memory_per_block_optin=gpu.shared_bytes,
+        # A kibibyte of each processor is the system's.
+        shared_memory_per_multiprocessor=gpu.shared_bytes + (0 if gpu.gfx else 1 << 10),
+        gcnArchName=gpu.gfx or gpu.name,
+    )
 
 
 def _on_the_cpu() -> Any:
@@ -125,14 +145,23 @@ class _DriverWatcher:
 def target_of(gpu: Architecture) -> Any:
     from triton.backends.compiler import GPUTarget
 
-    return GPUTarget("hip" if gpu.gfx else "cuda", gpu.triton_arch, gpu.warp)
+    kind, arch = (
+        ("hip", gpu.gfx) if gpu.gfx else ("cuda", gpu.capability[0] * 10 + gpu.capability[1])
+    )
+    return GPUTarget(kind, arch, gpu.warp)
 
 
 def _driver(gpu: Architecture) -> Any:
     import torch
 
+    properties = {
+        "max_shared_mem": gpu.shared_bytes,
+        "max_num_regs": _REGISTERS,
+        "multiprocessor_count": gpu.processors,
+        "warpSize": gpu.warp,
+    }
     return SimpleNamespace(
-        utils=SimpleNamespace(get_device_properties=_answering(gpu.of_driver)),
+        utils=SimpleNamespace(get_device_properties=_answering(properties)),
         get_current_target=_answering(target_of(gpu)),
         get_current_device=_answering(0),
         get_active_torch_device=_answering(torch.device("cpu")),

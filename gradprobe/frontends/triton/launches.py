@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...processes.attributes import replaced
-from .. import COMPILED, INTERPRETED, Launch, Launches
+from .. import COMPILED, INTERPRETED, Launch, Launches, replaced
 from . import interpreting
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from ...model.layout_run import HIDDEN, LEVELS, MATCH, UNMEASURED, WITHIN, Head, Intermediate, Run
-from ...model.number import in_words, spans
-from ..notation import ratio
+from ...model.number import in_words, ratio, spans
 
 SCALE = (
     ("r0", "at most half of what is allowed"), ("r1", "all of it"), ("w1", "up to 16 times"), ("w2", "up to 256 times"),

@@ -7,11 +7,12 @@ from typing import Any
 
 from ...model.assignment import LAYOUTS
 from ...model.layout_run import Element, Run
+from ...model.number import ratio
 from ...model.report import Report, explained_diagnoses
 from .. import layout_survey as survey
 from ..console import first_line, verdict_words
 from ..excerpt import render_close_up
-from ..notation import UTF8, ratio, value
+from ..notation import UTF8, value
 from ..screen.head_table import HeadTable
 from ..source_places import base_of, places_of
 from ..terminal import Terminal, rendered

@@ -7,7 +7,7 @@ from rich.text import Text
 from ...model.layout_run import CloseUp
 from ...model.report import Report
 from ..excerpt import ASCII_SIGNS, UTF8_SIGNS, close_up_head, close_up_map, close_up_rows, window
-from .fitting import MOST, MOST_OF_A_MATCH, Section
+from ..rows import MOST, MOST_OF_A_MATCH, Section
 from .reasons import cause_lines
 from .screen import closed
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rich.text import Text
 
 from ...model.report import TriedEdit, Where
-from ..notation import lines_of
+from ..rows import lines_of
 from ..source_places import Base
 
 _MARKED, _DROPPED, _ADDED = "bold red", "red", "green"

@@ -21,7 +21,8 @@ from ..console import (
     wrong_rows,
 )
 from ..excerpt import window
-from ..notation import ASCII, UTF8, folded, place_in_words, size_in_words
+from ..notation import ASCII, UTF8, place_in_words, size_in_words
+from ..rows import folded
 from ..source_places import base_of
 from .head_table import head_table, legend
 from .notes import all_notes

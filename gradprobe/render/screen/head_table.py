@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ...model.layout_run import INHERITED, MATCH, MISMATCH, Head, Intermediate, Run
-from ...model.number import in_words, spans
+from ...model.number import in_words, ratio, spans
 from ...model.report import Report
-from ..notation import STYLES, Signs, ratio
+from ..notation import STYLES, Signs
 
 _TITLE = "worst error / allowed, by head"
 _CELL, _LONGEST = 8, 40

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from ...model.number import plural
 from ...model.report import CONSISTENT, Diagnosis, Report, TriedEdit, Where, passing_edit
-from ..notation import CAUTION, folded, lines_of
+from ..notation import CAUTION
+from ..rows import folded, headed_in, lines_of, short
 from ..source_places import Base, base_of
 from .code import changes, excerpt
-from .fitting import headed_in, short
 from .notes import FACTS, facts_of, in_short
 
 _BAD = "bold red"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ...model.layout_run import FAILED, MATCH, MISMATCH
-from ...model.number import plural
+from ...model.number import plural, ratio
 from ...model.report import Report
 from ..console import (
     beyond_the_case,
@@ -22,8 +22,8 @@ from ..console import (
     verdict_words,
     wrong_rows,
 )
-from ..notation import ASCII, CAUTION, UTF8, Signs, blame, headed, ratio, size_in_words
-from .fitting import MOST, MOST_OF_A_MATCH, Section, fitted, headed_in, rows_of, short
+from ..notation import ASCII, CAUTION, UTF8, Signs, blame, size_in_words
+from ..rows import MOST, MOST_OF_A_MATCH, Section, fitted, headed, headed_in, rows_of, short
 from .notes import findings, limits, unseen
 from .reasons import cause_lines, edit_lines, second_cause
 

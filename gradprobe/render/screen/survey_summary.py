@@ -25,8 +25,8 @@ from ..layout_survey import (
     warning_told,
     wrong_layouts,
 )
-from ..notation import ASCII, CAUTION, UTF8, folded, headed
-from .fitting import MOST, MOST_OF_A_MATCH, Section, headed_in, short
+from ..notation import ASCII, CAUTION, UTF8
+from ..rows import MOST, MOST_OF_A_MATCH, Section, folded, headed, headed_in, short
 from .notes import in_short, target_warnings
 from .reasons import cause_lines, edit_lines, render_reasons, second_cause
 from .screen import closed

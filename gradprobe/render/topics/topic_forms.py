@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from ..notation import lines_of
+from ..rows import lines_of
 from .topic import BUDGET, FAULT, IDENTITY, RULE, Topic, topics
 
 _HEADS = {

@@ -2,8 +2,7 @@
 
 import torch
 
-from gradprobe.commands.strides.bench import differing, floors
-from gradprobe.numerics.memory_findings import never_written
+from gradprobe.commands.strides.bench import differing, floors, never_written
 from gradprobe.runtime.trace import Trace
 
 NAN = float("nan")

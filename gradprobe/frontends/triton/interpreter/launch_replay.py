@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.runtime import interpreter as shipped
 
 from ....inputs.memory import Array
-from ....processes.attributes import replaced
+from ... import replaced
 from ..launches import tensors_in
 from .language_patches import named, with_globals
 from .memory.stream import Stream, Watcher

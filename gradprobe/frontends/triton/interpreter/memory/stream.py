@@ -23,9 +23,9 @@ from triton.runtime import interpreter as shipped
 
 from .....inputs.memory import Array
 from .....model.failures import fault_words
-from .....processes.attributes import replaced
 from .....processes.ended import is_users
 from .....source.text import SourceLine
+from .... import replaced
 from ..plans import Handle, InterpreterNotKnown, Method, wrapped
 from .views import ORIGIN, Access, InterpretedLaunch, Site, view_of
 

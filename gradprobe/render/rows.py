@@ -1,14 +1,14 @@
-"""Sections of lines, and how they come to fit a number of rows."""
+"""Rows of a terminal: how words fold into them, and sections of lines come to fit a number of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rich.text import Text
 
-from ...model.number import plural
-from ..notation import lines_of
+from ..model.number import plural
 
 MOST, MOST_OF_A_MATCH = 24, 10
 """Rows on a terminal of 80 columns: of a report that fails, and of a match."""
@@ -67,3 +67,24 @@ def headed_in(head: str, style: str, words: str, width: int, rows: int = 2) -> l
     first, *more = short(f"{head} {words}", width, rows, indent="")
     first.stylize(style, 0, len(head))
     return [first, *more]
+
+
+def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
+    """A verdict, and what it is about in lines of a width."""
+    first, *rest = lines_of(words, max(width, 40) - len(verdict) - 2)
+    yield Text.assemble((verdict, style), f"  {first}")
+    yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
+
+
+def folded(sentence: str, width: int, style: str = "") -> list[Text]:
+    """A sentence in lines of a width, indented."""
+    return [Text(line, style) for line in wrapped(sentence, width)]
+
+
+def wrapped(sentence: str, width: int) -> list[str]:
+    return lines_of(sentence, max(width, 40), initial_indent="  ", subsequent_indent="    ")
+
+
+def lines_of(words: str, width: int, **indents: str) -> list[str]:
+    """Words in lines of a width, of which none ends inside a path or an option."""
+    return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
