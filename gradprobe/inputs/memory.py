@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..model.assignment import spanned
+from ..model.number import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,6 +133,16 @@ class Elements:
         by_axis = {axis: at for (_, _, axis), at in zip(self._axes, found, strict=True)}
         return tuple(by_axis.get(axis, 0) for axis in range(len(self.shape)))
 
+    def beyond(self, offset: int) -> str:
+        """Where an offset lies that is no element's, in elements."""
+        if offset < 0:
+            return f"{plural(-offset, 'element')} before its start"
+        if offset >= self.span:
+            return f"{plural(offset - self.span + 1, 'element')} after its end"
+        last = self.last_up_to(offset) or 0
+        gap = f"past {bracketed(self.index(last))}, in a gap of it"
+        return f"{plural(offset - last, 'element')} {gap}"
+
     def wrapped(self, offset: int) -> tuple[int, ...] | None:
         """The index of an element whose offset, from 2^31 on, is another one plus a multiple of 2^32.
 
@@ -145,6 +156,11 @@ class Elements:
             if at > offset and at >= _WRAP // 2
         )
         return next((index for index in alike if index is not None), None)
+
+
+def bracketed(index: tuple[int, ...] | None) -> str:
+    """An index in words; "[?]" of none."""
+    return "[?]" if index is None else str([*index])
 
 
 def _index(axes: tuple[tuple[int, int, int], ...], offset: int) -> tuple[int, ...] | None:

@@ -408,11 +408,11 @@ def test_a_tile_that_is_overwritten_while_others_read_it(module, seed):
 @pytest.mark.parametrize(
     ("start", "at_element", "where"),
     [
-        (slice(2, 6), 4, "1 element behind its last"),
-        (slice(2, 6), 5, "2 elements behind its last"),
-        (slice(2, 6), -1, "1 element before its first"),
-        (slice(1, 8, 2), 1, "between its elements, 1 element behind its first"),
-        (slice(1, 8, 2), 3, "between its elements, 3 elements behind its first"),
+        (slice(2, 6), 4, "1 element after its end"),
+        (slice(2, 6), 5, "2 elements after its end"),
+        (slice(2, 6), -1, "1 element before its start"),
+        (slice(1, 8, 2), 1, "1 element past [0], in a gap of it"),
+        (slice(1, 8, 2), 3, "1 element past [1], in a gap of it"),
     ],
 )
 def test_reads_and_writes_outside_a_view(module, start, at_element, where):
@@ -456,13 +456,13 @@ def test_what_was_found_before_the_kernel_stopped_is_kept(module):
     strided = torch.zeros(12)[::4]
     with (
         watched(Watch()) as watch,
-        pytest.raises(TargetFailure, match=r"behind its last.*my.cu:\d+") as caught,
+        pytest.raises(TargetFailure, match=r"after its end.*my.cu:\d+") as caught,
     ):
         module.twice_outside(1, 1, 0, torch.zeros(4), strided)
     (between,) = watch.findings
-    assert between.where == "between its elements, 2 elements behind its first"
+    assert between.where == "2 elements past [0], in a gap of it"
     assert between.count == 1
-    assert "between" not in str(caught.value)
+    assert "in a gap" not in str(caught.value)
 
 
 @pytest.mark.parametrize("element", [32 * 32, 32 * 32 + 31, -1])
@@ -484,7 +484,7 @@ def test_dynamic_shared_memory_ends_where_the_launch_says(module):
         finding for finding in told if finding.kind == OUTSIDE and finding.now.how == "write"
     )
     assert (
-        "thread (2, 0, 0) of block (0, 0, 0) writes outside shared room, 1 element behind its last"
+        "thread (2, 0, 0) of block (0, 0, 0) writes outside shared room, 1 element after its end"
         in wrote.sentence
     )
     assert "behind-dynamic" in wrote.sentence
@@ -589,13 +589,13 @@ def test_an_access_that_begins_inside_is_told_where_it_leaves(module):
     between = one(module, "by_fours", 1, 1, 0, out, whole[::2])
     assert (between.array, between.where) == (
         "in",
-        "between its elements, 1 element behind its first",
+        "1 element past [0], in a gap of it",
     )
     behind = one(module, "by_fours", 1, 1, 0, out, whole[:3])
-    assert (behind.array, behind.where) == ("in", "1 element behind its last")
+    assert (behind.array, behind.where) == ("in", "1 element after its end")
     with (
         watched(Watch()),
-        pytest.raises(TargetFailure, match="outside in, 1 element behind its last, at .*by-fours"),
+        pytest.raises(TargetFailure, match="outside in, 1 element after its end, at .*by-fours"),
     ):
         module.by_fours(1, 1, 0, out, torch.zeros(2))
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....inputs.memory import elements_of
+from ....inputs.memory import Elements, bracketed, elements_of
 from ....model.failures import TargetFailure
-from ....model.number import plural
 from ....source.text import SourceLine
 from ..c_types import NUMBERS, POINTER, ParameterType, structures
 from ..source import CudaSource, compile_errors
@@ -100,16 +99,15 @@ class Named:
     def where(self, address: int, accessed: int, *, is_inside: bool) -> str:
         """The element at an address, "" of one alone; else the distance."""
         unit = self.element or max(1, accessed)
-        number, count = (address - self.start) // unit, self.bytes // unit
-        if is_inside and self.tensor is not None:
-            return str([*(elements_of(self.tensor).index(number) or ())])
-        if is_inside:
-            return f"[{number}]" if count > 1 else ""
-        if number < 0:
-            return f"{plural(-number, 'element')} before its first"
-        if number >= count:
-            return f"{plural(number - count + 1, 'element')} behind its last"
-        return f"between its elements, {plural(number, 'element')} behind its first"
+        offset, elements = (
+            (address - self.start) // unit,
+            Elements((self.bytes // unit,), (1,), unit),
+        )
+        if self.tensor is not None:
+            elements = elements_of(self.tensor)
+        elif is_inside and elements.count < 2:
+            return ""
+        return bracketed(elements.index(offset)) if is_inside else elements.beyond(offset)
 
 
 class Library:

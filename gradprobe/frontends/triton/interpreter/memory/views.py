@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .....inputs.memory import LISTED, Array, Elements, elements_of
-from .....model.number import plural
+from .....inputs.memory import LISTED, Array, Elements, bracketed, elements_of
 from .....source.text import SourceLine
 from ...launches import tensors_in
 
@@ -64,22 +63,14 @@ class View:
         if not self.hold(np.array([address], np.uint64), width)[0]:
             return ""
         owner = self.known or self
-        return _bracketed(owner.elements.index((address - owner.start) // self.elements.itemsize))
+        return bracketed(owner.elements.index((address - owner.start) // self.elements.itemsize))
 
     def beyond(self, address: int) -> tuple[str, bool]:
         """Where an address lies that is on no element; whether an element's offset leads there, cut to 32 bits."""
-        elements = self.elements
         offset = int(self.in_elements(np.array([address], np.uint64))[0])
-        if offset < 0:
-            words = f"{plural(-offset, 'element')} before its start"
-        elif offset >= elements.span:
-            words = f"{plural(offset - elements.span + 1, 'element')} after its end"
-        else:
-            last = elements.last_up_to(offset) or 0
-            words = f"{plural(offset - last, 'element')} past {_bracketed(elements.index(last))}, in a gap of it"
-        wrapped = elements.wrapped(offset)
+        words, wrapped = self.elements.beyond(offset), self.elements.wrapped(offset)
         if wrapped is not None:
-            words += f": the offset of {_bracketed(wrapped)}, wrapped around in 32 bits"
+            words += f": the offset of {bracketed(wrapped)}, wrapped around in 32 bits"
         return words, wrapped is not None
 
     def moved(self, by: int) -> View:
@@ -108,10 +99,6 @@ def view_of(tensor: Tensor, name: str, parameter: str = "") -> View:
 def without_ptr(parameter: str) -> str:
     """ "lse" for lse_ptr, ptr_lse or lse_ptrs; a parameter that is nothing but that keeps its name."""
     return re.sub(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
-
-
-def _bracketed(index: tuple[int, ...] | None) -> str:
-    return "[?]" if index is None else str([*index])
 
 
 def _from(start: int, addresses: Array) -> Array:
