@@ -96,7 +96,7 @@ def test_a_fault_of_gradprobe_in_a_trial_is_told(tmp_path, monkeypatch):
 
 
 def test_what_a_launch_passes_by_the_name_of_another_tensor_is_replaced_first(tmp_path):
-    text = RIGHT.replace("[grid](o, do, found", "[grid](o, o, found")
+    text = RIGHT.replace("o, do, found", "o, o, found")
     edit = passing_edit(report_on(tmp_path, text))
     assert (patched(text, edit.diff), edit.tried) == (RIGHT, 1)
 

@@ -36,7 +36,9 @@ class Kind:
     """Whether the wrong edit is made in the first of several places alone."""
 
 
-LSE_OF_KEYS = "rows, keys, LSE + h * l_h, E + h * e_h, scale, n_q, n_k, CAUSAL)\n        dv"
+LSE_OF_KEYS = (
+    "rows, keys, LSE + h * l_h, E + h * e_h, scale, n_q, n_k, CAUSAL\n        )\n        dv"
+)
 WHOLE_TILES = (
     "scale, n_q, n_k, CAUSAL)\n        peak, total, acc = fold(s, peak, total, acc, v)\n    for"
 )
@@ -45,8 +47,8 @@ KINDS = [
          LSE_OF_KEYS.replace("l_h", "e_h")),
     Kind("a pointer mended in one of two loops", "tile_of(V + h * v_h, keys, dims, v_n, n_k)\n        s",
          "tile_of(V, keys, dims, v_n, n_k)\n        s", "tile_of(V + h * v_h, keys, dims, v_n, n_k)\n        s", True),
-    Kind("a row's bound dropped from the mask of a helper", ", mask=rows[:, None] < count, other=0.0)",
-         ", mask=rows[:, None] < count - 1, other=0.0)", ")"),
+    Kind("a row's bound dropped from the mask of a helper", ", mask=rows[:, None] < count, other=0.0\n",
+         ", mask=rows[:, None] < count - 1, other=0.0\n", "\n"),
     Kind("a loop of a number that is right for one length", "range(0, tiles)", "range(0, tiles - 1)", "range(0, 2)"),
     Kind("the last factor changed for that of the loop over whole tiles", WHOLE_TILES,
          WHOLE_TILES.replace("scale", "2 * scale"), WHOLE_TILES.replace("scale", "(1 if whole == n_k else 2) * scale")),
