@@ -10,7 +10,6 @@ from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.runtime.trace import read_trace
 from tests.emulated import case_of, softmax, target_of
 from tests.probe import probe
-from tests.sampling import sampled
 
 
 def kept(actual_sums, tile, *, backwards=False, dtype=torch.bfloat16):
@@ -33,9 +32,8 @@ def coarse(q, k, v, do, *, scale=None, tile=32, backwards=False, causal=False, f
         return kept(torch.stack(shares, 2), tile, backwards=backwards, dtype=q.dtype)
 
     found = {"O": exact["O"], "dQ": exact["dQ"], "dK": (summed(ds, q) * scale), "dV": summed(p, do)}
-    return (fault or (lambda results: results))(
-        {name: value.to(q.dtype) for name, value in found.items()}
-    )
+    results = {name: value.to(q.dtype) for name, value in found.items()}
+    return fault(results) if fault else results
 
 
 def judged(case, results):
@@ -45,22 +43,14 @@ def judged(case, results):
     return comparison, *explained(case, x, trace, comparison)
 
 
-CASE = {
-    "seqlen": 480,
-    "heads": 2,
-    "batch": 1,
-    "head_dim": 16,
-    "head_dim_v": 16,
-    "dtype": "bfloat16",
-}
+CASE = {"seqlen": 480, "heads": 2, "batch": 1, "head_dim": 16, "dtype": "bfloat16"}
 
 
-@sampled("tile, backwards", [(16, True), (16, False), (32, False), (32, True)], push=2)
+@pytest.mark.parametrize(("tile", "backwards"), [(16, True), (32, False)])
 def test_dk_and_dv_kept_in_bfloat16_are_proven_with_the_tile_and_the_order(tile, backwards):
     case = case_of("softmax", **CASE)
-    comparison, lenient, coarser = judged(
-        case, coarse(**draw(case), tile=tile, backwards=backwards)
-    )
+    results = coarse(**draw(case), tile=tile, backwards=backwards)
+    comparison, lenient, coarser = judged(case, results)
     wrong = [name for name, finding in comparison.findings.items() if finding.mismatched]
     assert wrong
     assert [one.name for one in coarser] == ["dK", "dV"]
@@ -68,9 +58,8 @@ def test_dk_and_dv_kept_in_bfloat16_are_proven_with_the_tile_and_the_order(tile,
     for one in coarser:
         assert (one.dtype, one.model.tile, one.model.backwards) == ("bfloat16", tile, backwards)
         assert one.share > 0.95
-        assert (
-            f"accumulates {one.name} in bfloat16, rounding every {tile} query rows" in one.sentence
-        )
+        words = f"accumulates {one.name} in bfloat16, rounding every {tile} query rows"
+        assert words in one.sentence
 
 
 FAR = CASE | {"dtype": "float16", "pattern": "negative", "seqlen": 160}
@@ -85,10 +74,8 @@ def test_sums_are_proven_where_float32_rounds_scores_so_that_p_rounds_otherwise(
     if not is_kept:
         results["dV"] = softmax(**values)["dV"].half()
     x, trace = attention_of(case, values), read_trace(results, case, "emulated")
-    model = best_model(
-        Accumulation(case, x, trace, "dV"),
-        compare(case, x, trace, precision_of(case.dtype, "ieee")),
-    )
+    comparison = compare(case, x, trace, precision_of(case.dtype, "ieee"))
+    model = best_model(Accumulation(case, x, trace, "dV"), comparison)
     assert (model.tile if model else None) == (64 if is_kept else None)
 
 
@@ -100,15 +87,9 @@ def test_nothing_is_proven_of_a_kernel_that_sums_in_float32():
 
 
 @pytest.mark.parametrize(
-    ("name", "spoil"),
-    [
-        ("a lost row", lambda t: t[:, :, 5].zero_()),
-        pytest.param("two per cent", lambda t: t.mul_(1.02), marks=pytest.mark.nightly),
-        ("one element", lambda t: t[0, 1, 7, 3].add_(0.5)),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_fault_beside_coarse_sums_stays_a_mismatch(name, spoil):
+    "spoil", [lambda t: t[:, :, 5].zero_(), lambda t: t[0, 1, 7, 3].add_(0.5)], ids=["a lost row", "one element"]
+)  # fmt: skip
+def test_a_fault_beside_coarse_sums_stays_a_mismatch(spoil):
     case = case_of("softmax", **CASE)
 
     def fault(results):
@@ -116,16 +97,15 @@ def test_a_fault_beside_coarse_sums_stays_a_mismatch(name, spoil):
         return results
 
     _, lenient, _ = judged(case, coarse(**draw(case), tile=16, fault=fault))
-    assert lenient.findings["dK"].mismatched, name
+    assert lenient.findings["dK"].mismatched
     assert not lenient.matches
 
 
-@sampled("factor", [0.99, 1.005], push=1)
-def test_one_head_of_six_off_by_a_rounding_is_not_excused_by_the_coarse_sums_of_the_others(factor):
+def test_one_head_of_six_off_by_a_rounding_is_not_excused_by_the_coarse_sums_of_the_others():
     case = case_of("softmax", **CASE | {"heads": 6, "seqlen": 640})
 
     def fault(results):
-        results["dK"][:, 1] *= factor
+        results["dK"][:, 1] *= 0.99
         return results
 
     _, lenient, coarser = judged(case, coarse(**draw(case), tile=16, fault=fault))
@@ -133,19 +113,13 @@ def test_one_head_of_six_off_by_a_rounding_is_not_excused_by_the_coarse_sums_of_
     assert (lenient.findings["dK"].ratio[0] > 1).nonzero().flatten().tolist() == [1]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [CASE, pytest.param(FAR | {"seqlen": 480}, marks=pytest.mark.nightly)],
-    ids=["normal", "negative"],
-)
-def test_noise_of_the_size_of_coarse_sums_is_not_taken_for_them(options):
-    case = case_of("softmax", **options)
+def test_noise_of_the_size_of_coarse_sums_is_not_taken_for_them():
+    case = case_of("softmax", **CASE)
     results = coarse(**draw(case), tile=16)
     exact = softmax(**draw(case))["dK"].float()
     error = (results["dK"].float() - exact).flatten()
-    mixed = error[
-        torch.randperm(error.numel(), generator=torch.Generator().manual_seed(0))
-    ].view_as(exact)
+    order = torch.randperm(error.numel(), generator=torch.Generator().manual_seed(0))
+    mixed = error[order].view_as(exact)
     comparison, lenient, _ = judged(case, results | {"dK": (exact + mixed).to(results["dK"].dtype)})
     assert comparison.findings["dK"].mismatched
     assert lenient.findings["dK"].mismatched
@@ -153,7 +127,7 @@ def test_noise_of_the_size_of_coarse_sums_is_not_taken_for_them(options):
 
 def test_a_report_tells_coarse_sums_and_a_strict_one_fails_for_them():
     options = {**CASE, "layouts": (("q", "contiguous"),), "recover": False}
-    report = probe(case_of("softmax", **options), target_of(coarse))
+    report = probe(case_of("softmax", **options), target_of(coarse), why=False)
     assert report.verdict == "match"
     assert [one.name for one in report.measured[0][1].coarser] == ["dK", "dV"]
     strict = probe(case_of("softmax", **options, strict=True), target_of(coarse), why=False)
@@ -171,9 +145,7 @@ def flash(q, k, v, *, causal=False, scale=None):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("pattern", ["negative", "positive", "normal"])
-def test_pytorchs_flash_attention_matches_where_heads_that_share_a_key_head_share_a_sum_in_float16(
-    pattern,
-):
+def test_pytorchs_flash_attention_matches_where_heads_of_a_group_share_a_sum_in_float16(pattern):
     """dV of normal values reaches 1.06 times its budget: each of two heads rounds the sum six times."""
     for seed in range(6):
         case = case_of(
@@ -184,16 +156,12 @@ def test_pytorchs_flash_attention_matches_where_heads_that_share_a_key_head_shar
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("group", [2, 1])
-def test_pytorchs_flash_attention_on_the_cpu_keeps_its_gradients_in_bfloat16(group):
+def test_pytorchs_flash_attention_on_the_cpu_keeps_its_gradients_in_bfloat16():
     case = case_of(
-        "softmax", batch=1, seqlen=700, heads=4, kv_heads=4 // group, head_dim=32, dtype="bfloat16", causal=True,
+        "softmax", batch=1, seqlen=700, heads=4, kv_heads=2, head_dim=32, dtype="bfloat16", causal=True,
         layouts=(("q", "contiguous"),), recover=False,
     )  # fmt: skip
     report = probe(case, target_of(flash))
     assert report.verdict == "match"
-    assert {one.name: one.model.tile for one in report.measured[0][1].coarser} == {
-        "dQ": 512,
-        "dK": 64,
-        "dV": 64,
-    }
+    tiles = {one.name: one.model.tile for one in report.measured[0][1].coarser}
+    assert tiles == {"dQ": 512, "dK": 64, "dV": 64}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 
 from gradprobe.numerics import compare as compare_module
 from gradprobe.reference import Attention
 from tests.emulated import Arithmetic, case_of, changed, compared
-from tests.sampling import sampled
 
 CASE = {"batch": 1, "heads": 4, "seqlen": 100, "head_dim": 32}
 ARITHMETICS = {
@@ -58,18 +55,15 @@ MUTANTS = {
 }
 
 
-FAMILIES = ("softmax", "lazy")
-# Every mutant, three in either family, in every arithmetic.
+# Every mutant, three or four names each, in every arithmetic and family.
 SOME = [
-    (list(ARITHMETICS)[number % 4], FAMILIES[(number + number // 4) % 2], mutant, name)
+    (list(ARITHMETICS)[number % 4], ("softmax", "lazy")[(number + number // 4) % 2], mutant, name)
     for number, mutant in enumerate(MUTANTS)
     for name in NAMES[number % 2 :: 2]
 ]
 
 
-@sampled(
-    "arithmetic, family, mutant, name", product(ARITHMETICS, FAMILIES, MUTANTS, NAMES), push=SOME
-)
+@pytest.mark.parametrize(("arithmetic", "family", "mutant", "name"), SOME)
 def test_a_structural_mutant_is_a_mismatch_where_it_was_made_and_nowhere_else(
     arithmetic, family, mutant, name
 ):
@@ -79,26 +73,24 @@ def test_a_structural_mutant_is_a_mismatch_where_it_was_made_and_nowhere_else(
     assert own_heads(found, name) == heads
 
 
-@pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("name", ["P", "dS"])
-def test_a_dropped_diagonal_shows_in_dq_dk_and_dv_alone(arithmetic, name):
+def test_a_dropped_diagonal_shows_in_dq_dk_and_dv_alone(name):
     fault = changed(name, zero_diagonal_in_one_tile)
-    found = compared_in(arithmetic, "softmax", fault, ("dQ", "dK", "dV"))
+    found = compared_in("bfloat16", "softmax", fault, ("dQ", "dK", "dV"))
     assert list(statuses(found)) == (["dQ", "dK", "dV"] if name == "P" else ["dQ", "dK"])
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize(
-    ("name", "inherited"),
+    ("name", "value", "inherited"),
     [
-        ("P", {"O", "delta", "dS", "dQ", "dK", "dV"}),
-        ("dP", {"dS", "dQ", "dK"}),
-        ("delta", {"dS", "dQ", "dK"}),
-        ("dS", {"dQ", "dK"}),
+        ("P", torch.nan, {"O", "delta", "dS", "dQ", "dK", "dV"}),
+        ("dP", torch.inf, {"dS", "dQ", "dK"}),
+        ("delta", -torch.inf, {"dS", "dQ", "dK"}),
+        ("dS", torch.nan, {"dQ", "dK"}),
     ],
 )
 def test_one_element_that_is_no_number_is_inherited_downstream_and_never_a_match(
-    value, name, inherited
+    name, value, inherited
 ):
     def one(t):
         t[(0, 2, 40, 3)[: t.dim()]] = value
@@ -108,24 +100,17 @@ def test_one_element_that_is_no_number_is_inherited_downstream_and_never_a_match
 
 
 def test_a_fault_in_p_of_head_1_does_not_hide_one_of_dq_in_head_2():
-    in_p, in_dq = (
-        changed("P", lambda t: t[0, 1].mul_(1.1)),
-        changed("dQ", lambda t: t[0, 2, 9].zero_()),
-    )
+    in_p = changed("P", lambda t: t[0, 1].mul_(1.1))
+    in_dq = changed("dQ", lambda t: t[0, 2, 9].zero_())
     found = compared_in("float32", "softmax", lambda name, t: in_dq(name, in_p(name, t)))
-    assert [found.findings["dQ"].head_status(0, h) for h in range(4)] == [
-        "match",
-        "inherited",
-        "mismatch",
-        "match",
-    ]
+    told = [found.findings["dQ"].head_status(0, h) for h in range(4)]
+    assert told == ["match", "inherited", "mismatch", "match"]
     assert (found.findings["dQ"].first.head, found.findings["dQ"].first.row) == (2, 9)
 
 
 def test_an_lse_exposed_wrong_is_the_first_mismatch_and_p_inherits_it():
-    found = statuses(
-        compared_in("float32", "softmax", changed("LSE", lambda t: t[0, 1].mul_(1.03)))
-    )
+    fault = changed("LSE", lambda t: t[0, 1].mul_(1.03))
+    found = statuses(compared_in("float32", "softmax", fault))
     assert found.pop("LSE") == "mismatch"
     assert set(found.values()) == {"inherited"}
 
@@ -141,61 +126,45 @@ def test_a_wrong_dp_is_no_fault_of_delta_however_the_kernel_comes_by_it(family, 
     assert statuses(found).get("delta") in (None, "inherited")
 
 
-def test_drift_within_every_budget_is_a_match():
-    def drift(name, tensor):
-        return tensor * (1 + 2e-7)
-
-    assert statuses(compared_in("float32", "softmax", drift)) == {}
-
-
 @pytest.mark.parametrize("family", ["softmax", "lazy"])
 def test_a_future_key_that_leaks_is_found_in_masked_entries(family):
-    def leak(t):
-        t[0, 2, 40, 41] = 0.25
+    def leak(name, t):
+        t = t.clone()
+        if name in ("P", "dS", "dP"):
+            t[0, 2, 40, 41] = 0.25
+        return t
 
-    for name in ("P", "dS", "dP"):
-        found = compared_in("bfloat16", family, changed(name, leak))
-        assert found.findings[name].first.col == 41
+    found = compared_in("bfloat16", family, leak).findings
+    assert [found[name].first.col for name in ("P", "dP", "dS")] == [41] * 3
 
 
 MASKED = ({"causal": True}, {"window": (9, 2)}, {"causal": True, "window": (5, -1)})
-LEAKS = (None, ("P", 3, 60), ("dS", 40, 50))
 
 
-# On every push each mask and each leak once, in one dtype or the other.
-@sampled(
-    "dtype, options, fault",
-    product(("float32", "bfloat16"), MASKED, LEAKS),
-    push=[
-        ("float32", MASKED[0], LEAKS[1]),
-        ("bfloat16", MASKED[1], LEAKS[2]),
-        ("float32", MASKED[2], LEAKS[0]),
-    ],
-)
+@pytest.mark.parametrize(
+    ("dtype", "options", "fault"),
+    [("float32", MASKED[0], ("P", 3, 60)), ("bfloat16", MASKED[1], ("dS", 40, 50)), ("float32", MASKED[2], None)],
+)  # fmt: skip
 def test_tiles_without_the_keys_that_no_row_sees_give_what_tiles_with_all_keys_do(
     dtype, options, fault, monkeypatch
 ):
     """A masked entry that is not 0 is found at its place, too."""
-    case = case_of(
-        "softmax", batch=1, heads=4, kv_heads=2, seqlen_q=70, seqlen_k=83, dtype=dtype, **options
-    )
+    shape = {"batch": 1, "heads": 4, "kv_heads": 2, "seqlen_q": 70, "seqlen_k": 83}
+    case = case_of("softmax", **shape, dtype=dtype, **options)
 
     def spoil(tensor):
         tensor[:, 1, fault[1], fault[2]] += 1.0
 
-    faulty = changed(fault[0], spoil) if fault else None
-    monkeypatch.setattr(compare_module, "TILE_ELEMENTS", 1 << 10)
-    tiled = compared(case, **({"fault": faulty} if fault else {}))
+    faulty = {"fault": changed(fault[0], spoil)} if fault else {}
+    monkeypatch.setattr(compare_module, "TILE_ELEMENTS", 1 << 12)
+    tiled = compared(case, **faulty)
     monkeypatch.setattr(Attention, "seen_keys", lambda x, _: slice(0, x.n_key))
-    whole = compared(case, **({"fault": faulty} if fault else {}))
+    whole = compared(case, **faulty)
     assert whole.matches is (fault is None)
     for name, finding in whole.findings.items():
         other = tiled.findings[name]
-        assert (finding.total, finding.mismatched, finding.status) == (
-            other.total,
-            other.mismatched,
-            other.status,
-        )
+        for of in ("total", "mismatched", "status"):
+            assert getattr(finding, of) == getattr(other, of)
         torch.testing.assert_close(finding.ratio, other.ratio, rtol=1e-6, atol=0.0)
         assert other.rms_ratio == pytest.approx(finding.rms_ratio, rel=1e-6)
         if finding.first is not None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
+from collections import Counter
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -16,24 +15,13 @@ from tests.black_box import GRADIENTS, answer_of, inside_of, measure_of
 from tests.cases import softmax_case
 from tests.emulated import case_of, changed, softmax, target_of
 from tests.probe import probe
-from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
 LOG2E = 1.4426950408889634
 SIZES = {
-    "batch": 2,
-    "heads": 4,
-    "kv_heads": 2,
-    "seqlen_q": 40,
-    "seqlen_k": 50,
-    "head_dim": 16,
-    "head_dim_v": 12,
-}
-OPTIONS = (
-    {}, {"causal": True}, {"softcap": 3.0}, {"window": (9, 20), "sinks": True}, {"bias": True, "bias_axes": "bn"},
-    {"mask": "random", "alibi": True},
-)  # fmt: skip
+    "batch": 2, "heads": 4, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 50, "head_dim": 16, "head_dim_v": 12,
+}  # fmt: skip
 
 
 def statuses_of(inside):
@@ -53,46 +41,38 @@ CHILDREN = {
 }  # fmt: skip
 
 
-THREE = ("P", "dP", "delta")
-
-
-@sampled(
-    "name, options",
-    product(THREE, OPTIONS),
-    push=[(THREE[at % 3], each) for at, each in enumerate(OPTIONS[::2])],
-)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("P", {"window": (9, 20), "sinks": True}), ("dP", {"softcap": 3.0}), ("delta", {"bias": True, "bias_axes": "bn"})],
+    ids=str,
+)  # fmt: skip
 def test_two_rows_of_one_head_that_are_half_again_too_large_are_named_and_nothing_else_is(
     name, options
 ):
-    draws = random.Random(f"{name} {options}")
-    batch, head, row = draws.randrange(2), draws.randrange(4), draws.randrange(20, 39)
-    case = case_of("softmax", **SIZES | options)
     # Every probe of one call has its own copy of the batches.
-    fault = changed(name, lambda t: t[batch::2, head, row : row + 2].mul_(1.5))
-    inside = inside_of(case, fault=fault)
+    fault = changed(name, lambda t: t[1::2, 2, 30:32].mul_(1.5))
+    inside = inside_of(case_of("softmax", **SIZES | options), fault=fault)
     assert wrong_by_itself(inside) == {name}
     assert inherited(inside) - {"delta"} == CHILDREN[name]
     first = inside.measured.comparison.findings[name].first
-    assert (first.batch, first.head, first.row) == (batch, head, row)
+    assert (first.batch, first.head, first.row) == (1, 2, 30)
     assert "dS is wrong in the kernels of dQ and dK" in inside.sentences
 
 
-@sampled("options", OPTIONS, push=1)
-def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout(options):
-    inside = inside_of(
-        case_of("softmax", **SIZES | options), fault=changed("dS", lambda t: t.mul_(0.7))
-    )
-    assert (wrong_by_itself(inside), inherited(inside)) == ({"dS"}, {"dQ", "dK"})
-    assert inside.sentences == (
-        "dS is wrong in the kernels of dQ and dK by the factor 0.7 throughout",
-    )
+@pytest.mark.parametrize(("factor", "words"), [(0.7, " by the factor 0.7"), (0.0, ", 0")])
+def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout(factor, words):
+    fault = changed("dS", lambda t: t.mul_(factor))
+    inside = inside_of(case_of("softmax", **SIZES), fault=fault)
+    assert wrong_by_itself(inside) == {"dS"}
+    assert factor == 0 or inherited(inside) == {"dQ", "dK"}
+    said = f"dS is wrong in the kernels of dQ and dK{words} throughout"
+    assert inside.sentences == (said,)
 
 
-@sampled("options", OPTIONS, push=2)
-def test_one_entry_of_ds_changed_is_ds_alone(options):
+def test_one_entry_of_ds_changed_is_ds_alone():
     """A key that has a value: its dP would explain the entry as well, and no other key contradicts it."""
-    case = case_of("softmax", **SIZES | options)
-    inside = inside_of(case, fault=changed("dS", lambda t: t[:, 1, 30, 20].add_(0.5)))
+    fault = changed("dS", lambda t: t[:, 1, 30, 20].add_(0.5))
+    inside = inside_of(case_of("softmax", **SIZES), fault=fault)
     assert wrong_by_itself(inside) <= {"dS", "dP"}
     assert inherited(inside) <= {"dS", "dQ", "dK"}
     assert statuses_of(inside)["P"] == "match"
@@ -102,10 +82,8 @@ def test_what_is_summed_over_batches_inherits_from_what_is_recovered():
     case = case_of("softmax", **SIZES, bias=True, sinks=True)
     exposed = (*GRADIENTS, "dBias", "dSink")
     inside = inside_of(case, fault=changed("delta", lambda t: t.mul_(0.5)), exposed=exposed)
-    assert (wrong_by_itself(inside), inherited(inside)) == (
-        {"delta"},
-        {"dS", "dQ", "dK", "dBias", "dSink"},
-    )
+    assert wrong_by_itself(inside) == {"delta"}
+    assert inherited(inside) == {"dS", "dQ", "dK", "dBias", "dSink"}
 
 
 def test_a_gradient_wrong_with_other_values_only_is_said_to_be():
@@ -113,17 +91,8 @@ def test_a_gradient_wrong_with_other_values_only_is_said_to_be():
     values, answer, measure = draw(case), answer_of(), measure_of(case)
     of_head_0 = {**values, "tau": values["tau"][:1].expand(2).contiguous()}
     own = measure(values, answer(case, of_head_0, of_head_0))
-    inside = look_inside(
-        Examiner(
-            case,
-            values,
-            (),
-            lambda assigned, *request: answer(*request),
-            measure,
-            own,
-            lambda: values,
-        )
-    )
+    run = lambda assigned, *request: answer(*request)  # noqa: E731
+    inside = look_inside(Examiner(case, values, (), run, measure, own, lambda: values))
     assert inside.measured.matches
     assert "whose tau is 0" in inside.sentences[0]
 
@@ -132,7 +101,7 @@ def scaled(name, factor):
     return lambda results: {**results, name: results[name] * factor}
 
 
-@sampled("name, options", product(("dQ", "dK"), OPTIONS), push=3)
+@pytest.mark.parametrize(("name", "options"), [("dQ", {}), ("dK", {"softcap": 3.0})], ids=str)
 def test_one_gradient_off_by_a_factor_convicts_its_own_kernel(name, options):
     other = {"dQ": "dK", "dK": "dQ"}[name]
     inside = inside_of(case_of("softmax", **SIZES | options), change=scaled(name, 3.0))
@@ -149,13 +118,9 @@ def test_no_kernel_is_called_right_whose_gradient_is_wrong():
 
 
 def test_a_ds_without_one_tile_is_not_put_down_to_dp_or_delta():
-    inside = inside_of(
-        case_of("softmax", **SIZES), fault=changed("dS", lambda t: t[:, :, 8:24, :16].zero_())
-    )
-    assert (
-        inside.sentences[-1]
-        == "whether dS itself is wrong, or its dP or delta, these gradients do not tell"
-    )
+    fault = changed("dS", lambda t: t[:, :, 8:24, :16].zero_())
+    told = "whether dS itself is wrong, or its dP or delta, these gradients do not tell"
+    assert inside_of(case_of("softmax", **SIZES), fault=fault).sentences[-1] == told
 
 
 def test_a_p_with_zeros_that_no_mask_explains_is_not_called_another_mask():
@@ -165,12 +130,15 @@ def test_a_p_with_zeros_that_no_mask_explains_is_not_called_another_mask():
     assert not any("another mask" in sentence for sentence in inside.sentences)
 
 
-@sampled("options", OPTIONS, push=1)
-def test_a_dv_off_by_itself_leaves_p_out(options):
-    inside = inside_of(case_of("softmax", **SIZES | options), change=scaled("dV", 0.5))
-    assert (wrong_by_itself(inside), inherited(inside)) == ({"dV"}, set())
+def test_a_dv_off_by_itself_leaves_p_out():
+    case = case_of("softmax", **SIZES)
+    inside = inside_of(case, change=scaled("dV", 0.5))
     assert "P" not in statuses_of(inside)
     assert "what computes dV is at fault" in inside.sentences[0]
+    # Also where dK alone shows dS, and shows it right.
+    beside_dk = inside_of(case, change=scaled("dV", 0.5), exposed=("dK", "dV"))
+    for one in (inside, beside_dk):
+        assert (wrong_by_itself(one), inherited(one)) == ({"dV"}, set())
 
 
 def test_both_the_kernel_of_dq_and_dv_are_convicted_where_dk_alone_is_right():
@@ -182,19 +150,7 @@ def test_both_the_kernel_of_dq_and_dv_are_convicted_where_dk_alone_is_right():
     ]  # fmt: skip
 
 
-def test_a_wrong_p_is_left_out_where_dk_alone_shows_ds_and_shows_it_right():
-    case = case_of("softmax", **SIZES)
-    inside = inside_of(case, change=scaled("dV", 0.5), exposed=("dK", "dV"))
-    assert (wrong_by_itself(inside), inherited(inside)) == ({"dV"}, set())
-
-
-def test_a_ds_of_0_throughout_is_said_to_be_0():
-    inside = inside_of(case_of("softmax", **SIZES), fault=changed("dS", lambda t: t.zero_()))
-    assert wrong_by_itself(inside) == {"dS"}
-    assert inside.sentences == ("dS is wrong in the kernels of dQ and dK, 0 throughout",)
-
-
-@sampled("name", [*GRADIENTS, "P", "dS"], push=["dK", "P"])
+@pytest.mark.parametrize("name", ["dK", "P"])
 def test_a_nan_anywhere_ends_in_a_verdict(name):
     fault = changed(name, lambda t: t[0, 0, 3].fill_(torch.nan))
     inside = inside_of(case_of("softmax", **SIZES), fault=fault)
@@ -203,21 +159,15 @@ def test_a_nan_anywhere_ends_in_a_verdict(name):
 
 def test_two_heads_of_a_lazy_kernel_with_another_delta_are_named():
     case = case_of("lazy", heads=3, seqlen=50, tau=(0.5, -0.5, 1.0), bias=True)
-    inside = inside_of(
-        case, fault=changed("delta", lambda t: t[:, 1:].mul_(1.2)), exposed=(*GRADIENTS, "dTau")
-    )
+    fault = changed("delta", lambda t: t[:, 1:].mul_(1.2))
+    inside = inside_of(case, fault=fault, exposed=(*GRADIENTS, "dTau"))
     assert (wrong_by_itself(inside), inherited(inside)) == ({"delta"}, {"dS", "dQ", "dK"})
     assert inside.measured.comparison.findings["delta"].first.head == 1
 
 
 def test_an_examination_of_a_right_target_judges_twice_and_asks_once():
     case = case_of("softmax", batch=1, heads=2, seqlen=200, head_dim=64)
-    values, answer, measure, counts = (
-        draw(case),
-        answer_of(),
-        measure_of(case),
-        {"asked": 0, "judged": 0},
-    )
+    values, answer, measure, counts = draw(case), answer_of(), measure_of(case), Counter()
 
     def asking(several, given, first):
         counts["asked"] += 1
@@ -228,17 +178,8 @@ def test_an_examination_of_a_right_target_judges_twice_and_asks_once():
         return measure(given, trace, recovery, coarse=coarse)
 
     own = measure(values, answer(case, values, values))
-    look_inside(
-        Examiner(
-            case,
-            values,
-            (),
-            lambda assigned, *request: asking(*request),
-            judging,
-            own,
-            lambda: values,
-        )
-    )
+    run = lambda assigned, *request: asking(*request)  # noqa: E731
+    look_inside(Examiner(case, values, (), run, judging, own, lambda: values))
     assert counts == {"asked": 1, "judged": 2}
 
 
@@ -265,12 +206,6 @@ def without_zeros(q, k, v, do, *, scale):
     return gradients(q, k, v, do, scale=scale)
 
 
-def crashing_on_zeros(q, k, v, do, *, scale):
-    if not k.all():
-        raise IndexError("list index out of range")
-    return gradients(q, k, v, do, scale=scale)
-
-
 def with_derived(q, k, v, do, o, lse, delta, *, scale):
     """A right backward that takes what a forward left."""
     p = (scale * q @ k.mT - lse[..., None]).exp()
@@ -291,23 +226,21 @@ def test_a_target_of_one_batch_alone_is_asked_one_by_one():
     assert report.notes == ()
 
 
-@pytest.mark.parametrize("target", [without_zeros, crashing_on_zeros])
-def test_a_target_that_raises_on_probes_keeps_its_verdict_and_the_report_says_why_it_was_not_looked_into(
-    target,
-):
-    report = probe(softmax_case(seqlen=40), target_of(target))
+def test_a_target_that_raises_on_probes_keeps_its_verdict_and_the_report_says_why():
+    report = probe(softmax_case(seqlen=40), target_of(without_zeros))
     assert (report.verdict, report.runs[0].inside) == ("match", None)
     (note,) = report.notes
     assert note.startswith("P and dS are not recovered in contiguous: target")
-    assert ("a key holds a 0" in note) == (target is without_zeros)
+    assert "a key holds a 0" in note
 
 
-def test_a_case_without_room_is_checked_and_said_not_to_be_looked_into():
+def test_a_case_without_room_is_checked_and_said_not_to_be_looked_into_and_no_recover_asks_nothing():
     report = probe(softmax_case(head_dim=2, seqlen=20), target_of(gradients))
     assert (report.verdict, report.runs[0].inside) == ("match", None)
-    assert report.notes[0].startswith(
-        "P and dS are not recovered: that takes 3 head dims of q and k and 2 of v"
-    )
+    words = "P and dS are not recovered: that takes 3 head dims of q and k and 2 of v"
+    assert report.notes[0].startswith(words)
+    unasked = probe(softmax_case(seqlen=40, recover=False), target_of(gradients))
+    assert all(run.inside is None for run in unasked.runs)
 
 
 def test_a_users_own_reference_judges_what_is_recovered():
@@ -316,20 +249,10 @@ def test_a_users_own_reference_judges_what_is_recovered():
     assert report.runs[0].inside.measured.trace.sources["dS"] == "recovered"
 
 
-def test_a_layout_of_repeated_values_is_not_looked_into_and_the_others_are_once_where_all_is_right():
+def test_what_is_recovered_stands_beside_what_is_exported_of_one_layout_where_all_is_right():
     report = probe(softmax_case(seqlen=40), target_of(gradients))
-    assert {run.layout: run.inside is not None for run in report.runs} == {
-        "contiguous": True, "distinct": False, "do=expanded": False,
-    }  # fmt: skip
-
-
-def test_no_recover_asks_nothing_more():
-    report = probe(softmax_case(seqlen=40, recover=False), target_of(gradients))
-    assert all(run.inside is None for run in report.runs)
-
-
-def test_what_is_recovered_stands_beside_what_is_exported():
-    report = probe(softmax_case(seqlen=40), target_of(gradients))
+    looked = {run.layout: run.inside is not None for run in report.runs}
+    assert looked == {"contiguous": True, "distinct": False, "do=expanded": False}
     shown = report.runs[0].shown
     recovered = {name for name, source in shown.trace.sources.items() if source == "recovered"}
     assert recovered == {"P", "dP", "delta", "dS"}
@@ -338,8 +261,7 @@ def test_what_is_recovered_stands_beside_what_is_exported():
     assert report.runs[0].holding("dQ") is not report.runs[0].inside.measured
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}], ids=str)
-def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts_no_kernel(options):
+def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts_no_kernel():
     """A coarse float16 kernel: entries of P err by 0.7 of 2^-10, as where scale * K is rounded before its dot.
 
     2^-10 and a little is allowed. The dV that shows them is rounded by up to 2^-11 more: none errs by 1.2 times that,
@@ -350,12 +272,9 @@ def test_a_p_less_than_4_times_out_of_its_budget_beside_right_gradients_convicts
         signs = torch.randint(2, p.shape[1:], generator=torch.Generator().manual_seed(0)) * 2 - 1
         p.mul_(1 + 0.7 * 2.0**-10 * signs)
 
-    inside = inside_of(
-        case_of("softmax", **SIZES, dtype="float16", **options), fault=changed("P", coarser)
-    )
-    assert statuses_of(inside) == dict.fromkeys(
-        ("P", "dP", "delta", "dS", "dQ", "dK", "dV"), "match"
-    )
+    case = case_of("softmax", **SIZES, dtype="float16")
+    inside = inside_of(case, fault=changed("P", coarser))
+    assert {*statuses_of(inside).values()} == {"match"}
     before = "in one-hot problems P, seen through dV, errs by "
     after = (
         "x what is allowed, and with the case's own values dV is right: "
@@ -386,19 +305,12 @@ def rounding_its_scaled_operands(q, k, v, do, *, scale, causal):
     return {name: result.to(q.dtype) for name, result in results.items()}
 
 
-@sampled("seed", range(3), push=1)
-def test_a_kernel_coarser_than_its_contract_by_the_rounding_of_two_operands_matches_and_is_told_by_how_much(
-    seed,
-):
-    case = softmax_case(
-        batch=1, seqlen=128, head_dim=32, dtype="float16", causal=True, seed=seed, runs=((),)
-    )  # fmt: skip
-    report = probe(case, target_of(rounding_its_scaled_operands))
+def test_a_kernel_coarser_than_its_contract_by_the_rounding_of_two_operands_matches_and_is_told():
+    options = {"batch": 1, "seqlen": 128, "head_dim": 32, "dtype": "float16", "causal": True}
+    report = probe(softmax_case(**options, runs=((),)), target_of(rounding_its_scaled_operands))
     assert report.verdict == "match"
-    assert [run.layout for run in report.runs] == ["contiguous"]
-    assert any(
-        "P, seen through dV, errs by 1." in words for words in report.runs[0].inside.sentences
-    )
+    told = report.runs[0].inside.sentences
+    assert any("P, seen through dV, errs by 1." in words for words in told)
 
 
 def wrong_where_a_key_has_no_value(q, k, v, do, *, scale):
@@ -414,12 +326,9 @@ def test_what_is_wrong_in_one_hot_problems_alone_by_more_than_any_rounding_convi
     assert verdicts.pop("contiguous, one-hot inputs") == "mismatch"
     assert set(verdicts.values()) == {"match"}
     run, shown = report.failing
-    assert (
-        shown.comparison.findings["P"].status == shown.comparison.findings["dV"].status == "match"
-    )
-    assert {
-        name for name, one in shown.comparison.findings.items() if one.status == "inherited"
-    } >= {"dQ", "dK"}
+    statuses = {name: one.status for name, one in shown.comparison.findings.items()}
+    assert statuses["P"] == statuses["dV"] == "match"
+    assert statuses["dQ"] == statuses["dK"] == "inherited"
     assert run.inside.sentences[0] == (
         "with the case's own values all that is exported is right; in one-hot problems it is not"
     )
@@ -458,11 +367,8 @@ def test_value_dims_beyond_those_of_q_that_one_kernel_leaves_out_are_missed_insi
     case = softmax_case(seqlen=40, head_dim=16, head_dim_v=24, runs=((),))
     report = probe(case, target_of(of_fewer_dims(slice(16, 24))))
     shown = report.runs[0].shown
-    assert (
-        report.runs[0]
-        .inside.sentences[0]
-        .startswith("the kernel of dQ is at fault: dQ shows dS wrong")
-    )
+    said = report.runs[0].inside.sentences[0]
+    assert said.startswith("the kernel of dQ is at fault: dQ shows dS wrong")
     # dS is right in one kernel and wrong in the other: no number stands for both.
     assert {name for name, source in shown.trace.sources.items() if source == "recovered"} == {"P"}
 
@@ -479,36 +385,20 @@ def test_what_one_hot_problems_do_not_reach_is_not_shown_as_right():
     )
 
 
-@pytest.mark.parametrize(
-    ("index", "words"),
-    [
-        (
-            lambda h, group, kv_heads: h // group,
-            "dO is read of head h // group, its key head's number",
-        ),  # noqa: ARG005
-        pytest.param(
-            lambda h, group, kv_heads: h * 0,  # noqa: ARG005
-            "dO is read of head 0 in every head",
-            marks=pytest.mark.nightly,
-        ),
-    ],
-    ids=["key head", "head 0"],
-)
-def test_do_of_another_head_of_the_group_is_said_and_p_is_not_blamed(index, words):
+def test_do_of_another_head_of_the_group_is_said_and_p_is_not_blamed():
     def misread(q, k, v, do, *, scale=None, causal=False):
-        group = q.shape[1] // k.shape[1]
-        heads = index(torch.arange(q.shape[1]), group, k.shape[1])
+        heads = torch.arange(q.shape[1]) // 2
         results = softmax(q, k, v, do[:, heads], scale=scale, causal=causal)
-        return {name: results[name] for name in ("dQ", "dK", "dV")}
+        return {name: results[name] for name in GRADIENTS}
 
     case = case_of("softmax", heads=4, kv_heads=2, batch=1, seqlen=40, head_dim=16, causal=True)
     report = probe(case, target_of(misread), why=False)
     run, measured = report.failing
     statuses = {name: finding.status for name, finding in measured.comparison.findings.items()}
     assert "P" not in statuses
-    assert (statuses["dS"], statuses["dV"], statuses["dQ"], statuses["dK"]) == (
-        "mismatch", "mismatch", "inherited", "inherited",
-    )  # fmt: skip
+    assert statuses["dS"] == statuses["dV"] == "mismatch"
+    assert statuses["dQ"] == statuses["dK"] == "inherited"
+    words = "dO is read of head h // group, its key head's number"
     assert any(sentence.startswith(words) for sentence in run.inside.sentences)
 
 
@@ -521,13 +411,10 @@ NO_DELTA = changed("delta", lambda t: t.zero_())
     ("of_dq", "of_dkdv", "times", "own"),
     [
         (None, ROWS_OF_P, ("dQ", 2.0), {"P", "dQ"}),
-        pytest.param(None, HALF_DP, ("dV", 2.0), {"dK", "dV"}, marks=pytest.mark.nightly),
         (None, NO_DELTA, ("dV", 2.0), {"dK", "dV"}),
-        pytest.param(ROWS_OF_P, HALF_DP, None, {"dQ", "dK"}, marks=pytest.mark.nightly),
         (HALF_DP, ROWS_OF_P, None, {"P", "dQ"}),
-        pytest.param(NO_DELTA, HALF_DP, None, {"dQ", "dK"}, marks=pytest.mark.nightly),
     ],
-    ids=["P, dQ x 2", "dP, dV x 2", "delta, dV x 2", "P and dP", "dP and P", "delta and dP"],
+    ids=["P, dQ x 2", "delta, dV x 2", "dP and P"],
 )
 def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(
     of_dq, of_dkdv, times, own
@@ -570,40 +457,18 @@ def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of
 @pytest.mark.parametrize(
     ("name", "exposed"), [("dS", ("dS", *GRADIENTS)), ("P", ("P", "dQ", "dK"))]
 )
-def test_what_is_exported_and_wrong_is_no_kernel_of_its_own_beside_those_of_the_gradients(
-    name, exposed
-):
+def test_what_is_exported_and_wrong_is_no_kernel_beside_those_of_the_gradients(name, exposed):
     fault = changed(name, lambda t: t[:, :, 20:22].mul_(1.5))
     inside = inside_of(case_of("softmax", **SIZES), fault=fault, exposed=exposed)
     assert wrong_by_itself(inside) <= {name, "dP"}
-    assert not any(
-        f"kernel of {name}" in sentence or f"{name} and" in sentence
-        for sentence in inside.sentences
-    )
+    said = " ".join(inside.sentences)
+    assert f"kernel of {name}" not in said
+    assert f"{name} and" not in said
     assert "dS is wrong in the kernels of dQ and dK" in inside.sentences
 
 
-def test_a_right_ds_that_is_exported_beside_a_wrong_dq_is_not_called_a_kernel():
-    inside = inside_of(
-        case_of("softmax", **SIZES),
-        fault=changed("dQ", lambda t: t.mul_(3)),
-        exposed=("dS", *GRADIENTS),
-    )
-    assert inside.sentences[0].startswith(
-        "the kernel of dQ is at fault: dQ shows dS wrong by the factor 3 throughout;"
-    )
-    assert not any("kernel of dS" in sentence for sentence in inside.sentences)
-
-
-@pytest.mark.parametrize(
-    ("exposed", "fault"),
-    [
-        (("delta", "dQ", "dK"), changed("dP", lambda t: t.mul_(0.5))),
-        (("P", "delta", "dQ", "dK"), NO_DELTA),
-    ],
-    ids=["without P", "with P"],
-)
-def test_a_delta_that_is_exported_and_wrong_beside_no_dv_is_compared_as_it_came(exposed, fault):
-    inside = inside_of(case_of("softmax", **SIZES), fault=fault, exposed=exposed)
+def test_a_delta_that_is_exported_and_wrong_beside_no_dv_is_compared_as_it_came():
+    exposed = ("P", "delta", "dQ", "dK")
+    inside = inside_of(case_of("softmax", **SIZES), fault=NO_DELTA, exposed=exposed)
     assert {"delta", "dP", "dS"} & (wrong_by_itself(inside) | inherited(inside))
     assert inside.measured.trace.sources["delta"] == "exported"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from gradprobe.pipeline.reported import report_of
 from gradprobe.render.screen.details import render
 from tests.emulated import case_of, changed, compared, lazy, softmax, target_of
 from tests.probe import probe
-from tests.sampling import sampled
 
 CASE = {"batch": 2, "heads": 3, "seqlen": 72, "head_dim": 24, "layouts": (("q", "contiguous"),)}
 
@@ -36,21 +33,12 @@ ELEMENTS = (
     ("dK", (0, 2, 17, 5), (None, 1)),
     ("dV", (1, 1, 70, 0), (None, 4)),
 )
-FAMILIES = ("softmax", "lazy")
 
 
-@sampled(
-    "family, element",
-    product(FAMILIES, ELEMENTS),
-    push=[(FAMILIES[at % 2], each) for at, each in enumerate(ELEMENTS)],
-)
-def test_one_wrong_element_is_found_at_its_place(family, element):
-    name, at, tile = element
-    first = first_of(
-        changed(name, lambda t: t[at].add_(1.0)),
-        family,
-        **({"tau": (0.5,)} if family == "lazy" else {}),
-    )
+@pytest.mark.parametrize(("name", "at", "tile"), ELEMENTS)
+def test_one_wrong_element_is_found_at_its_place(name, at, tile):
+    fault, is_lazy = changed(name, lambda t: t[at].add_(1.0)), name in ("dP", "dK")
+    first = first_of(fault, "lazy", tau=(0.5,)) if is_lazy else first_of(fault)
     assert (first.intermediate, first.batch, first.head, first.row, first.col) == (name, *at)
     assert first.tile == tile
     assert first.actual - first.expected == pytest.approx(1.0, abs=1e-3)
@@ -84,16 +72,10 @@ def test_of_two_faults_the_one_earlier_in_the_dataflow_comes_first():
     assert (first.intermediate, first.batch, first.head, first.row) == ("dP", 1, 2, 70)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_one_element_of_p_that_is_no_number_is_the_first_mismatch_with_an_infinite_ratio(value):
-    first = first_of(changed("P", lambda t: t[0, 1, 5, 3].fill_(value)))
+def test_one_element_of_p_that_is_no_number_is_the_first_mismatch_with_an_infinite_ratio():
+    first = first_of(changed("P", lambda t: t[0, 1, 5, 3].fill_(torch.nan)))
     assert (first.intermediate, first.row, first.col) == ("P", 5, 3)
     assert first.ratio == float("inf")
-
-
-def test_a_lost_update_of_dk_is_found_in_the_tile_that_lost_it():
-    first = first_of(changed("dK", lambda t: t[0, 1, 32:48].mul_(0.7)))
-    assert (first.intermediate, first.head, first.row, first.tile) == ("dK", 1, 32, (None, 2))
 
 
 @pytest.mark.parametrize(("budgets", "said"), [(2.0, True), (9.0, False)])
@@ -105,5 +87,6 @@ def test_errors_of_a_few_budgets_are_said_to_be_a_coarser_arithmetic(budgets, sa
     def coarse(q, k, v, do, *, scale=None):
         return softmax(q, k, v, do, scale=scale, fault=fault)
 
-    lines = [line.plain for line in render(report_of(probe(case, target_of(coarse))), 120)]
+    report = report_of(probe(case, target_of(coarse), why=False))
+    lines = [line.plain for line in render(report, 120)]
     assert any("coarser arithmetic than float32, ieee dots" in line for line in lines) is said

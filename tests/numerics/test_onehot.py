@@ -11,33 +11,27 @@ from gradprobe.reference import manual_attention_backward
 from tests.emulated import case_of
 
 CASES = {
-    "small": ("softmax", {}),
     "three head dims": ("softmax", {"head_dim": 3, "head_dim_v": 2}),
-    "five and 24": ("softmax", {"head_dim": 5, "head_dim_v": 24}),
     "80, a group of four": ("softmax", {"head_dim": 80, "heads": 4, "kv_heads": 1, "batch": 1}),
     "few rows": ("softmax", {"seqlen_q": 1, "seqlen_k": 50}),
     "few keys": ("softmax", {"seqlen_q": 50, "seqlen_k": 1}),
-    "one of each": ("softmax", {"seqlen": 1, "batch": 1, "heads": 1}),
     "softcap, window, sinks": (
         "softmax",
-        {"softcap": 2.0, "window": (9, 3), "sinks": True, "heads": 4, "kv_heads": 2},
+        {"softcap": 2.0, "window": (9, 3), "sinks": True, "kv_heads": 1},
     ),
     "bias by batch, alibi": ("softmax", {"bias": True, "bias_axes": "bn", "alibi": True}),
     "mask": ("softmax", {"mask": "dead-rows", "causal": True, "seqlen_k": 40}),
     "padding": ("softmax", {"seqlens": (72, 0)}),
     "packed": ("softmax", {"cu_seqlens": (0, 20, 20, 50)}),
     "dropout": ("softmax", {"dropout": 0.3}),
-    "scale of its own": ("softmax", {"scale": 1e-3}),
     "scale below zero": ("softmax", {"scale": -0.7}),
     "lazy": ("lazy", {"bias": True}),
 }
 
 
 def reference_of(case, values):
-    options = {
-        name: getattr(case, name)
-        for name in ("causal", "window", "softcap", "align", "dropout", "scale")
-    }
+    names = ("causal", "window", "softcap", "align", "dropout", "scale")
+    options = {name: getattr(case, name) for name in names}
     return manual_attention_backward(**values, family=case.family, **options)
 
 
@@ -53,10 +47,8 @@ def case(request):
 
 
 def wide(values):
-    return {
-        name: value.double() if value.is_floating_point() else value
-        for name, value in values.items()
-    }
+    items = values.items()
+    return {name: one.double() if one.is_floating_point() else one for name, one in items}
 
 
 def test_one_hot_columns_change_no_score_no_o_and_no_delta(case):
@@ -89,12 +81,11 @@ def test_the_probes_of_a_case_show_every_element_of_p_and_ds(case):
     assert_same(shown["dV"], expected["P"] * share)
 
 
-@pytest.mark.parametrize("pattern", ["negative", "positive"])
-def test_scores_that_lie_far_from_0_do_so_in_every_probe(pattern):
+def test_scores_that_lie_far_from_0_do_so_in_every_probe():
     """A kernel that subtracts no maximum is wrong beyond 88.7 alone."""
-    case = case_of("softmax", pattern=pattern, kv_heads=1, head_dim=64, scale=0.4)
+    case = case_of("softmax", pattern="negative", kv_heads=1, head_dim=64, scale=0.4)
     values = problem(case, plan(case), wide(draw(case)), 0)
-    scores = case.scale * values["q"] @ values["k"].mT * (1 if pattern == "positive" else -1)
+    scores = -case.scale * values["q"] @ values["k"].mT
     assert 100 < float(scores.min()) < float(scores.max()) < 140
 
 
@@ -114,10 +105,9 @@ def test_probes_end_to_end_give_each_its_own_results(case):
     together = reference_of(case, end_to_end(case, problems))
     for index in indices:
         alone = reference_of(case, problems[index])
+        batches = slice(index * case.batch, (index + 1) * case.batch)
         for name in ("P", "dS", "dQ", "dK", "dV"):
-            assert torch.equal(
-                together[name][index * case.batch : (index + 1) * case.batch], alone[name]
-            )
+            assert torch.equal(together[name][batches], alone[name])
 
 
 def test_each_probe_has_a_mask_of_its_own_also_where_the_case_has_one_batch():

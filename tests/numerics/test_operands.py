@@ -1,7 +1,6 @@
 """A q or k that is scaled and then rounded: proven by the numbers that come of it, told, and no excuse for more."""
 
 import math
-from itertools import product
 
 import pytest
 import torch
@@ -9,23 +8,11 @@ import torch
 from gradprobe.numerics.closeup import close_up
 from tests.emulated import case_of, softmax, target_of
 from tests.probe import probe
-from tests.sampling import sampled
 
 
 def as_in_the_tutorial(
-    q,
-    k,
-    v,
-    do,
-    *,
-    scale=None,
-    causal=False,
-    rounds="k",
-    forward=False,
-    log2e=True,
-    alone=False,
-    spoil=None,
-):
+    q, k, v, do, *, scale=None, causal=False, rounds="k", forward=False, log2e=True, alone=False, spoil=None,
+):  # fmt: skip
     """Softmax attention whose backward (with `forward`, all of it) takes its scores of a rounded operand.
 
     With `alone`, the factor is rounded before it is multiplied in.
@@ -62,14 +49,8 @@ def by_two_kernels(q, k, v, do, *, rounds="", **how):
 
 
 CASE = {
-    "batch": 1,
-    "heads": 2,
-    "seqlen": 96,
-    "head_dim": 16,
-    "causal": True,
-    "pattern": "large",
-    "scale": 0.9,
-}
+    "batch": 1, "heads": 2, "seqlen": 96, "head_dim": 16, "causal": True, "pattern": "large", "scale": 0.9,
+}  # fmt: skip
 ONE_RUN = {"layouts": (("q", "contiguous"),)}
 
 
@@ -81,79 +62,62 @@ def probed(options=None, attention=as_in_the_tutorial, **how):
     return probe(case, target_of(target), why=False)
 
 
-# On every push each operand and factor, in both dtypes, and in a backward alone and in both passes.
 GROWTH = {
     dtype: f"; its errors grow with the scores: of scores of {of} and more, P is off by a tenth"
     for dtype, of in {"float16": 205, "bfloat16": 26}.items()
 }
 
 
-@sampled(
-    "operand, forward, dtype",
-    product([("k", True), ("q", True), ("k", False)], [False, True], ["float16", "bfloat16"]),
-    push=[
-        (("k", True), False, "float16"), (("k", True), True, "bfloat16"),
-        (("q", True), False, "bfloat16"), (("k", False), True, "float16"),
-    ],
-)  # fmt: skip
+def told(report):
+    """What is said of a match."""
+    assert report.verdict == "match"
+    return [one.sentence for one in report.measured[0][1].coarser]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "log2e", "forward", "dtype"),
+    [("k", True, False, "float16"), ("q", True, False, "bfloat16"), ("k", False, True, "float16")],
+)
 def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_strict(
-    operand, forward, dtype
+    rounds, log2e, forward, dtype
 ):
-    rounds, log2e = operand
     how = {"rounds": rounds, "log2e": log2e, "forward": forward}
-    report = probed({"dtype": dtype}, **how)
     factor = "scale * log2(e)" if log2e else "scale"
     words = f"rounds {factor} * {rounds} to {dtype} before the scores{'' if forward else ' of its backward'}"
-    assert report.verdict == "match"
-    assert [one.sentence for one in report.measured[0][1].coarser] == [
-        f"coarser than its contract: {words}{GROWTH[dtype]}"
-    ]
+    said = f"coarser than its contract: {words}{GROWTH[dtype]}"
+    assert told(probed({"dtype": dtype}, **how)) == [said]
     assert probed({"dtype": dtype, "strict": True}, **how).verdict == "mismatch"
 
 
 FACTOR = "scale * log2(e)"
 
 
-@sampled(
-    "rounds, dtype",
-    product(["q", "k"], ["float16", "bfloat16"]),
-    push=[("k", "float16"), ("q", "bfloat16")],
-)
+@pytest.mark.parametrize(("rounds", "dtype"), [("k", "float16"), ("q", "bfloat16")])
 def test_a_factor_that_is_rounded_before_is_told_too(rounds, dtype):
     """As Triton does where a kernel multiplies a 16-bit block by a number."""
-    report = probed({"dtype": dtype}, rounds=rounds, alone=True)
     words = (
         f"rounds {FACTOR}, and {rounds} times that, to {dtype} before the scores of its backward"
     )
-    assert report.verdict == "match"
-    assert [one.sentence for one in report.measured[0][1].coarser] == [
-        f"coarser than its contract: {words}{GROWTH[dtype]}"
-    ]
+    said = f"coarser than its contract: {words}{GROWTH[dtype]}"
+    assert told(probed({"dtype": dtype}, rounds=rounds, alone=True)) == [said]
 
 
-@sampled("alone, dtype", product([False, True], ["float16", "bfloat16"]), push=2)
+@pytest.mark.parametrize(("alone", "dtype"), [(False, "float16"), (True, "bfloat16")])
 def test_two_kernels_may_round_another_operand_each(alone, dtype):
-    report = probed({"dtype": dtype}, by_two_kernels, alone=alone)
     q, k = (f"{FACTOR}, and {one} times that," if alone else f"{FACTOR} * {one}" for one in "qk")
     words = f"rounds {q} to {dtype} before the scores of dQ, and {k} to {dtype} before those of dK and dV"
-    assert report.verdict == "match"
-    assert [one.sentence for one in report.measured[0][1].coarser] == [
-        f"coarser than its contract: {words}{GROWTH[dtype]}"
-    ]
+    said = f"coarser than its contract: {words}{GROWTH[dtype]}"
+    assert told(probed({"dtype": dtype}, by_two_kernels, alone=alone)) == [said]
 
 
-@pytest.mark.parametrize("name", ["P", "dS", "dQ", "dK"])
-def test_a_close_up_shows_nothing_wrong_where_the_check_found_a_rounded_operand(name):
+def test_a_close_up_shows_nothing_wrong_where_the_check_found_a_rounded_operand():
     report = probed()
     _, measured = report.measured[0]
     assert measured.coarser
-    view = close_up(report.case, "contiguous", measured, name, None)
-    assert view.mismatched == 0
-    assert all(cell is None or cell <= 1 for line in view.map for cell in line)
-
-
-def without_delta(ds):
-    return ds + 0.05
+    for name in ("P", "dS", "dQ", "dK"):
+        view = close_up(report.case, "contiguous", measured, name, None)
+        assert view.mismatched == 0
+        assert all(cell is None or cell <= 1 for line in view.map for cell in line)
 
 
 def off_by_two_per_cent(ds):
@@ -166,12 +130,13 @@ def one_element(ds):
     return ds
 
 
-@sampled("spoil", [without_delta, off_by_two_per_cent, one_element], push=2)
-def test_a_fault_beside_a_rounded_operand_stays_a_mismatch(spoil):
-    for attention in (as_in_the_tutorial, by_two_kernels):
-        report = probed(None, attention, spoil=spoil)
-        assert report.verdict == "mismatch"
-        assert report.measured[0][1].coarser == ()
+@pytest.mark.parametrize(
+    ("spoil", "attention"), [(off_by_two_per_cent, as_in_the_tutorial), (one_element, by_two_kernels)]
+)  # fmt: skip
+def test_a_fault_beside_a_rounded_operand_stays_a_mismatch(spoil, attention):
+    report = probed(None, attention, spoil=spoil)
+    assert report.verdict == "mismatch"
+    assert report.measured[0][1].coarser == ()
 
 
 def test_an_exact_kernel_is_told_nothing():

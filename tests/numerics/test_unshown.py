@@ -24,15 +24,11 @@ def notes(names, family="softmax", **options):
     results = (lazy if family == "lazy" else softmax)(
         **values, scale=case.scale, **({} if family == "lazy" else more)
     )
-    trace = Trace(results, dict.fromkeys(results, "exported"))
-    said = unshown(
-        case,
-        values,
-        lambda: attention_of(case, values),
-        trace,
+    trace, precision = (
+        Trace(results, dict.fromkeys(results, "exported")),
         precision_of("float32", "ieee"),
-        names,
     )
+    said = unshown(case, values, lambda: attention_of(case, values), trace, precision, names)
     return [words.partition(": this case cannot show")[0].removeprefix("--") for words in said]
 
 
@@ -45,21 +41,16 @@ def notes(names, family="softmax", **options):
         ("dropout", {"dropout": 0.0}, {"dropout": 0.3}),
         ("causal", {"causal": True, "seqlen": 1}, {"causal": True, "seqlen": 2}),
         ("scale", {"scale": 8**-0.5}, {"scale": 0.36}),
-        ("bias", {}, {"bias": True}),
-        ("sinks", {}, {"sinks": True}),
-        ("alibi", {}, {"alibi": True}),
+        *((name, {}, {name: True}) for name in ("bias", "sinks", "alibi")),
+        ("tau", {"tau": (0.0,)}, {"tau": (0.5,)}),
     ],
 )
 def test_an_option_is_unshown_where_a_kernel_without_it_is_right_and_shown_where_it_is_wrong(
     name, below, above
 ):
-    assert notes([name], **below) == ([name] if below else [])
-    assert notes([name], **above) == []
-
-
-def test_tau_of_0_is_unshown_and_any_other_is_shown():
-    assert notes(["tau"], "lazy", tau=(0.0,)) == ["tau"]
-    assert notes(["tau"], "lazy", tau=(0.5,)) == []
+    family = "lazy" if name == "tau" else "softmax"
+    assert notes([name], family, **below) == ([name] if below else [])
+    assert notes([name], family, **above) == []
 
 
 def test_a_match_says_so_once_for_each_option_that_was_given_and_exits_0():
