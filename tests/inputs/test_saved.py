@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import zipfile
 
 import numpy as np
 import pytest
@@ -18,9 +17,8 @@ SHAPE = (2, 3, 5, 4)
 
 
 def drawn(*shape, dtype=torch.float32):
-    return torch.randn(shape or SHAPE, generator=torch.Generator().manual_seed(len(shape))).to(
-        dtype
-    )
+    generator = torch.Generator().manual_seed(len(shape))
+    return torch.randn(shape or SHAPE, generator=generator).to(dtype)
 
 
 def plain(**more):
@@ -28,11 +26,8 @@ def plain(**more):
 
 
 def as_set(tensors, **options):
-    return Saved(
-        {name: tensor.contiguous() for name, tensor in tensors.items()},
-        placements_of(tensors),
-        options,
-    )
+    values = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return Saved(values, placements_of(tensors), options)
 
 
 def written(tmp_path, ending, tensors, **options):
@@ -46,11 +41,10 @@ def laid_out(saved):
 
 
 @pytest.mark.parametrize("ending", ["pt", "npz"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_values_strides_and_options_come_back_in_both_formats(tmp_path, ending, dtype):
-    tensors = {
-        name: drawn(2, 5, 3, 4, dtype=dtype).transpose(1, 2) for name in ("q", "k", "v", "do")
-    }
+    blhd = drawn(2, 5, 3, 4, dtype=dtype).transpose(1, 2)
+    tensors = dict.fromkeys(("q", "k", "v", "do"), blhd)
     tensors |= {"mask": drawn(1, 1, 5, 5) > 0, "sinks": drawn(3)}
     options = {"causal": True, "scale": 0.3, "window": (2, -1), "align": "top-left"}
     found = load(str(written(tmp_path, ending, tensors, **options)))
@@ -67,16 +61,12 @@ def test_values_strides_and_options_come_back_in_both_formats(tmp_path, ending, 
 def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path, ending):
     qkv = drawn(2, 5, 3, 3, 8)
     q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
-    found = laid_out(
-        load(str(written(tmp_path, ending, {"q": q, "k": k, "v": v, "do": drawn(2, 3, 5, 8)})))
-    )
+    tensors = {"q": q, "k": k, "v": v, "do": drawn(2, 3, 5, 8)}
+    found = laid_out(load(str(written(tmp_path, ending, tensors))))
     assert len({found[name].untyped_storage().data_ptr() for name in "qkv"}) == 1
     assert found["do"].untyped_storage().data_ptr() != found["q"].untyped_storage().data_ptr()
-    assert [found[name].storage_offset() - found["q"].storage_offset() for name in "qkv"] == [
-        0,
-        24,
-        48,
-    ]
+    offsets = [found[name].storage_offset() for name in "qkv"]
+    assert offsets == [offsets[0] + each for each in (0, 24, 48)]
     assert found["q"].stride() == (360, 8, 72, 1)
     assert all(torch.equal(found[name], tensor) for name, tensor in (("q", q), ("k", k), ("v", v)))
 
@@ -148,16 +138,6 @@ def numbers(**more):
     return {name: np.zeros(SHAPE, np.float32) for name in ("q", "k", "v", "do")} | more
 
 
-def one_array(path):
-    np.save(path.with_suffix(".npy"), np.zeros(3))
-    path.with_suffix(".npy").rename(path)
-
-
-def no_array(path):
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("q", b"abc")
-
-
 def truncated(ending):
     def write(path):
         save(path.with_name(f"whole.{ending}"), as_set(plain()))
@@ -179,23 +159,15 @@ def without(*names):
 HUGE = {"q.strides": [1 << 40, 20, 4, 1]}
 WRONG = [
     ("set.pt", saved_by_torch(plain(q=Sneaky())), ("cannot be read as tensors alone", "never unpickled")),
-    ("set.pt", saved_by_torch(Sneaky()), ("cannot be read as tensors alone",)),
     ("set.pt", lambda path: path.write_bytes(pickle.dumps(plain())), ("cannot be read as tensors alone",)),
-    ("set.pt", lambda path: path.write_bytes(b""), ("cannot be read as tensors alone",)),
-    ("set.pt", lambda path: path.write_text("q k v do"), ("cannot be read as tensors alone",)),
     ("set.pt", truncated("pt"), ("cannot be read as tensors alone",)),
     ("set.pt", saved_by_torch([drawn()]), ("must hold a dict of tensors by name, got list",)),
     ("set.npz", saved_by_numpy(**numbers(q=np.array([Sneaky()], dtype=object))), ("cannot be read as arrays alone",)),
-    ("set.npz", lambda path: path.write_bytes(pickle.dumps(1)), ("cannot be read as arrays alone",)),
-    ("set.npz", lambda path: path.write_bytes(b"PK\x03\x04 not a zip"), ("cannot be read as arrays alone",)),
     ("set.npz", truncated("npz"), ("cannot be read as arrays alone",)),
-    ("set.npz", one_array, ("cannot be read as arrays alone",)),
-    ("set.npz", no_array, ("cannot be read as arrays alone",)),
     ("set.npz", saved_by_numpy(**numbers(q=np.array("words"))), ("q must be an array of numbers",)),
     ("set.npz", saved_by_numpy(**numbers(**{"q.dtype": np.array("float8")})), ("q.dtype may only be bfloat16",)),
     ("set.safetensors", saved_by_torch(plain()), ("must end in .npz or .pt, got .safetensors",)),
     ("set.pt", saved_by_torch(without("do")), ("do missing among q, k, v",)),
-    ("set.pt", saved_by_torch({}), ("q, k, v, do missing among nothing",)),
     ("set.pt", saved_by_torch(plain(query=drawn())), ("unknown name 'query'", "tensors: q, k, v, do, bias")),
     ("set.pt", saved_by_torch(plain() | {3: drawn()}), ("unknown name 3",)),
     ("set.pt", saved_by_torch(plain(q=drawn(3, 5, 4))), ("q must have four axes, [B, H, L, D], got [3, 5, 4]",)),
@@ -203,7 +175,6 @@ WRONG = [
     ("set.pt", saved_by_torch(plain(do=drawn(2, 3, 6, 4))), ("do must be [2, 3, 5, 4]", "got [2, 3, 6, 4]")),
     ("set.pt", saved_by_torch({name: torch.zeros(0, 3, 5, 4) for name in plain()}), ("a tensor is empty",)),
     ("set.pt", saved_by_torch(plain(q=torch.zeros(SHAPE, dtype=torch.int64))), ("q must be float32 or", "got int64")),
-    ("set.pt", saved_by_torch(plain(q=drawn().double())), ("q must be float32", "got float64")),
     ("set.pt", saved_by_torch(plain(q=drawn().half())), ("must have one dtype, got q float16, k float32", "autocast")),
     ("set.pt", saved_by_torch(plain(q=drawn().to_sparse())), ("q must be a dense tensor, got torch.sparse_coo",)),
     ("set.pt", saved_by_torch(plain(q=3.0)), ("q must be a dense tensor, got float",)),
@@ -222,7 +193,6 @@ WRONG = [
     ("set.pt", saved_by_torch(plain() | {"q.strides": [60, 20, 4]}), ("q.strides must be 4 numbers", "got 3")),
     ("set.pt", saved_by_torch(plain() | {"q.strides": [-60, 20, 4, 1]}), ("must be whole numbers",)),
     ("set.pt", saved_by_torch(plain() | {"q.strides": [0, 20, 4, 1]}), ("put several elements of q into one place",)),
-    ("set.pt", saved_by_torch(plain() | {"q.strides": [1, 1, 1, 1]}), ("put several elements of q into one place",)),
 ]  # fmt: skip
 
 
@@ -255,9 +225,8 @@ def test_packed_tensors_of_2_batches_lie_packed_for_6():
     q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
     placements = placements_of({"q": q, "k": k, "v": v})
     more = {name: tensor.repeat(3, 1, 1, 1) for name, tensor in (("q", q), ("k", k), ("v", v))}
-    again = for_more_batches(
-        placements, {name: tuple(tensor.shape) for name, tensor in more.items()}
-    )
+    shapes = {name: tuple(tensor.shape) for name, tensor in more.items()}
+    again = for_more_batches(placements, shapes)
     assert again == placements
     found = place(more, (("all", AS_SAVED),), again).tensors
     assert all(torch.equal(found[name], tensor) for name, tensor in more.items())
@@ -267,35 +236,22 @@ def test_packed_tensors_of_2_batches_lie_packed_for_6():
     assert torch.equal(place({"q": nine}, (("all", AS_SAVED),), places).tensors["q"], nine)
 
 
+CU = {"cu_seqlens_k": torch.tensor([0, 5])}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"q": torch.ones(SHAPE, device="meta")},
-            "q must be a dense tensor, got meta, without values",
-        ),
-        ({"k": torch.ones(SHAPE).to_sparse()}, "k must be a dense tensor, got torch.sparse_coo"),
+        ({"q": torch.ones(SHAPE, device="meta")}, "q must be a dense tensor, got meta, without values"),
         ({"scale": 10**400}, "scale must be a number, got 1000"),
-        (
-            {"cu_seqlens_q": torch.tensor([0, 4, 2, 5])},
-            "cu_seqlens_q must ascend from 0 to 5, got 0,4,2,5",
-        ),
-        ({"cu_seqlens_q": torch.tensor([0, 4])}, "cu_seqlens_q must ascend from 0 to 5, got 0,4"),
-        (
-            {"cu_seqlens_q": torch.tensor([], dtype=torch.int32)},
-            "cu_seqlens_q must ascend from 0 to 5, got nothing",
-        ),
+        (CU | {"cu_seqlens_q": torch.tensor([0, 4, 2, 5])}, "cu_seqlens_q must ascend from 0 to 5, got 0,4,2,5"),
+        (CU | {"cu_seqlens_q": torch.tensor([]).int()}, "cu_seqlens_q must ascend from 0 to 5, got nothing"),
     ],
-    ids=["meta", "sparse", "huge number", "falling", "short", "empty"],
-)
+    ids=["meta", "huge number", "falling", "empty"],
+)  # fmt: skip
 def test_what_cannot_be_computed_with_is_refused_by_name(tmp_path, changes, words):
     path = tmp_path / "set.pt"
-    torch.save(
-        plain(cu_seqlens_k=torch.tensor([0, 5])) | changes
-        if "cu_seqlens_q" in changes
-        else plain(**changes),
-        path,
-    )
+    torch.save(plain(**changes), path)
     with pytest.raises(UsageFailure) as failure:
         load(str(path))
     assert words in str(failure.value)

@@ -8,12 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradprobe.inputs.draw import draw
 from gradprobe.inputs.guard_bands import guard_values
 from gradprobe.inputs.tensor_layouts import VECTORS, layout_of, place
 from gradprobe.model.assignment import DEFAULT_RUNS, LAYOUTS, TENSORS, parse_layout, run_name
 from gradprobe.model.failures import UsageFailure
-from tests.cases import lazy_case
 from tests.sampling import tries
 
 SHAPES = {
@@ -21,14 +19,8 @@ SHAPES = {
     "lse": (2, 3, 5), "delta": (2, 3, 5), "bias": (3, 7), "tau": (3,), "seqlens": (2,),
     "dq": (2, 3, 5, 4), "dk": (2, 3, 5, 4), "dv": (2, 3, 5, 4), "dbias": (3, 7), "dtau": (3,), "dsink": (3,),
 }  # fmt: skip
-GROUPED = SHAPES | {
-    "q": (2, 4, 5, 6),
-    "k": (2, 2, 9, 6),
-    "v": (2, 2, 9, 3),
-    "do": (2, 4, 5, 3),
-    "o": (2, 4, 5, 3),
-}
-GROUPED |= {"dq": (2, 4, 5, 6), "dk": (2, 2, 9, 6), "dv": (2, 2, 9, 3)}
+GROUPED = SHAPES | {"q": (2, 4, 5, 6), "k": (2, 2, 9, 6), "v": (2, 2, 9, 3), "do": (2, 4, 5, 3)}
+GROUPED |= {"o": (2, 4, 5, 3), "dq": (2, 4, 5, 6), "dk": (2, 2, 9, 6), "dv": (2, 2, 9, 3)}
 FRONT = 1024
 # Those whose storages are small enough to be looked at whole.
 FILLED = [layout for layout in LAYOUTS if layout != "huge"]
@@ -82,18 +74,13 @@ def _placed(draw):
     }  # fmt: skip
     by_name = st.tuples(st.sampled_from(sorted(shapes)), st.sampled_from(FILLED))
     assigned = [("all", draw(st.sampled_from(FILLED))), *draw(st.lists(by_name, max_size=4))]
-    return (
-        shapes,
-        draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])),
-        tuple(assigned),
-    )
+    dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
+    return shapes, dtype, tuple(assigned)
 
 
 @tries(60)
 @given(_placed())
-def test_whatever_lies_where_every_tensor_holds_its_values_apart_from_all_others_in_known_values(
-    placed,
-):
+def test_every_tensor_holds_its_values_apart_from_all_others_in_known_values(placed):
     shapes, dtype, assigned = placed
     values = values_of(shapes, dtype)
     inputs = place(values, assigned)
@@ -106,18 +93,16 @@ def test_whatever_lies_where_every_tensor_holds_its_values_apart_from_all_others
         if layout_of(name, assigned) != "expanded":
             assert torch.equal(tensor, values[name]), name
             assert len(where.unique()) == tensor.numel(), name
-        outside = taken.setdefault(
-            tensor.untyped_storage().data_ptr(), torch.ones(len(storage_of(tensor)), dtype=bool)
-        )
+        whole = torch.ones(len(storage_of(tensor)), dtype=bool)
+        outside = taken.setdefault(tensor.untyped_storage().data_ptr(), whole)
         assert outside[where].all(), name
         outside[where] = False
     for tensor in inputs.tensors.values():
         storage, outside = storage_of(tensor), taken[tensor.untyped_storage().data_ptr()]
         assert outside[:FRONT].all()
         assert outside[-1]
-        assert torch.equal(
-            storage[outside], guard_values(len(storage), tensor.dtype, tensor.device)[outside]
-        )
+        known = guard_values(len(storage), tensor.dtype, tensor.device)
+        assert torch.equal(storage[outside], known[outside])
 
 
 @pytest.mark.parametrize("layout", STRIDES)
@@ -129,22 +114,16 @@ def test_the_strides_are_those_that_the_layout_names(layout):
             assert tensor.storage_offset() == FRONT + (5 if layout == "offset" else 0)
 
 
-@pytest.mark.parametrize("shapes", [SHAPES, GROUPED], ids=["alike", "grouped"])
-def test_distinct_gives_each_axis_of_each_tensor_a_stride_that_no_other_has(shapes):
-    tensors = place(values_of(shapes), (("all", "distinct"),)).tensors
-    assert {tensors[name].stride() for name in shapes if name in VECTORS} == {(1,)}
-    strides = [
-        stride
-        for name, tensor in tensors.items()
-        if name not in VECTORS
-        for stride in tensor.stride()
-    ]
-    assert (
-        len(strides)
-        == len(set(strides))
-        == sum(len(shape) for name, shape in shapes.items() if name not in VECTORS)
-    )
+@pytest.mark.parametrize("layout", ["distinct", "distinct-unit"])
+def test_distinct_gives_each_axis_of_each_tensor_a_stride_that_no_other_has(layout):
+    tensors = place(values_of(GROUPED), (("all", layout),)).tensors
+    assert {tensors[name].stride() for name in GROUPED if name in VECTORS} == {(1,)}
+    wide = [tensor for name, tensor in tensors.items() if name not in VECTORS]
+    last = None if layout == "distinct" else -1
+    strides = [stride for tensor in wide for stride in tensor.stride()[:last]]
+    assert len(strides) == len(set(strides))
     assert min(strides) > 1
+    assert last is None or {tensor.stride(-1) for tensor in wide} == {1}
 
 
 def test_expanded_is_one_stored_element_of_stride_0_and_1_for_do():
@@ -172,21 +151,14 @@ def test_packed_q_k_and_v_and_their_gradients_are_the_three_slots_of_one_storage
 
 
 @pytest.mark.parametrize("names", [("k", "v"), ("dk", "dv")], ids=" ".join)
-@pytest.mark.parametrize(
-    "of_another_shape", [False, True], ids=["contiguous", "packed-of-another-shape"]
-)
-def test_packed_k_and_v_without_q_are_the_two_slots_of_one_storage(names, of_another_shape):
-    grouped = {"q": (2, 6, 5, 4), "dq": (2, 6, 5, 4)} if of_another_shape else {}
-    assigned = (
-        (("all", "packed"),) if of_another_shape else tuple((name, "packed") for name in names)
-    )
-    tensors = place(values_of(SHAPES | grouped), assigned).tensors
-    assert sharing(tensors, *names)
-    assert [(tensors[name].storage_offset() - FRONT, tensors[name].stride()) for name in names] == [
-        (0, (120, 4, 24, 1)), (12, (120, 4, 24, 1)),
-    ]  # fmt: skip
-    together = torch.cat([offsets(tensors[name]) for name in names])
-    assert together.sort().values.tolist() == list(range(FRONT, FRONT + 2 * 120))
+def test_packed_k_and_v_without_q_are_the_two_slots_of_one_storage(names):
+    of_another_shape = SHAPES | {"q": (2, 6, 5, 4), "dq": (2, 6, 5, 4)}
+    alone = tuple((name, "packed") for name in names)
+    for shapes, assigned in ((SHAPES, alone), (of_another_shape, (("all", "packed"),))):
+        tensors = place(values_of(shapes), assigned).tensors
+        assert sharing(tensors, *names)
+        found = [(tensors[name].storage_offset() - FRONT, tensors[name].stride()) for name in names]
+        assert found == [(0, (120, 4, 24, 1)), (12, (120, 4, 24, 1))]
 
 
 @pytest.mark.parametrize(
@@ -205,149 +177,80 @@ def test_other_packed_tensors_keep_storages_of_their_own(shapes, assigned):
         assert torch.equal(tensors[name], values_of(shapes)[name])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
-def test_guard_values_are_finite_away_from_0_and_the_same_for_every_size(dtype):
-    values = guard_values(5000, dtype, torch.device("cpu"))
-    assert ((values.abs() >= 4) & (values.abs() <= 8)).all()
-    assert (values > 0).any()
-    assert (values < 0).any()
-    assert torch.equal(values[:77], guard_values(77, dtype, torch.device("cpu")))
-
-
-@pytest.mark.parametrize("shapes", [SHAPES, GROUPED], ids=["alike", "grouped"])
-@pytest.mark.parametrize("mixed", [False, True], ids=["all", "do-alone"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_reading_any_tensor_through_the_strides_of_any_other_stays_inside_its_storage(
-    layout, mixed, shapes
-):
-    tensors = place(values_of(shapes), (("do" if mixed else "all", layout),)).tensors
-    pairs = [(a, b) for a, b in product(tensors, tensors) if tensors[a].dim() == tensors[b].dim()]
-    assert len(pairs) == 64 + 4 + 4 + 16
-    for a, b in pairs:
-        tensor, strides = tensors[a], tensors[b].stride()
-        last = tensor.storage_offset() + sum(
-            (n - 1) * s for n, s in zip(tensor.shape, strides, strict=True)
-        )
-        assert last < len(storage_of(tensor)), (a, b)
+def test_reading_any_tensor_through_the_strides_of_any_other_stays_inside_its_storage(layout):
+    for shapes, of in product((SHAPES, GROUPED), ("all", "do")):
+        tensors = place(values_of(shapes), ((of, layout),)).tensors
+        for a, b in product(tensors, tensors):
+            if tensors[a].dim() == tensors[b].dim():
+                extents = zip(tensors[a].shape, tensors[b].stride(), strict=True)
+                last = tensors[a].storage_offset() + sum((n - 1) * s for n, s in extents)
+                assert last < len(storage_of(tensors[a])), (a, b)
 
 
 def test_later_assignments_win_and_all_means_every_tensor():
-    inputs = place(
-        values_of(),
-        (("all", "strided-last"), ("do", "expanded"), ("q", "distinct"), ("q", "contiguous")),
-    )
+    words = "strided-last,do=expanded,q=distinct,q=contiguous"
+    inputs = place(values_of(), tuple(parse_layout(word) for word in words.split(",")))
     assert inputs.tensors["do"].stride() == (0, 0, 0, 0)
     assert inputs.tensors["q"].stride() == (60, 20, 4, 1)
     assert inputs.tensors["k"].stride() == (120, 40, 8, 2)
-    assert inputs.layout == "strided-last,do=expanded,q=distinct,q=contiguous"
+    assert inputs.layout == words
+    default = [run_name(assigned) for assigned in DEFAULT_RUNS]
+    assert default == ["contiguous", "distinct", "do=expanded"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    "name", ["tau", "alibi", "sinks", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "dtau", "dsink"]
-)
+@pytest.mark.parametrize("name", ["tau", "sinks", "seqlens", "cu_seqlens_q", "dtau"])
 def test_one_number_a_head_or_a_sequence_lies_contiguous_unless_it_is_named(name, layout):
     values = {"q": torch.randn(2, 3, 5, 4), name: torch.arange(7, 10)}
-    (of_all, step), (of_its_name, named) = (
-        (tensors[name], tensors[name].stride(0))
-        for tensors in (
-            place(values, assigned).tensors for assigned in ((("all", layout),), ((name, layout),))
-        )
-    )
-    assert step == 1
+    of_all, named = (place(values, ((of, layout),)).tensors[name] for of in ("all", name))
+    assert of_all.stride() == (1,)
     assert torch.equal(of_all, values[name])
-    assert of_all.storage_offset() == FRONT + (5 if layout == "offset" else 0)
-    moved = {
-        "expanded": name == "tau" or name == "alibi" or name == "sinks",
-        "strided-last": True,
-        "huge": True,
-    }
-    assert (named != 1) is moved.get(layout, layout == "distinct")
+    moves = ["distinct", "strided-last", "huge"] + ["expanded"] * (name in ("tau", "sinks"))
+    assert (named.stride(0) != 1) is (layout in moves)
     # An assignment to all does not take back what its name was given.
     both = place(values, ((name, "strided-last"), ("all", "distinct"))).tensors
     assert both[name].stride() == (2,)
 
 
-def test_the_default_runs_are_contiguous_distinct_and_do_expanded():
-    assert [run_name(assigned) for assigned in DEFAULT_RUNS] == [
-        "contiguous",
-        "distinct",
-        "do=expanded",
-    ]
-    assert place(values_of(), ()).tensors["do"].is_contiguous()
-
-
-def test_a_layout_is_parsed_with_the_tensor_in_either_case():
-    words = [
-        parse_layout(f"{tensor}={layout}") for tensor, layout in product((*TENSORS, "all"), LAYOUTS)
-    ]
-    assert words == list(product((*TENSORS, "all"), LAYOUTS))
+def test_a_layout_is_parsed_with_the_tensor_in_either_case_and_one_that_cannot_be_is_refused():
+    every = [*product((*TENSORS, "all"), LAYOUTS)]
+    assert [parse_layout(f"{tensor}={layout}") for tensor, layout in every] == every
     assert parse_layout("dO=expanded") == ("do", "expanded")
-    assert parse_layout("distinct") == ("all", "distinct")
-
-
-@pytest.mark.parametrize(
-    ("word", "words"),
-    [
+    for word, words in (
         ("spread", "--layout takes TENSOR=NAME or NAME, got 'spread'"),
         ("", "--layout takes TENSOR=NAME or NAME, got ''"),
         ("dx=expanded", "--layout: no tensor 'dx'"),
         ("do=diagonal", "--layout: no layout 'diagonal'"),
-        ("do=", "--layout: no layout ''"),
-        ("=distinct", "--layout: no tensor ''"),
-    ],
-)
-def test_a_layout_that_cannot_be_is_refused(word, words):
-    with pytest.raises(UsageFailure) as refusal:
-        parse_layout(word)
-    assert str(refusal.value) == words
-
-
-def test_distinct_unit_gives_every_tensor_a_last_stride_of_1_and_other_strides_of_its_own():
-    inputs = place(draw(lazy_case()), (("all", "distinct-unit"),))
-    strides = [stride for tensor in inputs.tensors.values() for stride in tensor.stride()[:-1]]
-    assert {tensor.stride(-1) for tensor in inputs.tensors.values()} == {1}
-    assert len(strides) == len(set(strides))
-    for name, tensor in inputs.tensors.items():
-        assert torch.equal(tensor, inputs.values[name])
+    ):
+        with pytest.raises(UsageFailure) as refusal:
+            parse_layout(word)
+        assert str(refusal.value) == words
 
 
 @pytest.mark.parametrize(
-    "shape", [(2, 3, 37, 16), (2, 3, 37), (3, 40), (3,), (1, 1, 1, 1), (4, 12, 200, 72)]
-)
-def test_huge_reaches_beyond_2_to_the_31_along_heads_and_along_rows_and_no_two_elements_share_a_place(
-    shape,
+    ("shape", "beyond"), [((2, 3, 37, 16), {1, 2}), ((2, 3, 37), {1, 2}), ((3, 40), {0, 1}), ((1, 1, 1, 1), set())]
+)  # fmt: skip
+def test_huge_reaches_beyond_2_to_the_31_along_heads_and_along_rows_and_huge_scaled_in_their_order(
+    shape, beyond
 ):
     value = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
-    tensor = place({"q": value}, (("q", "huge"),)).tensors["q"]
-    assert torch.equal(tensor, value)
-    places = sum(
-        torch.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))]) * stride
-        for axis, (size, stride) in enumerate(zip(shape, tensor.stride(), strict=True))
-    )
-    assert places.unique().numel() == value.numel()
-    crossing = [
-        axis for axis, size in enumerate(shape) if (size - 1) * tensor.stride(axis) >= 2**31
-    ]
-    steps = [axis for axis, size in enumerate(shape) if size > 1]
-    assert set(crossing) == set(steps) - (
-        {0, 3} if len(shape) == 4 else {0} if len(shape) == 3 else set()
-    )
-    assert all(tensor.stride(axis) < 2**31 for axis in crossing if shape[axis] > 2)
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 37, 16), (2, 3, 37), (3, 40), (4, 12, 200, 72)])
-def test_huge_scaled_is_huge_with_its_axes_in_the_same_order_far_below_2_to_the_31(shape):
-    value = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
     huge, scaled = (
-        place({"q": value}, (("q", name),)).tensors["q"] for name in ("huge", "huge-scaled")
+        place({"q": value}, (("q", of),)).tensors["q"] for of in ("huge", "huge-scaled")
     )
+    assert torch.equal(huge, value)
     assert torch.equal(scaled, value)
     assert len(offsets(scaled).unique()) == value.numel()
     assert scaled.untyped_storage().nbytes() < 2**28
-    order = [
-        sorted(range(len(shape)), key=tensor.stride().__getitem__) for tensor in (huge, scaled)
-    ]
+    strides = [*enumerate(zip(shape, huge.stride(), strict=True))]
+    places = sum(
+        torch.arange(size).reshape([-1 if at == axis else 1 for at in range(len(shape))]) * stride
+        for axis, (size, stride) in strides
+    )
+    assert places.unique().numel() == value.numel()
+    assert {axis for axis, (size, stride) in strides if (size - 1) * stride >= 2**31} == beyond
+    assert all(stride < 2**31 for axis, (size, stride) in strides if axis in beyond and size > 2)
+    order = [sorted(range(len(shape)), key=of.stride().__getitem__) for of in (huge, scaled)]
     assert order[0] == order[1]
 
 
