@@ -14,18 +14,12 @@ from gradprobe.targets.naming import canonical_name, meanings
 
 
 def bound(function, **options):
-    case, target = (
-        resolve(options, "softmax", takes_bias=False),
-        find_target(f"{__name__}:{function.__name__}"),
-    )
-    values = draw(case)
+    case = resolve(options, "softmax", takes_bias=False)
+    target, values = find_target(f"{__name__}:{function.__name__}"), draw(case)
     return bind(target, case, values | outputs_of(case, target.outputs, values))
 
 
 def plain(q, k, v, do): ...
-
-
-def takes_lse(q, k, v, do, lse): ...
 
 
 def writes(q, k, v, dout, dq, dk, dv, dbias=None, dsinks=None, dtau=None): ...
@@ -37,6 +31,9 @@ def writes_in_other_words(
 
 
 def of_a_lazy_bias(q, k, v, bias, tau, window_size=512): ...
+
+
+def takes_lse(q, k, v, do, lse): ...
 
 
 def has_head_dims(q, k, v, do, d_q=24, d_k=24, d_v=24): ...
@@ -67,23 +64,15 @@ def additive(q, k, v, do, bias=None): ...
 
 
 @pytest.mark.parametrize(
-    ("options", "flag"),
+    "options",
     [
-        ({"alibi": True}, "--alibi"),
-        ({"sinks": True}, "--sinks"),
-        ({"mask": "random"}, "--mask"),
-        ({"dropout": 0.5}, "--dropout"),
-        ({"window": (3, 0)}, "--window"),
-        ({"softcap": 2.0}, "--softcap"),
-        ({"bias": True}, "--bias"),
-        ({"causal": True}, "--causal"),
-        ({"scale": 0.5}, "--scale"),
-        ({"seqlens": (9, 5)}, "--seqlens"),
-        ({"cu_seqlens": (0, 9)}, "--cu-seqlens"),
-        ({"cu_seqlens": (0, 9), "cu_seqlens_k": (0, 8)}, "--cu-seqlens-k"),
+        {"alibi": True}, {"sinks": True}, {"mask": "random"}, {"dropout": 0.5}, {"window": (3, 0)}, {"softcap": 2.0},
+        {"bias": True}, {"causal": True}, {"scale": 0.5}, {"seqlens": (9, 5)}, {"cu_seqlens": (0, 9)},
+        {"cu_seqlens_k": (0, 8), "cu_seqlens": (0, 9)},
     ],
-)
-def test_an_option_that_the_target_has_no_parameter_for_is_refused_by_name(options, flag):
+)  # fmt: skip
+def test_an_option_that_the_target_has_no_parameter_for_is_refused_by_name(options):
+    flag = "--" + next(iter(options)).replace("_", "-")
     with pytest.raises(UsageFailure, match=f"plain' cannot take {flag}: it has no such parameter"):
         bound(plain, **options)
 
@@ -94,10 +83,8 @@ def test_alignment_is_a_convention_that_no_target_needs_to_be_told():
 
 def test_packed_sequences_come_with_their_longest_lengths():
     found = bound(packs, cu_seqlens=(0, 5, 9), cu_seqlens_k=(0, 2, 9))
-    assert (found["cu_seqlens_q"].tolist(), found["cu_seqlens_k"].tolist()) == (
-        [0, 5, 9],
-        [0, 2, 9],
-    )
+    ends = [found[name].tolist() for name in ("cu_seqlens_q", "cu_seqlens_k")]
+    assert ends == [[0, 5, 9], [0, 2, 9]]
     assert (found["max_seqlen_q"], found["max_seqlen_k"]) == (5, 7)
     found = bound(packs_alike, cu_seqlens=(0, 5, 9))
     assert (found["cu_seqlens"].tolist(), found["max_seqlen"]) == ([0, 5, 9], 5)
@@ -125,14 +112,11 @@ def test_a_boolean_mask_goes_to_mask_or_to_attn_mask_but_to_no_other_bias():
 def test_somewhere_to_write_is_given_for_the_gradients_that_the_case_has():
     found = bound(writes, heads=4, kv_heads=2, seqlen_k=50, head_dim_v=8)
     shapes = {"dq": (2, 4, 72, 24), "dk": (2, 2, 50, 24), "dv": (2, 2, 50, 8)}
-    assert {
-        name: tuple(found[name].shape) for name in found if name not in ("q", "k", "v", "dout")
-    } == shapes
+    assert {name: tuple(found[name].shape) for name in found.keys() - {*"qkv", "dout"}} == shapes
     assert all(found[name].isnan().all() for name in shapes)
     found = bound(writes_in_other_words, bias=True, sinks=True)
-    assert found.keys() - {"query", "key", "value", "grad_out", "bias", "sinks"} == {
-        "grad_query", "dkey", "grad_v", "grad_bias", "d_sink"
-    }  # fmt: skip
+    given = {"query", "key", "value", "grad_out", "bias", "sinks"}
+    assert found.keys() - given == {"grad_query", "dkey", "grad_v", "grad_bias", "d_sink"}
 
 
 @pytest.mark.parametrize(
@@ -140,9 +124,8 @@ def test_somewhere_to_write_is_given_for_the_gradients_that_the_case_has():
     [({"sinks": True}, "grad_bias", "add --bias"), ({"bias": True}, "d_sink", "add --sinks")],
 )
 def test_a_gradient_that_must_be_written_needs_the_input_that_it_is_of(options, name, way_out):
-    with pytest.raises(
-        UsageFailure, match=f"needs '{name}', which this case does not have"
-    ) as refusal:
+    words = f"needs '{name}', which this case does not have"
+    with pytest.raises(UsageFailure, match=words) as refusal:
         bound(writes_in_other_words, **options)
     assert refusal.value.way_out == way_out
 
@@ -153,9 +136,8 @@ def test_parameters_called_like_head_dims_keep_their_defaults():
 
 def test_a_forward_is_given_nowhere_to_write_since_autograd_finds_its_gradients():
     assert bound(forward_that_may_write).keys() == {"q", "k", "v"}
-    with pytest.raises(
-        UsageFailure, match="needs 'dq', where a backward writes, and takes no dO"
-    ) as refusal:
+    words = "needs 'dq', where a backward writes, and takes no dO"
+    with pytest.raises(UsageFailure, match=words) as refusal:
         bound(forward_that_writes)
     assert "take a parameter `do`" in refusal.value.way_out
 
@@ -166,19 +148,16 @@ def test_the_window_of_a_lazy_target_is_that_of_its_bias():
     assert found["window_size"] == found["bias"].shape[1] == 7
 
 
-@pytest.mark.parametrize(
-    ("parameter", "meant"),
-    [
-        ("Q_bhsd", "q"),
-        ("dO_bshd", "do"),
-        ("query_states", "q"),
-        ("d_k", None),
-        ("k_n", None),
-        ("bs", None),
-    ],
-)
-def test_the_axes_behind_a_tensors_name_are_no_part_of_it(parameter, meant):
-    assert canonical_name(parameter) == meant
+def test_the_axes_behind_a_tensors_name_are_no_part_of_it():
+    meant = {
+        "Q_bhsd": "q",
+        "dO_bshd": "do",
+        "query_states": "q",
+        "d_k": None,
+        "k_n": None,
+        "bs": None,
+    }
+    assert {parameter: canonical_name(parameter) for parameter in meant} == meant
 
 
 def test_an_lse_to_base_2_lies_as_the_natural_one_does():
@@ -190,14 +169,11 @@ def test_an_lse_to_base_2_lies_as_the_natural_one_does():
     assert torch.equal(given, lse * math.log2(math.e))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "meant"),
-    [
-        ("Q K V O dO L dQ dK dV", "lse"),
-        ("q k v L", None),
-        ("q k v do L", None),
-        ("q k v o do lse L", None),
-    ],
-)
-def test_a_capital_l_is_the_lse_of_a_backward_that_takes_o_and_no_other(parameters, meant):
-    assert meanings(parameters.split())["L"] == meant
+def test_a_capital_l_is_the_lse_of_a_backward_that_takes_o_and_no_other():
+    meant = {
+        "Q K V O dO L dQ dK dV": "lse",
+        "q k v L": None,
+        "q k v do L": None,
+        "q k v o do lse L": None,
+    }
+    assert {words: meanings(words.split())["L"] for words in meant} == meant

@@ -22,9 +22,8 @@ def calls_of(tmp_path, monkeypatch):
     (tmp_path / "loads.py").write_text("COUNT = 0\n")
 
     def calls(text, count):
-        (tmp_path / f"of_{count}.py").write_text(
-            LOADED + "".join(text.format(at) for at in range(count))
-        )
+        functions = (text.format(at) for at in range(count))
+        (tmp_path / f"of_{count}.py").write_text(LOADED + "".join(functions))
         import loads
 
         loads.COUNT, made = 0, []

@@ -21,9 +21,6 @@ print(target.function(0.5, None, None), target.source.shadows)
     ("files", "word", "body"),
     [
         (NESTED, "kernels/flash/attention.py", "from .ops import scaled"),
-        pytest.param(
-            ("flash/__init__.py",), "flash/flash.py", "from flash.ops import scaled", marks=pytest.mark.nightly
-        ),
         pytest.param(("flash/__init__.py",), "flash/attention.py", "from ops import scaled", marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
@@ -38,11 +35,6 @@ def test_its_imports_are_those_of_its_package(tmp_path, files, word, body):
     file.write_text(f"import random\n{body}\n\n\ndef attention(q, k, v):\n    return scaled(q)\n")
     command = [sys.executable, "-c", LOOK, f"{word}:attention"]
     ran = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )  # fmt: skip
     assert ran.stdout.split() == ["1.0", "()"], ran.stderr

@@ -65,21 +65,11 @@ def flash_attn_varlen_func(
     assert int(cu_seqlens_q[-1]) == len(q)
     assert int(cu_seqlens_k[-1]) == len(k) == len(v)
     outputs, lses = [], []
-    for (q_start, q_end), (k_start, k_end) in zip(
-        pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True
-    ):
+    both = pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist())
+    for (q_start, q_end), (k_start, k_end) in zip(*both, strict=True):
         one = (q[None, q_start:q_end], k[None, k_start:k_end], v[None, k_start:k_end])
-        o, lse, _ = flash_attn_func(
-            *one,
-            dropout_p,
-            softmax_scale,
-            causal,
-            window_size,
-            softcap,
-            alibi_slopes,
-            deterministic,
-            True,
-        )
+        more = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
+        o, lse, _ = flash_attn_func(*one, *more, True)
         outputs.append(o[0])
         lses.append(lse[0])
     o, lse = torch.cat(outputs), torch.cat(lses, 1)
@@ -89,9 +79,8 @@ def flash_attn_varlen_func(
 def flash_attn_package() -> dict[str, ModuleType]:
     """sys.modules with it installed."""
     package = ModuleType("flash_attn")
-    vars(package).update(
-        flash_attn_func=flash_attn_func, flash_attn_varlen_func=flash_attn_varlen_func
-    )
+    for function in (flash_attn_func, flash_attn_varlen_func):
+        setattr(package, function.__name__, function)
     return {"flash_attn": package}
 
 
@@ -144,10 +133,11 @@ class BlockDiagonalMask:
 
     def seen(self, rows: int, keys: int) -> Tensor:
         assert self.device is not None
-        blocks = [
-            _band(m, n, n - m, m + n, 0 if self.causal else m + n)
-            for m, n in zip(self.q_seqlen, self.kv_seqlen, strict=True)
+        right = [
+            0 if self.causal else m + n for m, n in zip(self.q_seqlen, self.kv_seqlen, strict=True)
         ]
+        lengths = zip(self.q_seqlen, self.kv_seqlen, right, strict=True)
+        blocks = [_band(m, n, n - m, m + n, most) for m, n, most in lengths]
         return torch.block_diag(*blocks).bool().view(rows, keys)
 
 
@@ -176,9 +166,8 @@ def memory_efficient_attention(
         added = torch.where(seen, added, 0)
     elif attn_bias is not None:
         seen = attn_bias.seen(rows, keys)
-    o, _ = _attention(
-        query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, seen, 0.0, added
-    )
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    o, _ = _attention(query, key, value, scale, seen, 0.0, added)
     return o.to(query.dtype)
 
 

@@ -11,16 +11,9 @@ FLEX = "gradprobe.targets.adapters.flex:flex"
 
 
 OPTIONS = [
-    *MASKED,
-    *BIASED,
-    {"softcap": 2.0},
-    {"softcap": 2.0, "bias": True, "alibi": True},
-    {"softcap": 3.0},
-    {"head_dim_v": 40},
+    *MASKED, *BIASED, {"softcap": 2.0}, {"softcap": 2.0, "bias": True, "alibi": True},
     {"heads": 4, "kv_heads": 2, "scale": 0.7, "head_dim_v": 40},
-]
-
-
+]  # fmt: skip
 # Each option of the kernel once.
 EACH = [
     {"causal": True, "align": "top-left", **RECTANGLE}, {"window": "9,4", "causal": True, **TALL},
