@@ -1,7 +1,6 @@
 """SARIF: its own schema takes it, the worst comes first, and alerts keep their identity where lines move."""
 
 import json
-from collections import Counter
 
 import pytest
 
@@ -20,10 +19,8 @@ from tests.render.written import (
     faulty,
     head,
     invariant,
-    many_heads,
     reports,
     run,
-    sarif_schema,
     with_memory,
 )
 
@@ -36,26 +33,8 @@ def run_of(*documents, code=1, **options):
 
 
 def told(found):
-    return [
-        (result["ruleId"], result["level"], result["properties"].get("intermediate"))
-        for result in found["results"]
-    ]
-
-
-def test_the_schema_refuses_what_is_not_sarif():
-    import jsonschema
-
-    log = as_sarif(reports(faulty()), BASE, 1)
-    for broken in (
-        {"level": "bad"},
-        {"message": {}},
-        {"rank": 200},
-        {"unknown": 1},
-        {"locations": [{"physicalLocation": 3}]},
-    ):
-        wrong = json.loads(json.dumps(log))
-        wrong["runs"][0]["results"][0] |= broken
-        assert not jsonschema.Draft7Validator(sarif_schema()).is_valid(wrong), broken
+    results = found["results"]
+    return [(one["ruleId"], one["level"], one["properties"].get("intermediate")) for one in results]
 
 
 def test_a_faulty_check_is_one_result_a_finding_the_first_mismatch_first():
@@ -64,18 +43,15 @@ def test_a_faulty_check_is_one_result_a_finding_the_first_mismatch_first():
         ("GP001", "error", "dP"), ("GP001", "error", "dV"), ("GP003", "error", None), ("GP002", "note", "dS"),
         ("GP002", "note", "dTau"),
     ]  # fmt: skip
-    assert [result["rank"] for result in found["results"]] == sorted(
-        (result["rank"] for result in found["results"]), reverse=True
-    )
+    ranks = [result["rank"] for result in found["results"]]
+    assert ranks == sorted(ranks, reverse=True)
 
 
 def test_a_result_carries_its_place_its_line_and_its_numbers():
     first, second, *_ = run_of(faulty())["results"]
     assert FIRST_LINE in first["message"]["text"].splitlines()
-    assert (
-        "Layout distinct: head 1 of 2; 9 elements wrong, worst 51x what is allowed in distinct."
-        in first["message"]["text"]
-    )
+    words = "Layout distinct: head 1 of 2; 9 elements wrong, worst 51x what is allowed in distinct."
+    assert words in first["message"]["text"]
     assert "Right when contiguous" in first["message"]["text"]
     assert first["locations"][0]["physicalLocation"] == {
         "artifactLocation": {"uri": "targets/mine.py", "uriBaseId": "%SRCROOT%"}, "region": {"startLine": 12},
@@ -101,33 +77,18 @@ def test_the_same_finding_in_several_layouts_is_one_result_at_its_worst():
 
 
 def test_the_driver_lists_every_rule_and_results_point_at_theirs():
-    found = run_of(
-        faulty(),
-        with_memory("outside", "guard", "unwritten", "race"),
-        failed("Crash", target={"name": "a.py:f"}),
-    )
-    rules = found["tool"]["driver"]["rules"]
-    assert [rules[result["ruleIndex"]]["id"] for result in found["results"]] == [
-        result["ruleId"] for result in found["results"]
-    ]
+    memory = with_memory("outside", "guard", "unwritten", "race")
+    found = run_of(faulty(), memory, failed("Crash", target={"name": "a.py:f"}))
+    rules, results = found["tool"]["driver"]["rules"], found["results"]
+    for result in results:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
     assert found["tool"]["driver"]["semanticVersion"] == "0.1.0"
     assert "informationUri" not in found["tool"]["driver"]
-    assert [result["ruleId"] for result in found["results"]][:5] == [
-        "GP020",
-        "GP010",
-        "GP011",
-        "GP013",
-        "GP012",
-    ]
+    first = [result["ruleId"] for result in results[:5]]
+    assert first == ["GP020", "GP010", "GP011", "GP013", "GP012"]
 
 
-def test_a_memory_finding_lies_at_its_own_line():
-    (result,) = run_of(with_memory("race"))["results"]
-    assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 270}
-    assert result["locations"][0]["message"]["text"] == "tl.load(do_ptrs)"
-
-
-@pytest.mark.parametrize(("code", "executed"), [(0, True), (1, True), (2, False), (3, False)])
+@pytest.mark.parametrize(("code", "executed"), [(1, True), (3, False)])
 def test_the_invocation_says_the_exit_code_and_whether_it_could_be_done(code, executed):
     documents = [faulty()] if executed else [failed()]
     (invocation,) = run_of(*documents, code=code)["invocations"]
@@ -144,17 +105,6 @@ def test_a_wrong_command_is_a_notification_of_the_configuration_and_no_result():
     assert "--heads must be at least 1, got 0\ngive at least one" in notification["message"]["text"]
 
 
-@pytest.mark.parametrize("kind", ["UsageFailure", "ReferenceFailure", "Failure"])
-def test_what_is_no_fault_of_the_target_is_laid_on_no_file(kind):
-    found = run_of(failed(kind, target={"name": "sub/mine.py:f"}), code=3)
-    (invocation,) = found["invocations"]
-    assert found["results"] == []
-    assert (
-        len(invocation["toolConfigurationNotifications"] + invocation["toolExecutionNotifications"])
-        == 1
-    )
-
-
 def test_a_target_that_failed_is_a_result_in_its_file_and_without_one_a_notification():
     found = run_of(failed("TargetFailure", "it raised", target={"name": "sub/mine.py:f"}), code=3)
     (result,) = found["results"]
@@ -163,17 +113,17 @@ def test_a_target_that_failed_is_a_result_in_its_file_and_without_one_a_notifica
     }
     found = run_of(failed("TargetFailure", "it raised", target={"name": "lazy"}), code=3)
     assert found["results"] == []
-    assert (
-        found["invocations"][0]["toolExecutionNotifications"][0]["associatedRule"]["id"] == "GP022"
-    )
+    (notification,) = found["invocations"][0]["toolExecutionNotifications"]
+    assert notification["associatedRule"]["id"] == "GP022"
+    # What is no fault of the target is laid on no file.
+    assert run_of(failed("Failure", target={"name": "sub/mine.py:f"}), code=3)["results"] == []
 
 
 def test_a_refused_layout_is_a_note_of_the_invocation():
     (note,) = run_of(faulty())["invocations"][0]["toolExecutionNotifications"]
     assert (note["level"], note["associatedRule"]["id"]) == ("note", "GP030")
-    assert (
-        "do=expanded was skipped: AssertionError: do must be contiguous" in note["message"]["text"]
-    )
+    words = "do=expanded was skipped: AssertionError: do must be contiguous"
+    assert words in note["message"]["text"]
 
 
 def fingerprints(found):
@@ -192,38 +142,19 @@ def test_fingerprints_stay_where_lines_numbers_and_values_change_and_differ_betw
     assert len(set(before)) == 5
     assert all(one.endswith(":1") for one in before)
     assert not set(before) & set(fingerprints(run_of(faulty(title="gqa"))))
-
-
-def test_findings_of_one_fingerprint_are_told_apart():
-    found = fingerprints(run_of(with_memory("race", "race", "race")))
-    assert len({one.partition(":")[0] for one in found}) == 1
-    assert [one.partition(":")[2] for one in found] == ["1", "2", "3"]
-
-
-def test_200_checks_keep_their_results_apart():
-    found = run_of(*[faulty()] * 200)
-    assert len(found["results"]) == 1000
-    assert max(Counter(fingerprints(found)).values()) == 1
+    # Those of one fingerprint are told apart.
+    alike = [one.partition(":") for one in fingerprints(run_of(with_memory("race", "race")))]
+    assert len({one for one, *_ in alike}) == 1
+    assert [number for *_, number in alike] == ["1", "2"]
 
 
 def test_what_is_beyond_the_limit_is_left_out_from_the_least_and_counted():
     assert MOST_RESULTS == 25_000
     found = run_of(faulty(), faulty(), most=3)
-    assert told(found) == [
-        ("GP001", "error", "dP"),
-        ("GP001", "error", "dP"),
-        ("GP001", "error", "dV"),
-    ]
-    (said,) = (
-        one["message"]["text"]
-        for one in found["invocations"][0]["toolExecutionNotifications"]
-        if one["level"] == "warning"
-    )
+    assert told(found) == [("GP001", "error", name) for name in ("dP", "dP", "dV")]
+    notes = found["invocations"][0]["toolExecutionNotifications"]
+    (said,) = [one["message"]["text"] for one in notes if one["level"] == "warning"]
     assert said.startswith("7 findings more, the least of them, left out")
-
-
-def test_128_heads_are_one_result_an_intermediate():
-    assert len(run_of(many_heads())["results"]) == 9
 
 
 def test_every_text_may_hold_every_character():
@@ -232,29 +163,16 @@ def test_every_text_may_hold_every_character():
     wrong["target"] = wrong["target"] | {"name": ODD, "file": f"/repository/{ODD}.py"}
     text = json.dumps(as_sarif(reports(odd, wrong), BASE, 1))
     assert json.loads(text.encode().decode()) == json.loads(text)
-    found = run_of(odd, wrong)
-    assert all(
-        r"\x1b" in result["message"]["text"] and "\x1b" not in result["message"]["text"]
-        for result in found["results"]
-    )
+    for result in run_of(odd, wrong)["results"]:
+        assert r"\x1b" in result["message"]["text"]
+        assert "\x1b" not in result["message"]["text"]
 
 
 def test_a_mismatch_that_nothing_accounts_for_is_still_a_result():
     silent = document(run("contiguous", entry("dP", head(0))), verdict="mismatch")
     assert told(run_of(silent)) == [("GP001", "error", None)]
-    assert (
-        run_of(document(run("contiguous", entry("dP", head(0)), invariants=[invariant("I2 x")])))[
-            "results"
-        ]
-        == []
-    )
-
-
-def test_a_file_outside_the_repository_is_an_absolute_uri():
-    outside = faulty()
-    outside["target"] = outside["target"] | {"file": "/elsewhere/k é.py", "kernels": []}
-    location = run_of(outside)["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
-    assert location == {"uri": "file:///elsewhere/k%20%C3%A9.py"}
+    right = run("contiguous", entry("dP", head(0)), invariants=[invariant("I2 x")])
+    assert run_of(document(right))["results"] == []
 
 
 def test_rules_lead_to_the_pages_of_a_team_that_has_put_them_somewhere(monkeypatch):
@@ -264,9 +182,5 @@ def test_rules_lead_to_the_pages_of_a_team_that_has_put_them_somewhere(monkeypat
     monkeypatch.setenv(DOCS, "https://elsewhere.example.org")
     (found,) = json.loads(text(several, 1))["runs"]
     rules = found["tool"]["driver"]["rules"]
-    assert {rule["helpUri"] for rule in rules} == {
-        f"https://docs.example.org/gradprobe/explain/#{rule.id.lower()}" for rule in RULES
-    }
-    assert all(
-        "helpUri" not in rule for rule in run_of(faulty(), docs="docs/")["tool"]["driver"]["rules"]
-    )
+    pages = {f"https://docs.example.org/gradprobe/explain/#{rule.id.lower()}" for rule in RULES}
+    assert {rule["helpUri"] for rule in rules} == pages

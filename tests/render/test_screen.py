@@ -48,24 +48,16 @@ def entry(name, states):
     """An intermediate with a letter for each head: r(ight), w(rong by itself) or i(nherits)."""
     status = {"r": MATCH, "w": MISMATCH, "i": "inherited"}
     heads = tuple(head(number, status[letter]) for number, letter in enumerate(states))
-    worst = next(
-        (word for letter, word in (("w", MISMATCH), ("i", "inherited")) if letter in states), MATCH
-    )
+    order = (("w", MISMATCH), ("i", "inherited"))
+    worst = next((word for letter, word in order if letter in states), MATCH)
     return Intermediate(
         name=name, status=worst, mismatched=9 * (worst != MATCH), total=99, heads=heads, length=72
     )
 
 
 def where(line, file="lazy.py", code="do_ptr += b * stride_dob + h * stride_qh"):
-    return Where(
-        file,
-        line,
-        code,
-        31,
-        9,
-        "lazy_dq_kernel",
-        "q.stride(1); stride_doh is passed and never used",
-    )
+    note = "q.stride(1); stride_doh is passed and never used"
+    return Where(file, line, code, 31, 9, "lazy_dq_kernel", note)
 
 
 def edit(*lines, file="lazy.py"):
@@ -73,26 +65,14 @@ def edit(*lines, file="lazy.py"):
         f"@@ -{line},2 +{line},2 @@\n     q_ptr += 1\n-    h * stride_qh\n+    h * stride_doh"
         for line in lines
     ]
-    return TriedEdit(
-        matches=True,
-        words="with it all matches",
-        file=file,
-        diff="\n".join(["--- a", "+++ b", *hunks]),
-    )
+    diff = "\n".join(["--- a", "+++ b", *hunks])
+    return TriedEdit(matches=True, words="with it all matches", file=file, diff=diff)
 
 
 def cause(name="stride/do-head", file="lazy.py", lines=(145,), **more):
     at = tuple(where(line, file) for line in lines)
-    return Diagnosis(
-        name,
-        "S1",
-        "dO is read with q's head stride",
-        1.0,
-        ("evidence",),
-        at,
-        "h * stride_doh",
-        **more,
-    )
+    words = "dO is read with q's head stride"
+    return Diagnosis(name, "S1", words, 1.0, ("evidence",), at, "h * stride_doh", **more)
 
 
 def failing(states=None, *, layout="distinct", target="lazy.py:f", runs=(), **more):
@@ -187,6 +167,8 @@ HARD = {
 def test_however_much_there_is_to_say_it_takes_24_rows(name):
     lines = screen(HARD[name])
     assert rows(lines) <= 24, "\n".join(lines)
+    free = ("FIRST MISMATCH", "  again: ")  # what is found or pasted
+    assert [line for line in lines if len(line) > 80 and not line.startswith(free)] == []
     words = "\n".join(lines)
     assert words.startswith("MISMATCH  ")
     assert "\nFIRST MISMATCH dP batch=0 head=1 row=0 col=3 tile=0,0 " in words
@@ -199,17 +181,6 @@ def test_however_much_there_is_to_say_it_takes_24_rows(name):
         assert re.search(r"^  - .*\n  \+ ", words, re.MULTILINE)
 
 
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("name", HARD)
-def test_no_line_is_longer_than_the_terminal_but_those_that_are_found_or_pasted(name, width):
-    free = ("FIRST MISMATCH", "  again: ")
-    assert [
-        line
-        for line in screen(HARD[name], width)
-        if len(line) > width and not line.startswith(free)
-    ] == []
-
-
 def test_a_second_cause_takes_two_lines_and_a_third_is_counted():
     lines = screen(HARD["3 causes"])
     at = next(number for number, line in enumerate(lines) if line.startswith("AND ALSO  "))
@@ -217,36 +188,13 @@ def test_a_second_cause_takes_two_lines_and_a_third_is_counted():
     assert sum(line.startswith("AND ALSO") for line in lines) == 1
 
 
-def test_the_same_edit_in_five_places_is_shown_once_with_the_lines_of_the_others():
-    shown = screen(failing(diagnoses=(cause(edit=edit(1, 21, 31, 41, 51)),)))
-    assert "  @@ line 2, and the same in lines 22, 32, 42, 52 @@" in shown
-    assert sum("stride_doh" in line and line.startswith("  +") for line in shown) == 1
-
-
 def test_what_touches_memory_and_what_crashes_is_said_though_the_screen_is_full():
     words = " ".join(" ".join(screen(HARD["all at once"])).split())
     assert "dO=expanded ended in a crash: died in pain" in words
     assert re.search(r"more: the same with --details \(\d+ notes\)", words)
-    assert (
-        "kernel_0 loads outside t0: 0 elements after its end (4 findings more about memory)"
-        in " ".join(" ".join(screen(HARD["findings about memory"])).split())
-    )
-
-
-def test_without_a_cause_three_facts_are_shown_and_the_others_counted():
-    lines = screen(failing(diagnoses=(), known=tuple(f"fact {at}" for at in range(7))))
-    assert [line for line in lines if line.startswith("  fact")] == [
-        "  fact 0",
-        "  fact 1",
-        "  fact 2",
-    ]
-    assert lines[-1] == "  more: the same with --details (4 notes)"
-
-
-def test_layouts_are_told_apart_into_wrong_and_right():
-    assert "  wrong rows: 0-4 (5 of 72); wrong in distinct; right in contiguous" in screen(
-        failing(runs=(_RIGHT,))
-    )
+    told = " ".join(" ".join(screen(HARD["findings about memory"])).split())
+    loads = "kernel_0 loads outside t0: 0 elements after its end (4 findings more about memory)"
+    assert loads in told
 
 
 def test_heads_that_are_alike_share_a_column_also_where_they_are_no_neighbours():
@@ -267,11 +215,8 @@ def match(**more):
 
 
 def test_a_match_takes_10_rows_however_much_there_is_to_say():
-    lines = screen(
-        match(
-            notes=("not checked: grouped heads (--kv-heads)", *(f"note {at}" for at in range(30)))
-        )
-    )
+    notes = (*(f"note {at}" for at in range(30)), "not checked: grouped heads (--kv-heads)")
+    lines = screen(match(notes=notes))
     assert rows(lines) == 10
     assert "  not checked: grouped heads (--kv-heads)" in lines
     assert lines[-1].startswith("  more: the same with --details (2")
@@ -279,29 +224,14 @@ def test_a_match_takes_10_rows_however_much_there_is_to_say():
 
 def test_what_sets_a_second_case_apart_and_what_no_case_used_are_said():
     more = {"beyond": "a tenth head: --batch 1 --heads 10"}
-    assert (
-        screen(failing(**more))[2]
-        == "  right as it was asked for, wrong with a tenth head: --batch 1 --heads 10"
-    )
+    words = "  right as it was asked for, wrong with a tenth head: --batch 1 --heads 10"
+    assert screen(failing(**more))[2] == words
     lines = screen(match(not_checked=("grouped heads (--kv-heads)", "a window (--window)")))
     assert "  not checked: grouped heads (--kv-heads), a window (--window)" in lines
 
 
-def test_what_is_so_in_every_right_kernel_is_only_counted():
-    lines = screen(
-        match(notes=("row 0 of dS is 0 by design: it sees one key",)), rest="gradprobe show"
-    )
-    assert lines[-1] == "  more: gradprobe show (1 note)"
-    assert not any("by design" in line for line in lines)
-
-
-def test_what_was_not_checked_comes_before_other_notes():
-    lines = screen(match(notes=("a note", "not checked: grouped heads (--kv-heads)")))
-    assert lines.index("  not checked: grouped heads (--kv-heads)") < lines.index("  a note")
-
-
-@pytest.mark.parametrize("room", [30, 60, 79])
-@pytest.mark.parametrize("first", [0, 40, 150, 190])
+@pytest.mark.parametrize("room", [30, 79])
+@pytest.mark.parametrize("first", [0, 150, 190])
 def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
     code = "".join(chr(ord("a") + at % 26) for at in range(200))
     cut, at = window(code, first, 10, room)
@@ -310,7 +240,6 @@ def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
 
 
 def test_a_line_without_a_column_and_without_a_note_has_no_mark():
-    (place, code) = (
-        line.plain for line in excerpt([Where("k.cu", 7, "sum += x[i];")], Base("/", "/"), 80)
-    )
+    lines = excerpt([Where("k.cu", 7, "sum += x[i];")], Base("/", "/"), 80)
+    place, code = (line.plain for line in lines)
     assert (place.strip(), code) == ("k.cu:7", "  7 | sum += x[i];")

@@ -59,25 +59,18 @@ def test_sarif_has_one_result_of_level_warning_at_the_line_that_was_seen_and_non
     (result,) = log["runs"][0]["results"]
     assert (result["ruleId"], result["level"]) == ("GP040", "warning")
     place = result["locations"][0]["physicalLocation"]
-    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == (
-        "kernels/lazy.py",
-        260,
-    )
+    told = place["artifactLocation"]["uri"], place["region"]["startLine"]
+    assert told == ("kernels/lazy.py", 260)
     counted = as_sarif(reports(surveyed("error")), BASE, 1)["runs"][0]["results"]
-    assert {(one["ruleId"], one["level"]) for one in counted} == {
-        ("GP001", "error"),
-        ("GP010", "error"),
-    }
+    levels = {(one["ruleId"], one["level"]) for one in counted}
+    assert levels == {("GP001", "error"), ("GP010", "error")}
 
 
 def test_junit_has_no_failing_case_and_a_skipped_one_that_says_what_is_warned_of():
     root = read_junit(as_junit(reports(surveyed(), untaken()), BASE))
     assert (root.get("failures"), root.get("errors")) == ("0", "0")
-    told = {
-        case.get("name"): case.find("skipped")
-        for case in root.iter("testcase")
-        if case.get("classname")
-    }
+    cases = (case for case in root.iter("testcase") if case.get("classname"))
+    told = {case.get("name"): case.find("skipped") for case in cases}
     assert told["huge q k"].get("message") == WARNED["words"]
     assert told["undeclared battery 15: Dv > D"].get("type") == "warning"
     assert "dP batch 0 head 1" in told
@@ -88,9 +81,8 @@ def test_github_annotates_warnings_and_no_error():
     (line,) = annotation_commands(reports(surveyed()), BASE)
     assert line.startswith("::warning file=kernels/lazy.py,line=260,title=GP040 ")
     assert WARNED["words"] in line
-    assert {line.split()[0] for line in annotation_commands(reports(surveyed("error")), BASE)} == {
-        "::error"
-    }
+    counted = annotation_commands(reports(surveyed("error")), BASE)
+    assert {line.split()[0] for line in counted} == {"::error"}
     (line,) = annotation_commands(reports(untaken()), BASE)
     assert line.startswith("::warning ")
     assert "GP042" in line

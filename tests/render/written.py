@@ -30,22 +30,17 @@ def reports(*documents: dict[str, Any]) -> list[Report]:
 def head(
     number: int, batch: int | None = 0, status: str = "match", **changes: Any
 ) -> dict[str, Any]:
+    """One head, as a check wrote it."""
     wrong = {"mismatched": 9, "max_budget_ratio": 51.0, "rows": [[0, 4], [7, 10]]}
     right = {"mismatched": 0, "max_budget_ratio": 0.25, "rows": []}
-    return {
-        "batch": batch,
-        "head": number,
-        "status": status,
-        **(right if status == "match" else wrong),
-        **changes,
-    }
+    own = right if status == "match" else wrong
+    return {"batch": batch, "head": number, "status": status, **own, **changes}
 
 
 def entry(name: str, *heads: dict[str, Any]) -> dict[str, Any]:
     statuses = [one["status"] for one in heads]
-    status = next(
-        (word for word in ("mismatch", "inherited", "match") if word in statuses), "not exposed"
-    )
+    order = ("mismatch", "inherited", "match")
+    status = next((word for word in order if word in statuses), "not exposed")
     return {
         "name": name, "status": status, "source": "exported", "mismatched": sum(one["mismatched"] for one in heads),
         "total": 800, "non_finite": 0, "max_abs_err": 1.0, "heads": list(heads),
@@ -54,13 +49,8 @@ def entry(name: str, *heads: dict[str, Any]) -> dict[str, Any]:
 
 
 def invariant(name: str, holds: bool = True, of: str = "target") -> dict[str, Any]:
-    return {
-        "name": name,
-        "of": of,
-        "holds": holds,
-        "residual": 0.5 if holds else 2.5,
-        "budget": 1.0,
-    }
+    residual = 0.5 if holds else 2.5
+    return {"name": name, "of": of, "holds": holds, "residual": residual, "budget": 1.0}
 
 
 def run(layout: str, *entries: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -85,13 +75,8 @@ FIRST_LINE = (
     "FIRST MISMATCH dP batch=0 head=1 row=0 col=3 tile=0,0 actual=0.4662 expected=-0.014 ratio=51x"
 )
 KERNELS = [
-    {
-        "name": "lazy_forward_kernel",
-        "file": "/repository/kernels/lazy.py",
-        "line": 56,
-        "sha256": "",
-    },
-    {"name": "lazy_dkdv_kernel", "file": "/repository/kernels/lazy.py", "line": 251, "sha256": ""},
+    {"name": name, "file": "/repository/kernels/lazy.py", "line": line, "sha256": ""}
+    for name, line in (("lazy_forward_kernel", 56), ("lazy_dkdv_kernel", 251))
 ]
 
 
@@ -125,9 +110,8 @@ def faulty(**changes: Any) -> dict[str, Any]:
         invariants=[invariant("I2 sum_j dK = 0"), invariant("I4 <V, dV> = <O, dO>", False)],
     )
     right = run("contiguous", *(entry(name, head(0), head(1)) for name in ("dP", "dS", "dV")))
-    return document(
-        right, wrong, refused("do=expanded", "AssertionError: do must be contiguous"), **changes
-    )
+    skipped = refused("do=expanded", "AssertionError: do must be contiguous")
+    return document(right, wrong, skipped, **changes)
 
 
 def failed(
@@ -149,31 +133,27 @@ def with_memory(*kinds: str) -> dict[str, Any]:
         }
         for at, kind in enumerate(kinds)
     ]  # fmt: skip
-    return document(
-        run("contiguous", entry("dP", head(0))), verdict="mismatch", strides={"findings": findings}
-    )
+    right = run("contiguous", entry("dP", head(0)))
+    return document(right, verdict="mismatch", strides={"findings": findings})
 
 
 def many_heads(heads: int = 128, batches: int = 2) -> dict[str, Any]:
     """Every head of every intermediate wrong, in three layouts."""
     names = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV")
+    status = {"dP": "mismatch"}
     entries = [
         entry(
             name,
             *(
-                head(h, b, "mismatch" if name == "dP" else "inherited")
+                head(h, b, status.get(name, "inherited"))
                 for b in range(batches)
                 for h in range(heads)
             ),
         )
         for name in names
     ]
-    return document(
-        *(
-            run(layout, *entries, first_mismatch=FIRST)
-            for layout in ("contiguous", "distinct", "do=expanded")
-        )
-    )
+    layouts = ("contiguous", "distinct", "do=expanded")
+    return document(*(run(layout, *entries, first_mismatch=FIRST) for layout in layouts))
 
 
 @cache
@@ -196,13 +176,11 @@ def read_junit(text: str) -> Any:
 def sarif_schema() -> Any:
     """The schema that OASIS publishes, out of the store of schemas that a package ships."""
     title = b"Static Analysis Results Format (SARIF) Version 2.1.0 JSON Schema"
-    store = Path(
-        str(importlib.metadata.distribution("schemastore").locate_file("schemastore/cache.sqlite"))
-    )
+    package = importlib.metadata.distribution("schemastore")
+    store = Path(str(package.locate_file("schemastore/cache.sqlite")))
     with sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True) as database:
-        (response,) = database.execute(
-            "SELECT value FROM responses WHERE instr(value, ?)", (title,)
-        ).fetchone()
+        query = "SELECT value FROM responses WHERE instr(value, ?)"
+        (response,) = database.execute(query, (title,)).fetchone()
     database.close()
     text = response[response.index(b'{\r\n  "$schema"') :].decode("utf-8", "replace")
     schema, _ = json.JSONDecoder().raw_decode(text)
@@ -214,11 +192,7 @@ def assert_is_sarif(log: dict[str, Any]) -> None:
     """SARIF's own schema takes the log, as it comes back from its text."""
     import jsonschema
 
-    validator = jsonschema.Draft7Validator(
-        sarif_schema(), format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER
-    )
-    errors = [
-        f"{list(error.path)}: {error.message}"
-        for error in validator.iter_errors(json.loads(json.dumps(log)))
-    ]
-    assert errors == []
+    kind = jsonschema.Draft7Validator
+    validator = kind(sarif_schema(), format_checker=kind.FORMAT_CHECKER)
+    found = validator.iter_errors(json.loads(json.dumps(log)))
+    assert [f"{list(error.path)}: {error.message}" for error in found] == []
