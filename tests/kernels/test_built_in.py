@@ -1,0 +1,220 @@
+"""The kernels of kernels/triton and kernels/cuda: no false alarm with any option, at awkward sizes; their refusals."""
+
+import pytest
+import torch
+
+from gradprobe.frontends.triton import interpreter, interpreting
+from gradprobe.kernels.triton.flash import flash_intermediates
+from gradprobe.targets.adapters import flash_cuda, lazy_cuda
+from gradprobe.targets.find import find_target
+from tests.cases import lazy_case, softmax_case
+from tests.probe import probe
+from tests.sampling import sampled
+
+if interpreting():
+    interpreter.mend_interpreter()
+DTYPES = ("float32", "float16", "bfloat16")
+SMALL = {"batch": 1, "heads": 2, "head_dim": 8}
+ONE_OF_EACH = {"cu_seqlens": (0, 17, 17, 33), "cu_seqlens_k": (0, 1, 20, 50)}
+FLASH = [
+    {"seqlen": 1, "head_dim_v": 5}, {"seqlen_q": 1, "seqlen_k": 17}, {"seqlen": 17, "head_dim": 24, "head_dim_v": 80},
+    {"seqlen_q": 37, "seqlen_k": 50, "causal": True},
+    {"seqlen_q": 37, "seqlen_k": 50, "causal": True, "align": "top-left"},
+    {"seqlen_q": 50, "seqlen_k": 37, "causal": True},  # rows 0 to 12 see no key
+    {"seqlen_q": 50, "seqlen_k": 37, "causal": True, "align": "top-left"},
+    {"heads": 6, "kv_heads": 2, "causal": True}, {"heads": 3, "kv_heads": 1, "softcap": 3.0},
+    {"window": (5, 3), "block_m": 16, "block_n": 64, "seqlen": 72}, {"window": (1, 1), "block_m": 32, "block_n": 16},
+    {"window": (-1, 2), "seqlen_q": 50, "seqlen_k": 37}, {"window": (9, -1), "causal": True},
+    {"softcap": 0.5, "causal": True, "pattern": "large"}, {"softcap": 50.0}, {"pattern": "negative", "scale": 1.0},
+    {"scale": -0.5}, {"scale": 0.0},
+    {"batch": 2, "seqlens": (40, 0)}, {"batch": 2, "seqlens": (17, 33), "causal": True},
+]  # fmt: skip
+# What the kernels in CUDA C++ do not take.
+TRITON = [
+    {"bias": True, "bias_axes": "mn", "softcap": 2.0}, {"bias": True, "bias_axes": "h", "batch": 2, "causal": True},
+    {"bias": True, "bias_axes": "bn", "batch": 2}, {"bias": True, "bias_axes": "bhmn", "batch": 2, "kv_heads": 1},
+    {"alibi": True}, {"alibi": True, "align": "top-left", "seqlen_q": 17, "seqlen_k": 50},
+    {"mask": "random", "window": (-1, 0)}, {"mask": "dead-rows", "sinks": True}, {"sinks": True, "heads": 3},
+    {**ONE_OF_EACH, "causal": True, "alibi": True, "bias": True, "mask": "random", "sinks": True, "window": (9, -1)},
+    {**ONE_OF_EACH, "align": "top-left", "heads": 4, "kv_heads": 2, "causal": True},
+    {"cu_seqlens": (0, 0, 32, 33)},
+    {"heads": 4, "kv_heads": 2, "causal": True, "window": (20, 7), "softcap": 2.0, "alibi": True, "sinks": True,
+     "bias": True, "mask": "random", "seqlens": (20,), "block_n": 32},
+]  # fmt: skip
+LAZY = [
+    {"seqlen": 1, "bias_window": 1}, {"bias": False}, {"bias_window": 7}, {"bias_window": 33}, {"bias_window": 100},
+    {"tau": (-1.0,)}, {"tau": (0.0,)}, {"tau": (-33.0, 5.0)}, {"batch": 2, "seqlens": (40, 0)}, {"head_dim": 24},
+    {"seqlen": 72, "block_m": 64, "block_n": 16}, {"seqlen": 72, "block_m": 16, "block_n": 128},
+    {"pattern": "negative", "scale": 1.0}, {"pattern": "large", "scale": 1.0},
+]  # fmt: skip
+
+
+def in_turns(name, options, dtypes):
+    """Each option in one of the dtypes."""
+    return [(name, each, dtypes[at % len(dtypes)]) for at, each in enumerate(options)]
+
+
+def case_of(name, **options):
+    """Every stride of every tensor another."""
+    length = {} if {"seqlen_q", "cu_seqlens"} & options.keys() else {"seqlen": 40}
+    options = {**SMALL, "layouts": (("all", "distinct"),), "recover": False} | length | options
+    return (softmax_case if "flash" in name else lazy_case)(**options)
+
+
+def assert_matches(case, name):
+    report = probe(case, find_target(name), why=False)
+    assert [stray.sentence for run in report.runs for stray in run.memory] == []
+    assert report.verdict == "match", report.failing[1].first
+    assert [run.layout for run in report.runs if run.skipped] == []
+    return report
+
+
+EVERY = [
+    *in_turns("flash", FLASH, DTYPES), *in_turns("flash", TRITON, DTYPES), *in_turns("lazy", LAZY, DTYPES),
+    *in_turns("flash-cuda", FLASH, DTYPES[:2]), *in_turns("lazy-cuda", LAZY, DTYPES[:2]),
+]  # fmt: skip
+# In CUDA C++, which is compiled for each dtype and size of a tile, every third on every push.
+PUSH = [each for at, each in enumerate(EVERY) if "cuda" not in each[0] or at % 3 == 0]
+
+
+@sampled("name, options, dtype", EVERY, push=PUSH)
+def test_every_intermediate_is_right_with_every_option(name, options, dtype):
+    report = assert_matches(case_of(name, dtype=dtype, **options), name)
+    findings = report.runs[0].measured.comparison.findings
+    assert {"P", "O", "LSE", "dP", "delta", "dS", "dQ", "dK", "dV"} <= set(findings)
+
+
+@sampled("layout", ["contiguous", "blhd", "packed", "offset"], push=1)
+@pytest.mark.parametrize("name", ["flash-cuda", "lazy-cuda"])
+def test_every_layout_of_cuda_matches(name, layout):
+    assert_matches(case_of(name, layouts=(("all", layout),)), name)
+
+
+@pytest.mark.parametrize(
+    "function", ["flash_cuda:flash_cuda_backward", "lazy_cuda:lazy_cuda_backward"]
+)
+def test_a_backward_takes_o_and_lse_of_another_forward_in_any_strides_and_uses_them(function):
+    assert_matches(case_of(function), f"gradprobe.targets.adapters.{function}")
+    q, k, v, do = torch.randn(4, 1, 1, 17, 8).unbind(0)
+    given = {"scale": 1.0, "lse": torch.full((1, 1, 17), torch.inf)}
+    if "flash" in function:
+        assert flash_cuda.flash_cuda_backward(q, k, v, do, **given)["P"].eq(0).all()
+    else:
+        given["tau"] = torch.zeros(1)
+        assert lazy_cuda.lazy_cuda_backward(q, k, v, do, **given)["P"].eq(0).all()
+
+
+@sampled(
+    "name, right, wrong, first",
+    [
+        ("flash", "h * stride_doh;", "h * stride_qh;", "dP"), ("flash", "p * (dp - tile.delta[i])", "p * dp", "dS"),
+        ("lazy", "z > 0.0f", "p > 0.0f", "dP"), ("lazy", "dp / (float)(m + 1)", "dp / (float)(n + 1)", "dTau"),
+        ("lazy", "dbias_parts_ptr[distance] += sum", "dbias_parts_ptr[distance] = sum", "dBias"),
+    ],
+    push=1,
+)  # fmt: skip
+def test_a_fault_planted_in_the_source_is_found_where_it_is(
+    tmp_path, monkeypatch, name, right, wrong, first
+):
+    adapter = {"flash": flash_cuda, "lazy": lazy_cuda}[name]
+    source = adapter.SOURCE.read_text(encoding="utf-8")
+    assert right in source
+    (tmp_path / "planted.cu").write_text(source.replace(right, wrong), encoding="utf-8")
+    monkeypatch.setattr(adapter, "SOURCE", tmp_path / "planted.cu")
+    report = probe(case_of(name, batch=2), find_target(f"{name}-cuda"), why=False)
+    assert report.verdict == "mismatch"
+    assert report.failing[1].first.intermediate == first
+
+
+def of_softmax(**options):
+    inputs = {name: torch.randn(1, 1, 17, 8) for name in ("q", "k", "v", "do")}
+    return flash_intermediates(**inputs, block_m=16, block_n=16, **options)
+
+
+def test_a_bias_of_minus_infinity_hides_its_keys_and_row_2_altogether():
+    bias = torch.randn(17, 17)
+    bias[:, 3] = bias[2] = -torch.inf
+    actual = of_softmax(bias=bias)
+    assert actual["P"][..., 3].eq(0).all()
+    assert actual["LSE"][:, :, 2].eq(-torch.inf).all()
+    assert all(actual[name][:, :, 2].eq(0).all() for name in ("P", "dS", "O", "dQ"))
+    assert all(value.isfinite().all() for name, value in actual.items() if name != "LSE")
+
+
+def test_a_mask_that_hides_everything_leaves_every_result_0_and_a_sink_its_lse():
+    hidden = torch.zeros(17, 17, dtype=torch.bool)
+    actual = of_softmax(mask=hidden)
+    assert all(value.eq(-torch.inf if name == "LSE" else 0).all() for name, value in actual.items())
+    assert of_softmax(mask=hidden, sinks=torch.tensor([1.5]))["LSE"].eq(1.5).all()
+    assert of_softmax(sinks=torch.tensor([-torch.inf]))["dSink"].eq(0).all()
+
+
+@pytest.mark.parametrize("softcap", [0.5, 50.0])
+def test_a_capped_score_and_its_derivative_err_by_no_more_than_3_roundings(softcap):
+    import triton
+    import triton.language as tl
+
+    from gradprobe.kernels.triton.flash import soften
+
+    globals().update(tl=tl, soften=soften)
+
+    @triton.jit
+    def capped(x_ptr, y_ptr, slope_ptr, softcap):
+        offs = tl.arange(0, 8192)
+        y, slope = soften(tl.load(x_ptr + offs), softcap)
+        tl.store(y_ptr + offs, y)
+        tl.store(slope_ptr + offs, slope)
+
+    x = torch.cat(
+        [torch.logspace(-30, 4, 2048), softcap * torch.linspace(0, 8, 2047), torch.zeros(1)]
+    )
+    x = torch.cat([x, -x])
+    y, slope = torch.empty_like(x), torch.empty_like(x)
+    capped[(1,)](x, y, slope, softcap)
+    expected = softcap * torch.tanh(x.double() / softcap)
+    assert ((y - expected).abs() <= 3 * 2.0**-24 * expected.abs()).all()
+    assert ((slope - (1 - (expected / softcap) ** 2)).abs() <= 3 * 2.0**-24).all()
+    assert torch.equal(y[:4096], -y[4096:])
+
+
+def zeros(*shape, **options):
+    return torch.zeros(shape, **options)
+
+
+REFUSED = {
+    flash_cuda.flash_cuda_backward: [
+        ({"q": zeros(2, 17, 8)}, r"q must be \[B, H, M, D\], got shape \(2, 17, 8\)"),
+        ({"q": zeros(1, 2, 17, 8).bfloat16()}, "q must be float32 or float16, got torch.bfloat16"),
+        ({"k": zeros(1, 2, 17, 9)}, r"k must be \[B, Hkv, N, D\] = \(1, 2, 17, 8\) beside q .* got \(1, 2, 17, 9\)"),
+        ({"v": zeros(1, 2, 17, 8).half()}, "v must have q's dtype, torch.float32, got torch.float16"),
+        ({"do": zeros(1, 2, 16, 8)}, r"do must be \[B, H, M, Dv\] = \(1, 2, 17, 8\) .* got \(1, 2, 16, 8\)"),
+        ({"lse": zeros(1, 2, 17).double()}, "lse must be float32, got torch.float64"),
+        ({"o": zeros(1, 2, 17, 9)}, r"o must be \[B, H, M, Dv\] = .* got \(1, 2, 17, 9\)"),
+        (dict.fromkeys("kv", zeros(1, 3, 17, 8)), "heads of k and v must divide those of q, got 3 and 2"),
+        ({"seqlens": torch.tensor([18])}, r"seqlens must lie in 0 to 17, got \[18\]"),
+        ({"seqlens": torch.tensor([1.0])}, r"seqlens must be \[B\] = \(1,\) integers, got shape \(1,\) torch.float32"),
+        ({"align": "left"}, "align must be bottom-right or top-left, got 'left'"),
+        ({"window": (-2, 0)}, r"window must be \(left, right\), each -1 \(no limit\) or more, got \(-2, 0\)"),
+        ({"softcap": 0.0}, "softcap must be above 0, got 0.0"),
+        ({"block_m": 24}, "block_m must be a multiple of 16 up to 256, got 24"),
+        ({"dq": zeros(1, 2, 17, 9)}, r"dq must match q, \(1, 2, 17, 8\) torch.float32, got \(1, 2, 17, 9\)"),
+        ({"dv": zeros(1, 2, 1, 8).expand(1, 2, 17, 8)}, "dv must hold each element apart, got stride 0 among"),
+    ],
+    lazy_cuda.lazy_cuda_backward: [
+        ({"q": zeros(1, 2, 17, 8).double()}, "q must be float32 or float16, got torch.float64"),
+        ({"v": zeros(1, 2, 17, 9)}, r"v must match q, \(1, 2, 17, 8\) torch.float32, got \(1, 2, 17, 9\)"),
+        ({"tau": zeros(3)}, r"tau must be \[H\] = \(2,\), got shape \(3,\)"),
+        ({"bias": zeros(3, 9)}, r"bias must be \[H, W\] with H = 2, got shape \(3, 9\)"),
+        ({"lse": zeros(1, 2, 16)}, r"lse must be \[B, H, L\] = \(1, 2, 17\) float32, got \(1, 2, 16\)"),
+        ({"block_n": 0}, "block_n must be a multiple of 16 up to 256, got 0"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backward", REFUSED, ids=lambda function: function.__name__)
+def test_cuda_refuses_what_does_not_fit_together_by_name(backward):
+    right = dict.fromkeys(("q", "k", "v", "do"), zeros(1, 2, 17, 8)) | {"scale": 1.0}
+    right |= {"tau": zeros(2)} if "lazy" in backward.__name__ else {}
+    for given, words in REFUSED[backward]:
+        with pytest.raises(ValueError, match=words):
+            backward(**right | given)

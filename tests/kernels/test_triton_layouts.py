@@ -1,0 +1,300 @@
+"""The Triton kernels in any memory layout, bit for bit; what they read and leave alone, and what they refuse."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gradprobe.frontends.triton import interpreter, interpreting
+from gradprobe.inputs.tensor_layouts import place
+from gradprobe.kernels.triton.flash import flash_backward, flash_black_box, flash_forward
+from gradprobe.kernels.triton.lazy import lazy_backward, lazy_forward
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the interpreter adds in one order, atomics do not"
+)
+if interpreting():
+    interpreter.mend_interpreter()
+
+OUTPUTS = ("dq", "dk", "dv")
+SHAPES = {
+    "q": (2, 4, 17, 8), "k": (2, 2, 17, 8), "v": (2, 2, 17, 5), "do": (2, 4, 17, 5), "bias": (2, 4, 17, 17),
+    "mask": (2, 4, 17, 17), "alibi": (4,), "sinks": (4,),
+}  # fmt: skip
+OF_LAZY = dict.fromkeys(("q", "k", "v", "do"), (2, 2, 17, 8)) | {"bias": (2, 9), "tau": (2,)}
+
+
+def drawn(shapes):
+    values = {
+        name: torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+    return values | ({"mask": values["mask"] > -1} if "mask" in values else {})
+
+
+@dataclass
+class Kernel:
+    """A kernel, its inputs, O and LSE among them, and the results of the contiguous run."""
+
+    forward: Callable[..., tuple[Tensor, Tensor]]
+    backward: Callable[..., dict[str, Tensor]]
+    options: dict
+    values: dict[str, Tensor]
+
+    def __post_init__(self):
+        self.expected = self.run(self.values)
+        own = ("lse",) if self.is_lazy else ("o", "lse")
+        self.values |= {name: self.expected[name.upper()].clone() for name in own}
+
+    @property
+    def is_lazy(self):
+        return "tau" in self.values
+
+    def run(self, values, export=True, **options):
+        """Forward and backward on tensors as they lie; a given o, lse, dq, dk or dv is the backward's alone."""
+        options = self.options | options
+        of_backward = {
+            name: values[name] for name in ("do", "o", "lse", *OUTPUTS) if name in values
+        }
+        given = {name: value for name, value in values.items() if name not in of_backward}
+        o, lse = self.forward(**given, **options)
+        made = {"lse": lse} if self.is_lazy else {"o": o, "lse": lse}
+        results = self.backward(**given, **made | of_backward, export=export, **options)
+        for name, result in (("dq", "dQ"), ("dk", "dK"), ("dv", "dV")):
+            assert results[result] is values.get(name, results[result])
+        return {"O": o, "LSE": lse} | results
+
+    def unwritten(self):
+        """Tensors for dQ, dK and dV to be written into: NaN shows what was not."""
+        return {
+            f"d{name}": torch.full_like(self.values[name], torch.nan) for name in ("q", "k", "v")
+        }
+
+
+@pytest.fixture(scope="module", params=["flash", "packed", "lazy"])
+def kernel(request):
+    return made(request.param)
+
+
+def made(name):
+    if name == "lazy":
+        lengths = torch.tensor([17, 11], dtype=torch.int32)
+        values = drawn(OF_LAZY) | {"seqlens": lengths}
+        return Kernel(lazy_forward, lazy_backward, {"block_m": 16, "block_n": 32}, values)
+    options = {"softcap": 2.0, "window": (9, 2), "block_m": 16, "block_n": 32}
+    values = drawn(SHAPES) | {"seqlens": torch.tensor([17, 11], dtype=torch.int32)}
+    if name == "packed":
+        values = {name: value[:1] for name, value in values.items() if value.dim() > 2}
+        ends = {"cu_seqlens_q": (0, 10, 17), "cu_seqlens_k": (0, 5, 17)}
+        values |= {name: torch.tensor(each, dtype=torch.int32) for name, each in ends.items()}
+    return Kernel(flash_forward, flash_backward, options, values)
+
+
+def assert_same_bits(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        integers = {2: torch.int16, 4: torch.int32}[value.element_size()]
+        one, other = (of.contiguous().view(integers) for of in (actual[name], value))
+        assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("layout", ["blhd", "distinct", "strided-last", "offset"])
+def test_another_layout_of_all_tensors_gives_the_same_bits(kernel, layout):
+    placed = place(kernel.values | kernel.unwritten(), (("all", layout),))
+    assert_same_bits(kernel.run(placed.tensors), kernel.expected)
+
+
+def test_a_gradient_is_written_where_the_caller_says_and_nowhere_beside(kernel):
+    for name in OUTPUTS:
+        batch, heads, rows, dim = kernel.values[name[1:]].shape
+        storage = torch.full((batch, rows, 3, heads, dim), 7.0)
+        given = storage[:, :, 1].transpose(1, 2)
+        assert_same_bits(kernel.run(kernel.values | {name: given}), kernel.expected)
+        assert (storage[:, :, ::2] == 7.0).all()
+
+
+@pytest.mark.parametrize(("tensor", "axis"), [("k", 1), ("do", 3), ("bias", 1), ("lse", 2)])
+def test_stride_0_along_an_axis_gives_the_bits_of_the_repeated_values(kernel, tensor, axis):
+    repeated = kernel.values[tensor].narrow(axis, 0, 1).expand(kernel.values[tensor].shape)
+    assert repeated.stride(axis) == 0
+    expected = kernel.run(kernel.values | {tensor: repeated.contiguous()})
+    assert_same_bits(kernel.run(kernel.values | {tensor: repeated}), expected)
+
+
+@pytest.mark.parametrize("dim", [1, None])
+def test_an_axis_of_size_1_of_bias_and_mask_gives_the_bits_of_the_repeated_values(dim):
+    kernel = made("flash")
+    wide = {name: kernel.values[name] for name in ("bias", "mask")}
+    small = {name: of[0, 0] if dim is None else of.narrow(dim, 0, 1) for name, of in wide.items()}
+    repeated = {name: value.expand(SHAPES[name]).contiguous() for name, value in small.items()}
+    actual, expected = (kernel.run(kernel.values | each) for each in (small, repeated))
+    assert actual["dBias"].shape == small["bias"].shape
+    # Up to 136 numbers below 2 are added up in another order.
+    summed = expected.pop("dBias").sum_to_size(small["bias"].shape)
+    torch.testing.assert_close(actual.pop("dBias"), summed, atol=136 * 2.0**-22, rtol=0)
+    assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "axis"),
+    [("q", 2), ("k", 1), ("v", 2), ("do", 2), ("bias", 1), ("dq", 2), ("dk", 1), ("dv", 2)],
+)
+def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(kernel, tensor, axis, tmp_path):
+    """One long stride over a file of holes, of which only the pages that are written exist. The values begin 2^31
+    elements into it, so that an offset that wraps in 32 bits reads a wrong number and not another's memory."""
+    value = (kernel.values | kernel.unwritten())[tensor]
+    strides = [stride * (place != axis) for place, stride in enumerate(value.stride())]
+    strides[axis] = 2**31 // (value.shape[axis] - 1) + 1
+    extent = 1 + sum((n - 1) * stride for n, stride in zip(value.shape, strides, strict=True))
+    assert extent > 2**31
+    file = tmp_path / "holes"
+    storage = torch.from_numpy(np.memmap(file, value.numpy().dtype, "w+", shape=(2**31 + extent,)))
+    file.unlink()
+    far = storage.as_strided(value.shape, strides, 2**31).copy_(value)
+    assert_same_bits(kernel.run(kernel.values | {tensor: far}), kernel.expected)
+
+
+def test_nothing_that_is_returned_depends_on_what_the_allocator_left(kernel, monkeypatch):
+    options = {"block_n": 16} | (
+        {} if kernel.is_lazy else {"window": (2, 0)}
+    )  # some tiles are not visited
+    expected = kernel.run(kernel.values, **options)
+    filled = []
+
+    def poisoned(original):
+        def allocate(*args, **options):
+            made = original(*args, **options)
+            filled.append(made.shape)
+            return made.fill_(float("nan")) if made.is_floating_point() else made
+
+        return allocate
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))
+    results = kernel.run(kernel.values, **options)
+    monkeypatch.undo()
+    assert {expected[name].shape for name in ("O", "dQ", "dK", "dV", "LSE", "delta")} <= {*filled}
+    assert_same_bits(results, expected)
+
+
+def test_a_nan_in_the_padding_is_never_read():
+    kernel = made("flash")
+    values = {name: value.clone() for name, value in kernel.values.items()}
+    for name in ("q", "k", "v", "do", "o", "lse", "bias"):
+        values[name][1, :, 11:] = torch.nan
+    values["bias"][1, :, :, 11:] = torch.nan
+    assert_same_bits(kernel.run(values), kernel.expected)
+
+
+@pytest.mark.parametrize(("m", "n", "align"), [(56, 72, "bottom-right"), (72, 56, "top-left")])
+def test_tiles_that_a_window_of_5_and_2_hides_altogether_are_not_visited(m, n, align):
+    """NaN in key 40 reaches only the tiles of rows that see its tile, and NaN in row 40 only the keys likewise."""
+    lengths = {"q": m, "k": n, "v": n, "do": m}
+    inputs = {name: torch.ones(1, 1, rows, 8) for name, rows in lengths.items()}
+    options = {"window": (5, 2), "align": align, "block_m": 16, "block_n": 16}
+    kernel = Kernel(flash_forward, flash_backward, options, dict(inputs))
+    shift = n - m if align == "bottom-right" else 0
+    # The first and last key that each tile of rows sees, and the first and last row that sees each tile of keys.
+    keys = {rows: (rows + shift - 5, min(rows + 15, m - 1) + shift + 2) for rows in range(0, m, 16)}
+    rows = {keys: (keys - shift - 2, min(keys + 15, n - 1) - shift + 5) for keys in range(0, n, 16)}
+    for poisoned, reached, names in (("k", keys, ("O", "LSE", "dQ")), ("q", rows, ("dK", "dV"))):
+        bad = inputs[poisoned].clone()
+        bad[:, :, 40] = torch.nan
+        found = kernel.run(inputs | {poisoned: bad})
+        apart = [start for start, (first, last) in reached.items() if last < 32 or first > 47]
+        assert apart
+        for start in apart:
+            tile = slice(start, start + 16)
+            for name in names:
+                assert torch.equal(found[name][:, :, tile], kernel.expected[name][:, :, tile]), (
+                    start
+                )
+
+
+def test_without_export_no_matrix_is_returned_or_allocated_and_the_rest_has_the_same_bits(
+    kernel, monkeypatch
+):
+    zeros, shapes = torch.Tensor.new_zeros, []
+    noting = lambda *args, **kw: shapes.append(args[1]) or zeros(*args, **kw)  # noqa: E731
+    monkeypatch.setattr(torch.Tensor, "new_zeros", noting)
+    rest = {name: value for name, value in kernel.expected.items() if name not in ("P", "dP", "dS")}
+    assert_same_bits(kernel.run(kernel.values, export=False), rest)
+    batch, heads, rows, _ = kernel.values["q"].shape
+    assert (batch, heads, rows, rows) not in shapes
+
+
+def test_o_and_lse_are_computed_where_they_are_not_given_and_seqlens_may_be_of_64_bits():
+    for kernel in (made("flash"), made("lazy")):
+        given = {name: value for name, value in kernel.values.items() if name not in ("o", "lse")}
+        given["seqlens"] = given["seqlens"].long()
+        results = kernel.backward(**given, **kernel.options, export=True)
+        assert_same_bits(results, {name: kernel.expected[name] for name in results})
+    kernel = made("flash")
+    given = {name: value for name, value in kernel.values.items() if name not in ("o", "lse")}
+    results = flash_black_box(**given, **kernel.options)
+    assert results.keys() == {"dQ", "dK", "dV", "dBias", "dSink"}
+    assert_same_bits(results, {name: kernel.expected[name] for name in results})
+
+
+def zeros(*shape, **options):
+    return torch.zeros(shape, **options)
+
+
+ENDS = torch.tensor([0, 10, 17])
+REFUSED = {
+    "flash": [
+        ({"q": zeros(2, 17, 8)}, r"q must be \[B, H, M, D\], got shape \(2, 17, 8\)"),
+        ({"k": zeros(2, 2, 17, 9)}, r"k must be \[B, Hkv, N, D\] = \(2, 2, 17, 8\) beside .* \(2, 2, 17, 9\)"),
+        ({"v": zeros(2, 2, 17, 5).half()}, "v must have q's dtype, torch.float32, got torch.float16"),
+        ({"k": zeros(2, 3, 17, 8), "v": zeros(2, 3, 17, 5)}, "heads of k and v must divide .* 3 and 4"),
+        ({"do": zeros(2, 4, 17, 8)}, r"do must be \[B, H, M, Dv\] = \(2, 4, 17, 5\) .* got \(2, 4, 17, 8\)"),
+        ({"lse": zeros(2, 4, 16)}, r"lse must be \[B, H, M\] = \(2, 4, 17\) beside .* got \(2, 4, 16\)"),
+        ({"dq": zeros(2, 4, 17, 9)}, r"dq must match q, \(2, 4, 17, 8\) torch.float32, got \(2, 4, 17, 9\)"),
+        ({"dv": zeros(2, 1, 17, 5).expand(2, 2, 17, 5)}, r"dv must hold each element apart, got stride 0 among"),
+        ({"align": "top-right"}, "align must be bottom-right or top-left, got 'top-right'"),
+        ({"window": (3, -2)}, r"window must be \(left, right\), each -1 \(no limit\) or more, got \(3, -2\)"),
+        ({"softcap": 0.0}, "softcap must be above 0, got 0.0"),
+        ({"bias": zeros(2, 3, 17, 17)}, r"bias must broadcast to \[B, H, M, N\] = \(2, 4, 17, 17\), got .* 3,"),
+        ({"mask": zeros(17, 17)}, "mask must be bool, True where a key is seen, got torch.float32"),
+        ({"alibi": zeros(2)}, r"alibi must be \[H\] = \(4,\), got shape \(2,\)"),
+        ({"sinks": zeros(1, 4)}, r"sinks must be \[H\] = \(4,\), got shape \(1, 4\)"),
+        ({"seqlens": torch.tensor([17])}, r"seqlens must be \[B\] = \(2,\) integers, got shape \(1,\) torch.int64"),
+        ({"seqlens": torch.tensor([18, 3])}, r"seqlens must lie in 0 to 17, got \[18, 3\]"),
+        ({"cu_seqlens_q": ENDS, "cu_seqlens_k": ENDS}, "seqlens and cu_seqlens exclude each other"),
+        ({"seqlens": None, "cu_seqlens_q": ENDS, "cu_seqlens_k": ENDS}, "packed sequences need a batch of 1, got 2"),
+        (
+            {"bias": None, "mask": None, "k": zeros(2, 2, 9, 8), "v": zeros(2, 2, 9, 5)},
+            "seqlens needs as many keys as query rows, got 9 and 17",
+        ),
+    ],
+    "packed": [
+        ({"cu_seqlens_q": None}, "cu_seqlens_q and cu_seqlens_k must be given together"),
+        ({"cu_seqlens_k": torch.tensor([0, 17])}, r"cu_seqlens_k must be \[n \+ 1\] integers .* got \(2,\)"),
+        ({"cu_seqlens_q": ENDS.float()}, r"cu_seqlens_q must be \[n \+ 1\] integers .* got \(3,\) torch.float32"),
+        ({"cu_seqlens_k": torch.tensor([0, 5, 16])}, r"cu_seqlens_k must ascend from 0 to 17, got \[0, 5, 16\]"),
+    ],
+    "lazy": [
+        ({"k": zeros(2, 2, 17, 9)}, r"k must match q, \(2, 2, 17, 8\) torch.float32, got \(2, 2, 17, 9\)"),
+        ({"tau": zeros(3)}, r"tau must be \[H\] = \(2,\), got shape \(3,\)"),
+        ({"bias": zeros(3, 9)}, r"bias must be \[H, W\] with H = 2, got shape \(3, 9\)"),
+        ({"seqlens": torch.tensor([17])}, r"seqlens must be \[B\] = \(2,\) integers, got shape \(1,\) torch.int64"),
+        ({"lse": zeros(2, 2, 16)}, r"lse must be \[B, H, L\] = \(2, 2, 17\), got shape \(2, 2, 16\)"),
+        ({"dv": zeros(2, 2, 1, 8).expand(2, 2, 17, 8)}, r"dv must hold each .* stride 0 among \(16, 8, 0, 1\)"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_together_is_refused_by_name(name):
+    kernel = made(name)
+    for wrong, words in REFUSED[name]:
+        given = kernel.values | kernel.options | wrong
+        with pytest.raises(ValueError, match=words):
+            kernel.backward(**given)
+        if not wrong.keys() & {"do", "lse", *OUTPUTS}:
+            own = {name: value for name, value in given.items() if name not in ("do", "o", "lse")}
+            with pytest.raises(ValueError, match=words):
+                kernel.forward(**own)
