@@ -25,9 +25,8 @@ def scores(case: Case) -> torch.Tensor:
     s = values["q"].double() @ values["k"].double().mT * case.scale
     i, j = torch.arange(case.seqlen_q)[:, None], torch.arange(case.seqlen_k)[None, :]
     if case.bias:
-        s += torch.nn.functional.pad(values["bias"].double(), (0, case.seqlen_q))[
-            :, (i - j).clamp(min=0)
-        ]
+        wide = torch.nn.functional.pad(values["bias"].double(), (0, case.seqlen_q))
+        s += wide[:, (i - j).clamp(min=0)]
     return s[..., i >= j]
 
 
@@ -45,19 +44,10 @@ def test_the_default_case_has_a_partial_tile_along_every_axis_and_at_least_three
 
 def test_the_defaults_of_each_family():
     case = lazy()
-    assert (case.bias, case.causal, case.tau, case.scale) == (
-        True,
-        True,
-        (-0.5, 0.5, -3.0),
-        24**-0.5,
-    )
-    assert (case.dtype, case.pattern, case.seed, case.repeat, case.layouts) == (
-        "float32",
-        "normal",
-        0,
-        1,
-        (),
-    )
+    told = case.bias, case.causal, case.tau, case.scale
+    assert told == (True, True, (-0.5, 0.5, -3.0), 24**-0.5)
+    told = case.dtype, case.pattern, case.seed, case.repeat, case.layouts
+    assert told == ("float32", "normal", 0, 1, ())
     case = softmax()
     assert (case.bias, case.causal, case.tau) == (False, False, None)
     assert not resolve({}, "lazy", takes_bias=False).bias
@@ -65,13 +55,8 @@ def test_the_defaults_of_each_family():
 
 def test_what_is_given_decides_what_is_not():
     case = lazy(heads=6, head_dim=16, seqlens=(5, 9), bias=None)
-    assert (case.kv_heads, case.head_dim_v, case.seqlen_q, case.seqlen_k, case.scale) == (
-        6,
-        16,
-        9,
-        9,
-        0.25,
-    )
+    told = case.kv_heads, case.head_dim_v, case.seqlen_q, case.seqlen_k, case.scale
+    assert told == (6, 16, 9, 9, 0.25)
     assert case.tau == (-0.5, 0.5, -3.0, 1.0, -0.5, 0.5)
     assert lazy(seqlen=40, seqlens=(5, 9)).seqlen_q == 40
     assert lazy(tau=(0.25,)).tau == (0.25, 0.25, 0.25)
@@ -84,85 +69,55 @@ def test_what_is_given_decides_what_is_not():
 COUNTS = ("batch", "heads", "seqlen_q", "head_dim", "bias_window", "repeat")
 REFUSED = [
     *(({name: 0}, f"--{name.replace('_', '-')} must be at least 1, got 0") for name in COUNTS),
-    ({"heads": -2}, "--heads must be at least 1, got -2"),
     ({"block_m": 8}, "--block-m must be a power of two of at least 16, got 8"),
-    ({"block_n": 48}, "--block-n must be a power of two of at least 16, got 48"),
     ({"causal": False}, "--no-causal: lazy attention is always causal"),
-    ({"window": (3, 0)}, "--window: the lazy family has no such option"),
-    ({"softcap": 3.0}, "--softcap: the lazy family has no such option"),
-    ({"kv_heads": 1}, "--kv-heads: the lazy family has no such option"),
-    ({"head_dim_v": 8}, "--head-dim-v: the lazy family has no such option"),
     ({"tau": (1.0, 2.0)}, "--tau takes one number, or one a head: 3 heads, got 2 numbers"),
     ({"tau": (math.nan,)}, "--scale and --tau must be finite numbers"),
-    ({"scale": math.inf}, "--scale and --tau must be finite numbers"),
     ({"seqlen_q": 7, "seqlen_k": 9}, "lazy attention needs as many keys as rows, got 7 and 9"),
     ({"seqlens": (9,)}, "--seqlens takes one length a batch: 2 batches, got 1"),
     ({"seqlens": (9, -1)}, "--seqlens must lie in 0 to 9, got 9, -1"),
-    ({"seqlens": (9, 8), "seqlen": 8}, "--seqlens must lie in 0 to 8, got 9, 8"),
     ({"dtype": "float64"}, "--dtype must be one of float32, float16, bfloat16, got 'float64'"),
-    (
-        {"pattern": "ones"},
-        "--pattern must be one of normal, small, large, wide, negative, positive, offset, lowrank, dyadic, got 'ones'",
-    ),
+    ({"pattern": "ones"}, f"--pattern must be one of {', '.join(PATTERNS)}, got 'ones'"),
     ({"dots": "tf16"}, "--dots must be one of ieee, bf16x6, tf32x3, bf16x3, tf32, got 'tf16'"),
     ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, got 'tpu'"),
     ({"bias": False, "bias_window": 9}, "--bias-window: this case has no bias"),
 ]
+OF_SOFTMAX = {
+    "align": "top-left", "alibi": True, "mask": "random", "sinks": True, "dropout": 0.5, "cu_seqlens": (0, 9),
+    "window": (3, 0), "softcap": 3.0, "kv_heads": 1, "head_dim_v": 8,
+}  # fmt: skip
 REFUSED += [
     ({name: value}, f"--{name.replace('_', '-')}: the lazy family has no such option")
-    for name, value in {
-        "align": "top-left",
-        "alibi": True,
-        "mask": "random",
-        "sinks": True,
-        "dropout": 0.5,
-        "cu_seqlens": (0, 9),
-    }.items()
+    for name, value in OF_SOFTMAX.items()
 ]
 REFUSED_BY_SOFTMAX = [
     ({"tau": (1.0,)}, "--tau: the softmax family has no such option"),
     ({"bias_window": 8}, "--bias-window: the softmax family has no such option"),
     ({"heads": 4, "kv_heads": 3}, "--kv-heads must divide --heads, got 3 and 4"),
-    ({"kv_heads": 0}, "--kv-heads must be at least 1, got 0"),
-    (
-        {"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9},
-        "--seqlens (right padding) needs as many keys as query rows",
-    ),
+    ({"seqlens": (5, 5), "seqlen_q": 7, "seqlen_k": 9}, "--seqlens (right padding) needs as many keys as query rows"),
     ({"softcap": 0.0}, "--softcap must be above 0, got 0.0"),
     ({"softcap": math.inf}, "--softcap must be finite, got inf"),
-    ({"softcap": math.nan}, "--softcap must be above 0, got nan"),
     ({"seqlen": 10**9}, "q of this case would have 1.4e+11 elements, more than 1.7e+10"),
-    ({"batch": 10**20}, "q of this case would have 5.2e+23 elements, more than 1.7e+10"),
     ({"repeat": 10_001}, "--repeat must be at most 10000, got 10001"),
     ({"align": "top"}, "--align must be one of bottom-right, top-left, got 'top'"),
     ({"mask": "all"}, "--mask must be one of random, dead-rows, padding, got 'all'"),
     ({"dropout": 1.0}, "--dropout must lie in 0 to 1, 1 excluded, got 1.0"),
-    ({"dropout": -0.1}, "--dropout must lie in 0 to 1, 1 excluded, got -0.1"),
-    (
-        {"bias": True, "bias_axes": "hx"},
-        "--bias-axes takes some of the letters b, h, m and n, got 'hx'",
-    ),
-    (
-        {"bias": True, "bias_axes": "hh"},
-        "--bias-axes takes some of the letters b, h, m and n, got 'hh'",
+    *(
+        ({"bias": True, "bias_axes": axes}, f"--bias-axes takes some of the letters b, h, m and n, got '{axes}'")
+        for axes in ("hx", "hh")
     ),
     ({"bias_axes": "hm"}, "--bias-axes: this case has no bias"),
     ({"cu_seqlens": (0, 9, 5)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0,9,5"),
     ({"cu_seqlens": (1, 9)}, "--cu-seqlens must ascend from 0 to the number of rows, got 1,9"),
-    ({"cu_seqlens": (0,)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0"),
-    ({"cu_seqlens": (0, 0)}, "--cu-seqlens must ascend from 0 to the number of rows, got 0,0"),
     ({"cu_seqlens": (0, 9), "seqlen": 8}, "--cu-seqlens ends at 9, and the length is 8"),
-    (
-        {"cu_seqlens": (0, 9), "batch": 2},
-        "--cu-seqlens packs all sequences into one batch, got --batch 2",
-    ),
+    ({"cu_seqlens": (0, 9), "batch": 2}, "--cu-seqlens packs all sequences into one batch, got --batch 2"),
     ({"cu_seqlens": (0, 9), "seqlens": (9,)}, "--seqlens pads and --cu-seqlens packs"),
     ({"cu_seqlens_k": (0, 9)}, "--cu-seqlens-k: nothing is packed"),
     (
         {"cu_seqlens": (0, 9), "cu_seqlens_k": (0, 4, 9)},
         "--cu-seqlens and --cu-seqlens-k must have as many sequences, got 1 and 2",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -176,32 +131,27 @@ def test_a_value_that_no_case_can_have_is_refused_in_so_many_words(family, optio
     assert str(refusal.value) == words
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_shapes_and_dtypes_that_are_drawn(dtype):
-    values = draw(lazy(dtype=dtype, seqlens=(72, 3), head_dim=8))
-    drawn = {
-        name: (str(value.dtype).removeprefix("torch."), tuple(value.shape))
-        for name, value in values.items()
-    }
-    assert drawn == dict.fromkeys(("q", "k", "v", "do"), (dtype, (2, 3, 72, 8))) | {
-        "bias": ("float32", (3, 40)), "tau": ("float32", (3,)), "seqlens": ("int32", (2,)),
+def test_the_shapes_and_dtypes_that_are_drawn():
+    values = draw(lazy(dtype="float16", seqlens=(72, 3), head_dim=8))
+    drawn = {name: (str(value.dtype), tuple(value.shape)) for name, value in values.items()}
+    assert drawn == dict.fromkeys(("q", "k", "v", "do"), ("torch.float16", (2, 3, 72, 8))) | {
+        "bias": ("torch.float32", (3, 40)), "tau": ("torch.float32", (3,)), "seqlens": ("torch.int32", (2,)),
     }  # fmt: skip
     assert all(value.is_contiguous() for value in values.values())
     assert (values["tau"].tolist(), values["seqlens"].tolist()) == ([-0.5, 0.5, -3.0], [72, 3])
-    case = softmax(
-        dtype=dtype,
-        heads=4,
-        kv_heads=2,
-        seqlen_q=5,
-        seqlen_k=7,
-        head_dim=8,
-        head_dim_v=6,
-        bias=True,
-    )
-    assert {name: tuple(value.shape) for name, value in draw(case).items()} == {
+    lengths = {
+        "heads": 4,
+        "kv_heads": 2,
+        "seqlen_q": 5,
+        "seqlen_k": 7,
+        "head_dim": 8,
+        "head_dim_v": 6,
+    }
+    values = draw(softmax(dtype="bfloat16", bias=True, **lengths))
+    assert {name: tuple(value.shape) for name, value in values.items()} == {
         "q": (2, 4, 5, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 6), "do": (2, 4, 5, 6), "bias": (1, 4, 5, 7),
     }  # fmt: skip
-    assert str(draw(case)["bias"].dtype) == f"torch.{dtype}"
+    assert values["bias"].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -222,20 +172,14 @@ def test_drawing_leaves_the_global_generator_alone():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("head_dim", [1, 24, 128])
-@pytest.mark.parametrize("scale", [None, 1.0, 0.05, 10.0])
+@pytest.mark.parametrize(("scale", "head_dim"), [(None, 24), (1.0, 1), (0.05, 128), (10.0, 24)])
 def test_negative_scores_lie_below_minus_88_7_where_exp_of_their_negative_overflows(
-    scale, head_dim, seed, dtype
+    scale, head_dim, dtype
 ):
-    s = scores(lazy(pattern="negative", scale=scale, head_dim=head_dim, seed=seed, dtype=dtype))
+    options = {"scale": scale, "head_dim": head_dim, "dtype": dtype}
+    s = scores(lazy(pattern="negative", **options))
     assert s.max() < -88.7 - math.log(72)  # and so does LSE
     assert -130 < s.mean() < -110
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scale", [None, 0.05, 10.0])
-def test_positive_scores_lie_above_88_7_where_exp_overflows(scale, dtype):
     s = scores(lazy(pattern="positive", scale=scale, dtype=dtype))
     assert s.min() > 88.8
     assert 110 < s.mean() < 130
@@ -250,22 +194,13 @@ def test_small_scores_leave_every_probability_of_a_row_alike():
 
 
 def test_large_scores_are_four_times_as_wide_and_an_offset_is_a_mean_of_1():
-    normal, large, offset = (
-        draw(lazy(pattern=pattern)) for pattern in ("normal", "large", "offset")
-    )
+    normal, large, offset = (draw(lazy(pattern=of)) for of in ("normal", "large", "offset"))
     assert torch.equal(large["q"], normal["q"] * 4)
     assert all(torch.equal(large[name], normal[name]) for name in ("k", "v", "do", "bias"))
-    assert all(torch.equal(offset[name], normal[name] + 1) for name in ("q", "k", "v", "do"))
-    assert all(
-        abs(normal[name].mean()) < 0.05 for name in ("q", "k", "v", "do")
-    )  # of 10,368: 5 deviations
-
-
-def test_wide_scores_reach_100():
-    case = lazy(pattern="wide")
-    values = draw(case)
-    scores = (values["q"].double() @ values["k"].double().mT) * case.scale
-    assert 80 < scores.abs().max() < 160
+    for name in ("q", "k", "v", "do"):
+        assert torch.equal(offset[name], normal[name] + 1)
+        assert abs(normal[name].mean()) < 0.05  # of 10,368: 5 deviations
+    assert 80 < scores(lazy(pattern="wide", bias=False)).abs().max() < 160
 
 
 def test_lowrank_q_k_and_v_have_two_directions_and_do_has_all():
@@ -296,13 +231,7 @@ def test_packed_sequences_set_the_lengths_and_a_target_that_packs_takes_seqlens_
 
 @pytest.mark.parametrize(
     ("axes", "shape"),
-    [
-        ("bhmn", (2, 3, 5, 7)),
-        ("hmn", (1, 3, 5, 7)),
-        ("mn", (1, 1, 5, 7)),
-        ("n", (1, 1, 1, 7)),
-        ("bm", (2, 1, 5, 1)),
-    ],
+    [("bhmn", (2, 3, 5, 7)), ("n", (1, 1, 1, 7)), ("bm", (2, 1, 5, 1))],
 )
 def test_a_softmax_bias_has_the_axes_asked_for_and_so_does_its_gradient(axes, shape):
     case = softmax(seqlen_q=5, seqlen_k=7, bias=True, bias_axes=axes)
@@ -311,10 +240,8 @@ def test_a_softmax_bias_has_the_axes_asked_for_and_so_does_its_gradient(axes, sh
 
 
 def test_what_the_softmax_options_draw():
-    case = softmax(
-        seqlen_q=50, seqlen_k=60, heads=4, alibi=True, sinks=True, mask="random", dropout=0.25
-    )
-    values = draw(case)
+    lengths = {"seqlen_q": 50, "seqlen_k": 60, "heads": 4}
+    values = draw(softmax(**lengths, alibi=True, sinks=True, mask="random", dropout=0.25))
     assert values["alibi"].tolist() == [0.25, 0.0625, 0.015625, 0.00390625]
     assert (values["sinks"].dtype, values["sinks"].shape) == (torch.float32, (4,))
     assert (values["mask"].dtype, values["mask"].shape) == (torch.bool, (2, 4, 50, 60))
@@ -330,10 +257,8 @@ def test_what_the_softmax_options_draw():
     assert padding[..., 0].all()
     assert padding.int().diff().le(0).all()
     # What was drawn before stays what it was, whatever is added.
-    assert all(
-        torch.equal(values[name], draw(softmax(seqlen_q=50, seqlen_k=60, heads=4))[name])
-        for name in "qkv"
-    )
+    before = draw(softmax(**lengths))
+    assert all(torch.equal(values[name], before[name]) for name in "qkv")
 
 
 @pytest.mark.parametrize(

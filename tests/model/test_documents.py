@@ -2,7 +2,11 @@
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,127 +16,45 @@ from gradprobe.model.assignment import DEFAULT_RUNS
 from gradprobe.model.case import Case
 from gradprobe.model.documents import Reports, dump, load, load_several, several_document, text_of
 from gradprobe.model.failures import UsageFailure
-from gradprobe.model.layout_run import (
-    CloseUp,
-    CloseUpRow,
-    Counts,
-    Difference,
-    Element,
-    Error,
-    Head,
-    Identity,
-    Intermediate,
-    Run,
-    Window,
-)
+from gradprobe.model.layout_run import CloseUp, CloseUpRow, Difference, Element
 from gradprobe.model.memory_finding import MemoryFinding, WarningNote
 from gradprobe.model.number import Number
-from gradprobe.model.report import (
-    CheckedTarget,
-    Culprit,
-    Diagnosis,
-    Report,
-    SecondCheck,
-    Source,
-    SurveySummary,
-    TriedEdit,
-    Where,
-)
+from gradprobe.model.report import Report, SecondCheck
 from tests.render.written import faulty, many_heads, with_memory
 
-WORDS = st.text(max_size=6)
-NUMBERS = st.floats(width=32).map(Number)
-COUNTS = st.integers(0, 2**40)
-INDEX = st.none() | st.integers(0, 9)
+CASE = Case("lazy", tau=(0.5, -1.0), window=(3, -1), layouts=(("q", "blhd"),), runs=DEFAULT_RUNS)
+PLAIN = {
+    bool: st.booleans(), int: st.integers(0, 2**40), float: st.floats(0, 1e6), str: st.text(max_size=3),
+    type(None): st.none(), Number: st.floats(width=32).map(Number), Case: st.just(CASE),
+    Any: st.booleans() | st.integers(0, 9) | st.text(max_size=3),
+}  # fmt: skip
 
 
-def rows_of(cell):
-    return st.lists(st.tuples(cell, cell), max_size=2).map(tuple)
+def drawn(kind):
+    """Any value of a type that a report holds."""
+    of, args = get_origin(kind), get_args(kind)
+    if kind in PLAIN:
+        return PLAIN[kind]
+    if of is tuple and args[1:] == (...,):
+        return st.lists(drawn(args[0]), max_size=1).map(tuple)
+    if of is tuple:
+        return st.tuples(*map(drawn, args))
+    if of is Mapping:
+        return st.dictionaries(drawn(args[0]), drawn(args[1]), max_size=1)
+    if args:
+        return st.one_of(*map(drawn, args))
+    return st.deferred(lambda: st.builds(kind, **dict(parts_of(kind))))
 
 
-def few(values, most=2):
-    return st.lists(values, max_size=most).map(tuple)
+def parts_of(kind):
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return [(one.name, drawn(hints[one.name])) for one in fields(kind)]
+    given = [one for one in msgspec.structs.fields(kind) if one.name not in ("schema", "against")]
+    return [(one.name, drawn(one.type)) for one in given]
 
 
-WINDOWS = st.builds(
-    Window, rows=few(COUNTS), cols=few(COUNTS), actual=rows_of(NUMBERS), expected=rows_of(NUMBERS)
-)
-ELEMENTS = st.builds(
-    Element, intermediate=WORDS, batch=INDEX, head=INDEX, row=INDEX, col=INDEX, tile=st.tuples(INDEX, INDEX),
-    actual=NUMBERS, expected=NUMBERS, budget=NUMBERS, masked=st.none() | st.booleans(), window=st.none() | WINDOWS,
-)  # fmt: skip
-HEADS = st.builds(
-    Head, batch=INDEX, head=st.integers(0, 127), status=WORDS, mismatched=COUNTS,
-    max_budget_ratio=st.none() | NUMBERS, rows=few(st.tuples(COUNTS, COUNTS)),
-)  # fmt: skip
-INTERMEDIATES = st.builds(
-    Intermediate, name=WORDS, status=WORDS, source=st.none() | WORDS, reading_adds=st.none() | NUMBERS,
-    max_abs_err=st.none() | NUMBERS, max_budget_ratio=st.none() | NUMBERS, length=INDEX, heads=few(HEADS, 3),
-)  # fmt: skip
-IDENTITIES = st.builds(
-    Identity, name=WORDS, of=WORDS, holds=st.booleans(), residual=NUMBERS, budget=NUMBERS
-)
-STRAYS = st.builds(
-    MemoryFinding,
-    kind=WORDS,
-    tensor=WORDS,
-    sentence=WORDS,
-    line=INDEX,
-    lanes=COUNTS,
-    place=few(INDEX, 4),
-    in_block=st.booleans(),
-)
-ERRORS = st.builds(
-    Error, kind=WORDS, message=WORDS, line=INDEX, code=st.none() | WORDS, memory=few(STRAYS)
-)
-RUNS = st.builds(
-    Run, layout=WORDS, verdict=WORDS, skipped=st.none() | WORDS, coarser=few(WORDS), memory=few(STRAYS),
-    intermediates=few(INTERMEDIATES), first_mismatch=st.none() | ELEMENTS, invariants=few(IDENTITIES),
-    compared=st.builds(Counts, elements=COUNTS), error=st.none() | WORDS | ERRORS, bits=st.none() | st.booleans(),
-)  # fmt: skip
-ROWS = st.builds(
-    CloseUpRow,
-    row=COUNTS,
-    mismatched=COUNTS,
-    col=COUNTS,
-    actual=NUMBERS,
-    expected=NUMBERS,
-    ratio=NUMBERS,
-)
-CLOSE_UPS = st.builds(
-    CloseUp, layout=WORDS, intermediate=WORDS, batch=INDEX, head=COUNTS, mismatched=COUNTS, total=COUNTS,
-    shape=st.tuples(COUNTS, COUNTS), tile=st.tuples(COUNTS, COUNTS), map=rows_of(st.none() | NUMBERS),
-    rows=few(ROWS),
-    element=ELEMENTS,
-)  # fmt: skip
-DIAGNOSES = st.builds(
-    Diagnosis, fault=WORDS, fault_class=WORDS, summary=WORDS, explained=st.floats(0, 1), evidence=few(WORDS),
-    where=few(st.builds(Where, file=WORDS, line=COUNTS, code=WORDS, column=INDEX)), fix=WORDS, also=st.booleans(),
-    edit=st.none() | st.builds(TriedEdit, matches=st.booleans(), words=WORDS, diff=WORDS, others=few(WORDS)),
-    seen=WORDS,
-)  # fmt: skip
-SURVEYS = st.builds(
-    SurveySummary, layouts=COUNTS, matrix=st.dictionaries(WORDS, st.dictionaries(WORDS, WORDS, max_size=1), max_size=1),
-    culprits=few(st.builds(Culprit, kind=WORDS, strides=few(st.tuples(WORDS, st.integers())), words=WORDS)),
-    findings=few(STRAYS),
-)  # fmt: skip
-CASE = Case(
-    "lazy",
-    tau=(0.5, -1.0),
-    window=(3, -1),
-    layouts=(("q", "blhd"), ("all", "distinct")),
-    runs=DEFAULT_RUNS,
-)
-REPORTS = st.builds(
-    Report, title=WORDS, verdict=WORDS, severity=st.none() | WORDS, error=st.none() | ERRORS, runs=few(RUNS),
-    target=st.builds(CheckedTarget, name=WORDS, line=INDEX, kernels=few(st.builds(Source, name=WORDS, file=WORDS))),
-    case=st.sampled_from([None, CASE]), options=st.dictionaries(WORDS, st.booleans() | COUNTS | WORDS, max_size=2),
-    first_mismatch=st.none() | ELEMENTS, diagnoses=few(DIAGNOSES), sought=st.booleans(),
-    notes=few(WORDS), reproduce=WORDS,
-    warnings=few(st.builds(WarningNote, kind=WORDS, about=WORDS, words=WORDS, layouts=few(WORDS))),
-    seconds=st.dictionaries(WORDS, st.floats(0, 1e6), max_size=2), close_ups=few(CLOSE_UPS, 1),
-    close_up=st.none() | CLOSE_UPS, strides=st.none() | SURVEYS,
-)  # fmt: skip
+REPORTS = drawn(Report)
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
@@ -142,24 +64,17 @@ def test_a_report_comes_back_from_json_as_it_was(report):
 
 
 @settings(derandomize=True, max_examples=10, deadline=None)
-@given(REPORTS, REPORTS, NUMBERS)
+@given(REPORTS, REPORTS, PLAIN[Number])
 def test_so_does_one_that_is_set_beside_another(report, other, number):
     found = Difference(layout="distinct", name="dK", total=3, heads=(1,), other=number)
-    report = replace(
-        report, against=SecondCheck(name="old.py:f", report=other, differences=(found,))
-    )
+    second = SecondCheck(name="old.py:f", report=other, differences=(found,))
+    report = replace(report, against=second)
     assert load(dump(report)) == report
 
 
 def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
-    row = CloseUpRow(
-        row=0,
-        mismatched=1,
-        col=0,
-        actual=Number(math.nan),
-        expected=Number(-math.inf),
-        ratio=Number(math.inf),
-    )
+    numbers = {"actual": Number(math.nan), "expected": Number(-math.inf), "ratio": Number(math.inf)}
+    row = CloseUpRow(row=0, mismatched=1, col=0, **numbers)
     place = Element(
         intermediate="dK", batch=0, head=1, row=3, col=2, tile=(None, 0), actual=Number(math.nan),
         expected=Number(0.5), budget=Number(1e-5),
@@ -170,9 +85,8 @@ def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
     )  # fmt: skip
     report = Report(verdict="mismatch", close_up=view)
     text = dump(report)
-    (found,) = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))[
-        "close_up"
-    ]["rows"]
+    strict = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    (found,) = strict["close_up"]["rows"]
     assert (found["actual"], found["expected"], found["ratio"]) == ("NaN", "-Infinity", "Infinity")
     assert load(text) == report
     assert math.isnan(load(text).close_up.rows[0].actual)
@@ -181,17 +95,13 @@ def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
 def test_the_first_schema_is_read_and_its_null_is_a_number_that_is_not_finite():
     first = faulty()
     first["runs"][1]["intermediates"][1]["max_budget_ratio"] = None
-    first["runs"][1]["memory"] = [
-        {"kind": "race", "tensor": "do", "sentence": "s", "access": None, "lanes": None}
-    ]
+    stray = {"kind": "race", "tensor": "do", "sentence": "s", "access": None, "lanes": None}
+    first["runs"][1]["memory"] = [stray]
     report = load(json.dumps(first))
     assert report.runs[1].intermediates[1].ratio == math.inf
     assert report.runs[1].memory == (MemoryFinding("race", "do", "s"),)
-    assert (report.schema, report.verdict, report.first_mismatch.head) == (
-        "gradprobe.report/2",
-        "mismatch",
-        1,
-    )
+    told = report.schema, report.verdict, report.first_mismatch.head
+    assert told == ("gradprobe.report/2", "mismatch", 1)
     assert load(json.dumps(with_memory("race"))).memory[0].line == 270
 
 

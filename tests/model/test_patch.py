@@ -18,19 +18,14 @@ def diff(old, new):
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(LINES, LINES)
 def test_a_diff_applied_gives_the_new_text(old, new):
-    assert patched("\n".join([*old, "end"]), diff([*old, "end"], [*new, "end"])) == "\n".join(
-        [*new, "end"]
-    )
+    before, after = [*old, "end"], [*new, "end"]
+    assert patched("\n".join(before), diff(before, after)) == "\n".join(after)
 
 
 def test_a_replacement_tells_its_first_line_and_a_pure_insertion_the_line_that_it_stands_before():
-    changed = list(
-        replacements_of(diff(["a", "b", "c", "d", "e"], ["a", "B", "c", "d", "new", "e"]))
-    )
-    assert [(one.line, one.old, one.new) for one in changed] == [
-        (2, ["b"], ["B"]),
-        (5, [], ["new"]),
-    ]
+    made = diff(["a", "b", "c", "d", "e"], ["a", "B", "c", "d", "new", "e"])
+    changed = [(one.line, one.old, one.new) for one in replacements_of(made)]
+    assert changed == [(2, ["b"], ["B"]), (5, [], ["new"])]
 
 
 def test_the_ends_of_lines_stay():
