@@ -76,7 +76,7 @@ _MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
         "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/row_text", "faults/variant",
-        "faults/__init__", "diagnosis/search", "diagnosis/testing",
+        "faults/__init__", "diagnosis/testing",
     )),
     Mechanism("faults/index", "faults/table", ("faults/index",)),
     *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("factors", "formulas", "operands", "sums")),

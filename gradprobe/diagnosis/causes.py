@@ -20,8 +20,7 @@ from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
 from .behaviour import Again, behaving, observed_in
 from .lines import Lines
-from .search import explaining, in_parts, ranked
-from .testing import Finalist
+from .testing import Finalist, explaining, in_parts, ranked
 
 # Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
 _MOST_LAYOUTS = 6

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -14,11 +16,16 @@ from ..faults.hypothesis import Hypothesis, Observed
 from ..faults.index import readable
 from ..faults.table import hypotheses
 from ..faults.variant import BUFFERS, Variant, plain_variant
+from ..inputs.draw import draw
+from ..model.assignment import Assigned
+from ..model.intermediates import DERIVED, reached
 from ..model.report import NAMED
 from ..numerics.budget import Whole, tile_budget
 from ..numerics.declared_precision import output_rounding
+from ..probing.experiment import Experiment
 from ..reference import Tile, tiles
 from ..reference.attention import BY_KEY, BY_ROW
+from .behaviour import run_again
 
 # The errors that a fault makes are thousands of roundings. Rounding itself is allowed four budgets here, because what a
 # fault reads is of another size than what the budget was made for; verdicts are never judged by this.
@@ -31,16 +38,19 @@ _LEAST_CHANCE = 2.0**-40
 _ROUGH = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 _OF_O = frozenset({"LSE", "P", "O"})
 _OF_DELTA = _OF_O | {"dP", "delta"}
+# How many of those that fit roughly are tested in full, and what they must explain roughly, beside half of what the
+# best does. How many of those that explain all are held against a second draw.
+_FINALISTS, _ROUGHLY, _HELD = 16, 0.25, 8
+# A chance of one in a thousand is none.
+_SURE = 10.0
 Buffers = Mapping[str, Tensor]
 
 
 class Score(NamedTuple):
-    """What one prediction of one intermediate is good for."""
+    """Wrong elements that a prediction of an intermediate reproduces, and right ones that it would make wrong."""
 
     reproduced: int = 0
-    """Wrong elements that it reproduces."""
     spoilt: int = 0
-    """Right elements that it would make wrong."""
     bits: float = 0.0
     """-log2 of the chance that a prediction of something else reproduces as many."""
 
@@ -58,9 +68,9 @@ class Finalist:
     """The share of wrong elements, or its mean over what is wrong by itself, if less."""
     explained: float = 0.0
     """That, times the share of right elements that stay right where the fault is active."""
-    active: frozenset[str] = frozenset()
+    active: Set[str] = frozenset()
     """The intermediates that the fault itself explains."""
-    whole: frozenset[str] = frozenset()
+    whole: Set[str] = frozenset()
     """Those of which nearly all that is wrong is explained."""
     bits: float = 0.0
     """How unlikely it is that the fault itself does so by chance."""
@@ -87,7 +97,9 @@ class _ValueJudgement(NamedTuple):
     bound: Tensor
     right: Tensor
     off: Tensor
-    """The errors."""
+
+    def at(self, place: tuple[int, ...]) -> _ValueJudgement:
+        return _ValueJudgement(*map(itemgetter(place), self))
 
 
 class Tester:
@@ -96,19 +108,17 @@ class Tester:
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
         self.wrong = {name: count for name in seen.right if (count := seen.wrong(name))}
+        self.hypotheses = list(hypotheses(seen)) if self.wrong else []
         self._plain = plain_variant(seen.x, readable(seen))
         self._all = _Portion(list(seen.right), (*tiles(seen.x),))
-        self._off = {name: (seen.actual[name] - seen.expected[name]).abs() for name in seen.right}
+        self._came = dict[str, _ValueJudgement]()
         self._has_nan = False
         """Whether an intermediate holds NaN and numbers: NaN throughout says nothing."""
         for name, right in seen.right.items():
-            finite = seen.actual[name].isfinite()
+            actual, expected = seen.actual[name], seen.expected[name]
+            off, finite = (actual - expected).abs(), actual.isfinite()
+            self._came[name] = _ValueJudgement(actual, expected, seen.allowed[name], right, off)
             self._has_nan |= bool(finite.any()) and not bool((finite | right).all())
-
-    @cached_property
-    def hypotheses(self) -> list[Hypothesis]:
-        """All that may explain the run."""
-        return list(hypotheses(self.seen)) if self.wrong else []
 
     def best(self, known: Hypothesis) -> Finalist:
         """A hypothesis about other values; in all forms of its fault, if a number is measured off them."""
@@ -130,22 +140,18 @@ class Tester:
                     active.add(name)
             if not contradicted and all(found[name].gain == count for name, count in wrong.items()):
                 break
-        shares, kept, bits = (
-            {name: best[name].reproduced / count for name, count in wrong.items()},
-            1.0,
-            0.0,
-        )
+        shares = {name: best[name].reproduced / count for name, count in wrong.items()}
         reproduced = sum(score.reproduced for score in best.values()) / sum(wrong.values())
         if own := [shares[name] for name in self.seen.own if name in shares]:
             reproduced = min(reproduced, sum(own) / len(own))
+        kept, bits = 1.0, 0.0
         for name in active:
             right = max(1, self.seen.right[name].numel() - wrong[name])
             kept = min(kept, 1 - max(0, best[name].spoilt - _BY_CHANCE) / right)
             bits += best[name].bits
-        whole = frozenset(name for name, count in wrong.items() if best[name].gain >= NAMED * count)
-        return Finalist(
-            hypothesis, reproduced, reproduced * kept, frozenset(active), whole, bits, contradicted
-        )
+        whole = {name for name, count in wrong.items() if best[name].gain >= NAMED * count}
+        explained = reproduced * kept
+        return Finalist(hypothesis, reproduced, explained, active, whole, bits, contradicted)
 
     def share(self, hypothesis: Hypothesis) -> float:
         """About its share in the first wrong batch; of what is stored elsewhere, in all."""
@@ -176,56 +182,44 @@ class Tester:
         found = self._scored(self._plain, self._branches[0], self._all, self._has_nan)
         return {name: score if score.gain > 0 else Score() for name, score in found.items()}
 
-    def _scores(self, hypothesis: Hypothesis, portion: _Portion) -> Iterator[dict[str, Score]]:
-        for variant, buffers in self._ways(hypothesis, portion):
-            yield self._scored(variant, buffers, portion, hypothesis.not_finite and self._has_nan)
-
     def _scored(
         self, variant: Variant, buffers: Buffers, portion: _Portion, not_finite: bool
     ) -> dict[str, Score]:
-        seen, scores, (values, bounds) = (
-            self.seen,
-            dict[str, Score](),
-            self._predicted(variant, buffers, portion),
-        )
+        scores, (values, bounds) = dict[str, Score](), self._predicted(variant, buffers, portion)
+        measured = self.seen.measured
         for name in portion.names:
-            judged, value = (
-                (seen.actual, seen.expected, seen.allowed, seen.right, self._off),
-                values[name][portion.place],
-            )
-            came = _ValueJudgement(*(of[name][portion.place] for of in judged))
+            came, value = self._came[name].at(portion.place), values[name][portion.place]
             if portion.is_rough:
-                allowed = _ROOM * came.bound + _ROUGH[seen.case.dtype] * _sizes(value)
+                allowed = _ROOM * came.bound + _ROUGH[self.seen.case.dtype] * _sizes(value)
                 near = _near(came, value, allowed, not_finite)
                 # As many as it reproduces more than it spoils.
                 scores[name] = Score(int(near.sum()), int(came.right.sum()))
                 continue
             # A fault makes values larger than bounds were made for.
-            due, largest = (_sizes(each).max().item() for each in (came.expected, value))
-            allowed = (
-                _ROOM * (max(1.0, largest / due) if due else 1.0) * bounds[name].nan_to_num(0.0)
-            )
+            due, largest = float(_sizes(came.expected).max()), float(_sizes(value).max())
+            larger = max(1.0, largest / due) if due else 1.0
+            allowed = _ROOM * larger * bounds[name].nan_to_num(0.0)
             near = _near(came, value, allowed, not_finite)
-            tiny = torch.finfo(seen.measured.trace.values[name].dtype).tiny
+            tiny = torch.finfo(measured.trace.values[name].dtype).tiny
             scores[name] = _score(came, value, allowed, near, tiny)
         return scores
 
-    # --- what a hypothesis predicts
-
-    def _ways(self, hypothesis: Hypothesis, portion: _Portion) -> Iterator[tuple[Variant, Buffers]]:
-        """A fault in all that computes, with each set of buffers; or in what stored a buffer alone."""
+    def _scores(self, hypothesis: Hypothesis, portion: _Portion) -> Iterator[dict[str, Score]]:
+        """Of a fault in all that computes, with each set of buffers; or in what stored a buffer alone."""
         variant, changes = hypothesis.variant(self._plain), hypothesis.changes
+        not_finite = hypothesis.not_finite and self._has_nan
         # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
         different = 1 if not changes & _OF_DELTA else 2 if not changes & _OF_O else None
         for buffers in self._branches[:different]:
-            yield variant, buffers
+            yield self._scored(variant, buffers, portion, not_finite)
         hidden = tuple(name for name in BUFFERS if name not in self.seen.actual)
         stores: list[tuple[str, ...]] = [(name,) for name in ("LSE", "delta") if name in hidden]
         if {"LSE", "O"} & {*hidden} and "delta" in hidden:
             stores.append(hidden)
         for names in stores:
             if changes & {*names}:
-                yield self._plain, {**self._branches[0], **self._stored(names, variant, portion)}
+                stored = {**self._branches[0], **self._stored(names, variant, portion)}
+                yield self._scored(self._plain, stored, portion, not_finite)
 
     @cached_property
     def _branches(self) -> tuple[Buffers, ...]:
@@ -235,10 +229,9 @@ class Tester:
         # Plain Python may compute P anew, beside the O and delta of its forward.
         anew = [] if self.seen.launches else [("LSE",)]
         for hidden in ((), ("delta",), BUFFERS, *anew):
-            names = [
-                name for name in BUFFERS if name in actual or (name in known and name not in hidden)
-            ]
-            choices.setdefault(tuple(names), {name: known[name] for name in names})
+            names = known.keys() - ({*hidden} - actual.keys())
+            found = {name: known[name] for name in BUFFERS if name in names}
+            choices.setdefault(tuple(found), found)
         return tuple(choices.values())
 
     def _stored(
@@ -266,9 +259,8 @@ class Tester:
         whole = Whole(variant, shapes, bounded=not is_rough)
         for tile in portion.tiles:
             values = variant.on(tile, buffers)
-            whole.add(
-                tile, values, None if is_rough else tile_budget(variant, tile, values, precision)
-            )
+            budget = None if is_rough else tile_budget(variant, tile, values, precision)
+            whole.add(tile, values, budget)
         finished = dict(whole.values)
         if variant.finish is not None:
             finished |= variant.finish(finished)
@@ -309,9 +301,98 @@ def _score(
     # How unlikely it is that predictions of something else, off by up to as much, lie as near. A NaN is one of two, and
     # so is a 0: nothing flows for many reasons.
     room, off, is_more = room[reproduced], came.off[reproduced], is_more[reproduced]
-    chance = (
-        (room / off)
-        .masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5)
-        .clamp(_LEAST_CHANCE, 1.0)
-    )
-    return Score(int(reproduced.sum()), spoilt, float(-chance.log2().sum()))
+    chance = (room / off).masked_fill(~(off.isfinite() & is_more) | (off == 0), 0.5)
+    bits = -chance.clamp(_LEAST_CHANCE, 1.0).log2().sum()
+    return Score(int(reproduced.sum()), spoilt, float(bits))
+
+
+def ranked(seen: Observed) -> list[Finalist]:
+    """The hypotheses that explain anything, best first; each fault once, in its best form.
+
+    A number counts log2(1 / p) bits, p being the share of predictions that would have counted as well; n hypotheses
+    take log2(n) off.
+    """
+    tester = Tester(seen)
+    every, outside = tester.hypotheses, seen.actual.keys() - seen.right.keys()
+    shares = [*map(tester.share, every)]
+    least = max(_ROUGHLY, max(shares, default=0.0) / 2)
+    likely = sorted(range(len(every)), key=lambda at: -shares[at])[:_FINALISTS]
+
+    def order(fit: Finalist) -> tuple[float, int, int]:
+        """What explains more first, then what would make less wrong that came right or is not in question."""
+        others = reached(fit.hypothesis.changes, seen.case.family)
+        contradicted = fit.contradicted + len(outside.intersection(others))
+        return -round(fit.explained, 3), contradicted, len(others)
+
+    fits, best = list[Finalist](), dict[str, Finalist]()
+    for at in sorted(likely):  # of those that explain as much, the first of the table
+        if shares[at] >= least:
+            fit = tester.fit(every[at])
+            bits = math.inf if every[at].is_plain else fit.bits - math.log2(len(every)) - _SURE
+            fits.append(replace(fit, bits=bits))
+    for fit in sorted(fits, key=order):
+        best.setdefault(fit.hypothesis.fault, fit)
+    return list(best.values())
+
+
+def explaining(seen: Observed, known: Mapping[str, Hypothesis]) -> str:
+    """The first fault whose hypothesis explained another run and explains this one; "" for none."""
+    tester = Tester(seen)
+    for fault, hypothesis in known.items():
+        if tester.best(hypothesis).explained >= NAMED:
+            return fault
+    return ""
+
+
+def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[list[Finalist]]:
+    """The hypotheses that explain a run, best first; of several faults, each of which explains a part, those of all."""
+    tested = _fitting(experiment, assigned, seen)
+    if not tested or tested[0].explained >= NAMED:
+        return [tested]
+    whole = tested[0].whole
+    rest = {*seen.wrong_names} - whole
+    if whole.isdisjoint(seen.own) or rest.isdisjoint(seen.own):
+        return [tested]
+    # What is right stands beside each of them: a fault that would have made it wrong is none.
+    found = list[list[Finalist]]()
+    for names in (seen.right.keys() - rest, seen.right.keys() - whole):
+        found += in_parts(experiment, assigned, seen.of(names))
+    return found if all(each and each[0].explained >= NAMED for each in found) else [tested]
+
+
+def _fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Finalist]:
+    tested = ranked(seen)
+    named = [fit for fit in tested if fit.explained >= NAMED]
+    second = _second(experiment, assigned, seen.right) if named else None
+    best, others = list[Finalist](), tested[len(named) :]
+    for number, fit in enumerate(named[:_HELD], 1):
+        again = _again(fit, second)
+        if again.explained >= NAMED and again.bits >= 0:
+            best, others = [again], [*others, *tested[number : len(named)]]
+            break
+        others.append(again)
+    others.sort(key=lambda fit: -round(fit.explained, 3))
+    return [fit for fit in (*best, *others) if fit.bits >= 0]
+
+
+def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) -> Tester | None:
+    """The same run with other values, or a file's rows in another order; None where it is refused."""
+    case, values = experiment.case, dict[str, Tensor]()
+    if experiment.saved:
+        for name, value in experiment.values.items():
+            if name not in DERIVED:  # O and LSE belong to the old order
+                values[name] = value.flip(2) if name in ("q", "v") else value
+    else:
+        values = draw(replace(case, seed=case.seed ^ 1))
+    values = {name: value.to(case.device) for name, value in values.items()}
+    seen = run_again(replace(experiment, values=values), assigned)
+    return Tester(seen.of(names)) if seen is not None else None
+
+
+def _again(fit: Finalist, second: Tester | None) -> Finalist:
+    """A hypothesis that explains no more than the same fault reproduces of the second draw."""
+    if second is None:
+        return replace(fit, said=("tested on one draw of values only: the target refused another",))
+    # That what is right stays right the first has shown: of a few dozen zeros the rounding of a fault spoils six.
+    again = second.best(fit.hypothesis)
+    return replace(fit, explained=min(fit.explained, again.reproduced), bits=fit.bits + again.bits)
