@@ -1,4 +1,4 @@
-"""Cases made of a case: smaller ones that may fail alike, fresh draws, and others unlike it that an edit is put to."""
+"""Cases made of a case: smaller ones that may fail alike, fresh draws, and others that an edit is put to."""
 
 from __future__ import annotations
 
@@ -19,22 +19,10 @@ _LONGER, _LEAST_TILE = 5, 16
 _STRIDED = ("distinct", "distinct-unit", "distinct-ordered")
 _DISTINCT: Assigned = (("all", "distinct"),)
 _VIEWS: Assigned = (("q", "blhd"), ("k", "blhd"), ("v", "blhd"))
-# Both lengths end inside every usual tile, and the longer has more than one of 64; whole tiles where these are not
-# taken.
+# Both lengths end inside every usual tile, and the longer has more than one of 64; whole tiles where these are refused.
 TAILS, WHOLE = (41, 70), (64, 128)
-# One tile alone of 16 to 128, whole tiles, an odd number of them, and ends inside one: drawn for what was not reached.
-_MORE = (
-    (16, 16),
-    (13, 13),
-    (48, 48),
-    (128, 128),
-    (139, 139),
-    (80, 80),
-    (139, 41),
-    (41, 139),
-    (256, 256),
-    (384, 384),
-)
+# Drawn for what was not reached: one tile of 16 to 128, whole tiles, an odd number of them, and ends inside one.
+_SQUARE, _OBLONG = (16, 13, 48, 128, 139, 80, 256, 384), ((139, 41), (41, 139))
 _DIMS = (128, 16)
 # Of which half is another head dim, and not twice as much.
 _WIDE = 64
@@ -53,7 +41,6 @@ class Trial:
     case: Case
     assigned: Assigned
     title: str = ""
-    """In what the case is unlike the check: "float16"."""
     is_spread: bool = False
     """Whether what the target allocates itself lies apart too."""
     traced: tuple[Reach, ...] = ()
@@ -63,11 +50,7 @@ class Trial:
 
 
 def cut_cases(case: Case, spans: Sequence[int], counts: Sequence[tuple[int, int]]) -> list[Case]:
-    """The smaller cases, of each length that is two spans or more one span and the remainder, each case once.
-
-    Args:
-        counts: how many batches and key heads there are at most; of packed sequences one more than batches.
-    """
+    """The smaller cases, each once: of two spans or more one and the remainder, and few (batches, key heads)."""
     found = dict.fromkeys(_cut(case, span, *count) for span, count in product(spans, counts))
     return [each for each in found if each != case]
 
@@ -77,9 +60,7 @@ def _cut(case: Case, span: int, batches: int, key_heads: int) -> Case:
     if case.cu_seqlens_q:
         rows = _ends(case.cu_seqlens_q, span, batches + 1)
         keys = _ends(case.cu_seqlens_k or (0, 0), span, batches + 1)
-        return replace(
-            few, cu_seqlens_q=rows, cu_seqlens_k=keys, seqlen_q=rows[-1], seqlen_k=keys[-1]
-        )
+        return replace(few.with_lengths(rows[-1], keys[-1]), cu_seqlens_q=rows, cu_seqlens_k=keys)
     lengths = case.seqlens and tuple(shortened(length, span) for length in case.seqlens[:batches])
     few = replace(few, batch=min(case.batch, batches), seqlens=lengths)
     return few.with_lengths(shortened(case.seqlen_q, span), shortened(case.seqlen_k, span))
@@ -103,11 +84,8 @@ def fresh(case: Case) -> list[Case]:
     other, rows, keys = replace(case, seed=case.seed + 1), case.seqlen_q, case.seqlen_k
     if case.inputs or case.seqlens or case.cu_seqlens_q:
         return [] if case.inputs else [other]
-    return [
-        other.with_lengths(_longer(rows), _longer(keys)),
-        other.with_lengths(2 * rows, 2 * keys),
-        other,
-    ]
+    longer = other.with_lengths(_longer(rows), _longer(keys))
+    return [longer, other.with_lengths(2 * rows, 2 * keys), other]
 
 
 def _longer(length: int) -> int:
@@ -120,53 +98,50 @@ def others(
 ) -> Iterator[Trial]:
     """The cases that every edit is to be right in, as far as the target takes them; none of values from a file.
 
-    Args:
-        lengths: of one side, and of a longer other one.
-        laid: the layouts that the check itself has.
-        is_again: whether all were tried with other lengths.
+    Args: lengths: of one side, and of a longer other one; laid: the layouts of the check; is_again: whether all were
+        tried with other lengths.
     """
     if case.inputs is not None or case.cu_seqlens_q:
         return
-    base, takes = _small(case, lengths), target.takes
-    few, is_softmax = _few(base), case.family == "softmax"
-    yield Trial(base, (), f"{lengths[0]} rows, other batches and heads")
+    few = _few(case, lengths)
+    yield Trial(_small(case, lengths), (), f"{lengths[0]} rows, other batches and heads")
     yield Trial(few, (), "what it allocates laid apart", is_spread=True)
-    if (
-        is_softmax and case.pattern == Case.pattern
-    ):  # what a softmax without its maximum does not bear
+    if case.family == "softmax" and case.pattern == Case.pattern:
+        # A softmax without its maximum does not bear it.
         yield Trial(replace(few, pattern="negative"), (), "logits near -120")
-    strided: Assigned = next(((("all", name),) for name in _STRIDED if name in laid), ())
+    strided = list(filter(laid.__contains__, _STRIDED))
     if not strided:
         yield Trial(few, _DISTINCT, "other strides")
         yield Trial(few, _VIEWS, "views of [B, L, H, D]")
-        if "causal" in takes:
-            yield Trial(
-                replace(few, causal=not few.causal),
-                _DISTINCT,
-                "other strides, causal the other way",
-            )
+        if "causal" in target.takes:
+            turned = replace(few, causal=not few.causal)
+            yield Trial(turned, _DISTINCT, "other strides, causal the other way")
     # What an option chooses is to be right in other strides too, where they are taken.
-    strided = () if is_again else strided
-    if is_softmax and not case.seqlens:
-        for words, other in _of_softmax(few, takes, *lengths):
-            yield Trial(other, strided, words)
-    for parameter, (name, off, on) in _OPTIONS.items() if is_softmax else ():
-        is_on = getattr(case, name) != off
-        if parameter in takes and not (parameter in target.required and is_on):
-            changed = replace(few, **{name: off if is_on else on})
-            yield Trial(changed, strided, f"{'without' if is_on else 'with'} {name}")
-    if not is_softmax and "bias" in takes:
-        yield Trial(replace(few, bias_window=case.bias_window // 2 + 1), strided, "another bias")
+    assigned: Assigned = (("all", strided[0]),) if strided and not is_again else ()
+    for words, other in _of_options(case, few, target, lengths):
+        yield Trial(other, assigned, words)
+
+
+def _of_options(
+    case: Case, few: Case, target: Target, lengths: tuple[int, int]
+) -> Iterator[tuple[str, Case]]:
+    if case.family == "softmax":
+        if not case.seqlens:
+            yield from _of_softmax(few, target.takes, *lengths)
+        for parameter, (name, off, on) in _OPTIONS.items():
+            is_on = getattr(case, name) != off
+            if parameter in target.takes and not (is_on and parameter in target.required):
+                changed = replace(few, **{name: off if is_on else on})
+                yield f"{'without' if is_on else 'with'} {name}", changed
+    elif "bias" in target.takes:
+        yield "another bias", replace(few, bias_window=case.bias_window // 2 + 1)
         if "bias" not in target.required:
-            yield Trial(replace(few, bias=False), strided, "no bias")
+            yield "no bias", replace(few, bias=False)
     dtype = "float16" if case.dtype != "float16" else "bfloat16"
-    yield Trial(replace(_few(_small(case, max(lengths, WHOLE))), dtype=dtype), strided, dtype)
+    yield dtype, replace(_few(case, max(lengths, WHOLE)), dtype=dtype)
     if few.head_dim == few.head_dim_v:
-        for dim in (
-            2 * few.head_dim if few.head_dim <= _WIDE else few.head_dim // 2,
-            few.head_dim + 8,
-        ):
-            yield replace(_of_dim(few, dim), assigned=strided)
+        yield _of_dim(few, 2 * few.head_dim if few.head_dim <= _WIDE else few.head_dim // 2)
+        yield _of_dim(few, few.head_dim + 8)
 
 
 def _of_softmax(
@@ -175,10 +150,8 @@ def _of_softmax(
     """What softmax attention has and lazy attention has not: two lengths, both masks, groups, another value dim."""
     causal, plain = replace(few, causal="causal" in takes or few.causal), replace(few, causal=False)
     if "causal" in takes:
-        yield (
-            "no causal mask" if few.causal else "a causal mask",
-            replace(few, causal=not few.causal),
-        )
+        words = "no causal mask" if few.causal else "a causal mask"
+        yield words, replace(few, causal=not few.causal)
         yield "two lengths without a causal mask", plain.with_lengths(long, short)
     yield "fewer rows than keys", causal.with_lengths(short, long)
     yield "more rows than keys", causal.with_lengths(long, short)
@@ -188,42 +161,36 @@ def _of_softmax(
         if few.window is not None:
             yield "no window", replace(causal, window=None)
     if "h" in few.shapes and few.bias_axes == Case.bias_axes:
-        is_grouped = few.heads != few.kv_heads
-        words, heads = (
-            ("as many key heads as heads", _EACH) if is_grouped else ("grouped heads", _GROUPED)
-        )
-        yield words, few.with_heads(*heads)
+        if few.heads == few.kv_heads:
+            yield "grouped heads", few.with_heads(*_GROUPED)
+        else:
+            yield "as many key heads as heads", few.with_heads(*_EACH)
     if few.head_dim == few.head_dim_v:
         yield "another value dim", replace(few, head_dim_v=2 * few.head_dim)
 
 
 def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Iterator[Trial]:
-    """More cases, for what none of the others reached.
-
-    Args:
-        taken: the titles of the cases that the target takes.
-    """
+    """More cases, for what none of the others reached; `taken`: the titles of those that the target takes."""
     if case.inputs is not None or case.cu_seqlens_q or case.seqlens:
         return
     for dim in _DIMS:
-        trial = _of_dim(_few(_small(case, WHOLE)), dim)
-        if dim != case.head_dim == case.head_dim_v and trial.title not in taken:
-            yield trial
+        words, other = _of_dim(_few(case, WHOLE), dim)
+        if dim != case.head_dim == case.head_dim_v and words not in taken:
+            yield Trial(other, (), words)
     takes_both = {"fewer rows than keys", "more rows than keys"} <= {*taken}
-    for rows, keys in _MORE:
+    for rows, keys in (*zip(_SQUARE, _SQUARE, strict=True), *(_OBLONG if takes_both else ())):
         size = f"{rows} rows" if rows == keys else f"{rows} rows and {keys} keys"
-        few = _few(_small(case, TAILS), 1).with_lengths(rows, keys)
-        if takes_both or rows == keys:
-            if "causal" in takes and case.family == "softmax":
-                yield Trial(replace(few, causal=True), (), f"{size} and a causal mask")
-                few = replace(few, causal=False)
-            yield Trial(few, (), size)
+        few = _few(case, TAILS, 1).with_lengths(rows, keys)
+        if "causal" in takes and case.family == "softmax":
+            yield Trial(replace(few, causal=True), (), f"{size} and a causal mask")
+            few = replace(few, causal=False)
+        yield Trial(few, (), size)
 
 
-def _of_dim(few: Case, dim: int) -> Trial:
+def _of_dim(few: Case, dim: int) -> tuple[str, Case]:
     """Another head dim, with the scale that it has where none was asked for."""
     scale = dim**-0.5 if few.scale == few.head_dim**-0.5 else few.scale
-    return Trial(replace(few, head_dim=dim, head_dim_v=dim, scale=scale), (), f"head dim {dim}")
+    return f"head dim {dim}", replace(few, head_dim=dim, head_dim_v=dim, scale=scale)
 
 
 def _small(case: Case, lengths: tuple[int, int]) -> Case:
@@ -236,6 +203,6 @@ def _small(case: Case, lengths: tuple[int, int]) -> Case:
     return bare.with_lengths(lengths[0], lengths[0])
 
 
-def _few(case: Case, batches: int = 2) -> Case:
+def _few(case: Case, lengths: tuple[int, int], batches: int = 2) -> Case:
     """A few batches and two key heads, since what an option chooses may be another kernel with strides of its own."""
-    return _cut(case, _NONE, batches, 2)
+    return _cut(_small(case, lengths), _NONE, batches, 2)

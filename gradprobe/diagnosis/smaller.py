@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..frontends import INTERPRETED
-from ..inputs.options import flags
+from ..inputs.options import flags, length_words
 from ..model.assignment import AS_SAVED, Assigned
 from ..model.case import Case
 from ..model.failures import Failure
@@ -26,46 +26,38 @@ _SPANS = (64, 128, 256)
 _COUNTS = ((2, 2), (1, 2), (1, 1))
 
 
-@dataclass(frozen=True)
-class Smaller:
-    """A smaller case that fails in the same way: its runs in the layouts that failed, and what it is, in words."""
-
-    experiment: Experiment
-    runs: list[LayoutRun]
-    words: str
-
-
 @door("smaller")
-def smaller_failing(experiment: Experiment, failing: Sequence[LayoutRun]) -> Smaller | None:
-    """The first smaller case in which the same result is the first wrong one, in the first layout that failed."""
-    if experiment.case.mask == "given":  # nobody knows of which kind it is
+def smaller_failing(
+    experiment: Experiment, failing: Sequence[LayoutRun]
+) -> tuple[Experiment, list[LayoutRun], str] | None:
+    """The first smaller case in which the same result is the first wrong one, in the first layout that failed.
+
+    Its runs in all layouts that failed, and what it is, in words, stand beside it.
+    """
+    case, wrong = experiment.case, failing[0].measured
+    if case.mask == "given" or wrong is None:  # nobody knows of which kind a given mask is
         return None
-    # Few faults depend on the values of a file; a layout of these shows what drawn values in another one show.
-    laid = [
-        tuple((of, "distinct" if it == AS_SAVED else it) for of, it in run.assigned)
-        for run in failing
-    ]
-    first, *others = dict.fromkeys(laid)
-    of_file = " of drawn values" if experiment.case.inputs is not None else ""
-    for case in cut_cases(replace(experiment.case, inputs=None), _SPANS, _COUNTS):
-        if case.scores > MOST_SCORES:
+    laid = dict[Assigned, None]()
+    for run in failing:
+        # Few faults depend on a file's values; a layout of these shows what drawn values in another one show.
+        laid[tuple((of, "distinct" if it == AS_SAVED else it) for of, it in run.assigned)] = None
+    first, *others = laid
+    of_file = " of drawn values" if case.inputs is not None else ""
+    for small in cut_cases(replace(case, inputs=None), _SPANS, _COUNTS):
+        if small.scores > MOST_SCORES:
             continue
         try:
-            ran, runs = _run(experiment_of(case, experiment.target, experiment.reference), [first])
+            begun = experiment_of(small, experiment.target, experiment.reference)
+            ran, runs = _run(begun, [first])
         except Failure:  # such as a length that the target does not take
             continue
-        measured, wrong = [run.measured for run in runs if run.measured], failing[0].measured
-        if wrong is not None and any(_fails_alike(each, wrong) for each in measured):
-            unseen = replace(
-                ran, case=replace(ran.case, recover=False)
-            )  # into the others the target is not looked
+        if any(run.measured is not None and _fails_alike(run.measured, wrong) for run in runs):
+            # Into the others the target is not looked.
+            unseen = replace(ran, case=replace(ran.case, recover=False))
             with suppress(Failure):
                 runs += _run(unseen, others)[1] if others else []
-            return Smaller(
-                ran,
-                runs,
-                f"a smaller case{of_file} that fails in the same way: {size_in_words(case)}",
-            )
+            words = f"a smaller case{of_file} that fails in the same way: {size_in_words(small)}"
+            return ran, runs, words
     return None
 
 
@@ -81,9 +73,7 @@ def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experimen
 def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """The records with P, dP, dS and delta: seen in kernels that are interpreted, else recovered."""
     if INTERPRETED in experiment.backends:
-        from .kernel_values import (
-            with_kernel_values,
-        )  # it imports Triton, as the run in the interpreter surely did
+        from .kernel_values import with_kernel_values  # it imports Triton, as the run did
 
         records, is_shown = with_kernel_values(experiment, records)
         if is_shown:
@@ -104,30 +94,14 @@ def _fails_alike(measured: Measured, failing: Measured) -> bool:
 
 
 def _wrong(measured: Measured) -> list[str]:
-    return [
-        name for name, finding in measured.comparison.findings.items() if finding.status == MISMATCH
-    ]
+    findings = measured.comparison.findings
+    return [name for name, finding in findings.items() if finding.status == MISMATCH]
 
 
 def size_in_words(case: Case) -> str:
     """The options that give a case its size."""
-    rows, keys, ends, ends_of_keys = (
-        case.seqlen_q,
-        case.seqlen_k,
-        case.cu_seqlens_q,
-        case.cu_seqlens_k,
-    )
-    sizes: dict[str, object] = {"batch": None if ends else case.batch, "heads": case.heads}
-    sizes["kv_heads"] = case.kv_heads if case.kv_heads != case.heads else None
-    if ends:
-        sizes |= {
-            "cu_seqlens": _listed(ends),
-            "cu_seqlens_k": _listed(ends_of_keys) if ends_of_keys != ends else None,
-        }
-    else:
-        sizes |= {"seqlen": rows} if rows == keys else {"seqlen_q": rows, "seqlen_k": keys}
-    return " ".join(flags({**sizes, "seqlens": _listed(case.seqlens)}))
-
-
-def _listed(numbers: Sequence[float] | None) -> str | None:
-    return None if numbers is None else ",".join(map(str, numbers))
+    sizes = {} if case.cu_seqlens_q else {"batch": case.batch}
+    sizes |= {"heads": case.heads, "kv_heads": case.kv_heads}
+    if case.kv_heads == case.heads:
+        del sizes["kv_heads"]
+    return " ".join(flags(sizes | length_words(case)))

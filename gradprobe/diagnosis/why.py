@@ -139,7 +139,8 @@ def _by_a_smaller_case(
     if small is None:
         check.known, check.is_sought = [_TOO_LARGE], False
         return memory
-    of_small, words = FailedCheck(small.experiment, small.runs), f"sought on {small.words}"
+    experiment, runs, size = small
+    of_small, words = FailedCheck(experiment, runs), f"sought on {size}"
     found, of_large = by_numbers(of_small, memory), {diagnosis.fault for diagnosis in memory}
     at = next((at for at, each in enumerate(found) if each.fault not in of_large), None)
     if at is not None:

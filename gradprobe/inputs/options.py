@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from ..model.case import (
     PATTERNS,
     SHARDS,
     WINDOW_FORMS,
+    Case,
     flag_of,
 )
 from ..model.failures import UsageFailure, did_you_mean
@@ -224,6 +225,22 @@ def flags(words: Mapping[str, Any]) -> list[str]:
         elif word is not None:
             parts += [flag, str(word)]
     return parts
+
+
+def length_words(case: Case) -> dict[str, Any]:
+    """The options that give a case its lengths; None for one that is not needed."""
+    ends, of_keys = case.cu_seqlens_q, case.cu_seqlens_k
+    if ends:
+        is_same = of_keys in (None, ends)
+        return {"cu_seqlens": _listed(ends), "cu_seqlens_k": None if is_same else _listed(of_keys)}
+    lengths = {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
+    if case.seqlen_q == case.seqlen_k:
+        lengths = {"seqlen": case.seqlen_q}
+    return {**lengths, "seqlens": _listed(case.seqlens)}
+
+
+def _listed(numbers: Sequence[int] | None) -> str | None:
+    return ",".join(map(str, numbers)) if numbers else None
 
 
 def command_line(

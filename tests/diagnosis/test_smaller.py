@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.diagnosis import why
-from gradprobe.diagnosis.smaller import MOST_SCORES, Smaller, size_in_words, smaller_failing
+from gradprobe.diagnosis.smaller import MOST_SCORES, size_in_words, smaller_failing
 from gradprobe.diagnosis.why import told_once
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import Saved, with_inputs
@@ -87,7 +87,7 @@ def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_on
         Diagnosis("race/dK", "RACE", "raced", 1.0),
         Diagnosis("factor/dK", "A", "doubled", 1.0),
     )
-    monkeypatch.setattr(why, "smaller_failing", lambda *_: Smaller(None, [], "a smaller case"))
+    monkeypatch.setattr(why, "smaller_failing", lambda *_: (None, [], "a smaller case"))
     monkeypatch.setattr(why, "by_numbers", lambda *_: [race, cause])
     first, second = why._by_a_smaller_case(why.FailedCheck(None, []), None, [], [race])
     assert first == race

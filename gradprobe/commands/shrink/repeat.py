@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...inputs.history import CheckRequest
-from ...inputs.options import OPTIONS, parse
+from ...inputs.options import OPTIONS, length_words, parse
 from ...model.assignment import run_name
 from ...model.case import Case
 from ...model.failures import UsageFailure
@@ -90,12 +90,7 @@ def _all_words(case: Case) -> dict[str, Any]:
     if case.tau and len(set(case.tau)) == 1:
         words["tau"] = str(case.tau[0])
     words["implied"], words["inplace"] = ",".join(case.implied) or None, list(case.inplace)
-    if case.cu_seqlens_q is not None:
-        words["cu_seqlens"] = ",".join(map(str, case.cu_seqlens_q))
-    elif case.seqlen_q == case.seqlen_k:
-        words["seqlen"] = case.seqlen_q
-    else:
-        words |= {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
+    words |= length_words(case)
     runs = layouts_of(case)
     if len(runs) == 1 and runs[0]:
         words["layout"] = [f"{tensor}={layout}" for tensor, layout in runs[0]]
