@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from gradprobe.diagnosis.edits import trial
+from gradprobe.diagnosis.edits import judge
 from gradprobe.diagnosis.edits.candidates_search import Found, Search
-from gradprobe.diagnosis.edits.judge import JudgedEdit
-from gradprobe.diagnosis.edits.trial import EditResult, result_of
+from gradprobe.diagnosis.edits.judge import EditResult, JudgedEdit, result_of
 from gradprobe.diagnosis.edits.tried import _placed, faults_of
 from gradprobe.model.allowance import NOTHING, Allowance, Client
 from gradprobe.model.patch import patched
@@ -90,7 +89,7 @@ def test_a_search_that_the_last_resort_stops_says_so(tmp_path):
 
 
 def test_a_fault_of_gradprobe_in_a_trial_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "compiles", lambda record: 1 / 0)
+    monkeypatch.setattr(judge, "compiles", lambda record: 1 / 0)
     report = report_on(tmp_path, EXAMPLE)
     assert report.known[-1].endswith("by a fault of gradprobe: ZeroDivisionError: division by zero")
 
@@ -126,7 +125,7 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     at = text.index("19)")
     edit = Candidate(KernelFile(f"{tmp_path}/delta.py", text), (Edit(at, at + 2, bound),), 0.0)
     search = Search(begun, [record.run for record in records_of(begun)], tmp_path, ALLOWED)
-    whole = all(result and result.matches for _, result in search._whole(edit))
+    whole = search._first_wrong(edit) == (None, None)
     assert (whole and search._titles(edit) != []) is matches
 
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gradprobe.diagnosis.cases import Trial
-from gradprobe.diagnosis.edits.judge import Judge, edited_functions
-from gradprobe.diagnosis.edits.trial import EditResult, run_trial
+from gradprobe.diagnosis.edits.judge import EditedTarget, EditResult, Judge, edited_functions
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.processes.forks import ParallelWork
 from gradprobe.runtime.backend import prepare_backend
@@ -157,7 +156,8 @@ def test_what_only_the_interpreter_takes_is_no_fix(function, failure):
     prepare_backend("cpu")
     trial = Trial(case, (), "as it is", is_lowered=True)
     begun = experiment_of(case, find_target(f"{file}:{function}", "softmax"))
-    with ParallelWork(partial(run_trial, begun, str(file), file, [], trial)) as fork:
+    edit = Candidate(KernelFile(str(file), file.read_text()), (), 0.0)
+    with ParallelWork(partial(EditedTarget(begun, edit, file, []).run, trial)) as fork:
         came = fork.answer(60)
     assert (came.failure, came.matches) == (failure, not failure)
 

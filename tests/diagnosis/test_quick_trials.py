@@ -1,14 +1,14 @@
 """A single program of a small case tells which edits make less wrong, and those of which it tells nothing."""
 
 import time
-from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from gradprobe.diagnosis.edits import quick_trials
-from gradprobe.diagnosis.edits.quick_trials import QuickTrials
+from gradprobe.diagnosis.cases import Trial
+from gradprobe.diagnosis.edits.judge import EditedTarget
+from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
+from gradprobe.source.rewrites.candidates import Candidate
 from gradprobe.source.text import Edit
 from tests.diagnosis.test_edits import EXAMPLE, experiment_on
 
@@ -23,17 +23,24 @@ EDITS = {
         False,
     ),
     "one that raises": ("tl.sum(o * do, axis=1)", "tl.sum(o * nothing, axis=1)", False),
-    "one that is no Python": ("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1", False),
+    "one that is no Python": ("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1", None),
     "one of host code": ("*do.stride()", "*o.stride()", None),
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def interpreted():
+    prepare_backend("auto")
+
+
 def trials_in(folder, faults):
+    from gradprobe.diagnosis.edits.quick_trials import QuickTrials  # imports Triton
+
     experiment = experiment_on(folder, EXAMPLE)
     file = KernelFile(f"{folder}/delta.py", EXAMPLE)
-    return QuickTrials(
-        partial(_of_layout, experiment), (), {file.file: (file, file.file)}, faults
-    ), file
+    target = EditedTarget(experiment, Candidate(file, (), 0.0), file.path, [])
+    trial = Trial(experiment.case, (("all", "distinct"),))
+    return QuickTrials(target, trial, [file], faults), file
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +50,6 @@ def trials(tmp_path_factory):
     yield quick, file
     quick.close()
     assert faults == {}
-
-
-def _of_layout(experiment):
-    return replace(experiment, case=replace(experiment.case, layouts=(("all", "distinct"),)))
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -59,7 +62,7 @@ def test_an_edit_is_better_where_a_program_leaves_less_wrong(trials, name):
 
 
 def test_what_goes_wrong_in_gradprobe_itself_comes_to_light(tmp_path, monkeypatch):
-    monkeypatch.setattr(quick_trials._RecordedCase, "tried", lambda *_: 1 / 0)
+    monkeypatch.setattr("gradprobe.diagnosis.edits.quick_trials._codes", lambda *_: 1 / 0)
     faults = {}
     quick, file = trials_in(tmp_path, faults)
     assert quick.ask(file, (), time.monotonic() + 60)() is None

@@ -1,15 +1,15 @@
-"""The search: candidates in order, each tried on the smallest case that shows the fault; what passes is judged."""
+"""The search: candidates in order, each tried on the smallest case that shows the fault."""
 
 from __future__ import annotations
 
 import heapq
 import math
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import count, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,7 @@ from ...source.rewrites.candidates import SOONEST, Candidate, Fault, candidates_
 from ...source.rewrites.spots import Edits
 from ...targets.naming import holding
 from ..cases import Trial, fresh, quicker
-from .judge import Judge, JudgedEdit
-from .trial import EditResult, begun, result_of, run_trial
+from .judge import EditedTarget, EditResult, Judge, JudgedEdit, result_of
 
 if TYPE_CHECKING:
     from .quick_trials import QuickTrials
@@ -33,25 +32,26 @@ _AT_ONCE, _SIFTED = 2, 8
 # Seconds of a processor for one run of one edit, which may never end.
 _LONGEST_TRIAL = 60
 # Scores of a case up to which an edit that is tried on it counts as one; of a larger one it counts as that many more.
-_OF_ONE = 1 << 13
 # How many more are tried once one passes in some cases alone, which may be all that the kernel takes.
-_AFTER_PART = 8
+_OF_ONE, _AFTER_PART = 1 << 13, 8
 # The cost of what is tried at once; and how much later that is tried which is on top of an edit that makes some result
 # right, and of one with which a whole layout matches.
 _NOW, _BESIDE, _ELSEWHERE = -math.inf, 2.5, -1.5
 # On top of how many edits others are tried, beside those on top of none.
 _MOST = 3
+Source = Iterator[tuple[float, Candidate | None]]
+"""Candidates in turn, each with what it costs; None where those behind it were not made yet."""
 
 
 @dataclass(frozen=True)
 class FileFaults:
-    """Lines of one file that one diagnosis names, with words of the right text, and the edit that it prints."""
+    """What one diagnosis says of one file: lines, words of the right text, and the edit that it prints."""
 
     file: KernelFile
     faults: tuple[Fault, ...]
     wanted: tuple[str, ...] = ()
     late: float = 0.0
-    """How much later they are tried than those of the best diagnosis, in the ranks of the rows."""
+    """How much later they are tried, in the ranks of the rows."""
     printed: Edits = ()
 
 
@@ -78,15 +78,19 @@ class Ground:
     failing: LayoutRun
     cases: Iterator[tuple[Trial, EditResult]]
     """Those in which that is wrong, from the quickest on, with what comes there."""
-    small: tuple[Trial, EditResult] | None = None
-    asked: defaultdict[Path, set[Edits]] = field(default_factory=lambda: defaultdict(set))
+    trial: Trial = field(init=False)
+    before: EditResult = field(init=False)
+    is_shown: bool = False
+    asked: set[tuple[Path, Edits]] = field(default_factory=set)
     quick: QuickTrials | None = None
 
     def enlarge(self) -> bool:
         """Goes on with the next larger case; whether there is one."""
-        larger = next(self.cases, None)
-        self.small = larger or self.small
         self.close()
+        larger = next(self.cases, None)
+        if larger is not None:
+            self.trial, self.before = larger
+            self.is_shown = True
         return larger is not None
 
     def close(self) -> None:
@@ -94,13 +98,19 @@ class Ground:
             self.quick.close()
         self.quick = None
 
-    def candidates(self, of: FileFaults, late: float) -> Iterator[Candidate]:
-        """Those for some lines, the likeliest first, on top of the base."""
+    def candidates(self, of: FileFaults, late: float) -> Source:
+        """Those for some lines, the likeliest first, on top of the base; before them the printed one, and None."""
+        if of.printed and not self.number:
+            yield _NOW, Candidate(of.file, of.printed, 0.0, is_wanted=True)
+        yield late - SOONEST, None
         contiguous = self.failing.layout == "contiguous"
         for candidate in candidates_of(of.file, of.faults, of.wanted, contiguous=contiguous):
             whole = candidate.on_top_of(self.base)
             if whole is not None:
-                yield replace(whole, cost=candidate.cost + late)
+                yield candidate.cost + late, replace(whole, cost=candidate.cost + late)
+
+
+Asked = tuple[Ground, Candidate]
 
 
 class Search:
@@ -111,22 +121,18 @@ class Search:
         self._until = time.monotonic() + allowance.seconds
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
-        self.spoilt = set[str]().union(*(result_of(run).names for run in self.wrong))
+        self.spoilt = set[str]().union(*map(attrgetter("names"), map(result_of, self.wrong)))
         self._found, self._grounds, self._faults = Found(), list[Ground](), list[FileFaults]()
-        self._queue: list[
-            tuple[float, int, int, Ground, Candidate | None, Iterable[Candidate]]
-        ] = []
+        self._queue = list[tuple[float, int, int, Ground, Candidate | None, Source]]()
         """What waits, a heap: (cost, the newest ground first, number, ground, candidate, those behind it)."""
         self._numbers, self._modules_of = count(), cache(holding)
-        self._judge = Judge(experiment, self._all, self.spoilt, [run.layout for run in self._plain])
+        self._laid = [run.layout for run in self._plain]
+        self._judge = Judge(experiment, self._all, self.spoilt, self._laid)
 
     def run(self, faults: Sequence[FileFaults]) -> Found:
         """Tries candidates until one is certain, or as many were tried as may be."""
         self._faults = [*faults]
-        ground = self._build_on(Candidate(faults[0].file, (), 0.0), self.wrong[0])
-        for each in faults:
-            if each.printed:
-                self._put(ground, Candidate(each.file, each.printed, 0.0, is_wanted=True))
+        self._build_on(Candidate(faults[0].file, (), 0.0), self.wrong[0])
         while self._queue and self._left > 0 and not self._is_over:
             self._try(self._promising())
         for ground in self._grounds:
@@ -136,126 +142,99 @@ class Search:
 
     @property
     def _is_over(self) -> bool:
-        return time.monotonic() > self._until or any(each.is_certain for each in self._found.passed)
+        is_found = any(map(attrgetter("is_certain"), self._found.passed))
+        return is_found or time.monotonic() > self._until
 
-    def _promising(self) -> list[tuple[Ground, Candidate]]:
+    def _promising(self) -> list[Asked]:
         """The likeliest few candidates, but for those that a quick trial shows to make nothing less wrong.
 
         The first of all are given untried, and what is tried again: it likely ends the search.
         """
-        promising, waiting = list[tuple[Ground, Candidate]](), list[tuple[Ground, Candidate]]()
+        promising, waiting = list[Asked](), list[Asked]()
         is_first = not self._found.tried
         most = _AT_ONCE if is_first else min(_SIFTED, max(1, int(self._left)))
         while self._queue and len(promising) + len(waiting) < most:
             cost, _, _, ground, candidate, behind = heapq.heappop(self._queue)
-            if ground.small is None and not ground.enlarge():
+            if not ground.is_shown and not ground.enlarge():
                 continue  # what is wrong shows in none of its cases
-            for following in islice(behind, 1):
-                self._put(ground, following, following.cost, behind)
-            if candidate is None or (
-                candidate.edits in ground.asked[candidate.file.path] and cost != _NOW
-            ):
+            self._put(ground, behind)
+            if candidate is None:
                 continue
-            ground.asked[candidate.file.path].add(candidate.edits)
+            asked = candidate.file.path, candidate.edits
+            if asked in ground.asked and cost != _NOW:
+                continue
+            ground.asked.add(asked)
             (promising if is_first or cost == _NOW else waiting).append((ground, candidate))
             if promising and (cost == _NOW or candidate.is_wanted):
                 break  # nothing is begun beside it
+        return [*promising, *self._sifted(waiting)]
+
+    def _sifted(self, waiting: Sequence[Asked]) -> Iterator[Asked]:
         answers = []
         for ground, candidate in waiting:
-            answers.append(self._quick(ground).ask(candidate.file, candidate.edits, self._until))
+            quick = self._quick(ground)
+            answers.append(quick.ask(candidate.file, candidate.edits, self._until))
         for asked, answer in zip(waiting, answers, strict=True):
             is_better, cost = answer() or (True, 0.0)
             self._left -= cost
+            self._found.tried += not is_better
             if is_better:
-                promising.append(asked)
-            else:
-                self._found.tried += 1
-        return promising
-
-    def _try(self, candidates: Sequence[tuple[Ground, Candidate]]) -> None:
-        with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
-            for ground, candidate in candidates:
-                assert ground.small is not None
-                forks.add(
-                    (ground, *ground.small, candidate),
-                    partial(self._running(candidate), ground.small[0]),
-                )
-            for (ground, trial, before, candidate), result in self._answers(forks):
-                self._found.tried += 1
-                self._left -= _weight(trial)
-                if (
-                    ground.small is not None and ground.small[0] is not trial
-                ):  # that was too small meanwhile
-                    if result is not None and result.matches:
-                        self._put(ground, candidate)
-                elif result is not None and (result.matches or self._is_closer(result, before)):
-                    self._confirm(ground, candidate, result)
-                if self._is_over:
-                    break
+                yield asked
 
     def _quick(self, ground: Ground) -> QuickTrials:
         if ground.quick is None:
             from .quick_trials import QuickTrials  # most searches end with the first edit
 
-            assert ground.small is not None
-            first, *others = dict.fromkeys(
-                [ground.base.file, *(each.file for each in self._faults)]
-            )
-            copy = self._copied(ground.base)
-            files = {first.file: (first, str(copy))} | {
-                file.file: (file, file.file) for file in others
-            }
-            begin = partial(
-                begun,
-                self._experiment,
-                first.file,
-                copy,
-                self._modules_of(first.file),
-                ground.small[0],
-            )
-            ground.quick = QuickTrials(begin, ground.base.edits, files, self._found.faults)
+            files, faults = {each.file for each in self._faults}, self._found.faults
+            ground.quick = QuickTrials(self._edited(ground.base), ground.trial, [*files], faults)
         return ground.quick
 
-    def _put(
-        self,
-        ground: Ground,
-        candidate: Candidate | None,
-        cost: float = _NOW,
-        behind: Iterable[Candidate] = (),
-    ) -> None:
-        heapq.heappush(
-            self._queue, (cost, -ground.number, next(self._numbers), ground, candidate, behind)
-        )
+    def _try(self, candidates: Sequence[Asked]) -> None:
+        with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
+            for ground, candidate in candidates:
+                run = partial(self._edited(candidate).run, ground.trial)
+                forks.add((ground, ground.trial, candidate), run)
+            for (ground, trial, candidate), result in self._answers(forks):
+                self._found.tried += 1
+                self._left -= _weight(trial)
+                if result is not None and ground.trial is not trial:  # that was too small meanwhile
+                    if result.matches:
+                        self._put_first(ground, candidate)
+                elif result is not None and (result.matches or self._is_closer(result, ground)):
+                    self._confirm(ground, candidate, result)
+                if self._is_over:
+                    break
 
-    def _build_on(self, base: Candidate, failing: LayoutRun, late: float = 0.0) -> Ground:
+    def _is_closer(self, result: EditResult, ground: Ground) -> bool:
+        closest = self._found.closest
+        is_best = closest is None or result.is_better_than(closest[1])
+        return is_best and result.is_better_than(ground.before)
+
+    def _put(self, ground: Ground, source: Source) -> None:
+        """Has the next of some candidates wait for its turn."""
+        for cost, candidate in islice(source, 1):
+            order = cost, -ground.number, next(self._numbers)
+            heapq.heappush(self._queue, (*order, ground, candidate, source))
+
+    def _put_first(self, ground: Ground, candidate: Candidate) -> None:
+        self._put(ground, iter([(_NOW, candidate)]))
+
+    def _build_on(self, base: Candidate, failing: LayoutRun, late: float = 0.0) -> None:
         """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout."""
         ground = Ground(len(self._grounds), base, failing, self._showing(base, failing))
         self._grounds.append(ground)
-        for each in self._faults if len(self._grounds) <= _MOST + 1 else ():
-            later = late + each.late
-            # None is made before it may be its turn.
-            self._put(ground, None, later - SOONEST, ground.candidates(each, later))
-        return ground
-
-    def _is_closer(self, result: EditResult, before: EditResult) -> bool:
-        closest = self._found.closest
-        return result.is_better_than(before) and (
-            closest is None or result.is_better_than(closest[1])
-        )
+        for each in self._faults if ground.number <= _MOST else ():
+            self._put(ground, ground.candidates(each, late + each.late))
 
     def _confirm(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
         """Puts an edit to the whole check, and to the judge; seeks more on top of what makes some of it right.
 
         Where the same layout is still wrong there, or only the check is right, the case was too small.
         """
-        assert ground.small is not None
-        trial, before = ground.small
+        trial, failing = ground.trial, ground.failing
         is_asked = result.matches or trial.case != self._experiment.case
-        whole = self._whole(candidate) if is_asked else []
-        wrong, other = next(
-            (pair for pair in whole if not (pair[1] and pair[1].matches)), (None, None)
-        )
-        if whole and wrong is None:
+        wrong, other = self._first_wrong(candidate) if is_asked else (failing, result)
+        if wrong is None:
             if not result.matches:
                 ground.enlarge()
             titles = self._titles(candidate)
@@ -264,22 +243,17 @@ class Search:
                 self._found.passed.append(judged)
                 self._left = min(self._left, _AFTER_PART * _weight(trial))
         elif not result.matches:
-            self._found.closest = candidate, result, before
-            self._build_on(candidate, ground.failing, _BESIDE)
-        elif wrong is None or other is None:
-            return
-        elif wrong.layout == ground.failing.layout:
+            self._found.closest = candidate, result, ground.before
+            self._build_on(candidate, failing, _BESIDE)
+        elif other is not None and wrong.layout == failing.layout:
             if ground.enlarge():
-                self._put(ground, candidate)
-        elif not wrong.matches and other.is_no_worse_than(result_of(wrong)):
-            self._found.closest = candidate, result, result_of(ground.failing)
+                self._put_first(ground, candidate)
+        elif other is not None and not wrong.matches and other.is_no_worse_than(result_of(wrong)):
+            self._found.closest = candidate, result, result_of(failing)
             self._build_on(candidate, wrong, _ELSEWHERE)
 
     def _showing(self, base: Candidate, failing: LayoutRun) -> Iterator[tuple[Trial, EditResult]]:
-        """The cases in which the same results go wrong, the smallest first, and no other memory suffers.
-
-        What only takes other lengths is right in none.
-        """
+        """The cases in which the same results go wrong, the smallest first, and no other memory suffers."""
         due = result_of(failing)
         for case in quicker(self._experiment.case):
             trial = Trial(case, failing.assigned)
@@ -287,11 +261,14 @@ class Search:
             if result is not None and not result.matches and result.is_no_worse_than(due):
                 yield trial, result
 
-    def _whole(self, candidate: Candidate) -> list[tuple[LayoutRun, EditResult | None]]:
-        """What comes of an edit in each layout, those that are wrong first, until one does not match."""
+    def _first_wrong(self, candidate: Candidate) -> tuple[LayoutRun | None, EditResult | None]:
+        """The first layout in which not all matches with an edit, and what comes there; now wrong ones come first."""
         runs = sorted(self._plain, key=lambda run: run.matches)
         trials = [Trial(self._experiment.case, run.assigned) for run in runs]
-        return list(zip(runs, self._all(candidate, trials), strict=True))
+        for run, result in zip(runs, self._all(candidate, trials), strict=True):
+            if result is None or not result.matches:
+                return run, result
+        return None, None
 
     def _titles(self, candidate: Candidate) -> list[str]:
         """The layouts, and the fresh draw with which all matches as well; none where one is wrong.
@@ -302,25 +279,22 @@ class Search:
         for number, case in enumerate(fresh(self._experiment.case)):
             (result,) = self._all(candidate, [Trial(case, self.wrong[0].assigned)])
             if result is not None and result.matches:
-                return [
-                    *(run.layout for run in self._plain),
-                    f"a fresh draw (seed {case.seed}, {case.seqlen_q} rows)",
-                ]
+                return [*self._laid, f"a fresh draw (seed {case.seed}, {case.seqlen_q} rows)"]
             if result is None or (number and result.names):
                 break
         return []
 
     def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[EditResult | None]:
         """What comes of each trial; None of those after one that does not match."""
-        run, found = self._running(candidate), dict[Trial, EditResult | None]()
+        edited, found = self._edited(candidate), list[EditResult | None]()
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for trial in trials:
-                forks.add(trial, partial(run, trial))
-            for trial, result in self._answers(forks):
-                found[trial] = result
+                forks.add(trial, partial(edited.run, trial))
+            for _, result in self._answers(forks):
+                found.append(result)
                 if result is None or not result.matches:
                     break
-        return [*map(found.get, trials)]
+        return found + [None] * (len(trials) - len(found))
 
     def _answers(self, forks: Forks) -> Iterator[tuple[Any, EditResult | None]]:
         for key, result in forks.answers(self._until):
@@ -328,17 +302,12 @@ class Search:
                 self._found.faults[result.fault] = None
             yield key, result
 
-    def _running(self, candidate: Candidate) -> partial[EditResult]:
-        file = candidate.file.file
-        return partial(
-            run_trial, self._experiment, file, self._copied(candidate), self._modules_of(file)
-        )
-
-    def _copied(self, candidate: Candidate) -> Path:
-        copy = self._folder / str(next(self._numbers)) / candidate.file.path.name
+    def _edited(self, candidate: Candidate) -> EditedTarget:
+        file = candidate.file
+        copy = self._folder / str(next(self._numbers)) / file.path.name
         copy.parent.mkdir()
         copy.write_bytes(candidate.text.encode())
-        return copy
+        return EditedTarget(self._experiment, candidate, copy, self._modules_of(file.file))
 
 
 def _weight(trial: Trial) -> int:

@@ -1,42 +1,150 @@
-"""Judge: an edit that passes the check is put to other cases, until they have come to all that the edit may change."""
+"""Judge: an edit is run in forks, and put to other cases until they have come to all that it may change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
 
-from ...probing.experiment import Experiment
+from ...frontends.python.reached import reached_goals
+from ...model.failures import Failure, Refusal, fault_words
+from ...model.memory_finding import ERROR
+from ...numerics.evidence import LayoutRun
+from ...probing.compilation import compiles
+from ...probing.experiment import Experiment, experiment_of, silent
+from ...probing.runs import records_of
+from ...processes.startup.gradprobe_shadow import load_from_copy
+from ...runtime.allocation_spread import AllocationSpread
 from ...source.kernel_file import KernelFile
 from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
 from ...source.rewrites.candidates import Candidate
 from ...source.syntax import lines_of
+from ...targets.find import find_target
 from ..cases import TAILS, WHOLE, Trial, further, others
-from .trial import EditResult
 
 # No budget holds it: kernels say it in several ways. An edit of something else leaves it as it is.
 _DEAD_ROWS = "the LSE of rows that see no key"
-# Rows that are few tiles of any size.
-_SHORT = 64
-# Other cases of an edit that is not certain any more.
-_FEW = 5
+# Rows that are few tiles of any size; and other cases of an edit that is not certain any more.
+_SHORT, _FEW = 64, 5
+
+
+@dataclass(frozen=True)
+class EditResult:
+    """What comes of a trial."""
+
+    wrong: Mapping[str, int] = field(default_factory=dict)
+    """How many elements of each result are."""
+    harm: int = 0
+    """How many findings about memory count."""
+    failure: str = ""
+    matches: bool = False
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """The largest error of each result."""
+    reached: frozenset[Goal] = frozenset()
+    of_dead_rows: tuple[float, ...] = ()
+    """What LSE is in rows of O that are 0, as those are that see no key."""
+    fault: str = ""
+    """In gradprobe itself."""
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, count in self.wrong.items() if count}
+
+    def is_better_than(self, other: EditResult) -> bool:
+        """Whether some result has come right, or most of its wrong elements, and nothing has become wrong."""
+        here, there, is_less = Counter(self.wrong), Counter(other.wrong), self.harm < other.harm
+        if other.names:
+            is_less = here <= there and 2 * here.total() <= there.total()
+        return self.is_no_worse_than(other) and (self.names < other.names or is_less)
+
+    def is_no_worse_than(self, other: EditResult) -> bool:
+        """Whether nothing has become wrong."""
+        return not self.failure and self.harm <= other.harm and self.names <= other.names
+
+
+@dataclass(frozen=True)
+class EditedTarget:
+    """A target, and the copy with an edit that one of its files is to be loaded from."""
+
+    experiment: Experiment
+    candidate: Candidate
+    copy: Path
+    modules: Sequence[str]
+    """Those that hold anything of the file, from `holding`."""
+
+    def run(self, trial: Trial) -> EditResult:
+        """What comes of a trial in this process, which takes the copy for the file from now on."""
+        try:
+            experiment = self.begun(trial)
+            if trial.is_spread:
+                experiment = _spread(experiment)
+            with reached_goals(str(self.copy), trial.traced) as reached:
+                record = next(records_of(experiment))
+            if record.run.measured is None:
+                return EditResult(failure=record.run.skipped or "it was refused")
+            if trial.is_lowered and not compiles(record):
+                return EditResult(failure="it runs in the interpreter alone")
+            return replace(result_of(record.run), reached=frozenset(reached))
+        except Failure as failure:
+            return EditResult(failure=str(failure) or type(failure).__name__)
+        except Exception as error:
+            return EditResult(failure="gradprobe failed", fault=fault_words(error))
+
+    def begun(self, trial: Trial) -> Experiment:
+        """The experiment of a trial; its target is imported anew."""
+        load_from_copy(self.candidate.file.file, str(self.copy), os.devnull)
+        for name in self.modules:
+            sys.modules.pop(name, None)
+        of = self.experiment
+        target = find_target(of.target.name, of.target.family)
+        alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1)
+        saved = of.saved if trial.case.inputs is not None else None
+        return experiment_of(alone, target, of.reference, saved, tick=silent)
+
+
+def _spread(experiment: Experiment) -> Experiment:
+    """The experiment with what the target allocates laid apart; Refusal where it asks for the strides of none."""
+    spread = AllocationSpread()
+    next(records_of(replace(experiment, spread=spread)))
+    if not spread.lay():
+        raise Refusal("it asks for no strides of what it allocates")
+    return replace(experiment, spread=spread)
+
+
+def result_of(run: LayoutRun) -> EditResult:
+    """What came of a run."""
+    harm = sum(finding.severity == ERROR for finding in run.memory)
+    if run.measured is None:
+        return EditResult(harm=harm)
+    values, wrong, errors = run.measured.trace.values, dict[str, int](), dict[str, float]()
+    for name, finding in run.measured.comparison.findings.items():
+        wrong[name], errors[name] = finding.mismatched, finding.max_abs_err
+    o, lse, dead = values.get("O"), values.get("LSE"), set[float]()
+    if o is not None and lse is not None and lse.shape == o.shape[:-1]:
+        dead = set(lse[(o == 0).all(-1)].nan_to_num(nan=1e9).tolist())
+    return EditResult(
+        wrong, harm, matches=run.matches, errors=errors, of_dead_rows=tuple(sorted(dead))
+    )
+
+
 Run = Callable[[Candidate, Sequence[Trial]], list[EditResult | None]]
 """What comes of an edit in each trial, in order; None of those after one that does not match."""
 
 
 @dataclass
 class JudgedEdit:
-    """An edit with which all of the check matches, and what came of it in cases unlike the check's."""
+    """An edit with which all of the check matches, and what came of it in other cases: as a TriedEdit tells it."""
 
     candidate: Candidate
     titles: Sequence[str] = ()
     right: list[str] = field(default_factory=list)
-    """In what other cases differ from the check in which all matches."""
     doubts: list[str] = field(default_factory=list)
-    """The same of those that are wrong with and without it, which the target perhaps does not take."""
     not_run: list[str] = field(default_factory=list)
-    """What may tell it from another edit and no right run came to; and cases that end in nothing even without it."""
     beyond: list[str] = field(default_factory=list)
-    """What else of the edited functions no case comes to that the target takes."""
     reaches: tuple[Reach, ...] = ()
     reached: set[Goal] = field(default_factory=set)
     is_broken: bool = False
@@ -58,10 +166,7 @@ class Judge:
     def __init__(
         self, experiment: Experiment, run: Run, spoilt: Collection[str], laid: Sequence[str]
     ) -> None:
-        """Args:
-        spoilt: the results that are wrong in the check.
-        laid: the layouts of the check.
-        """
+        """Args: spoilt, laid: the results that are wrong in the check, and its layouts."""
         self._case, self._target, self._run = experiment.case, experiment.target, run
         self._spoilt, self._laid = {*spoilt}, laid
         self._before: dict[Trial, EditResult | None] = {}
@@ -70,12 +175,11 @@ class Judge:
 
     def judged(self, candidate: Candidate, titles: Sequence[str] = ()) -> JudgedEdit | None:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
+        case, target = self._case, self._target
         judged = JudgedEdit(candidate, titles, reaches=tuple(edited_functions(candidate)))
         # The lengths of the check itself come last: until one is taken.
-        for lengths in (TAILS, WHOLE, (self._case.seqlen_q, 2 * self._case.seqlen_q)):
-            cases = list(
-                others(self._case, self._target, lengths, self._laid, is_again=bool(judged.right))
-            )
+        for lengths in (TAILS, WHOLE, (case.seqlen_q, 2 * case.seqlen_q)):
+            cases = list(others(case, target, lengths, self._laid, is_again=bool(judged.right)))
             if not judged.right:  # where it compiles once it does in the others
                 self._put_to(judged, [replace(each, is_lowered=True) for each in cases[:1]])
             if judged.right:
@@ -83,33 +187,29 @@ class Judge:
                 self._put_to(judged, rest[:_FEW] if judged.doubts else rest)
             if judged.is_broken or (judged.right and (judged.doubts or lengths is not TAILS)):
                 break
-        drawn = list(further(self._case, self._target.takes, judged.right))
+        drawn = list(further(case, target.takes, judged.right))
         for trial in drawn:
-            is_short = min(trial.case.seqlen_q, trial.case.seqlen_k) <= _SHORT
-            for goal, of in judged.unreached.items():
-                is_asked = goal not in self._never or goal.line in of.edited
-                # Whatever makes no turn of a loop, or one, does so in a short case.
-                if (
-                    is_asked
-                    and (is_short or goal.kind != TURNS or goal.value == SEVERAL)
-                    and not judged.doubts
-                ):
-                    self._put_to(judged, [trial])
-                    break
-        self._tell_what_was_not_run(judged, is_drawn=bool(drawn))
-        return None if judged.is_broken else judged
-
-    def _tell_what_was_not_run(self, judged: JudgedEdit, *, is_drawn: bool) -> None:
-        """Args: is_drawn: whether cases could be drawn for all that the target may take: none comes to what is left."""
+            if not judged.doubts and self._may_reach(trial, judged):
+                self._put_to(judged, [trial])
         for goal, of in judged.unreached.items():
-            if not is_drawn or of.tells(goal):
+            if not drawn or of.tells(goal):  # where none was drawn, one might come to it
                 judged.not_run.append(goal.in_words)
-            elif not judged.doubts:  # with a doubt no more were drawn
+            elif not judged.doubts:
                 judged.beyond.append(goal.in_words)
-        if is_drawn and not (judged.is_broken or judged.doubts):
+        if drawn and not (judged.is_broken or judged.doubts):
             self._never |= judged.unreached.keys()
         if not judged.right:
             judged.not_run.append("any other case")
+        return None if judged.is_broken else judged
+
+    def _may_reach(self, trial: Trial, judged: JudgedEdit) -> bool:
+        """Whether a case may come to what is left: what makes no turn of a loop, or one, does so in a short case."""
+        is_short = min(trial.case.seqlen_q, trial.case.seqlen_k) <= _SHORT
+        for goal, of in judged.unreached.items():
+            is_asked = goal not in self._never or goal.line in of.edited
+            if is_asked and (is_short or goal.kind != TURNS or goal.value == SEVERAL):
+                return True
+        return False
 
     def _put_to(self, judged: JudgedEdit, cases: Sequence[Trial]) -> None:
         waiting = [replace(each, traced=judged.reaches) for each in cases]
@@ -139,13 +239,10 @@ class Judge:
             return False
         # The target does not take it where what is right in the check is as wrong with the edit as it is without it.
         # Where nothing is finite nothing says so.
-        as_wrong = {
-            name
-            for name in before.names
-            if 0 < before.errors.get(name, 0.0) == result.errors.get(name)
-        }
-        if as_wrong <= self._spoilt:
-            judged.doubts.append(trial.title)
+        for name in before.names - self._spoilt:
+            if 0 < before.errors.get(name, 0.0) == result.errors.get(name):
+                return True
+        judged.doubts.append(trial.title)
         return True
 
     def _unedited(self, candidate: Candidate, trial: Trial) -> EditResult | None:
@@ -160,7 +257,12 @@ def edited_functions(candidate: Candidate) -> list[Reach]:
     Of an edit of other host code those that the function launches, or all: what it changes may come to each of them.
     """
     file = KernelFile(candidate.file.file, candidate.text, candidate.file.function)
-    lines, kernels = {*_lines(candidate)}, {each.name for each in file.kernels}
+    lines, shift = set[int](), 0
+    for edit in sorted(candidate.edits, key=attrgetter("start")):
+        first = candidate.text.count("\n", 0, edit.start + shift) + 1
+        lines.update(range(first, first + edit.text.count("\n") + 1))
+        shift += len(edit.text) - (edit.end - edit.start)
+    kernels = {each.name for each in file.kernels}
     inside = {each.name for each in file.functions if not lines.isdisjoint(lines_of(each))}
     launched, of_hosts = set[str](), set[str]()
     for kernel in kernels:
@@ -170,12 +272,3 @@ def edited_functions(candidate: Candidate) -> list[Reach]:
             if host.name in inside - kernels:
                 of_hosts.add(kernel)
     return reach_of(file, (inside & kernels) | (launched or of_hosts) or kernels, kernels, lines)
-
-
-def _lines(candidate: Candidate) -> Iterator[int]:
-    """The lines of the text with an edit that hold what it changes."""
-    shift = 0
-    for edit in sorted(candidate.edits, key=lambda edit: edit.start):
-        first = candidate.text.count("\n", 0, edit.start + shift) + 1
-        yield from range(first, first + edit.text.count("\n") + 1)
-        shift += len(edit.text) - (edit.end - edit.start)

@@ -6,34 +6,33 @@ import ast
 import signal
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import Any
 
 from torch import Tensor
 
+from ...frontends.triton.interpreter import launch_replay
+from ...frontends.triton.interpreter.launch_replay import Changes, Codes, RecordedLaunch, Replay
 from ...model.failures import Failure, fault_words
 from ...numerics.compare import judge_whole
 from ...numerics.evidence import Measured
-from ...probing.experiment import Experiment
 from ...probing.runs import records_of
 from ...processes.forks import ParallelWork
 from ...source.kernel_file import KernelFile
 from ...source.rewrites.spots import Edits
 from ...source.text import edited
-from .trial import EditResult
-
-if TYPE_CHECKING:
-    from ...frontends.triton.interpreter.launch_replay import Changes, Codes, RecordedLaunch, Replay
+from ..cases import Trial
+from .judge import EditedTarget, EditResult
 
 Answer = tuple[bool, float]
 """Whether an edit makes less wrong, and which share of a whole trial it took."""
-Files = Mapping[str, tuple[KernelFile, str]]
-"""By name: the file, and under which name its code is loaded."""
 # The share of a whole trial that a quick one counts as, and of how many accesses.
 _LEAST, _FEW = 1 / 20, 16
 # Programs of a launch among which the one that tells is sought.
@@ -41,39 +40,31 @@ _PROGRAMS = 64
 # How many times as many accesses as without an edit a program may make, and how many besides; then seconds of a
 # processor, for what makes none.
 _TIMES, _BESIDES, _SECONDS = 4, 64, 10.0
-_MOST = 1 << 30
-# Memory around launches that is kept, of a case; none is where there is more.
-_MOST_BYTES = 1 << 28
-# Forks at once.
-_AT_ONCE = 2
+# Forks at once; and memory around launches that is kept, of a case: none is where there is more.
+_AT_ONCE, _MOST_BYTES = 2, 1 << 28
 
 
 class QuickTrials:
-    """Forks that answer, in turn, whether an edit makes less wrong in a small case."""
+    """Forks that answer, in turn, whether an edit makes less wrong in a small case than that of the target."""
 
     def __init__(
-        self, begin: Callable[[], Experiment], base: Edits, files: Files, faults: dict[str, None]
+        self, target: EditedTarget, trial: Trial, files: list[KernelFile], faults: dict[str, None]
     ) -> None:
-        """Args:
-        begin: gives the experiment, of a copy of the first of the files that has the base's edits.
-        faults: takes what goes wrong in gradprobe itself.
-        """
-        self._forks, self._asked, self._faults = (
-            list[tuple[Connection, ParallelWork[None]]](),
-            0,
-            faults,
-        )
+        """Args: files, faults: those that are edited; and what takes what goes wrong in gradprobe itself."""
+        self._files, self._faults = files, faults
+        self._forks = list[tuple[Connection, ParallelWork[None]]]()
         for _ in range(_AT_ONCE):
             pipe, there = Pipe()
-            self._forks.append((pipe, ParallelWork(partial(_serve, there, begin, base, files))))
+            serve = partial(_serve, there, target, trial, files)
+            self._forks.append((pipe, ParallelWork(serve)))
             there.close()
+        self._turns = cycle(self._forks)
 
     def ask(self, file: KernelFile, edits: Edits, until: float) -> Callable[[], Answer | None]:
         """What waits for the answer, in the order of the edits: None where the edit is to be tried as a whole."""
-        pipe, _ = self._forks[self._asked % _AT_ONCE]
-        self._asked += 1
+        pipe, _ = next(self._turns)
         with suppress(OSError):  # an edit has ended the fork
-            pipe.send((file.file, edits))
+            pipe.send((self._files.index(file), edits))
         return partial(self._answer, pipe, until)
 
     def _answer(self, pipe: Connection, until: float) -> Answer | None:
@@ -91,20 +82,20 @@ class QuickTrials:
             pipe.close()
 
 
-def _serve(pipe: Connection, begin: Callable[[], Experiment], base: Edits, files: Files) -> None:
+def _serve(pipe: Connection, target: EditedTarget, trial: Trial, files: list[KernelFile]) -> None:
     """Answers edit after edit, until it is ended; at last with what went wrong in gradprobe itself."""
-    from ...frontends.triton.interpreter.launch_replay import Replay, recorded_kernels
-
     try:
-        with recorded_kernels(_MOST_BYTES) as launches:
-            record = next(records_of(begin()))
-        if record.run.measured is not None:
-            ran = launches[: len(record.executions[0].outcome.calls)]
-            with Replay().opened() as replay:
-                recorded = _RecordedCase(replay, ran, record.run.measured, files, base)
-                while True:
-                    name, edits = pipe.recv()
-                    pipe.send(recorded.tried(files[name][0], edits))
+        with launch_replay.recorded_kernels(_MOST_BYTES) as launches:
+            record = next(records_of(target.begun(trial)))
+        if record.run.measured is None:
+            return
+        ran = launches[: len(record.executions[0].outcome.calls)]
+        with Replay().opened() as replay:
+            base = _codes(target, target.candidate.file, target.candidate.edits)
+            recorded = _RecordedCase(replay, ran, record.run.measured, base or {})
+            while True:
+                at, edits = pipe.recv()
+                pipe.send(recorded.tried(_codes(target, files[at], edits)))
     except (Failure, EOFError):
         return
     except Exception as error:
@@ -127,28 +118,27 @@ class _StoredResult:
 
     @property
     def wrong(self) -> int:
-        return int(
-            (~judge_whole(self.tensor, self.expected, self.bound, exact=self.exact).right).sum()
-        )
+        judged = judge_whole(self.tensor, self.expected, self.bound, exact=self.exact)
+        return int((~judged.right).sum())
 
 
 def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredResult]:
     """The results that arguments of a launch hold after it, element for element as the target returned them."""
     launch.restore(launch.after)
-    comparison, values = measured.comparison, measured.raw.values
-    names = comparison.expected.keys() & values.keys() if measured.unread is None else ()
-    for tensor in launch.tensors:
+    of, values = measured.comparison, measured.raw.values
+    exact = of.precision.exact
+    names = of.expected.keys() & values.keys() if measured.unread is None else ()
+    for tensor in launch.tensors if names else ():
         found = dict[str, _StoredResult]()
         for name in names if tensor.is_floating_point() else ():
-            parts = [values[name], comparison.expected[name], comparison.bounds[name]]
-            for laid in (parts, [part.transpose(1, 2) for part in parts if part.dim() > 2]):
+            parts = [values[name], of.expected[name], of.bounds[name]]
+            turned = [part.transpose(1, 2) for part in parts if part.dim() > 2]
+            for laid in (parts, turned):
                 if laid and laid[0].numel() == tensor.numel():
                     came, expected, bound = (part.reshape(tensor.shape) for part in laid)
                     here = tensor.to(came.dtype)
                     if bool(((here == came) | (here.isnan() & came.isnan())).all()):
-                        found[name] = _StoredResult(
-                            name, tensor, expected, bound, comparison.precision.exact
-                        )
+                        found[name] = _StoredResult(name, tensor, expected, bound, exact)
         if len(found) == 1:
             yield from found.values()
 
@@ -157,102 +147,82 @@ def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredR
 class _Witness:
     """What is run again of a launch."""
 
+    launch: RecordedLaunch
     programs: list[tuple[int, ...]]
     results: list[_StoredResult] = field(default_factory=list)
     is_filled: bool = False
     """Whether what should stand there is put before, so that what the programs do not store is right."""
     before: EditResult = field(default_factory=EditResult)
+    work: int = 1 << 30
+    """The accesses of the launch; 0 of one that does not come again."""
 
 
 class _RecordedCase:
     def __init__(
-        self,
-        replay: Replay,
-        launches: Sequence[RecordedLaunch],
-        measured: Measured,
-        files: Files,
-        base: Edits,
+        self, replay: Replay, launches: list[RecordedLaunch], measured: Measured, base: Codes
     ) -> None:
-        self._replay, self._launches, self._files = replay, launches, files
-        self._base = self._codes(next(iter(files.values()))[0], base) or {}
-        self._work = list[int]()
-        """The accesses of each launch; 0 of one that does not come again."""
-        self._witnesses = dict[int, _Witness]()
+        self._replay, self._base, self._changes = replay, base, Changes()
+        self._launches, self._witnesses = list[_Witness](), dict[int, _Witness]()
+        """All of each; and by number what tells of those that leave a result wrong."""
         for at, launch in enumerate(launches):
             results = list(_results_in(launch, measured))
-            is_same = (
-                self._rerun(launch, _Witness(launch.programs), self._base) and not launch.changes()
-            )
-            self._work.append(replay.accesses if is_same else 0)
+            whole = _Witness(launch, launch.programs)
+            is_same = self._rerun(whole, base) and not launch.changes()
+            whole.work = replay.accesses if is_same else 0
+            self._launches.append(whole)
             written = [each for each in results if is_same and each.storage in replay.written]
             if (before := self._result_of(written)).names:
-                self._witnesses[at] = self._narrowed(
-                    launch, _Witness(launch.programs, written, before=before)
-                )
+                self._witnesses[at] = self._narrowed(replace(whole, results=written, before=before))
 
-    def _narrowed(self, launch: RecordedLaunch, whole: _Witness) -> _Witness:
+    def _narrowed(self, whole: _Witness) -> _Witness:
         """The program that leaves most wrong of what is stored and never read; all of them where there is none."""
         plain = [each for each in whole.results if each.storage not in self._replay.read]
         found, most = whole, 0
-        for program in launch.programs[:_PROGRAMS] if self._result_of(plain).names else ():
-            alone = _Witness([program], plain, is_filled=True)
-            alone.before = self._rerun(launch, alone, self._base) or alone.before
+        for program in whole.programs[:_PROGRAMS] if self._result_of(plain).names else ():
+            alone = replace(whole, programs=[program], results=plain, is_filled=True)
+            alone.before = self._rerun(alone, self._base) or EditResult()
             if (wrong := sum(alone.before.wrong.values())) > most:
                 found, most = alone, wrong
         return found
 
-    def tried(self, file: KernelFile, edits: Edits) -> Answer | None:
+    def tried(self, codes: Codes | None) -> Answer | None:
         """Whether an edit makes less wrong; None where no program tells.
 
-        What it changes in launches before the one that tells runs too, and that one finds what they leave.
+        What it changes in earlier launches runs too, and the one that tells finds what they leave.
         """
-        try:
-            codes = self._codes(file, edits)
-        except (SyntaxError, ValueError):
-            return False, _LEAST
         changed = {key for key, code in (codes or {}).items() if self._base.get(key) != code}
-        touched = [at for at, launch in enumerate(self._launches) if changed & launch.functions]
+        touched = [at for at, of in enumerate(self._launches) if changed & of.launch.functions]
         later = [at for at in self._witnesses if touched and at >= touched[0]]
         last = min(later, key=lambda at: (at not in touched, at), default=-1)
-        work = self._work[touched[0] : last + 1] if touched else []
-        if codes is None or not (work and all(work)):
+        run = self._launches[touched[0] : last + 1] if touched else []
+        if codes is None or not run or not all(map(attrgetter("work"), run)):
             return None
-        done, is_better, changes = 0, False, dict[int, tuple[Tensor, Tensor]]()
-        for at, most in enumerate(work, touched[0]):
-            launch = self._launches[at]
-            witness = self._witnesses[at] if at == last else _Witness(launch.programs)
-            result = self._rerun(launch, witness, codes, most, changes)
+        done, is_better, self._changes = 0, False, {}
+        for witness in (*run[:-1], self._witnesses[last]):
+            result = self._rerun(witness, codes)
             done += self._replay.accesses
+            is_better = result is not None and result.is_better_than(witness.before)
             if result is None:
-                return False, _LEAST * max(1.0, done / _FEW)
-            is_better = result.is_better_than(witness.before)
-            changes |= launch.changes()
+                break
+            self._changes |= witness.launch.changes()
         return is_better, _LEAST * max(1.0, done / _FEW)
 
-    def _rerun(
-        self,
-        launch: RecordedLaunch,
-        witness: _Witness,
-        codes: Codes,
-        work: int = _MOST,
-        changes: Changes | None = None,
-    ) -> EditResult | None:
+    def _rerun(self, witness: _Witness, codes: Codes) -> EditResult | None:
         """What its programs leave wrong; None where they raise, or come to no end."""
-        from ...frontends.triton.interpreter.launch_replay import TooLong
 
         def late(*_: Any) -> None:
-            raise TooLong
+            raise launch_replay.TooLong
 
-        launch.restore(launch.before)
-        launch.overlay(changes or {})
+        witness.launch.restore(witness.launch.before)
+        witness.launch.overlay(self._changes)
         for each in witness.results if witness.is_filled else ():
             each.tensor.copy_(each.expected)
         signal.signal(signal.SIGVTALRM, late)
         signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
-        self._replay.reset(_TIMES * work + _BESIDES)
+        self._replay.reset(_TIMES * witness.work + _BESIDES)
         try:
-            self._replay.run(launch, codes, witness.programs)
-        except (TooLong, Exception):  # whatever an edited kernel raises
+            self._replay.run(witness.launch, codes, witness.programs)
+        except (launch_replay.TooLong, Exception):  # whatever an edited kernel raises
             return None
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
@@ -261,18 +231,20 @@ class _RecordedCase:
     def _result_of(self, results: Sequence[_StoredResult]) -> EditResult:
         return EditResult({each.name: each.wrong for each in results}, self._replay.strays)
 
-    def _codes(self, file: KernelFile, edits: Edits) -> Codes | None:
-        """The kernels that an edit changes; None of one that changes other code, SyntaxError of what is no Python."""
-        from ...frontends.triton.interpreter.launch_replay import code_of
 
-        found, name = dict[tuple[str, str], Any](), self._files[file.file][1]
-        left = {*edits}
-        for function in file.kernels:
-            start, end = file.offset(function.lineno, 0), file.span(function)[1]
-            inside = [edit for edit in left if start <= edit.start <= edit.end <= end]
-            if inside:
-                own = edited(file.text[start:end], [edit.shifted(-start) for edit in inside])
-                (tree,) = ast.parse(textwrap.dedent(own)).body
-                found[name, function.name] = code_of(tree, name)  # type: ignore[arg-type]
-                left -= {*inside}
-        return None if left else found
+def _codes(target: EditedTarget, file: KernelFile, edits: Edits) -> Codes | None:
+    """The kernels that an edit changes; None of one that changes other code, or is no Python."""
+    found, left, own = dict[tuple[str, str], Any](), {*edits}, target.candidate.file.file
+    name = str(target.copy) if file.file == own else file.file
+    for function in file.kernels:
+        start, end = file.offset(function.lineno, 0), file.span(function)[1]
+        inside = [edit for edit in left if start <= edit.start <= edit.end <= end]
+        if inside:
+            text = edited(file.text[start:end], [edit.shifted(-start) for edit in inside])
+            try:
+                (tree,) = ast.parse(textwrap.dedent(text)).body
+                found[name, function.name] = launch_replay.code_of(tree, name)  # type: ignore[arg-type]
+            except (SyntaxError, ValueError):
+                return None
+            left -= {*inside}
+    return None if left else found

@@ -6,12 +6,10 @@ import ast
 import re
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import chain
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -27,7 +25,7 @@ from ...probing.experiment import Experiment
 from ...processes.ended import is_users
 from ...source.kernel_file import KernelFile, by_parameter
 from ...source.parameter_names import tensor_of
-from ...source.rewrites.candidates import Candidate, Fault
+from ...source.rewrites.candidates import Fault
 from ...source.rewrites.spots import Edits
 from ...source.syntax import bound_in, called, inside, names_in, parameters
 from ...source.text import Edit
@@ -40,16 +38,15 @@ from .judge import JudgedEdit
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
 _OF_TENSORS = ("stride", "index", "layout", "load", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
-# Those that may be of how many programs there are.
-_OF_GRIDS = ("race", "unwritten", "pairs")
-# Those of what a loop leaves out.
-_OF_RANGES = ("tile", "pairs")
+# Those that may be of how many programs there are; and those of what a loop leaves out.
+_OF_GRIDS, _OF_RANGES = ("race", "unwritten", "pairs"), ("tile", "pairs")
 # How functions begin whose values are none.
 _ALLOCATING = ("empty", "zeros", "new_")
 # Others that pass and are named.
 _OTHERS = 3
 # How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
 _NEXT, _UNNAMED = 0.5, 3.0
+_FAULT = "an edit could not be tried as it should, by a fault of gradprobe: {}"
 
 
 @door("edits", lambda experiment, runs, reasons, allowance: reasons)
@@ -61,12 +58,8 @@ def with_edits(
     Nothing is tried where no Python file of kernels is at fault, where kernels are compiled for a GPU, and where the
     fault does not come again in a fork of this process.
     """
-    if (
-        not allowance.count
-        or reasons.is_beyond_edits
-        or experiment.case.device != "cpu"
-        or not interpreting()
-    ):
+    is_compiled = experiment.case.device != "cpu" or not interpreting()
+    if not allowance.count or reasons.is_beyond_edits or is_compiled:
         return reasons
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gradprobe-edits-") as folder:
@@ -75,17 +68,10 @@ def with_edits(
         if not (faults and search.wrong):
             return reasons
         found = search.run(faults)
-    known = [
-        f"an edit could not be tried as it should, by a fault of gradprobe: {fault}"
-        for fault in found.faults
-    ]
+    seconds, known = round(time.monotonic() - start, 1), list(map(_FAULT.format, found.faults))
     if found.is_late:
-        known.append(
-            f"stopped after {allowance.seconds:.0f} s, when {plural(found.tried, 'edit')} had been tried"
-        )
-    if not (known or found.tried):
-        return reasons
-    seconds = round(time.monotonic() - start, 1)
+        tried = plural(found.tried, "edit")
+        known.append(f"stopped after {allowance.seconds:.0f} s, when {tried} had been tried")
     told = _placed(reasons.diagnoses, found, seconds) if found.tried else reasons.diagnoses
     return replace(reasons, diagnoses=told, known=(*reasons.known, *known))
 
@@ -94,24 +80,22 @@ def _placed(
     diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float
 ) -> tuple[Diagnosis, ...]:
     """The diagnoses with what was tried at the cause that has a line of it; one more where no cause is named."""
+    tell = partial(TriedEdit, tried=found.tried, seconds=seconds)
     if not found.passed:
-        first = [structs.replace(each, edit=_of_none(found, seconds)) for each in diagnoses[:1]]
+        first = [structs.replace(each, edit=_of_none(found, tell)) for each in diagnoses[:1]]
         return (*first, *diagnoses[1:])
     best, *others = sorted(found.passed, key=_rank)
-    edit, file = _of_passed(best, others, found.tried, seconds), best.candidate.file.file
+    edit, file = _of_passed(best, others, tell), best.candidate.file.file
     changed, named = dict[tuple[str, int], Where](), causes_among(diagnoses)
     for line in best.candidate.lines:
-        changed[file, line] = where_at(
-            file, line, source(file).function_at(line), "what the tried edit changes"
-        )
+        function = source(file).function_at(line)
+        changed[file, line] = where_at(file, line, function, "what the tried edit changes")
     if not named:
-        where = tuple(changed.values())
+        first_line, *_ = where = tuple(changed.values())
         says = best.candidate.says or "with another text there all matches"
-        summary = f"line {where[0].line} of {where[0].kernel}: {says}"
-        return (
-            Diagnosis(f"edit/{where[0].kernel}", "EDIT", summary, 1.0, (), where, edit=edit),
-            *diagnoses,
-        )
+        summary = f"line {first_line.line} of {first_line.kernel}: {says}"
+        fault = f"edit/{first_line.kernel}"
+        return Diagnosis(fault, "EDIT", summary, 1.0, where=where, edit=edit), *diagnoses
     places = [{(where.file, where.line): where for where in cause.where} for cause in named]
     at = next((at for at, own in enumerate(places) if changed.keys() & own.keys()), 0)
     cause = structs.replace(named[at], edit=edit, where=tuple((changed | places[at]).values()))
@@ -119,7 +103,7 @@ def _placed(
 
 
 def _of_passed(
-    best: JudgedEdit, others: Sequence[JudgedEdit], tried: int, seconds: float
+    best: JudgedEdit, others: Sequence[JudgedEdit], tell: Callable[..., TriedEdit]
 ) -> TriedEdit:
     """What is told of the smallest edit with which everything matches."""
     changes, different = {*best.candidate.changes}, dict[str, None]()
@@ -128,61 +112,43 @@ def _of_passed(
         if not changes <= {*own}:
             new = " / ".join(line[1:].strip() for line in own if line[0] == "+")
             different[f"line {other.candidate.lines[0]}: {new}"] = None
-    words = f"with it all matches: {listed([*best.titles])}"
-    cases = {
-        name: tuple(dict.fromkeys(getattr(best, name)))
-        for name in ("right", "doubts", "not_run", "beyond")
-    }
-    return _edit(
-        best.candidate,
-        words,
-        tried,
-        seconds,
+    return tell(
         matches=True,
+        words=f"with it all matches: {listed([*best.titles])}",
+        file=best.candidate.file.file,
+        diff=best.candidate.diff,
+        right=tuple(dict.fromkeys(best.right)),
+        doubts=tuple(dict.fromkeys(best.doubts)),
+        not_run=tuple(dict.fromkeys(best.not_run)),
+        beyond=tuple(dict.fromkeys(best.beyond)),
         others=tuple(different)[:_OTHERS],
-        **cases,
     )
 
 
-def _of_none(found: Found, seconds: float) -> TriedEdit:
+def _of_none(found: Found, tell: Callable[..., TriedEdit]) -> TriedEdit:
     """What came of the edits, where none makes everything match."""
     if found.closest is None:
         words = f"none of {plural(found.tried, 'edit')} brings a result right"
-        return TriedEdit(matches=False, words=words, tried=found.tried, seconds=seconds)
+        return tell(matches=False, words=words)
     candidate, result, before = found.closest
     right, wrong = sorted(before.names - result.names), sorted(result.names)
-    match = (
-        f"{listed(right)} {'match' if right[1:] else 'matches'} with it"
-        if right
-        else "fewer elements are wrong"
-    )
-    words = f"{match}; {listed(wrong)} still wrong" if wrong else match
-    return _edit(candidate, words, found.tried, seconds, matches=False)
-
-
-def _edit(candidate: Candidate, words: str, tried: int, seconds: float, **more: Any) -> TriedEdit:
-    return TriedEdit(
-        words=words,
-        file=candidate.file.file,
-        diff=candidate.diff,
-        tried=tried,
-        seconds=seconds,
-        **more,
-    )
+    words = "fewer elements are wrong"
+    if right:
+        words = f"{listed(right)} {'match' if right[1:] else 'matches'} with it"
+    words += f"; {listed(wrong)} still wrong" if wrong else ""
+    return tell(matches=False, words=words, file=candidate.file.file, diff=candidate.diff)
 
 
 def _rank(passed: JudgedEdit) -> tuple[float, ...]:
     """What is certain first, then what is right in more cases, then the file's own text, then what adds the least."""
     candidate, changes = passed.candidate, passed.candidate.changes
     there = set(map(str.strip, candidate.file.text.splitlines()))
-    there -= {
-        line[1:].strip() for line in changes if line[0] == "-"
-    }  # what is moved is no better than what is new
     unlike, words = 0, 0
-    for line in changes:
-        is_new = line[0] == "+"
-        unlike += is_new and line[1:].strip() not in there
-        words += len(re.findall(r"\w+", line)) * (1 if is_new else -1)
+    for line in sorted(changes, reverse=True):  # what is moved is no better than what is new
+        text, is_new = line[1:].strip(), line[0] == "+"
+        unlike += is_new and text not in there
+        there -= set() if is_new else {text}
+        words += len(re.findall(r"\w+", text)) * (1 if is_new else -1)
     certainty = (not passed.is_certain, len(passed.doubts), len(passed.not_run))
     return *certainty, unlike, len(changes), max(words, 0), candidate.cost, sum(map(len, changes))
 
@@ -199,16 +165,11 @@ def faults_of(
         for name in places:
             if (file := read(name)) is not None:
                 found.append(_of_diagnosis(diagnosis, file, places[name], len(found) * _NEXT))
-    kernels = [
-        kernel for kernel in (experiment.first.kernels if experiment.first else ()) if kernel.line
-    ]
     unnamed = _UNNAMED if found else 0.0
-    for name in dict.fromkeys(kernel.file for kernel in kernels):
-        if (file := read(name)) is not None:
-            found += _of_hosts(file, wrong, len(found) * _NEXT)
-    named = [
-        kernel for kernel in kernels if any(is_named_after(kernel.name, name) for name in wrong)
-    ]
+    kernels = [kernel for kernel in getattr(experiment.first, "kernels", ()) if kernel.line]
+    for file in filter(None, map(read, dict.fromkeys(kernel.file for kernel in kernels))):
+        found += _of_hosts(file, wrong, len(found) * _NEXT)
+    named = [kernel for kernel in kernels if any(map(partial(is_named_after, kernel.name), wrong))]
     for kernel in named or reversed(kernels):
         if (file := read(kernel.file)) is not None:
             found.append(FileFaults(file, (Fault(kernel.line),), late=len(found) * _NEXT + unnamed))
@@ -219,14 +180,12 @@ def _of_diagnosis(
     diagnosis: Diagnosis, file: KernelFile, places: Sequence[Where], late: float
 ) -> FileFaults:
     """Its lines of one file, with what it says of each."""
-    kind, _, of = diagnosis.fault.partition("/")
-    has_range, faults = (
-        kind in _OF_RANGES and LOOP in [where.note for where in diagnosis.where],
-        list[Fault](),
-    )
+    of, notes = diagnosis.fault.partition("/")[2], [where.note for where in diagnosis.where]
+    has_range = diagnosis.kind in _OF_RANGES and LOOP in notes
+    is_turned, faults = _is_turned(diagnosis), list[Fault]()
     for where in places:
         is_summed = has_range and where.note != LOOP
-        faults.append(Fault(where.line, kind in _OF_GRIDS, of, _is_turned(diagnosis), is_summed))
+        faults.append(Fault(where.line, diagnosis.kind in _OF_GRIDS, of, is_turned, is_summed))
     return FileFaults(file, tuple(faults), _wanted(diagnosis), late, _printed(file, places))
 
 
@@ -245,11 +204,11 @@ def _of_hosts(file: KernelFile, wrong: Collection[str], late: float) -> Iterator
                     edit = file.replaced(argument, names[due])
                     yield FileFaults(file, (Fault(argument.lineno),), late=late, printed=(edit,))
     is_of_delta = not {"dQ", "dK"}.isdisjoint(wrong) and {"O", "P", "dV"}.isdisjoint(wrong)
-    for node in chain(*(inside(host, ast.Assign) for host in file.hosts)) if is_of_delta else ():
-        if "delta" in map(tensor_of, bound_in(node)) and not called(node.value).startswith(
-            _ALLOCATING
-        ):
-            yield FileFaults(file, (Fault(node.lineno, of="delta"),), late=late)
+    for host in file.hosts if is_of_delta else ():
+        for node in inside(host, ast.Assign):
+            is_made = not called(node.value).startswith(_ALLOCATING)
+            if is_made and "delta" in map(tensor_of, bound_in(node)):
+                yield FileFaults(file, (Fault(node.lineno, of="delta"),), late=late)
 
 
 def _printed(file: KernelFile, places: Sequence[Where]) -> Edits:
@@ -271,17 +230,17 @@ def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
         return ("where(",)
     if kind in ("factor", "stored"):  # both are off by a constant
         return ("scale",)
-    if kind not in _OF_TENSORS:
-        return ()
     tensor, *axes = rest.lower().split("-")
-    return (tensor, *(_AXES[axis] for axis in axes[:1] if axis in _AXES))
+    words = (tensor, *filter(None, map(_AXES.get, axes[:1])))
+    return words if kind in _OF_TENSORS else ()
 
 
 def _editable(name: str) -> KernelFile | None:
     """A Python file of kernels that may be shadowed; None for any other."""
+    if not (name.endswith(".py") and is_users(name)):
+        return None
     try:
-        is_python = name.endswith(".py") and is_users(name)
-        file = KernelFile(name, Path(name).read_bytes().decode("utf-8-sig")) if is_python else None
-        return file if file and file.kernels else None
+        file = KernelFile(name, Path(name).read_bytes().decode("utf-8-sig"))
+        return file if file.kernels else None
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
         return None
