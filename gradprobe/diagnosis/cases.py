@@ -23,9 +23,8 @@ _VIEWS: Assigned = (("q", "blhd"), ("k", "blhd"), ("v", "blhd"))
 TAILS, WHOLE = (41, 70), (64, 128)
 # Drawn for what was not reached: one tile of 16 to 128, whole tiles, an odd number of them, and ends inside one.
 _SQUARE, _OBLONG = (16, 13, 48, 128, 139, 80, 256, 384), ((139, 41), (41, 139))
-_DIMS = (128, 16)
-# Of which half is another head dim, and not twice as much.
-_WIDE = 64
+# Other head dims; and the widest of which twice as much is another one.
+_DIMS, _WIDE = (128, 16), 64
 _GROUPED, _EACH, _SEVERAL = (4, 2), (3, 3), 3
 # By parameter, the option of a case that is off by default, and what it is when it is on.
 _OPTIONS: dict[str, tuple[str, Any, Any]] = {
@@ -44,7 +43,6 @@ class Trial:
     is_spread: bool = False
     """Whether what the target allocates itself lies apart too."""
     traced: tuple[Reach, ...] = ()
-    """The functions of which it is noted what the run comes to."""
     is_lowered: bool = False
     """Whether Triton's front end is asked about what it launches."""
 
@@ -84,13 +82,8 @@ def fresh(case: Case) -> list[Case]:
     other, rows, keys = replace(case, seed=case.seed + 1), case.seqlen_q, case.seqlen_k
     if case.inputs or case.seqlens or case.cu_seqlens_q:
         return [] if case.inputs else [other]
-    longer = other.with_lengths(_longer(rows), _longer(keys))
-    return [longer, other.with_lengths(2 * rows, 2 * keys), other]
-
-
-def _longer(length: int) -> int:
-    longer = length + _LONGER
-    return longer + (longer % _LEAST_TILE == 0)
+    longer = [size + (size % _LEAST_TILE == 0) for size in (rows + _LONGER, keys + _LONGER)]
+    return [other.with_lengths(*longer), other.with_lengths(2 * rows, 2 * keys), other]
 
 
 def others(

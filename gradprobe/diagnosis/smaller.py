@@ -30,10 +30,7 @@ _COUNTS = ((2, 2), (1, 2), (1, 1))
 def smaller_failing(
     experiment: Experiment, failing: Sequence[LayoutRun]
 ) -> tuple[Experiment, list[LayoutRun], str] | None:
-    """The first smaller case in which the same result is the first wrong one, in the first layout that failed.
-
-    Its runs in all layouts that failed, and what it is, in words, stand beside it.
-    """
+    """The first smaller case with the same first wrong result, its runs in the failing layouts, and words for it."""
     case, wrong = experiment.case, failing[0].measured
     if case.mask == "given" or wrong is None:  # nobody knows of which kind a given mask is
         return None
@@ -100,8 +97,6 @@ def _wrong(measured: Measured) -> list[str]:
 
 def size_in_words(case: Case) -> str:
     """The options that give a case its size."""
-    sizes = {} if case.cu_seqlens_q else {"batch": case.batch}
-    sizes |= {"heads": case.heads, "kv_heads": case.kv_heads}
-    if case.kv_heads == case.heads:
-        del sizes["kv_heads"]
+    sizes = {"batch": None if case.cu_seqlens_q else case.batch, "heads": case.heads}
+    sizes["kv_heads"] = case.kv_heads if case.kv_heads != case.heads else None
     return " ".join(flags(sizes | length_words(case)))

@@ -45,13 +45,12 @@ Source = Iterator[tuple[float, Candidate | None]]
 
 @dataclass(frozen=True)
 class FileFaults:
-    """What one diagnosis says of one file: lines, words of the right text, and the edit that it prints."""
+    """What a diagnosis says of a file: lines, words of the right text, how late they are tried, and its own edit."""
 
     file: KernelFile
     faults: tuple[Fault, ...]
     wanted: tuple[str, ...] = ()
     late: float = 0.0
-    """How much later they are tried, in the ranks of the rows."""
     printed: Edits = ()
 
 
@@ -64,7 +63,6 @@ class Found:
     """What makes some of it right, with what came with it and without any edit."""
     tried: int = 0
     is_late: bool = False
-    """Whether the last resort ended it."""
     faults: dict[str, None] = field(default_factory=dict)
     """What went wrong in gradprobe itself."""
 
@@ -170,24 +168,20 @@ class Search:
         return [*promising, *self._sifted(waiting)]
 
     def _sifted(self, waiting: Sequence[Asked]) -> Iterator[Asked]:
-        answers = []
+        answers, files = [], {each.file for each in self._faults}
         for ground, candidate in waiting:
-            quick = self._quick(ground)
-            answers.append(quick.ask(candidate.file, candidate.edits, self._until))
+            if ground.quick is None:
+                from .quick_trials import QuickTrials  # most searches end with the first edit
+
+                base, faults = self._edited(ground.base), self._found.faults
+                ground.quick = QuickTrials(base, ground.trial, [*files], faults)
+            answers.append(ground.quick.ask(candidate.file, candidate.edits, self._until))
         for asked, answer in zip(waiting, answers, strict=True):
             is_better, cost = answer() or (True, 0.0)
             self._left -= cost
             self._found.tried += not is_better
             if is_better:
                 yield asked
-
-    def _quick(self, ground: Ground) -> QuickTrials:
-        if ground.quick is None:
-            from .quick_trials import QuickTrials  # most searches end with the first edit
-
-            files, faults = {each.file for each in self._faults}, self._found.faults
-            ground.quick = QuickTrials(self._edited(ground.base), ground.trial, [*files], faults)
-        return ground.quick
 
     def _try(self, candidates: Sequence[Asked]) -> None:
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
@@ -199,7 +193,7 @@ class Search:
                 self._left -= _weight(trial)
                 if result is not None and ground.trial is not trial:  # that was too small meanwhile
                     if result.matches:
-                        self._put_first(ground, candidate)
+                        self._put(ground, iter([(_NOW, candidate)]))
                 elif result is not None and (result.matches or self._is_closer(result, ground)):
                     self._confirm(ground, candidate, result)
                 if self._is_over:
@@ -215,9 +209,6 @@ class Search:
         for cost, candidate in islice(source, 1):
             order = cost, -ground.number, next(self._numbers)
             heapq.heappush(self._queue, (*order, ground, candidate, source))
-
-    def _put_first(self, ground: Ground, candidate: Candidate) -> None:
-        self._put(ground, iter([(_NOW, candidate)]))
 
     def _build_on(self, base: Candidate, failing: LayoutRun, late: float = 0.0) -> None:
         """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout."""
@@ -247,7 +238,7 @@ class Search:
             self._build_on(candidate, failing, _BESIDE)
         elif other is not None and wrong.layout == failing.layout:
             if ground.enlarge():
-                self._put_first(ground, candidate)
+                self._put(ground, iter([(_NOW, candidate)]))
         elif other is not None and not wrong.matches and other.is_no_worse_than(result_of(wrong)):
             self._found.closest = candidate, result, result_of(failing)
             self._build_on(candidate, wrong, _ELSEWHERE)

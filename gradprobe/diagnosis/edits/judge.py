@@ -37,18 +37,16 @@ class EditResult:
     """What comes of a trial."""
 
     wrong: Mapping[str, int] = field(default_factory=dict)
-    """How many elements of each result are."""
+    """How many elements of each result are; `errors`: the largest of each."""
     harm: int = 0
     """How many findings about memory count."""
     failure: str = ""
     matches: bool = False
     errors: Mapping[str, float] = field(default_factory=dict)
-    """The largest error of each result."""
     reached: frozenset[Goal] = frozenset()
     of_dead_rows: tuple[float, ...] = ()
     """What LSE is in rows of O that are 0, as those are that see no key."""
     fault: str = ""
-    """In gradprobe itself."""
 
     @property
     def names(self) -> set[str]:
@@ -80,8 +78,6 @@ class EditedTarget:
         """What comes of a trial in this process, which takes the copy for the file from now on."""
         try:
             experiment = self.begun(trial)
-            if trial.is_spread:
-                experiment = _spread(experiment)
             with reached_goals(str(self.copy), trial.traced) as reached:
                 record = next(records_of(experiment))
             if record.run.measured is None:
@@ -95,7 +91,7 @@ class EditedTarget:
             return EditResult(failure="gradprobe failed", fault=fault_words(error))
 
     def begun(self, trial: Trial) -> Experiment:
-        """The experiment of a trial; its target is imported anew."""
+        """The experiment of a trial, its target imported anew; Refusal where it has no strides to lay apart."""
         load_from_copy(self.candidate.file.file, str(self.copy), os.devnull)
         for name in self.modules:
             sys.modules.pop(name, None)
@@ -103,16 +99,14 @@ class EditedTarget:
         target = find_target(of.target.name, of.target.family)
         alone = replace(trial.case, layouts=trial.assigned, runs=(), repeat=1)
         saved = of.saved if trial.case.inputs is not None else None
-        return experiment_of(alone, target, of.reference, saved, tick=silent)
-
-
-def _spread(experiment: Experiment) -> Experiment:
-    """The experiment with what the target allocates laid apart; Refusal where it asks for the strides of none."""
-    spread = AllocationSpread()
-    next(records_of(replace(experiment, spread=spread)))
-    if not spread.lay():
-        raise Refusal("it asks for no strides of what it allocates")
-    return replace(experiment, spread=spread)
+        experiment = experiment_of(alone, target, of.reference, saved, tick=silent)
+        if not trial.is_spread:
+            return experiment
+        spread = AllocationSpread()
+        next(records_of(replace(experiment, spread=spread)))
+        if not spread.lay():
+            raise Refusal("it asks for no strides of what it allocates")
+        return replace(experiment, spread=spread)
 
 
 def result_of(run: LayoutRun) -> EditResult:
@@ -148,7 +142,6 @@ class JudgedEdit:
     reaches: tuple[Reach, ...] = ()
     reached: set[Goal] = field(default_factory=set)
     is_broken: bool = False
-    """Whether it broke what is right, or runs, without it."""
 
     @property
     def is_certain(self) -> bool:

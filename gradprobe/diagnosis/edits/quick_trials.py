@@ -186,10 +186,7 @@ class _RecordedCase:
         return found
 
     def tried(self, codes: Codes | None) -> Answer | None:
-        """Whether an edit makes less wrong; None where no program tells.
-
-        What it changes in earlier launches runs too, and the one that tells finds what they leave.
-        """
+        """Whether an edit, run in earlier launches too, makes less wrong; None where no program tells."""
         changed = {key for key, code in (codes or {}).items() if self._base.get(key) != code}
         touched = [at for at, of in enumerate(self._launches) if changed & of.launch.functions]
         later = [at for at in self._witnesses if touched and at >= touched[0]]
