@@ -83,7 +83,7 @@ class AccessedElements:
 
     def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case) -> None:
         self.launch, self.kernel, self.case = launch, launch.entry.name, case
-        self.places: dict[AccessLine, None] = {}
+        self.places: dict[tuple[str, Site], AccessLine] = {}
         self.units: dict[int, dict[AccessLine, Touched]] = {}
         source = launch.entry.source
         self._files = (source.path.name, *(path.name for path, _ in source.included))
@@ -126,8 +126,8 @@ class AccessedElements:
         dims = next((self.case.size(letter) for letter in _DIMS if letter in tensor.letters), 0)
         for number, (*addresses, is_load) in enumerate(chains[:, first].T.tolist()):
             site = Site(self.kernel, self._lines(addresses), "load" if is_load else "store", 0)
-            place, own = AccessLine(tensor.name, site), rows[:, chain.reshape(-1) == number]
-            self.places[place] = None
+            own = rows[:, chain.reshape(-1) == number]
+            place = self.places.setdefault((tensor.name, site), AccessLine(tensor.name, site))
             for unit, *key in _distinct(own[: 1 + len(_LETTERS)]):
                 self.units.setdefault(unit, {}).setdefault(place, Touched(dims)).keys.add(
                     tuple(key)
@@ -143,9 +143,9 @@ class AccessedElements:
 
     def forget_stores(self, names: set[str]) -> None:
         """As if nothing had been stored there."""
-        for place in [*self.places]:
+        for key, place in [*self.places.items()]:
             if place.tensor in names and not place.is_load:
-                del self.places[place]
+                del self.places[key]
                 for here in self.units.values():
                     here.pop(place, None)
 
@@ -240,10 +240,10 @@ def _of_attention(
         for later in launches[number + 1 :]:
             if later.kernel != elements.kernel:
                 elements.forget_stores(
-                    {place.tensor for place in later.places if not place.is_load}
+                    {place.tensor for place in later.places.values() if not place.is_load}
                 )
-        loads = {place.tensor for place in elements.places if place.is_load}
-        if len(loads) > 1 and any(place.tensor not in inputs for place in elements.places):
+        loads = {place.tensor for place in elements.places.values() if place.is_load}
+        if len(loads) > 1 and any(tensor not in inputs for tensor, _ in elements.places):
             yield elements
 
 
@@ -252,7 +252,7 @@ def _of_attention(
 
 def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
     """The lines that touch other elements than they should; where there are none, what wrong results leave out."""
-    flow = Flow(lambda view: "", {}, lambda data, lanes: None)
+    flow = Flow(lambda view: "", {})
     for elements in run.launches:
         _compare(flow, elements)
     return [*misread_in(flow)] or [*_left_out(run, wrong)]
@@ -262,8 +262,9 @@ def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
 # of the heads that those read: lines that touch different ones meet as tiles of a Triton kernel do that disagree.
 def _compare(flow: Flow, elements: AccessedElements) -> None:
     """Notes places that disagree: each touches in one unit what the other does not."""
-    numbers = {place: len(flow.sources) + at for at, place in enumerate(elements.places)}
-    flow.sources += elements.places
+    places = elements.places.values()
+    numbers = {place: at for at, place in enumerate(places, len(flow.sources))}
+    flow.sources += places
     apart: set[tuple[int, AccessLine, str]] = set()
     for level, (unit, here) in product(_LEVELS, sorted(elements.units.items())):
         # No copy or conversion by element reads whole rows.
@@ -281,9 +282,7 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
                 by_place[place] = keys
                 by_tensor[place.tensor] = by_tensor.get(place.tensor, set()) | keys
             if keys and len(level) == 1:
-                reached = flow.reached.setdefault(
-                    (numbers[place], level), np.zeros(elements.case.size(level), bool)
-                )
+                reached = place.reached.setdefault(level, np.zeros(elements.case.size(level), bool))
                 reached[[*chain(*(keys - {nothing}))]] = True
         for (place, keys), (name, others) in product(by_place.items(), by_tensor.items()):
             if name == place.tensor or (unit, place, name) in apart:
@@ -292,12 +291,12 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
             if nothing in alone and here[place].is_short and place.is_load:
                 alone, due = {nothing}, others - {nothing}
             if not alone or not due:
-                flow.agreed[numbers[place], level] += 1
+                place.agreed[level] += 1
                 continue
             apart.add((unit, place, name))
             first = min(alone - {nothing}, default=nothing)
             if first == nothing:
-                flow.irregular.add(numbers[place])
+                place.is_irregular = True
             at = -1 if first == nothing else [*map(eq, first, min(due))].index(False)
             met = {
                 numbers[other]
@@ -319,7 +318,9 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
         by_site: dict[Site, tuple[Array, Array]] = {}
         for elements in (*run.launches, *run.by_thread):
             sites = [
-                place.site for place in elements.places if place.tensor == other and place.is_load
+                place.site
+                for place in elements.places.values()
+                if place.tensor == other and place.is_load
             ]
             visited, whole, reached = np.zeros((3, *run.valid.shape), bool)
             for here in elements.units.values() if sites and elements.launch.one_of == 1 else ():

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..frontends.triton.interpreter.dataflow import Flow, Site, StoredTile, followed, place, view_of
+from ..frontends.triton.interpreter.dataflow import (
+    Flow,
+    Site,
+    StoredTile,
+    attempted,
+    followed,
+    place,
+    view_of,
+)
 from ..inputs.memory import Array
 from ..model.assignment import Assigned
 from ..model.intermediates import PRODUCTS, unscaled
@@ -81,9 +89,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     ] = []  # kept, so that no result takes the place of a buffer that is gone
 
     def axes(view: Any) -> str:
-        if view.name in inputs.tensors and (view.known is not None or not view.parameter):
-            return case.input_axes(view.name)
-        return copies.get(view.home, "")
+        return case.input_axes(view.name) if view.known else copies.get(view.home, "")
 
     def learn(argument: Any) -> None:
         if isinstance(argument, torch.Tensor):
@@ -100,7 +106,7 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     views = [view_of(view, name) for name, view in results_among(launched, outcome.trace)]
     for view in views:
         is_alone = all(other.name == view.name for other in views if other.home == view.home)
-        flow.attempt(place, flow, view, case.axes(view.name), is_alone)
+        attempted(flow.failures, place, flow, view, case.axes(view.name), is_alone)
     return FollowedRun(flow, roles, outcome)
 
 

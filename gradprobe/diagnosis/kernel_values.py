@@ -91,7 +91,7 @@ def _parts_of(run: FollowedRun, case: Case) -> list[KernelValue]:
         is_dot = dot.site.operation == "dot" and len(dot.operands) > 1
         for scores, other in (dot.operands[:2], dot.operands[1::-1]) if is_dot else ():
             gradient = SUMMED_WITH.get(_input(run, other), "")
-            if not gradient or scores.lanes is None or not scores.lanes.is_matrix:
+            if not gradient or not scores.lanes.is_matrix:
                 continue
             name = MATRIX_OF[gradient]
             parts = _factors(run, scores) if name == "dS" else {}
@@ -215,7 +215,7 @@ def _lanes(node: Node, scores: Node, culprits: Set[int]) -> Mapping[str, Array] 
     """The indices of each number: those of the nearest scores that come from no misread load."""
     axis = _rows_along(scores)
     for made in filter(_is_scores, behind([node, scores], _until_summed)):
-        if made.lanes is None or not {*"bhmn"} <= made.lanes.at.keys() or _rows_along(made) != axis:
+        if not {*"bhmn"} <= made.lanes.at.keys() or _rows_along(made) != axis:
             continue
         at, origins = made.lanes.at, made.lanes.origins
         if not culprits.isdisjoint(chain(*map(origins.__getitem__, "bhmn"))):
@@ -227,7 +227,8 @@ def _lanes(node: Node, scores: Node, culprits: Set[int]) -> Mapping[str, Array] 
 
 
 def _rows_along(scores: Node) -> int:
-    return 0 if scores.lanes is None or along(scores.lanes.at["m"], 0) is None else 1
+    rows = scores.lanes.at.get("m")
+    return 0 if rows is None or along(rows, 0) is None else 1
 
 
 def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:

@@ -154,7 +154,7 @@ def test_the_first_that_is_wrong_is_told_with_its_line(tmp_path: Path, title: st
 def test_what_meets_may_differ_in_what_is_summed_or_rotated(
     name: str, letter: str, of_left: int, of_right: int, may_differ: bool
 ) -> None:
-    flow = Flow(lambda view: "", {}, lambda data, lanes: None)
+    flow = Flow(lambda view: "", {})
     site = Site("kernel", (), name, 0)
     flow.sources += [AccessLine("q", site), AccessLine("q", site), AccessLine("k", site)]
     left, right = (
@@ -163,7 +163,6 @@ def test_what_meets_may_differ_in_what_is_summed_or_rotated(
     )
     met = lane_by_lane(flow, [left, right], name, site)
     assert bool(flow.conflicts) != may_differ
-    assert met is not None
     assert (letter in met.at) != may_differ
 
 
@@ -171,7 +170,7 @@ def test_what_meets_may_differ_in_what_is_summed_or_rotated(
 def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(
     read: tuple[bool, bool], accused: str
 ) -> None:
-    flow = Flow(lambda view: "", {"h": 2}, lambda data, lanes: None)
+    flow = Flow(lambda view: "", {"h": 2})
     sites = [
         Site(kernel, (SourceLine("k.py", 1, ""),), "load", 0)
         for kernel in ("before", "after", "after")
@@ -179,12 +178,9 @@ def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(
     flow.sources += [
         AccessLine(name, site) for name, site in zip(("o", "buffer", "do"), sites, strict=True)
     ]
-    flow.derived.add(1)
-    flow.reached |= {
-        (0, "h"): np.array(read),
-        (1, "h"): np.array([True, False]),
-        (2, "h"): np.array([True, True]),
-    }
+    flow.sources[1].is_derived = True
+    for source, reached in zip(flow.sources, (read, (True, False), (True, True)), strict=True):
+        source.reached["h"] = np.array(reached)
     made = Node(sites[0], (), lanes=Lanes({"h": np.zeros(4, np.int32)}, {"h": frozenset([0])}))
     flow.nodes += [made, Node(sites[1], (made,), number=1)]
     flow.conflicts += [Conflict(sites[1], "h", frozenset([1]), frozenset([2]), (0, 1))]
@@ -214,7 +210,7 @@ def test_of_one_line_of_a_helper_the_calls_are_told_apart() -> None:
 
 
 def test_of_what_is_stored_in_parts_of_the_dims_no_sum_is_known() -> None:
-    flow = Flow(lambda view: "", {"b": 1, "h": 1, "m": 1, "n": 4, "d": 4}, lambda data, lanes: None)
+    flow = Flow(lambda view: "", {"b": 1, "h": 1, "m": 1, "n": 4, "d": 4})
     accesses, cover = IndexedAccesses(flow), Cover(0, "n", np.ones((1, 1, 4), np.int16))
     for dims, are_known in ((range(4), True), (range(2), False), (range(4), False)):
         at = {"b": np.zeros((1, len(dims))), "m": np.zeros((1, len(dims))), "d": np.array([dims])}

@@ -28,7 +28,8 @@ def misread_in(flow: Flow) -> Iterator[Suspect]:
         tensor, site = flow.sources[number].tensor, flow.sources[number].site
         short = _short_before(flow, number, conflicts)
         for load, letter in short.items():
-            source, missed = flow.sources[load], int(np.flatnonzero(~flow.reached[load, letter])[0])
+            source = flow.sources[load]
+            missed = int(np.flatnonzero(~source.reached[letter])[0])
             never = f"{source.tensor} is never read at {AXIS_WORDS[letter]} {missed}"
             reason, beside = (
                 f"{never}, and {tensor}, which is made of it, is used there",
@@ -63,38 +64,37 @@ def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
 
 def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> tuple[Chain, ...]:
     """The lines that made this address and no right one, first those that others share."""
-    own = shared = flow.slices.get(culprit, frozenset())
+    own = shared = flow.sources[culprit].behind
     few = [*filter(partial(_is_short, flow, culprit), "bhg")]
-    for number, lines in flow.slices.items():
+    for number, source in enumerate(flow.sources):
         if number in culprits:
-            if flow.sources[number].site.kernel == flow.sources[culprit].site.kernel:
-                shared &= lines
+            if source.site.kernel == flow.sources[culprit].site.kernel:
+                shared &= source.behind
         # What never reaches the same heads or batches, and met nothing that does, may well be wrong too.
         elif all(map(partial(_is_all, flow, number), few)):
-            own -= lines
+            own -= source.behind
     found = sorted(own, key=lambda line: (line in shared, line), reverse=True)
     return tuple(map(flow.lines.__getitem__, found))
 
 
 def _is_all(flow: Flow, number: int, letter: str) -> bool:
     """Whether an access is known to reach every head, row, ..."""
-    reached = flow.reached.get((number, letter))
+    reached = flow.sources[number].reached.get(letter)
     return reached is not None and bool(reached.all())
 
 
 def _is_short(flow: Flow, number: int, letter: str) -> bool:
-    return (number, letter) in flow.reached and not _is_all(flow, number, letter)
+    return letter in flow.sources[number].reached and not _is_all(flow, number, letter)
 
 
 def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
     """The loads behind a misread buffer that never reach what is misread of it."""
     site, found = flow.sources[culprit].site, dict[int, str]()
     letters = sorted({*map(attrgetter("letter"), conflicts)})
-    for node in flow.nodes if culprit in flow.derived else ():
+    for node in flow.nodes if flow.sources[culprit].is_derived else ():
         for made in node.operands if node.site == site else ():
-            origins = made.lanes.origins if made.lanes is not None else {}
             for letter in letters:
-                for load in sorted(origins.get(letter, ())):
+                for load in sorted(made.lanes.origins.get(letter, ())):
                     if _is_short(flow, load, letter):
                         found[load] = letter
     return found
@@ -105,10 +105,10 @@ def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> di
 
 def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
     """By number, the accesses that disagree with most others, and in what."""
-    pending = []
+    pending, derived = [], {n for n, source in enumerate(flow.sources) if source.is_derived}
     for conflict in flow.conflicts:
         # A later kernel's are about what an earlier one stored that has conflicts itself.
-        is_of_earlier = conflict.left <= flow.derived or conflict.right <= flow.derived
+        is_of_earlier = conflict.left <= derived or conflict.right <= derived
         if conflict.site.kernel == flow.conflicts[0].site.kernel or not is_of_earlier:
             pending.append(conflict)
     culprits = _confined(flow, pending)
@@ -155,8 +155,8 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
     def doubt(number: int) -> tuple[float, ...]:
         source = flow.sources[number]
         is_unused = 1 if not source.is_load else 0 if used[source.site] > 0 else 2
-        agreed = sum(flow.agreed[number, letter] for letter in letters[number])
-        return votes[number], number in flow.irregular, is_unused, -agreed, number
+        agreed = sum(source.agreed[letter] for letter in letters[number])
+        return votes[number], source.is_irregular, is_unused, -agreed, number
 
     return max(votes, key=doubt)
 
@@ -164,12 +164,16 @@ def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
 # --- dots over different axes
 
 
+def _is_any_irregular(flow: Flow, numbers: Collection[int]) -> bool:
+    return any(flow.sources[number].is_irregular for number in numbers)
+
+
 def transposed(run: FollowedRun) -> Iterator[Suspect]:
     """The dots that sum over different axes on their left and right."""
     flow, sites = run.flow, set[Site]()
     for conflict in flow.conflicts:
         both, site = _both(conflict), conflict.site
-        if "/" in conflict.letter and site not in sites and not both & flow.irregular:
+        if "/" in conflict.letter and site not in sites and not _is_any_irregular(flow, both):
             sites.add(site)
             left, right = map(AXIS_WORDS.__getitem__, conflict.letter.split("/"))
             reason = f"the dot sums over {left}s on its left and over {right}s on its right"

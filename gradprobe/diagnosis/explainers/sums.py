@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import Node, Site, behind
+from ...frontends.triton.interpreter.dataflow import AccessLine, Node, Site, behind
 from ...inputs.memory import Array
 from ...model.intermediates import AXIS_WORDS, title
 from ...model.number import plural
@@ -57,7 +57,7 @@ def left_out(missing: Array) -> str:
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
     """The pairs of the row, or key, of each lane of a sum; and which it sums."""
-    lanes = node.lanes.of_sum() if node.lanes is not None else None
+    lanes = node.lanes.of_sum()
     if lanes is not None:
         kept, batch, index, counts = lanes
         pairs = pairs if kept == "m" else pairs.swapaxes(2, 3)
@@ -104,27 +104,26 @@ def summing(node: Node) -> tuple[Site, ...]:
 def never_stored(run: FollowedRun) -> Iterator[Suspect]:
     """Results of which no program stores some rows or keys, heads or batches."""
     flow, of_numbers = run.flow, {*map(attrgetter("kernel"), run.flow.empty.values())}
-    by_name = defaultdict[str, list[int]](list)
-    for number, access in enumerate(flow.sources):
+    by_name = defaultdict[str, list[AccessLine]](list)
+    for access in flow.sources:
         name, site = title(access.tensor), access.site
         # A mere number is right where no pair is seen; scores are stored where they are worked on.
         if access.is_load or name not in run.wrong or site.kernel in of_numbers:
             continue
-        if not {"m", "n"} <= {*flow.filled[number][0]}:
-            by_name[name].append(number)
-    for name, numbers in by_name.items():
-        letters, _ = flow.filled[numbers[0]]
+        if not {"m", "n"} <= {*access.letters}:
+            by_name[name].append(access)
+    for name, stores in by_name.items():
+        site, letters = stores[0].site, stores[0].letters
         never = _needed(run, letters)
-        for axes, filled in map(flow.filled.__getitem__, numbers):
-            if axes == letters:
-                never &= ~filled
+        for store in stores:
+            if store.letters == letters:
+                never &= ~store.filled
         if never.any():
             first = zip(letters, np.argwhere(never)[0], strict=True)
             place = ", ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in first)
             many = plural(int(never.sum()), AXIS_WORDS[letters[-1]])
             reason = f"no program stores {many} of {name}, the first at {place}"
-            site = flow.sources[numbers[0]].site
-            beside = tuple(map(flow.lines.__getitem__, _placing(run, numbers)))
+            beside = tuple(map(flow.lines.__getitem__, _placing(run, stores)))
             yield Suspect("unstored", name, site, site.lines, reason, beside=beside)
 
 
@@ -141,14 +140,11 @@ def _needed(run: FollowedRun, letters: str) -> Array:
     return needed.reshape(shape).any(axis + 1)
 
 
-def _placing(run: FollowedRun, numbers: Sequence[int]) -> list[int]:
+def _placing(run: FollowedRun, stores: Sequence[AccessLine]) -> list[int]:
     """The lines behind all addresses that leave something out, the last first."""
-    flow, kernel = run.flow, run.flow.sources[numbers[0]].site.kernel
-    shared = frozenset.intersection(*map(flow.slices.__getitem__, numbers))
-    for number, (letters, filled) in flow.filled.items():
-        is_own = (
-            letters and number not in flow.derived and flow.sources[number].site.kernel == kernel
-        )
-        if is_own and (_needed(run, letters) & ~filled).any():
-            shared &= flow.slices[number]
+    shared = frozenset.intersection(*map(attrgetter("behind"), stores))
+    for source in run.flow.sources:
+        is_own = source.site.kernel == stores[0].site.kernel and not source.is_derived
+        if is_own and source.letters and (_needed(run, source.letters) & ~source.filled).any():
+            shared &= source.behind
     return sorted(shared, reverse=True)

@@ -125,7 +125,7 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
         lacking |= node.lacking
         if suspect.kind == "value":
             # What a load left out is missing in all that is made of it.
-            origins = chain(*node.lanes.origins.values()) if node.lanes is not None else ()
+            origins = chain(*node.lanes.origins.values())
             is_unsure = site.kernel in summed or not lacking.isdisjoint(origins)
             is_unsure = is_unsure or _is_fine(run, site) or _is_inherited(suspect, node, earlier)
             suspect = replace(suspect, is_sure=not is_unsure)

@@ -61,7 +61,7 @@ def test_a_load_far_outside_gives_other_and_the_process_lives():
 
 
 def test_an_address_that_would_lie_below_0_lies_before_its_tensor():
-    view = View("x", "", 4096, Elements((16,), (1,), 4), 4096, 4160, 4096)
+    view = View("x", 4096, Elements((16,), (1,), 4), 4096, 4160, 4096)
     assert view.beyond(2**64 + 4096 - (1 << 42))[0] == f"{1 << 40:,} elements before its start"
 
 

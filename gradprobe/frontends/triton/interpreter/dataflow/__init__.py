@@ -1,5 +1,6 @@
 """Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they were made of."""
 
+from ..memory.stream import attempted
 from ..memory.views import Site, view_of
 from .accesses import place
 from .graph import CASTS, AccessLine, Conflict, Flow, Node, Role, StoredTile, behind
@@ -7,6 +8,6 @@ from .lanes import NOWHERE, Lanes
 from .tracer import followed
 
 __all__ = [
-    "CASTS", "NOWHERE", "AccessLine", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "StoredTile", "behind",
-    "followed", "place", "view_of",
+    "CASTS", "NOWHERE", "AccessLine", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "StoredTile", "attempted",
+    "behind", "followed", "place", "view_of",
 ]  # fmt: skip

@@ -46,41 +46,33 @@ class IndexedAccesses(Watcher):
             known = self._known_at(view, addresses)
             is_derived &= known is None
             for x, index in (stored if known is None else known).items():
-                at.setdefault(x, np.full(result.data.shape, NOWHERE, np.int32)).reshape(-1)[
-                    lanes
-                ] = index
+                whole = at.setdefault(x, np.full(result.data.shape, NOWHERE, np.int32))
+                whole.reshape(-1)[lanes] = index
         at = without_tail(at, flow.sizes)
-        number = flow.number("/".join(names), access.site, lines_behind(access.pointers))
-        if is_derived:
-            flow.derived.add(number)
-        if not is_block(at):
-            flow.irregular.add(number)
+        number = flow.source("/".join(names), access.site, lines_behind(access.pointers))
+        flow.sources[number].is_derived |= is_derived
+        flow.sources[number].is_irregular |= not is_block(at)
         _reach(flow, number, at)
-        cover = self._cover_of(view.home, at) if len(access.parts) == 1 else None
+        cover = self._cover_of(view.home, at) if len(access.parts) == 1 and at else None
         origins = dict.fromkeys(at, frozenset([number]))
-        flow.note(result, access.site, writers, Lanes(at, origins, cover) if at else None)
+        flow.note(result, access.site, writers, Lanes(at, origins, cover))
 
     def _store(self, access: Access) -> None:
         flow, data = self.flow, access.value.data
         (node, whole), behind = tile_of(access.value), lines_behind(access.pointers)
-        known = _told_apart(whole) if whole is not None else {}
+        known = _told_apart(whole)
         for view, lanes, addresses in access.parts:
             if node is None:
                 if ((data == data.flat[0]) | (data != data)).all():
                     flow.empty[view.home] = access.site
                 continue
-            here, due, of_lanes = (
-                {x: index.reshape(-1)[lanes] for x, index in known.items()},
-                None,
-                None,
-            )
-            if whole is not None:
-                due, of_lanes = self._known_at(view, addresses), Lanes(here, whole.origins)
-                self._visit(view.home, whole, is_atomic=access.kind == "atomic")
+            self._visit(view.home, whole, is_atomic=access.kind == "atomic")
+            here = {x: index.reshape(-1)[lanes] for x, index in known.items()}
+            due, of_lanes = self._known_at(view, addresses), Lanes(here, whole.origins)
             offsets = None if due else view.in_bytes(addresses)
             store = StoredTile(view.home, node, access.site, offsets, of_lanes, behind)
             flow.stores.append(store)
-            if due:
+            if due and here:
                 _compare(flow, store, view.name, due)
             self._leave(view, addresses, here, node)
 
@@ -107,16 +99,11 @@ class IndexedAccesses(Watcher):
     def _cover_of(self, home: int, at: Mapping[str, Array]) -> Cover | None:
         """What the sums are over that were stored where a tile was loaded."""
         over, letter = self._over.get(home, ""), "h" if "h" in at else "g"
-        kept = {"m": "n", "n": "m", "": ""}[over]
-        if (
-            not over
-            or not {"b", kept, letter} <= at.keys()
-            or at.keys().isdisjoint("de")
-            or at[kept].ndim != 2
-        ):
+        kept = "n" if over == "m" else "m"
+        if not over or not {"b", kept, letter} <= at.keys() or at.keys().isdisjoint("de"):
             return None
         axes = varying(at[kept])
-        if len(axes) != 1 or not self._has_all_dims(at):
+        if at[kept].ndim != 2 or len(axes) != 1 or not self._has_all_dims(at):
             return None
         batch, index, head = (at[x].max(1 - axes[0]) for x in ("b", kept, letter))
         visits = self.flow.visits[home]
@@ -134,13 +121,10 @@ class IndexedAccesses(Watcher):
 
     def _known_at(self, view: View, addresses: Array) -> dict[str, Array] | None:
         """None of a tensor whose axes are not known."""
-        owner = view.known or view
-        letters = self.flow.axes(owner)
-        return (
-            indices_at(owner.elements, letters, self.flow.sizes, owner.in_elements(addresses))
-            if letters
-            else None
-        )
+        letters, view = self.flow.axes(view), view.known or view
+        if not letters:
+            return None
+        return indices_at(view.elements, letters, self.flow.sizes, view.in_elements(addresses))
 
     def _stored_at(self, view: View, addresses: Array) -> dict[str, Array]:
         shadow = self._shadows.get(view.home, {})
@@ -167,23 +151,21 @@ def _told_apart(lanes: Lanes) -> Mapping[str, Array]:
 
 
 def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
-    letters, found = "", []
-    for x in "bhgmn":
-        index = at[x].reshape(-1) if x in at else np.full(1, NOWHERE)
+    source, letters, found = flow.sources[number], "", []
+    for x in filter(at.__contains__, "bhgmn"):
+        index = at[x].reshape(-1)
         if (index >= 0).any():  # a letter without any known index is no axis of what is accessed
-            reached = flow.reached.setdefault((number, x), np.zeros(flow.sizes[x], bool))
+            reached = source.reached.setdefault(x, np.zeros(flow.sizes[x], bool))
             reached[index[index >= 0]] = True
-        if x in at and (x != "g" or "h" not in at):
+        if x != "g" or "h" not in at:
             letters += x
             found.append(index)
-    axes, filled = flow.filled.setdefault(
-        number, (letters, np.zeros([flow.sizes[x] for x in letters], bool))
-    )
-    if (
-        axes == letters and found
-    ):  # what kernels stored in a buffer of their own has those that it had then
+    if source.filled is None:
+        source.letters, source.filled = letters, np.zeros([flow.sizes[x] for x in letters], bool)
+    # What kernels stored in a buffer of their own has those letters that it had then.
+    if source.letters == letters and found:
         known = np.stack(found)
-        filled[tuple(known[:, (known >= 0).all(0)])] = True
+        source.filled[tuple(known[:, (known >= 0).all(0)])] = True
 
 
 def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
@@ -194,7 +176,7 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
         is_alone: whether no other result lies in its storage.
     """
     for store in flow.stores:
-        if store.home != view.home or store.offsets is None or store.lanes is None:
+        if store.home != view.home or store.offsets is None or not store.lanes.at:
             continue
         offsets = (store.offsets - (view.start - view.low)) // view.elements.itemsize
         due = indices_at(view.elements, letters, flow.sizes, offsets)
@@ -203,7 +185,6 @@ def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
 
 
 def _compare(flow: Flow, store: StoredTile, name: str, due: Mapping[str, Array]) -> None:
-    assert store.lanes is not None
-    number = flow.number(name, store.site, store.behind)
+    number = flow.source(name, store.site, store.behind)
     _reach(flow, number, due)
     flow.compare(store.lanes, Lanes(due, dict.fromkeys(due, frozenset([number]))), store.site)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +12,9 @@ import numpy as np
 from .....inputs.memory import Array
 from .....source.text import SourceLine
 from ..bfloat16 import values_of
-from ..memory.stream import attempted
 from ..memory.views import Site, View
 from ..plans import Handle
-from .lanes import Lanes, differ
+from .lanes import UNKNOWN, Lanes, differ
 
 TILE = "gradprobe tile"
 """Under which handles keep what they hold."""
@@ -47,12 +46,25 @@ class Role:
         return f"{self.factor} * {self.name}" if self.factor else self.name
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class AccessLine:
-    """A line that loads from one tensor, or stores to it."""
+    """A line that loads from one tensor, or stores to it, and what is known of its accesses."""
 
     tensor: str
     site: Site
+    behind: frozenset[int] = frozenset()
+    """The lines that made its addresses."""
+    is_irregular: bool = False
+    """Whether it loads no block of rows and columns."""
+    is_derived: bool = False
+    """Whether its indices are of what an earlier kernel stored."""
+    agreed: Counter[str] = field(default_factory=Counter)
+    """By letter, how often it agreed with another."""
+    reached: dict[str, Array] = field(default_factory=dict)
+    """By letter but dims, [length] bool: the indices that it touches."""
+    letters: str = ""
+    filled: Array = None
+    """bool, of these axes but dims: what it touches."""
 
     @property
     def is_load(self) -> bool:
@@ -75,7 +87,7 @@ class Node:
     """Whether something that is known was made of it."""
     value: Array | None = None
     """Of scores and of vectors: what it came to."""
-    lanes: Lanes | None = None
+    lanes: Lanes = UNKNOWN
     """The indices of that."""
 
     @property
@@ -93,7 +105,7 @@ class Tile(NamedTuple):
 
     node: Node | None = None
     """None of what comes from no load."""
-    lanes: Lanes | None = None
+    lanes: Lanes = UNKNOWN
 
 
 def tile_of(handle: Any) -> Tile:
@@ -123,7 +135,7 @@ class StoredTile:
     site: Site
     offsets: Array | None = None
     """[lanes] int64, bytes from the start of the storage; None where the tensor's axes were known."""
-    lanes: Lanes | None = None
+    lanes: Lanes = UNKNOWN
     """[lanes], of what was stored."""
     behind: frozenset[int] = frozenset()
     """The lines that made the addresses."""
@@ -136,7 +148,7 @@ class Flow:
         self,
         axes: Callable[[View], str],
         sizes: Mapping[str, int],
-        judge: Callable[[Array, Lanes], Role | None],
+        judge: Callable[[Array, Lanes], Role | None] = lambda data, lanes: None,
     ) -> None:
         """Args:
         axes: gives the axis letters of a tensor; "" where they are not known.
@@ -146,14 +158,6 @@ class Flow:
         self.axes, self.sizes, self.judge = axes, sizes, judge
         self.sources: list[AccessLine] = []
         self.conflicts: list[Conflict] = []
-        self.agreed = Counter[tuple[int, str]]()
-        """By source and letter, how often it agreed with another."""
-        self.irregular = set[int]()
-        """The loads that read no block of rows and columns."""
-        self.derived = set[int]()
-        """The loads whose indices are of what an earlier kernel stored."""
-        self.slices = defaultdict[int, frozenset[int]](frozenset)
-        """By source, the lines that made its addresses."""
         self.lines: list[tuple[SourceLine, ...]] = []
         """By their numbers, each with the calls that led there."""
         self.stores: list[StoredTile] = []
@@ -162,74 +166,54 @@ class Flow:
         self.nodes: list[Node] = []
         self.visits: dict[int, Array] = {}
         """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
-        self.reached: dict[tuple[int, str], Array] = {}
-        """By source and letter but dims, [length] bool: the indices that it touches."""
-        self.filled: dict[int, tuple[str, Array]] = {}
-        """By source, its letters but dims, and of these axes: what it touches."""
         self.failures: dict[str, None] = {}
         self._numbers: dict[object, int] = {}
 
-    def attempt(self, action: Callable[..., object], *args: Any) -> None:
-        """A fault of following stops no kernel."""
-        attempted(self.failures, action, *args)
-
     def line(self, lines: tuple[SourceLine, ...]) -> int:
         """The number of a line, with the calls that led there."""
-        return self._number(lines, self.lines)
-
-    def number(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
-        """The number of a line that accesses a tensor, by an address that others made."""
-        number = self._number(AccessLine(tensor, site), self.sources)
-        self.slices[number] |= behind
+        number = self._numbers.setdefault(lines, len(self.lines))
+        self.lines += [lines] if number == len(self.lines) else []
         return number
 
-    def _number(self, thing: object, among: list[Any]) -> int:
-        number = self._numbers.setdefault(thing, len(among))
-        if number == len(among):
-            among.append(thing)
+    def source(self, tensor: str, site: Site, behind: frozenset[int]) -> int:
+        """The number of a line that accesses a tensor, by an address that others made."""
+        number = self._numbers.setdefault((tensor, site), len(self.sources))
+        self.sources += [AccessLine(tensor, site)] if number == len(self.sources) else []
+        self.sources[number].behind |= behind
         return number
 
     def compare(self, left: Lanes, right: Lanes, site: Site) -> None:
         """Notes in which indices two tiles agree that met."""
-        for x in sorted(
-            left.at.keys() & right.at.keys()
-        ):  # a set's order is another in each process
+        # A set's order is another in each process.
+        for x in sorted(left.at.keys() & right.at.keys()):
             example = differ(left.at[x], right.at[x])
             if example is not None:
                 self.conflicts.append(Conflict(site, x, left.origins[x], right.origins[x], example))
-            else:
-                self.agreed.update((number, x) for number in left.origins[x] | right.origins[x])
+            for number in left.origins[x] | right.origins[x] if example is None else ():
+                self.sources[number].agreed[x] += 1
 
     def note(
         self,
         handle: Any,
         site: Site,
         operands: Iterable[Node],
-        lanes: Lanes | None,
+        lanes: Lanes,
         lacking: Iterable[int] = (),
     ) -> None:
         """Makes a node of what an operation came to."""
-        data = handle.data
-        if lanes is not None:  # numpy has broadcast what met
-            at = dict(lanes.at)
-            for x, index in at.items():
-                at[x] = index if index.shape == data.shape else np.broadcast_to(index, data.shape)
-            lanes = replace(lanes, at=at)
-        node = Node(
-            site, tuple(operands), lanes=lanes, lacking=frozenset(lacking), number=len(self.nodes)
-        )
-        if (
-            data.dtype == np.uint16 and handle.dtype.scalar.is_bf16()
-        ):  # the interpreter keeps its bits
+        data, at = handle.data, dict(lanes.at)
+        for x, index in at.items():  # numpy has broadcast what met
+            at[x] = index if index.shape == data.shape else np.broadcast_to(index, data.shape)
+        lanes = replace(lanes, at=at)
+        node = Node(site, tuple(operands), None, frozenset(lacking), len(self.nodes), lanes=lanes)
+        # The interpreter keeps the bits of bfloat16.
+        if data.dtype == np.uint16 and handle.dtype.scalar.is_bf16():
             data = values_of(data)
         if data.dtype.kind == "f":
-            node.role = self.judge(data, lanes) if lanes is not None else None
-            has_dims = (
-                lanes is not None and not lanes.is_matrix and not lanes.at.keys().isdisjoint("de")
-            )
-            if data.ndim == 1 or (
-                data.ndim == 2 and not has_dims
-            ):  # it may be scores, or numbers of rows
+            node.role = self.judge(data, lanes)
+            has_dims = not lanes.is_matrix and not at.keys().isdisjoint("de")
+            # It may be scores, or numbers of rows.
+            if data.ndim == 1 or (data.ndim == 2 and not has_dims):
                 node.value = data
         self.nodes.append(node)
         handle.attr[TILE] = Tile(node, lanes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +35,7 @@ class Lanes:
     at: Mapping[str, Array]
     """By letter, int32 in the shape of the tile, or NOWHERE."""
     origins: Mapping[str, frozenset[int]]
-    """By letter, the loads that it comes from."""
+    """By letter, the loads that it comes from; of letters that were left out too."""
     cover: Cover | None = None
 
     @property
@@ -53,6 +53,9 @@ class Lanes:
         return kept, at["b"].max(others), at[kept].max(others), cover.counts
 
 
+UNKNOWN = Lanes({}, {})
+
+
 def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
     """The lanes of what two tiles met in, before numpy broadcasts them."""
     at, origins = dict(left.at), dict(left.origins)
@@ -62,8 +65,8 @@ def joined(left: Lanes, right: Lanes, cover: Cover | None = None) -> Lanes:
     return Lanes(at, origins, None if {"m", "n"} <= at.keys() else cover)
 
 
-def only(lanes: Lanes, at: Mapping[str, Array], cover: Cover | None = None) -> Lanes | None:
-    return Lanes(at, {x: lanes.origins[x] for x in at}, cover) if at else None
+def only(lanes: Lanes, at: Mapping[str, Array], cover: Cover | None) -> Lanes:
+    return Lanes(at, {x: lanes.origins[x] for x in at}, cover if at else None)
 
 
 def without(lanes: Lanes, letters: set[str]) -> Lanes:
@@ -94,9 +97,7 @@ def varying(index: Array) -> list[int]:
     return [axis for axis in range(index.ndim) if along(index, axis) is None]
 
 
-def reduced(
-    lanes: Lanes, axis: int, shape: tuple[int, ...], sizes: Mapping[str, int]
-) -> Lanes | None:
+def reduced(lanes: Lanes, axis: int, shape: Sequence[int], sizes: Mapping[str, int]) -> Lanes:
     """The lanes after a reduction over one axis."""
     at, cover = dict[str, Array](), lanes.cover
     for x, index in lanes.at.items():
@@ -106,9 +107,9 @@ def reduced(
     if cover is None or cover.axis == axis:
         cover = contracted(lanes, axis, sizes)
     # Of a number that is left nothing is told.
-    return only(
-        lanes, at, replace(cover, axis=0) if cover is not None and len(shape) == 1 else None
-    )
+    if cover is not None:
+        cover = replace(cover, axis=0) if len(shape) == 1 else None
+    return only(lanes, at, cover)
 
 
 def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | None:
@@ -128,11 +129,9 @@ def contracted(scores: Lanes, axis: int, sizes: Mapping[str, int]) -> Cover | No
 
 def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
     """What the sum, or maximum, of two is over."""
-    if (left.axis, left.letter, left.counts.shape) != (
-        right.axis,
-        right.letter,
-        right.counts.shape,
-    ):
+    if (left.axis, left.letter) != (right.axis, right.letter):
+        return None
+    if left.counts.shape != right.counts.shape:
         return None
     return replace(left, counts=(np.add if is_sum else np.maximum)(left.counts, right.counts))
 
@@ -149,12 +148,10 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
 
 def is_block(at: Mapping[str, Array]) -> bool:
     """Whether a tile was read inside its tensor, with one axis for each letter but a distance's."""
-    outside = [
-        x
-        for x, index in at.items()
-        if (index == OUTSIDE).any() or (x != "w" and len(varying(index)) > 1)
-    ]
-    return not outside
+    for x, index in at.items():
+        if (index == OUTSIDE).any() or (x != "w" and len(varying(index)) > 1):
+            return False
+    return True
 
 
 def indices_at(
@@ -166,14 +163,12 @@ def indices_at(
         letters: its axes: "(bh)md" where two were made one, 1 for one of nothing.
     """
     axes: list[tuple[int, str, int]] = []
-    for word, size, step in zip(
-        re.findall(r"\(\w+\)|\w", letters), elements.shape, elements.strides, strict=True
-    ):
-        inner = step
+    words = re.findall(r"\(\w+\)|\w", letters)
+    for word, size, step in zip(words, elements.shape, elements.strides, strict=True):
         for letter in reversed(word.strip("()")):
             length = size if len(word) == 1 else sizes[letter]
-            axes.append((inner, letter, length))
-            inner *= length
+            axes.append((step, letter, length))
+            step *= length
     rest = offsets.astype(np.int64)
     inside = elements.hold(rest * elements.itemsize, elements.itemsize)
     found: dict[str, Any] = {}

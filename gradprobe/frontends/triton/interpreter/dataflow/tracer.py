@@ -25,6 +25,7 @@ from .address_lines import AddressLines
 from .graph import TILE, Conflict, Flow, Node, Tile, tile_of
 from .lanes import (
     NOWHERE,
+    UNKNOWN,
     Cover,
     Lanes,
     along,
@@ -73,13 +74,13 @@ class ValueTracer(Watcher):
         """What only moves lanes about makes no node of its own, unless it moves several tiles into one."""
         tiles = [*map(tile_of, step.args)]
         nodes, origins = _nodes(tiles), dict[str, frozenset[int]]()
-        for lanes in filter(None, (tile.lanes for tile in tiles)):
+        for _, lanes in tiles:
             for x in lanes.at:
                 origins[x] = origins.get(x, frozenset()) | lanes.origins[x]
         moved = {x: step.again([*map(partial(_numbered, x), step.args)]) for x in origins}
         for number, handle in enumerate(step.results if nodes else ()):
             at = {x: indices[number].data for x, indices in moved.items()}
-            made = Lanes(at, origins, _kept_cover(tiles, handle)) if at else None
+            made = Lanes(at, origins, _kept_cover(tiles, handle))
             if len(nodes) == 1:
                 handle.attr[TILE] = Tile(nodes[0], made)
             else:
@@ -102,29 +103,25 @@ class ValueTracer(Watcher):
         self._flow.note(result, site, nodes, lane_by_lane(self._flow, known, name, site))
 
     def _dotted(self, step: Operation) -> None:
-        (a, b, *_), flow = step.args, self._flow
+        (a, b, *_), flow, made = step.args, self._flow, UNKNOWN
         tiles = [*map(tile_of, step.args[:3])]
         nodes = _nodes(tiles)
         if not nodes:
             return
         site, lacking = step.site("dot"), set[int]()
         left, right, before = [tile.lanes for tile in tiles]
-        made = (
-            product(flow, site, left, right, a.data, b.data, lacking) if a.data.ndim == 2 else None
-        )
-        flow.note(
-            step.results[0], site, nodes, lane_by_lane(flow, [made, before], "fadd", site), lacking
-        )
+        if a.data.ndim == 2:
+            made = product(flow, site, left, right, a.data, b.data, lacking)
+        made = lane_by_lane(flow, [made, before], "fadd", site)
+        flow.note(step.results[0], site, nodes, made, lacking)
 
     def _reduced(self, step: Operation) -> None:
-        (node, lanes), axis, flow = tile_of(step.args[0][0].handle), step.of.axis, self._flow
+        (node, lanes), axis, sizes = tile_of(step.args[0][0].handle), step.of.axis, self._flow.sizes
         for each in step.results if node is not None else ():
-            left = (
-                reduced(lanes, axis, each.handle.data.shape, flow.sizes)
-                if lanes and axis is not None
-                else None
-            )
-            flow.note(each.handle, step.site("reduce"), _nodes([Tile(node)]), left)
+            left = UNKNOWN
+            if axis is not None:
+                left = reduced(lanes, axis, each.handle.data.shape, sizes)
+            self._flow.note(each.handle, step.site("reduce"), _nodes([Tile(node)]), left)
 
 
 def _nodes(tiles: Sequence[Tile]) -> list[Node]:
@@ -135,16 +132,15 @@ def _numbered(letter: str, argument: Any) -> Any:
     """A handle of the indices of what it holds; what is no handle as it is."""
     if not isinstance(argument, Handle):
         return argument
-    lanes = tile_of(argument).lanes
-    found = lanes.at.get(letter) if lanes else None
-    return Handle(
-        np.full(argument.data.shape, NOWHERE, np.int32) if found is None else found, tl.int32
-    )
+    found = tile_of(argument).lanes.at.get(letter)
+    if found is None:
+        found = np.full(argument.data.shape, NOWHERE, np.int32)
+    return Handle(found, tl.int32)
 
 
 def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
     """The cover of a vector that becomes a column or a row."""
-    covers = [tile.lanes and tile.lanes.cover for tile in tiles if tile.node is not None]
+    covers = [tile.lanes.cover for tile in tiles if tile.node is not None]
     if len(covers) != 1 or not covers[0]:
         return None
     shape, many = handle.data.shape, len(covers[0].counts)
@@ -154,25 +150,20 @@ def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
 # --- what tiles come to that meet lane by lane
 
 
-def lane_by_lane(flow: Flow, lanes: Sequence[Lanes | None], name: str, site: Site) -> Lanes | None:
+def lane_by_lane(flow: Flow, lanes: Sequence[Lanes], name: str, site: Site) -> Lanes:
     """The lanes of what is made of some tiles, which must agree in their indices."""
-    found: Lanes | None = None
-    for each in lanes:
-        found = _meeting(flow, found, each, name, site) if found and each else found or each
+    found, is_sum = lanes[0], name in _SUMS
+    for each in lanes[1:]:
+        lost = _lost(flow, found, each, is_sum=is_sum)
+        left, right = without(found, lost), without(each, lost)
+        flow.compare(left, right, site)
+        ours, cover = left.cover, right.cover
+        if ours is not None and cover is not None and (is_sum or name in _MAXIMA):
+            cover = together(ours, cover, is_sum=is_sum)
+        elif cover is None or (ours is not None and left.at.keys() >= right.at.keys()):
+            cover = ours
+        found = joined(left, right, cover)
     return found
-
-
-def _meeting(flow: Flow, left: Lanes, right: Lanes, name: str, site: Site) -> Lanes:
-    is_sum = name in _SUMS
-    lost = _lost(flow, left, right, is_sum=is_sum)
-    left, right = without(left, lost), without(right, lost)
-    flow.compare(left, right, site)
-    ours, cover = left.cover, right.cover
-    if ours is not None and cover is not None and (is_sum or name in _MAXIMA):
-        cover = together(ours, cover, is_sum=is_sum)
-    elif cover is None or (ours is not None and left.at.keys() >= right.at.keys()):
-        cover = ours
-    return joined(left, right, cover)
 
 
 def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
@@ -193,64 +184,51 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
     return found
 
 
-def _less_across(tile: Tile, other: Tile) -> Lanes | None:
+def _less_across(tile: Tile, other: Tile) -> Lanes:
     """The lanes of a tile, without the index of a vector that goes along another axis of scores than it should.
 
     It gets its axis where it meets them: its load is not to be blamed, nor what is made of both.
     """
-    (node, lanes), scores = tile, other.lanes
-    vector = node.lanes if node else None  # with one axis, however many it has by now
-    if lanes is None or scores is None or vector is None or not scores.is_matrix:
+    (node, lanes), scores, lost = tile, other.lanes, set[str]()
+    vector = node.lanes if node else UNKNOWN  # with one axis, however many it has by now
+    if not scores.is_matrix or any(index.ndim != 1 for index in vector.at.values()):
         return lanes
-    lost = set[str]()
     for x in lanes.at.keys() & {"m", "n"}:
         due = scores.at[x]
         # A vector as it is goes along the last axis.
         goes, should_go = varying(np.broadcast_to(lanes.at[x], due.shape)), varying(due)
         if len(goes) == len(should_go) == 1 and goes != should_go:
             lost.add(x)
-    return without(lanes, lost) if all(index.ndim == 1 for index in vector.at.values()) else lanes
+    return without(lanes, lost)
 
 
 # --- what tiles come to that meet in a dot
 
 
 def product(
-    flow: Flow,
-    site: Site,
-    a: Lanes | None,
-    b: Lanes | None,
-    left: Array,
-    right: Array,
-    lacking: set[int],
-) -> Lanes | None:
+    flow: Flow, site: Site, a: Lanes, b: Lanes, left: Array, right: Array, lacking: set[int]
+) -> Lanes:
     """The lanes of a dot of [M, K] and [K, N]; `lacking` takes the loads that give a part of what it sums over."""
     kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
-    for lanes, axis in ((a or Lanes({}, {}), 1), (b or Lanes({}, {}), 0)):
+    shape = left.shape[0], right.shape[1]
+    for lanes, axis in ((a, 1), (b, 0)):
         at, over = dict[str, Array](), dict[str, Array | None]()
         for x, values in lanes.at.items():
             index = along(values, axis)
             if index is None:
                 over[x] = along(values, 1 - axis)
             else:
-                at[x] = np.broadcast_to(
-                    np.expand_dims(index, axis), (left.shape[0], right.shape[1])
-                )
+                at[x] = np.broadcast_to(np.expand_dims(index, axis), shape)
         kept.append(Lanes(at, lanes.origins))
         summed.append(over)
         cover = contracted(lanes, axis, flow.sizes) if lanes.is_matrix else cover
     flow.compare(kept[0], kept[1], site)
-    if a is not None and b is not None:
-        for ours, theirs in _compare_sums(flow, a, b, summed, site):
-            lacking |= _left_out(ours, theirs, (right != 0).any(1))
-            lacking |= _left_out(theirs, ours, (left != 0).any(0))
-    is_over_rows = any("m" in over for over in summed) or (
-        cover is not None and cover.letter == "m"
-    )
+    for ours, theirs in _compare_sums(flow, a, b, summed, site):
+        lacking |= _left_out(ours, theirs, (right != 0).any(1))
+        lacking |= _left_out(theirs, ours, (left != 0).any(0))
+    is_over_rows = "m" in {*summed[0], *summed[1], cover.letter if cover is not None else ""}
     made = joined(kept[0], kept[1])
-    return only(
-        made, {x: index for x, index in made.at.items() if x != "h" or not is_over_rows}, cover
-    )
+    return only(made, without(made, {"h"} if is_over_rows else set()).at, cover)
 
 
 def _compare_sums(
@@ -267,11 +245,10 @@ def _compare_sums(
         elif ours is not None or theirs is not None:
             # One side has another index in each column, so that most of them differ.
             flow.conflicts.append(Conflict(site, x, a.origins[x], b.origins[x], (NOWHERE, NOWHERE)))
-    x, y = (next((letter for letter in "mnde" if letter in side), "") for side in summed)
+    x, y = (next(filter(side.__contains__, "mnde"), "") for side in summed)
     if x and y and not left.keys() & right.keys():
-        flow.conflicts.append(
-            Conflict(site, f"{x}/{y}", a.origins[x], b.origins[y], (NOWHERE, NOWHERE))
-        )
+        loads = a.origins[x], b.origins[y]
+        flow.conflicts.append(Conflict(site, f"{x}/{y}", *loads, (NOWHERE, NOWHERE)))
 
 
 def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:

@@ -27,8 +27,6 @@ class View:
     """A tensor at the addresses that a kernel sees."""
 
     name: str
-    parameter: str
-    """"" where no launch was given it."""
     start: int
     """The address of its first element."""
     elements: Elements
@@ -39,7 +37,7 @@ class View:
     home: int
     """The address of its storage as torch has it: another one where the interpreter copied it from a GPU."""
     known: View | None = None
-    """The caller's tensor that it is a part of."""
+    """The caller's tensor that it is a part of, or is."""
 
     def hold(self, addresses: Array, width: int) -> Array:
         """Which accesses of `width` bytes, at [N] uint64 addresses, meet elements and nothing else."""
@@ -74,8 +72,9 @@ class View:
         return words, wrapped is not None
 
     def moved(self, by: int) -> View:
-        """The same where its storage lies so many bytes further."""
-        return replace(self, start=self.start + by, low=self.low + by, high=self.high + by)
+        """The caller's tensor where its storage lies so many bytes further."""
+        view = replace(self, start=self.start + by, low=self.low + by, high=self.high + by)
+        return replace(view, known=view)
 
     def lies_in(self, other: View) -> bool:
         """Whether all of its elements are elements of another view."""
@@ -88,12 +87,12 @@ class View:
         return bool(other.elements.hold(self.start - other.start + listed * size, size).all())
 
 
-def view_of(tensor: Tensor, name: str, parameter: str = "") -> View:
+def view_of(tensor: Tensor, name: str) -> View:
     """A tensor, at its own addresses."""
     storage, elements = tensor.untyped_storage(), elements_of(tensor)
     low = storage.data_ptr()
     start = low + int(tensor.storage_offset()) * elements.itemsize
-    return View(name, parameter, start, elements, low, low + storage.nbytes(), low)
+    return View(name, start, elements, low, low + storage.nbytes(), low)
 
 
 def without_ptr(parameter: str) -> str:
@@ -119,26 +118,21 @@ class InterpretedLaunch:
 
     def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
         """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
-        moves, arguments = dict[int, int](), []
+        moves = dict[int, int]()
         for parameter, argument in given.items():
             copies = tensors_in(on_host[parameter], parameter)
-            for (name, tensor, _), (_, copy, handed) in zip(
-                tensors_in(argument, parameter), copies, strict=True
-            ):
-                home = tensor.untyped_storage().data_ptr()
-                moves[home] = copy.untyped_storage().data_ptr() - home
-                arguments.append(
-                    (id(handed), replace(view_of(copy, without_ptr(name), name), home=home))
-                )
+            for name, tensor, _ in tensors_in(argument, parameter):
+                (_, copy, handed), home = next(copies), tensor.untyped_storage().data_ptr()
+                view = replace(view_of(copy, without_ptr(name)), home=home)
+                self.views[id(handed)], moves[home] = view, view.low - home
         self._known = [view.moved(moves.get(view.home, 0)) for view in self._known]
-        for number, view in arguments:
+        for number, view in self.views.items():
             owners = [other for other in self._known if view.lies_in(other)]
             # One tensor under several names is taken by the name that the kernel has for it.
             owners.sort(key=lambda other: other.name.lower() != view.name.lower())
-            owner = min(owners, key=lambda other: other.elements.count, default=None)
-            self.views[number] = (
-                view if owner is None else replace(view, name=owner.name, known=owner)
-            )
+            if owners:
+                owner = min(owners, key=lambda other: other.elements.count)
+                self.views[number] = replace(view, name=owner.name, known=owner)
 
     def by_view(self, addresses: Array) -> Iterator[tuple[View, Array]]:
         """(view, index of its addresses) of addresses of unknown origin: elements of it, else in its storage."""
