@@ -23,10 +23,9 @@ def _is_bf16(thing: Any) -> bool:
     """Whether an argument is the type, or holds its bits: a comparison holds bools."""
     if isinstance(thing, tl.dtype):
         return bool(thing.scalar == tl.bfloat16)
-    handle = thing if isinstance(thing, Handle) else getattr(thing, "handle", None)
-    return isinstance(handle, Handle) and bool(
-        handle.data.dtype == _BITS and handle.dtype == tl.bfloat16
-    )
+    handle: Any = thing if isinstance(thing, Handle) else getattr(thing, "handle", None)
+    is_bits = isinstance(handle, Handle) and handle.data.dtype == _BITS
+    return is_bits and bool(handle.dtype == tl.bfloat16)
 
 
 def values_of(bits: Array) -> Array:
@@ -106,19 +105,15 @@ def _sum(original: Method, self: Any, tensor: tl.tensor) -> tl.tensor:
 
 _VALUE_METHODS = "binary_op unary_op ternary_op create_rsqrt create_erf create_dot create_fma"
 _PATCHES = dict.fromkeys(map("InterpreterBuilder.{}".format, _VALUE_METHODS.split()), _on_values)
-_PATCHES |= {
-    "InterpreterBuilder.cast_impl": _cast,
-    "InterpreterBuilder.create_atomic_rmw": _atomic_add,
-}
-_PATCHES |= {"ReduceOps.sum": _sum}
+_PATCHES["InterpreterBuilder.cast_impl"] = _cast
+_PATCHES["InterpreterBuilder.create_atomic_rmw"] = _atomic_add
+_PATCHES["ReduceOps.sum"] = _sum
 
 
 def _mended(mend: Method, original: Method) -> Method:
-
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for arg in args:
-            if _is_bf16(arg):
-                return mend(original, self, *args, **kwargs)
+        if any(map(_is_bf16, args)):
+            return mend(original, self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
     return method
@@ -127,12 +122,8 @@ def _mended(mend: Method, original: Method) -> Method:
 @functools.cache
 def make_bfloat16_right() -> None:
     """Lets operations on bfloat16 compute with values and round as compiled kernels do."""
-    for place in [
-        wrapped(path, functools.partial(_mended, mend)) for path, mend in _PATCHES.items()
-    ]:
-        setattr(*place)
+    for path, mend in _PATCHES.items():
+        setattr(*wrapped(path, functools.partial(_mended, mend)))
     # Triton before 3.9 has no constant of it.
-    shipped.InterpreterBuilder.get_bf16 = lambda self, value: _rounded(
-        np.array([value], np.float64)
-    )
+    shipped.InterpreterBuilder.get_bf16 = lambda _, value: _rounded(np.array([value], np.float64))
     PLANS.forget()  # they may hold constants

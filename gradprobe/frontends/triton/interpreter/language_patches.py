@@ -108,15 +108,14 @@ def _patch_builtin(original: Method, owner: Any, name: str, member: Any, *rest: 
 @functools.cache
 def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
     """The attributes of the language's modules and classes before anything was replaced."""
-    names = ("core", "math", "standard", "random", "semantic")
-    owners = dict.fromkeys(
-        [tl, *(getattr(tl, name) for name in names if hasattr(tl, name)), *_libdevices()]
-    )
+    owners = {tl: dict(vars(tl))}
+    for module in (tl.core, tl.math, tl.standard, tl.random, tl.semantic, *_libdevices()):
+        owners[module] = dict(vars(module))
     for module in [*owners]:
         for value in vars(module).values():
             if inspect.isclass(value) and value.__module__.startswith("triton.language"):
-                owners[value] = None
-    return {owner: dict(vars(owner)) for owner in owners}
+                owners[value] = dict(vars(value))
+    return owners
 
 
 # --- names and loops in a kernel's text
@@ -128,12 +127,10 @@ def _compiled(original: Method, self: Any, tree: ast.AST) -> Any:
 
 def named(made: FunctionType, function: FunctionType) -> FunctionType:
     """Lets what was made of a kernel find the language by names of its own, and what its closure holds."""
-    is_alias = any(
-        id(function.__globals__.get(name)) in _places() for name in made.__code__.co_names
-    )
-    if not (function.__closure__ or is_alias):
-        return made
-    return with_globals(_Names(function), made)
+    values = map(function.__globals__.get, made.__code__.co_names)
+    if function.__closure__ or not _places().keys().isdisjoint(map(id, values)):
+        return with_globals(_Names(function), made)
+    return made
 
 
 def with_globals(names: dict[str, Any], function: FunctionType) -> FunctionType:
@@ -149,10 +146,8 @@ class _Names(dict[str, Any]):
 
     def __init__(self, function: FunctionType) -> None:
         super().__init__()
-        self._globals = function.__globals__
-        self._cells = dict(
-            zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        )
+        self._globals, names = function.__globals__, function.__code__.co_freevars
+        self._cells = dict(zip(names, function.__closure__ or (), strict=True))
 
     def values(self) -> Any:
         """Where the interpreter looks for the language."""
@@ -197,12 +192,10 @@ class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
                 holders.append(inner.value)
             elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
                 holders += [*inner.args, *inner.keywords]
-        if name and any(
-            getattr(each, "id", "") == name for holder in holders for each in ast.walk(holder)
-        ):
-            node.body[:0] = ast.parse(
-                f"{name} = interpreter_semantic.to_tensor({name}, False)"
-            ).body
+        inner_names = {getattr(each, "id", "") for holder in holders for each in ast.walk(holder)}
+        if name and name in inner_names:
+            tensor = f"{name} = interpreter_semantic.to_tensor({name}, False)"
+            node.body[:0] = ast.parse(tensor).body
         return node
 
 
@@ -243,9 +236,8 @@ def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
     semantic = shipped.interpreter_semantic
     first, *others = [semantic.to_tensor(arg) for arg in args]
     if others:
-        left, right = semantic.binary_op_type_checking_impl(
-            first, *others, False, False, True, True
-        )
+        checked = semantic.binary_op_type_checking_impl
+        left, right = checked(first, *others, False, False, True, True)
         handle = semantic.builder.binary_op(left.handle, right.handle, function)
         return tl.tensor(handle, left.type if left.type.is_block() else right.type)
     values = function(first.handle.data)
@@ -288,11 +280,9 @@ def mend_interpreter() -> None:
     PLANS.use()
     shipped.FunctionRewriter.ast_transformer = _Loops()
     # Each way to multiply float32 that GPUs have is taken; overflow is sought only where it would be told.
-    builder = shipped.interpreter_builder
-    sought = builder.options.sanitize_overflow and builder.options.debug
-    builder.options = replace(
-        builder.options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought
-    )
+    builder, options = shipped.interpreter_builder, shipped.interpreter_builder.options
+    sought = options.sanitize_overflow and options.debug
+    builder.options = replace(options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought)
     for module, name in _device_functions():
         if not name.startswith("_"):
             setattr(module, name, functools.partial(_computed, name))

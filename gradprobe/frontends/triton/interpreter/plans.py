@@ -61,13 +61,9 @@ class Plans:
         def check_without_spreading(*args: Any, **named: Any) -> Any:
             found = check(*args, **named)
             for before, after in zip(args, found, strict=False):
+                is_other = type(before) is _Tensor and after is not before and not named
                 # An operand that was spread and not cast gets its values back: numpy spreads as it computes.
-                if (
-                    type(before) is _Tensor
-                    and after is not before
-                    and not named
-                    and before.dtype == after.dtype
-                ):
+                if is_other and before.dtype == after.dtype:
                     after.handle = before.handle
             return found
 
@@ -141,14 +137,10 @@ class _Recorder:
 
 def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Method | None:
     """The steps of a call as a function of the builder and the tensors; None where they do not give the result."""
-    returned, values, given = (
-        getattr(result, "handle", None),
-        list[Any](),
-        [*map("t{}".format, range(len(tensors)))],
-    )
-    words = {
-        id(tensor.handle): f"{name}.handle" for name, tensor in zip(given, tensors, strict=True)
-    }
+    given, returned = [*map("t{}".format, range(len(tensors)))], getattr(result, "handle", None)
+    values, words, end = list[Any](), dict[int, str](), {id(None): "None"}
+    for name, tensor in zip(given, tensors, strict=True):
+        words[id(tensor.handle)], end[id(tensor)] = f"{name}.handle", name
     # What is another thing each time, and what is the same: made of constants.
     live, fixed, lines = set(words), set[int](), list[str]()
 
@@ -168,9 +160,6 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
         lines.append(f"v{len(lines)} = builder.{name}({', '.join(map(word, args))})")
         words.setdefault(id(product), f"v{len(lines) - 1}")
         live.add(id(product))
-    end = {id(tensor): name for name, tensor in zip(given, tensors, strict=True)} | {
-        id(None): "None"
-    }
     if id(result) not in end:
         if type(result) is not _Tensor or id(returned) not in live:
             return None
@@ -187,9 +176,8 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
 def _maker(text: str) -> Method:
     """What a text makes of constants. Few texts make all plans, since types and sizes are constants."""
     names: dict[str, Any] = {}
-    exec(
-        compile(text, __file__, "exec"), names
-    )  # a file of this tool, which is no line of a kernel
+    # By a file of this tool, which is no line of a kernel.
+    exec(compile(text, __file__, "exec"), names)
     return names["make"]  # type: ignore[no-any-return]
 
 
@@ -212,16 +200,11 @@ def _holds_values(thing: Any) -> bool:
     # Triton's own tuple may raise anything for a name that it lacks.
     if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
         return any(map(_holds_values, thing))
-    return (
-        isinstance(thing, Handle)
-        or hasattr(thing, "handle")
-        or hasattr(thing, "materialize_pointers")
-    )
+    is_handle = isinstance(thing, Handle) or hasattr(thing, "materialize_pointers")
+    return is_handle or hasattr(thing, "handle")
 
 
-def _key_of(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...] | None, Sequence[Any]]:
+def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
     """The types and constants of operands, None where there is something else among them; and their tensors."""
     # The most frequent operands at first, since the loop takes as long as most operations do.
     if len(args) == 2 and not kwargs and type(args[0]) is _Tensor:
@@ -231,9 +214,7 @@ def _key_of(
         if type(right) is int:
             return (id(left.shape), int, right), args[:1]
     kwargs.pop("_semantic", None)
-    key: list[Any] = []
-    tensors: list[Any] = []
-    waiting = [*args, *kwargs, *kwargs.values()]
+    key, tensors, waiting = list[Any](), list[Any](), [*args, *kwargs, *kwargs.values()]
     for each in waiting:
         kind = type(each)
         if kind is _Tensor:

@@ -111,7 +111,7 @@ def test_the_own_kernels_read_nothing_that_they_have_not_written(target, monkeyp
     allocating(unwritten, monkeypatch)
     with watched_memory(inputs.tensors, unwritten) as memory:
         run_target(find_target(target), case, inputs)
-    assert (memory.findings, memory.failures) == ((), ())
+    assert (memory.findings, memory.failures) == ((), {})
     # o, lse, delta, dq, dk, dv: all were allocated empty, and all have been written wholly.
     assert len(unwritten._storages) == 6
     for tensor, marks in unwritten._storages.values():

@@ -25,7 +25,7 @@ def watched(
     """What is seen of some launches, none of which may trouble the watcher."""
     with watched_memory(tensors, unwritten) as memory:
         launch()
-    assert memory.failures == ()
+    assert not memory.failures
     return memory
 
 
@@ -46,7 +46,7 @@ def run_watched(
     inputs = place(draw(case), assigned)
     with watched_memory(inputs.tensors) as memory:
         outcome = run_target(find_target(target), case, inputs)
-    assert memory.failures == ()
+    assert not memory.failures
     return memory, outcome
 
 

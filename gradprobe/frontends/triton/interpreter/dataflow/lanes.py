@@ -148,10 +148,10 @@ def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Ar
 
 def is_block(at: Mapping[str, Array]) -> bool:
     """Whether a tile was read inside its tensor, with one axis for each letter but a distance's."""
-    for x, index in at.items():
-        if (index == OUTSIDE).any() or (x != "w" and len(varying(index)) > 1):
-            return False
-    return True
+    return not any(
+        (index == OUTSIDE).any() or (x != "w" and len(varying(index)) > 1)
+        for x, index in at.items()
+    )
 
 
 def indices_at(
@@ -164,11 +164,11 @@ def indices_at(
     """
     axes: list[tuple[int, str, int]] = []
     words = re.findall(r"\(\w+\)|\w", letters)
-    for word, size, step in zip(words, elements.shape, elements.strides, strict=True):
+    for word, size, inner in zip(words, elements.shape, elements.strides, strict=True):
+        step = inner
         for letter in reversed(word.strip("()")):
-            length = size if len(word) == 1 else sizes[letter]
-            axes.append((step, letter, length))
-            step *= length
+            axes.append((step, letter, size if len(word) == 1 else sizes[letter]))
+            step *= axes[-1][2]
     rest = offsets.astype(np.int64)
     inside = elements.hold(rest * elements.itemsize, elements.itemsize)
     found: dict[str, Any] = {}

@@ -273,5 +273,5 @@ def followed(
     """
     watchers = IndexedAccesses(flow), AddressLines(flow), ValueTracer(flow, learn)
     with watched_memory(tensors, followers=watchers) as memory:
-        flow.failures = memory.errors
+        flow.failures = memory.failures
         yield flow

@@ -21,8 +21,6 @@ from .stream import Stream, Watcher
 from .views import Access, InterpretedLaunch, Program, View
 
 _VERBS = {"load": "loads", "store": "stores", "atomic": "does an atomic"}
-
-
 RacingStore = tuple[Program, SourceLine, bool]
 """Of a store: its program, its line, and whether it is atomic."""
 
@@ -38,11 +36,8 @@ def _deed(kind: str, access: Access, view: View, address: int, earlier: RacingSt
     if earlier is None:
         return f"{does}{' on' if access.kind == 'atomic' else ''} {element}, which nothing has written {by}"
     program, line, is_atomic = earlier
-    how = (
-        "by a plain store and an atomic"
-        if is_atomic or access.kind == "atomic"
-        else "without an atomic"
-    )
+    is_mixed = is_atomic or access.kind == "atomic"
+    how = "by a plain store and an atomic" if is_mixed else "without an atomic"
     there = f", line {line.line}" if line != access.site.lines[0] else ""
     return f"writes {element} from two programs {how}: {access.program} after {program}{there}"
 
@@ -75,11 +70,8 @@ class Stores:
 
     def enter(self, access: Access) -> None:
         if access.program != self._program:
-            self._program, self._first, self.is_ordered = (
-                access.program,
-                len(self.events) + 1,
-                False,
-            )
+            self._program, self._first = access.program, len(self.events) + 1
+            self.is_ordered = False
         self.is_ordered |= access.is_exchange
 
     def add(self, access: Access, view: View, addresses: Array) -> Array:
@@ -107,7 +99,8 @@ class Memory(Watcher):
 
     def __init__(self, unwritten: Unwritten) -> None:
         self._unwritten = unwritten
-        self.errors: dict[str, None] = {}
+        self.failures: dict[str, None] = {}
+        """What went wrong in watching; the accesses concerned were made, and not judged."""
         self._stores = Stores()
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
         """By home of what nothing had written: who stored there last."""
@@ -130,11 +123,6 @@ class Memory(Watcher):
             often = f"{plural(first.lanes, 'lane')} in {plural(len(self._made_by[key]), 'program')}"
             found.append(replace(first, sentence=f"{first.sentence}; {often}"))
         return tuple(found)
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """What went wrong in watching; the accesses concerned were made, and not judged."""
-        return tuple(self.errors)
 
     def begun(self, launch: InterpretedLaunch, arguments: object) -> None:
         self._stores = Stores()
@@ -202,9 +190,9 @@ class Memory(Watcher):
         if not which.any():
             return
         key = (kind, access.kind, view.name, access.site.kernel, access.site.lines)
-        if key not in self._found:
-            self._found[key] = self._finding(kind, access, view, int(addresses[which][0]), earlier)
-        first = self._found[key]
+        first = self._found.get(key)
+        if first is None:
+            first = self._finding(kind, access, view, int(addresses[which][0]), earlier)
         runs_on = first.runs_on and bool(which.all()) and _program_and_line(access) in self._inside
         self._found[key] = replace(first, lanes=first.lanes + int(which.sum()), runs_on=runs_on)
         self._made_by[key].add((access.launch, access.program))
@@ -213,24 +201,17 @@ class Memory(Watcher):
         self, kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
     ) -> MemoryFinding:
         launch, line, kernel = access.launch, access.site.lines[0], access.site.kernel
-        deed, where = (
-            _deed(kind, access, view, address, earlier),
-            _where(line, access.site.lines[-1]),
-        )
-        of = (kind, view.name, f"{kernel} {deed}, {where}", kernel, line.file, line.line, line.code)
-        is_outside = kind == OUTSIDE
-        found = MemoryFinding(
-            *of,
-            access=access.kind,
-            wraps=is_outside and view.beyond(address)[1],
-            runs_on=is_outside,
-        )
+        deed = _deed(kind, access, view, address, earlier)
+        words = f"{kernel} {deed}, {_where(line, access.site.lines[-1])}"
+        of = (kind, view.name, words, kernel, line.file, line.line, line.code)
+        found = MemoryFinding(*of, access=access.kind, runs_on=kind == OUTSIDE)
+        if kind == OUTSIDE:
+            return replace(found, wraps=view.beyond(address)[1])
         if kind == UNWRITTEN:
+            found = replace(found, allocated=self._unwritten.places.get(view.home, ("", 0)))
             before, line = self._last.get(view.home, (launch, line))
-            rest = (before.kernel, line.file, line.line) if before is not launch else found.rest
-            found = replace(
-                found, allocated=self._unwritten.places.get(view.home, ("", 0)), rest=rest
-            )
+            if before is not launch:
+                found = replace(found, rest=(before.kernel, line.file, line.line))
         return found
 
 
@@ -244,10 +225,9 @@ def _program_and_line(access: Access) -> tuple[object, ...]:
 
 def _bits_at(addresses: Array, width: int) -> Array:
     """[N] the bits at addresses, each access of `width` bytes."""
-    dtype, on = np.dtype(f"u{width}"), np.ones(addresses.shape, bool)
-    return shipped._interpreter.load(
-        np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype), dtype
-    )
+    addresses, dtype = np.ascontiguousarray(addresses), np.dtype(f"u{width}")
+    on, other = np.ones(addresses.shape, bool), np.zeros(addresses.shape, dtype)
+    return shipped._interpreter.load(addresses, on, other, dtype)
 
 
 @contextlib.contextmanager
@@ -269,5 +249,5 @@ def watched_memory(
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
     memory = Memory(unwritten or Unwritten())
-    with Stream(tensors, (memory, *followers), memory.errors).opened():
+    with Stream(tensors, (memory, *followers), memory.failures).opened():
         yield memory

@@ -113,25 +113,22 @@ class Stream:
         """Raises InterpreterNotKnown."""
         _line.cache_clear()  # a file may have changed
         notes: dict[str, list[Note]] = {path: [_carry_to_block] for path in OF_BLOCKS}
-        patches: list[tuple[str, Callable[[Method], Method]]] = [
-            (_path(name), _carrying) for name in f"{MOVES} {POINTING}".split()
-        ]
         for watcher in self._watchers:
             for name, note in watcher.notes():
-                notes.setdefault(_path(name), []).append(note)
-        for path, told in notes.items():
-            patches.append((path, partial(self._noting, told)))
+                notes.setdefault(name, []).append(note)
+        patches: list[tuple[str, Callable[[Method], Method]]] = []
+        for name in f"{MOVES} {POINTING}".split():
+            patches.append((name, _carrying))
+        for name, told in notes.items():
+            patches.append((name, partial(self._noting, told)))
         with contextlib.ExitStack() as stack:
-            for path, patch in patches:
-                with contextlib.suppress(
-                    InterpreterNotKnown
-                ):  # what this release lacks is left out
-                    stack.enter_context(replaced(*wrapped(path, patch)))
+            for name, patch in patches:
+                # What this release lacks is left out.
+                with contextlib.suppress(InterpreterNotKnown):
+                    stack.enter_context(_patched(name, patch))
             for name, access in _ACCESSES.items():
-                stack.enter_context(
-                    replaced(*wrapped(_path(name), partial(self._accessing, *access)))
-                )
-            stack.enter_context(replaced(*wrapped("GridExecutor._init_args_hst", self._beginning)))
+                stack.enter_context(_patched(name, partial(self._accessing, *access)))
+            stack.enter_context(_patched("GridExecutor._init_args_hst", self._beginning))
             stack.enter_context(replaced(*wrapped("_implicit_cvt", self._marking)))
             try:
                 yield
@@ -176,25 +173,22 @@ class Stream:
         self, kind: str, pointers_at: int, mask_at: int | None, method: Method
     ) -> Method:
         def access(builder: Any, *args: Any, **kwargs: Any) -> Any:
-            launch, kept = self._launch, None
-            made = (
-                self._attempt(_account, launch, kind, builder, args, pointers_at, mask_at)
-                if launch
-                else None
-            )
+            launch, made, kept = self._launch, None, None
+            if launch is not None:
+                made = self._attempt(_account, launch, kind, builder, args, pointers_at, mask_at)
             if made is None:
                 return method(builder, *args, **kwargs)
             for watcher in self._watchers:
                 lanes = self._attempt(watcher.before, made)
                 kept = lanes if kept is None else kept
-            if kept is not None and mask_at is None:
+            if kept is None:
+                result = method(builder, *args, **kwargs)
+            elif mask_at is None:
                 # Where one lane is to be left out none is made: locks are numbers, and no tiles.
                 result = Handle(np.zeros_like(args[2].data), args[2].dtype.scalar)
             else:
-                if kept is not None and mask_at is not None:
-                    mask = Handle(kept.reshape(made.pointers.data.shape), tl.int1)
-                    args = (*args[:mask_at], mask, *args[mask_at + 1 :])
-                result = method(builder, *args, **kwargs)
+                mask = Handle(kept.reshape(made.pointers.data.shape), tl.int1)
+                result = method(builder, *args[:mask_at], mask, *args[mask_at + 1 :], **kwargs)
             for watcher in self._watchers:
                 self._attempt(watcher.after, made, result)
             return result
@@ -202,23 +196,25 @@ class Stream:
         return access
 
 
-def _path(name: str) -> str:
-    return name if "." in name else f"InterpreterBuilder.create_{name}"
+def _patched(
+    name: str, patch: Callable[[Method], Method]
+) -> contextlib.AbstractContextManager[Any]:
+    path = name if "." in name else f"InterpreterBuilder.create_{name}"
+    return replaced(*wrapped(path, patch))
 
 
 def _account(
     launch: InterpretedLaunch, kind: str, builder: Any, args: Any, at: int, mask_at: int | None
 ) -> Access:
-    pointers, value, is_exchange = args[at], None, mask_at is None
+    site, program, pointers = executing(launch, kind), builder.grid_idx, args[at]
     width = shipped._get_np_dtype(pointers.get_element_ty()).itemsize
-    # A block's mask comes as an array, all others as handles; a compare-and-swap has none.
-    mask = np.True_ if mask_at is None else args[mask_at]
-    on = mask.data if isinstance(mask, Handle) else mask
-    if mask_at is not None and kind != "load":
-        value, is_exchange = args[mask_at - 1], getattr(args[0], "name", "") == "XCHG"
-    return Access(
-        executing(launch, kind), launch, builder.grid_idx, pointers, on, width, value, is_exchange
-    )
+    if mask_at is None:  # a compare-and-swap
+        return Access(site, launch, program, pointers, np.True_, width, None, True)
+    # A block's mask comes as an array, all others as handles.
+    on = args[mask_at].data if isinstance(args[mask_at], Handle) else args[mask_at]
+    value, is_exchange = args[mask_at - 1], getattr(args[0], "name", "") == "XCHG"
+    value = None if kind == "load" else value
+    return Access(site, launch, program, pointers, on, width, value, is_exchange)
 
 
 # --- where pointers point into
@@ -231,19 +227,17 @@ def _carrying(method: Method) -> Method:
         result = method(builder, *args, **kwargs)
         for arg in args:
             if isinstance(arg, Handle) and ORIGIN in arg.attr:  # as few have
-                origin, others = (
-                    arg.attr[ORIGIN],
-                    (each for each in args if isinstance(each, Handle)),
-                )
-                if all(
-                    each.attr.get(ORIGIN) == origin or not each.dtype.scalar.is_ptr()
-                    for each in others
-                ):
-                    _mark(_several(result), origin)
+                if not any(map(partial(_points_elsewhere, arg.attr[ORIGIN]), args)):
+                    _mark(_several(result), arg.attr[ORIGIN])
                 break
         return result
 
     return carried
+
+
+def _points_elsewhere(origin: int, arg: Any) -> bool:
+    is_other = isinstance(arg, Handle) and arg.attr.get(ORIGIN) != origin
+    return is_other and bool(arg.dtype.scalar.is_ptr())
 
 
 def _carry_to_block(step: Operation) -> None:
@@ -261,8 +255,7 @@ def _mark(handles: Sequence[Any], origin: int | None) -> None:
 
 def executing(launch: InterpretedLaunch, operation: str) -> Site:
     """An operation at the lines that are executing; at the innermost alone where the kernel's is not found."""
-    lines: list[SourceLine] = []
-    instruction = -1
+    lines, instruction = list[SourceLine](), -1
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -272,9 +265,8 @@ def executing(launch: InterpretedLaunch, operation: str) -> Site:
         if code is launch.code:
             break
         frame = frame.f_back
-    return Site(
-        launch.kernel, tuple(reversed(lines if frame else lines[:1])), operation, instruction
-    )
+    lines = lines[::-1] if frame else lines[:1]
+    return Site(launch.kernel, tuple(lines), operation, instruction)
 
 
 @functools.cache
