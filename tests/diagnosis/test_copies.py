@@ -46,7 +46,7 @@ def test_each_element_of_a_copy_has_the_index_of_what_it_is_a_copy_of(axes):
 
 
 def test_what_answers_to_no_name_has_no_lines_behind_it():
-    from gradprobe.frontends.triton.interpreter.dataflow.address_lines import lines_behind
+    from gradprobe.frontends.triton.interpreter.dataflow.accesses import lines_behind
 
     class Fields:
         def __getattr__(self, name):

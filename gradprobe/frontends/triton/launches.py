@@ -54,11 +54,8 @@ class KernelCall:
         """The whole numbers, strides among them."""
         waiting = [*self.given.values()]
         for argument in waiting:
-            waiting += (
-                argument
-                if isinstance(argument, (tuple, list))
-                else getattr(argument, "strides", ())
-            )
+            is_tuple = isinstance(argument, (tuple, list))
+            waiting += argument if is_tuple else getattr(argument, "strides", ())
         return [argument for argument in waiting if type(argument) is int]
 
     @property
@@ -77,10 +74,8 @@ class KernelCall:
 def called(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
     """A launch as `kernel.run` is given it."""
     given = dict(zip(kernel.arg_names, args, strict=False)) | dict(kwargs)
-    of_launch = ("grid", "warmup")
-    return KernelCall(
-        kernel, {name: _described(value) for name, value in given.items() if name not in of_launch}
-    )
+    names = [name for name in given if name not in ("grid", "warmup")]
+    return KernelCall(kernel, {name: _described(given[name]) for name in names})
 
 
 @functools.cache
@@ -144,9 +139,8 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
             if not kwargs.get("warmup"):  # else it is only to be compiled
                 call = called(kernel, args, kwargs)
                 backend = INTERPRETED if interpreting() else COMPILED
-                found.started.append(
-                    Launch(kernel.fn, backend, [storage for _, storage in call.pointers], call)
-                )
+                storages = {storage for _, storage in call.pointers}
+                found.started.append(Launch(kernel.fn, backend, storages, call))
             result = run(kernel, *args, **kwargs) if runs else None
             if hasattr(result, "asm"):
                 found.compiled.add(result)
@@ -156,14 +150,13 @@ def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
         return launch
 
     def tuned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        return _run_first_fitting(found.notes, tuner, args, kwargs)
+        return _run_first_fitting(tuner, found.notes, *args, **kwargs)
 
     with contextlib.ExitStack() as stack:
         for kind in kernel_types():
             stack.enter_context(replaced(kind, "run", through(kind.run)))
-        if compiler := sys.modules.get(
-            "triton.compiler.compiler"
-        ):  # whose frames hold the types of names
+        if compiler := sys.modules.get("triton.compiler.compiler"):
+            # Its frames hold the types of names.
             stack.enter_context(replaced(compiler, "filter_traceback", lambda error: None))
         if interpreting() or not runs:  # where nothing is chosen by time
             for tuner in _tuners():
@@ -193,9 +186,7 @@ def _tuners() -> Iterator[Any]:
             yield tuner
 
 
-def _run_first_fitting(
-    notes: list[str], tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _run_first_fitting(tuner: Any, notes: list[str], *args: Any, **kwargs: Any) -> Any:
     """Runs an autotuned kernel with the first configuration that fits, and notes which."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
     failures: list[Exception] = []
@@ -211,9 +202,10 @@ def _run_first_fitting(
             failures.append(error)
             continue
         shown = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
-        which = f"configuration {tuner.configs.index(config) + 1} of {len(tuner.configs)}, the first that fits: "
-        which += ", ".join(f"{key}={value}" for key, value in shown.items())
-        notes.append(f"{tuner.base_fn.__name__} is autotuned: it ran with {which}")
+        which = f"configuration {tuner.configs.index(config) + 1} of {len(tuner.configs)}"
+        values = ", ".join(map("{0[0]}={0[1]}".format, shown.items()))
+        words = f"it ran with {which}, the first that fits: {values}"
+        notes.append(f"{tuner.base_fn.__name__} is autotuned: {words}")
         return result
     raise failures[0]
 

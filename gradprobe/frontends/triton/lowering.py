@@ -37,16 +37,11 @@ _USUAL = (DEFAULT, "sm_80", "sm_100", "gfx942")
 # Wrong whatever the sizes of a case are: a name, or a statement that the language does not have.
 _OF_TEXT = (NameError, UnsupportedLanguageConstruct)
 # Wrong only where a kernel stays so with larger blocks.
-_OF_TYPES = (
-    TypeError,
-    AttributeError,
-    ValueError,
-    AssertionError,
-    NotImplementedError,
-    CompilationError,
-)
+_OF_TYPES = (TypeError, AttributeError, ValueError, AssertionError, NotImplementedError)
 # The least that a dot multiplies, and how far blocks are made larger.
 _LEAST, _LARGER = 16, (1, 4)
+# What was raised at first, its line, and the compiler's words.
+_Refused = tuple[BaseException, EndedLine | None, str]
 _TRITON = Path(triton.__file__).parent
 _FRONT_END = (str(_TRITON / "compiler"), str(_TRITON / "language"))
 # A file that asks whether it is interpreted defines other names when it is compiled.
@@ -85,22 +80,13 @@ def _error_of(call: KernelCall) -> CompileError | None:
         if other is None or (type(other[0]), other[1]) != (type(root), line):
             return None
     name = re.search(r"Cannot access global variable (\w+)", words)
-    return CompileError(
-        kernel=call.name,
-        **vars(line),
-        words=re.split(r"[.!] ", " ".join(words.split()))[0].rstrip(
-            "."
-        ),  # the sentence that matters
-        way_out=f"make it a constant of the language: {name[1]} = tl.constexpr(...)"
-        if name
-        else "",
-        arch=architecture() or "",
-    )
+    way_out = f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else ""
+    first_sentence = re.split(r"[.!] ", " ".join(words.split()))[0].rstrip(".")
+    of_line, arch = vars(line), architecture() or ""
+    return CompileError(call.name, **of_line, words=first_sentence, way_out=way_out, arch=arch)
 
 
-def _refused(
-    call: KernelCall, target: GPUTarget
-) -> tuple[BaseException, EndedLine | None, str] | None:
+def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
     """What Triton raises first as it compiles a launch to TTIR, its line and words."""
     try:
         kernel, backend = _compilable(call.kernel), make_backend(target)
@@ -128,9 +114,8 @@ def _refused(
 
 def _is_sure(root: BaseException, file: str) -> bool:
     """Whether an error is of the kernel's text or types, and not of what this process lacks."""
-    if isinstance(root, CompileTimeAssertionFailure) or not isinstance(
-        root, (*_OF_TEXT, *_OF_TYPES)
-    ):
+    is_known = isinstance(root, (*_OF_TEXT, *_OF_TYPES, CompilationError))
+    if isinstance(root, CompileTimeAssertionFailure) or not is_known:
         return False
     if _ASKS.search("".join(linecache.getlines(file))):
         return False
@@ -160,9 +145,8 @@ def _restore_language() -> None:
                 setattr(owner, name, attributes[name])
     for name, method in list(vars(tl.tensor).items()):
         for cell in getattr(method, "__closure__", None) or ():
-            if (
-                type(cell.cell_contents) is InterpretedFunction
-            ):  # of the language, and a method as well
+            # Of the language, and a method as well.
+            if type(cell.cell_contents) is InterpretedFunction:
                 setattr(tl.tensor, name, _compilable(cell.cell_contents))
     generator: Any = CodeGenerator
     visit = generator.visit

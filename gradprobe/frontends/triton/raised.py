@@ -68,18 +68,15 @@ def raised_lines(error: BaseException) -> list[RaisedLine]:
             names, key = ChainMap(frame.f_locals, frame.f_globals), id(frame)
             generator: Any = frame.f_locals.get("self")
             state = getattr(generator, "__dict__", {})
-            is_compiled = {"lscope", "cur_node"} <= state.keys() and hasattr(
-                state["cur_node"], "lineno"
-            )
+            is_compiled = "lscope" in state and hasattr(state.get("cur_node"), "lineno")
             if is_compiled:
                 names, key = ChainMap(generator.lscope, generator.gscope), id(generator)
                 file, line = generator.file_name, generator.begin_line + generator.cur_node.lineno
                 function = generator.jit_fn.fn.__name__
             if is_compiled or is_users(file):
                 code = _cut(linecache.getline(file, line).strip(), _CODE)
-                found.setdefault(
-                    key, RaisedLine(EndedLine(file, line, function, code), names, is_compiled)
-                )
+                place = EndedLine(file, line, function, code)
+                found.setdefault(key, RaisedLine(place, names, is_compiled))
     return list(found.values())
 
 

@@ -4,10 +4,10 @@ from ..memory.stream import attempted
 from ..memory.views import Site, view_of
 from .accesses import place
 from .graph import CASTS, AccessLine, Conflict, Flow, Node, Role, StoredTile, behind
-from .lanes import NOWHERE, Lanes
+from .lanes import Lanes
 from .tracer import followed
 
 __all__ = [
-    "CASTS", "NOWHERE", "AccessLine", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "StoredTile", "attempted",
+    "CASTS", "AccessLine", "Conflict", "Flow", "Lanes", "Node", "Role", "Site", "StoredTile", "attempted",
     "behind", "followed", "place", "view_of",
 ]  # fmt: skip

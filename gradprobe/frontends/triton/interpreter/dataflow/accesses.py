@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from .....inputs.memory import Array
-from ..memory.stream import Watcher
+from ..memory.stream import MOVES, OF_BLOCKS, POINTING, Note, Operation, Watcher
 from ..memory.views import Access, View
-from .address_lines import lines_behind
+from ..plans import Handle
 from .graph import Flow, Node, StoredTile, tile_of
 from .lanes import NOWHERE, Cover, Lanes, indices_at, is_block, varying, without, without_tail
 
 # Elements of a storage up to which it is kept what was stored where: 64 MiB a letter.
 _LARGEST_SHADOW = 1 << 24
 _NODE = "node"
+# Under which handles keep the lines that made them, where they are whole numbers or pointers.
+_LINES = "gradprobe lines"
+# The operations whose lines belong to the addresses that they make.
+_STEPS = (
+    "addptr add sub mul sdiv udiv srem urem and or xor shl ashr lshr minsi maxsi minui maxui "
+    "make_block_ptr advance"
+)
 
 
 class IndexedAccesses(Watcher):
@@ -28,6 +35,20 @@ class IndexedAccesses(Watcher):
         """By home and letter, the index that was stored with each element; as _NODE the number of the node."""
         self._over: dict[int, str] = {}
         """By home of sums, whether they are over m or n; "" where parts of the dims are stored apart."""
+
+    def notes(self) -> Iterator[tuple[str, Note]]:
+        for name in f"{MOVES} {POINTING} int_cast".split():
+            yield name, _keep_lines
+        for name in _STEPS.split():
+            yield name, self._add_line
+        for path in OF_BLOCKS:
+            yield path, _keep_lines_of_block
+
+    def _add_line(self, step: Operation) -> None:
+        (result,) = step.results
+        if not isinstance(result, Handle) or result.data.dtype.kind in "iu":
+            own = self.flow.line(step.site("").lines)
+            _kept(result)[_LINES] = lines_behind(*step.args) | {own}
 
     def after(self, access: Access, result: Any) -> None:
         if access.value is not None:
@@ -142,6 +163,39 @@ class IndexedAccesses(Watcher):
             if x not in shadow or len(shadow[x]) != size:
                 shadow[x] = np.full(size, NOWHERE, np.int32)
             shadow[x][offsets[fits]] = values[fits]
+
+
+# --- the lines behind addresses
+
+
+def _keep_lines(step: Operation) -> None:
+    if lines := lines_behind(*step.args):
+        for result in step.results:
+            _kept(result)[_LINES] = lines
+
+
+def _keep_lines_of_block(step: Operation) -> None:
+    pointers, block = step.results[0], step.of
+    pointers.attr[_LINES] = lines_behind(block, block.base, block.strides, *step.args)
+
+
+def lines_behind(*values: Any) -> frozenset[int]:
+    """The lines that made some handles, blocks, or lists of them."""
+    found = frozenset[int]()
+    for value in values:
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            found |= _kept(each).get(_LINES, frozenset())
+    return found
+
+
+def _kept(value: Any) -> dict[str, Any]:
+    """Where a handle, or that of a block, keeps what is noted of it."""
+    if isinstance(value, Handle):
+        return value.attr  # type: ignore[no-any-return]
+    return vars(value) if hasattr(type(value), "materialize_pointers") else {}
+
+
+# --- the indices of what is accessed
 
 
 def _told_apart(lanes: Lanes) -> Mapping[str, Array]:

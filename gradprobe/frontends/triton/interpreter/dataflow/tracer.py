@@ -21,7 +21,6 @@ from ..memory.stream import MOVES, Note, Operation, Watcher
 from ..memory.views import InterpretedLaunch, Site
 from ..plans import Handle
 from .accesses import IndexedAccesses
-from .address_lines import AddressLines
 from .graph import TILE, Conflict, Flow, Node, Tile, tile_of
 from .lanes import (
     NOWHERE,
@@ -271,7 +270,7 @@ def followed(
     Raises:
         InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
-    watchers = IndexedAccesses(flow), AddressLines(flow), ValueTracer(flow, learn)
-    with watched_memory(tensors, followers=watchers) as memory:
+    followers = IndexedAccesses(flow), ValueTracer(flow, learn)
+    with watched_memory(tensors, followers=followers) as memory:
         flow.failures = memory.failures
         yield flow
