@@ -124,7 +124,7 @@ class _StoredResult:
 
 def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredResult]:
     """The results that arguments of a launch hold after it, element for element as the target returned them."""
-    launch.restore(launch.after)
+    launch.restore(launch.after, {})
     of, values = measured.comparison, measured.raw.values
     exact = of.precision.exact
     names = of.expected.keys() & values.keys() if measured.unread is None else ()
@@ -210,8 +210,7 @@ class _RecordedCase:
         def late(*_: Any) -> None:
             raise launch_replay.TooLong
 
-        witness.launch.restore(witness.launch.before)
-        witness.launch.overlay(self._changes)
+        witness.launch.restore(witness.launch.before, self._changes)
         for each in witness.results if witness.is_filled else ():
             each.tensor.copy_(each.expected)
         signal.signal(signal.SIGVTALRM, late)

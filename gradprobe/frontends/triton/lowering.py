@@ -81,9 +81,9 @@ def _error_of(call: KernelCall) -> CompileError | None:
             return None
     name = re.search(r"Cannot access global variable (\w+)", words)
     way_out = f"make it a constant of the language: {name[1]} = tl.constexpr(...)" if name else ""
-    first_sentence = re.split(r"[.!] ", " ".join(words.split()))[0].rstrip(".")
+    reason = re.split(r"[.!] ", " ".join(words.split()))[0].rstrip(".")
     of_line, arch = vars(line), architecture() or ""
-    return CompileError(call.name, **of_line, words=first_sentence, way_out=way_out, arch=arch)
+    return CompileError(kernel=call.name, **of_line, words=reason, way_out=way_out, arch=arch)
 
 
 def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:

@@ -47,9 +47,24 @@ class RecordedLaunch:
     after: Bytes = field(default_factory=dict)
 
     @cached_property
+    def own(self) -> dict[str, Any]:
+        """By name, its kernel and what that calls in its file."""
+        found, waiting = {self.kernel.fn.__name__: self.kernel}, [self.kernel.fn]
+        for function in waiting:
+            for name in function.__code__.co_names:
+                value = function.__globals__.get(name)
+                while hasattr(value, "fn") and not isinstance(value, shipped.InterpretedFunction):
+                    value = value.fn  # of what tunes it
+                is_kernel = isinstance(value, shipped.InterpretedFunction) and name not in found
+                if is_kernel and value.fn.__code__.co_filename == function.__code__.co_filename:
+                    found[name] = value
+                    waiting.append(value.fn)
+        return found
+
+    @property
     def functions(self) -> set[tuple[str, str]]:
-        """(file, name) of its kernel and of what that calls in it."""
-        return {(each.fn.__code__.co_filename, name) for name, each in _own(self.kernel).items()}
+        """Its own, by file and name."""
+        return {(self.kernel.fn.__code__.co_filename, name) for name in self.own}
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -60,27 +75,25 @@ class RecordedLaunch:
         return list(np.ndindex(self.grid))
 
     def copies(self) -> Bytes:
-        return {address: memory.clone() for address, memory in self.storages().items()}
+        return {address: memory.clone() for address, memory in self.storages.items()}
 
-    def restore(self, copies: Bytes) -> None:
-        for address, memory in self.storages().items():
+    def restore(self, copies: Bytes, changes: Changes) -> None:
+        for address, memory in self.storages.items():
             memory.copy_(copies[address])
-
-    def overlay(self, changes: Changes) -> None:
-        storages = self.storages()
-        for address in storages.keys() & changes.keys():
-            which, others = changes[address]
-            storages[address][which] = others[which]
+            if address in changes:
+                which, others = changes[address]
+                memory[which] = others[which]
 
     def changes(self) -> Changes:
         """What its storages hold other than after it."""
         found = {}
-        for address, memory in self.storages().items():
+        for address, memory in self.storages.items():
             which = memory != self.after[address]
             if which.any():
                 found[address] = which, memory.clone()
         return found
 
+    @cached_property
     def storages(self) -> Bytes:
         found = Bytes()
         for tensor in self.tensors:
@@ -97,7 +110,7 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         nonlocal left
         launch = RecordedLaunch(kernel, args, named)
-        left -= 0 if warmup else 2 * sum(map(Tensor.numel, launch.storages().values()))
+        left -= 0 if warmup else 2 * sum(map(Tensor.numel, launch.storages.values()))
         if left < 0:
             found.clear()
         is_kept = not warmup and left >= 0
@@ -134,19 +147,15 @@ class Replay(Watcher):
         self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]
     ) -> None:
         """Runs some programs on what the storages hold. Raises TooLong, and whatever the kernel raises."""
-        kernel, builder = launch.kernel, shipped.InterpreterBuilder
-        function = _rebound(kernel, codes)
-        executor = shipped.GridExecutor(
-            function, kernel.arg_names, (len(programs),), kernel.pre_run_hooks
-        )
+        kernel, builder, grid = launch.kernel, shipped.InterpreterBuilder, (len(programs),)
+        function = _rebound(launch, codes)
+        executor = shipped.GridExecutor(function, kernel.arg_names, grid, kernel.pre_run_hooks)
 
         def at(builder: Any, number: int, *_: int) -> None:
             builder.grid_dim, builder.grid_idx = launch.grid, programs[number]
 
-        with (
-            replaced(builder, "set_grid_dim", lambda *_: None),
-            replaced(builder, "set_grid_idx", at),
-        ):
+        keep = replaced(builder, "set_grid_dim", lambda *_: None)
+        with keep, replaced(builder, "set_grid_idx", at):
             executor(*launch.args, **launch.named)
 
     def before(self, access: Access) -> Array | None:
@@ -166,10 +175,11 @@ class Replay(Watcher):
         return kept if strays else None
 
 
-def _rebound(kernel: Any, codes: Codes) -> FunctionType:
+def _rebound(launch: RecordedLaunch, codes: Codes) -> FunctionType:
     """A kernel's function, which calls what is edited."""
-    namespace = dict(kernel.fn.__globals__)
-    for name, value in _own(kernel).items():
+    kernel = launch.kernel.fn
+    namespace = dict(kernel.__globals__)
+    for name, value in launch.own.items():
         was, code = value.fn, codes.get((value.fn.__code__.co_filename, value.fn.__name__))
         if code is not None:
             exec(code, namespace, scope := dict[str, Any]())
@@ -177,22 +187,7 @@ def _rebound(kernel: Any, codes: Codes) -> FunctionType:
         else:
             made = with_globals(namespace, value.rewrite())
         namespace[name] = named(made, with_globals(namespace, was))
-    return namespace[kernel.fn.__name__]  # type: ignore[no-any-return]
-
-
-def _own(kernel: Any) -> dict[str, Any]:
-    """By name, a kernel and what it calls in its file."""
-    found, waiting = {kernel.fn.__name__: kernel}, [kernel.fn]
-    for function in waiting:
-        for name in function.__code__.co_names:
-            value = function.__globals__.get(name)
-            while hasattr(value, "fn") and not isinstance(value, shipped.InterpretedFunction):
-                value = value.fn  # of what tunes it
-            is_kernel = isinstance(value, shipped.InterpretedFunction) and name not in found
-            if is_kernel and value.fn.__code__.co_filename == kernel.fn.__code__.co_filename:
-                found[name] = value
-                waiting.append(value.fn)
-    return found
+    return namespace[kernel.__name__]  # type: ignore[no-any-return]
 
 
 def code_of(function: ast.FunctionDef, file: str) -> CodeType:
