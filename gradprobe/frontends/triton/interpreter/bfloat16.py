@@ -110,13 +110,10 @@ _PATCHES["InterpreterBuilder.create_atomic_rmw"] = _atomic_add
 _PATCHES["ReduceOps.sum"] = _sum
 
 
-def _mended(mend: Method, original: Method) -> Method:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(map(_is_bf16, args)):
-            return mend(original, self, *args, **kwargs)
-        return original(self, *args, **kwargs)
-
-    return method
+def _mended(mend: Method, original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if any(map(_is_bf16, args)):
+        return mend(original, self, *args, **kwargs)
+    return original(self, *args, **kwargs)
 
 
 @functools.cache

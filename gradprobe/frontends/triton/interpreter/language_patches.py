@@ -261,14 +261,7 @@ PATCHES: dict[str, Method] = {
 
 
 def patch(path: str) -> None:
-    patched = PATCHES[path]
-
-    def wrap(original: Method) -> Method:
-        if "." not in path:
-            return functools.partial(patched, original)  # takes less time, and is no method
-        return lambda *args, **kwargs: patched(original, *args, **kwargs)
-
-    setattr(*wrapped(path, wrap))
+    setattr(*wrapped(path, PATCHES[path]))
 
 
 @functools.cache

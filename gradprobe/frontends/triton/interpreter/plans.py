@@ -244,8 +244,11 @@ class InterpreterNotKnown(RuntimeError):
     """This release of Triton lacks something that must be patched."""
 
 
-def wrapped(path: str, wrap: Callable[[Method], Method]) -> tuple[Any, str, Method]:
+def wrapped(path: str, patch: Method) -> tuple[Any, str, Method]:
     """(owner, name, what is to stand there) of "function" or "Class.method"; to be set for good, or for a while.
+
+    Args:
+        patch: given what stands there now, and its arguments.
 
     Raises:
         InterpreterNotKnown: the interpreter has none.
@@ -254,4 +257,7 @@ def wrapped(path: str, wrap: Callable[[Method], Method]) -> tuple[Any, str, Meth
     owner = getattr(shipped, kind, None) if kind else shipped
     if not hasattr(owner, name):
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {path}")
-    return owner, name, wrap(getattr(owner, name))
+    original = getattr(owner, name)
+    if not kind:
+        return owner, name, functools.partial(patch, original)  # takes less time, and is no method
+    return owner, name, lambda *args, **kwargs: patch(original, *args, **kwargs)

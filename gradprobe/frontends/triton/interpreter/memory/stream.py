@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import triton.language as tl
@@ -34,12 +34,21 @@ MOVES = "splat unsplat broadcast expand_dims reshape trans select cat join split
 # Those that make pointers of pointers, and what makes the pointers of blocks. Triton 3.8 has no block pointers.
 POINTING = "addptr bitcast int_to_ptr ptr_to_int"
 OF_BLOCKS = ("BlockPointerHandle.materialize_pointers", "TensorDescHandle.materialize_pointers")
-# By the builder's method: the kind of access, and where its pointers and its mask are among the arguments.
-_ACCESSES: dict[str, tuple[str, int, int | None]] = {
-    "masked_load": ("load", 0, 1),
-    "masked_store": ("store", 0, 2),
-    "atomic_rmw": ("atomic", 1, 3),
-    "atomic_cas": ("atomic", 0, None),
+
+
+class AccessForm(NamedTuple):
+    """The kind of an access, and where its pointers and its mask are among the builder's arguments."""
+
+    kind: str
+    pointers: int
+    mask: int | None
+
+
+_ACCESSES = {
+    "masked_load": AccessForm("load", 0, 1),
+    "masked_store": AccessForm("store", 0, 2),
+    "atomic_rmw": AccessForm("atomic", 1, 3),
+    "atomic_cas": AccessForm("atomic", 0, None),
 }
 
 
@@ -116,123 +125,109 @@ class Stream:
         for watcher in self._watchers:
             for name, note in watcher.notes():
                 notes.setdefault(name, []).append(note)
-        patches: list[tuple[str, Callable[[Method], Method]]] = []
-        for name in f"{MOVES} {POINTING}".split():
-            patches.append((name, _carrying))
-        for name, told in notes.items():
-            patches.append((name, partial(self._noting, told)))
+        needed = {"GridExecutor._init_args_hst": self._begin}
+        for name, access in _ACCESSES.items():
+            needed[name] = partial(self._access, access)
         with contextlib.ExitStack() as stack:
-            for name, patch in patches:
-                # What this release lacks is left out.
-                with contextlib.suppress(InterpreterNotKnown):
-                    stack.enter_context(_patched(name, patch))
-            for name, access in _ACCESSES.items():
-                stack.enter_context(_patched(name, partial(self._accessing, *access)))
-            stack.enter_context(_patched("GridExecutor._init_args_hst", self._beginning))
-            stack.enter_context(replaced(*wrapped("_implicit_cvt", self._marking)))
+            for name in f"{MOVES} {POINTING}".split():
+                stack.enter_context(_patched(name, _carry))
+            for name, told in notes.items():
+                stack.enter_context(_patched(name, partial(self._note, told)))
+            for name, patch in needed.items():
+                stack.enter_context(replaced(*wrapped(_path(name), patch)))
+            stack.enter_context(replaced(*wrapped("_implicit_cvt", self._mark_argument)))
             try:
                 yield
             finally:  # whoever patched over it meanwhile may hold on to a patch
                 self._watchers, self._launch = (), None
 
-    def _beginning(self, method: Method) -> Method:
-        def init_args(executor: Any, args: Any, kwargs: Any) -> Any:
-            host_args, host_kwargs = method(executor, args, kwargs)
-            if self._watchers:
-                self._launch = launch = InterpretedLaunch(executor.fn, self._known)
-                given = dict(zip(executor.arg_names, args, strict=False)) | kwargs
-                on_host = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
-                self._attempt(launch.learn, given, on_host)
-                for watcher in self._watchers:
-                    self._attempt(watcher.begun, launch, given.values())
-            return host_args, host_kwargs
-
-        return init_args
-
-    def _marking(self, method: Method) -> Method:
-        def implicit_cvt(argument: Any) -> Any:
-            made, launch = method(argument), self._launch
-            if launch is not None and id(argument) in launch.views:
-                made.handle.attr[ORIGIN] = id(argument)
-            return made
-
-        return implicit_cvt
-
-    def _noting(self, notes: Sequence[Note], method: Method) -> Method:
-        def noted(of: Any, *args: Any, **kwargs: Any) -> Any:
-            result = method(of, *args, **kwargs)
-            if self._launch is not None:
-                operation = Operation(self._launch, of, method, args, kwargs, _several(result))
-                for note in notes:
-                    self._attempt(note, operation)
-            return result
-
-        return noted
-
-    def _accessing(
-        self, kind: str, pointers_at: int, mask_at: int | None, method: Method
-    ) -> Method:
-        def access(builder: Any, *args: Any, **kwargs: Any) -> Any:
-            launch, made, kept = self._launch, None, None
-            if launch is not None:
-                made = self._attempt(_account, launch, kind, builder, args, pointers_at, mask_at)
-            if made is None:
-                return method(builder, *args, **kwargs)
+    def _begin(self, method: Method, executor: Any, args: Any, kwargs: Any) -> Any:
+        host_args, host_kwargs = method(executor, args, kwargs)
+        if self._watchers:
+            self._launch = launch = InterpretedLaunch(executor.fn, self._known)
+            given = dict(zip(executor.arg_names, args, strict=False)) | kwargs
+            on_host = dict(zip(executor.arg_names, host_args, strict=False)) | host_kwargs
+            self._attempt(launch.learn, given, on_host)
             for watcher in self._watchers:
-                lanes = self._attempt(watcher.before, made)
-                kept = lanes if kept is None else kept
-            if kept is None:
-                result = method(builder, *args, **kwargs)
-            elif mask_at is None:
-                # Where one lane is to be left out none is made: locks are numbers, and no tiles.
-                result = Handle(np.zeros_like(args[2].data), args[2].dtype.scalar)
-            else:
-                mask = Handle(kept.reshape(made.pointers.data.shape), tl.int1)
-                result = method(builder, *args[:mask_at], mask, *args[mask_at + 1 :], **kwargs)
-            for watcher in self._watchers:
-                self._attempt(watcher.after, made, result)
-            return result
+                self._attempt(watcher.begun, launch, given.values())
+        return host_args, host_kwargs
 
-        return access
+    def _mark_argument(self, method: Method, argument: Any) -> Any:
+        made, launch = method(argument), self._launch
+        if launch is not None and id(argument) in launch.views:
+            made.handle.attr[ORIGIN] = id(argument)
+        return made
+
+    def _note(
+        self, notes: Sequence[Note], method: Method, of: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        result = method(of, *args, **kwargs)
+        if self._launch is not None:
+            operation = Operation(self._launch, of, method, args, kwargs, _several(result))
+            for note in notes:
+                self._attempt(note, operation)
+        return result
+
+    def _access(
+        self, form: AccessForm, method: Method, builder: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        made = kept = None
+        if self._launch is not None:
+            made = self._attempt(_account, self._launch, form, builder, args)
+        if made is None:
+            return method(builder, *args, **kwargs)
+        for watcher in self._watchers:
+            lanes = self._attempt(watcher.before, made)
+            kept = lanes if kept is None else kept
+        if kept is None:
+            result = method(builder, *args, **kwargs)
+        elif form.mask is None:
+            # Where one lane is to be left out none is made: locks are numbers, and no tiles.
+            result = Handle(np.zeros_like(args[2].data), args[2].dtype.scalar)
+        else:
+            mask = Handle(kept.reshape(made.pointers.data.shape), tl.int1)
+            result = method(builder, *args[: form.mask], mask, *args[form.mask + 1 :], **kwargs)
+        for watcher in self._watchers:
+            self._attempt(watcher.after, made, result)
+        return result
 
 
-def _patched(
-    name: str, patch: Callable[[Method], Method]
-) -> contextlib.AbstractContextManager[Any]:
-    path = name if "." in name else f"InterpreterBuilder.create_{name}"
-    return replaced(*wrapped(path, patch))
+def _path(name: str) -> str:
+    return name if "." in name else f"InterpreterBuilder.create_{name}"
 
 
-def _account(
-    launch: InterpretedLaunch, kind: str, builder: Any, args: Any, at: int, mask_at: int | None
-) -> Access:
+def _patched(name: str, patch: Method) -> contextlib.AbstractContextManager[None]:
+    """A patch; of what this release lacks, none."""
+    with contextlib.suppress(InterpreterNotKnown):
+        return replaced(*wrapped(_path(name), patch))
+    return contextlib.nullcontext()
+
+
+def _account(launch: InterpretedLaunch, form: AccessForm, builder: Any, args: Any) -> Access:
+    kind, at, mask_at = form
     site, program, pointers = executing(launch, kind), builder.grid_idx, args[at]
     width = shipped._get_np_dtype(pointers.get_element_ty()).itemsize
     if mask_at is None:  # a compare-and-swap
         return Access(site, launch, program, pointers, np.True_, width, None, True)
     # A block's mask comes as an array, all others as handles.
     on = args[mask_at].data if isinstance(args[mask_at], Handle) else args[mask_at]
-    value, is_exchange = args[mask_at - 1], getattr(args[0], "name", "") == "XCHG"
-    value = None if kind == "load" else value
+    value = None if kind == "load" else args[mask_at - 1]
+    is_exchange = getattr(args[0], "name", "") == "XCHG"
     return Access(site, launch, program, pointers, on, width, value, is_exchange)
 
 
 # --- where pointers point into
 
 
-def _carrying(method: Method) -> Method:
+def _carry(method: Method, builder: Any, *args: Any, **kwargs: Any) -> Any:
     """What is moved about points into what it pointed into."""
-
-    def carried(builder: Any, *args: Any, **kwargs: Any) -> Any:
-        result = method(builder, *args, **kwargs)
-        for arg in args:
-            if isinstance(arg, Handle) and ORIGIN in arg.attr:  # as few have
-                if not any(map(partial(_points_elsewhere, arg.attr[ORIGIN]), args)):
-                    _mark(_several(result), arg.attr[ORIGIN])
-                break
-        return result
-
-    return carried
+    result = method(builder, *args, **kwargs)
+    for arg in args:
+        if isinstance(arg, Handle) and ORIGIN in arg.attr:  # as few have
+            if not any(map(partial(_points_elsewhere, arg.attr[ORIGIN]), args)):
+                _mark(_several(result), arg.attr[ORIGIN])
+            break
+    return result
 
 
 def _points_elsewhere(origin: int, arg: Any) -> bool:
