@@ -28,12 +28,11 @@ def _copy_back(
     original: Method, self: Any, args: Any, on_host: Any, kwargs: Any, kwargs_on_host: Any
 ) -> None:
     """Copies back only what lies elsewhere: as shipped it copies whole storages onto themselves."""
-    if _storages(*args, *kwargs.values()) != _storages(*on_host, *kwargs_on_host.values()):
-        original(self, args, on_host, kwargs, kwargs_on_host)
-
-
-def _storages(*arguments: Any) -> list[int]:
-    return [tensor.untyped_storage().data_ptr() for _, tensor, _ in tensors_in(arguments)]
+    copies = tensors_in((*on_host, *kwargs_on_host.values()))
+    for _, tensor, _ in tensors_in((*args, *kwargs.values())):
+        if tensor.untyped_storage().data_ptr() != next(copies)[1].untyped_storage().data_ptr():
+            original(self, args, on_host, kwargs, kwargs_on_host)
+            break
 
 
 def _operand(original: Method, argument: Any) -> Any:
@@ -66,7 +65,6 @@ def _with_axis(original: Method, self: Any, argument: Any, axis: int) -> Any:
 
 # --- the language: replaced once in a launch, whatever name a kernel's file has for it
 
-
 _swapped: set[ModuleType] = set()
 """Of this launch."""
 _dtypes: dict[str, Any] = {}
@@ -89,10 +87,9 @@ def _patch_language(original: Method, fn: Any) -> Any:
 
 
 def _numpy_dtype(original: Method, dtype: Any) -> Any:
-    scalar = dtype.scalar
-    if scalar.name not in _dtypes:
-        _dtypes[scalar.name] = original(scalar)
-    return _dtypes[scalar.name]
+    if dtype.scalar.name not in _dtypes:
+        _dtypes[dtype.scalar.name] = original(dtype.scalar)
+    return _dtypes[dtype.scalar.name]
 
 
 _BUILTIN = tl.core.builtin(lambda: None).__code__
@@ -119,10 +116,6 @@ def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
 
 
 # --- names and loops in a kernel's text
-
-
-def _compiled(original: Method, self: Any, tree: ast.AST) -> Any:
-    return named(original(self, tree), self.fn)
 
 
 def named(made: FunctionType, function: FunctionType) -> FunctionType:
@@ -230,7 +223,7 @@ def _device_functions() -> Iterator[tuple[ModuleType, str]]:
 
 def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
     own = name.removeprefix("fast_").removesuffix("f") if name.startswith("fast_") else name
-    function = _DEVICE.get(own, getattr(np, own, None))
+    function: Any = _DEVICE.get(own, getattr(np, own, None))
     if function is None or not (own in _DEVICE or isinstance(function, np.ufunc)):
         raise NotImplementedError(f"libdevice.{name} is not supported in interpreter mode")
     semantic = shipped.interpreter_semantic
@@ -251,7 +244,7 @@ PATCHES: dict[str, Method] = {
     "InterpreterBuilder.create_expand_dims": _with_axis,
     "GridExecutor._init_args_hst": _begin_launch,
     "GridExecutor._restore_args_dev": _copy_back,
-    "FunctionRewriter._compile_and_exec": _compiled,
+    "FunctionRewriter._compile_and_exec": lambda made, self, tree: named(made(self, tree), self.fn),
     "_patch_lang_tensor": _patch_tensor,
     "_get_np_dtype": _numpy_dtype,
     "_patch_lang": _patch_language,

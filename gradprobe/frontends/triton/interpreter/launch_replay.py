@@ -128,11 +128,9 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
 class Replay(Watcher):
     """Runs launches again. An access that leaves its storage is not made, and counted."""
 
-    def __init__(self) -> None:
-        self.reset(0)
-
     @contextlib.contextmanager
     def opened(self) -> Iterator[Replay]:
+        self.reset(0)
         with Stream({}, (self,), {}).opened(), np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield self
@@ -166,10 +164,9 @@ class Replay(Watcher):
         for view, lanes, addresses in access.parts:
             inside = view.in_storage(addresses, access.width)
             kept[lanes[inside]] = True
-            if inside.any() and access.kind != "store":
-                self.read.add(view.home)
-            if inside.any() and access.kind != "load":
-                self.written.add(view.home)
+            homes = {view.home} if inside.any() else set()
+            self.read |= homes if access.kind != "store" else set()
+            self.written |= homes if access.kind != "load" else set()
         strays = int(access.lanes.sum() - kept.sum())
         self.strays += strays
         return kept if strays else None
@@ -181,11 +178,10 @@ def _rebound(launch: RecordedLaunch, codes: Codes) -> FunctionType:
     namespace = dict(kernel.__globals__)
     for name, value in launch.own.items():
         was, code = value.fn, codes.get((value.fn.__code__.co_filename, value.fn.__name__))
+        scope = dict[str, Any]()
         if code is not None:
-            exec(code, namespace, scope := dict[str, Any]())
-            made = scope[was.__name__]
-        else:
-            made = with_globals(namespace, value.rewrite())
+            exec(code, namespace, scope)
+        made = scope[was.__name__] if code else with_globals(namespace, value.rewrite())
         namespace[name] = named(made, with_globals(namespace, was))
     return namespace[kernel.__name__]  # type: ignore[no-any-return]
 

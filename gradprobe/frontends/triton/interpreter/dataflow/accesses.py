@@ -61,7 +61,10 @@ class IndexedAccesses(Watcher):
         is_derived = True
         for view, lanes, addresses in access.parts:
             names[view.name] = None
-            stored = self._stored_at(view, addresses)
+            offsets = view.in_bytes(addresses) // view.elements.itemsize
+            stored = dict[str, Array]()
+            for x, left in self._shadows.get(view.home, stored).items():
+                stored[x] = left[np.clip(offsets, 0, len(left) - 1)]
             numbers = np.unique(stored.pop(_NODE, NOWHERE))
             writers += map(flow.nodes.__getitem__, numbers[numbers >= 0])
             known = self._known_at(view, addresses)
@@ -81,7 +84,9 @@ class IndexedAccesses(Watcher):
     def _store(self, access: Access) -> None:
         flow, data = self.flow, access.value.data
         (node, whole), behind = tile_of(access.value), lines_behind(access.pointers)
-        known = _told_apart(whole)
+        # Neither rows nor keys where one axis is of both.
+        is_mixed = whole.is_matrix and {*varying(whole.at["m"])} & {*varying(whole.at["n"])}
+        known = without(whole, {"m", "n"} if is_mixed else set()).at
         for view, lanes, addresses in access.parts:
             if node is None:
                 if ((data == data.flat[0]) | (data != data)).all():
@@ -147,11 +152,6 @@ class IndexedAccesses(Watcher):
             return None
         return indices_at(view.elements, letters, self.flow.sizes, view.in_elements(addresses))
 
-    def _stored_at(self, view: View, addresses: Array) -> dict[str, Array]:
-        shadow = self._shadows.get(view.home, {})
-        offsets = view.in_bytes(addresses) // view.elements.itemsize
-        return {x: left[np.clip(offsets, 0, len(left) - 1)] for x, left in shadow.items()}
-
     def _leave(self, view: View, addresses: Array, here: Mapping[str, Array], node: Node) -> None:
         size = (view.high - view.low) // view.elements.itemsize
         if size > _LARGEST_SHADOW:
@@ -159,7 +159,7 @@ class IndexedAccesses(Watcher):
         offsets = view.in_bytes(addresses) // view.elements.itemsize
         fits = (offsets >= 0) & (offsets < size)
         shadow = self._shadows.setdefault(view.home, {})
-        for x, values in (*here.items(), (_NODE, np.full(len(offsets), node.number))):
+        for x, values in {**here, _NODE: np.full(len(offsets), node.number)}.items():
             if x not in shadow or len(shadow[x]) != size:
                 shadow[x] = np.full(size, NOWHERE, np.int32)
             shadow[x][offsets[fits]] = values[fits]
@@ -196,12 +196,6 @@ def _kept(value: Any) -> dict[str, Any]:
 
 
 # --- the indices of what is accessed
-
-
-def _told_apart(lanes: Lanes) -> Mapping[str, Array]:
-    """The indices of a tile; neither rows nor keys where one axis is of both."""
-    is_mixed = lanes.is_matrix and {*varying(lanes.at["m"])} & {*varying(lanes.at["n"])}
-    return without(lanes, {"m", "n"} if is_mixed else set()).at
 
 
 def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:

@@ -115,12 +115,11 @@ class ValueTracer(Watcher):
         flow.note(step.results[0], site, nodes, made, lacking)
 
     def _reduced(self, step: Operation) -> None:
-        (node, lanes), axis, sizes = tile_of(step.args[0][0].handle), step.of.axis, self._flow.sizes
-        for each in step.results if node is not None else ():
-            left = UNKNOWN
+        tile, axis, left = tile_of(step.args[0][0].handle), step.of.axis, UNKNOWN
+        for each in step.results if tile.node is not None else ():
             if axis is not None:
-                left = reduced(lanes, axis, each.handle.data.shape, sizes)
-            self._flow.note(each.handle, step.site("reduce"), _nodes([Tile(node)]), left)
+                left = reduced(tile.lanes, axis, each.handle.data.shape, self._flow.sizes)
+            self._flow.note(each.handle, step.site("reduce"), _nodes([tile]), left)
 
 
 def _nodes(tiles: Sequence[Tile]) -> list[Node]:
