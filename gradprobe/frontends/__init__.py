@@ -105,7 +105,6 @@ class Language:
 
 @functools.cache
 def languages() -> tuple[Language, ...]:
-    """The LANGUAGE of each folder."""
     found = list[Language]()
     for module in pkgutil.iter_modules(__path__):
         if module.ispkg:
@@ -123,7 +122,6 @@ def launches(found: Launches) -> Iterator[Launches]:
 
 
 def source(file: str) -> Statements:
-    """The statements of a file."""
     language = next((each for each in languages() if file.endswith(each.suffixes)), Language())
     return language.source(file)
 

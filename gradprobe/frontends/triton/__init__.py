@@ -55,35 +55,32 @@ def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
     `torch.cuda.is_available()` stays False. `as_cuda`: whether every tensor's `is_cuda` is True.
     """
     with contextlib.ExitStack() as stack:
-        if interpreting():
-            _stand_in(stack, as_cuda)
+        for replacement in _replacements(as_cuda) if interpreting() else ():
+            stack.enter_context(replacement)
         yield
 
 
-def _stand_in(stack: contextlib.ExitStack, as_cuda: bool) -> None:
+def _replacements(as_cuda: bool) -> Iterator[AbstractContextManager[Any]]:
     import torch
 
-    if not torch.cuda.is_available():
-        gpu = ARCHITECTURES[_asked_for or DEFAULT]
-        stack.enter_context(_DriverWatcher(gpu))
-        answers: dict[str, Any] = dict.fromkeys(("set_device", "synchronize"))
-        answers |= {
-            "get_device_capability": gpu.capability,
-            "get_device_properties": _properties(gpu),
-        }
-        answers |= {"get_device_name": gpu.name, "current_device": 0}
-        for name, answer in answers.items():
-            stack.enter_context(replaced(torch.cuda, name, _answering(answer)))
-        for name in ("device", "device_of"):
-            stack.enter_context(replaced(torch.cuda, name, contextlib.nullcontext))
-        if gpu.gfx:
-            stack.enter_context(replaced(torch.version, "hip", _HIP))
-        if as_cuda:
-            stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda _: True)))
-        stack.enter_context(_on_the_cpu())
+    if torch.cuda.is_available():
+        return
+    gpu = ARCHITECTURES[_asked_for or DEFAULT]
+    yield _DriverWatcher(gpu)
+    answers = {"get_device_properties": _properties(gpu), "get_device_name": gpu.name}
+    answers |= {"get_device_capability": gpu.capability, "current_device": 0}
+    for name in ("set_device", "synchronize", *answers):
+        yield replaced(torch.cuda, name, _answering(answers.get(name)))
+    for name in ("device", "device_of"):
+        yield replaced(torch.cuda, name, contextlib.nullcontext)
+    if gpu.gfx:
+        yield replaced(torch.version, "hip", _HIP)
+    if as_cuda:
+        yield replaced(torch.Tensor, "is_cuda", property(lambda _: True))
+    yield _on_the_cpu()
 
 
-def _properties(gpu: Architecture) -> SimpleNamespace:
+def _properties(gpu: Architecture) -> Any:
     """What `torch.cuda.get_device_properties` says."""
     return SimpleNamespace(
         name=gpu.name,
@@ -145,10 +142,9 @@ class _DriverWatcher:
 def target_of(gpu: Architecture) -> Any:
     from triton.backends.compiler import GPUTarget
 
-    kind, arch = (
-        ("hip", gpu.gfx) if gpu.gfx else ("cuda", gpu.capability[0] * 10 + gpu.capability[1])
-    )
-    return GPUTarget(kind, arch, gpu.warp)
+    major, minor = gpu.capability
+    kind = "hip" if gpu.gfx else "cuda"
+    return GPUTarget(kind, gpu.gfx or 10 * major + minor, gpu.warp)
 
 
 def _driver(gpu: Architecture) -> Any:

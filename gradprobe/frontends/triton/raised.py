@@ -14,8 +14,8 @@ from typing import Any
 from ...model.failures import text_of
 from ...processes.ended import EndedLine, is_users
 
-# Letters of a line and of a value.
-_CODE, _LETTERS = 100, 40
+# Of a value.
+_LETTERS = 40
 # A name that is no attribute of another.
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
@@ -74,8 +74,7 @@ def raised_lines(error: BaseException) -> list[RaisedLine]:
                 file, line = generator.file_name, generator.begin_line + generator.cur_node.lineno
                 function = generator.jit_fn.fn.__name__
             if is_compiled or is_users(file):
-                code = _cut(linecache.getline(file, line).strip(), _CODE)
-                place = EndedLine(file, line, function, code)
+                place = EndedLine(file, line, function, linecache.getline(file, line).strip())
                 found.setdefault(key, RaisedLine(place, names, is_compiled))
     return list(found.values())
 
@@ -91,7 +90,8 @@ def _value(value: Any) -> str:
     """`int32[32]`, `= 24`; "" of what says nothing."""
     value = _plain(value)
     if isinstance(value, (bool, int, float, str, type(None))):
-        return f"= {_cut(repr(value), _LETTERS)}"
+        words = repr(value)
+        return f"= {words[:_LETTERS]}{'...' * (len(words) > _LETTERS)}"
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return ""
@@ -101,7 +101,3 @@ def _value(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     return value.value if type(value).__name__ == "constexpr" else value
-
-
-def _cut(words: str, most: int) -> str:
-    return words if len(words) <= most else f"{words[:most]}..."

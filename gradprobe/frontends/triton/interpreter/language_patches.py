@@ -127,7 +127,6 @@ def named(made: FunctionType, function: FunctionType) -> FunctionType:
 
 
 def with_globals(names: dict[str, Any], function: FunctionType) -> FunctionType:
-    """A function with other globals."""
     code, defaults, closure = function.__code__, function.__defaults__, function.__closure__
     made = FunctionType(code, names, function.__name__, defaults, closure)
     made.__annotations__, made.__kwdefaults__ = function.__annotations__, function.__kwdefaults__
@@ -167,8 +166,6 @@ def _places() -> dict[int, tuple[Any, str]]:
 
 
 class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
-    """Rewrites loops too."""
-
     def visit_For(self, node: ast.For) -> ast.For:
         """Makes the variable of a `range(...)` a tensor at the start of each turn; `static_range` gives constants.
 

@@ -113,8 +113,6 @@ class Plans:
 
 
 class _Recorder:
-    """The builder, with its calls noted."""
-
     def __init__(self, builder: Any) -> None:
         self._builder = builder
         self.steps: list[Step] = []
@@ -196,7 +194,6 @@ def _needed(steps: Sequence[Step], returned: Any) -> list[Step]:
 
 
 def _holds_values(thing: Any) -> bool:
-    """Whether something holds values of a program."""
     # Triton's own tuple may raise anything for a name that it lacks.
     if isinstance(thing, (list, tuple)) or type(thing) is _Tuple:
         return any(map(_holds_values, thing))
@@ -234,7 +231,6 @@ def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequenc
 
 
 PLANS = Plans(shipped.interpreter_semantic)
-"""Of this process's interpreter."""
 
 
 # --- what is patched, here and elsewhere
@@ -245,10 +241,7 @@ class InterpreterNotKnown(RuntimeError):
 
 
 def wrapped(path: str, patch: Method) -> tuple[Any, str, Method]:
-    """(owner, name, what is to stand there) of "function" or "Class.method"; to be set for good, or for a while.
-
-    Args:
-        patch: given what stands there now, and its arguments.
+    """(owner, name, what is to stand there) of "function" or "Class.method": a patch, given the original first.
 
     Raises:
         InterpreterNotKnown: the interpreter has none.

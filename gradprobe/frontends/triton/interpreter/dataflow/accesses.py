@@ -105,7 +105,6 @@ class IndexedAccesses(Watcher):
     # --- the pairs of rows and keys in what is stored
 
     def _visit(self, home: int, lanes: Lanes, *, is_atomic: bool) -> None:
-        """Notes which rows and keys are in what was stored."""
         found, visits = lanes.of_sum(), self.flow.visits
         if found is None or lanes.cover is None:
             return

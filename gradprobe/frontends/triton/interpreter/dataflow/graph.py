@@ -200,7 +200,6 @@ class Flow:
         lanes: Lanes,
         lacking: Iterable[int] = (),
     ) -> None:
-        """Makes a node of what an operation came to."""
         data, at = handle.data, dict(lanes.at)
         for x, index in at.items():  # numpy has broadcast what met
             at[x] = index if index.shape == data.shape else np.broadcast_to(index, data.shape)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import triton.language as tl
@@ -36,19 +36,13 @@ POINTING = "addptr bitcast int_to_ptr ptr_to_int"
 OF_BLOCKS = ("BlockPointerHandle.materialize_pointers", "TensorDescHandle.materialize_pointers")
 
 
-class AccessForm(NamedTuple):
-    """The kind of an access, and where its pointers and its mask are among the builder's arguments."""
-
-    kind: str
-    pointers: int
-    mask: int | None
-
-
-_ACCESSES = {
-    "masked_load": AccessForm("load", 0, 1),
-    "masked_store": AccessForm("store", 0, 2),
-    "atomic_rmw": AccessForm("atomic", 1, 3),
-    "atomic_cas": AccessForm("atomic", 0, None),
+# The kind of an access, and where its pointers and its mask are among the builder's arguments.
+AccessForm = tuple[str, int, int | None]
+_ACCESSES: dict[str, AccessForm] = {
+    "masked_load": ("load", 0, 1),
+    "masked_store": ("store", 0, 2),
+    "atomic_rmw": ("atomic", 1, 3),
+    "atomic_cas": ("atomic", 0, None),
 }
 
 
@@ -64,7 +58,6 @@ class Operation:
     results: Sequence[Any]
 
     def again(self, args: Sequence[Any]) -> Sequence[Any]:
-        """What it gives for other arguments."""
         return _several(self.method(self.of, *args, **self.kwargs))
 
     def site(self, name: str) -> Site:
@@ -171,7 +164,7 @@ class Stream:
     def _access(
         self, form: AccessForm, method: Method, builder: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        made = kept = None
+        made, kept, mask_at = None, None, form[2]
         if self._launch is not None:
             made = self._attempt(_account, self._launch, form, builder, args)
         if made is None:
@@ -181,12 +174,12 @@ class Stream:
             kept = lanes if kept is None else kept
         if kept is None:
             result = method(builder, *args, **kwargs)
-        elif form.mask is None:
+        elif mask_at is None:
             # Where one lane is to be left out none is made: locks are numbers, and no tiles.
             result = Handle(np.zeros_like(args[2].data), args[2].dtype.scalar)
         else:
             mask = Handle(kept.reshape(made.pointers.data.shape), tl.int1)
-            result = method(builder, *args[: form.mask], mask, *args[form.mask + 1 :], **kwargs)
+            result = method(builder, *args[:mask_at], mask, *args[mask_at + 1 :], **kwargs)
         for watcher in self._watchers:
             self._attempt(watcher.after, made, result)
         return result
@@ -236,7 +229,6 @@ def _points_elsewhere(origin: int, arg: Any) -> bool:
 
 
 def _carry_to_block(step: Operation) -> None:
-    """The pointers of a block point into the argument of its base."""
     _mark(step.results[:1], step.of.base.attr.get(ORIGIN))
 
 

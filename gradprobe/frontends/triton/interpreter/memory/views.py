@@ -88,7 +88,6 @@ class View:
 
 
 def view_of(tensor: Tensor, name: str) -> View:
-    """A tensor, at its own addresses."""
     storage, elements = tensor.untyped_storage(), elements_of(tensor)
     low = storage.data_ptr()
     start = low + int(tensor.storage_offset()) * elements.itemsize
@@ -109,7 +108,6 @@ class InterpretedLaunch:
     """One launch of a kernel, with the tensors that it is given."""
 
     def __init__(self, function: Any, known: Sequence[View]) -> None:
-        """`known`: the caller's tensors."""
         self.kernel: str = getattr(function, "__name__", str(function))
         self.code: CodeType | None = getattr(function, "__code__", None)
         self.views: dict[int, View] = {}
