@@ -39,27 +39,21 @@ def assert_right(comparison):
     assert ratios == {}
 
 
-@sampled("expanded, pattern, name", product([False, True], PATTERNS, ARITHMETICS), push=12)
-def test_a_right_lazy_kernel_is_within_budget(name, pattern, expanded):
-    tau = (-0.5, 100.0, -1.0)
-    options = {"heads": 3, "seqlen": 130, "dtype": dtype_of(name), "tau": tau, "seqlens": (130, 0)}
-    case = case_of("lazy", pattern=pattern, **options)
-    values = effective_values(draw(case), (("do", "expanded"),)) if expanded else draw(case)
-    assert_right(compared(case, ARITHMETICS[name], values=values))
-
-
-WITH_OPTIONS = (
+OPTIONS = (
+    {"heads": 3, "seqlen": 130, "tau": (-0.5, 100.0, -1.0), "seqlens": (130, 0)},
     {"seqlen_q": 97, "seqlen_k": 130, "head_dim_v": 40, "window": (20, 3), "bias": True},
     {"seqlen_q": 130, "seqlen_k": 97, "causal": True, "softcap": 2.0},
     {"seqlen_q": 257, "seqlen_k": 257, "batch": 1, "head_dim": 64},
 )
 
 
-@sampled("options, pattern, name", product(WITH_OPTIONS, PATTERNS, ARITHMETICS), push=14)
-def test_a_right_softmax_kernel_is_within_budget(name, pattern, options):
-    options = {"heads": 4, "kv_heads": 2, "dtype": dtype_of(name), "pattern": pattern} | options
-    case = case_of("softmax", **options)
-    assert_right(compared(case, ARITHMETICS[name]))
+@sampled("options, pattern, name", product(OPTIONS, PATTERNS, ARITHMETICS), push=26)
+def test_a_right_kernel_is_within_budget(name, pattern, options):
+    family = "lazy" if "tau" in options else "softmax"
+    heads = {} if "tau" in options else {"heads": 4, "kv_heads": 2}
+    case = case_of(family, dtype=dtype_of(name), pattern=pattern, **heads, **options)
+    for values in (draw(case), alike(draw(case))) if "tau" in options else (draw(case),):
+        assert_right(compared(case, ARITHMETICS[name], values=values))
 
 
 def alike(values):

@@ -82,11 +82,6 @@ def test_inputs_written_over_after_their_last_read_are_a_mismatch_that_names_ten
     assert document["runs"][0]["memory"][1]["place"] == [1, 0, 3, 2]
 
 
-def test_what_goes_on_after_an_input_was_changed_is_judged_by_the_values_as_they_were():
-    report = probed(zero_do_and_spoil_k, repeat=3, pattern="large")
-    assert all(run.measured.matches for run in report.runs)
-
-
 def test_an_input_that_may_be_written_over_is_no_finding_and_the_others_are():
     report = probed(zero_do_and_spoil_k, inplace=("do",))
     assert overwritten(report) == dict.fromkeys(LAYOUTS, ["k"])
@@ -115,16 +110,6 @@ def test_bits_are_compared_so_that_a_nan_is_itself_and_a_zero_of_another_sign_is
     ]
     words = "{} was {} and is {}; 1 of 4 elements differ"
     assert found == ([(words.format(*told), *told[1:], 1)] if told else [])
-
-
-@pytest.mark.parametrize("layout", ["expanded", "huge", "strided-last"])
-def test_a_change_is_seen_in_layouts_whose_elements_lie_apart_or_in_one_place(layout):
-    def halve(given, results):
-        given["v"][0, 1, 3, 4] *= 0.5
-
-    report = probed(halve, layouts=(("q", layout), ("k", layout), ("v", layout)))
-    (found,) = next(iter(overwritten(report).values()))
-    assert found == "v"
 
 
 def test_an_input_made_another_view_in_place_is_a_change_and_the_run_that_looks_for_who_did_it_has_it_as_it_was():
@@ -170,28 +155,6 @@ def test_a_change_that_only_a_repeat_or_only_a_look_inside_makes_is_told():
     assert found == {"contiguous": ["q"], "distinct": [], "do=expanded": []}
 
 
-def test_a_forward_that_spoils_what_autograd_gives_it_is_named():
-    class Function(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, q, k, v, scale):
-            ctx.save_for_backward(q, k, v)
-            ctx.scale = scale
-            return (scale * q @ k.mT).softmax(-1) @ v
-
-        @staticmethod
-        def backward(ctx, do):
-            q, k, v = ctx.saved_tensors
-            results = softmax(q, k, v, do, scale=ctx.scale)
-            do[1, 1, 2, 3] += 2.0
-            return (*(results[name] for name in ENDS), None)
-
-    def attention(q, k, v, *, scale):
-        return Function.apply(q, k, v, scale)
-
-    report = probe(case_of("softmax", **SMALL), target_of(attention))
-    assert overwritten(report) == dict.fromkeys(LAYOUTS, ["do"])
-
-
 def test_a_kernel_that_stores_into_an_input_is_named_with_its_line(tmp_path):
     source = (KERNELS / "flash.py").read_text()
     find = (
@@ -202,14 +165,9 @@ def test_a_kernel_that_stores_into_an_input_is_named_with_its_line(tmp_path):
     path = tmp_path / "spoils_v.py"
     path.write_text(source.replace(find, find + more))
     options = {
-        "batch": 1,
-        "heads": 1,
-        "kv_heads": 1,
-        "seqlen": 20,
-        "head_dim": 8,
-        "recover": False,
+        "batch": 1, "heads": 1, "kv_heads": 1, "seqlen": 20, "head_dim": 8, "recover": False,
         "device": "cpu",
-    }
+    }  # fmt: skip
     options |= {"runs": ["contiguous"]}
     report = run_check(CheckRequest(f"{path}:flash_black_box", None, None, options), "")
     (stray,) = report.runs[0].memory

@@ -10,7 +10,6 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.numerics.black_box.look import Examiner, look_inside
-from gradprobe.reference import manual_attention_backward
 from tests.black_box import GRADIENTS, answer_of, inside_of, measure_of
 from tests.cases import softmax_case
 from tests.emulated import case_of, changed, softmax, target_of
@@ -18,7 +17,6 @@ from tests.probe import probe
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
-LOG2E = 1.4426950408889634
 SIZES = {
     "batch": 2, "heads": 4, "kv_heads": 2, "seqlen_q": 40, "seqlen_k": 50, "head_dim": 16, "head_dim_v": 12,
 }  # fmt: skip
@@ -36,6 +34,7 @@ def inherited(inside):
     return {name for name, status in statuses_of(inside).items() if status == "inherited"}
 
 
+LOG2E = 1.4426950408889634
 CHILDREN = {
     "P": {"dS", "dQ", "dK", "dV"}, "dP": {"dS", "dQ", "dK"}, "delta": {"dS", "dQ", "dK"}, "dS": {"dQ", "dK"},
 }  # fmt: skip
@@ -67,15 +66,6 @@ def test_a_ds_off_by_a_factor_is_said_to_be_so_throughout(factor, words):
     assert factor == 0 or inherited(inside) == {"dQ", "dK"}
     said = f"dS is wrong in the kernels of dQ and dK{words} throughout"
     assert inside.sentences == (said,)
-
-
-def test_one_entry_of_ds_changed_is_ds_alone():
-    """A key that has a value: its dP would explain the entry as well, and no other key contradicts it."""
-    fault = changed("dS", lambda t: t[:, 1, 30, 20].add_(0.5))
-    inside = inside_of(case_of("softmax", **SIZES), fault=fault)
-    assert wrong_by_itself(inside) <= {"dS", "dP"}
-    assert inherited(inside) <= {"dS", "dQ", "dK"}
-    assert statuses_of(inside)["P"] == "match"
 
 
 def test_what_is_summed_over_batches_inherits_from_what_is_recovered():
@@ -112,9 +102,9 @@ def test_one_gradient_off_by_a_factor_convicts_its_own_kernel(name, options):
 
 def test_no_kernel_is_called_right_whose_gradient_is_wrong():
     """Probes lie end to end along the batch, so a fault of one batch and row is in the rows of one probe only."""
-    case = case_of("softmax", **SIZES)
-    inside = inside_of(case, fault=changed("dS", lambda t: t[0, 0, 30, 2].add_(1.0)))
-    assert not any("is at fault" in sentence for sentence in inside.sentences)
+    fault = changed("dS", lambda t: t[0, 0, 30, 2].add_(1.0))
+    said = " ".join(inside_of(case_of("softmax", **SIZES), fault=fault).sentences)
+    assert "is at fault" not in said
 
 
 def test_a_ds_without_one_tile_is_not_put_down_to_dp_or_delta():
@@ -157,14 +147,6 @@ def test_a_nan_anywhere_ends_in_a_verdict(name):
     assert not inside.measured.matches
 
 
-def test_two_heads_of_a_lazy_kernel_with_another_delta_are_named():
-    case = case_of("lazy", heads=3, seqlen=50, tau=(0.5, -0.5, 1.0), bias=True)
-    fault = changed("delta", lambda t: t[:, 1:].mul_(1.2))
-    inside = inside_of(case, fault=fault, exposed=(*GRADIENTS, "dTau"))
-    assert (wrong_by_itself(inside), inherited(inside)) == ({"delta"}, {"dS", "dQ", "dK"})
-    assert inside.measured.comparison.findings["delta"].first.head == 1
-
-
 def test_an_examination_of_a_right_target_judges_twice_and_asks_once():
     case = case_of("softmax", batch=1, heads=2, seqlen=200, head_dim=64)
     values, answer, measure, counts = draw(case), answer_of(), measure_of(case), Counter()
@@ -187,11 +169,6 @@ def gradients(q, k, v, do, *, scale, causal=False):
     """A right backward that exposes its gradients alone."""
     results = softmax(q, k, v, do, scale=scale, causal=causal)
     return {name: results[name] for name in GRADIENTS}
-
-
-def wide(q, k, v, do, *, scale):
-    """A user's reference, in float64."""
-    return manual_attention_backward(q, k, v, do, scale=scale)
 
 
 def only_of_batch_2(q, k, v, do, *, scale):
@@ -241,12 +218,6 @@ def test_a_case_without_room_is_checked_and_said_not_to_be_looked_into_and_no_re
     assert report.notes[0].startswith(words)
     unasked = probe(softmax_case(seqlen=40, recover=False), target_of(gradients))
     assert all(run.inside is None for run in unasked.runs)
-
-
-def test_a_users_own_reference_judges_what_is_recovered():
-    report = probe(softmax_case(seqlen=40), target_of(gradients), reference=target_of(wide))
-    assert report.verdict == "match"
-    assert report.runs[0].inside.measured.trace.sources["dS"] == "recovered"
 
 
 def test_what_is_recovered_stands_beside_what_is_exported_of_one_layout_where_all_is_right():
@@ -347,6 +318,7 @@ def test_an_exported_ds_is_shown_as_it_came_beside_a_dq_that_would_show_another(
     assert shown.first.intermediate == "dQ"
     assert {name for name, one in shown.comparison.findings.items() if one.mismatched} == {"dQ"}
     assert shown.comparison.findings["dS"] is report.runs[0].measured.comparison.findings["dS"]
+    assert "kernel of dS" not in " ".join(report.runs[0].inside.sentences)
 
 
 def of_fewer_dims(lost):
@@ -413,8 +385,11 @@ NO_DELTA = changed("delta", lambda t: t.zero_())
         (None, ROWS_OF_P, ("dQ", 2.0), {"P", "dQ"}),
         (None, NO_DELTA, ("dV", 2.0), {"dK", "dV"}),
         (HALF_DP, ROWS_OF_P, None, {"P", "dQ"}),
+        pytest.param(None, HALF_DP, ("dV", 2.0), {"dK", "dV"}, marks=pytest.mark.nightly),
+        pytest.param(ROWS_OF_P, HALF_DP, None, {"dQ", "dK"}, marks=pytest.mark.nightly),
+        pytest.param(NO_DELTA, HALF_DP, None, {"dQ", "dK"}, marks=pytest.mark.nightly),
     ],
-    ids=["P, dQ x 2", "delta, dV x 2", "dP and P"],
+    ids=["P, dQ x 2", "delta, dV x 2", "dP and P", "dP, dV x 2", "P and dP", "delta and dP"],
 )
 def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(
     of_dq, of_dkdv, times, own

@@ -106,11 +106,7 @@ def test_atomics_of_cuda_belong_to_what_their_address_is_named_after():
         ("", 4, "atomicMax(&flag, 1);"),
     ]
     names = {
-        "DQ": "dQ",
-        "p_dK": "dK",
-        "d_bias_ptr": "dBias",
-        "grad_query": "dQ",
-        "k_ptr": "",
+        "DQ": "dQ", "p_dK": "dK", "d_bias_ptr": "dBias", "grad_query": "dQ", "k_ptr": "",
         "delta": "delta",
-    }
+    }  # fmt: skip
     assert {word: named_after(word) for word in names} == names

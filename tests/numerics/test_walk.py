@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 
 from gradprobe.inputs.draw import draw
-from gradprobe.model.layout_run import HIDDEN, MATCH, MISMATCH
-from gradprobe.numerics import least, sieve, walk
+from gradprobe.model.layout_run import HIDDEN, MATCH
+from gradprobe.numerics import sieve, walk
 from gradprobe.numerics.compare import allowed, attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.large_run import LargeRun
@@ -20,7 +19,7 @@ from gradprobe.numerics.totals import TOTALS
 from gradprobe.numerics.walk import LargeRuns
 from gradprobe.reference.attention import MATRICES
 from gradprobe.runtime.trace import Trace
-from tests.emulated import Arithmetic, case_of, changed, ran, softmax, target_of
+from tests.emulated import Arithmetic, case_of, ran, softmax, target_of
 from tests.probe import probe
 from tests.sampling import DRAWS, tries
 
@@ -119,6 +118,8 @@ def test_one_element_is_judged_as_the_whole_budget_judges_it(random):
     dtype, (family, options) = random.choice([*HOW]), random.choice(SPOILT)
     case = case_with(dtype, family, **{"batch": 1, **options})
     values = on_the_kink(draw(case), random) if family == "lazy" else draw(case)
+    for at in ("q", "k", "v", "do"):
+        values[at] = values[at] * 10.0 ** random.choice([-12, -4, 0, 0, 0, 1])
     trace = ran(case, HOW[dtype], values=values)
     precision, x = precision_of(dtype, "ieee"), attention_of(case, values)
     name = random.choice([*trace.values])
@@ -151,17 +152,6 @@ def test_the_smallest_number_is_wrong_where_0_is_due(name):
     assert found.findings[name].wrong.tolist() == [[1, 0], [0, 0]]
 
 
-def test_what_fails_the_sieve_alone_is_judged_by_the_whole_budget(monkeypatch):
-    case = case_with("bfloat16", causal=True)
-    values, trace = right(case)
-    monkeypatch.setattr(least, "weight", lambda precision, terms: 0.0)
-    found = walked(case, values, trace, precision_of("bfloat16", "ieee"))
-    whole = compare(case, attention_of(case, values), trace, precision_of("bfloat16", "ieee"))
-    assert found.matches
-    of_found, of_whole = (one.findings["dQ"].ratio for one in (found, whole))
-    torch.testing.assert_close(of_found, of_whole, rtol=1e-6, atol=0.0)
-
-
 def test_a_further_run_needs_no_reference_and_is_judged_by_its_own_values(monkeypatch):
     case = case_with("float16", causal=True)
     values, trace = right(case)
@@ -186,26 +176,6 @@ def test_a_further_run_needs_no_reference_and_is_judged_by_its_own_values(monkey
 
 
 @pytest.mark.parametrize(
-    "options", [{"causal": True}, {"causal": True, "bias": True, "bias_axes": "m"}], ids=str
-)
-def test_a_further_runs_error_is_the_first_ones_and_what_lies_between_them(options):
-    case, precision = case_with("float32", **options), precision_of("float32", "ieee")
-    values, trace = right(case, names=None)
-    name = "dBias" if "bias" in options else "dK"
-    runs = LargeRuns()
-    walked(case, values, trace, precision, runs)
-    bound, error = (of[name].float() for of in (runs._known.bounds, runs._known.errors))
-
-    def with_errors_of(share):
-        came = trace.values[name] - error + share * bound
-        return Trace({**trace.values, name: came}, trace.sources)
-
-    walked(case, values, with_errors_of(0.8), precision, runs)
-    assert walk._again(runs._known, with_errors_of(-0.8)) is not None
-    assert walk._again(runs._known, with_errors_of(1.6)) is None
-
-
-@pytest.mark.parametrize(
     ("error", "bound", "passes"),
     [(1.0, 1.0, True), (1.01, 1.0, False), (0.0, 0.0, True), (1e-300, 0.0, False), (NAN, 1.0, False)],
 )  # fmt: skip
@@ -215,33 +185,12 @@ def test_what_is_within_its_bound_passes_and_a_nan_never(error, bound, passes):
     assert judged.right.tolist() == [passes]
 
 
-@pytest.mark.parametrize(("gigabytes", "times"), [(8, 1), (24, 3), (80, 4)])
-def test_tiles_of_short_cases_are_as_much_larger_as_a_gpu_has_room_for(
-    gigabytes, times, monkeypatch
-):
-    properties = SimpleNamespace(total_memory=gigabytes << 30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    assert sieve.tiles_of_short_cases(torch.device("cpu")) == 1
-    assert sieve.tiles_of_short_cases(torch.device("cuda")) == times
-
-
 def target(fault=lambda name, tensor: tensor):
     def emulated(q, k, v, do, *, causal=False, scale=None):
         results = softmax(q, k, v, do, causal=causal, scale=scale, fault=fault)
         return {name: results[name] for name in GRADIENTS}
 
     return target_of(emulated)
-
-
-def test_a_fault_is_told_as_of_a_small_case(monkeypatch):
-    wrong = target(changed("dS", lambda tensor: tensor[:, 1, 40:44].mul_(1.05)))
-    told = []
-    for least_scores in (0, 1 << 40):
-        monkeypatch.setattr("gradprobe.probing.measure.LEAST_SCORES", least_scores)
-        report = probe(case_with(causal=True, batch=1), wrong, why=False)
-        told.append([(run.layout, run.verdict, run.measured.first) for run in report.runs])
-    assert told[0] == told[1]
-    assert told[0][0][1] == MISMATCH
 
 
 def test_a_large_check_compares_all_layouts_block_by_block():
