@@ -69,12 +69,8 @@ def judged(folder: Path, kind: Kind, new: str, *, only_first: bool = False) -> J
     assert text != FILE.read_text()
     (folder / FILE.name).write_text(text)
     options = {
-        "batch": 1,
-        "heads": 2,
-        "seqlen": 32,
-        "head_dim": 16,
-        "layouts": (("all", "contiguous"),),
-    }
+        "batch": 1, "heads": 2, "seqlen": 32, "head_dim": 16, "layouts": (("all", "contiguous"),),
+    }  # fmt: skip
     begun = experiment_of(softmax_case(**options), find_target(f"{folder / FILE.name}:attention"))
     places = [found.start() for found in re.finditer(re.escape(kind.fault), text)]
     edits = tuple(Edit(at, at + len(kind.fault), new) for at in places[: 1 if only_first else None])
@@ -84,13 +80,13 @@ def judged(folder: Path, kind: Kind, new: str, *, only_first: bool = False) -> J
     return search._judge.judged(candidate)
 
 
-@sampled("kind", KINDS, push=[KINDS[0], KINDS[5]], ids=lambda kind: kind.name)
+@sampled("kind", KINDS, push=[KINDS[0]], ids=lambda kind: kind.name)
 def test_a_wrong_edit_is_broken_or_not_certain(kind, tmp_path):
     came = judged(tmp_path, kind, kind.wrong, only_first=kind.only_first)
     assert came is None or came.doubts or came.not_run
 
 
-@sampled("kind", KINDS, push=[KINDS[0]], ids=lambda kind: kind.name)
+@sampled("kind", KINDS, push=[], ids=lambda kind: kind.name)
 def test_the_right_edit_is_certain(kind, tmp_path):
     came = judged(tmp_path, kind, kind.right)
     assert (came.doubts, came.not_run) == ([], [])

@@ -5,19 +5,14 @@ from tests.sampling import sampled
 
 FORMS = {
     "window_unannotated --window 6,0": "with --window-as number, found by trying",
-    "window_annotated --window 6,0": "",
-    "torch_s_parameters --kv-heads 1": "",
-    "torch_s_parameters --mask random": "",
-    "torch_s_parameters --bias": "",
-    "mask_of_either_kind --mask random": "",
-    "mask_of_either_kind --bias": "",
+    "window_annotated --window 6,0": "", "torch_s_parameters --kv-heads 1": "",
+    "torch_s_parameters --mask random": "", "torch_s_parameters --bias": "",
+    "mask_of_either_kind --mask random": "", "mask_of_either_kind --bias": "",
     "mask_that_is_added --mask random": "the mask is added to the scores, found by trying (--mask-as additive)",
-    "mask_that_is_added --bias": "",
-    "bias_and_mask --mask random --bias": "",
-    "arrays_of_numpy": "",
-    "arrays_of_numpy_backwards_and_read_only": "",
+    "mask_that_is_added --bias": "", "bias_and_mask --mask random --bias": "",
+    "arrays_of_numpy": "", "arrays_of_numpy_backwards_and_read_only": "",
     "arrays_of_another_library": "",
-}
+}  # fmt: skip
 
 
 @sampled("words", FORMS, push=[*FORMS][:2] + [*FORMS][7:12:2])

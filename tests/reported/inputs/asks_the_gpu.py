@@ -10,12 +10,6 @@ MAJOR, MINOR = torch.cuda.get_device_capability()
 
 
 def attend(q, k, v):
-    print(
-        TARGET.backend,
-        WARPS,
-        PROPERTIES.gcnArchName.partition(":")[0],
-        MAJOR,
-        MINOR,
-        torch.version.hip is not None,
-    )
+    arch = PROPERTIES.gcnArchName.partition(":")[0]
+    print(TARGET.backend, WARPS, arch, MAJOR, MINOR, torch.version.hip is not None)
     return (q.shape[-1] ** -0.5 * q @ k.mT).softmax(-1) @ v

@@ -53,42 +53,15 @@ class Flattering(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunctionSubclass():
-            return func(
-                *(cls.right if isinstance(one, cls) else one for one in args), **(kwargs or {})
-            )
-
-
-class Dispatching(torch.Tensor):
-    @staticmethod
-    def __new__(cls, inner):
-        return torch.Tensor._make_subclass(cls, inner)
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        with torch._C._DisableTorchDispatch():
-            return func(
-                *(Flattering.right if isinstance(one, cls) else one for one in args),
-                **(kwargs or {}),
-            )
-
-
-class Shaped(torch.Tensor):
-    """Of another shape than it says, with other strides."""
-
-    @property
-    def shape(self):
-        return torch.Size(Flattering.right.shape)
-
-    def stride(self, *axes):
-        return Flattering.right.stride(*axes)
+            args = (cls.right if isinstance(one, cls) else one for one in args)
+            return func(*args, **(kwargs or {}))
 
 
 class Wrapping(torch.Tensor):
     @staticmethod
     def __new__(cls, inner):
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, dtype=inner.dtype, strides=inner.stride()
-        )
+        make, strides = torch.Tensor._make_wrapper_subclass, inner.stride()
+        made = make(cls, inner.shape, dtype=inner.dtype, strides=strides)
         made.inner = inner
         return made
 
@@ -101,18 +74,6 @@ def flattering(q, k, v, do, *, scale):
     found = _gradients(q, k, v, do, scale)
     Flattering.right = found["dQ"]
     return found | {"dQ": (found["dQ"] * 2).as_subclass(Flattering)}
-
-
-def dispatching(q, k, v, do, *, scale):
-    found = _gradients(q, k, v, do, scale)
-    Flattering.right = found["dQ"]
-    return found | {"dQ": Dispatching(found["dQ"] * 2)}
-
-
-def shaped(q, k, v, do, *, scale):
-    found = _gradients(q, k, v, do, scale)
-    Flattering.right = found["dQ"]
-    return found | {"dQ": found["dQ"][:, :, 1:].clone().as_subclass(Shaped)}
 
 
 def wrapping(q, k, v, do, *, scale):

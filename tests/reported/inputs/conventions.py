@@ -19,15 +19,8 @@ def _right(q, k, v, do):
     scale, s, lse, p, dp = _values(q, k, v, do)
     delta = (p * dp).sum(-1)
     ds = p * (dp - delta[..., None])
-    return {
-        "s": s,
-        "scale": scale,
-        "LSE": lse,
-        "P": p,
-        "dP": dp,
-        "delta": delta,
-        "dS": ds,
-    }, _gradients(q, k, do, scale, p, ds)
+    held = {"s": s, "scale": scale, "LSE": lse, "P": p, "dP": dp, "delta": delta, "dS": ds}
+    return held, _gradients(q, k, do, scale, p, ds)
 
 
 def negative_delta(q, k, v, do):

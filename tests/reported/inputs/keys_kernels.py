@@ -62,22 +62,9 @@ def _backward(q, k, v, do, lse, delta, scale, kind, seen=None, of_delta=1.0):
     )
     seen = seen.to(torch.int32).contiguous()
     keys_kernel[(triton.cdiv(length, 16), batch * heads)](
-        q,
-        k,
-        v,
-        do,
-        lse,
-        of_delta * delta,
-        seen,
-        dk,
-        dv,
-        scale,
-        length,
-        DIM=dim,
-        TILE=16,
-        KIND=kind,
-        CAUSAL=is_causal,
-    )
+        q, k, v, do, lse, of_delta * delta, seen, dk, dv, scale, length,
+        DIM=dim, TILE=16, KIND=kind, CAUSAL=is_causal,
+    )  # fmt: skip
     p = torch.where(seen != 0, torch.exp(q @ k.mT * scale - lse[..., None]), 0.0).nan_to_num()
     return {"dQ": p * (do @ v.mT - delta[..., None]) @ k * scale, "dK": dk, "dV": dv}
 

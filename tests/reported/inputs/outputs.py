@@ -37,9 +37,8 @@ def dkdv_kernel(
         dv += tl.dot(tl.trans(p), do)
         ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])
         dk += tl.dot(tl.trans(ds), q)
-    tl.store(
-        dk_ptr + b * dk_sb + h * dk_sh + n[:, None] * dk_sl + d[None, :], dk * scale, mask=here
-    )
+    dk *= scale
+    tl.store(dk_ptr + b * dk_sb + h * dk_sh + n[:, None] * dk_sl + d[None, :], dk, mask=here)
     tl.store(dv_ptr + b * dv_sb + h * dv_sh + n[:, None] * dv_sl + d[None, :], dv, mask=here)
 
 
@@ -54,25 +53,10 @@ def _backward(q, k, v, do, dk, dv, dk_strides, dv_strides):
     q, k, v, do = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v, do))
     strides = [step for x in (q, k, v, do) for step in x.stride()[:3]]
     grid = (triton.cdiv(k.shape[2], 32), batch * heads)
+    lengths = scale, heads, rows, k.shape[2]
+    sizes = dim, 32, 32
     dkdv_kernel[grid](
-        q,
-        k,
-        v,
-        do,
-        lse,
-        delta,
-        dk,
-        dv,
-        scale,
-        heads,
-        rows,
-        k.shape[2],
-        *strides,
-        *dk_strides,
-        *dv_strides,
-        dim,
-        32,
-        32,
+        q, k, v, do, lse, delta, dk, dv, *lengths, *strides, *dk_strides, *dv_strides, *sizes
     )
     return {"dQ": dq, "dK": dk, "dV": dv}
 

@@ -55,11 +55,6 @@ def dq_of_other_keys(q, k, v, do, scale):
     return {"dQ": p * (dp - (p * dp).sum(-1, keepdim=True)) @ k.roll(1, 2) * scale}
 
 
-def right_dv(q, k, v, do, scale):
-    """dV alone, and right."""
-    return {"dV": _parts(q, k, v, do, scale)[0].mT @ do}
-
-
 CALLS = []
 
 

@@ -144,23 +144,8 @@ def attention(q, k, v, do, *, causal=False, scale=None):
     of_rows[(rows, b * heads)](
         q, k, v, do, lse, delta, dq, scale, *by, dq.stride(0), dq.stride(1), *how
     )
-    of_keys[(keys, b * heads)](
-        q,
-        k,
-        v,
-        do,
-        lse,
-        delta,
-        dk,
-        dv,
-        scale,
-        *by,
-        dk.stride(0),
-        dk.stride(1),
-        dv.stride(0),
-        dv.stride(1),
-        *how,
-    )
+    out = (*(dk.stride(at) for at in (0, 1)), *(dv.stride(at) for at in (0, 1)))
+    of_keys[(keys, b * heads)](q, k, v, do, lse, delta, dk, dv, scale, *by, *out, *how)
     found = {"O": o, "dQ": dq, "dK": dk, "dV": dv}
     return {name: x.view(b, heads, -1, d) for name, x in found.items()} | {
         "LSE": lse.view(b, heads, n_q)

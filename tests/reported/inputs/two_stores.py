@@ -40,13 +40,8 @@ def of_values(Q, K, G, LSE, DV, scale, n, tiles, D: tl.constexpr, T: tl.constexp
 
 def gradient(q, k, v, do, *, lse, scale):
     b, heads, n, d = q.shape
-    q, k, do, dv, tiles = (
-        q.contiguous(),
-        k.contiguous(),
-        do.contiguous(),
-        torch.empty_like(v),
-        triton.cdiv(n, T),
-    )
+    q, k, do = (x.contiguous() for x in (q, k, do))
+    dv, tiles = torch.empty_like(v), triton.cdiv(n, T)
     of_values[(triton.cdiv(tiles, 2), b * heads)](
         q, k, do, lse.contiguous(), dv, scale, n, tiles, d, T
     )

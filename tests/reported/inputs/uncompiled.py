@@ -10,22 +10,10 @@ PLAIN = tl.constexpr(1.0)
 
 
 @triton.jit
-def weighted(x):
-    return x * WEIGHT
-
-
-@triton.jit
 def rows_kernel(
-    o_ptr,
-    do_ptr,
-    out_ptr,
-    stride_h,
-    stride_m,
-    length,
-    KIND: tl.constexpr,
-    M: tl.constexpr,
-    D: tl.constexpr,
-):
+    o_ptr, do_ptr, out_ptr, stride_h, stride_m, length,
+    KIND: tl.constexpr, M: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
     head, m = tl.program_id(1), tl.program_id(0) * M + tl.arange(0, M)
     d = tl.arange(0, D)
     at, seen = head * stride_h + m[:, None] * stride_m + d[None, :], m[:, None] < length
@@ -33,31 +21,15 @@ def rows_kernel(
     total = tl.sum(o * do, 1)
     if KIND == "global":
         total = total * WEIGHT
-    if KIND == "helper":
-        total = weighted(total)
-    if KIND == "keyword":
-        total = tl.where(total > 0, total, other=total)
     if KIND == "loop":
         mean = 0
         for _ in range(head + 1):
             mean = mean + 0.0
         total += mean
-    if KIND == "of another kind":
-        part = total
-    if KIND == "undefined":
-        total = part
     if KIND == "behind the loop":
         for _ in range(head + 1):
             last = total + 0.0
         total = last
-    if KIND == "branch":
-        if head > 0:
-            part = total
-        else:
-            part = tl.sum(total, 0)
-        total = part + total - part
-    if KIND == "comprehension":
-        total = total * sum([1.0 for _ in (0,)])
     if KIND == "wrong":
         total = total * (2.0 * WEIGHT)
     if KIND == "eight_bits":
@@ -79,32 +51,12 @@ def plain_global(q, k, v, do, o):
     return _delta(o, do, "global")
 
 
-def in_helper(q, k, v, do, o):
-    return _delta(o, do, "helper")
-
-
-def keyword(q, k, v, do, o):
-    return _delta(o, do, "keyword")
-
-
 def loop(q, k, v, do, o):
     return _delta(o, do, "loop")
 
 
-def undefined(q, k, v, do, o):
-    return _delta(o, do, "undefined")
-
-
 def behind_the_loop(q, k, v, do, o):
     return _delta(o, do, "behind the loop")
-
-
-def branch(q, k, v, do, o):
-    return _delta(o, do, "branch")
-
-
-def comprehension(q, k, v, do, o):
-    return _delta(o, do, "comprehension")
 
 
 def eight_bits(q, k, v, do, o):
