@@ -111,8 +111,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),
     Mechanism("front-end", "probing/compilation", ("probing/compilation", "frontends/triton/lowering")),
     Mechanism("edits", "diagnosis/edits/tried", (
-        "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/launch_replay", "runtime/allocation_spread",
-        "source/reach",
+        "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/launch_replay", "source/reach",
         *(f"source/rewrites/{name}" for name in (
             "__init__", "all_rows", "candidates", "grammar", "name_kinds", "patterns", "plants", "spots",
         )),
@@ -122,10 +121,10 @@ MECHANISMS: tuple[Mechanism, ...] = (
 # What every check goes through, and what only an option asks for.
 CORE: tuple[str, ...] = (
     *(f"runtime/{name}" for name in (
-        "__init__", "arithmetic", "backend", "run", "target_errors", "trace",
+        "__init__", "arithmetic", "backend", "run", "target_errors",
     )),
     *(f"probing/{name}" for name in (
-        "__init__", "experiment", "measure", "observe", "own_reference", "runs",
+        "__init__", "experiment", "measure", "observe", "runs",
     )),
     *(f"pipeline/{name}" for name in (
         "__init__", "probe", "reported", "resolve", "run_check",

@@ -22,16 +22,15 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.tensor_layouts import place
+from gradprobe.inputs.versions import environment
 from gradprobe.model.case import DTYPES, Case
 from gradprobe.model.intermediates import slots
 from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
 from gradprobe.numerics.declared_precision import exactly, precision_of
-from gradprobe.probing.runs import environment
 from gradprobe.reference import Attention
 from gradprobe.runtime.backend import make_interpreter_right, prepare_backend
-from gradprobe.runtime.run import run_target
-from gradprobe.runtime.trace import Trace
+from gradprobe.runtime.run import Trace, run_target
 from gradprobe.targets.find import find_target
 
 EXTENTS = ("element", "row", "tile", "head")

@@ -14,7 +14,7 @@ from gradprobe.numerics.budget import Recovery
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evidence import BlackBoxEvidence, Measured
-from gradprobe.runtime.trace import Trace, read_trace
+from gradprobe.runtime.run import Trace, read_trace
 from tests.emulated import Arithmetic, Fault, _no_fault, lazy, softmax
 
 Results = Mapping[str, Tensor]

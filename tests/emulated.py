@@ -19,7 +19,7 @@ from gradprobe.model.case import Case
 from gradprobe.model.resolution import resolve
 from gradprobe.numerics.compare import Comparison, attention_of, compare
 from gradprobe.numerics.declared_precision import exactly, precision_of
-from gradprobe.runtime.trace import Trace, read_trace
+from gradprobe.runtime.run import Trace, read_trace
 from gradprobe.targets.find import Target
 from gradprobe.targets.naming import source_of
 

@@ -164,6 +164,6 @@ def _beside(
 
 
 def _ordinary_torch() -> contextlib.AbstractContextManager[None]:
-    from ..runtime.backend import ordinary_torch
+    from ..targets.surroundings import ordinary_torch
 
     return ordinary_torch()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..model.report import Diagnosis, causes_among
 from ..model.resolution import resolve
 from ..numerics.evidence import LayoutRun, Measured
 from ..probing.experiment import Experiment
-from ..probing.own_reference import WAY_OUT, departure
+from ..probing.measure import WAY_OUT, departure, in_float64
 from ..probing.runs import outcomes_of, records_of
 from ..targets.find import Target, find_target
 from .calling import RESULTS, SHAPES, CallConvention, ReferenceCall
@@ -41,10 +42,8 @@ _OTHER_SCALE = 0.3
 # What a function says of its tensors that have no batches, or neither batches nor heads.
 _FEWER = r"(?i)(?:single|one)[ -]head|[\[(](?:\w+, *){1,2}(?:D|d_k|d_head|head_dim|dim)[\])]"
 _MEANINGS = {
-    "keep": "True where a key is seen",
-    "hide": "True where a key is hidden",
-    "additive": "-inf",
-}
+    "keep": "True where a key is seen", "hide": "True where a key is hidden", "additive": "-inf"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,24 +59,23 @@ class Attempt:
         return self.experiment.case
 
     @property
+    def named_run(self) -> LayoutRun:
+        return replace(self.run, layout=f"{self.how.setting} seed={self.case.seed}")
+
+    @property
     def measured(self) -> Measured:
         assert self.run.measured is not None
         return self.run.measured
 
     @cached_property
-    def _right(self) -> dict[str, bool]:
+    def right(self) -> dict[str, bool]:
         found = self.measured.comparison.findings
         right = {name: not found[name].mismatched for name in RESULTS if name in found}
         return right | dict.fromkeys(self.unfit, False)
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        return tuple(name for name in RESULTS if not self._right.get(name, True))
-
-    @property
-    def has_right_result(self) -> bool:
-        """As it has in no other way of calling."""
-        return any(self._right.values())
+        return tuple(name for name in RESULTS if not self.right.get(name, True))
 
     @property
     def is_right(self) -> bool:
@@ -100,18 +98,11 @@ class Audit:
     known: tuple[str, ...] = ()
     """What is known of results that no diagnosis explains."""
 
-    @property
-    def is_right(self) -> bool:
-        return self.attempt.is_right
-
 
 def audit(
-    subject: str | Callable[..., Any],
-    family: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    *,
-    seeds: int = 3,
-) -> Audit:
+    subject: str | Callable[..., Any], family: str | None = None, options: Mapping[str, Any] | None = None,
+    *, seeds: int = 3,
+) -> Audit:  # fmt: skip
     """Calls a reference on small cases, and says what is wrong with it.
 
     Args:
@@ -130,9 +121,7 @@ def audit(
             attempts.append(search.attempt(how, seed))
         except Failure as failure:
             taken.append(f"it was not judged {how.setting} with seed {seed}: {failure}")
-    runs = tuple(
-        replace(each.run, layout=f"{each.how.setting} seed={each.case.seed}") for each in attempts
-    )
+    runs = tuple(map(attrgetter("named_run"), attempts))
     wrong = next((each for each in attempts if not each.is_right), None)
     if wrong is None:
         return Audit(search.target, best, runs, tuple(taken))
@@ -151,7 +140,7 @@ def _taken(target: Target, how: CallConvention) -> Iterator[str]:
         yield f"its results are taken for {listed(how.order.split())}"
     if how.mask:
         yield f"its mask is {_MEANINGS[how.mask]}"
-    elif target.family != "lazy" and "causal" not in target.takes and how.causal:
+    elif how.causal and target.family != "lazy" and "causal" not in target.takes:
         yield "it is always causal: it has no parameter for it"
     if how.scale == 1.0:
         yield "its scale is 1, not 1 / sqrt(head dim): it is right for that one"
@@ -169,9 +158,9 @@ class ReferenceSearch:
     def best(self) -> Attempt:
         """The first with a right result, else the first that is explained; or raises what the reference does."""
         raised, says_fewer = list[Failure](), re.search(_FEWER, self._text)
-        libraries = (
-            ("numpy", "torch") if re.search(r"\bnp\.|numpy", self._text) else ("torch", "numpy")
-        )
+        libraries = ["numpy", "torch"]
+        if not re.search(r"\bnp\.|numpy", self._text):
+            libraries.reverse()
         for self._sizes, library in product(_SIZES, libraries):
             attempts = list[Attempt]()
             for how in self._ways(library):
@@ -183,38 +172,27 @@ class ReferenceSearch:
                 except Failure as failure:
                     raised.append(failure)
                     continue
-                if attempts[-1].has_right_result:
+                if any(attempts[-1].right.values()):  # as in no other way of calling
                     return attempts[-1]
             if attempts:
                 # What is wrong for a scale of 1 too has none by itself: its scale is left out.
                 usual = [each for each in attempts if each.how.scale is None] or attempts
                 return next((each for each in usual if each.unfit or each.causes), usual[0])
-        raise next(
-            (each for each in raised if not isinstance(each.__cause__, TypeError)), raised[0]
-        )
+        raise min(raised, key=lambda failure: isinstance(failure.__cause__, TypeError))
 
     def _ways(self, library: str) -> Iterator[CallConvention]:
         """The likelier first, each with what the reference may do by itself."""
         takes, text = self.target.takes, self._text
         takes_mask = "causal" not in takes and ("mask" in takes or "mask" in takes.get("bias", ""))
         scales = (None,) if self._is_lazy or "scale" in takes else (None, 1.0)
-        leaves = (
-            re.search(r"\.backward\(|autograd|\.grad\b|vjp", text) is not None
-            and "requires_grad" not in text
-        )
+        is_differentiated = re.search(r"\.backward\(|autograd|\.grad\b|vjp", text) is not None
+        leaves = is_differentiated and "requires_grad" not in text
         says_causal = "causal" not in takes and re.search(r"tril|triu|causal|mask", text)
-        for shapes, mask, scale in product(
-            SHAPES, (*_MEANINGS, "") if takes_mask else ("",), scales
-        ):
+        masks = (*_MEANINGS, "") if takes_mask else ("",)
+        for shapes, mask, scale in product(SHAPES, masks, scales):
             # A causal mask shows what a mask means; without that meaning none is laid.
-            settings = (
-                (True,)
-                if self._is_lazy or mask
-                else (True, False)
-                if says_causal
-                else (False, True)
-            )
-            for causal in settings:
+            settings = (True, False) if says_causal else (False, True)
+            for causal in (True,) if self._is_lazy or mask else settings:
                 yield CallConvention(library, shapes, mask, leaves, causal=causal, scale=scale)
 
     def settings(self, how: CallConvention) -> Iterator[CallConvention]:
@@ -228,11 +206,8 @@ class ReferenceSearch:
     def attempt(self, how: CallConvention, seed: int = 0) -> Attempt:
         """One run; of results without names, with those by which the most are right."""
         call, case = ReferenceCall(self.target, how), self._case(how, seed)
-        values = draw(case)
-        for name, value in values.items():
-            values[name] = value.double() if value.is_floating_point() else value
-        experiment = Experiment(case, call.target, None, values)
-        record = next(iter(records_of(experiment)))
+        experiment = Experiment(case, call.target, None, in_float64(draw(case)))
+        record = next(records_of(experiment))
         if record.run.measured is None:
             raise Refusal(f"{self.target.name} refused: {record.run.skipped}")
         found = Attempt(how, experiment.after(outcomes_of([record])), record.run, call.unfit)
@@ -247,10 +222,8 @@ class ReferenceSearch:
 
     def _case(self, how: CallConvention, seed: int) -> Case:
         takes_bias = "bias" in self.target.required and not how.mask
-        options: dict[str, Any] = {**self._sizes, "bias": takes_bias or None}
-        for letter, name in (("b", "batch"), ("h", "heads")):
-            if letter not in how.shapes:
-                options[name] = 1
+        sizes = self._sizes | {name: 1 for name in ("batch", "heads") if name[0] not in how.shapes}
+        options: dict[str, Any] = {**sizes, "bias": takes_bias or None}
         options |= {**self._options, "seed": seed}
         if not self._is_lazy:
             options["causal"] = how.causal
@@ -269,16 +242,16 @@ def audited_target(subject: str | Callable[..., Any], family: str | None) -> Tar
         found = audit(subject, family, seeds=1)
     except Failure:
         return find_target(subject, family)
-    if found.is_right:
+    if found.attempt.is_right:
         return ReferenceCall(found.target, found.attempt.how).target
     name, first = found.target.name, found.attempt.measured.first
-    words = (
-        f" departs from {departure(found.attempt.case, first)}"
-        if first
-        else f": {'; '.join(found.known)}"
-    )
-    for cause in found.diagnoses[:1]:
+    if found.diagnoses:
+        cause = found.diagnoses[0]
         places = [f" ({Path(at.file).name}:{at.line}: {at.code})" for at in cause.where[:1]]
         words = "".join([f": {cause.summary}", *places])
+    elif first is not None:
+        words = f" departs from {departure(found.attempt.case, first)}"
+    else:
+        words = f": {'; '.join(found.known)}"
     way_out = f"gradprobe audit {name} shows it; {WAY_OUT}"
     raise ReferenceFailure(f"the verdict is about the reference: {name}{words}", way_out)

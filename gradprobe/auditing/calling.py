@@ -26,7 +26,7 @@ ORDERS = {
 """What a tuple may be, by its length, the likelier first."""
 RESULTS = {"O": "do", "dQ": "q", "dK": "k", "dV": "v"}
 """What is judged, by the input that has its shape; the rest may be of its author's convention."""
-_OF_HEADS = ("q", "k", "v", "do", "o", "lse", "delta")
+_OF_HEADS = {"q", "k", "v", "do", "o", "lse", "delta"}
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,8 @@ class ReferenceCall:
         if how.scale is not None:
             takes.setdefault("scale", "scale")
         self._own = target.takes
-        self.target = replace(
-            target, function=self, takes=takes, required=target.required & takes.keys()
-        )
+        required = target.required & takes.keys()
+        self.target = replace(target, function=self, takes=takes, required=required)
         self.orders: list[str] = []
         """What the latest results may be, where nothing but their order tells."""
         self.unfit: dict[str, Tensor] = {}
@@ -71,18 +70,19 @@ class ReferenceCall:
     def __call__(self, **given: Any) -> dict[str, Tensor]:
         """Calls it; along a batch or heads that it has no axis for, once for each."""
         values = {name: given[own] for name, own in self.target.takes.items() if own in given}
-        lost = [axis for axis, letter in enumerate("bh") if letter not in self._how.shapes]
         self.unfit, self.orders = {}, []
         with torch.device(values["q"].device):  # what it makes lies beside what it is given
-            return self._each(values, lost)
+            return self._each(values, 0)
 
-    def _each(self, given: dict[str, Any], lost: list[int]) -> dict[str, Tensor]:
-        if not lost:
+    def _each(self, given: dict[str, Any], axis: int) -> dict[str, Tensor]:
+        if axis == 2:
             return self._once(given)
-        axis, parts = lost[0], list[dict[str, Tensor]]()
+        if "bh"[axis] in self._how.shapes:
+            return self._each(given, axis + 1)
+        parts = list[dict[str, Tensor]]()
         for at in range(given["q"].shape[axis]):
-            of_part = {name: given[name].narrow(axis, at, 1) for name in _OF_HEADS if name in given}
-            parts.append(self._each(given | of_part, lost[1:]))
+            of_part = {name: given[name].narrow(axis, at, 1) for name in _OF_HEADS & given.keys()}
+            parts.append(self._each(given | of_part, axis + 1))
         return {name: torch.cat([part[name] for part in parts], axis) for name in parts[0]}
 
     def _once(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -93,9 +93,8 @@ class ReferenceCall:
             (found if result.shape == due else self.unfit)[name] = result
         if self.unfit and not found:
             name, result = next(iter(self.unfit.items()))
-            raise TypeError(
-                f"it returned {name} of {list(result.shape)} for {list(given[RESULTS[name]].shape)}"
-            )
+            due = given[RESULTS[name]].shape
+            raise TypeError(f"it returned {name} of {list(result.shape)} for {list(due)}")
         return found
 
     def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,19 +103,14 @@ class ReferenceCall:
             value = given[name]
             if isinstance(value, Tensor):
                 value = taken(value, name, how.shapes).contiguous()
-                value = (
-                    value.detach().requires_grad_()
-                    if how.leaves and name in ("q", "k", "v")
-                    else value
-                )
+                if how.leaves and name in ("q", "k", "v"):
+                    value = value.detach().requires_grad_()
             arguments[self._own[name]] = value
         if how.mask and given.get("causal"):
             arguments[self._mask] = _causal_mask(how.mask, given["q"])
-        if how.library == "numpy":
-            for own, value in arguments.items():
-                arguments[own] = (
-                    value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-                )
+        for own, value in arguments.items() if how.library == "numpy" else ():
+            if isinstance(value, Tensor):
+                arguments[own] = value.detach().cpu().numpy()
         return arguments
 
     def _named(self, result: Any) -> dict[str, Tensor]:
@@ -147,7 +141,5 @@ class ReferenceCall:
 def _causal_mask(meaning: str, q: Tensor) -> Tensor:
     keep = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
     if meaning == "additive":
-        return torch.zeros(keep.shape, dtype=q.dtype, device=q.device).masked_fill(
-            ~keep, -torch.inf
-        )
+        return q.new_zeros(keep.shape).masked_fill(~keep, -torch.inf)
     return ~keep if meaning == "hide" else keep

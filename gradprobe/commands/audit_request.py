@@ -67,7 +67,7 @@ def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
     runs = tuple(run_of(case, run) for run in made.runs)
     failing = next((run for run in runs if run.first_mismatch is not None), None)
     return Report(
-        verdict=MATCH if made.is_right else MISMATCH,
+        verdict=MATCH if made.attempt.is_right else MISMATCH,
         target=CheckedTarget(
             name=made.target.name, family=case.family, backend=made.attempt.how.library, function=source.name,
             file=source.file, line=source.line, sha256=source.sha256, shadows=source.shadows,

@@ -20,8 +20,7 @@ from ..numerics.rounded_parts import RoundedParts, rounded_parts
 from ..probing.experiment import Experiment, experiment_of, inputs_of
 from ..probing.measure import measure
 from ..render.rows import headed, lines_of, wrapped
-from ..runtime.run import run_target
-from ..runtime.trace import Trace
+from ..runtime.run import Trace, run_target
 from ..targets.find import Target
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def read_contract(request: CheckRequest) -> ReadContract:
         from ..pipeline.resolve import resolve_problem
 
         problem = resolve_problem(CheckRequest(request.target, request.family, None, options))
-        from ..probing.runs import environment
+        from ..inputs.versions import environment
 
         contract = contract_of(problem.target, problem.case)
     return ReadContract(contract, environment(problem.case.device), request.command(contract=True))

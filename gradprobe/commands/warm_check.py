@@ -108,7 +108,7 @@ def _rehearse(options: Mapping[str, Any]) -> None:
     from ..pipeline.resolve import resolve_problem
     from ..probing.experiment import experiment_of
     from ..probing.runs import records_of
-    from ..runtime.backend import ordinary_torch
+    from ..targets.surroundings import ordinary_torch
 
     forks.CROWDED.add(os.getpid())
     for name in _REHEARSED:

@@ -22,8 +22,7 @@ from ..model.intermediates import DERIVED, PRODUCTS, title
 from ..model.number import in_words, spans
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
-from ..runtime.run import run_target
-from ..runtime.trace import Trace
+from ..runtime.run import Trace, run_target
 from ..source.text import SourceLine
 from .explainers.diagnoses import Suspect
 from .explainers.misread import misread_in
@@ -188,7 +187,7 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
                     copies.append(KnownTensor(name, letters, view, letters != "bhm"))
 
     recording = Recording(learn)
-    outcome = run_target(experiment.target, case, inputs, recorded(recording))
+    outcome = run_target(experiment.target, case, inputs, [recorded(recording)])
     if outcome.trace is None:
         return None
     known = _known_tensors(case, inputs, recording, outcome.trace, copies)

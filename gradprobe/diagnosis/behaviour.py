@@ -193,9 +193,7 @@ def multiplies_coarser(again: Again) -> Diagnosis | None:
     )
     if not dots:
         return None
-    from ..runtime.arithmetic import coarsest
-
-    way, recovery = coarsest(dots), measured.comparison.recovery
+    way, recovery = dots[0].way, measured.comparison.recovery
     precision = precision_of(case.dtype, way)
     if not compare(
         case, measured.x, measured.trace, precision, recovery=recovery, blame=False

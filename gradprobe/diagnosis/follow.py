@@ -27,8 +27,7 @@ from ..model.assignment import Assigned
 from ..model.intermediates import PRODUCTS, unscaled
 from ..numerics.compare import attention_of
 from ..probing.experiment import Experiment, inputs_of
-from ..runtime.run import Outcome, run_target
-from ..runtime.trace import Trace
+from ..runtime.run import Outcome, Trace, run_target
 from .roles import Roles
 
 RESULTS = {unscaled(name): name for name in PRODUCTS}

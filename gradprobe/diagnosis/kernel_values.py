@@ -26,7 +26,7 @@ from ..numerics.evidence import Measured, SeenRow
 from ..numerics.locate import locate
 from ..probing.experiment import MOST_INTERPRETED, Experiment
 from ..probing.runs import RunRecord
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .dataflow import seen_in_dataflow
 from .explainers.misread import culprits_of
 from .follow import FollowedRun

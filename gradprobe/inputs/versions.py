@@ -85,3 +85,16 @@ def _torch_versions() -> dict[str, Any]:
     found = PathFinder.find_spec("torch")
     folders = (found.submodule_search_locations if found else None) or ()
     return {} if not folders else runpy.run_path(f"{next(iter(folders))}/version.py")
+
+
+def environment(device: str) -> dict[str, str]:
+    """Versions and the device, in words."""
+    import platform
+
+    name = f"cpu ({platform.machine()})"
+    if device == "cuda":
+        import torch
+
+        name = torch.cuda.get_device_name()
+    words = untested()
+    return {**installed_versions(), "device": name} | ({"untested": words} if words else {})

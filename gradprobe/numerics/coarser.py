@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .compare import Comparison, tile_size
 from .tally import Judgement, Tally
 

@@ -19,7 +19,7 @@ from ..model.case import Case
 from ..model.layout_run import INHERITED
 from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_ROW, MATRICES
-from ..runtime.trace import Trace, expected_shapes
+from ..runtime.run import Trace, expected_shapes
 from .block import Block
 from .budget import Recovery, TileBudget, Whole, rounding_shift, tile_budget
 from .declared_precision import Precision, ordinary, output_rounding, stored

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..model.case import Case
 from ..reference import Attention, evaluate
 from ..reference.attention import MATRICES
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .compare import Comparison, tiles_of
 
 Read = Callable[[Tensor], Tensor]

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..model.case import Case
 from ..reference import Attention, evaluate
 from ..reference.attention import BY_KEY
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .compare import Comparison, tiles_of
 from .declared_precision import U32, Precision
 from .rounding_spread import RESULTS, Parts, Scatter, Spread, rounding, tile_parts

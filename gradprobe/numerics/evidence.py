@@ -26,7 +26,7 @@ from ..model.report import CheckedTarget, CompileError, Diagnosis
 if TYPE_CHECKING:
     from ..model.memory_finding import MemoryFinding
     from ..reference import Attention
-    from ..runtime.trace import Trace
+    from ..runtime.run import Trace
     from .coarser import Coarser, CoarserDots
     from .compare import Comparison
     from .conventions import Convention

@@ -18,7 +18,7 @@ from ..model.layout_run import Identity
 from ..model.number import Number
 from ..reference import Attention, Tile, evaluate
 from ..reference.attention import BY_KEY
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .compare import Comparison
 from .declared_precision import Precision, nearest
 from .evenness import FALSE_ALARMS, HeadScatter, excess, student

@@ -16,7 +16,7 @@ from ..model.intermediates import DERIVED
 from ..model.layout_run import Element
 from ..reference import Attention, evaluate
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
-from ..runtime.trace import Trace, expected_shapes
+from ..runtime.run import Trace, expected_shapes
 from .block import Block
 from .compare import Comparison, Evaluate, attention_of, compare, promoted
 from .declared_precision import Precision, ordinary

@@ -10,7 +10,7 @@ from ..model.layout_run import MISMATCH, Element, Window
 from ..model.number import Number
 from ..reference import Attention, Tile
 from ..reference.attention import BY_KEY, BY_ROW
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .block import block_at
 from .compare import Comparison
 from .tally import ElementIndex, element_at

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .compare import Comparison, Evaluate, tile_size
 from .declared_precision import growth_of
 

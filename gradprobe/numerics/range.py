@@ -15,7 +15,7 @@ from ..model.number import in_words, spans
 from ..reference import Attention, Tile, evaluate, manual_attention_backward
 from ..reference.attention import BY_ROW, MATRICES
 from ..reference.problem import kept_share
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .block import blocks
 from .bounds import UNBOUNDED, score_error
 from .budget import tile_budget

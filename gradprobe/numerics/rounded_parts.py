@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .coarser import Accumulation, Model
 from .compare import Evaluate
 from .declared_precision import precision_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..model.case import Case
 from ..model.number import listed
 from ..reference import Attention
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .compare import Comparison
 from .declared_precision import ROUNDED, Precision, growth_of, with_roundings
 from .evenness import OFTEN, TILES, HeadScatter, excess, scatter_of, stand_out

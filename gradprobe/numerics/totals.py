@@ -14,7 +14,7 @@ from ..model.case import Case
 from ..reference import Attention, Tile
 from ..reference.lazy import sum_by_distance
 from ..reference.softmax import distance, sink_weight
-from ..runtime.trace import expected_shapes
+from ..runtime.run import expected_shapes
 from .block import Block
 from .bounds import Chain
 from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum

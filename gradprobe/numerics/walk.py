@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..reference.attention import MATRICES
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .block import Block, blocks, key_heads_at_once
 from .compare import Comparison, allowed
 from .declared_precision import output_rounding

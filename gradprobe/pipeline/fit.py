@@ -45,7 +45,6 @@ class Adaptation(NamedTuple):
 
 
 def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
-    """Changes that may make a target run that raised, in order."""
     if case.window is not None and case.window[1] in (0, case.window[0]):
         yield Adaptation({"window_as": NUMBER}, f"the window {case.window}")
     if case.mask is not None and case.mask_as == BOOLEAN:
@@ -67,33 +66,26 @@ def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
 def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
     """Other ways in which a target may read its tensors."""
     found, lse = [Adaptation({}, "")], target.takes.get("lse", "")
-    if (
-        lse.lower() == "m"
-    ):  # so Triton's tutorial calls an LSE to base 2; by any other name it is natural
+    others = list[Adaptation]()
+    # So Triton's tutorial calls an LSE to base 2; by any other name it is natural.
+    if lse.lower() == "m":
         found.append(Adaptation({"lse_as": LOG2}, f"its {lse} is an LSE to base 2"))
     if "causal" not in target.takes and case.family == "softmax":
-        found += map(
-            partial(_joined, Adaptation({"implied": "causal"}, "it is always causal")), list(found)
-        )
-    orders = [
-        shapes for shapes in _ORDERS if len(shapes) == len(case.shapes) and shapes != case.shapes
-    ]
-    plain = list(found)
+        causal = Adaptation({"implied": "causal"}, "it is always causal")
+        found += map(partial(_joined, causal), list(found))
     # On a GPU a kernel that takes heads for rows may leave its memory, and the process its GPU.
-    for shapes in orders if case.device != "cuda" else ():
-        found += map(
-            partial(_joined, Adaptation({"shapes": shapes}, f"q, k and v are {in_words(shapes)}")),
-            plain,
-        )
-    yield from found[1:]
+    for shapes in _ORDERS if case.device != "cuda" else ():
+        if len(shapes) == len(case.shapes) and shapes != case.shapes:
+            order = Adaptation({"shapes": shapes}, f"q, k and v are {in_words(shapes)}")
+            others += map(partial(_joined, order), found)
+    yield from [*found[1:], *others]
     if case.mask is not None and case.mask_as == BOOLEAN:
         yield Adaptation({"mask_as": ADDITIVE}, "the mask is added to the scores")
 
 
 def _joined(first: Adaptation, other: Adaptation) -> Adaptation:
-    return Adaptation(
-        {**first.options, **other.options}, " and ".join(filter(None, (first.about, other.about)))
-    )
+    words = " and ".join(filter(None, (first.about, other.about)))
+    return Adaptation({**first.options, **other.options}, words)
 
 
 @dataclass(frozen=True)
@@ -111,10 +103,19 @@ class Fit:
         return None if self.record is None else self.record.run
 
     @property
+    def findings(self) -> list[Finding]:
+        """The intermediates that tell most of a meaning: O, else the gradients, else all."""
+        if self.run is None or self.run.measured is None:
+            return []
+        findings = self.run.measured.comparison.findings
+        names = findings.keys() & {"O"} or findings.keys() & {"dQ", "dK", "dV"} or findings.keys()
+        return list(map(findings.__getitem__, names))
+
+    @property
     def wrong(self) -> float:
-        """The share of wrong elements in O, else in the gradients, else in all; 1 of no result."""
-        total = sum(map(attrgetter("total"), _telling(self.run)))
-        wrong = sum(map(attrgetter("mismatched"), _telling(self.run)))
+        """The share of wrong elements in these; 1 of no result."""
+        total = sum(map(attrgetter("total"), self.findings))
+        wrong = sum(map(attrgetter("mismatched"), self.findings))
         return wrong / total if total else float(self.record is None)
 
 
@@ -133,18 +134,8 @@ def tried(problem: Problem, options: Mapping[str, Any]) -> Fit:
 
 def refuses(failure: Failure | None) -> bool:
     """Whether the target's own code raised; a wrong result or harm to memory is a fault instead."""
-    return isinstance(failure, Refusal) or (
-        type(failure) is TargetFailure and failure.__cause__ is not None
-    )
-
-
-def _telling(run: LayoutRun | None) -> list[Finding]:
-    """The intermediates that tell most of a meaning."""
-    findings = (
-        run.measured.comparison.findings if run is not None and run.measured is not None else {}
-    )
-    names = findings.keys() & {"O"} or findings.keys() & {"dQ", "dK", "dV"} or findings.keys()
-    return list(map(findings.__getitem__, names))
+    is_raised = type(failure) is TargetFailure and failure.__cause__ is not None
+    return is_raised or isinstance(failure, Refusal)
 
 
 @door("fit")
@@ -155,17 +146,11 @@ def fit(trial: Fit) -> Fit | None:
     most is right with it.
     """
     search, found = _Search(trial.problem), trial
-    if trial.failure is not None and (running := search.past(trial)) is not None:
-        found = running
-    reading = (
-        search.read(found) if found.failure is None and found.wrong > _WRONG_THROUGHOUT else None
-    )
+    if trial.failure is not None:
+        found = search.past(trial) or trial
+    is_read = found.failure is None and found.wrong > _WRONG_THROUGHOUT
+    reading = search.read(found) if is_read else None
     return reading or (found if found.options else None)
-
-
-def fitted(problem: Problem) -> Fit:
-    """The problem, or another one that the target takes; it costs a run."""
-    return fit(tried(problem, {})) or Fit(problem)
 
 
 class _Search:
@@ -178,23 +163,19 @@ class _Search:
         """The fewest adaptations with which the target runs; each on the way leads to a refusal of its own."""
         waiting, known = [failed], {_about(failed.failure)}
         for fit in waiting:  # which grows
-            adaptations = (
-                _of_a_refusal(fit.problem.case, self._problem.target)
-                if refuses(fit.failure)
-                else ()
-            )
+            if not refuses(fit.failure):
+                continue
+            adaptations = _of_a_refusal(fit.problem.case, self._problem.target)
             for adaptation, trial in self._each(adaptations, fit, fit):
                 words = f"it runs with {' '.join(flags(adaptation.options))}, found by trying"
                 sentence = f"{adaptation.about} was refused ({_short(fit.failure)}): {words}"
                 further = replace(trial, sentences=(*fit.sentences, sentence))
+                about = _about(trial.failure)
                 if trial.failure is None:
                     if (right := self._mostly_right(further)) is not None:
                         return right
-                elif (
-                    not isinstance(trial.failure, UsageFailure)
-                    and _about(trial.failure) not in known
-                ):
-                    known.add(_about(trial.failure))
+                elif not isinstance(trial.failure, UsageFailure) and about not in known:
+                    known.add(about)
                     waiting.append(further)
         return None
 
@@ -206,29 +187,21 @@ class _Search:
             return reading
         # Where most is right at another length, the axes are right, and errors here are a fault.
         whole = [Adaptation({"seqlen": WHOLE_BLOCKS[0]}, "")]
-        return (
-            fit
-            if any(trial.wrong <= _RIGHT_MOSTLY for _, trial in self._each(whole, fit, fit))
-            else None
-        )
+        _, trial = next(self._each(whole, fit, fit), ("", Fit(self._problem)))
+        return fit if trial.wrong <= _RIGHT_MOSTLY else None
 
     def read(self, fit: Fit) -> Fit | None:
         """The reading with most elements right, or a whole gradient: a fault may have spoilt the others."""
         least, best = 1.0, None
         readings = _of_a_reading(fit.problem.case, self._problem.target)
         for adaptation, trial in self._each(readings, fit, Fit(self._problem)):
-            has_one = any(
-                each.mismatched < _NONE_WRONG * each.total for each in _telling(trial.run)
-            )
+            has_one = any(each.mismatched < _NONE_WRONG * each.total for each in trial.findings)
             if (trial.wrong < _RIGHT_MOSTLY or has_one) and trial.wrong < least:
                 words = (
                     f"{adaptation.about}, found by trying ({' '.join(flags(adaptation.options))})"
                 )
-                shares = f"{1 - trial.wrong:.0%} of its results are right so, {1 - fit.wrong:.0%} otherwise"
-                least, best = (
-                    trial.wrong,
-                    replace(trial, sentences=(*fit.sentences, f"{words}: {shares}")),
-                )
+                words += f": {1 - trial.wrong:.0%} of its results are right so, {1 - fit.wrong:.0%} otherwise"
+                least, best = trial.wrong, replace(trial, sentences=(*fit.sentences, words))
             if trial.wrong < _NONE_WRONG:
                 break
         return best
@@ -250,7 +223,6 @@ class _Search:
 
 
 def _about(refusal: Failure | None) -> str:
-    """The message without its numbers."""
     return re.sub(r"\d+", "0", str(refusal))
 
 

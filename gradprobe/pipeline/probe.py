@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..frontends import COMPILED
 from ..inputs.options import flags
+from ..inputs.versions import environment
 from ..model.allowance import Allowance, Client
 from ..model.assignment import missing
 from ..model.case import LOG2, Case, ranked
@@ -21,23 +22,13 @@ from ..numerics.evidence import LayoutRun, Probed
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, dots_of, experiment_of
-from ..probing.runs import (
-    RunRecord,
-    environment,
-    notes_of,
-    outcomes_of,
-    records_of,
-    target_that_ran,
-)
+from ..probing.runs import RunRecord, notes_of, outcomes_of, records_of, target_that_ran
 from ..targets.naming import triton_cache
 from .fit import OF_LENGTH, WHOLE_BLOCKS, Fit, fit, refuses, tried
 from .resolve import Problem
 
 if TYPE_CHECKING:
     from ..diagnosis.why import Reasons
-
-
-_NOT_SHOWN = "which options this case shows could not be found out"
 
 
 def probed(problem: Problem, repro_command: str, client: Client) -> tuple[Probed, Problem]:
@@ -51,9 +42,9 @@ def probed(problem: Problem, repro_command: str, client: Client) -> tuple[Probed
         TargetFailure: it could not be run, or refused every layout.
         InputsFailure, ReferenceFailure: the file, or the reference, departs from the formulas.
     """
-    experiment, meant = _experiment(problem, repro_command, client), None
+    meant = None
     try:
-        first, rest = _begun(experiment)
+        experiment, first, rest = _begun(problem, repro_command, client)
         meant = fit(Fit(problem, record=first[0]))
     except TargetFailure as failure:
         meant = fit(Fit(problem, failure=failure))
@@ -62,43 +53,33 @@ def probed(problem: Problem, repro_command: str, client: Client) -> tuple[Probed
     if meant is not None:
         problem, words = meant.problem, flags(meant.options)
         command = shlex.join([*shlex.split(repro_command), *words]) if repro_command else ""
-        experiment = _experiment(problem, command, client)
-        first, rest = _begun(experiment)
+        experiment, first, rest = _begun(problem, command, client)
     report = _finished(experiment, chain(first, rest), problem, client)
     return replace(report, notes=(*(meant.sentences if meant else ()), *report.notes)), problem
 
 
-def _experiment(of: Problem, command: str, client: Client) -> Experiment:
-    return experiment_of(
-        of.case, of.target, of.reference, of.saved, tick=client.tick, command=command
-    )
-
-
-def _begun(experiment: Experiment) -> tuple[list[RunRecord], Iterator[RunRecord]]:
-    """The runs up to the first that is measured, and those to come."""
-    case, saved, target, first = (
-        experiment.case,
-        experiment.saved,
-        experiment.target,
-        list[RunRecord](),
-    )
+def _begun(
+    problem: Problem, command: str, client: Client
+) -> tuple[Experiment, list[RunRecord], Iterator[RunRecord]]:
+    """The experiment, its runs up to the first that is measured, and those to come."""
+    case, target, saved = problem.case, problem.target, problem.saved
+    about = (case, target, problem.reference, saved)
+    experiment = experiment_of(*about, tick=client.tick, command=command)
     refuse_out_of_range(case, experiment.values)
     if saved is not None:
         from ..numerics.forward import refuse_wrong_forward
 
-        refuse_wrong_forward(
-            case, experiment.values, frozenset(saved.values.keys() & target.takes.keys())
-        )
-    records, words = records_of(experiment), []
+        taken = frozenset(saved.values.keys() & target.takes.keys())
+        refuse_wrong_forward(case, experiment.values, taken)
+    records, first, words = records_of(experiment), list[RunRecord](), list[str]()
     for record in records:
         first.append(record)
         if record.run.measured is not None:
-            return first, records
+            return experiment, first, records
         strays = [finding.sentence for finding in record.run.memory[:1]]
         words.append(". ".join([f"{record.run.layout}: {record.run.skipped}", *strays]))
-    raise Refusal(
-        f"target {target.name!r} refused every layout ({'; '.join(words)}): nothing was compared"
-    )
+    refusals = "; ".join(words)
+    raise Refusal(f"target {target.name!r} refused every layout ({refusals}): nothing was compared")
 
 
 def _finished(
@@ -113,8 +94,13 @@ def _finished(
             report = measured_so_far(experiment, records)
             if report.measured:
                 client.told(report)
-        records = _with_intermediates(experiment, records)
-        report = measured_so_far(experiment, records)
+        if experiment.case.recover and any(found.is_recoverable for _, found in report.measured):
+            if all(found.comparison.matches for _, found in report.measured):
+                from ..probing.insides import with_insides as with_intermediates
+            else:
+                from ..diagnosis.smaller import with_intermediates
+            records = with_intermediates(experiment, records)
+            report = measured_so_far(experiment, records)
         client.told(report)
         with experiment.stopwatch.timed("diagnose"):
             if report.failing is not None or any(map(attrgetter("memory"), report.runs)):
@@ -122,42 +108,17 @@ def _finished(
             compile_errors, not_compiled = compilation.result()
     notes = [*notes_of(experiment, records), *not_compiled]
     if report.failing is None and problem.given:
-        measured = next(run.measured for run in report.runs if run.measured is not None)
-        about = (
-            experiment.case,
-            experiment.values,
-            partial(getattr, measured, "x"),
-            measured.trace,
-        )
-        with (
-            experiment.stopwatch.timed("compare"),
-            own_faults(notes, _NOT_SHOWN),
-        ):
-            notes += unshown(*about, measured.comparison.precision, problem.given)
-    return replace(
-        report,
-        compile_errors=compile_errors,
-        notes=tuple(notes),
-        seconds=experiment.stopwatch.seconds,
-    )
-
-
-def _with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
-    """The records with what the target does not expose."""
-    measured = list(filter(None, map(attrgetter("run.measured"), records)))
-    if not experiment.case.recover or not any(map(attrgetter("is_recoverable"), measured)):
-        return records
-    if all(map(attrgetter("comparison.matches"), measured)):
-        from ..probing.insides import with_insides
-
-        return with_insides(experiment, records)
-    from ..diagnosis.smaller import with_intermediates
-
-    return with_intermediates(experiment, records)
+        measured = next(filter(None, map(attrgetter("measured"), report.runs)))
+        x, precision = partial(getattr, measured, "x"), measured.comparison.precision
+        about = (experiment.case, experiment.values, x, measured.trace, precision)
+        unknown = "which options this case shows could not be found out"
+        with experiment.stopwatch.timed("compare"), own_faults(notes, unknown):
+            notes += unshown(*about, problem.given)
+    seconds = experiment.stopwatch.seconds
+    return replace(report, compile_errors=compile_errors, notes=tuple(notes), seconds=seconds)
 
 
 def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
-    """What was measured, without a reason."""
     target, warned = target_that_ran(experiment, records), dict[str, None]()
     for outcome in outcomes_of(records):
         warned |= dict.fromkeys(outcome.warned)
@@ -178,10 +139,8 @@ def _explained(
     experiment: Experiment, records: Sequence[RunRecord], report: Probed, compilation: Compilation, problem: Problem,
     client: Client,
 ) -> Probed:  # fmt: skip
-    """The report with why the target fails, and the edit that mends it."""
-    if (
-        experiment.case.ranks
-    ):  # a sharded target is run by its ranks: neither launches nor strides are seen here
+    # A sharded target is run by its ranks: neither launches nor strides are seen here.
+    if experiment.case.ranks:
         from ..sharded import reasons_on_ranks
 
         reasons, steps = reasons_on_ranks(experiment, report.runs)
@@ -189,14 +148,10 @@ def _explained(
     else:
         from ..diagnosis.why import FailedCheck, reasons_of  # here alone: much stands behind it
 
-        launches = {
-            record.run.layout: record.executions[0].outcome.calls
-            for record in records
-            if record.executions
-        }
-        reasons = reasons_of(
-            FailedCheck(experiment, report.runs, launches, partial(_right_at, problem))
-        )
+        ran = filter(attrgetter("executions"), records)
+        launches = {each.run.layout: each.executions[0].outcome.calls for each in ran}
+        right_at = partial(_right_at, problem)
+        reasons = reasons_of(FailedCheck(experiment, report.runs, launches, right_at))
         compilation.result()  # of which trials of edits know
         allowance = client.budget()
         if report.failing is not None and allowance.count:
@@ -218,17 +173,15 @@ def reasons_with_edits(
 
 def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
     """The failure; that of a refusal names the shape of a bias or mask."""
-    ways = []
-    for name in ("bias", "mask") if refuses(failure) else ():
+    ways = [failure.way_out] if failure.way_out else []
+    for name in ("mask", "bias") if refuses(failure) else ():
         axes, rank = ranked(name, case) or ("", 0)
         if axes and getattr(case, name):
-            shape = [
-                case.size(letter) for at, letter in enumerate(axes) if at not in missing(axes, rank)
-            ]
-            ways.append(
-                f"{name} of shape {shape} was given; --{name}-axes and --{name}-rank say another"
-            )
-    failure.way_out = "; ".join(filter(None, [*ways, failure.way_out]))
+            left_out = missing(axes, rank)
+            shape = [case.size(axis) for at, axis in enumerate(axes) if at not in left_out]
+            given = f"{name} of shape {shape} was given"
+            ways.insert(0, f"{given}; --{name}-axes and --{name}-rank say another")
+    failure.way_out = "; ".join(ways)
     return failure
 
 

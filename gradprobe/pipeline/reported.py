@@ -28,7 +28,7 @@ from ..model.report import Listing, Report, explained_diagnoses
 from ..numerics.evidence import LayoutRun, Measured, Probed, Steps
 from ..numerics.tally import Finding
 from ..reference.attention import MATRICES
-from ..runtime.trace import dtype_of
+from ..runtime.run import dtype_of
 
 # What a report, its runs and their intermediates call as a probe does.
 _OF_PROBE = (
@@ -44,12 +44,8 @@ def _fields(of: object, names: Iterable[str]) -> dict[str, Any]:
 
 
 def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
-    """What a probe found, without its tensors."""
-    runs, failing, coarser = (
-        list(map(partial(run_of, probed.case, steps=probed.steps), probed.runs)),
-        probed.failing,
-        dict[str, str](),
-    )
+    runs = tuple(map(partial(run_of, probed.case, steps=probed.steps), probed.runs))
+    failing, coarser = probed.failing, dict[str, str]()
     for _, found in probed.measured:
         for each in found.coarser:
             coarser[each.name] = each.sentence
@@ -58,7 +54,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
         target=probed.provenance,
         # Some are of classes of torch, which whoever reads this need not import.
         environment={name: str(value) for name, value in probed.environment.items()},
-        runs=tuple(runs),
+        runs=runs,
         first_mismatch=_placed(failing[1].first, probed.case, probed.steps) if failing else None,
         listings=_listings(probed),
         error=_compile_failure(probed),
@@ -81,24 +77,20 @@ def _listings(probed: Probed) -> tuple[Listing, ...]:
 
 
 def _compile_failure(probed: Probed) -> Error | None:
-    """What is told of kernels that no compiler takes."""
     if not probed.compile_errors:
         return None
     first, *others = probed.compile_errors
     matches = "" if probed.failing else "matches in the interpreter, but "
+    code = [f"    {first.code}"] if first.code else []
     return Error(
         **_fields(first, ("way_out", "file", "line", "function", "code")),
         kind=type(first).__name__,
         message=f"{matches}{first.sentence}",
-        details=(
-            *([f"    {first.code}"] if first.code else []),
-            *map(attrgetter("sentence"), others),
-        ),
+        details=(*code, *map(attrgetter("sentence"), others)),
     )
 
 
 def run_of(case: Case, run: LayoutRun, steps: Steps = MappingProxyType({})) -> Run:
-    """One of a probe's runs, and what was recovered beside it."""
     found, measured = Run(**_fields(run, _OF_RUN)), run.shown
     if measured is None:
         return found
@@ -116,7 +108,6 @@ def run_of(case: Case, run: LayoutRun, steps: Steps = MappingProxyType({})) -> R
 
 
 def _placed(element: Element | None, case: Case, steps: Steps) -> Element | None:
-    """The element; of a sharded target with its rank and step."""
     if case.ranks is None:
         return element
     from ..sharded import on_ranks
@@ -125,14 +116,11 @@ def _placed(element: Element | None, case: Case, steps: Steps) -> Element | None
 
 
 def _counts(case: Case, measured: Measured) -> Counts:
-    findings = list(map(attrgetter("finding"), measured.rows))
-    names, heads = set(map(attrgetter("name"), findings)), case.batch * case.heads
-    findings += [
-        finding for finding in measured.comparison.findings.values() if finding.name not in names
-    ]
-    return Counts(
-        heads, heads * case.seqlen_q, sum(map(attrgetter("total"), findings)), len(findings)
-    )
+    rows, heads = list(map(attrgetter("finding"), measured.rows)), case.batch * case.heads
+    names = measured.comparison.findings.keys() - set(map(attrgetter("name"), rows))
+    findings = [*rows, *map(measured.comparison.findings.__getitem__, names)]
+    total = sum(map(attrgetter("total"), findings))
+    return Counts(heads, heads * case.seqlen_q, total, len(findings))
 
 
 def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..inputs.history import CheckRequest
@@ -18,14 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be run."""
-
     case: Case
     target: Target
     reference: Target | None
     """A user's own; None for the built-in one."""
     saved: Saved | None
-    """The values of a case that has `inputs`."""
     given: tuple[str, ...]
     """The options that somebody gave, or a file of inputs, and that are not off."""
     request: CheckRequest
@@ -45,11 +43,7 @@ def resolve_problem(
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
 ) -> Problem:
-    """Imports what the words need, chooses the backend, and resolves the case; Failure where it cannot be run.
-
-    Args:
-        target, reference: a function in place of a word.
-    """
+    """Imports what the words need, chooses the backend, and resolves the case; Failure where it cannot be run."""
     given = parse(request.options)
     refuse_unknown_family(request.family)
     from ..model.resolution import refuse_unknown
@@ -91,10 +85,8 @@ def _resolved(
         from ..inputs.saved import with_inputs
 
         given = with_inputs(given, saved, str(given["inputs"]), target.family)
-    packs = target.packs and saved is None
-    case = resolve(
-        {**given, "device": device}, target.family, takes_bias="bias" in target.takes, packs=packs
-    )
+    takes_bias, packs = "bias" in target.takes, target.packs and saved is None
+    case = resolve({**given, "device": device}, target.family, takes_bias=takes_bias, packs=packs)
     _refuse_untaken(case, target)
     make_interpreter_right(case)
     choose_threads(case)
@@ -106,12 +98,9 @@ def _refuse_untaken(case: Case, target: Target) -> None:
     laid_out = {"do", *target.takes}
     written = laid_out | ({"cu_seqlens_q", "cu_seqlens_k"} if target.packs else set())
     untaken = {f"--inplace {name}": name for name in case.inplace if name not in written}
-    for run in (case.layouts or (), *(case.runs or ())):
-        untaken |= {
-            f"{name}={layout}": name for name, layout in run if name not in {"all", *laid_out}
-        }
+    for name, layout in chain(case.layouts or (), *(case.runs or ())):
+        if name not in {"all", *laid_out}:
+            untaken[f"{name}={layout}"] = name
     for option, name in untaken.items():
-        taken = ", ".join(target.takes.values())
-        raise UsageFailure(
-            f"{option}: target {target.name!r} is not given {name}", f"it takes {taken}"
-        )
+        words = f"{option}: target {target.name!r} is not given {name}"
+        raise UsageFailure(words, f"it takes {', '.join(target.takes.values())}")

@@ -54,8 +54,5 @@ def run_check(
 
             refuse_misreading(wrong, problem.saved.values, problem.target.name)
     notes = (untested(), *report.notes) if untested() else report.notes
-    return replace(
-        report,
-        notes=notes,
-        seconds={"import": imported, **report.seconds, "total": perf_counter() - start},
-    )
+    seconds = {"import": imported, **report.seconds, "total": perf_counter() - start}
+    return replace(report, notes=notes, seconds=seconds)

@@ -32,22 +32,10 @@ _BATCHES, _HEADS = 3, 10
 # Elements of all score matrices of one small case: where its length may not be small, it is not run beyond.
 _MOST_SCORES = 1 << 20
 # Parameters whose meaning, or whose tensor's shape, is the target's own, and options by another name.
-_CONVENTIONS = (
-    "softcap",
-    "bias",
-    "alibi",
-    "mask",
-    "sinks",
-    "seqlens",
-    "keep",
-    "cu_seqlens",
-    "cu_seqlens_q",
-)
-_OPTIONS = {"keep": "dropout", "cu_seqlens": "cu_seqlens_q"}
+_CONVENTIONS = {name: name for name in ("softcap", "bias", "alibi", "mask", "sinks", "seqlens")}
+_CONVENTIONS |= {"keep": "dropout", "cu_seqlens": "cu_seqlens_q", "cu_seqlens_q": "cu_seqlens_q"}
 # For what kernels are not compiled anew: other numbers of the same types alone.
 _OF_NUMBERS = ("--batch", "--heads")
-# Seconds after which a fork is given up: a kernel that does not take a case may never end. What it left is not checked.
-_PATIENCE = LAST_RESORT
 # What comes of a small case. What is DOUBTFUL is wrong, and nothing shows that the target is meant to take it.
 RIGHT, REFUSED, WRONG, DOUBTFUL, UNTRIED = "right", "refused", "wrong", "doubtful", "untried"
 
@@ -80,19 +68,16 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
     if "h" in case.shapes and case.heads < _HEADS:
         yield Ability("a tenth head", "--heads", {} if is_grouped else small(heads=_HEADS), True)
     if is_softmax and has_causal and is_square:
-        words, flag = (
-            ("no causal mask", "--no-causal") if case.causal else ("a causal mask", "--causal")
-        )
+        words, no = ("no causal mask", "no-") if case.causal else ("a causal mask", "")
         # Of the case's own length: its loops begin or end at other tiles than the first.
-        yield Ability(words, flag, small(causal=not case.causal, seqlen=case.seqlen_q), True)
+        options = small(causal=not case.causal, seqlen=case.seqlen_q)
+        yield Ability(words, f"--{no}causal", options, True)
     if "scale" in takes and case.pattern != "dyadic":
-        yield Ability(
-            "another scale", "--scale", small(scale=round(1.5 * case.scale, 2) or 1.0), True
-        )
+        options = small(scale=round(1.5 * case.scale, 2) or 1.0)
+        yield Ability("another scale", "--scale", options, True)
     if is_softmax and "window" in takes and (case.window is None or min(case.window) <= 0):
-        yield Ability(
-            "both sides of a window", "--window", small(window="5,3") if is_square else {}
-        )
+        options = small(window="5,3") if is_square else {}
+        yield Ability("both sides of a window", "--window", options)
     if is_softmax and "h" in case.shapes and not is_grouped:
         # Torch spreads a single key head over all heads, and raises of other numbers that differ: whoever has one of
         # these results right then gives each head its key head.
@@ -104,19 +89,14 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
     if is_softmax and is_square and not {"seqlens", "cu_seqlens"} & problem.target.required:
         is_plain = bool({"align", "cu_seqlens_k", "max_seqlen_k"} & takes.keys())
         flat = {"causal": False} if case.causal else {}  # a mask would count from a corner
-        for words, rows, keys in (
-            ("more keys than rows", _SHORT, _LONGER),
-            ("more rows than keys", _LONGER, _SHORT),
-        ):
-            is_run = is_short and (has_causal or not flat)
+        is_run = is_short and (has_causal or not flat)
+        for words, rows in (("more keys than rows", _SHORT), ("more rows than keys", _LONGER)):
+            keys = _SHORT + _LONGER - rows
             options = small(seqlen_q=rows, seqlen_k=keys, **flat) if is_run else {}
             yield Ability(words, "--seqlen-q, --seqlen-k", options, is_plain)
     if is_softmax and case.head_dim_v == case.head_dim:
-        yield Ability(
-            "a head dim of v alone",
-            "--head-dim-v",
-            small(head_dim_v=16 if case.head_dim > 16 else 32),
-        )
+        options = small(head_dim_v=16 if case.head_dim > 16 else 32)
+        yield Ability("a head dim of v alone", "--head-dim-v", options)
     # Of what no option says that it is left out, only what is run is told: logits that no softmax without its maximum
     # bears, a single row, a head dim that fills all lanes.
     if case.pattern == Case.pattern and (options := small(pattern="large")):
@@ -124,12 +104,10 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
         yield Ability("logits near -120", "--pattern negative", small(pattern="negative"))
     if is_short and is_square and (options := small(seqlen=1)):
         yield Ability("a single row and key", "--seqlen", options, True)
-    if case.head_dim == case.head_dim_v and (
-        options := small(head_dim=32 if case.head_dim == 64 else 64)
-    ):
+    options = small(head_dim=32 if case.head_dim == 64 else 64)
+    if options and case.head_dim == case.head_dim_v:
         yield Ability("another head dim", "--head-dim", options)
-    for name in _CONVENTIONS:
-        option = _OPTIONS.get(name, name)
+    for name, option in _CONVENTIONS.items():
         if name in takes and name not in problem.target.required and not getattr(case, option):
             yield Ability("", flag_of(option).removesuffix("-q"))
 
@@ -137,13 +115,8 @@ def unused_abilities(problem: Problem) -> Iterator[Ability]:
 def _small(problem: Problem, **options: Any) -> dict[str, Any]:
     """The words of a small case; none where it would not be small, or changes what was given."""
     case = problem.case
-    if (
-        problem.saved is not None
-        or case.ranks
-        or case.cu_seqlens_q
-        or case.seqlens
-        or problem.fixed & options.keys()
-    ):
+    is_alone = problem.saved is not None or case.ranks or case.cu_seqlens_q or case.seqlens
+    if is_alone or problem.fixed & options.keys():
         return {}
     sizes = {"batch": 1} | ({"heads": 2} if case.kv_heads == case.heads else {})
     if not {*OF_LENGTH} & problem.request.options.keys() and "seqlen_q" not in options:
@@ -172,14 +145,12 @@ def with_second_cases(report: Probed, problem: Problem, client: Client) -> tuple
     try:
         second, of = probed(problem.with_options(options), command, client)
     except Failure as failure:
-        failure.way_out = "; ".join(
-            filter(None, (f"right as it was asked for, this is with {words}", failure.way_out))
-        )
+        ways = (f"right as it was asked for, this is with {words}", failure.way_out)
+        failure.way_out = "; ".join(filter(None, ways))
         raise
     if second.failing is None and not second.compile_errors:
-        return replace(
-            report, notes=(*report.notes, f"wrong once, and right when run again, with {words}")
-        ), problem
+        note = f"wrong once, and right when run again, with {words}"
+        return replace(report, notes=(*report.notes, note)), problem
     return replace(second, beyond=words, added=options), of
 
 
@@ -189,30 +160,28 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
     On a GPU only what compiles nothing anew is run; what no parameter tells in a fork, which a kernel may end.
     """
     on_cpu, found = problem.case.device == "cpu", dict.fromkeys(unused_abilities(problem), UNTRIED)
-    small = [
-        ability for ability in found if ability.options and (on_cpu or ability.flag in _OF_NUMBERS)
-    ]
-    forks = may_fork()
-    here = [ability for ability in small if ability.is_plain or not forks]
-    apart = [
-        each for each in small if each not in here and not problem.target.surroundings.sets_threads
-    ]
+    forks, here, apart = may_fork(), list[Ability](), list[Ability]()
+    for ability in found:
+        if ability.options and (on_cpu or ability.flag in _OF_NUMBERS):
+            (here if ability.is_plain or not forks else apart).append(ability)
+    if problem.target.surroundings.sets_threads:
+        apart.clear()
     with ExitStack() as stack:
         fork = stack.enter_context(ParallelWork(partial(_apart, problem, apart))) if apart else None
         asked = {ability: stack.enter_context(Compilation()) for ability in here}
         both = [ability for ability in here if ability.words in ("a third batch", "another scale")]
-        if len(both) == 2:  # where they are right in one case, each is right
-            together = replace(
-                both[0], options={**both[1].options, **both[0].options}
-            )  # the first has the sizes
+        # Where they are right in one case, each is right; the first has the sizes.
+        if len(both) == 2:
+            together = replace(both[0], options={**both[1].options, **both[0].options})
             if _here(problem, together, asked[both[0]]) == RIGHT:
                 found |= dict.fromkeys(both, RIGHT)
         for ability in here:
             if found[ability] == UNTRIED:
                 found[ability] = _here(problem, ability, asked[ability])
         if fork is not None:
-            outcomes = fork.answer(_PATIENCE)
-            found |= zip(apart, outcomes or map(partial(_alone, problem), apart), strict=True)
+            found |= zip(
+                apart, fork.answer(LAST_RESORT) or _each_alone(problem, apart), strict=True
+            )
         for ability, compilation in asked.items():
             if compilation.result()[0]:
                 found[ability] = WRONG
@@ -226,9 +195,10 @@ def _here(problem: Problem, ability: Ability, compilation: Compilation) -> str:
     return _judged(ability, run)
 
 
-def _alone(problem: Problem, ability: Ability) -> str:
-    with ParallelWork(partial(_apart, problem, [ability])) as fork:
-        return (fork.answer(_PATIENCE) or [UNTRIED])[0]
+def _each_alone(problem: Problem, abilities: Sequence[Ability]) -> Iterator[str]:
+    for ability in abilities:
+        with ParallelWork(partial(_apart, problem, [ability])) as fork:
+            yield from fork.answer(LAST_RESORT) or [UNTRIED]
 
 
 def _apart(problem: Problem, abilities: Sequence[Ability]) -> list[str]:
@@ -249,8 +219,7 @@ def _judged(ability: Ability, tried: Fit) -> str:
             return UNTRIED
         return REFUSED if refuses(tried.failure) else wrong
     run = tried.run
-    assert run is not None
-    assert run.measured is not None
+    assert run is not None and run.measured is not None  # noqa: PT018
     findings = run.measured.comparison.findings.values()
     is_near = max(map(attrgetter("max_ratio"), findings)) <= LAMBDA
     if run.matches or (is_near and ERROR not in map(attrgetter("severity"), run.memory)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -21,35 +22,32 @@ _ASKED: dict[Any, tuple[KernelCall, CompileError | None]] = {}
 """By its key: each launch that was asked about in this process, and what is wrong with it."""
 
 
-class Compilation:
+_Fork = ParallelWork[list[CompileError | None]]
+
+
+class Compilation(contextlib.ExitStack):
     """What the front end says of the launches of a check."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._calls: dict[Any, KernelCall] = {}
-        self._forks: list[
-            tuple[dict[Any, KernelCall], ParallelWork[list[CompileError | None]]]
-        ] = []
+        self._forks: list[tuple[dict[Any, KernelCall], _Fork]] = []
 
     def begin(self, record: RunRecord) -> None:
         """Has a fork ask about the launches of a run that nobody asked about yet."""
         if sys.platform == "linux" and is_on("front-end"):
             calls = _calls(record)
-            waiting = {
-                key: call
-                for key, call in calls.items()
-                if key not in self._calls and key not in _ASKED
-            }
+            waiting = _unasked(calls, self._calls)
             self._calls |= calls
             if waiting:
-                self._forks.append((waiting, _asking(waiting)))
+                self._forks.append((waiting, self.enter_context(_asking(waiting))))
 
     def result(self) -> tuple[tuple[CompileError, ...], tuple[str, ...]]:
         """The errors, each line once; and a sentence where the front end came to no end."""
         for calls, fork in self._forks:
             answers = fork.answer(_PATIENCE)
-            if (
-                answers is None
-            ):  # once more: a fork may end for want of memory, beside all that works meanwhile
+            # Once more: a fork may end for want of memory, beside all that works meanwhile.
+            if answers is None:
                 with _asking(calls) as again:
                     answers = again.answer(_PATIENCE)
             _keep(calls, answers or [])
@@ -64,20 +62,17 @@ class Compilation:
         words = f"whether {', '.join(unknown)} compiles is not known: Triton's front end ended without an answer"
         return tuple(errors.values()), (words,) if unknown else ()
 
-    def __enter__(self) -> Compilation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for _calls, fork in self._forks:
-            fork.__exit__()
-
 
 def compiles(record: RunRecord) -> bool:
     """Whether the front end takes the launches, asked in this process, which interprets none afterwards."""
-    waiting = {key: call for key, call in _calls(record).items() if key not in _ASKED}
-    errors = _errors_of(list(waiting.values())) if waiting and is_on("front-end") else []
+    waiting = _unasked(_calls(record), {})
+    errors = _errors_of(waiting) if waiting and is_on("front-end") else []
     _keep(waiting, errors)
     return not any(errors)
+
+
+def _unasked(calls: dict[Any, KernelCall], waiting: Mapping[Any, object]) -> dict[Any, KernelCall]:
+    return {key: calls[key] for key in calls if key not in waiting and key not in _ASKED}
 
 
 def _keep(calls: dict[Any, KernelCall], errors: list[CompileError | None]) -> None:
@@ -95,11 +90,11 @@ def _calls(record: RunRecord) -> dict[Any, KernelCall]:
     return found
 
 
-def _asking(calls: dict[Any, KernelCall]) -> ParallelWork[list[CompileError | None]]:
-    return ParallelWork(partial(_errors_of, list(calls.values())))
+def _asking(calls: dict[Any, KernelCall]) -> _Fork:
+    return ParallelWork(partial(_errors_of, calls))
 
 
-def _errors_of(calls: list[KernelCall]) -> list[CompileError | None]:
+def _errors_of(calls: dict[Any, KernelCall]) -> list[CompileError | None]:
     from ..frontends.triton.lowering import compile_errors
 
-    return compile_errors(calls)
+    return compile_errors(list(calls.values()))

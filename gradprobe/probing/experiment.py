@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,8 @@ from ..targets.find import Target
 if TYPE_CHECKING:
     from ..inputs.saved import Saved
     from ..numerics.walk import LargeRuns
-    from ..runtime.allocation_spread import AllocationSpread
     from ..runtime.arithmetic import Dots
+    from ..runtime.target_memory import AllocationSpread
 
 # Elements of all score matrices up to which a target in the interpreter is followed, or shown wholly.
 MOST_INTERPRETED = 1 << 18
@@ -58,8 +59,6 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What all executions of one probe have in common."""
-
     case: Case
     target: Target
     reference: Target | None
@@ -117,10 +116,8 @@ def experiment_of(
 
 
 def layouts_of(case: Case) -> tuple[Assigned, ...]:
-    """What each run of a case assigns to each tensor."""
-    return planned_runs(
-        (case.layouts,) if case.layouts else case.runs, are_saved=case.inputs is not None
-    )
+    asked = (case.layouts,) if case.layouts else case.runs
+    return planned_runs(asked, are_saved=case.inputs is not None)
 
 
 def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
@@ -128,15 +125,14 @@ def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
     values, case, saved = effective(experiment.values, assigned), experiment.case, experiment.saved
     outputs = outputs_of(case, experiment.target.outputs, values, experiment.unwritten)
     everything = {**derived(experiment, values), **values, **outputs}
-    return place(
-        everything, assigned, saved.placements if saved else None, experiment.fill, case.shapes
-    )
+    placements = saved.placements if saved else None
+    return place(everything, assigned, placements, experiment.fill, case.shapes)
 
 
 def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
     """The values in a layout: `expanded` repeats some, to which O and LSE of a file do not belong."""
     kept = dict(effective_values(values, assigned))
-    if any(layout == "expanded" and tensor != "do" for tensor, layout in assigned):
+    if "expanded" in {layout for tensor, layout in assigned if tensor != "do"}:
         kept.pop("o", None)
         kept.pop("lse", None)
     return kept
@@ -144,22 +140,16 @@ def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Ten
 
 def derived(experiment: Experiment, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """O, LSE and delta of the reference, as far as the target takes them."""
-    wanted = DERIVED.keys() & experiment.target.takes.keys()
+    wanted = [name for name in DERIVED if name in experiment.target.takes]
     if not wanted:
         return {}
-    known: dict[str, Any] = dict(values)
-    for name in DERIVED:
-        known.pop(name, None)
+    known: dict[str, Any] = {name: values[name] for name in values.keys() - DERIVED.keys()}
     for option in ("family", "causal", "scale", "window", "softcap", "align", "dropout"):
         known[option] = getattr(experiment.case, option)
     results = manual_attention_backward(**known, head_tile=1, matrices=False)
     own = values["q"].dtype
     wide = torch.promote_types(own, torch.float32)
-    return {
-        name: results[DERIVED[name]].to(own if name == "o" else wide)
-        for name in DERIVED
-        if name in wanted
-    }
+    return {name: results[DERIVED[name]].to(own if name == "o" else wide) for name in wanted}
 
 
 # --- how its dots multiply float32
@@ -172,7 +162,7 @@ def declared_way(of: Experiment) -> str | None:
 
 def _read(of: Experiment) -> list[Dots]:
     """What decides, the coarsest first: kernels' dots; torch's without any, or where it is TF32."""
-    has_kernels = not all(dots.is_torch for dots in of.dots)
+    has_kernels = not all(map(attrgetter("is_torch"), of.dots))
     if COMPILED in of.backends and not has_kernels:
         return []
     kept = [dots for dots in of.dots if not (dots.is_torch and has_kernels) or dots.way != "ieee"]
@@ -185,8 +175,8 @@ def dots_of(of: Experiment) -> str:
         return "ieee"
     if of.case.device == "cpu":  # where nothing multiplies otherwise by itself
         return of.case.dots or "ieee"
-    ways = [dots.way for dots in _read(of)] or ["tf32" if COMPILED in of.backends else "ieee"]
-    return declared_way(of) or ways[0]
+    unread = "tf32" if COMPILED in of.backends else "ieee"
+    return declared_way(of) or next(map(attrgetter("way"), _read(of)), unread)
 
 
 def coarser_dots(of: Experiment) -> list[Dots]:
@@ -200,28 +190,21 @@ def coarser_dots(of: Experiment) -> list[Dots]:
 def dots_sentence(of: Experiment) -> str:
     """By which arithmetic all is judged, and why; "" where there is no choice."""
     case, way, read = of.case, dots_of(of), dots_in_words(_read(of))
+    judged = f"dots are judged as {way},"
     if case.dtype != "float32":
         words = f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
         return "" if case.dots in (None, way) else words
     if case.device == "cpu":
-        return (
-            ""
-            if way == "ieee"
-            else f"dots are judged as {way}, as --dots says; a CPU multiplies in IEEE by itself"
-        )
+        words = f"{judged} as --dots says; a CPU multiplies in IEEE by itself"
+        return "" if way == "ieee" else words
     if declared_way(of) is not None:
         said = "as --dots says" if case.dots is not None else "which the target is told"
-        return f"dots are judged as {way}, {said}; " + (
-            f"read: {read}" if read else "they could not be read"
-        )
-    unread = (
-        "Triton's default"
-        if COMPILED in of.backends
-        else "since nothing was seen that says otherwise"
-    )
-    return f"dots are judged as {way}, " + (
-        f"as was read: {read}" if read else f"{unread}; --dots says another way"
-    )
+        return f"{judged} {said}; {f'read: {read}' if read else 'they could not be read'}"
+    if read:
+        return f"{judged} as was read: {read}"
+    unread = "since nothing was seen that says otherwise"
+    why = "Triton's default" if COMPILED in of.backends else unread
+    return f"{judged} {why}; --dots says another way"
 
 
 def dots_in_words(found: Sequence[Dots]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.recover import obstacle
 from ..numerics.budget import Recovery
 from ..numerics.evidence import LayoutRun, Measured
-from ..runtime.trace import Trace
+from ..runtime.run import Trace
 from .experiment import MOST_INTERPRETED, Experiment, derived, inputs_of
 from .measure import measure
 from .observe import Execution, accepted
@@ -45,44 +46,33 @@ def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRe
             whole = run.inside.measured
             if not whole.comparison.matches:
                 looked[at] = replace(record, run=replace(run, inside=None))
-                inside = replace(run.inside, shown=whole)
-                apart.append(
-                    RunRecord(
-                        LayoutRun(
-                            f"{run.layout}, one-hot inputs", run.assigned, whole, None, inside
-                        )
-                    )
-                )
+                layout, inside = f"{run.layout}, one-hot inputs", replace(run.inside, shown=whole)
+                apart.append(RunRecord(LayoutRun(layout, run.assigned, whole, None, inside)))
     return [*looked, *apart]
 
 
 def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
-    """The run with a look inside, or a note why there is none."""
     case, run, values = experiment.case, record.run, experiment.values
     own, assigned = run.measured, run.assigned
     # Of P or dS in another convention the others cannot be read.
-    if (
-        own is None
-        or not own.is_recoverable
-        or any(each.name in ("P", "dS") for each in own.conventions)
-    ):
+    foreign = map(attrgetter("name"), own.conventions) if own is not None else ()
+    if own is None or not own.is_recoverable or {"P", "dS"} & {*foreign}:
         return record
     is_slow = INTERPRETED in experiment.backends and case.scores > MOST_INTERPRETED
     if words := _TOO_SLOW if is_slow else obstacle(case, values):
         return record.with_more(notes=[f"P and dS are not recovered: {words}"])
     not_in = f"P and dS are not recovered in {run.layout}"
-    if any(tensor.repeats for tensor in run.laid):
+    if any(map(attrgetter("repeats"), run.laid)):
         words = f"{not_in}: a layout that repeats values holds no one-hot rows"
         return record.with_more(notes=[words] if case.layouts or case.runs else [])
     box, first = _BlackBox(experiment), experiment.first
+    # A target may be given LSE, give it, or launch kernels that hand it on to one another.
+    has_lse = "lse" in experiment.target.takes or "LSE" in own.trace.values
     examiner = Examiner(
         case, values, assigned, box.answer, box.measure, own,
         lambda: inputs_of(experiment, assigned).tensors,
         of_one_kernel=first is not None and makes_together(first, "dQ", "dK"),
-        # A target may be given LSE, give it, or launch kernels that hand it on to one another.
-        may_read_lse=bool(
-            experiment.backends or "lse" in experiment.target.takes or "LSE" in own.trace.values
-        ),
+        may_read_lse=has_lse or bool(experiment.backends),
     )  # fmt: skip
     try:
         with experiment.stopwatch.timed("compare"):
@@ -101,12 +91,8 @@ class _BlackBox:
         self.executions: list[Execution] = []
 
     def answer(
-        self,
-        assigned: Assigned,
-        case: Case,
-        values: Mapping[str, Tensor],
-        first: Mapping[str, Tensor],
-    ) -> Trace:
+        self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
+    ) -> Trace:  # fmt: skip
         """The results of several problems with one O, LSE and delta."""
         experiment, saved = self._experiment, self._experiment.saved
         times, everything = case.batch // experiment.case.batch, dict(values)
@@ -122,13 +108,7 @@ class _BlackBox:
         return trace
 
     def measure(
-        self,
-        values: Mapping[str, Tensor],
-        trace: Trace,
-        recovery: Recovery | None = None,
-        *,
-        coarse: bool = False,
-    ) -> Measured:
-        return measure(
-            self._experiment, Inputs(run_name(()), values, values), trace, recovery, coarse=coarse
-        )
+        self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+    ) -> Measured:  # fmt: skip
+        inputs = Inputs(run_name(()), values, values)
+        return measure(self._experiment, inputs, trace, recovery, coarse=coarse)

@@ -9,48 +9,58 @@ from typing import Any
 
 from torch import Tensor
 
-from ..inputs.tensor_layouts import Inputs
+from ..inputs.draw import outputs_of
+from ..inputs.tensor_layouts import Inputs, place
+from ..model.assignment import OUTPUTS, PLAIN
+from ..model.case import Case
+from ..model.failures import ReferenceFailure
+from ..model.intermediates import DERIVED, lookup
+from ..model.layout_run import Element
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.declared_precision import Precision, exactly, precision_of
 from ..numerics.evidence import Measured
 from ..reference import Attention, Tile, evaluate
-from ..runtime.trace import Trace
-from .experiment import Experiment, coarser_dots, declared_way, dots_in_words, dots_of, layouts_of
+from ..runtime.run import Trace, run_target
+from ..targets.find import Target
+from .experiment import (
+    Experiment,
+    coarser_dots,
+    declared_way,
+    derived,
+    dots_in_words,
+    dots_of,
+    layouts_of,
+)
 
 # Scores of a case below which the whole budget costs next to nothing.
 LEAST_SCORES = 1 << 22
 
 
 def measure(
-    experiment: Experiment,
-    inputs: Inputs,
-    trace: Trace,
-    recovery: Recovery | None = None,
-    *,
-    coarse: bool = False,
-) -> Measured:
+    experiment: Experiment, inputs: Inputs, trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
+) -> Measured:  # fmt: skip
     """Compares a trace, `coarse` by an arithmetic coarser than the contract, and locates its first mismatch."""
     of, reference = _Measurement(experiment, inputs, recovery, coarse), None
     is_by_formulas = experiment.reference is None
     if experiment.reference is not None:
-        from .own_reference import reference_trace
-
         reference = reference_trace(experiment, experiment.reference, inputs)
     with experiment.stopwatch.timed("compare"):
-        comparison, whole = None, cache(partial(of.compared, trace, reference))
+        by_block, whole = None, cache(partial(of.compared, trace, reference))
         is_large = of.case.scores >= LEAST_SCORES and not of.precision.exact
         if is_large and is_by_formulas and recovery is None and not coarse:
-            comparison = _by_blocks(experiment, of, trace, whole)
-        is_by_block = comparison is not None
-        found = Measured(
-            of.x, trace, comparison or whole(), None, coarser=_declared_coarser(experiment)
-        )
+            by_block = _by_blocks(experiment, of, trace, whole)
+        found = Measured(of.x, trace, by_block or whole(), None)
+        if dots := coarser_dots(experiment):
+            from ..numerics.coarser import CoarserDots
+
+            declared = CoarserDots(declared_way(experiment) or "", dots_in_words(dots))
+            found = replace(found, coarser=(declared,))
         if is_by_formulas and not found.comparison.matches:
             found = _in_its_units(of, found)
         if is_by_formulas and not coarse:
-            found = _by_coarser(of, found, is_by_block)
+            found = _by_coarser(of, found, by_block is not None)
         # Of the coarser arithmetic only whether it explains all is asked.
         if found.comparison.matches or coarse:
             return found
@@ -60,8 +70,6 @@ def measure(
 
 
 class _Measurement:
-    """By what the results of one run are judged."""
-
     def __init__(
         self, experiment: Experiment, inputs: Inputs, recovery: Recovery | None, is_coarse: bool
     ) -> None:
@@ -74,12 +82,8 @@ class _Measurement:
         self.x = cache(partial(attention_of, self.case, self.values))
 
     def compared(
-        self,
-        trace: Trace,
-        reference: Trace | None = None,
-        held: Precision | None = None,
-        by: Evaluate | None = None,
-    ) -> Comparison:
+        self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
+    ) -> Comparison:  # fmt: skip
         """A trace compared, by another precision or evaluation if given."""
         return compare(
             self.case, self.x(), trace, held or self._held,
@@ -89,7 +93,6 @@ class _Measurement:
     def evaluated(
         self, x: Attention, tile: Tile, given: Mapping[str, Tensor] | None
     ) -> dict[str, Tensor]:
-        """A tile of the reference, timed."""
         with self._experiment.stopwatch.timed("reference"):
             return evaluate(x, tile, given)
 
@@ -105,20 +108,10 @@ def _by_blocks(
     from ..numerics.walk import LargeRuns
 
     if not experiment.large:
-        experiment.large.append(
-            LargeRuns(several=len(layouts_of(of.case)) > 1 or of.case.repeat > 1)
-        )
+        is_repeated = len(layouts_of(of.case)) > 1 or of.case.repeat > 1
+        experiment.large.append(LargeRuns(several=is_repeated))
     run = LargeRun(of.case, of.values, trace, of.precision, of.evaluated)
     return experiment.large[0].compared(run, whole, of.tick)
-
-
-def _declared_coarser(experiment: Experiment) -> tuple[Any, ...]:
-    dots = coarser_dots(experiment)
-    if not dots:
-        return ()
-    from ..numerics.coarser import CoarserDots
-
-    return (CoarserDots(declared_way(experiment) or "", dots_in_words(dots)),)
 
 
 def _in_its_units(of: _Measurement, found: Measured) -> Measured:
@@ -162,7 +155,6 @@ def _by_coarser(of: _Measurement, plain: Measured, is_by_block: bool) -> Measure
 def _coarser(
     of: _Measurement, found: Measured, heads: Mapping[str, Any]
 ) -> tuple[Comparison, tuple[Any, ...]]:
-    """The comparison by that arithmetic, and what it is."""
     from ..numerics.coarser import explained
 
     about = (of.case, of.x(), found.trace, found.comparison)
@@ -180,3 +172,62 @@ def _coarser(
         if besides is not None:
             return besides[0], (besides[1],)
     return lenient, sums
+
+
+# Of what IEEE float32 may err by, what the reference of such a kernel may. Only float64 is better, by 29 bits. This
+# lies halfway: a float32 reference, whose independent errors average out in long sums, stands clearly beyond it, and a
+# float64 one clearly within.
+SHARE_OF_FLOAT32 = 2.0**-14
+WAY_OUT = "a reference is checked before it is used: correct it, or leave out --reference"
+
+
+def reference_trace(experiment: Experiment, reference: Target, inputs: Inputs) -> Trace | None:
+    """Its results on the same values in float64; ReferenceFailure where they are not those of the formulas."""
+    case, values = experiment.case, in_float64(inputs.values)
+    for name in (*OUTPUTS, *DERIVED):
+        values.pop(name, None)
+    values |= derived(replace(experiment, target=reference), values)
+    wide = values | outputs_of(case, reference.outputs, values)
+    experiment.tick(f"reference {reference.name}", 0.0, f"{inputs.layout}, the reference")
+    with experiment.stopwatch.timed("reference"):
+        trace = run_target(reference, replace(case, shapes=PLAIN), place(wide, ())).trace
+        if trace is not None:
+            x = attention_of(case, inputs.values)
+            precision = precision_of(case.dtype, dots_of(experiment))
+            _refuse_other_formulas(reference.name, case, x, trace, is_exact=not precision.matrix)
+    return trace
+
+
+def in_float64(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All but whole numbers and booleans."""
+    pairs = values.items()
+    return {name: value.double() if value.is_floating_point() else value for name, value in pairs}
+
+
+def _refuse_other_formulas(
+    name: str, case: Case, x: Attention, trace: Trace, *, is_exact: bool
+) -> None:
+    """It may err as IEEE float32 may; beside a kernel in that arithmetic by a share of it."""
+    from ..numerics.locate import locate
+
+    subject = "the verdict is about the reference:"
+    comparison = compare(case, x, trace, precision_of("float32", "ieee"))
+    if (first := locate(x, trace, comparison)) is not None:
+        raise ReferenceFailure(f"{subject} {name} departs from {departure(case, first)}", WAY_OUT)
+    worst = max(comparison.findings.values(), key=lambda finding: finding.max_ratio)
+    if is_exact and worst.max_ratio > SHARE_OF_FLOAT32:
+        raise ReferenceFailure(
+            f"{subject} {worst.name} of {name} errs by {worst.max_ratio:.1g} of what float32 may err by, "
+            f"and beside a kernel in float32 it may by {SHARE_OF_FLOAT32:.1g}",
+            "a reference is checked before it is used: compute it in float64",
+        )
+
+
+def departure(case: Case, first: Element) -> str:
+    """The formula that it departs from, the place, and both numbers."""
+    row = lookup(first.intermediate)
+    step = row.step(case.family) if row is not None else None
+    places = ((axis, getattr(first, axis)) for axis in ("batch", "head", "row", "col"))
+    where = ", ".join(f"{axis} {at}" for axis, at in places if at is not None)
+    formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
+    return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor
@@ -22,16 +23,13 @@ from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.mechanisms import gathered
 from ..model.memory_finding import DTYPE, MemoryFinding
-from ..runtime.run import Outcome, run_target
+from ..runtime.run import Outcome, Trace, run_target
 from ..runtime.target_memory import Allocations, InputsBefore, Writer, written_by
-from ..runtime.trace import Trace
 from .experiment import Experiment
 
 
 @dataclass(frozen=True)
 class Execution:
-    """One run of the target."""
-
     inputs: Inputs
     outcome: Outcome
     memory: tuple[MemoryFinding, ...]
@@ -43,9 +41,8 @@ class Execution:
         return self.inputs.layout
 
     def without_tensors(self) -> Execution:
-        return replace(
-            self, inputs=Inputs(self.layout, {}, {}), outcome=replace(self.outcome, trace=None)
-        )
+        outcome = replace(self.outcome, trace=None)
+        return replace(self, inputs=Inputs(self.layout, {}, {}), outcome=outcome)
 
 
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
@@ -54,17 +51,13 @@ def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execut
     Kernels of a source run between guard bands, since CUDA's allocator often gives zeros in a test; again where only a
     run shows that there are some, or one was stopped.
     """
-    stopwatch, name = experiment.stopwatch, experiment.target.name
-    experiment.tick(
-        f"run {stopwatch.laps['target'] + 1}, {name}, {inputs.layout}", 0.0, inputs.layout
-    )
-    execution = None
+    stopwatch, layout, is_poisoned = experiment.stopwatch, inputs.layout, experiment.case.poison
+    number, execution = stopwatch.laps["target"] + 1, None
+    experiment.tick(f"run {number}, {experiment.target.name}, {layout}", 0.0, layout)
     with stopwatch.timed("target"):
         if not experiment.is_cuda:
             with contextlib.suppress(KernelStopped):
-                execution = observe(
-                    experiment, inputs, banded=experiment.case.poison, schedule=schedule
-                )
+                execution = observe(experiment, inputs, banded=is_poisoned, schedule=schedule)
         if execution is None or execution.outcome.backends & {CUDA, CUDA_ON_CPU}:
             execution = observe(experiment, inputs, copies=True, schedule=schedule)
     return execution
@@ -80,13 +73,8 @@ def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple
 
 
 def observe(
-    experiment: Experiment,
-    inputs: Inputs,
-    *,
-    banded: bool = True,
-    copies: bool = False,
-    schedule: int = 0,
-) -> Execution:
+    experiment: Experiment, inputs: Inputs, *, banded: bool = True, copies: bool = False, schedule: int = 0
+) -> Execution:  # fmt: skip
     """Runs a target once, and looks at what it does to memory that is not its own.
 
     Where only the run imports Triton, a second one is watched. Raises as `run_target` does.
@@ -98,8 +86,7 @@ def observe(
     """
     case, in_ranks = experiment.case, experiment.target.ranks
     if case.ranks is not None and in_ranks is not None:
-        of_ranks: Execution = in_ranks(experiment, inputs, banded=banded, copies=copies)
-        return of_ranks
+        return in_ranks(experiment, inputs, banded=banded, copies=copies)  # type: ignore[no-any-return]
     guards, before = Guards(inputs.tensors, inputs.fill), InputsBefore(inputs, case.inplace)
     run = partial(_run, experiment, inputs, banded, copies, schedule)
     was_there = interprets_triton()
@@ -110,37 +97,30 @@ def observe(
     breaches = guards.breaches() + (bands.breaches(outcome.storages) if bands else [])
     memory = gathered("memory", iter, watch.findings) if watch else []
     memory += gathered("memory/cuda", iter, outcome.findings)
-    memory += gathered("memory/bands", iter, [breach.finding for breach in breaches])
+    memory += gathered("memory/bands", iter, map(attrgetter("finding"), breaches))
     if outcome.trace is not None:
         memory += of_dtypes(outcome.trace, inputs.values)
         changes = before.changes(case.input_axes)
         memory += _overwritten(changes, before, run, watch.writers if watch else {})
-    return Execution(inputs, outcome, tuple(memory), tuple(watch.failures) if watch else ())
+    failures = tuple(watch.failures) if watch else ()
+    return Execution(inputs, outcome, tuple(memory), failures)
 
 
 def _run(
-    of: Experiment,
-    inputs: Inputs,
-    banded: bool,
-    copies: bool,
-    schedule: int,
-    steps: InputsBefore | None = None,
-) -> tuple[Outcome, Any, Allocations | None]:
+    of: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: InputsBefore | None = None
+) -> tuple[Outcome, Any, Allocations | None]:  # fmt: skip
     """The outcome, the interpreter's watch and the bands; `steps` is told of each operation."""
     unwritten, is_triton = Unwritten(), interprets_triton()
     found = Launches(inputs.tensors, schedule, unwritten)
-    for name in (
-        inputs.tensors.keys() & OUTPUTS
-    ):  # what it is to write its gradients into has no value before
+    # What it is to write its gradients into has no value before.
+    for name in inputs.tensors.keys() & OUTPUTS:
         unwritten.allocated(inputs.tensors[name])
     bands = None
     if banded or is_triton:
         bands = Allocations(of.fill, of.unwritten, unwritten, copies=copies, spread=of.spread)
     if steps:
-        found.after = steps.launched
-    around = _all(
-        bands, of.spread.asking() if of.spread else None, steps.operations() if steps else None
-    )
+        found.after = steps.note
+    around = filter(None, (bands, steps and steps.operations()))
     watched: AbstractContextManager[Any] = nullcontext()
     if is_triton:
         from ..frontends.triton.interpreter.memory.memory_watch import watched_memory
@@ -151,24 +131,14 @@ def _run(
     return outcome, watch, bands
 
 
-@contextlib.contextmanager
-def _all(*several: AbstractContextManager[Any] | None) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for each in filter(None, several):
-            stack.enter_context(each)
-        yield
-
-
 def _overwritten(
-    changes: list[MemoryFinding],
-    before: InputsBefore,
-    run: Callable[..., object],
-    watched: Mapping[str, Writer],
-) -> Iterator[MemoryFinding]:
+    changes: list[MemoryFinding], before: InputsBefore, run: Callable[..., object], watched: Mapping[str, Writer]
+) -> Iterator[MemoryFinding]:  # fmt: skip
     """The inputs that changed, with what did it; where nothing saw that, by a run compared step by step."""
     writers = dict(watched)
-    if changes:
-        before.restore()
+    if not changes:
+        return
+    before.restore()
     if any(change.lanes and change.tensor not in writers for change in changes):
         with contextlib.suppress(Failure):
             run(steps=before)

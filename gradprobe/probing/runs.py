@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..frontends import BACKENDS, TORCH, plain_function
 from ..inputs.guard_bands import same_bits
 from ..inputs.tensor_layouts import laid
-from ..inputs.versions import installed_versions, untested
 from ..model.assignment import ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.layout_run import Line
 from ..model.memory_finding import RACE, SHUFFLE, MemoryFinding, telling, worst_first
 from ..model.report import CheckedTarget, Source
 from ..numerics.evidence import LayoutRun
 from ..numerics.range import zeros_by_design
-from ..runtime.run import Outcome
-from ..runtime.trace import Trace
+from ..runtime.run import Outcome, Trace
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, edited_modules
 from .experiment import Experiment, dots_sentence, inputs_of, layouts_of
@@ -62,8 +58,7 @@ class RunRecord:
 
 def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
     for record in records:
-        for execution in record.executions:
-            yield execution.outcome
+        yield from map(attrgetter("outcome"), record.executions)
 
 
 def records_of(experiment: Experiment) -> Iterator[RunRecord]:
@@ -91,27 +86,24 @@ def records_of(experiment: Experiment) -> Iterator[RunRecord]:
 
 
 def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
-    """One layout, run as often as the case says, and measured."""
     inputs, case = inputs_of(experiment, assigned), experiment.case
     first = execute(experiment, inputs)
     trace, first = first.outcome.trace, first.without_tensors()
     run = LayoutRun(inputs.layout, assigned, None, first.outcome.refused, laid=laid(case, inputs))
     if trace is None:
-        memory = telling(first.memory, False) if first.memory else ()
-        return RunRecord(replace(run, memory=memory), (first,))
+        return RunRecord(replace(run, memory=telling(first.memory, False)), (first,))
     experiment, executions = experiment.after([first.outcome]), [first]
     # Of its inputs the values are left.
     measured = measure(experiment, replace(inputs, tensors={}), trace)
     run = _repeated(experiment, replace(run, measured=measured), executions)
     memory: dict[Any, MemoryFinding] = {}
-    for execution in executions:
-        for finding in execution.memory:
-            memory.setdefault(finding.identity, finding)
-    findings = (run.measured or measured).comparison.findings.values()
-    is_not_finite = any(map(attrgetter("non_finite"), findings))
-    return RunRecord(
-        replace(run, memory=telling(memory.values(), is_not_finite)), tuple(executions)
-    )
+    for finding in chain.from_iterable(map(attrgetter("memory"), executions)):
+        memory.setdefault(finding.identity, finding)
+    if memory:
+        findings = (run.measured or measured).comparison.findings.values()
+        is_not_finite = any(map(attrgetter("non_finite"), findings))
+        run = replace(run, memory=telling(memory.values(), is_not_finite))
+    return RunRecord(run, tuple(executions))
 
 
 def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution]) -> LayoutRun:
@@ -125,9 +117,8 @@ def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution
     for number in range(1, case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
         of = replace(experiment, unwritten=7.0) if case.poison and number % 2 else experiment
-        inputs = inputs_of(
-            of, run.assigned
-        )  # laid out afresh: a target may have written over its inputs
+        # Laid out afresh: a target may have written over its inputs.
+        inputs = inputs_of(of, run.assigned)
         trace, again = accepted(of, inputs, number)
         executions.append(again)
         measured = first if _is_same(first.raw, trace) else measure(of, inputs, trace)
@@ -141,10 +132,11 @@ def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution
 def _is_same(first: Trace, again: Trace) -> bool:
     if first.values.keys() != again.values.keys():
         return False
-    pairs = zip(first.values.values(), map(again.values.__getitem__, first.values), strict=True)
-    return all(
-        value.dtype == other.dtype and bool(same_bits(value, other).all()) for value, other in pairs
-    )
+    for name, value in first.values.items():
+        other = again.values[name]
+        if value.dtype != other.dtype or not bool(same_bits(value, other).all()):
+            return False
+    return True
 
 
 def _atomics_into(outcome: Outcome, names: Collection[str]) -> dict[str, dict[Line, None]]:
@@ -177,15 +169,13 @@ def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
                 named[call.kernel, parameter] = None
             if outcome.storages.get(storage, "").lower() == name.lower():
                 there[call.kernel, parameter] = None
-    return list(
-        named or there
-    )  # a storage may have been another tensor's before: names decide where there are some
+    # A storage may have been another tensor's before: names decide where there are some.
+    return list(named or there)
 
 
 def makes_together(outcome: Outcome, first: str, second: str) -> bool:
     """Whether one kernel was given both intermediates."""
-    kernels = dict(_pointers_to(outcome, first)).keys()
-    return not kernels.isdisjoint(dict(_pointers_to(outcome, second)))
+    return bool(dict(_pointers_to(outcome, first)).keys() & dict(_pointers_to(outcome, second)))
 
 
 # --- what a report says of them
@@ -202,9 +192,8 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
         counted = set(map(attrgetter("identity"), record.run.memory))
         for execution in record.executions:
             for words in execution.unwatched:
-                notes.append(
-                    f"some accesses of memory could not be watched, by a fault of gradprobe: {words}"
-                )
+                by = "by a fault of gradprobe"
+                notes.append(f"some accesses of memory could not be watched, {by}: {words}")
             notes += execution.outcome.notes
             # What lanes without a value gave that came to nothing, as in the upper half of a warp.
             for finding in execution.memory:
@@ -217,31 +206,22 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
 
 
 def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> CheckedTarget:
-    """The target, its kernels, and what ran them."""
-    kernels, seen, target = dict[LoadedSource, None](), set[str](), experiment.target
+    kernels, seen, target = dict[LoadedSource, Source](), set[str](), experiment.target
+    source, reference = target.source, experiment.reference
+    shadows = dict.fromkeys(source.shadows)
     for outcome in outcomes_of(records):
-        kernels |= dict.fromkeys(outcome.kernels)
         seen |= outcome.backends
-    backend, shadows = next((word for word in BACKENDS if word in seen), TORCH), dict[str, None]()
-    for source in (target.source, *kernels):
-        shadows |= dict.fromkeys(source.shadows)
+        for at in outcome.kernels:
+            kernels[at] = Source(name=at.name, file=at.file, line=at.line, sha256=at.sha256)
+            shadows |= dict.fromkeys(at.shadows)
+    backend = next(filter(seen.__contains__, BACKENDS), TORCH)
     return CheckedTarget(
-        name=target.name,
-        family=experiment.case.family,
-        backend=backend,
-        function=target.source.name,
-        file=target.source.file,
-        line=target.source.line,
-        sha256=target.source.sha256,
-        shadows=tuple(shadows),
-        kernels=tuple(
-            Source(name=at.name, file=at.file, line=at.line, sha256=at.sha256) for at in kernels
-        ),
+        name=target.name, family=experiment.case.family, backend=backend, function=source.name,
+        file=source.file, line=source.line, sha256=source.sha256, shadows=tuple(shadows),
+        kernels=tuple(kernels.values()),
         idle=_files_with_kernels(target) if backend == TORCH else (),
-        reference=experiment.reference.name
-        if experiment.reference
-        else "gradprobe.reference, float64",
-    )
+        reference=reference.name if reference else "gradprobe.reference, float64",
+    )  # fmt: skip
 
 
 def _files_with_kernels(target: Target) -> tuple[str, ...]:
@@ -256,12 +236,3 @@ def _files_with_kernels(target: Target) -> tuple[str, ...]:
             if kernel.fn.__module__ == module.__name__:  # it does not only import it
                 found[file] = None
     return tuple(found)
-
-
-def environment(device: str) -> dict[str, str]:
-    """Versions and the device, in words."""
-    found = dict(installed_versions())
-    found["device"] = (
-        torch.cuda.get_device_name() if device == "cuda" else f"cpu ({platform.machine()})"
-    )
-    return found | ({"untested": words} if (words := untested()) else {})

@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from ..frontends import CUDA, CUDA_ON_CPU, Launches, replaced
@@ -37,13 +38,7 @@ class Dots:
         return self.by == _CUBLAS
 
 
-def coarsest(found: Iterable[Dots]) -> str:
-    """The coarsest way; "ieee" of none."""
-    return max((each.way for each in found), key=DOTS.index, default="ieee")
-
-
 def dots_of_launches(launches: Launches, of_torch: Iterable[Dots]) -> list[Dots]:
-    """How dots multiplied float32, each way of each kernel once."""
     entries = [launch.entry for launch in launches.started if launch.backend in (CUDA, CUDA_ON_CPU)]
     found = {*of_triton(launches.compiled), *of_cuda(entries), *of_torch}
     return sorted(found, key=lambda dots: (dots.by, dots.way, dots.file, dots.lines))
@@ -78,7 +73,6 @@ def _place(alias: str, aliases: Mapping[str, str]) -> tuple[str, int]:
 
 
 def of_cuda(entries: Iterable[Any]) -> Iterator[Dots]:
-    """TF32 of CUDA kernels whose source names it; IEEE of all others."""
     for entry in entries:
         texts = entry.source.text, *(text for _, text in entry.source.included)
         names_it = re.search("tf32|tfloat32", _COMMENT.sub("", "\n".join(texts)))
@@ -113,6 +107,6 @@ def of_autograd(output: Any) -> Iterator[Dots]:
         node = waiting.pop()
         if node is not None and node not in done:
             done.add(node)
-            waiting += [before for before, _ in node.next_functions]
+            waiting += map(itemgetter(0), node.next_functions)
             if "EfficientAttention" in node.name():
                 yield Dots("tf32x3", "PyTorch's memory-efficient attention")

@@ -76,33 +76,11 @@ def make_interpreter_right(case: Case) -> None:
 
 
 @contextlib.contextmanager
-def ordinary_torch() -> Iterator[None]:
-    """While open, torch is as in a new process."""
-    import torch
-
-    with contextlib.ExitStack() as stack:
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-        torch.set_default_dtype(torch.float32)
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        if (
-            torch.get_default_device().type != "cpu"
-        ):  # a mode that every call of torch passes through
-            stack.enter_context(torch.device("cpu"))
-        yield
-
-
-@contextlib.contextmanager
 def fresh_caches() -> Iterator[None]:
     """While open, whatever is started finds every cache of compiled kernels empty."""
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory(
-        prefix="gradprobe-fresh-", ignore_cleanup_errors=True
-    ) as folder:
+    before = {name: os.environ[name] for name in _CACHES if name in os.environ}
+    fresh = tempfile.TemporaryDirectory(prefix="gradprobe-fresh-", ignore_cleanup_errors=True)
+    with fresh as folder:
         for name in _CACHES:
             os.environ[name] = str(Path(folder) / name.lower())
         try:
@@ -110,5 +88,4 @@ def fresh_caches() -> Iterator[None]:
         finally:
             for name in _CACHES:
                 del os.environ[name]
-                if name in before:
-                    os.environ[name] = before[name]
+            os.environ.update(before)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..frontends import CUDA, CUDA_ON_CPU, Launches, launches
 from ..frontends.triton import gpu_stood_in
 from ..frontends.triton.launches import KernelCall, storage_of
 from ..inputs.tensor_layouts import Inputs
-from ..model.assignment import taken
-from ..model.case import Case
+from ..model.assignment import given_back, sizes_taken, taken, with_broadcast
+from ..model.case import Case, ranked
 from ..model.failures import TargetFailure
-from ..model.intermediates import GRADIENT_OF, lookup
+from ..model.intermediates import GRADIENT_OF, TABLE, lookup, names, title
 from ..model.memory_finding import MemoryFinding
 from ..targets.bind import as_tensors, bind, by_name
 from ..targets.find import Target
 from ..targets.naming import LoadedSource, source_of
 from ..targets.surroundings import kept_warnings, warned_once
 from .target_memory import shared
-from .trace import Trace, as_in_memory, read_trace, straightened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,32 +49,29 @@ class Outcome:
 
 
 def run_target(
-    target: Target,
-    case: Case,
-    inputs: Inputs,
-    instrumentation: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
+    target: Target, case: Case, inputs: Inputs, around: Iterable[AbstractContextManager[Any]] = (),
     found: Launches | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Runs the target once. One that raises on purpose has refused the layout, unless that is its own or contiguous.
 
     Args:
-        instrumentation: entered around the target's own code alone.
+        around: entered around the target's own code alone.
         found: how kernels are launched, and what gets to know of them.
 
     Raises:
         UsageFailure, Refusal, DeviceLost, TargetFailure
     """
     arguments = bind(target, case, inputs.tensors)
-    found = found or Launches(inputs.tensors)
+    found, refused, result = found or Launches(inputs.tensors), None, None
     dots: list[Dots] = []
-    refused, result = None, None
     with launches(found):
         try:
-            with instrumentation, gpu_stood_in(as_cuda=case.as_cuda):
+            with ExitStack() as stack:
+                for each in (*around, gpu_stood_in(as_cuda=case.as_cuda)):
+                    stack.enter_context(each)
                 result = _call(target, case, arguments, inputs, dots)
-                if inputs.tensors[
-                    "q"
-                ].is_cuda:  # an error of an asynchronous kernel is the target's
+                # An error of an asynchronous kernel is the target's.
+                if inputs.tensors["q"].is_cuda:
                     import torch
 
                     torch.cuda.synchronize()
@@ -93,18 +90,11 @@ def run_target(
 
         dots = dots_of_launches(found, dots)
     return Outcome(
-        trace,
-        None,
-        *launched,
-        notes=tuple(dict.fromkeys(found.notes)),
-        storages={
-            storage_of(tensor): str(name) for name, tensor in results.items() if tensor is not None
-        },
+        trace, None, *launched, notes=tuple(dict.fromkeys(found.notes)),
+        storages={storage_of(tensor): name for name, tensor in results.items()},
         findings=(*found.findings, *shared(results, target, case, inputs)),
-        warned=kept_warnings(),
-        calls=tuple(_calls(found)),
-        dots=tuple(dots),
-    )
+        warned=kept_warnings(), calls=tuple(_calls(found)), dots=tuple(dots),
+    )  # fmt: skip
 
 
 def _calls(found: Launches) -> list[KernelCall]:
@@ -121,9 +111,8 @@ def _launched(
         backends.add(launch.backend)
         given.update(launch.storages)  # copies have storages of their own
         if launch.backend in (CUDA, CUDA_ON_CPU):
-            kernels[entry] = LoadedSource(
-                entry.name, str(entry.source.path), entry.function.line, entry.source.sha256
-            )
+            source, line = entry.source, entry.function.line
+            kernels[entry] = LoadedSource(entry.name, str(source.path), line, source.sha256)
         elif entry not in kernels:
             kernels[entry] = source_of(entry)
     in_place = [name for name, tensor in inputs.tensors.items() if storage_of(tensor) in given]
@@ -143,29 +132,27 @@ def _call(
     with warned_once(), np.errstate(all="ignore"), target.surroundings.inside(), products:
         if target.is_backward:
             result = target.function(**arguments)
-            return (
-                tuple(result) if isinstance(result, Iterator) else result
-            )  # a generator runs when it is read
+            # A generator runs when it is read.
+            return tuple(result) if isinstance(result, Iterator) else result
         return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
 
 
 def _read(
     result: Any, target: Target, case: Case, inputs: Inputs, notes: list[str]
 ) -> tuple[Trace, Mapping[str, Any]]:
-    subject = f"target {target.name!r}"
+    """The trace, and the tensors that were returned, by their names."""
+    subject, named = f"target {target.name!r}", dict[str, Any]()
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
     result = as_tensors(result) if target.is_backward else result
     if isinstance(result, (tuple, list)) and (by_names := by_name(target.function, result)):
         result, note = by_names
         notes.append(note)
-    named = dict[str, Any]()
     if isinstance(result, Mapping):
-        named = {
-            name: as_in_memory(value, f"{subject} returned {name}")
-            for name, value in result.items()
-        }
+        for name, value in result.items():
+            named[name] = as_in_memory(value, f"{subject} returned {name}")
         result = named
-    return read_trace(result, case, subject, outputs), named
+    trace = read_trace(result, case, subject, outputs)
+    return trace, {str(name): value for name, value in named.items() if value is not None}
 
 
 def _through_autograd(
@@ -177,13 +164,9 @@ def _through_autograd(
     leaves = dict[str, torch.Tensor]()
     for name, own in target.takes.items():
         is_mask = name == "bias" and not case.bias  # in whose place a mask may stand
-        if (
-            name in GRADIENT_OF
-            and own in arguments
-            and not is_mask
-            and arguments[own].is_floating_point()
-        ):
-            arguments[own] = leaves[name] = arguments[own].detach().requires_grad_()
+        given = None if is_mask or name not in GRADIENT_OF else arguments.get(own)
+        if given is not None and given.is_floating_point():
+            arguments[own] = leaves[name] = given.detach().requires_grad_()
     exposed = _of_forward(target.function(**arguments), target)
     output = exposed["O"]
     straightened(output, "O", case, f"target {target.name!r}")
@@ -210,21 +193,131 @@ def _through_autograd(
 
 
 def _of_forward(result: object, target: Target) -> dict[str, Any]:
-    """O and, where a forward returned a dict, the other intermediates in it."""
     import torch
 
-    first = result[0] if isinstance(result, (tuple, list)) and result else result
-    exposed = dict(result) if isinstance(result, Mapping) else {"O": first}
+    if isinstance(result, Mapping):
+        exposed, got = dict(result), f"a dict of {', '.join(map(str, result))}"
+    else:
+        first = result[0] if isinstance(result, (tuple, list)) and result else result
+        exposed, got = {"O": first}, type(first).__name__
     named = [key for key in exposed if (row := lookup(str(key))) is not None and row.name == "O"]
     output = exposed.pop(named[0]) if len(named) == 1 else None
     if isinstance(output, torch.Tensor):
         return {"O": output} | exposed
-    got = (
-        f"a dict of {', '.join(map(str, result))}"
-        if isinstance(result, Mapping)
-        else type(first).__name__
-    )
     raise TargetFailure(
         f"target {target.name!r} takes no dO, so it is a forward and must return its output tensor, got {got}",
         "return O, or (O, ...), or {'O': o, 'LSE': lse}; or take a parameter `do`, as a backward does",
     )
+
+
+@dataclass(frozen=True)
+class Trace:
+    values: Mapping[str, Tensor]
+    """In the axes of the table of intermediates and in the target's dtype."""
+    sources: Mapping[str, str]
+    """"exported" by the target, "seen" or "recovered"."""
+
+
+def dtype_of(trace: Trace, name: str) -> str | None:
+    if trace.sources.get(name) == "recovered" or name not in trace.values:
+        return None
+    return str(trace.values[name].dtype).removeprefix("torch.")
+
+
+def expected_shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """The shape of every intermediate of the case's family, in dataflow order."""
+    existing = filter(case.exists, map(attrgetter("name"), TABLE))
+    return {name: tuple(map(case.size, case.axes(name))) for name in existing}
+
+
+def read_trace(
+    result: object, case: Case, subject: str, outputs: Mapping[str, Tensor] | None = None
+) -> Trace:
+    """A target's result as a Trace, or a TargetFailure. A value of None means "not exposed".
+
+    `outputs`: by parameter, what the target writes gradients into: results where it returns none of that name.
+    """
+    outputs = outputs or {}
+    result, known = {} if result is None and outputs else result, ", ".join(names())
+    if not isinstance(result, Mapping):
+        written = f"None, after writing into {', '.join(outputs)}"
+        raise TargetFailure(
+            f"{subject} must return a dict of named intermediates, got {type(result).__name__}",
+            f"return any of {known}, for example {{'dQ': dq, 'dK': dk, 'dV': dv}}; "
+            f"or {written if outputs else 'the tuple (dq, dk, dv)'}",
+        )
+    found: dict[str, Tensor] = {}
+    for key, tensor in result.items():
+        if tensor is None:
+            continue
+        words, row = f"{subject} returned", lookup(str(key))
+        if row is None:
+            raise TargetFailure(f"{words} an unknown intermediate {key!r}", f"known: {known}")
+        words += f" {row.name}"
+        if not case.exists(row.name):
+            raise TargetFailure(f"{words}, which does not exist in this case", "leave it out")
+        if row.name in found:
+            raise TargetFailure(f"{words} twice, once as {key!r}", "keep one of them")
+        found[row.name] = _checked(tensor, row.name, case, subject)
+    for key, tensor in outputs.items():
+        found.setdefault(title(key), tensor.detach().clone())
+    if not found:
+        raise TargetFailure(f"{subject} returned nothing to compare", f"return any of {known}")
+    values = {name: found[name] for name in expected_shapes(case) if name in found}
+    return Trace(values, dict.fromkeys(values, "exported"))
+
+
+def as_in_memory(value: object, subject: str) -> object:
+    """A result as it lies in memory, of which a subclass of Tensor may say something else."""
+    import torch
+    from torch._subclasses import FakeTensor
+
+    plain_kinds = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+    if not isinstance(value, torch.Tensor) or type(value) in plain_kinds:
+        return value
+    with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
+        plain = torch.Tensor.as_subclass(torch.Tensor.detach(value), torch.Tensor)
+        is_held = plain.numel() and plain.layout == torch.strided and not plain.is_meta
+        if is_held and not plain.data_ptr():
+            words = f"{subject} as {type(value).__name__}, a subclass of Tensor without values"
+            raise TargetFailure(words, "return a plain tensor")
+    return plain
+
+
+def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
+    import torch
+
+    words = f"{subject} returned {name} as"
+    if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
+        what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise TargetFailure(f"{words} {what}; it must be a floating-point tensor")
+    is_dense = tensor.layout == torch.strided and not tensor.is_nested
+    if not is_dense or tensor.is_meta or tensor.dtype.itemsize == 1:
+        raise TargetFailure(
+            f"{words} {tensor.layout}, {tensor.dtype}, on {tensor.device}; "
+            "it must be dense, of 16 bits or more, with values",
+            "what is on meta has no values; is it the default device?" if tensor.is_meta else "",
+        )
+    # Its next results may be written over these.
+    return straightened(tensor, name, case, subject).detach().clone()
+
+
+def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
+    """A result in the axes of the table of intermediates, or a TargetFailure for its shape."""
+    if (rank := ranked(name, case)) is not None:
+        tensor = with_broadcast(tensor, *rank)
+    plain, got = expected_shapes(case)[name], tuple(tensor.shape)
+    expected = sizes_taken(plain, name, case.shapes)
+    if got == (*expected, 1):  # a sum that keeps its axis
+        tensor, got = tensor.squeeze(-1), expected
+    # A target with rows before heads may give LSE and delta in either order.
+    rows_first = case.shapes.find("l") < case.shapes.find("h") and len(got) in (2, 3)
+    if rows_first and got != expected and got == (*expected[:-2], *expected[:-3:-1]):
+        tensor, got = tensor.transpose(-1, -2), expected
+    if got == expected:
+        return given_back(tensor, name, case.shapes)
+    is_swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
+    axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
+    words = f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}"
+    way_out = f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"
+    raise TargetFailure(words, way_out if is_swapped else "")

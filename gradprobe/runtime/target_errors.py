@@ -22,10 +22,8 @@ _DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, Runti
 _ACCIDENTS = ("CUDA error", "[CUDA]", "CUDA_ERROR_", "out of memory", "DefaultCPUAllocator: ")
 # What tensor descriptors require of a layout, in the words of Triton's interpreter.
 _OF_DESCRIPTORS = (
-    "base must be 16-byte aligned",
-    "stride must be 16-byte aligned",
-    "last dim must be contiguous",
-)
+    "base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous"
+)  # fmt: skip
 # A message of a target that has more lines is cut behind its first paragraph.
 _LONGEST_LINES = 12
 # What the interpreter raises of what it lacks. A kernel's own assertion is no limit.
@@ -87,9 +85,8 @@ def _message_of(error: BaseException, inner: BaseException) -> str:
         place, words = found
         return f"{Path(place.file).name}:{place.line}: {words}"
     words = text_of(inner).strip()
-    if (
-        words.count("\n") >= _LONGEST_LINES
-    ):  # such as all backends of torch, behind the sentence that matters
+    # Such as all backends of torch, behind the sentence that matters.
+    if words.count("\n") >= _LONGEST_LINES:
         words = words.partition("\n\n")[0]
     lines = raised_lines(error)
     if not lines or (words and inner is error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import linecache
 import sys
@@ -10,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ..frontends import replaced
 from ..frontends.triton.launches import storage_of
 from ..inputs.guard_bands import Breach, Guards, guarded, mapped, same_bits
 from ..inputs.memory import Unwritten
-from ..inputs.tensor_layouts import Inputs, write
+from ..inputs.tensor_layouts import VECTOR, Inputs, write
 from ..model.assignment import OUTPUTS, spanned
 from ..model.case import Case
 from ..model.intermediates import slots, title
@@ -25,7 +27,6 @@ from ..targets.find import Target
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .allocation_spread import AllocationSpread
 
 # Elements of guard band on either side; a multiple of 128 keeps the alignment of an allocation.
 BAND = 1024
@@ -45,15 +46,17 @@ class Allocations:
     spread: AllocationSpread | None = None
     made: list[tuple[Tensor, SourceLine, Guards]] = field(default_factory=list)
     """Each tensor, the line that asked for it, and its bands."""
-    _mode: Any = None
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> Allocations:
-        self._mode = factory_mode(self._allocated, self.register.written, copies=self.copies)
-        self._mode.__enter__()
+        mode = factory_mode(self._allocated, self.register.written, copies=self.copies)
+        self._open.enter_context(mode)
+        if self.spread:
+            self._open.enter_context(self.spread.asking())
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._mode.__exit__(*raised)
+        self._open.__exit__(*raised)
 
     def breaches(self, names: Mapping[int, str]) -> list[Breach]:
         """The bands that were written; `names`: by the address of a storage."""
@@ -68,14 +71,10 @@ class Allocations:
     def _allocated(self, tensor: Tensor, has_values: bool) -> Tensor:
         if not _is_plain(tensor):
             return tensor
-        at, strides = calling_line(), tensor.stride()
-        if self.spread:
-            strides = self.spread.strides(at.place, tensor)
-        own = max(
-            tensor.untyped_storage().nbytes() // tensor.element_size(),
-            spanned(tensor.shape, strides),
-        )
-        storage = guarded(2 * BAND + own, tensor.dtype, tensor.device, self.fill, reserve=0)
+        at, held = calling_line(), tensor.untyped_storage().nbytes() // tensor.element_size()
+        strides = self.spread.strides(at.place, tensor) if self.spread else tensor.stride()
+        size = 2 * BAND + max(held, spanned(tensor.shape, strides))
+        storage = guarded(size, tensor.dtype, tensor.device, self.fill, reserve=0)
         inside = storage.as_strided(tensor.shape, strides, BAND)
         inside.copy_(tensor) if has_values else inside.fill_(self.unwritten)
         if self.spread and at.file:
@@ -89,14 +88,11 @@ class Allocations:
 def _is_plain(tensor: Tensor) -> bool:
     import torch
 
-    if (
-        type(tensor) is not torch.Tensor
-        or tensor.layout != torch.strided
-        or not tensor.is_floating_point()
-    ):
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
         return False
     is_whole = not tensor.storage_offset() and tensor.device.type in ("cpu", "cuda")
-    return is_whole and 0 < tensor.untyped_storage().nbytes() < LARGEST
+    is_own = is_whole and tensor.is_floating_point()
+    return is_own and 0 < tensor.untyped_storage().nbytes() < LARGEST
 
 
 def calling_line() -> SourceLine:
@@ -118,16 +114,11 @@ def factory_mode(
     from torch.utils._python_dispatch import TorchDispatchMode
 
     aten = torch.ops.aten
-    without = {
-        aten.empty,
-        aten.empty_strided,
-        aten.empty_like,
-        aten.new_empty,
-        aten.new_empty_strided,
-    }
+    without = {aten.empty_strided, aten.new_empty_strided}
     having = {aten.clone, aten._to_copy} if copies else set()
-    for kind in ("zeros", "ones", "full"):
-        having |= {getattr(aten, name) for name in (kind, f"{kind}_like", f"new_{kind}")}
+    for kind in ("empty", "zeros", "ones", "full"):
+        made_by = without if kind == "empty" else having
+        made_by |= {getattr(aten, name) for name in (kind, f"{kind}_like", f"new_{kind}")}
 
     class Mode(TorchDispatchMode):
         # Without it torch refuses flex_attention and its like. What one allocates inside is its own affair.
@@ -143,16 +134,13 @@ def factory_mode(
             # Else torch.compile, through which flex_attention goes even uncompiled, fails while this is entered.
             return True
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             packet = getattr(func, "overloadpacket", None)
             if packet in without or packet in having:
                 return made(result, packet in having)
-            if torch.Tag.inplace_view not in getattr(
-                func, "tags", ()
-            ):  # which moves a tensor, and writes nothing
+            # What moves a tensor writes nothing.
+            if torch.Tag.inplace_view not in getattr(func, "tags", ()):
                 for tensor in _written(func, args, kwargs or {}):
                     wrote(tensor)
             return result
@@ -163,9 +151,8 @@ def factory_mode(
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
     import torch
 
-    schema = getattr(
-        func, "_schema", None
-    )  # which higher-order operators lack: they write into none of theirs
+    # Higher-order operators lack one: they write into none of theirs.
+    schema = getattr(func, "_schema", None)
     for at, argument in enumerate(schema.arguments if schema else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[at] if at < len(args) else kwargs.get(argument.name)
@@ -184,10 +171,8 @@ class InputsBefore:
 
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         # A backward may write into its results, and into delta, which no other step of a program reads.
-        left_alone = {*OUTPUTS, "delta", *allowed}
-        self._tensors = {
-            name: tensor for name, tensor in inputs.tensors.items() if name not in left_alone
-        }
+        names = inputs.tensors.keys() - {*OUTPUTS, "delta", *allowed}
+        self._tensors = {name: tensor for name, tensor in inputs.tensors.items() if name in names}
         # The same memory, since a target may turn a tensor that it was given into another view, in place.
         self._memory = {name: tensor.detach() for name, tensor in self._tensors.items()}
         self._values = inputs.values
@@ -211,22 +196,20 @@ class InputsBefore:
             write(tensor, self._values[name])
             self._tensors[name].data = tensor
 
-    def launched(self, kernel: str) -> None:
-        self._note((kernel, None))
-
     def operations(self) -> Any:
         """While entered, notes the inputs that operations of torch change."""
 
         def wrote(tensor: Tensor) -> None:
             at = calling_line()
-            self._note(("", at if at.file else None), storage_of(tensor))
+            self.note("", at if at.file else None, storage_of(tensor))
 
         return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
 
-    def _note(self, writer: Writer, storage: int | None = None) -> None:
+    def note(self, kernel: str, line: SourceLine | None = None, storage: int | None = None) -> None:
+        """Notes what changed the inputs in a storage, or all."""
         for name, tensor in self._memory.items():
             if storage in (None, storage_of(tensor)) and bool(self._differing(name).any()):
-                self.writers.setdefault(name, writer)
+                self.writers.setdefault(name, (kernel, line))
 
     def _differing(self, name: str) -> Tensor:
         return ~same_bits(self._memory[name], self._values[name])
@@ -237,17 +220,15 @@ def _overwritten(
 ) -> MemoryFinding:
     index, count = tuple(differ.nonzero()[0].tolist()), int(differ.sum())
     was, became = _number(before[index]), _number(now[index])
-    place: tuple[int | None, ...] = (None,) * 4
-    if axes:  # batch, head, row and column
-        padded = (index if axes[0] in "b1" else (0, *index)) + (0,) * 4
-        place = tuple(
-            at if letter else None for at, letter in zip(padded, slots(axes), strict=False)
-        )
+    padded = (index if axes[:1] in ("b", "1") else (0, *index)) + (0,) * 4
+    # Batch, head, row and column.
+    letters = slots(axes) if axes else ("",) * 4
+    place = tuple(at if letter else None for at, letter in zip(padded, letters, strict=False))
     words = f"{name}, an input, is overwritten: {name}{list(index)} was {was} and is {became}"
     words += f"; {count:,} of {now.numel():,} elements differ"
     return MemoryFinding(
         CHANGED, name, words, access="store", lanes=count, place=place, actual=became, expected=was
-    )  # fmt: skip
+    )
 
 
 def _view(tensor: Tensor) -> str:
@@ -274,8 +255,8 @@ def shared(
     given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
     gradients: dict[str, Tensor] = {}
     for name, tensor in (*given.items(), *result.items()):
-        if tensor is not None and str(name).lower() in OUTPUTS:
-            gradients[title(str(name))] = tensor
+        if name.lower() in OUTPUTS:
+            gradients[title(name)] = tensor
     if not target.is_backward:
         allowed.add("do")
     others = [(name, tensor) for name, tensor in given.items() if name not in allowed]
@@ -284,12 +265,9 @@ def shared(
         pairs += itertools.combinations(gradients.items(), 2)
     for (name, tensor), (other, memory) in pairs:
         if count := _elements_of_both(tensor, memory):
-            words = (
-                f"{name} lies in the memory of {other}: {count:,} of its elements are also its own"
-            )
-            yield MemoryFinding(
-                SHARED, name, f"{words}, and whatever changes one changes the other"
-            )
+            words = f"{name} lies in the memory of {other}: {count:,} of its elements are also its own, "
+            words += "and whatever changes one changes the other"
+            yield MemoryFinding(SHARED, name, words)
 
 
 def _elements_of_both(tensor: Tensor, other: Tensor) -> int:
@@ -307,3 +285,59 @@ def _bytes_of(tensor: Tensor, by_byte: Tensor) -> Tensor:
     size = tensor.element_size()
     strides = [step * size for step in tensor.stride()]
     return by_byte.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size)
+
+
+@dataclass
+class AllocationSpread:
+    """Lays allocations apart along the axes whose strides one run asks for."""
+
+    asked: dict[str, set[int] | None] = field(default_factory=dict)
+    """By place of an allocation, the axes; None where the strides of a view were asked for."""
+    is_laid: bool = False
+    _made: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
+
+    def lay(self) -> bool:
+        """Begins to lay apart; whether there is anything to be laid so."""
+        self.is_laid = True
+        self._made.clear()
+        return any(self.asked.values())
+
+    def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
+        """The strides of an allocation, with a gap of its own along each axis that was asked for."""
+        axes = self.asked.get(place) if self.is_laid else None
+        if not axes or not tensor.is_contiguous():
+            return tensor.stride()
+        gap = VECTOR * (len(self._made) + 1)
+        *outer, last = range(tensor.dim())
+        strides, span = list(tensor.stride()), max(tensor.shape[last], 1)
+        for axis in reversed(outer):
+            strides[axis] = span + (gap if axis in axes else 0)
+            span = strides[axis] * max(tensor.shape[axis], 1)
+        return tuple(strides)
+
+    def allocated(self, place: str, tensor: Tensor) -> None:
+        self._made[tensor.untyped_storage().data_ptr()] = (place, tensor)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """While open, notes the strides that the target asks for."""
+        import torch
+
+        plain = torch.Tensor.stride
+
+        def stride(tensor: Tensor, *axis: Any, **named: Any) -> Any:
+            if not self.is_laid and is_users(sys._getframe(1).f_code.co_filename):
+                self._note(tensor, *axis, *named.values())
+            return plain(tensor, *axis, **named)
+
+        with replaced(torch.Tensor, "stride", stride):
+            yield
+
+    def _note(self, tensor: Tensor, *axis: int) -> None:
+        place, made = self._made.get(tensor.untyped_storage().data_ptr(), ("", tensor))
+        axes, rank = self.asked.get(place, set()), tensor.dim()
+        if tensor.shape != made.shape:
+            self.asked[place] = None
+        elif place and axes is not None:
+            axes.update(at % rank for at in axis or range(rank) if -rank <= at < rank)
+            self.asked[place] = axes

@@ -9,7 +9,7 @@ from ..api.arguments import Subject, requested
 from ..inputs.versions import refuse_untested
 from ..model.failures import as_failure
 from ..pipeline.run_check import run_check
-from ..runtime.backend import ordinary_torch
+from ..targets.surroundings import ordinary_torch
 
 if TYPE_CHECKING:
     from ..numerics.evidence import Probed

@@ -23,7 +23,7 @@ def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(nam
     made = audit(f"{FILE}:{name}", seeds=1)
     fault, line = written.WRONG[name]
     first, *others = made.diagnoses
-    assert not made.is_right
+    assert not made.attempt.is_right
     assert (first.fault, first.where[0].code[: len(line)]) == (fault, line)
     assert not others
     assert not made.known
@@ -33,7 +33,7 @@ def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(nam
 def test_a_right_reference_of_any_style_is_not_refused(name):
     made = audit(f"{FILE}:{name}", seeds=1)
     how = made.attempt.how
-    assert made.is_right
+    assert made.attempt.is_right
     assert (how.library, how.shapes, how.mask) == written.RIGHT[name]
     assert made.diagnoses == made.known == ()
 
@@ -61,7 +61,7 @@ def test_what_no_known_mistake_gives_is_said_to_be_unknown():
         return {"O": p @ v, "dQ": 2 * s * dp @ k, "dK": (2 * s * dp).mT @ q, "dV": p.mT @ do}
 
     made = audit(squared)
-    assert not made.is_right
+    assert not made.attempt.is_right
     assert made.diagnoses == ()
     assert made.known == ("no known formula gives its O, dQ, dK and dV",)
 
@@ -74,7 +74,7 @@ def test_a_tuple_in_another_order_is_right():
         return p.mT @ do, ds @ k, ds.mT @ q
 
     made = audit(backward, seeds=1)
-    assert made.is_right
+    assert made.attempt.is_right
     assert made.attempt.how.order == "dV dQ dK"
 
 
@@ -157,5 +157,5 @@ CONVENTIONS = {
 def test_a_convention_is_told_and_no_mistake(name):
     told = CONVENTIONS[name]
     made = audit(f"{MORE}:{name}", seeds=1)
-    assert made.is_right
+    assert made.attempt.is_right
     assert any(words.startswith(told) for words in made.taken)

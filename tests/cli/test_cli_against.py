@@ -8,7 +8,7 @@ from tests.cli.command import SMALL, run
 TARGETS = """
 import gc
 import torch
-from gradprobe.runtime.trace import Trace
+from gradprobe.runtime.run import Trace
 
 def old(q, k, v, do, *, scale):
     p = torch.softmax(scale * q @ k.mT, -1)

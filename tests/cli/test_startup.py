@@ -160,7 +160,7 @@ def test_the_list_of_commands_tells_of_each_what_its_own_help_begins_with(name):
 def test_the_versions_that_are_told_are_those_that_torch_and_reports_tell():
     told = run("--version").out.split(maxsplit=11)
     found = dict(zip(told[::2], told[1::2], strict=True))
-    from gradprobe.probing.runs import environment
+    from gradprobe.inputs.versions import environment
 
     assert found["torch"] == torch.__version__
     assert {**found, "device": ""} == {**environment("cpu"), "device": ""}

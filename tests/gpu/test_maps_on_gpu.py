@@ -11,7 +11,7 @@ from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.tally import Grid
 from gradprobe.numerics.walk import LargeRuns
 from gradprobe.reference import Tile
-from gradprobe.runtime.trace import Trace
+from gradprobe.runtime.run import Trace
 from tests.emulated import Arithmetic, case_of, ran
 
 pytestmark = pytest.mark.gpu

@@ -7,7 +7,7 @@ from gradprobe.inputs.draw import draw
 from gradprobe.numerics.coarser import Accumulation, best_model, explained
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
-from gradprobe.runtime.trace import read_trace
+from gradprobe.runtime.run import read_trace
 from tests.emulated import case_of, softmax, target_of
 from tests.probe import probe
 

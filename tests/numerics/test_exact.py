@@ -14,7 +14,7 @@ from gradprobe.numerics.coarser import explained
 from gradprobe.numerics.compare import attention_of, compare, tiles_of
 from gradprobe.numerics.declared_precision import exactly, precision_of
 from gradprobe.reference import evaluate
-from gradprobe.runtime.trace import read_trace
+from gradprobe.runtime.run import read_trace
 from tests.emulated import Arithmetic, case_of, changed, compared
 from tests.sampling import sampled
 

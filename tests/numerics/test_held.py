@@ -15,8 +15,8 @@ from gradprobe.pipeline.run_check import run_check
 from gradprobe.probing.observe import of_dtypes
 from gradprobe.render.console import first_line
 from gradprobe.render.screen.details import render
+from gradprobe.runtime.run import Trace
 from gradprobe.runtime.target_memory import InputsBefore
-from gradprobe.runtime.trace import Trace
 from tests.cuda.written import loaded
 from tests.emulated import case_of, lazy, softmax, target_of
 from tests.planted.planting import KERNELS

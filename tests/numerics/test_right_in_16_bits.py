@@ -13,7 +13,7 @@ from gradprobe.model.resolution import resolve
 from gradprobe.numerics.evidence import Measured
 from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure
-from gradprobe.runtime.trace import Trace, read_trace
+from gradprobe.runtime.run import Trace, read_trace
 from tests.emulated import target_of
 from tests.numerics.drawn_kernels import Roundings, backward, drawn
 from tests.probe import probe

@@ -9,7 +9,7 @@ from gradprobe.numerics.compare import attention_of
 from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.range import unshown
 from gradprobe.reference import evaluate
-from gradprobe.runtime.trace import Trace
+from gradprobe.runtime.run import Trace
 from tests.emulated import case_of, lazy, softmax, target_of
 from tests.probe import probe
 

@@ -18,7 +18,7 @@ from gradprobe.numerics.locate import locate
 from gradprobe.numerics.totals import TOTALS
 from gradprobe.numerics.walk import LargeRuns
 from gradprobe.reference.attention import MATRICES
-from gradprobe.runtime.trace import Trace
+from gradprobe.runtime.run import Trace
 from tests.emulated import Arithmetic, case_of, ran, softmax, target_of
 from tests.probe import probe
 from tests.sampling import DRAWS, tries

@@ -13,7 +13,7 @@ from gradprobe.numerics.declared_precision import precision_of
 from gradprobe.numerics.evidence import Measured
 from gradprobe.numerics.locate import locate
 from gradprobe.reference import manual_attention_backward
-from gradprobe.runtime.trace import Trace
+from gradprobe.runtime.run import Trace
 from tests.emulated import case_of, lazy, softmax, target_of
 from tests.probe import probe
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from gradprobe.runtime.allocation_spread import AllocationSpread
-from gradprobe.runtime.target_memory import Allocations
+from gradprobe.runtime.target_memory import Allocations, AllocationSpread
 
 SHAPES = [(2, 3, 5), (2, 3, 5), (4, 6)]
 

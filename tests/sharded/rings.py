@@ -15,8 +15,7 @@ from gradprobe.model.failures import Failure
 from gradprobe.model.report import Report
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
-from gradprobe.runtime.run import Outcome
-from gradprobe.runtime.trace import read_trace
+from gradprobe.runtime.run import Outcome, read_trace
 from gradprobe.sharded import joined_runs, world
 from gradprobe.sharded.rank import Answer, RankSetup, Task
 from gradprobe.targets.bind import bind

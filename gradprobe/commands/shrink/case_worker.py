@@ -14,7 +14,7 @@ from ...model.allowance import LAST_RESORT, NOTHING, Allowance, Client
 from ...model.case import Case
 from ...model.failures import Failure, Refusal, TargetFailure, UsageFailure
 from ...model.report import Report
-from ...pipeline.fit import fitted
+from ...pipeline.fit import fit, tried
 from ...pipeline.reported import report_of
 from ...pipeline.resolve import resolve_problem
 from ...pipeline.run_check import run_check
@@ -96,7 +96,8 @@ class ShrinkWorker:
     def _problem(self) -> Problem:
         with contextlib.redirect_stdout(sys.stderr):
             problem = resolve_problem(self._asked)
-            return fitted(problem).problem if self._fits else problem
+            found = fit(tried(problem, {})) if self._fits else None
+            return problem if found is None else found.problem
 
     def _experiment(self, case: Case) -> Experiment:
         return experiment_of(case, self._problem.target, self._problem.reference)

@@ -20,7 +20,7 @@ from ...pipeline.reported import run_of
 from ...probing.experiment import Experiment, derived, effective
 from ...probing.measure import measure
 from ...probing.observe import Execution, observe
-from ...runtime.trace import Trace
+from ...runtime.run import Trace
 from .trials import CONTIGUOUS, EXPANDED, NOT_RUN, Fill, LayoutTrial, TrialResult
 
 if TYPE_CHECKING:
@@ -259,9 +259,8 @@ class Bench:
 
 def _trace(observed: Execution) -> Trace:
     if observed.outcome.trace is None:
-        raise TargetFailure(
-            f"the target refused {observed.inputs.layout}: {observed.outcome.refused}"
-        )
+        words = f"the target refused {observed.layout}: {observed.outcome.refused}"
+        raise TargetFailure(words)
     return observed.outcome.trace
 
 

@@ -13,7 +13,7 @@ from ...model.case import Case
 from ...model.intermediates import MATRIX_OF
 from ...model.layout_run import MISMATCH
 from ...model.number import listed
-from ...runtime.trace import Trace
+from ...runtime.run import Trace
 from ..evidence import BlackBoxEvidence, Measured
 from .recover import (
     SUMS,

@@ -14,7 +14,7 @@ from ...model.case import Case
 from ...model.failures import TargetFailure
 from ...model.intermediates import GRADIENT_OF, MATRIX_OF, PRODUCTS
 from ...reference import Attention, evaluate
-from ...runtime.trace import Trace, expected_shapes
+from ...runtime.run import Trace, expected_shapes
 from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of
 from ..compare import allowed_on, attention_of, tiles_of
 from ..evidence import Measured

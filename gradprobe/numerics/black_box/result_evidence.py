@@ -14,7 +14,7 @@ from ...model.case import Case
 from ...model.intermediates import MATRIX_OF, names
 from ...model.layout_run import MISMATCH, Element
 from ...reference import Attention, evaluate
-from ...runtime.trace import Trace
+from ...runtime.run import Trace
 from ..budget import RECOVERABLE, Recovery
 from ..compare import Comparison, promoted, tiles_of
 from ..evidence import Measured

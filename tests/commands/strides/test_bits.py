@@ -3,7 +3,7 @@
 import torch
 
 from gradprobe.commands.strides.bench import differing, floors, never_written
-from gradprobe.runtime.trace import Trace
+from gradprobe.runtime.run import Trace
 
 NAN = float("nan")
 
