@@ -15,8 +15,7 @@ from ..model.intermediates import MATRICES
 from ..model.number import listed
 from ..probing.experiment import Experiment
 from ..probing.observe import Execution
-from ..runtime.run import Outcome, Trace
-from ..runtime.trace import expected_shapes
+from ..runtime.run import Outcome, Trace, expected_shapes
 from ..targets.find import Target
 from .rank import RankSetup, Task
 from .shards import Shards, division
