@@ -35,9 +35,10 @@ def run() -> None:
 def main() -> None:
     """The `gradprobe` command. Files of an earlier run are replaced before anything is imported that takes long."""
     try:
-        from ..render.files import begin
+        if any(word.startswith("-") for word in sys.argv[1:]):  # only an option names a file
+            from ..render.files import begin
 
-        begin(sys.argv[1:])
+            begin(sys.argv[1:])
         from ..processes.resource_limits import one_for_numpy
 
         one_for_numpy()  # before a child begins early, which is taken while it has this process's environment

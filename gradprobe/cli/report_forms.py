@@ -152,6 +152,8 @@ class Forms:
     def _attempts(self, several: Reports, code: int | None) -> list[UsageFailure | None]:
         # Two in one place were refused, and only the first says so there.
         places = {_place(file): (flag, file) for flag, file in reversed(list(self.files.items()))}
+        if not places:
+            return []
         from ..render.source_places import with_origin
 
         several = with_origin(several)

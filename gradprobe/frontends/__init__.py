@@ -9,6 +9,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,12 @@ class Launches:
     notes: list[str] = field(default_factory=list)
     compiled: set[Any] = field(default_factory=set)
     """What kernels were compiled to."""
+    watch: Any = None
+    """What CUDA kernels do, once one is started."""
+
+
+OPEN: ContextVar[Launches | None] = ContextVar("gradprobe_launches", default=None)
+"""Those that notice what is started now."""
 
 
 class Statements:
@@ -115,7 +122,9 @@ def languages() -> tuple[Language, ...]:
 @contextlib.contextmanager
 def launches(found: Launches) -> Iterator[Launches]:
     """While open, what is started is noted, in whatever language."""
+    token = OPEN.set(found)
     with contextlib.ExitStack() as stack:
+        stack.callback(OPEN.reset, token)
         for language in languages():
             stack.enter_context(language.launches(found))
         yield found

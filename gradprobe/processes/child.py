@@ -222,3 +222,13 @@ def add_to_stack(file: str, line: int, function: str) -> None:
         with contextlib.suppress(OSError):
             words = f'Current thread (most recent call first):\n  File "{file}", line {line} in {function}\n'
             os.write(descriptor, words.encode("ascii", "backslashreplace"))
+
+
+def surroundings() -> tuple[object, ...]:
+    """What a process has of its parent: its environment, its search path and its folder."""
+    return dict(os.environ), search_path(), os.getcwd()
+
+
+def search_path() -> list[str]:
+    """Where this process looks for modules."""
+    return [entry for entry in sys.path if isinstance(entry, str)]

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..model.failures import Failure
-from .child import READY, WHERE, Frames, NotAMessage, send
+from .child import READY, WHERE, Frames, NotAMessage, search_path, send, surroundings
 from .resource_limits import SHARE, SHARED_BY, VISIBLE, held_by, in_words
-from .warm import ForkedChild, forked_from_warm, search_path, surroundings
+from .warm import WARM, ForkedChild, forked_from_warm
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (
@@ -65,7 +65,9 @@ class _Begun:
         dies = str(threading.current_thread() is threading.main_thread())
         words = (dies, ",".join(early))
         try:
-            forked = None if device else forked_from_warm(words, (theirs.fileno(), writing, stacks))
+            forked = None
+            if WARM and not device:
+                forked = forked_from_warm(words, (theirs.fileno(), writing, stacks))
             process = forked or subprocess.Popen(
                 [
                     sys.executable,

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from . import child
+from .child import search_path, surroundings
 from .resource_limits import one_for_numpy
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
@@ -70,7 +71,7 @@ class _Warm:
         return ForkedChild(int(answer)) if answer else None
 
 
-_warm: list[_Warm] = []
+WARM: list[_Warm] = []
 
 
 @contextlib.contextmanager
@@ -100,11 +101,11 @@ def warm_process(prepare: str, argument: str) -> Iterator[int]:
     )
     theirs.close()
     stream.settimeout(child.START_LIMIT)  # it imports torch before it answers
-    _warm.append(_Warm(process, stream, surroundings()))
+    WARM.append(_Warm(process, stream, surroundings()))
     try:
         yield process.pid
     finally:
-        _warm.pop()
+        WARM.pop()
         stream.close()
         process.kill()
         process.wait()
@@ -112,18 +113,8 @@ def warm_process(prepare: str, argument: str) -> Iterator[int]:
 
 def forked_from_warm(words: Sequence[str], descriptors: Sequence[int]) -> ForkedChild | None:
     """A child forked off the warm process; None where there is none, or it has other surroundings than this process."""
-    warm = _warm[-1] if _warm and _warm[-1].surroundings == surroundings() else None
+    warm = WARM[-1] if WARM and WARM[-1].surroundings == surroundings() else None
     return None if warm is None else warm.forked(words, descriptors)
-
-
-def surroundings() -> tuple[object, ...]:
-    """What a process has of its parent: its environment, its search path and its folder."""
-    return dict(os.environ), search_path(), os.getcwd()
-
-
-def search_path() -> list[str]:
-    """Where this process looks for modules."""
-    return [entry for entry in sys.path if isinstance(entry, str)]
 
 
 def _prctl(option: int, value: int) -> None:

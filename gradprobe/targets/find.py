@@ -294,7 +294,8 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
         raise UsageFailure(
             f"target {word!r}: {name} is not a function but {type(function).__name__}"
         )
-    if "triton.runtime" in sys.modules and kernel_below(function) is not None:
+    is_plain = inspect.isfunction(function) or "triton.runtime" not in sys.modules
+    if not is_plain and kernel_below(function) is not None:
         way_out = "name a function that launches it; gradprobe init writes one"
         raise UsageFailure(f"target {word!r}: {name} is a Triton kernel", way_out)
     if isinstance(function, type) and not is_autograd_function(function):

@@ -28,7 +28,7 @@ def test_what_a_child_started_ends_with_it():
 def test_a_warm_process_that_is_late_is_ended_and_a_fresh_child_takes_its_place(monkeypatch):
     monkeypatch.setattr(warm.child, "START_LIMIT", 0.1)
     with warm_process("tests.processes.test_warm:sleeping", ""):
-        process = warm._warm[-1].process
+        process = warm.WARM[-1].process
         (ended,) = run_each(DOING, "", [("twice", 5)])
         assert ended.result[0] == 10
         assert process.wait(10) == -signal.SIGKILL

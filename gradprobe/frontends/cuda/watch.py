@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ...inputs.memory import Array, Unwritten
 from ...model.memory_finding import (
@@ -20,7 +20,7 @@ from ...model.memory_finding import (
     MemoryFinding,
 )
 from ...source.text import SourceLine
-from .. import Language, Launches, Statements
+from .. import OPEN, Language, Launches, Statements
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,33 +135,31 @@ class Watch:
             before = found.get(key)
             found[key] = replace(before, count=before.count + finding.count) if before else finding
         for finding in found.values():
-            (self.equal_stores if finding.kind == EQUAL else self.findings).append(finding)
-            if finding.kind != EQUAL and _OPEN.get() is None:
+            if finding.kind == EQUAL:
+                self.equal_stores.append(finding)
+                self.of.notes.append(finding.sentence)
+                continue
+            self.findings.append(finding)
+            self.of.findings.append(finding.finding)
+            if _WATCH.get() is None and OPEN.get() is None:
                 warnings.warn(finding.sentence, RuntimeWarning, stacklevel=5)
 
 
-_OPEN: ContextVar[Watch | None] = ContextVar("gradprobe_cuda_watch", default=None)
+_WATCH: ContextVar[Watch | None] = ContextVar("gradprobe_cuda_watch", default=None)
 
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[Watch]:
     """While open, it sees every launch, unless another is opened."""
-    token = _OPEN.set(watch)
+    token = _WATCH.set(watch)
     try:
         yield watch
     finally:
-        _OPEN.reset(token)
+        _WATCH.reset(token)
 
 
 class CudaLanguage(Language):
     suffixes = (".cu", ".cuh", ".h", ".hpp")
-
-    @contextlib.contextmanager
-    def launches(self, found: Launches) -> Iterator[None]:
-        with watched(Watch(found, found.unwritten or Unwritten())) as watch:
-            yield
-        found.findings += [finding.finding for finding in watch.findings]
-        found.notes += [stores.sentence for stores in watch.equal_stores]
 
     def source(self, file: str) -> Statements:
         from .cuda_syntax import CudaStatements  # few checks read one
@@ -173,8 +171,12 @@ LANGUAGE = CudaLanguage()
 
 
 def watching() -> Watch:
-    """The innermost watch; if none is open, one whose findings are warnings."""
-    return _OPEN.get() or Watch()
+    """The one that is open, or that of the launches that are noted; else one whose findings are warnings."""
+    found = OPEN.get()
+    if _WATCH.get() is not None or found is None:
+        return _WATCH.get() or Watch()
+    found.watch = found.watch or Watch(found, found.unwritten or Unwritten())
+    return cast("Watch", found.watch)
 
 
 THREAD, WARP, BLOCK = range(3)

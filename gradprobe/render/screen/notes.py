@@ -90,8 +90,10 @@ def _compile_errors(report: Report) -> Iterator[str]:
 def _strays(report: Report) -> list[Group]:
     """What kernels did to memory, the worst first, where no cause says it already."""
     found = ((run.layout, one) for run in report.runs if not run.told_error for one in run.memory)
+    if not (strays := list(found)):
+        return []
     causes = {cause.summary for cause in report.causes}
-    return [group for group in grouped(found) if group.sentence not in causes]
+    return [group for group in grouped(strays) if group.sentence not in causes]
 
 
 def _memory(report: Report) -> Iterator[str]:
