@@ -71,7 +71,7 @@ def _listings(probed: Probed) -> tuple[Listing, ...]:
     wheres = [where for cause in explained_diagnoses(probed.diagnoses) for where in cause.where]
     if not wheres:
         return ()
-    from ..source.listing import listings_of
+    from ..source.kernel_file import listings_of
 
     return listings_of(wheres)
 

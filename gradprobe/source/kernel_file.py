@@ -1,17 +1,18 @@
-"""A Python file: its tree, where nodes stand, and which of its functions run on the device."""
+"""A Python file: its tree, where nodes stand, which of its functions run on the device, and what a report keeps of it."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from ..model.report import Listing, Where
 from .parameter_names import stride_of, word_of
-from .syntax import called, inside, keywords, last_name, names_in
+from .syntax import called, first_line, inside, keywords, last_name, names_in
 from .text import Edit, SourceLine
 
 
@@ -175,3 +176,31 @@ class Change:
     fault_class: str
     node: ast.AST
     edits: tuple[Edit, ...]
+
+
+# Lines of one listing, and above and below a line where its function is longer or cannot be told.
+MOST, AROUND = 400, 12
+
+
+def listings_of(wheres: Iterable[Where]) -> tuple[Listing, ...]:
+    """The functions that hold these lines, each once. Nothing of a file that cannot be read or reads otherwise now."""
+    found = dict[Listing, None]()
+    for where in wheres:
+        try:
+            lines = Path(where.file).read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            continue
+        if 0 < where.line <= len(lines) and lines[where.line - 1].strip() == where.code:
+            shown = _around(where, len(lines))
+            found[
+                Listing(where.file, shown.start, tuple(lines[at - 1].rstrip() for at in shown))
+            ] = None
+    return tuple(found)
+
+
+def _around(where: Where, count: int) -> range:
+    for node in python_file(where.file).functions:
+        shown = range(first_line(node), (node.end_lineno or node.lineno) + 1)
+        if where.line in shown and len(shown) <= MOST:
+            return shown
+    return range(max(1, where.line - AROUND), min(count, where.line + AROUND) + 1)

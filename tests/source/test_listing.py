@@ -1,7 +1,7 @@
 """What a report keeps of the source that it accuses is the function of each line, and nothing of what has changed."""
 
 from gradprobe.model.report import Listing, Where
-from gradprobe.source.listing import AROUND, listings_of
+from gradprobe.source.kernel_file import AROUND, listings_of
 
 KERNEL = """import triton
 
