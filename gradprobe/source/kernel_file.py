@@ -1,4 +1,4 @@
-"""A Python file: its tree, where nodes stand, which of its functions run on the device, and what a report keeps of it."""
+"""A Python file: its tree, where nodes stand, which functions run on the device, and what a report keeps of it."""
 
 from __future__ import annotations
 
