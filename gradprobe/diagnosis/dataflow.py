@@ -12,8 +12,6 @@ from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
 from ..probing.experiment import Experiment
 from .explainers.diagnoses import Suspect, diagnoses_of
 from .explainers.misread import misread, transposed
-from .explainers.sums import never_stored, nothing_summed, pairs
-from .explainers.values import other_factors, wrong_values
 from .follow import FollowedRun, followed_run
 
 
@@ -64,12 +62,20 @@ def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
     """What leads to a wrong O; of gradients only what is never masked, which is no doing of O."""
     if "O" not in run.wrong or len(run.wrong) == 1:
         return
+    from .explainers.values import wrong_values
+
     found = suspects(run, ["O"])
     yield from found
     sites = {suspect.site for suspect in found}
     for suspect in gathered("dataflow/values", wrong_values, run) if found else ():
         if suspect.is_open and suspect.site not in sites:
             yield suspect
+
+
+def _never_stored(run: FollowedRun) -> Iterator[Suspect]:
+    from .explainers.sums import never_stored
+
+    return never_stored(run)
 
 
 # Each alone explains a run, in this order.
@@ -82,7 +88,7 @@ ALONE: tuple[tuple[str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
         "dataflow/misread",
         misread,
     ),  # of other elements everything is wrong, and each operation right
-    ("dataflow/sums", never_stored),  # what is stored nowhere has no value that could be wrong
+    ("dataflow/sums", _never_stored),  # what is stored nowhere has no value that could be wrong
     ("dataflow", _of_forward),  # gradients are made of O: what they show is its doing
 )
 # Running maxima and sums are no more of a name than none: their steps are wrong together.
@@ -95,6 +101,9 @@ def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
     for name, explain in ALONE:
         found = found or gathered(name, explain, run)
     if not found:
+        from .explainers.sums import nothing_summed, pairs
+        from .explainers.values import other_factors, wrong_values
+
         found, factors = (
             gathered("dataflow/values", wrong_values, run),
             gathered("dataflow/values", other_factors, run),

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..frontends import INTERPRETED
 from ..inputs.draw import outputs_of
-from ..inputs.placement import for_more_batches
 from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import Assigned, run_name
 from ..model.case import Case
@@ -100,7 +99,11 @@ class _BlackBox:
             everything[name] = value.repeat(times, *[1] * (value.dim() - 1))
         everything |= outputs_of(case, experiment.target.outputs, values)
         shapes = {name: tuple(value.shape) for name, value in everything.items()}
-        placements = for_more_batches(saved.placements, shapes) if saved else None
+        placements = None
+        if saved is not None:
+            from ..inputs.placement import for_more_batches
+
+            placements = for_more_batches(saved.placements, shapes)
         # O and LSE of a file are none of these problems'.
         of = replace(experiment, case=case, saved=None)
         trace, execution = accepted(of, place(everything, assigned, placements, shapes=case.shapes))

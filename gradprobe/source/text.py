@@ -39,6 +39,9 @@ class Edit:
         return Edit(self.start + by, self.end + by, self.text)
 
 
+Edits = tuple[Edit, ...]
+
+
 def edited(text: str, edits: Iterable[Edit]) -> str:
     """Insertions at one place stand in the order given.
 

@@ -9,7 +9,8 @@ import pytest
 from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import diagnoses_of
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.rewrites.candidates import Fault, candidates_of
+from gradprobe.source.rewrites.candidate import Fault
+from gradprobe.source.rewrites.candidates import candidates_of
 from tests.diagnosis.following import followed_edit
 from tests.planted.planting import Edit, edited
 from tests.strangers.faults import file_of

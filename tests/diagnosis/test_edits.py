@@ -20,7 +20,7 @@ from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import records_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.rewrites.candidates import Candidate
+from gradprobe.source.rewrites.candidate import Candidate
 from gradprobe.source.text import Edit
 from gradprobe.targets.find import find_target
 from gradprobe.targets.naming import holding

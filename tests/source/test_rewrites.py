@@ -6,7 +6,8 @@ import pytest
 
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.rewrites.candidates import Fault, as_parsed, candidates_of
+from gradprobe.source.rewrites.candidate import Fault
+from gradprobe.source.rewrites.candidates import as_parsed, candidates_of
 from gradprobe.source.text import Edit
 from tests.source.repaired import TEXT
 

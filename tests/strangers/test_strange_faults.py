@@ -14,7 +14,8 @@ from gradprobe.model.layout_run import MATCH, MISMATCH
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.source.kernel_file import KernelFile
-from gradprobe.source.rewrites.candidates import Fault, candidates_of
+from gradprobe.source.rewrites.candidate import Fault
+from gradprobe.source.rewrites.candidates import candidates_of
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
 from tests.probe import probe

@@ -18,8 +18,8 @@ from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.forks import Forks
 from ...source.kernel_file import KernelFile
-from ...source.rewrites.candidates import SOONEST, Candidate, Fault, candidates_of
-from ...source.rewrites.spots import Edits
+from ...source.rewrites.candidate import SOONEST, Candidate, Fault
+from ...source.text import Edits
 from ...targets.naming import holding
 from ..cases import Trial, fresh, quicker
 from .judge import EditedTarget, EditResult, Judge, JudgedEdit, result_of
@@ -101,6 +101,8 @@ class Ground:
         if of.printed and not self.number:
             yield _NOW, Candidate(of.file, of.printed, 0.0, is_wanted=True)
         yield late - SOONEST, None
+        from ...source.rewrites.candidates import candidates_of  # few checks try a rule
+
         contiguous = self.failing.layout == "contiguous"
         for candidate in candidates_of(of.file, of.faults, of.wanted, contiguous=contiguous):
             whole = candidate.on_top_of(self.base)

@@ -21,7 +21,7 @@ from ...processes.startup.gradprobe_shadow import load_from_copy
 from ...runtime.allocation_spread import AllocationSpread
 from ...source.kernel_file import KernelFile
 from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
-from ...source.rewrites.candidates import Candidate
+from ...source.rewrites.candidate import Candidate
 from ...source.syntax import lines_of
 from ...targets.find import find_target
 from ..cases import TAILS, WHOLE, Trial, further, others

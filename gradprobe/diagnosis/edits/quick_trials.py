@@ -26,8 +26,7 @@ from ...numerics.evidence import Measured
 from ...probing.runs import records_of
 from ...processes.forks import ParallelWork
 from ...source.kernel_file import KernelFile
-from ...source.rewrites.spots import Edits
-from ...source.text import edited
+from ...source.text import Edits, edited
 from ..cases import Trial
 from .judge import EditedTarget, EditResult
 

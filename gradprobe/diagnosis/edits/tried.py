@@ -25,10 +25,9 @@ from ...probing.experiment import Experiment
 from ...processes.ended import is_users
 from ...source.kernel_file import KernelFile, by_parameter
 from ...source.parameter_names import tensor_of
-from ...source.rewrites.candidates import Fault
-from ...source.rewrites.spots import Edits
+from ...source.rewrites.candidate import Fault
 from ...source.syntax import bound_in, called, inside, names_in, parameters
-from ...source.text import Edit
+from ...source.text import Edit, Edits
 from ..explainers.diagnoses import LOOP
 from ..lines import where_at
 from ..why import Reasons

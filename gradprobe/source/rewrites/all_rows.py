@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..kernel_file import Change, KernelFile
-from ..text import Edit
+from ..text import Edit, Edits
 from . import grammar, plants
 from .patterns import Found, fits, parsed, replaced
 from .plants import is_clamp, is_no_address, is_statement
-from .spots import Edits, Spot, Undone, spots_in
+from .spots import Spot, Undone, spots_in
 
 _RULE = re.compile(r"(?:([-\d.]+): )?(.+?) -> (.+?)(?: in (_\w+))?(?: as (\w+))?")
 

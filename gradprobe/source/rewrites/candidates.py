@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import heapq
 import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from itertools import count, islice, pairwise
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count, islice
 
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
 from ..syntax import blocks, statements
-from ..text import Edit, edited
+from ..text import Edit, Edits, edited
 from .all_rows import undone
+from .candidate import SOONEST, Candidate, Fault, joined
 from .name_kinds import belongs, core, is_stride, same_when_contiguous
-from .spots import Edits, Spot, spots_of
+from .spots import Spot, spots_of
 
 # How much a step away from the line at fault counts beside the ranks of the rows; a line that sums what another one
 # leaves out, as a loop or its range does; a stride of a tensor that nothing else in the statement is of, since where
@@ -29,68 +29,12 @@ _STEP, _SUMMED, _FOREIGN, _SAME = 1.0, 1.0, 1.5, 8.0
 # kernels, where the statement makes the intermediate that is wrong, and for a name that the kernel never reads.
 _WANTED, _TOGETHER, _OF, _UNREAD = 0.8, 0.5, 1.0, 0.7
 _SIGNS = {"+", "-", "+=", "-="}
-# What is seldom taken off by all of these together: what is that much likelier may come a little late.
-SOONEST = 2.5
 _WORD = re.compile(r"\w+")
 # Statements that are looked at around one line.
 _SPOTS = 60
 
 
-@dataclass(frozen=True)
-class Fault:
-    line: int
-    grid: bool = False
-    """Whether it may be the number of programs."""
-    of: str = ""
-    """The intermediate that is wrong, or ""."""
-    is_turned: bool = False
-    """Whether something has the other sign there."""
-    is_summed: bool = False
-    """Whether another line leaves out what it sums."""
-
-
 _Place = tuple[Spot, Fault]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    file: KernelFile = field(repr=False)
-    edits: Edits
-    cost: float
-    says: str = ""
-    """What is wrong where it helps, or ""."""
-    is_wanted: bool = False
-    """Whether it has what its cause says of the right text."""
-
-    @property
-    def text(self) -> str:
-        return edited(self.file.text, self.edits)
-
-    @cached_property
-    def diff(self) -> str:
-        name, texts = self.file.path.name, (self.file.text.splitlines(), self.text.splitlines())
-        return "\n".join(difflib.unified_diff(*texts, name, name, lineterm="", n=1))
-
-    @property
-    def changes(self) -> list[str]:
-        return [line for line in self.diff.splitlines()[2:] if line[0] in "+-"]
-
-    @property
-    def lines(self) -> list[int]:
-        return sorted({self.file.text.count("\n", 0, edit.start) + 1 for edit in self.edits})
-
-    @property
-    def undone(self) -> Candidate:
-        return Candidate(self.file, (), 0.0)
-
-    def on_top_of(self, base: Candidate) -> Candidate | None:
-        """With another edit; None where they overlap, are of the same lines, or of other files."""
-        if not base.edits:
-            return self
-        if base.file is not self.file or set(self.lines) <= set(base.lines):
-            return None
-        together = _joined([self, base])
-        return replace(self, edits=together) if together else None
 
 
 def candidates_of(
@@ -152,7 +96,7 @@ def _of_spots(spots: Iterable[_Place], costs: _Costs, away: float) -> Iterator[C
             yield candidate
             alike[text, tuple(edit.shifted(-start) for edit in edits)].append(candidate)
     for several in alike.values():
-        together = _joined(several)
+        together = joined(several)
         if together and together != several[0].edits:
             least = min(several, key=lambda each: each.cost)
             yield replace(least, edits=together, cost=least.cost - _TOGETHER)
@@ -185,12 +129,6 @@ class _Costs:
 def _makes(spot: Spot, intermediate: str) -> bool:
     names = in_kernels(intermediate)
     return any(plain(core(name)) in names for name in spot.targets or spot.reads)
-
-
-def _joined(several: Iterable[Candidate]) -> Edits | None:
-    ordered = sorted({edit for each in several for edit in each.edits})
-    overlap = any(first.end > second.start for first, second in pairwise(ordered))
-    return None if overlap else tuple(ordered)
 
 
 def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:

@@ -24,12 +24,11 @@ from ..syntax import (
     reads_in,
     statements,
 )
-from ..text import Edit
+from ..text import Edits
 from .patterns import replaced
 
 # How far back statements are followed, and how much further an argument of a launch is than a statement beside it.
 _DEEPEST, _LAUNCH = 6, 2
-Edits = tuple[Edit, ...]
 Undone = Iterator[tuple[float, Edits]]
 """(rank, edits): the least rank is tried first."""
 

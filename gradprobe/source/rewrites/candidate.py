@@ -1,0 +1,75 @@
+"""Candidate: an edit of a file that may undo a fault of some lines."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+
+from ..kernel_file import KernelFile
+from ..text import Edits, edited
+
+# What is seldom taken off by all of these together: what is that much likelier may come a little late.
+SOONEST = 2.5
+
+
+@dataclass(frozen=True)
+class Fault:
+    line: int
+    grid: bool = False
+    """Whether it may be the number of programs."""
+    of: str = ""
+    """The intermediate that is wrong, or ""."""
+    is_turned: bool = False
+    """Whether something has the other sign there."""
+    is_summed: bool = False
+    """Whether another line leaves out what it sums."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    file: KernelFile = field(repr=False)
+    edits: Edits
+    cost: float
+    says: str = ""
+    """What is wrong where it helps, or ""."""
+    is_wanted: bool = False
+    """Whether it has what its cause says of the right text."""
+
+    @property
+    def text(self) -> str:
+        return edited(self.file.text, self.edits)
+
+    @cached_property
+    def diff(self) -> str:
+        name, texts = self.file.path.name, (self.file.text.splitlines(), self.text.splitlines())
+        return "\n".join(difflib.unified_diff(*texts, name, name, lineterm="", n=1))
+
+    @property
+    def changes(self) -> list[str]:
+        return [line for line in self.diff.splitlines()[2:] if line[0] in "+-"]
+
+    @property
+    def lines(self) -> list[int]:
+        return sorted({self.file.text.count("\n", 0, edit.start) + 1 for edit in self.edits})
+
+    @property
+    def undone(self) -> Candidate:
+        return Candidate(self.file, (), 0.0)
+
+    def on_top_of(self, base: Candidate) -> Candidate | None:
+        """With another edit; None where they overlap, are of the same lines, or of other files."""
+        if not base.edits:
+            return self
+        if base.file is not self.file or set(self.lines) <= set(base.lines):
+            return None
+        together = joined([self, base])
+        return replace(self, edits=together) if together else None
+
+
+def joined(several: Iterable[Candidate]) -> Edits | None:
+    ordered = sorted({edit for each in several for edit in each.edits})
+    overlap = any(first.end > second.start for first, second in pairwise(ordered))
+    return None if overlap else tuple(ordered)
