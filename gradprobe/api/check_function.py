@@ -21,8 +21,8 @@ from ..inputs.versions import refuse_untested
 from ..model.documents import AUTO, Reports
 from ..model.failures import Failure, UsageFailure
 from ..model.report import Report, failed_report
+from ..processes.child import fresh_caches
 from ..processes.resource_limits import bounded
-from ..runtime.backend import fresh_caches
 from ..targets.mistyped import refuse_mistyped
 from .arguments import Subject, word_of_subject
 from .shown_report import ShownReport, ShownReports, shown

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..diagnosis.plain_python import where_it_returns
 from ..diagnosis.why import FailedCheck, reasons_of
 from ..frontends import plain_function
-from ..inputs.draw import draw
+from ..inputs.draw import draw, in_float64
 from ..model.assignment import in_words
 from ..model.case import Case
 from ..model.failures import Failure, ReferenceFailure, Refusal
@@ -25,8 +25,9 @@ from ..model.number import listed
 from ..model.report import Diagnosis, causes_among
 from ..model.resolution import resolve
 from ..numerics.evidence import LayoutRun, Measured
+from ..numerics.locate import departure
 from ..probing.experiment import Experiment
-from ..probing.measure import WAY_OUT, departure, in_float64
+from ..probing.measure import WAY_OUT
 from ..probing.runs import outcomes_of, records_of
 from ..targets.find import Target, find_target
 from .calling import RESULTS, SHAPES, CallConvention, ReferenceCall
@@ -52,7 +53,6 @@ class Attempt:
     experiment: Experiment
     run: LayoutRun
     unfit: Mapping[str, Tensor]
-    """Results of another shape than is due."""
 
     @property
     def case(self) -> Case:

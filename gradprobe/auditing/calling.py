@@ -36,7 +36,6 @@ class CallConvention:
     mask: str = ""
     """What True in its mask means: "keep" or "hide"; "additive" of one of -inf."""
     leaves: bool = False
-    """Whether its inputs require grad."""
     order: str = ""
     causal: bool = False
     scale: float | None = None

@@ -126,7 +126,7 @@ def check(
         stack.enter_context(failures_told(forms, command, show_traceback, request.target))
         mode.refuse_two()
         if effort.fresh:
-            from ..runtime.backend import fresh_caches
+            from ..processes.child import fresh_caches
 
             stack.enter_context(fresh_caches())
         forms.refuse_one_file_twice()

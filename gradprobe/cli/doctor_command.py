@@ -50,7 +50,7 @@ def doctor(
             shared.refuse_wrong_words(request)
         from ..commands.doctor.climbing import examine_machine, examine_target
         from ..commands.doctor.doctor_screen import as_json, render_examination
-        from ..runtime.backend import fresh_caches
+        from ..processes.child import fresh_caches
 
         with fresh_caches() if fresh else contextlib.nullcontext(), Progress() as tick:
             try:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ..model.assignment import OUTPUTS
 from ..model.case import Case
-from ..model.intermediates import lookup
 
 if TYPE_CHECKING:
     import torch
@@ -182,17 +181,6 @@ def outputs_of(
     return found
 
 
-def coarser_than(name: str, dtype: torch.dtype, values: Mapping[str, Tensor]) -> str | None:
-    """The input whose numbers an intermediate of a dtype cannot all hold; None where it can, or need not."""
-    import torch
-
-    row = lookup(name)
-    like = "" if row is None else row.gradient_of or row.like
-    if like not in values or torch.promote_types(dtype, values[like].dtype) == dtype:
-        return None
-    return like
-
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -246,3 +234,9 @@ def _table(device: str) -> tuple[Tensor, Tensor]:
     quantiles = torch.special.ndtri(ends.clamp(_OUTERMOST, 1 - _OUTERMOST))
     lower = quantiles[:-1].float()
     return lower.to(device), (quantiles[1:].float() - lower).to(device)
+
+
+def in_float64(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All but whole numbers and booleans."""
+    pairs = values.items()
+    return {name: value.double() if value.is_floating_point() else value for name, value in pairs}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ..model.intermediates import lookup
+from ..model.memory_finding import DTYPE, MemoryFinding
 from ..model.number import LAMBDA
 from ..reference import Attention
+from ..runtime.run import Trace
 
 # float32 arithmetic, a half unit in the last place.
 U32 = 2.0**-24
@@ -184,3 +187,16 @@ def truncated(unit: float, tensor: Tensor, *, up: bool = False) -> Tensor:
     lost = 1 << (23 + round(math.log2(unit)))
     added = lost // 2 if up else 0
     return ((tensor.float().view(torch.int32) + added) & ~(lost - 1)).view(torch.float32).double()
+
+
+def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:
+    """Results whose dtype cannot hold their numbers."""
+    for name, tensor in trace.values.items():
+        row = lookup(name)
+        like = "" if row is None else row.gradient_of or row.like
+        if like not in values or trace.sources[name] != "exported":
+            continue
+        if torch.promote_types(tensor.dtype, values[like].dtype) != tensor.dtype:
+            came, due = (str(each.dtype).removeprefix("torch.") for each in (tensor, values[like]))
+            sentence = f"{name} came as {came}, which does not hold the numbers of {due}, the dtype of {like}"
+            yield MemoryFinding(DTYPE, name, sentence, actual=came, expected=due)

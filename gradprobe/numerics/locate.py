@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from ..model.case import Case
+from ..model.intermediates import lookup
 from ..model.layout_run import MISMATCH, Element, Window
 from ..model.number import Number
 from ..reference import Attention, Tile
@@ -90,3 +91,13 @@ def _around(at: int, size: int, width: int) -> tuple[int, ...]:
 
 def _numbers(tensor: Tensor) -> tuple[tuple[Number, ...], ...]:
     return tuple(tuple(map(Number, row)) for row in tensor.tolist())
+
+
+def departure(case: Case, first: Element) -> str:
+    """The formula that it departs from, the place, and both numbers."""
+    row = lookup(first.intermediate)
+    step = row.step(case.family) if row is not None else None
+    places = ((axis, getattr(first, axis)) for axis in ("batch", "head", "row", "col"))
+    where = ", ".join(f"{axis} {at}" for axis, at in places if at is not None)
+    formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
+    return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,13 @@ from ..model.case import Case
 from ..model.intermediates import slots
 from ..model.layout_run import MISMATCH, Line, RepeatedResult
 from ..model.number import Number, spans
+from ..runtime.run import Trace
 from .compare import allowed
 from .evidence import Measured
+
+# A few repeats show less than the largest difference that atomics can make. A difference within this multiple of theirs
+# needs no further look. One beyond it is not wrong yet: it is compared with the reference.
+ROOM = 4.0
 
 
 class Repeats:
@@ -111,3 +116,37 @@ class Repeats:
         return tuple(
             (batch if has_batches else None, head) for batch, head in where.nonzero().tolist()
         )
+
+
+def floors(traces: Sequence[Trace]) -> dict[str, float]:
+    """By intermediate, the largest difference between repeats; 0 where their bits agree."""
+    first, *others = (trace.values for trace in traces)
+    return {
+        name: max(_difference(value, other[name]) for other in others)
+        for name, value in first.items()
+    }
+
+
+def differing(trace: Trace, base: Trace, allowed: Mapping[str, float]) -> tuple[str, ...]:
+    """The intermediates that differ in any bit, or, where repeats differ too, by more than those."""
+    return tuple(
+        name
+        for name, value in base.values.items()
+        if not _agrees(trace.values.get(name), value, allowed[name])
+    )
+
+
+def _agrees(tensor: Tensor | None, base: Tensor, floor: float) -> bool:
+    if tensor is None or tensor.dtype != base.dtype:
+        return False
+    return bool(same_bits(tensor, base).all()) or (
+        floor > 0 and _difference(tensor, base) <= ROOM * floor
+    )
+
+
+def _difference(tensor: Tensor, other: Tensor) -> float:
+    """The largest absolute difference; infinite where an element is not finite and its partner is not the same."""
+    apart = (tensor.double() - other.double()).abs().masked_fill(tensor == other, 0.0)
+    both = tensor.isnan() & other.isnan()
+    worst = apart.masked_fill(both, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))
+    return float(worst.max()) if worst.numel() else 0.0

@@ -64,7 +64,6 @@ def _of_a_refusal(case: Case, target: Target) -> Iterator[Adaptation]:
 
 
 def _of_a_reading(case: Case, target: Target) -> Iterator[Adaptation]:
-    """Other ways in which a target may read its tensors."""
     found, lse = [Adaptation({}, "")], target.takes.get("lse", "")
     others = list[Adaptation]()
     # So Triton's tutorial calls an LSE to base 2; by any other name it is natural.
@@ -154,8 +153,6 @@ def fit(trial: Fit) -> Fit | None:
 
 
 class _Search:
-    """Tries adaptations on one target, not too often."""
-
     def __init__(self, problem: Problem) -> None:
         self._problem, self._runs = problem, 0
 

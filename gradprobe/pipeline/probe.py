@@ -61,7 +61,6 @@ def probed(problem: Problem, repro_command: str, client: Client) -> tuple[Probed
 def _begun(
     problem: Problem, command: str, client: Client
 ) -> tuple[Experiment, list[RunRecord], Iterator[RunRecord]]:
-    """The experiment, its runs up to the first that is measured, and those to come."""
     case, target, saved = problem.case, problem.target, problem.saved
     about = (case, target, problem.reference, saved)
     experiment = experiment_of(*about, tick=client.tick, command=command)
@@ -172,7 +171,6 @@ def reasons_with_edits(
 
 
 def _with_way_out(failure: TargetFailure, case: Case) -> TargetFailure:
-    """The failure; that of a refusal names the shape of a bias or mask."""
     ways = [failure.way_out] if failure.way_out else []
     for name in ("mask", "bias") if refuses(failure) else ():
         axes, rank = ranked(name, case) or ("", 0)

@@ -22,7 +22,6 @@ class Problem:
     case: Case
     target: Target
     reference: Target | None
-    """A user's own; None for the built-in one."""
     saved: Saved | None
     given: tuple[str, ...]
     """The options that somebody gave, or a file of inputs, and that are not off."""
@@ -76,7 +75,6 @@ def resolve_problem(
 def _resolved(
     request: CheckRequest, target: Target, saved: Saved | None, device: str
 ) -> tuple[Case, Mapping[str, Any]]:
-    """The case, for which the backend is made ready, and the options given, or read from a file."""
     from ..model.resolution import resolve
     from ..runtime.backend import choose_threads, make_interpreter_right
 

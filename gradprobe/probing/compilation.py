@@ -26,8 +26,6 @@ _Fork = ParallelWork[list[CompileError | None]]
 
 
 class Compilation(contextlib.ExitStack):
-    """What the front end says of the launches of a check."""
-
     def __init__(self) -> None:
         super().__init__()
         self._calls: dict[Any, KernelCall] = {}

@@ -42,8 +42,6 @@ def silent(stage: str, fraction: float, layout: str = "") -> None:
 
 
 class Stopwatch:
-    """The seconds of each stage, and how often it ended."""
-
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(("target", "reference", "compare", "diagnose"), 0.0)
         self.laps = dict.fromkeys(self.seconds, 0)
@@ -62,36 +60,28 @@ class Experiment:
     case: Case
     target: Target
     reference: Target | None
-    """A user's own; None for the built-in one."""
     values: Mapping[str, Tensor]
     saved: Saved | None = None
-    """The file that the values come from."""
     tick: Tick = silent
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     fill: str = ORDINARY
-    """What the guard bands hold."""
     unwritten: float = math.nan
     """What outputs hold before a run."""
     spread: AllocationSpread | None = None
     """How what the target allocates is laid; None leaves it as torch lays it."""
     command: str = ""
-    """What repeats the probe."""
     first: Outcome | None = None
-    """What the first execution came to."""
     backends: frozenset[str] = frozenset()
     """What was seen to run the target's kernels, of BACKENDS."""
     dots: tuple[Dots, ...] = ()
-    """How its dots were seen to multiply float32."""
     large: list[LargeRuns] = field(default_factory=list)
     """What compares its large runs, once there is one."""
 
     @property
     def is_cuda(self) -> bool:
-        """Whether CUDA kernels of a source were seen."""
         return bool(self.backends & {CUDA, CUDA_ON_CPU})
 
     def after(self, outcomes: Iterable[Outcome]) -> Experiment:
-        """The experiment with what these executions showed."""
         first, backends, dots = self.first, self.backends, dict.fromkeys(self.dots)
         for outcome in outcomes:
             first = first or outcome

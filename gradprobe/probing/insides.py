@@ -83,8 +83,6 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
 
 
 class _BlackBox:
-    """A target that is given one-hot problems; it keeps its executions."""
-
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self.executions: list[Execution] = []
@@ -92,7 +90,6 @@ class _BlackBox:
     def answer(
         self, assigned: Assigned, case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]
     ) -> Trace:  # fmt: skip
-        """The results of several problems with one O, LSE and delta."""
         experiment, saved = self._experiment, self._experiment.saved
         times, everything = case.batch // experiment.case.batch, dict(values)
         for name, value in derived(experiment, first).items():

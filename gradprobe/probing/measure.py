@@ -9,13 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..inputs.draw import outputs_of
+from ..inputs.draw import in_float64, outputs_of
 from ..inputs.tensor_layouts import Inputs, place
 from ..model.assignment import OUTPUTS, PLAIN
 from ..model.case import Case
 from ..model.failures import ReferenceFailure
-from ..model.intermediates import DERIVED, lookup
-from ..model.layout_run import Element
+from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
@@ -84,7 +83,6 @@ class _Measurement:
     def compared(
         self, trace: Trace, reference: Trace | None = None, held: Precision | None = None, by: Evaluate | None = None
     ) -> Comparison:  # fmt: skip
-        """A trace compared, by another precision or evaluation if given."""
         return compare(
             self.case, self.x(), trace, held or self._held,
             reference=reference, recovery=self._recovery, evaluate=by or self.evaluated, tick=self.tick,
@@ -133,7 +131,6 @@ def _in_its_units(of: _Measurement, found: Measured) -> Measured:
 
 
 def _by_coarser(of: _Measurement, plain: Measured, is_by_block: bool) -> Measured:
-    """What was measured, by an arithmetic that the target proves to have."""
     found, heads = plain, {}
     if of.case.dtype != "float32" and of.case.family == "softmax" and not is_by_block:
         from ..numerics.evenness import heads_by_result
@@ -198,17 +195,11 @@ def reference_trace(experiment: Experiment, reference: Target, inputs: Inputs) -
     return trace
 
 
-def in_float64(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All but whole numbers and booleans."""
-    pairs = values.items()
-    return {name: value.double() if value.is_floating_point() else value for name, value in pairs}
-
-
 def _refuse_other_formulas(
     name: str, case: Case, x: Attention, trace: Trace, *, is_exact: bool
 ) -> None:
     """It may err as IEEE float32 may; beside a kernel in that arithmetic by a share of it."""
-    from ..numerics.locate import locate
+    from ..numerics.locate import departure, locate
 
     subject = "the verdict is about the reference:"
     comparison = compare(case, x, trace, precision_of("float32", "ieee"))
@@ -221,13 +212,3 @@ def _refuse_other_formulas(
             f"and beside a kernel in float32 it may by {SHARE_OF_FLOAT32:.1g}",
             "a reference is checked before it is used: compute it in float64",
         )
-
-
-def departure(case: Case, first: Element) -> str:
-    """The formula that it departs from, the place, and both numbers."""
-    row = lookup(first.intermediate)
-    step = row.step(case.family) if row is not None else None
-    places = ((axis, getattr(first, axis)) for axis in ("batch", "head", "row", "col"))
-    where = ", ".join(f"{axis} {at}" for axis, at in places if at is not None)
-    formula = f"{first.intermediate} = {step.formula}" if step is not None else first.intermediate
-    return f"{formula}: at {where} it gives {first.actual:.6g}, the formula {first.expected:.6g}"

@@ -11,18 +11,16 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from torch import Tensor
-
 from ..frontends import CUDA, CUDA_ON_CPU, Launches
 from ..frontends.triton import interpreting
-from ..inputs.draw import coarser_than
 from ..inputs.guard_bands import Guards
 from ..inputs.memory import Unwritten
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
 from ..model.mechanisms import gathered
-from ..model.memory_finding import DTYPE, MemoryFinding
+from ..model.memory_finding import MemoryFinding
+from ..numerics.declared_precision import of_dtypes
 from ..runtime.run import Outcome, Trace, run_target
 from ..runtime.target_memory import Allocations, InputsBefore, Writer, written_by
 from .experiment import Experiment
@@ -151,13 +149,3 @@ def _overwritten(
 def interprets_triton() -> bool:
     """Whether kernels of Triton that are launched now are interpreted."""
     return interpreting() and "triton" in sys.modules
-
-
-def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFinding]:
-    """Results whose dtype cannot hold their numbers."""
-    for name, tensor in trace.values.items():
-        like = coarser_than(name, tensor.dtype, values)
-        if like is not None and trace.sources[name] == "exported":
-            came, due = (str(each.dtype).removeprefix("torch.") for each in (tensor, values[like]))
-            sentence = f"{name} came as {came}, which does not hold the numbers of {due}, the dtype of {like}"
-            yield MemoryFinding(DTYPE, name, sentence, actual=came, expected=due)

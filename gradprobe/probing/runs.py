@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ..frontends import BACKENDS, TORCH, plain_function
-from ..inputs.guard_bands import same_bits
+from ..frontends import BACKENDS, TORCH
 from ..inputs.tensor_layouts import laid
 from ..model.assignment import ORDERED_RUN, UNIT_RUN, Assigned
 from ..model.layout_run import Line
@@ -21,9 +19,9 @@ from ..model.memory_finding import RACE, SHUFFLE, MemoryFinding, telling, worst_
 from ..model.report import CheckedTarget, Source
 from ..numerics.evidence import LayoutRun
 from ..numerics.range import zeros_by_design
-from ..runtime.run import Outcome, Trace
-from ..targets.find import Target
-from ..targets.naming import LoadedSource, edited_modules
+from ..runtime.run import Outcome
+from ..targets.inventory import files_with_kernels
+from ..targets.naming import LoadedSource
 from .experiment import Experiment, dots_sentence, inputs_of, layouts_of
 from .measure import measure
 from .observe import Execution, accepted, execute
@@ -31,8 +29,6 @@ from .observe import Execution, accepted, execute
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run of a report, and its executions, without their tensors."""
-
     run: LayoutRun
     executions: tuple[Execution, ...] = ()
     notes: tuple[str, ...] = ()
@@ -111,9 +107,9 @@ def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution
     case, first = experiment.case, run.measured
     if case.repeat == 1 or first is None:
         return run
-    from ..numerics.repeats import Repeats
+    from ..numerics.repeats import Repeats, differing
 
-    seen, kept = Repeats(case, first), first
+    seen, kept, exactly = Repeats(case, first), first, dict.fromkeys(first.raw.values, 0.0)
     for number in range(1, case.repeat):
         # In every second repeat memory without values holds 7.0, which a sum takes for a number.
         of = replace(experiment, unwritten=7.0) if case.poison and number % 2 else experiment
@@ -121,7 +117,8 @@ def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution
         inputs = inputs_of(of, run.assigned)
         trace, again = accepted(of, inputs, number)
         executions.append(again)
-        measured = first if _is_same(first.raw, trace) else measure(of, inputs, trace)
+        is_same = trace.values.keys() == exactly.keys() and not differing(trace, first.raw, exactly)
+        measured = first if is_same else measure(of, inputs, trace)
         seen.add(measured)
         if kept.matches and not measured.matches:
             kept = measured
@@ -129,18 +126,7 @@ def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution
     return replace(run, measured=kept, repeats=seen.count, repeated=repeated)
 
 
-def _is_same(first: Trace, again: Trace) -> bool:
-    if first.values.keys() != again.values.keys():
-        return False
-    for name, value in first.values.items():
-        other = again.values[name]
-        if value.dtype != other.dtype or not bool(same_bits(value, other).all()):
-            return False
-    return True
-
-
 def _atomics_into(outcome: Outcome, names: Collection[str]) -> dict[str, dict[Line, None]]:
-    """By intermediate, the lines that add into it by atomics."""
     from ..source.pointers import atomics_into, cuda_atomics
 
     found = defaultdict[str, dict[Line, None]](dict)
@@ -174,7 +160,6 @@ def _pointers_to(outcome: Outcome, name: str) -> list[tuple[Any, str]]:
 
 
 def makes_together(outcome: Outcome, first: str, second: str) -> bool:
-    """Whether one kernel was given both intermediates."""
     return bool(dict(_pointers_to(outcome, first)).keys() & dict(_pointers_to(outcome, second)))
 
 
@@ -219,20 +204,6 @@ def target_that_ran(experiment: Experiment, records: Iterable[RunRecord]) -> Che
         name=target.name, family=experiment.case.family, backend=backend, function=source.name,
         file=source.file, line=source.line, sha256=source.sha256, shadows=tuple(shadows),
         kernels=tuple(kernels.values()),
-        idle=_files_with_kernels(target) if backend == TORCH else (),
+        idle=files_with_kernels(target) if backend == TORCH else (),
         reference=reference.name if reference else "gradprobe.reference, float64",
     )  # fmt: skip
-
-
-def _files_with_kernels(target: Target) -> tuple[str, ...]:
-    """The user's files that define Triton functions, of those that a target's names lead to."""
-    if "triton.runtime" not in sys.modules:
-        return ()
-    from ..source.triton_source import kernel_below
-
-    found = dict[str, None]()
-    for file, module in edited_modules([plain_function(target.function).__module__]).items():
-        for kernel in filter(None, map(kernel_below, vars(module).values())):
-            if kernel.fn.__module__ == module.__name__:  # it does not only import it
-                found[file] = None
-    return tuple(found)

@@ -15,8 +15,10 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from .ended import raised_of
@@ -232,3 +234,23 @@ def surroundings() -> tuple[object, ...]:
 def search_path() -> list[str]:
     """Where this process looks for modules."""
     return [entry for entry in sys.path if isinstance(entry, str)]
+
+
+# Compiled kernels of Triton, of torch's compiler, of CUDA's driver (PTX), and of CUDA kernels on the CPU.
+_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "GRADPROBE_CACHE_DIR")
+
+
+@contextlib.contextmanager
+def fresh_caches() -> Iterator[None]:
+    """While open, whatever is started finds every cache of compiled kernels empty."""
+    before = {name: os.environ[name] for name in _CACHES if name in os.environ}
+    fresh = tempfile.TemporaryDirectory(prefix="gradprobe-fresh-", ignore_cleanup_errors=True)
+    with fresh as folder:
+        for name in _CACHES:
+            os.environ[name] = str(Path(folder) / name.lower())
+        try:
+            yield
+        finally:
+            for name in _CACHES:
+                del os.environ[name]
+            os.environ.update(before)

@@ -26,8 +26,6 @@ _SETTERS = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp3
 
 @dataclass(frozen=True)
 class Dots:
-    """The dots of one kernel, or of torch, that multiply float32 in one way."""
-
     way: str
     by: str
     file: str = ""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 from ..frontends.triton import interpreting, stand_in_for
 from ..model.case import Case
@@ -16,8 +12,6 @@ from ..processes.resource_limits import SHARED_BY, VISIBLE
 
 # With fewer scores in one batch, a second thread gains nothing: a dot of that size takes under a millisecond.
 _SMALL = 1 << 18
-# Compiled kernels of Triton, of torch's compiler, of CUDA's driver (PTX), and of CUDA kernels on the CPU.
-_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "GRADPROBE_CACHE_DIR")
 
 
 def prepare_backend(device: str, arch: str | None = None) -> str:
@@ -73,19 +67,3 @@ def make_interpreter_right(case: Case) -> None:
     interpreter.mend_interpreter()
     if case.dtype == "bfloat16":
         interpreter.make_bfloat16_right()
-
-
-@contextlib.contextmanager
-def fresh_caches() -> Iterator[None]:
-    """While open, whatever is started finds every cache of compiled kernels empty."""
-    before = {name: os.environ[name] for name in _CACHES if name in os.environ}
-    fresh = tempfile.TemporaryDirectory(prefix="gradprobe-fresh-", ignore_cleanup_errors=True)
-    with fresh as folder:
-        for name in _CACHES:
-            os.environ[name] = str(Path(folder) / name.lower())
-        try:
-            yield
-        finally:
-            for name in _CACHES:
-                del os.environ[name]
-            os.environ.update(before)

@@ -104,7 +104,6 @@ def _calls(found: Launches) -> list[KernelCall]:
 def _launched(
     found: Launches, inputs: Inputs
 ) -> tuple[tuple[LoadedSource, ...], frozenset[str], frozenset[str]]:
-    """The kernels, what ran them, and the inputs that they were given in place."""
     kernels, backends, given = dict[Any, LoadedSource](), set[str](), set[int]()
     for launch in found.started:
         entry = launch.entry
@@ -140,7 +139,6 @@ def _call(
 def _read(
     result: Any, target: Target, case: Case, inputs: Inputs, notes: list[str]
 ) -> tuple[Trace, Mapping[str, Any]]:
-    """The trace, and the tensors that were returned, by their names."""
     subject, named = f"target {target.name!r}", dict[str, Any]()
     outputs = {name: inputs.tensors[name] for name in target.outputs if name in inputs.tensors}
     result = as_tensors(result) if target.is_backward else result
@@ -158,7 +156,6 @@ def _read(
 def _through_autograd(
     target: Target, case: Case, arguments: dict[str, Any], do: Tensor, dots: list[Dots]
 ) -> Mapping[str, Any]:
-    """A forward's gradients for the case's dO, and the intermediates that it returned."""
     import torch
 
     leaves = dict[str, torch.Tensor]()

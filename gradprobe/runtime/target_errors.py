@@ -80,7 +80,6 @@ def _refuses(error: BaseException, inner: BaseException) -> bool:
 
 
 def _message_of(error: BaseException, inner: BaseException) -> str:
-    """With its line of code where a kernel raised it, or nothing else is said."""
     if found := compiler_place(error):
         place, words = found
         return f"{Path(place.file).name}:{place.line}: {words}"

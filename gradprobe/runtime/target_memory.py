@@ -197,8 +197,6 @@ class InputsBefore:
             self._tensors[name].data = tensor
 
     def operations(self) -> Any:
-        """While entered, notes the inputs that operations of torch change."""
-
         def wrote(tensor: Tensor) -> None:
             at = calling_line()
             self.note("", at if at.file else None, storage_of(tensor))
@@ -206,7 +204,6 @@ class InputsBefore:
         return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
 
     def note(self, kernel: str, line: SourceLine | None = None, storage: int | None = None) -> None:
-        """Notes what changed the inputs in a storage, or all."""
         for name, tensor in self._memory.items():
             if storage in (None, storage_of(tensor)) and bool(self._differing(name).any()):
                 self.writers.setdefault(name, (kernel, line))
@@ -289,8 +286,6 @@ def _bytes_of(tensor: Tensor, by_byte: Tensor) -> Tensor:
 
 @dataclass
 class AllocationSpread:
-    """Lays allocations apart along the axes whose strides one run asks for."""
-
     asked: dict[str, set[int] | None] = field(default_factory=dict)
     """By place of an allocation, the axes; None where the strides of a view were asked for."""
     is_laid: bool = False

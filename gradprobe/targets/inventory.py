@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from ..frontends import plain_function
-from .find import FoundFunction, callables, function_in, load_file
-from .naming import LoadedSource, is_autograd_function, shadows, source_of
+from ..source.triton_source import kernel_below
+from .find import FoundFunction, Target, callables, function_in, load_file
+from .naming import LoadedSource, edited_modules, is_autograd_function, shadows, source_of
 from .surroundings import Surroundings
 
 
@@ -71,3 +73,15 @@ def _within(whole: LoadedSource, function: Callable[..., Any], module: ModuleTyp
     except (TypeError, OSError):
         pass
     return source_of(function, module)
+
+
+def files_with_kernels(target: Target) -> tuple[str, ...]:
+    """The user's files that define Triton functions, of those that a target's names lead to."""
+    if "triton.runtime" not in sys.modules:
+        return ()
+    found = dict[str, None]()
+    for file, module in edited_modules([plain_function(target.function).__module__]).items():
+        for kernel in filter(None, map(kernel_below, vars(module).values())):
+            if kernel.fn.__module__ == module.__name__:  # it does not only import it
+                found[file] = None
+    return tuple(found)

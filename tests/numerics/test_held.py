@@ -10,9 +10,9 @@ from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.documents import document_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.memory_finding import CHANGED, DTYPE, SHARED
+from gradprobe.numerics.declared_precision import of_dtypes
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
-from gradprobe.probing.observe import of_dtypes
 from gradprobe.render.console import first_line
 from gradprobe.render.screen.details import render
 from gradprobe.runtime.run import Trace

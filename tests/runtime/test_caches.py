@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gradprobe.runtime.backend import fresh_caches
+from gradprobe.processes.child import fresh_caches
 
 
 def test_caches_are_empty_folders_for_a_while_and_then_as_before(monkeypatch):

@@ -18,9 +18,9 @@ from ...model.layout_run import FAILED, MATCH
 from ...model.report import Report
 from ...model.writing import visible
 from ...processes import TaskResult, run_each
+from ...processes.child import fresh_caches
 from ...processes.ended import TIMEOUT
 from ...render.console import first_line
-from ...runtime.backend import fresh_caches
 from ...targets.builtin import has_driver
 from ..suite.checking import Checker, Setting
 from ..suite.outcome import CheckOutcome

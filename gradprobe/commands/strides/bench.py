@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from ...inputs.draw import outputs_of
-from ...inputs.guard_bands import same_bits
 from ...inputs.tensor_layouts import laid, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.layout_run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, TensorLayout
 from ...model.memory_finding import ERROR, HUGE, UNWRITTEN, WARNING, MemoryFinding, telling
 from ...numerics.evidence import LayoutRun, Measured
+from ...numerics.repeats import differing, floors
 from ...pipeline.reported import run_of
 from ...probing.experiment import Experiment, derived, effective
 from ...probing.measure import measure
@@ -27,44 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...inputs.placement import Placement
-
-# A few repeats show less than the largest difference that atomics can make. A difference within this multiple of theirs
-# needs no further look. One beyond it is not wrong yet: it is compared with the reference.
-ROOM = 4.0
-
-
-def floors(traces: Sequence[Trace]) -> dict[str, float]:
-    """By intermediate, the largest difference between repeats; 0 where their bits agree."""
-    first, *others = (trace.values for trace in traces)
-    return {
-        name: max(_difference(value, other[name]) for other in others)
-        for name, value in first.items()
-    }
-
-
-def differing(trace: Trace, base: Trace, allowed: Mapping[str, float]) -> tuple[str, ...]:
-    """The intermediates that differ in any bit, or, where repeats differ too, by more than those."""
-    return tuple(
-        name
-        for name, value in base.values.items()
-        if not _agrees(trace.values.get(name), value, allowed[name])
-    )
-
-
-def _agrees(tensor: Tensor | None, base: Tensor, floor: float) -> bool:
-    if tensor is None or tensor.dtype != base.dtype:
-        return False
-    return bool(same_bits(tensor, base).all()) or (
-        floor > 0 and _difference(tensor, base) <= ROOM * floor
-    )
-
-
-def _difference(tensor: Tensor, other: Tensor) -> float:
-    """The largest absolute difference; infinite where an element is not finite and its partner is not the same."""
-    apart = (tensor.double() - other.double()).abs().masked_fill(tensor == other, 0.0)
-    both = tensor.isnan() & other.isnan()
-    worst = apart.masked_fill(both, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))
-    return float(worst.max()) if worst.numel() else 0.0
 
 
 # What every other is held against.

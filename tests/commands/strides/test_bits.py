@@ -2,7 +2,8 @@
 
 import torch
 
-from gradprobe.commands.strides.bench import differing, floors, never_written
+from gradprobe.commands.strides.bench import never_written
+from gradprobe.numerics.repeats import differing, floors
 from gradprobe.runtime.run import Trace
 
 NAN = float("nan")
