@@ -106,8 +106,6 @@ def audit(
     """Calls a reference on small cases, and says what is wrong with it.
 
     Args:
-        subject: the word of a function, or a function.
-        options: further options of the cases, by name.
         seeds: how often each setting is drawn.
 
     Raises:
@@ -156,7 +154,7 @@ class ReferenceSearch:
             self._text = ""
 
     def best(self) -> Attempt:
-        """The first with a right result, else the first that is explained; or raises what the reference does."""
+        """The first with a right result, else the first that is explained."""
         raised, says_fewer = list[Failure](), re.search(_FEWER, self._text)
         libraries = ["numpy", "torch"]
         if not re.search(r"\bnp\.|numpy", self._text):
@@ -181,7 +179,6 @@ class ReferenceSearch:
         raise min(raised, key=lambda failure: isinstance(failure.__cause__, TypeError))
 
     def _ways(self, library: str) -> Iterator[CallConvention]:
-        """The likelier first, each with what the reference may do by itself."""
         takes, text = self.target.takes, self._text
         takes_mask = "causal" not in takes and ("mask" in takes or "mask" in takes.get("bias", ""))
         scales = (None,) if self._is_lazy or "scale" in takes else (None, 1.0)
@@ -204,7 +201,7 @@ class ReferenceSearch:
             yield replace(how, scale=_OTHER_SCALE)
 
     def attempt(self, how: CallConvention, seed: int = 0) -> Attempt:
-        """One run; of results without names, with those by which the most are right."""
+        """One run; of results without names, by those that make the most right."""
         call, case = ReferenceCall(self.target, how), self._case(how, seed)
         experiment = Experiment(case, call.target, None, in_float64(draw(case)))
         record = next(records_of(experiment))

@@ -16,7 +16,7 @@ from ..targets.bind import as_tensors, intermediate_named, returned_names
 from ..targets.find import Target
 
 SHAPES = ("bhld", "hld", "ld", "blhd", "lhd")
-"""The axes in which a reference may take q, k, v and dO, the likelier first."""
+"""The axes of q, k, v and dO, the likelier first."""
 ORDERS = {
     1: "dQ|dV|dK",
     2: "dQ dK|dK dV",
@@ -25,7 +25,7 @@ ORDERS = {
 }
 """What a tuple may be, by its length, the likelier first."""
 RESULTS = {"O": "do", "dQ": "q", "dK": "k", "dV": "v"}
-"""What is judged, by the input that has its shape; the rest may be of its author's convention."""
+"""What is judged, by the input that has its shape."""
 _OF_HEADS = {"q", "k", "v", "do", "o", "lse", "delta"}
 
 

@@ -157,7 +157,7 @@ class _Search:
         self._problem, self._runs = problem, 0
 
     def past(self, failed: Fit) -> Fit | None:
-        """The fewest adaptations with which the target runs; each on the way leads to a refusal of its own."""
+        """The fewest adaptations with which the target runs."""
         waiting, known = [failed], {_about(failed.failure)}
         for fit in waiting:  # which grows
             if not refuses(fit.failure):
@@ -177,7 +177,6 @@ class _Search:
         return None
 
     def _mostly_right(self, fit: Fit) -> Fit | None:
-        """The fit, or a reading of it; None where nothing shows that its other axes are meant."""
         if "shapes" not in fit.options or fit.wrong <= _RIGHT_MOSTLY:
             return fit
         if (reading := self.read(fit)) is not None:
@@ -188,7 +187,7 @@ class _Search:
         return fit if trial.wrong <= _RIGHT_MOSTLY else None
 
     def read(self, fit: Fit) -> Fit | None:
-        """The reading with most elements right, or a whole gradient: a fault may have spoilt the others."""
+        """The reading with most elements right, or a whole gradient."""
         least, best = 1.0, None
         readings = _of_a_reading(fit.problem.case, self._problem.target)
         for adaptation, trial in self._each(readings, fit, Fit(self._problem)):

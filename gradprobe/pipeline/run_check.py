@@ -31,7 +31,6 @@ def run_check(
     """The report that a target and its options ask for; Failure where it cannot be made.
 
     Args:
-        repro_command: the command line that repeats it.
         target, reference: a function in place of a word.
         beyond: whether a target that matches is run on small second cases.
     """

@@ -66,7 +66,6 @@ class Experiment:
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     fill: str = ORDINARY
     unwritten: float = math.nan
-    """What outputs hold before a run."""
     spread: AllocationSpread | None = None
     """How what the target allocates is laid; None leaves it as torch lays it."""
     command: str = ""
@@ -94,7 +93,6 @@ def experiment_of(
     case: Case, target: Target, reference: Target | None = None, saved: Saved | None = None,
     *, tick: Tick = silent, command: str = "",
 ) -> Experiment:  # fmt: skip
-    """On values that are drawn, or those of a file."""
     if saved is None:
         values = draw(case, case.device)
     else:

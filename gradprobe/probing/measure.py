@@ -101,7 +101,6 @@ class _Measurement:
 def _by_blocks(
     experiment: Experiment, of: _Measurement, trace: Trace, whole: Callable[[], Comparison]
 ) -> Comparison | None:
-    """A large run compared block by block; None where totals have to be judged at once."""
     from ..numerics.large_run import LargeRun
     from ..numerics.walk import LargeRuns
 
@@ -179,7 +178,7 @@ WAY_OUT = "a reference is checked before it is used: correct it, or leave out --
 
 
 def reference_trace(experiment: Experiment, reference: Target, inputs: Inputs) -> Trace | None:
-    """Its results on the same values in float64; ReferenceFailure where they are not those of the formulas."""
+    """Its results in float64; ReferenceFailure where they are not those of the formulas."""
     case, values = experiment.case, in_float64(inputs.values)
     for name in (*OUTPUTS, *DERIVED):
         values.pop(name, None)

@@ -38,8 +38,7 @@ class RunRecord:
     ) -> RunRecord:
         """The same after further executions, with what those in its layout did to memory.
 
-        Reads without a value were decided by the run's own results. In the more batches of a look inside, what leaves a
-        tensor meets another program: that is the same fault.
+        Reads without a value were decided by the run's own results; a known race meets other programs in more batches.
         """
         run, found = self.run, {finding.identity: finding for finding in self.run.memory}
         places = set(map(attrgetter("place_of_access"), run.memory))

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 class Outcome:
     trace: Trace | None
     refused: str | None
-    """Its words where it refused the layout, and has no trace."""
     kernels: tuple[LoadedSource, ...]
     backends: frozenset[str]
-    """What ran its kernels, of BACKENDS."""
     taken: frozenset[str]
     """The inputs that kernels were given in place, and not only as copies."""
     notes: tuple[str, ...] = ()
@@ -212,7 +210,7 @@ class Trace:
     values: Mapping[str, Tensor]
     """In the axes of the table of intermediates and in the target's dtype."""
     sources: Mapping[str, str]
-    """"exported" by the target, "seen" or "recovered"."""
+    """"exported", "seen" or "recovered"."""
 
 
 def dtype_of(trace: Trace, name: str) -> str | None:

@@ -42,7 +42,6 @@ class Allocations:
     unwritten: float
     register: Unwritten = field(default_factory=Unwritten)
     copies: bool = False
-    """Whether what `contiguous`, `clone` and `to` return does so too."""
     spread: AllocationSpread | None = None
     made: list[tuple[Tensor, SourceLine, Guards]] = field(default_factory=list)
     """Each tensor, the line that asked for it, and its bands."""
@@ -298,7 +297,6 @@ class AllocationSpread:
         return any(self.asked.values())
 
     def strides(self, place: str, tensor: Tensor) -> tuple[int, ...]:
-        """The strides of an allocation, with a gap of its own along each axis that was asked for."""
         axes = self.asked.get(place) if self.is_laid else None
         if not axes or not tensor.is_contiguous():
             return tensor.stride()
