@@ -24,11 +24,10 @@ from ..model.failures import UsageFailure
 from ..model.intermediates import OF_HEADS
 from ..model.layout_run import TensorLayout
 from .guard_bands import ORDINARY, guarded
+from .placement import Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from .placement import Placement
 
 # What the others determine, or what is no gradient's business: one repeated value of these is another problem. And what
 # is written needs a place for every element.

@@ -1,4 +1,4 @@
-"""The child's side: a fresh interpreter that makes one worker and calls it for each item that it receives."""
+"""The child's side: an interpreter that makes one worker and calls it for each item; and what it has of its parent."""
 
 from __future__ import annotations
 
