@@ -18,7 +18,7 @@ from ...probing.compilation import compiles
 from ...probing.experiment import Experiment, experiment_of, silent
 from ...probing.runs import records_of
 from ...processes.startup.gradprobe_shadow import load_from_copy
-from ...runtime.allocation_spread import AllocationSpread
+from ...runtime.target_memory import AllocationSpread
 from ...source.kernel_file import KernelFile
 from ...source.reach import SEVERAL, TURNS, Goal, Reach, reach_of
 from ...source.rewrites.candidate import Candidate
