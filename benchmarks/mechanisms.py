@@ -133,7 +133,7 @@ CORE: tuple[str, ...] = (
         "__init__", "behaviour", "causes", "lines", "why",
     )),
     *(f"source/{name}" for name in (
-        "__init__", "kernel_file", "listing", "parameter_names", "pointers", "syntax", "text",
+        "__init__", "kernel_file", "parameter_names", "pointers", "syntax", "text",
         "triton_source",
     )),
     "frontends/__init__",
