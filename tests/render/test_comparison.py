@@ -142,35 +142,5 @@ def test_what_changed_alike_is_one_line_that_fits_the_terminal():
     )
 
 
-def in_batches(count, ratio):
-    places = ((at, batch) for batch in range(count) for at in (0, 1))
-    wrong = [head(*place, "mismatch", max_budget_ratio=ratio) for place in places]
-    return reports(run("contiguous", entry("dK", *wrong)))
-
-
-def test_the_same_heads_of_more_batches_are_no_change_but_of_how_far_they_are_off():
-    assert told(in_batches(1, 51.0), in_batches(2, 51.0)) == []
-    assert told(in_batches(1, 51.0), in_batches(2, 300.0)) == [
-        ("dK in contiguous", "worst 51x", "worst 300x", WORSE)
-    ]
-    assert told(in_batches(2, 300.0), in_batches(1, 51.0)) == [
-        ("dK in contiguous", "worst 300x", "worst 51x", BETTER)
-    ]
-
-
-def test_of_more_heads_than_are_named_those_are_told_that_changed():
-    evens = {*range(0, 20, 2)}
-    few, many, other = (
-        reports(
-            run("contiguous", entry("dS", *(head(at, status=status(at, own)) for at in range(24))))
-        )
-        for own in (evens, {*evens, 19}, {*range(0, 18, 2), 20})
-    )
-    words = "wrong in heads 0, 2, 4, 6, 8, 10, 12, 14 and 2 more ranges"
-    assert told(few, many) == [("dS in contiguous", words, "also wrong in head 19", WORSE)]
-    assert told(many, few) == [("dS in contiguous", words, "no longer wrong in head 19", BETTER)]
-    assert told(few, other) == [("dS in contiguous", words, "also wrong in head 20", WORSE)]
-
-
 def status(at, wrong):
     return "mismatch" if at in wrong else "match"

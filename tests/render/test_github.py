@@ -132,13 +132,6 @@ def test_the_summary_is_a_row_a_finding_the_worst_first():
     assert "again: <code>gradprobe check lazy</code>" in text
 
 
-def test_a_failure_and_a_memory_finding_have_rows_of_their_own():
-    rows = table(as_markdown(reports(failed(), with_memory("race")), BASE))[2:]
-    assert [row[0] for row in rows] == ["**error**", "**error**"]
-    assert rows[0][2] == "--heads must be at least 1, got 0<br>give at least one"
-    assert rows[1][3] == "kernels/lazy.py&#58;270"
-
-
 def test_no_cell_breaks_the_table_or_is_read_as_markup():
     title = "a|b <img src=x> [l](u) @me #4 :x: www.a.b"
     text = as_markdown(reports(failed("Crash", ODD, title=title, reproduce=ODD)), BASE)

@@ -115,15 +115,6 @@ def test_a_broken_identity_alone_is_the_greppable_line():
     )
 
 
-def test_an_identity_tried_twice_is_one_case_that_fails_where_either_does():
-    repeats = [invariant("repeat same call, same results", holds) for holds in (True, False, True)]
-    of_reference = invariant("I2 sum_j dK = 0", False, of="reference")
-    made = run("distinct", entry("dP", head(0)), invariants=[*repeats, of_reference])
-    cases = cases_of(document(made))
-    assert [one.get("name") for one in cases] == ["dP batch 0 head 0", "repeat"]
-    assert outcomes(cases) == [("lazy.distinct", "repeat", "failure", "identity")]
-
-
 def test_what_is_not_finite_is_said_so():
     first = {"intermediate": "dK", "batch": 0, "head": 0, "row": 3, "col": 2, "tile": [None, 0], "actual": None,
              "expected": 0.5, "budget": 1e-5, "masked": None}  # fmt: skip
@@ -192,13 +183,9 @@ def time_of(elements):
 
 def test_no_two_cases_of_several_checks_go_by_one_name():
     documents = [
-        faulty(),
-        faulty(),
-        faulty(title="gqa"),
-        failed(),
-        failed(title="gqa"),
+        faulty(), faulty(), faulty(title="gqa"), failed(), failed(title="gqa"),
         with_memory("race", "race"),
-    ]
+    ]  # fmt: skip
     names = [(one.get("classname"), one.get("name")) for one in cases_of(*documents)]
     assert len(set(names)) == len(names)
     assert {name.split(".")[0] for name, _ in names} == {

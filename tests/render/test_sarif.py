@@ -58,13 +58,9 @@ def test_a_result_carries_its_place_its_line_and_its_numbers():
     }  # fmt: skip
     assert second["locations"][0]["physicalLocation"]["region"] == {"startLine": 251}
     properties = {
-        "intermediate": "dP",
-        "layout": "distinct",
-        "layouts": ["distinct"],
-        "batch": 0,
-        "head": 1,
+        "intermediate": "dP", "layout": "distinct", "layouts": ["distinct"], "batch": 0, "head": 1,
         "ratio": 51.0,
-    }
+    }  # fmt: skip
     assert first["properties"].items() >= properties.items()
 
 

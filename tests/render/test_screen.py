@@ -104,18 +104,15 @@ def test_a_mismatch_in_order():
         "  lazy.py:145 in lazy_dq_kernel (the same in lines 203, 275)",
         "  145 | do_ptr += b * stride_dob + h * stride_qh",
         "      |                                ^^^^^^^^^ q.stride(1)",
-        "FIX, tried: with it all matches",
-        "  @@ line 146, and the same in lines 204, 276 @@",
-        "  - h * stride_qh",
-        "  + h * stride_doh",
+        "FIX, tried: with it all matches", "  @@ line 146, and the same in lines 204, 276 @@",
+        "  - h * stride_qh", "  + h * stride_doh",
         "  worst error / allowed, by head         0         1",
         "  P                                  0.25×     0.25×",
         "  dP                                 0.25×      ✗51×",
         "  dS                                 0.25×      ↳51×",
         "  ✗ wrong by itself   ↳ wrong, but right given its wrong inputs",
-        "  again: gradprobe check lazy.py:f --heads 2",
-        "  more: the same with --details",
-    ]
+        "  again: gradprobe check lazy.py:f --heads 2", "  more: the same with --details",
+    ]  # fmt: skip
 
 
 NAMES = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias", "dTau")

@@ -40,17 +40,11 @@ def test_a_relative_file_begins_at_the_current_folder():
 @pytest.mark.parametrize(
     ("kernel", "named"),
     [
-        ("lazy_dkdv_kernel", {"dK", "dV"}),
-        ("_attn_bwd_dq", {"dQ"}),
-        ("bwd_dk_dv", {"dK", "dV"}),
-        ("_bwd_preprocess_delta", {"delta"}),
-        ("compute_DQ", {"dQ"}),
-        ("lazy_forward_kernel", set()),
-        ("adsorb", set()),
-        ("backward", set()),
-        ("", set()),
+        ("lazy_dkdv_kernel", {"dK", "dV"}), ("_attn_bwd_dq", {"dQ"}), ("bwd_dk_dv", {"dK", "dV"}),
+        ("_bwd_preprocess_delta", {"delta"}), ("compute_DQ", {"dQ"}),
+        ("lazy_forward_kernel", set()), ("adsorb", set()), ("backward", set()), ("", set()),
     ],
-)
+)  # fmt: skip
 def test_a_kernel_is_named_after_gradients_only_by_whole_words(kernel, named):
     known = {row.name for row in TABLE}
     assert {name for name in known if is_named_after(kernel, name)} == named

@@ -84,12 +84,9 @@ def document(*runs: dict[str, Any], **changes: Any) -> dict[str, Any]:
     verdict = "mismatch" if any(one["verdict"] == "mismatch" for one in runs) else "match"
     first = next((one["first_mismatch"] for one in runs if one["first_mismatch"]), None)
     target = {
-        "name": "lazy",
-        "file": "/repository/targets/mine.py",
-        "line": 12,
-        "kernels": KERNELS,
+        "name": "lazy", "file": "/repository/targets/mine.py", "line": 12, "kernels": KERNELS,
         "backend": "triton",
-    }
+    }  # fmt: skip
     return {
         "schema": "gradprobe.report/1", "verdict": verdict, "target": target, "runs": list(runs),
         "first_mismatch": first, "diagnoses": [], "reproduce": "gradprobe check lazy", "seconds": {"total": 1.234},
@@ -100,15 +97,12 @@ def document(*runs: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def faulty(**changes: Any) -> dict[str, Any]:
     """dP and dV wrong by themselves in head 1 of distinct, dS and dTau inherit, I4 is broken, one layout is refused."""
     wrong = run(
-        "distinct",
-        entry("LSE"),
-        entry("dP", head(0), head(1, status="mismatch")),
+        "distinct", entry("LSE"), entry("dP", head(0), head(1, status="mismatch")),
         entry("dS", head(0), head(1, status="inherited", max_budget_ratio=900.0)),
         entry("dV", head(0), head(1, status="mismatch", max_budget_ratio=3e8)),
-        entry("dTau", head(0, None), head(1, None, "inherited")),
-        first_mismatch=FIRST,
+        entry("dTau", head(0, None), head(1, None, "inherited")), first_mismatch=FIRST,
         invariants=[invariant("I2 sum_j dK = 0"), invariant("I4 <V, dV> = <O, dO>", False)],
-    )
+    )  # fmt: skip
     right = run("contiguous", *(entry(name, head(0), head(1)) for name in ("dP", "dS", "dV")))
     skipped = refused("do=expanded", "AssertionError: do must be contiguous")
     return document(right, wrong, skipped, **changes)

@@ -150,13 +150,8 @@ def test_the_window_of_a_lazy_target_is_that_of_its_bias():
 
 def test_the_axes_behind_a_tensors_name_are_no_part_of_it():
     meant = {
-        "Q_bhsd": "q",
-        "dO_bshd": "do",
-        "query_states": "q",
-        "d_k": None,
-        "k_n": None,
-        "bs": None,
-    }
+        "Q_bhsd": "q", "dO_bshd": "do", "query_states": "q", "d_k": None, "k_n": None, "bs": None,
+    }  # fmt: skip
     assert {parameter: canonical_name(parameter) for parameter in meant} == meant
 
 

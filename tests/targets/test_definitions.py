@@ -2,7 +2,6 @@
 
 import pytest
 
-import gradprobe
 from gradprobe.targets.definitions import candidates, with_function
 from tests.cli.command import SMALL, run
 
@@ -70,11 +69,3 @@ def test_a_file_and_the_methods_of_an_autograd_function_lead_to_it(word, tmp_pat
     ran = run(f"check {word} {SMALL} --layout contiguous")
     assert ran.code == 0, ran.err
     assert f"MATCH  attend.py:{word.partition(':')[2] or 'Attend'}" in ran.out
-
-
-def test_from_python_a_file_stands_for_it_too(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "attend.py").write_text(AUTOGRAD)
-    options = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8, "layout": "contiguous"}
-    report = gradprobe.check("attend.py", isolate=False, **options)
-    assert (report.verdict, report.target.name) == ("match", "attend.py:Attend")
