@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import COMPILED, INTERPRETED, Launch, Launches, replaced
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Pointed:
     dtype: Any
-    storage: int = 0
+    storage: int = field(default=0, repr=False)
 
     def data_ptr(self) -> int:
         return 16  # aligned: no error depends on that
-
-    def __repr__(self) -> str:
-        return str(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -129,10 +126,7 @@ def _kind(value: Any) -> Any:
 
 @contextlib.contextmanager
 def recorded_launches(found: Launches, *, runs: bool = True) -> Iterator[None]:
-    """While open, notes the Triton kernels that are launched, the autotuned ones with one configuration.
-
-    `runs`: whether they run; if not, they are not compiled either.
-    """
+    """While open, notes the Triton kernels that are launched. `runs`: whether they also run."""
 
     def through(run: Any) -> Any:
         def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:

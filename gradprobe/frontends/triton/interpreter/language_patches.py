@@ -1,4 +1,4 @@
-"""Patches of launches, of the language and of how a kernel's text is rewritten: right, and by less of Python."""
+"""Patches of launches, of the language and of how a kernel's text is rewritten."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import functools
 import importlib
 import inspect
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import FunctionType, ModuleType
@@ -52,7 +51,7 @@ def _patch_tensor(original: Method, tensor: Any, scope: Any) -> None:
 
 
 def _spread(original: Method, self: Any, shape: Any, scalar: Any) -> Any:
-    """Spreads a comparison as bools: it keeps its operands' type, as which 3.9 spreads it, and refuses the mask."""
+    """Spreads a comparison as bools: it keeps its operands' type, as which 3.9 would refuse it as a mask."""
     is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
     return original(self, shape, Handle(scalar.data, tl.int1) if is_compared else scalar)
 
@@ -154,15 +153,12 @@ def _places() -> dict[int, tuple[Any, str]]:
 
 class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
     def visit_For(self, node: ast.For) -> ast.For:
-        """Makes the variable of a `range(...)` a tensor at the start of each turn; `static_range` gives constants.
-
-        Only where a kernel reads an attribute of it or of a sum of it, or gives it to a function of the user's: numbers
-        take less time.
-        """
+        """Makes the variable of a `range(...)` a tensor where a kernel needs one: numbers take less time."""
         self.generic_visit(node)
         function = node.iter.func if isinstance(node.iter, ast.Call) else None
         is_range = getattr(function, "id", getattr(function, "attr", "")) == "range"
         name = node.target.id if is_range and isinstance(node.target, ast.Name) else ""
+        # What has an attribute that is read, or is given to a function of the user's.
         holders: list[ast.AST] = []
         for inner in ast.walk(ast.Module(node.body, [])):
             if isinstance(inner, ast.Attribute):
@@ -178,16 +174,8 @@ class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
 
 # --- libdevice
 
-# Functions that numpy calls otherwise, lacks, or has in another sense; the rest is called as numpy's are.
-_DEVICE: dict[str, Method | None] = {
-    "pow": np.power,
-    "nearbyint": np.rint,
-    "div_rn": np.divide,
-    "erf": np.frompyfunc(math.erf, 1, 1),
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),  # halves away from 0
-    "remainder": None,
-}
+# What numpy calls otherwise, or has in another sense; the rest is called as numpy's functions are.
+_DEVICE: dict[str, Any] = {"pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x), "remainder": None}
 
 
 def _libdevices() -> list[ModuleType]:
@@ -207,7 +195,7 @@ def _device_functions() -> Iterator[tuple[ModuleType, str]]:
 
 def _computed(name: str, *args: Any, _semantic: Any = None) -> Any:
     own = name.removeprefix("fast_").removesuffix("f") if name.startswith("fast_") else name
-    function: Any = _DEVICE.get(own, getattr(np, own, None))
+    function = _DEVICE.get(own, getattr(np, own, None))
     if function is None or not (own in _DEVICE or isinstance(function, np.ufunc)):
         raise NotImplementedError(f"libdevice.{name} is not supported in interpreter mode")
     semantic = shipped.interpreter_semantic

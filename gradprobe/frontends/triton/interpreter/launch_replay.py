@@ -1,4 +1,4 @@
-"""Replay: launches in Triton's interpreter, noted with the memory around them, and run again by other functions."""
+"""Replay: launches in Triton's interpreter, noted with their memory, and run again by other functions."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class RecordedLaunch:
 
 @contextlib.contextmanager
 def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
-    """While open, launches are noted with copies of their memory; none once these take more than `most` bytes."""
+    """While open, launches are noted with copies of their memory, of at most `most` bytes; else none."""
     found, method, left = list[RecordedLaunch](), shipped.InterpretedFunction.run, most
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:

@@ -1,7 +1,6 @@
-"""Plans: what a function of triton.language asks of the builder for operands of some types, noted once and repeated.
+"""Plans: what a function of triton.language asks of the builder for the same types and constants, and repeated.
 
-Such a function sees types and constants alone, since a compiler has no values: where these are the same, so is what it
-asks for.
+It sees no values, since a compiler has none.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _Tensor = tl.tensor
 
 
 class Plans:
-    """Those of all functions, as long as each type has one object for its tensors' shape."""
+    """Of all functions; each type has one object for its tensors' shape."""
 
     def __init__(self, semantic: Any) -> None:
         self._semantic = semantic
@@ -61,7 +60,7 @@ class Plans:
         _Tensor.__init__ = init
 
     def forget(self, many: int = -1) -> None:
-        """Forgets all where there are more than so many. Not while a kernel runs: its tensors have the types."""
+        """Forgets all where there are more. Not while a kernel runs: its tensors have the types."""
         if sum(map(len, self._made.values())) > many:
             self._types.clear()
             for made in self._made.values():
@@ -124,7 +123,7 @@ class _Recorder:
 
 
 def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Method | None:
-    """The steps of a call as a function of the builder and the tensors; None where they do not give the result."""
+    """A call as a function of the builder and the tensors; None where its steps do not give the result."""
     given, returned = [*map("t{}".format, range(len(tensors)))], getattr(result, "handle", None)
     values, words, end = list[Any](), dict[int, str](), {id(None): "None"}
     for name, tensor in zip(given, tensors, strict=True):
@@ -162,7 +161,7 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
 
 @functools.cache
 def _maker(text: str) -> Method:
-    """What a text makes of constants. Few texts make all plans, since types and sizes are constants."""
+    """Few texts make all plans, since types and sizes are constants."""
     names: dict[str, Any] = {}
     # By a file of this tool, which is no line of a kernel.
     exec(compile(text, __file__, "exec"), names)
@@ -192,8 +191,8 @@ def _holds_values(thing: Any) -> bool:
 
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
-    """The types and constants of operands, None where there is something else among them; and their tensors."""
-    # The most frequent operands at first, since the loop takes as long as most operations do.
+    """The types and constants of operands, None where there is anything else; and their tensors."""
+    # The loop takes as long as most operations do.
     if len(args) == 2 and not kwargs and type(args[0]) is _Tensor:
         left, right = args
         if type(right) is _Tensor:

@@ -1,4 +1,4 @@
-"""Accesses: which elements loads and stores read and write, and what stores leave in memory for later loads."""
+"""Accesses: which elements loads and stores touch, and what stores leave in memory for later loads."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _STEPS = (
 
 
 class IndexedAccesses(Watcher):
-    """Gives each lane that is loaded the index of its element: by its address, else by what was stored there."""
+    """Gives loaded lanes the index of their element: by its address, else by what was stored there."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._shadows: dict[int, dict[str, Array]] = {}
-        """By home and letter, the index that was stored with each element; as _NODE the number of the node."""
+        """By home and letter, the index that was stored with each element; as _NODE its node's number."""
         self._over: dict[int, str] = {}
         """By home of sums, whether they are over m or n; "" where parts of the dims are stored apart."""
 
@@ -216,7 +216,7 @@ def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
 
 
 def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:
-    """Compares what was stored into a tensor that was not known then with the elements that it was stored to.
+    """Compares what was stored into a tensor that was not known then with its elements.
 
     Args:
         letters: its axes.

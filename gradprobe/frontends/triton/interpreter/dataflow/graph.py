@@ -35,7 +35,7 @@ class Role:
     is_open: bool = False
     """Whether masked entries hold something that a sum would take in."""
     is_by_row: bool = False
-    """Whether it is that times a factor of its row, or less a number: right if what is made of it is."""
+    """Whether it is that times a factor of its row, or less a number."""
 
     @property
     def is_known(self) -> bool:

@@ -137,7 +137,7 @@ def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
 
 
 def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
-    """The indices but for lanes behind the last row or key, where kernels read the next head's and use none."""
+    """The indices but for lanes behind the last row or key: kernels read the next head's there, and use none."""
     behind: Any = False
     for x in at.keys() & {"m", "n"}:
         last = at[x] == sizes[x] - 1
@@ -157,7 +157,7 @@ def is_block(at: Mapping[str, Array]) -> bool:
 def indices_at(
     elements: Elements, letters: str, sizes: Mapping[str, int], offsets: Array
 ) -> dict[str, Array]:
-    """By letter, the index at each offset from a tensor's first element, in elements; a key head for each head too.
+    """By letter, the index at each offset from a tensor's first element, in elements.
 
     Args:
         letters: its axes: "(bh)md" where two were made one, 1 for one of nothing.

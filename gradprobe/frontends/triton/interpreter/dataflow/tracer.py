@@ -1,7 +1,4 @@
-"""Tracer: each operation of a kernel becomes a node of a flow.
-
-What is rearranged keeps its indices, what meets must agree in them, and a dot must sum over the same on both sides.
-"""
+"""Tracer: each operation of a kernel becomes a node of a flow."""
 
 from __future__ import annotations
 
@@ -70,7 +67,7 @@ class ValueTracer(Watcher):
             self._learn(argument)
 
     def _moved(self, step: Operation) -> None:
-        """What only moves lanes about makes no node of its own, unless it moves several tiles into one."""
+        """What only moves lanes about makes no node, unless it moves several tiles into one."""
         tiles = [*map(tile_of, step.args)]
         nodes, origins = _nodes(tiles), dict[str, frozenset[int]]()
         for _, lanes in tiles:
@@ -183,10 +180,7 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
 
 
 def _less_across(tile: Tile, other: Tile) -> Lanes:
-    """The lanes of a tile, without the index of a vector that goes along another axis of scores than it should.
-
-    It gets its axis where it meets them: its load is not to be blamed, nor what is made of both.
-    """
+    """The lanes of a tile, without the index of a vector that goes along another axis of scores than it should."""
     (node, lanes), scores, lost = tile, other.lanes, set[str]()
     vector = node.lanes if node else UNKNOWN  # with one axis, however many it has by now
     if not scores.is_matrix or any(index.ndim != 1 for index in vector.at.values()):
@@ -232,7 +226,7 @@ def product(
 def _compare_sums(
     flow: Flow, a: Lanes, b: Lanes, summed: Sequence[Mapping[str, Array | None]], site: Site
 ) -> Iterator[tuple[Lanes, Lanes]]:
-    """What each side of a dot sums over, where both go along one axis; it must be the same, element by element."""
+    """What each side of a dot sums over, which must be the same."""
     left, right = summed
     for x in left.keys() & right.keys():
         ours, theirs = left[x], right[x]

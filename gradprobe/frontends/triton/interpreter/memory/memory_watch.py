@@ -1,4 +1,4 @@
-"""Memory: judges each access of interpreted kernels, counts what it finds, and says which lanes are to be left out."""
+"""Memory: judges each access of interpreted kernels, and says which lanes are to be left out."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def _where(outer: SourceLine, inner: SourceLine) -> str:
 class Stores:
     """The stores of one launch, whose programs run one after another.
 
-    A plain store leaves its number at each address, an atomic its negative number where nothing has stored yet: of
-    several atomics the first stays, with which a later program's plain store races as with any other.
+    A plain store leaves its number at each address, an atomic its negative number where nothing has stored yet.
     """
 
     def __init__(self) -> None:
@@ -75,7 +74,7 @@ class Stores:
         self.is_ordered |= access.is_exchange
 
     def add(self, access: Access, view: View, addresses: Array) -> Array:
-        """Notes a store; [N] the number of an event of another program that each address may race with, or 0."""
+        """Notes a store; [N] the event of another program that each address may race with, or 0."""
         width, is_atomic = access.width, access.kind == "atomic"
         marks = self._marks.get(view.low)
         if marks is None:
@@ -100,7 +99,7 @@ class Memory(Watcher):
     def __init__(self, unwritten: Unwritten) -> None:
         self._unwritten = unwritten
         self.failures: dict[str, None] = {}
-        """What went wrong in watching; the accesses concerned were made, and not judged."""
+        """What went wrong in watching."""
         self._stores = Stores()
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
         """By home of what nothing had written: who stored there last."""
@@ -113,7 +112,7 @@ class Memory(Watcher):
         self._inside: set[tuple[object, ...]] = set()
         """The programs and lines whose accesses stayed inside their tensors."""
         self._changing: list[tuple[View, Array, Array, Array]] = []
-        """Of the access that is made: view, addresses, the stores of others there, and the bits there before."""
+        """Of the access that is made: view, addresses, others' stores and the bits there before."""
 
     @property
     def findings(self) -> tuple[MemoryFinding, ...]:
@@ -139,7 +138,7 @@ class Memory(Watcher):
         return kept
 
     def after(self, access: Access, result: Any) -> None:
-        """Notes what it changed of inputs, and of what another program stored that no lock orders."""
+        """Notes what it changed of inputs, and of what others stored that no lock orders."""
         for view, addresses, others, before in self._changing:
             differ = _bits_at(addresses, access.width) != before
             if not differ.any():
@@ -186,7 +185,7 @@ class Memory(Watcher):
         which: Array,
         earlier: RacingStore | None = None,
     ) -> None:
-        """Counts `which` of the addresses as a finding; only the first of its kind is described."""
+        """Counts `which` of the addresses as a finding; the first of its kind is described."""
         if not which.any():
             return
         key = (kind, access.kind, view.name, access.site.kernel, access.site.lines)

@@ -1,8 +1,4 @@
-"""Stream: the one patch of Triton's interpreter that watching goes through, and what it tells those that look on.
-
-They are told of launches, of each access of memory before and after it is made, and of the operations that they ask
-for. What nobody asks for is not patched.
-"""
+"""Stream: the one patch of Triton's interpreter that watching goes through; what nobody asks for is not patched."""
 
 from __future__ import annotations
 
@@ -75,7 +71,7 @@ class Watcher:
     """Looks on. What it does not override it is not told; a fault of it stops no kernel."""
 
     def notes(self) -> Iterable[tuple[str, Note]]:
-        """What is to be called after operations of the builder, or of "Class.name", each with its name."""
+        """What is called after operations of the builder, or of "Class.name"; by name."""
         return ()
 
     def begun(self, launch: InterpretedLaunch, arguments: Iterable[Any]) -> None:
@@ -213,12 +209,13 @@ def _account(launch: InterpretedLaunch, form: AccessForm, builder: Any, args: An
 
 
 def _carry(method: Method, builder: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is moved about points into what it pointed into."""
+    """What is moved about points into the same argument."""
     result = method(builder, *args, **kwargs)
     for arg in args:
         if isinstance(arg, Handle) and ORIGIN in arg.attr:  # as few have
             if not any(map(partial(_points_elsewhere, arg.attr[ORIGIN]), args)):
-                _mark(_several(result), arg.attr[ORIGIN])
+                for handle in _several(result):
+                    handle.attr[ORIGIN] = arg.attr[ORIGIN]
             break
     return result
 
@@ -229,19 +226,15 @@ def _points_elsewhere(origin: int, arg: Any) -> bool:
 
 
 def _carry_to_block(step: Operation) -> None:
-    _mark(step.results[:1], step.of.base.attr.get(ORIGIN))
-
-
-def _mark(handles: Sequence[Any], origin: int | None) -> None:
-    for handle in handles if origin is not None else ():
-        handle.attr[ORIGIN] = origin
+    if ORIGIN in step.of.base.attr:
+        step.results[0].attr[ORIGIN] = step.of.base.attr[ORIGIN]
 
 
 # --- lines
 
 
 def executing(launch: InterpretedLaunch, operation: str) -> Site:
-    """An operation at the lines that are executing; at the innermost alone where the kernel's is not found."""
+    """The lines that are executing; the innermost alone where the kernel's is not found."""
     lines, instruction = list[SourceLine](), -1
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Views: tensors at the addresses that kernels see; launches that are given them, and what they access."""
+"""Views: tensors at the addresses that kernels see, and accesses of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from .....source.text import SourceLine
 from ...launches import tensors_in
 
 Program = tuple[int, int, int]
-# What the `attr` of pointers keeps: the id of the argument of the launch that all of them point into. Where pointers
-# into several arguments become one tile it is lost, and addresses are looked up instead.
+# Under which pointers keep the id of the argument that all of them point into; else addresses are looked up.
 ORIGIN = "gradprobe origin"
 
 
@@ -40,7 +39,7 @@ class View:
     """The caller's tensor that it is a part of, or is."""
 
     def hold(self, addresses: Array, width: int) -> Array:
-        """Which accesses of `width` bytes, at [N] uint64 addresses, meet elements and nothing else."""
+        """Which accesses of `width` bytes, at [N] uint64 addresses, meet elements alone."""
         return self.elements.hold(_from(self.start, addresses), width)
 
     def in_storage(self, addresses: Array, width: int) -> Array:
@@ -64,7 +63,7 @@ class View:
         return bracketed(owner.elements.index((address - owner.start) // self.elements.itemsize))
 
     def beyond(self, address: int) -> tuple[str, bool]:
-        """Where an address lies that is on no element; whether an element's offset leads there, cut to 32 bits."""
+        """Where an address on no element lies; whether an element's offset leads there, cut to 32 bits."""
         offset = int(self.in_elements(np.array([address], np.uint64))[0])
         words, wrapped = self.elements.beyond(offset), self.elements.wrapped(offset)
         if wrapped is not None:
@@ -95,7 +94,7 @@ def view_of(tensor: Tensor, name: str) -> View:
 
 
 def without_ptr(parameter: str) -> str:
-    """ "lse" for lse_ptr, ptr_lse or lse_ptrs; a parameter that is nothing but that keeps its name."""
+    """ "lse" for lse_ptr, ptr_lse or lse_ptrs."""
     return re.sub(r"^ptr_?(?!s$)(?=.)|(?<=.)(_?ptrs?)$", "", parameter)
 
 
@@ -115,7 +114,7 @@ class InterpretedLaunch:
         self._known = known
 
     def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
-        """Takes the arguments by parameter name, as torch has them and as the interpreter gives them to the kernel."""
+        """Takes the arguments by name, as torch has them and as the interpreter gives them to the kernel."""
         moves = dict[int, int]()
         for parameter, argument in given.items():
             copies = tensors_in(on_host[parameter], parameter)
@@ -133,7 +132,7 @@ class InterpretedLaunch:
                 self.views[number] = replace(view, name=owner.name, known=owner)
 
     def by_view(self, addresses: Array) -> Iterator[tuple[View, Array]]:
-        """(view, index of its addresses) of addresses of unknown origin: elements of it, else in its storage."""
+        """(view, index of its addresses): elements of it, else in its storage."""
         left = np.ones(len(addresses), bool)
         for owns in (View.hold, View.in_storage):
             for view in (*self.views.values(), *self._known):
@@ -185,7 +184,7 @@ class Access:
 
     @cached_property
     def parts(self) -> list[tuple[View, Array, Array]]:
-        """(view, flat numbers of the lanes, addresses) for each tensor that is known of those that are accessed."""
+        """(view, flat numbers of the lanes, addresses) for each known tensor that is accessed."""
         lanes = self.lanes.nonzero()[0]
         addresses = self.pointers.data.reshape(-1)[lanes]
         view = self.launch.views.get(self.pointers.attr.get(ORIGIN))
