@@ -141,33 +141,27 @@ class StoredTile:
     """The lines that made the addresses."""
 
 
+@dataclass(eq=False)
 class Flow:
     """What was followed. Lines that load or store are numbered as in `sources`."""
 
-    def __init__(
-        self,
-        axes: Callable[[View], str],
-        sizes: Mapping[str, int],
-        judge: Callable[[Array, Lanes], Role | None] = lambda data, lanes: None,
-    ) -> None:
-        """Args:
-        axes: gives the axis letters of a tensor; "" where they are not known.
-        sizes: by letter.
-        judge: says what a tile is.
-        """
-        self.axes, self.sizes, self.judge = axes, sizes, judge
-        self.sources: list[AccessLine] = []
-        self.conflicts: list[Conflict] = []
-        self.lines: list[tuple[SourceLine, ...]] = []
-        """By their numbers, each with the calls that led there."""
-        self.stores: list[StoredTile] = []
-        self.empty: dict[int, Site] = {}
-        """By home, the last store of one number that comes from no load."""
-        self.nodes: list[Node] = []
-        self.visits: dict[int, Array] = {}
-        """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
-        self.failures: dict[str, None] = {}
-        self._numbers: dict[object, int] = {}
+    axes: Callable[[View], str]
+    """The axis letters of a tensor; "" where they are not known."""
+    sizes: Mapping[str, int]
+    judge: Callable[[Array, Lanes], Role | None] = lambda data, lanes: None
+    """What a tile is."""
+    sources: list[AccessLine] = field(default_factory=list)
+    conflicts: list[Conflict] = field(default_factory=list)
+    lines: list[tuple[SourceLine, ...]] = field(default_factory=list)
+    """By their numbers, each with the calls that led there."""
+    stores: list[StoredTile] = field(default_factory=list)
+    empty: dict[int, Site] = field(default_factory=dict)
+    """By home, the last store of one number that comes from no load."""
+    nodes: list[Node] = field(default_factory=list)
+    visits: dict[int, Array] = field(default_factory=dict)
+    """By home, [batch, heads, rows, keys]: how often each pair is in what was stored there."""
+    failures: dict[str, None] = field(default_factory=dict)
+    _numbers: dict[object, int] = field(default_factory=dict)
 
     def line(self, lines: tuple[SourceLine, ...]) -> int:
         """The number of a line, with the calls that led there."""

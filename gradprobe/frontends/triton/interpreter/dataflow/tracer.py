@@ -254,14 +254,11 @@ def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
 def followed(
     tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], None]
 ) -> Iterator[Flow]:
-    """While open, every operation of an interpreted kernel becomes a node of the flow.
+    """While open, every operation of an interpreted kernel becomes a node of the flow. Raises InterpreterNotKnown.
 
     Args:
         tensors: those that the caller knows by name.
         learn: called with each argument of a launch, before it runs.
-
-    Raises:
-        InterpreterNotKnown: this release of Triton lacks something that has to be watched.
     """
     followers = IndexedAccesses(flow), ValueTracer(flow, learn)
     with watched_memory(tensors, followers=followers) as memory:

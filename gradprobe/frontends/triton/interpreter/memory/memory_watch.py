@@ -245,7 +245,7 @@ def watched_memory(
         followers: look on too.
 
     Raises:
-        InterpreterNotKnown: this release of Triton lacks something that has to be watched.
+        InterpreterNotKnown: this release of Triton lacks what has to be watched.
     """
     memory = Memory(unwritten or Unwritten())
     with Stream(tensors, (memory, *followers), memory.failures).opened():
