@@ -33,8 +33,8 @@ class IndexedAccesses(Watcher):
         self.flow = flow
         self._shadows: dict[int, dict[str, Array]] = {}
         """By home and letter, the index that was stored with each element; as _NODE its node's number."""
-        self._over: dict[int, str] = {}
-        """By home of sums, whether they are over m or n; "" where parts of the dims are stored apart."""
+        self._kept: dict[int, str] = {}
+        """By home of sums, whether each is of an m or n; "" where parts of the dims are stored apart."""
 
     def notes(self) -> Iterator[tuple[str, Note]]:
         for name in f"{MOVES} {POINTING} int_cast".split():
@@ -106,16 +106,16 @@ class IndexedAccesses(Watcher):
 
     def _visit(self, home: int, lanes: Lanes, *, is_atomic: bool) -> None:
         found, visits = lanes.of_sum(), self.flow.visits
-        if found is None or lanes.cover is None:
+        if found is None:
             return
-        if self._over.get(home) == "" or not self._has_all_dims(lanes.at):
-            self._over[home] = ""
+        if self._kept.get(home) == "" or not self._has_all_dims(lanes.at):
+            self._kept[home] = ""
             visits.pop(home, None)
             return
-        self._over[home] = lanes.cover.letter
+        kept, batch, index, counts = found
+        self._kept[home] = kept
         if home not in visits:
             visits[home] = np.zeros([self.flow.sizes[x] for x in "bhmn"], np.int16)
-        kept, batch, index, counts = found
         by_kept = visits[home] if kept == "m" else visits[home].swapaxes(2, 3)
         for b, i, count in zip(batch, index, counts, strict=True):
             heads = count.any(1) & (b >= 0) & (i >= 0)
@@ -123,9 +123,8 @@ class IndexedAccesses(Watcher):
 
     def _cover_of(self, home: int, at: Mapping[str, Array]) -> Cover | None:
         """What the sums are over that were stored where a tile was loaded."""
-        over, letter = self._over.get(home, ""), "h" if "h" in at else "g"
-        kept = "n" if over == "m" else "m"
-        if not over or not {"b", kept, letter} <= at.keys() or at.keys().isdisjoint("de"):
+        kept, letter = self._kept.get(home, ""), "h" if "h" in at else "g"
+        if not {"b", kept, letter} <= at.keys() or at.keys().isdisjoint("de"):
             return None
         axes = varying(at[kept])
         if at[kept].ndim != 2 or len(axes) != 1 or not self._has_all_dims(at):
@@ -135,7 +134,8 @@ class IndexedAccesses(Watcher):
         counts = (visits if kept == "m" else visits.swapaxes(2, 3))[batch, :, index]
         heads = np.arange(visits.shape[1]) // (visits.shape[1] // self.flow.sizes[letter])
         own = (batch[:, None] >= 0) & (index[:, None] >= 0) & (heads == head[:, None])
-        return Cover(axes[0], over, np.where(own[:, :, None], counts, 0).astype(np.int16))
+        counts = np.where(own[:, :, None], counts, 0).astype(np.int16)
+        return Cover(axes[0], "n" if kept == "m" else "m", counts)
 
     def _has_all_dims(self, at: Mapping[str, Array]) -> bool:
         """Whether a tile has no dims, or all."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -65,17 +64,15 @@ class Stores:
         """The number of the first of the program that runs."""
         self._program: Program | None = None
         self.is_ordered = False
-        """Whether that did an atomic that locks are made of."""
-
-    def enter(self, access: Access) -> None:
-        if access.program != self._program:
-            self._program, self._first = access.program, len(self.events) + 1
-            self.is_ordered = False
-        self.is_ordered |= access.is_exchange
+        """Whether that program did an atomic that locks are made of."""
 
     def add(self, access: Access, view: View, addresses: Array) -> Array:
         """Notes a store; [N] the event of another program that each address may race with, or 0."""
         width, is_atomic = access.width, access.kind == "atomic"
+        if access.program != self._program:
+            self._program, self._first = access.program, len(self.events) + 1
+            self.is_ordered = False
+        self.is_ordered |= access.is_exchange
         marks = self._marks.get(view.low)
         if marks is None:
             marks = Marks(view.high - view.low, min(width, view.elements.itemsize))
@@ -103,10 +100,8 @@ class Memory(Watcher):
         self._stores = Stores()
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
         """By home of what nothing had written: who stored there last."""
-        self._found: dict[tuple[object, ...], MemoryFinding] = {}
-        """What one line did to one tensor in one way: the first, with the lanes of all."""
-        self._made_by = defaultdict[object, set[object]](set)
-        """The programs of each."""
+        self._found: dict[tuple[object, ...], tuple[MemoryFinding, set[object]]] = {}
+        """What one line did to one tensor in one way: the first, with the lanes of all; and the programs."""
         self.writers: dict[str, tuple[str, SourceLine]] = {}
         """By input: the kernel that changed it first, and its line."""
         self._inside: set[tuple[object, ...]] = set()
@@ -118,8 +113,8 @@ class Memory(Watcher):
     def findings(self) -> tuple[MemoryFinding, ...]:
         """In the order in which they were first seen."""
         found = []
-        for key, first in self._found.items():
-            often = f"{plural(first.lanes, 'lane')} in {plural(len(self._made_by[key]), 'program')}"
+        for first, programs in self._found.values():
+            often = f"{plural(first.lanes, 'lane')} in {plural(len(programs), 'program')}"
             found.append(replace(first, sentence=f"{first.sentence}; {often}"))
         return tuple(found)
 
@@ -128,7 +123,6 @@ class Memory(Watcher):
 
     def before(self, access: Access) -> Array | None:
         """The lanes that stay in their storage, or None where all do."""
-        self._stores.enter(access)
         self._changing, kept = [], None
         for view, lanes, addresses in access.parts:
             stays = self._judge(access, view, addresses)
@@ -189,12 +183,14 @@ class Memory(Watcher):
         if not which.any():
             return
         key = (kind, access.kind, view.name, access.site.kernel, access.site.lines)
-        first = self._found.get(key)
-        if first is None:
+        if key not in self._found:
             first = self._finding(kind, access, view, int(addresses[which][0]), earlier)
+            self._found[key] = first, set()
+        first, programs = self._found[key]
+        programs.add((access.launch, access.program))
         runs_on = first.runs_on and bool(which.all()) and _program_and_line(access) in self._inside
-        self._found[key] = replace(first, lanes=first.lanes + int(which.sum()), runs_on=runs_on)
-        self._made_by[key].add((access.launch, access.program))
+        first = replace(first, lanes=first.lanes + int(which.sum()), runs_on=runs_on)
+        self._found[key] = first, programs
 
     def _finding(
         self, kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
