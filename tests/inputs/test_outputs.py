@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw, outputs_of
-from gradprobe.inputs.placement import Placement
-from gradprobe.inputs.saved import Saved
 from gradprobe.model.assignment import OUTPUTS
 from gradprobe.model.failures import TargetFailure
 from gradprobe.targets.find import find_target
@@ -209,25 +207,6 @@ def test_one_hot_problems_have_tensors_of_their_own_batch_and_show_p_and_ds():
     assert not any(finding.mismatched for finding in findings.values())
     # Of 7 probes, each of which shows 3 of the 20 keys and rows, in one call.
     assert {tensor.shape[0] for call in GIVEN for tensor, _ in call.values()} == {2, 2 * 7}
-
-
-def test_dq_may_be_laid_out_by_name():
-    probed(writes, layouts=(("dq", "blhd"), ("dk", "packed"), ("dv", "packed")), recover=False)
-    dq, dk, dv = (GIVEN[0][name][0] for name in ("dq", "dk", "dv"))
-    assert dq.transpose(1, 2).is_contiguous()
-    assert dk.stride() == (640, 8, 32, 1)
-    assert dv.data_ptr() - dk.data_ptr() == 16 * dk.element_size()
-
-
-def test_values_of_a_file_leave_dq_contiguous_in_their_own_layout():
-    case = softmax_case(**SMALL)
-    values = draw(case)
-    blhd = Placement((320, 8, 16, 1), 0, "q")
-    saved = Saved(values, {"q": blhd}, {})
-    case = softmax_case(**SMALL, inputs="real.pt", recover=False)
-    report = probe(case, find_target(f"{__name__}:writes"), saved=saved)
-    assert verdicts(report) == {"as-saved": "match", "contiguous": "match", "distinct": "match"}
-    assert GIVEN[0]["dq"][0].is_contiguous()
 
 
 def test_a_reference_may_write_its_gradients_too_in_float64():

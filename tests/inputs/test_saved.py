@@ -93,14 +93,6 @@ def test_a_small_view_of_a_buffer_of_4_million_numbers_is_written_as_its_480_byt
     assert laid_out(load(str(path)))["q"].stride() == view.stride() == (2_000_000, 2, 2000, 1)
 
 
-def test_a_file_that_a_user_saves_keeps_the_layout_of_its_views(tmp_path):
-    tensors = plain(q=drawn(2, 5, 3, 4).transpose(1, 2))
-    torch.save(tensors | {"causal": True}, tmp_path / "own.pt")
-    found = load(str(tmp_path / "own.pt"))
-    assert laid_out(found)["q"].stride() == (60, 4, 12, 1)
-    assert found.options == {"causal": True}
-
-
 def test_a_bias_of_two_axes_gets_four_and_a_lazy_one_stays(tmp_path):
     found = load(str(written(tmp_path, "pt", plain(bias=drawn(7, 7)[:5, :5]))))
     assert laid_out(found)["bias"].stride()[2:] == (7, 1)

@@ -161,22 +161,6 @@ def test_packed_k_and_v_without_q_are_the_two_slots_of_one_storage(names):
         assert found == [(0, (120, 4, 24, 1)), (12, (120, 4, 24, 1))]
 
 
-@pytest.mark.parametrize(
-    ("shapes", "assigned"),
-    [
-        (GROUPED, (("all", "packed"),)),
-        (SHAPES, (("q", "packed"), ("dk", "packed"))),
-        (SHAPES, (("q", "packed"), ("k", "packed"), ("dq", "packed"), ("dv", "packed"))),
-    ],
-    ids=["of-different-shapes", "alone", "without-k-or-v"],
-)
-def test_other_packed_tensors_keep_storages_of_their_own(shapes, assigned):
-    tensors = place(values_of(shapes), assigned).tensors
-    for name in ("q", "k", "v", "dq", "dk", "dv"):
-        assert sharing(tensors, name)
-        assert torch.equal(tensors[name], values_of(shapes)[name])
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_reading_any_tensor_through_the_strides_of_any_other_stays_inside_its_storage(layout):
     for shapes, of in product((SHAPES, GROUPED), ("all", "do")):

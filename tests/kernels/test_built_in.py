@@ -126,11 +126,15 @@ def test_a_fault_planted_in_the_source_is_found_where_it_is(
     assert report.failing[1].first.intermediate == first
 
 
+on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="tensors of the CPU are interpreted")
+
+
 def of_softmax(**options):
     inputs = {name: torch.randn(1, 1, 17, 8) for name in ("q", "k", "v", "do")}
     return flash_intermediates(**inputs, block_m=16, block_n=16, **options)
 
 
+@on_cpu
 def test_a_bias_of_minus_infinity_hides_its_keys_and_row_2_altogether():
     bias = torch.randn(17, 17)
     bias[:, 3] = bias[2] = -torch.inf
@@ -141,6 +145,7 @@ def test_a_bias_of_minus_infinity_hides_its_keys_and_row_2_altogether():
     assert all(value.isfinite().all() for name, value in actual.items() if name != "LSE")
 
 
+@on_cpu
 def test_a_mask_that_hides_everything_leaves_every_result_0_and_a_sink_its_lse():
     hidden = torch.zeros(17, 17, dtype=torch.bool)
     actual = of_softmax(mask=hidden)
@@ -149,6 +154,7 @@ def test_a_mask_that_hides_everything_leaves_every_result_0_and_a_sink_its_lse()
     assert of_softmax(sinks=torch.tensor([-torch.inf]))["dSink"].eq(0).all()
 
 
+@on_cpu
 @pytest.mark.parametrize("softcap", [0.5, 50.0])
 def test_a_capped_score_and_its_derivative_err_by_no_more_than_3_roundings(softcap):
     import triton

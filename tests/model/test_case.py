@@ -140,13 +140,8 @@ def test_the_shapes_and_dtypes_that_are_drawn():
     assert all(value.is_contiguous() for value in values.values())
     assert (values["tau"].tolist(), values["seqlens"].tolist()) == ([-0.5, 0.5, -3.0], [72, 3])
     lengths = {
-        "heads": 4,
-        "kv_heads": 2,
-        "seqlen_q": 5,
-        "seqlen_k": 7,
-        "head_dim": 8,
-        "head_dim_v": 6,
-    }
+        "heads": 4, "kv_heads": 2, "seqlen_q": 5, "seqlen_k": 7, "head_dim": 8, "head_dim_v": 6,
+    }  # fmt: skip
     values = draw(softmax(dtype="bfloat16", bias=True, **lengths))
     assert {name: tuple(value.shape) for name, value in values.items()} == {
         "q": (2, 4, 5, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 6), "do": (2, 4, 5, 6), "bias": (1, 4, 5, 7),

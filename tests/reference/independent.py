@@ -190,11 +190,8 @@ def by_autograd(q: Tensor, k: Tensor, v: Tensor, do: Tensor, **options) -> dict[
     grads = dict(zip(variables, found, strict=True))
     p, grads["dP"] = result["P"].view_as(result["S"]), grads["dP"].view_as(result["S"])
     values = {
-        "O": result["O"],
-        "LSE": result["LSE"],
-        "P": p,
-        "delta": (p * grads["dP"]).sum(-1),
-    } | grads
+        "O": result["O"], "LSE": result["LSE"], "P": p, "delta": (p * grads["dP"]).sum(-1),
+    } | grads  # fmt: skip
     return {name: value.detach() for name, value in values.items()}
 
 

@@ -23,14 +23,11 @@ def assert_refused(words: str, inputs: Inputs, **options) -> None:
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("v", (2, 2, 6, 3)),
-        ("v", (2, 1, 7, 3)),
-        ("k", (3, 2, 7, 3)),
-        ("k", (2, 2, 7, 4)),
+        ("v", (2, 2, 6, 3)), ("v", (2, 1, 7, 3)), ("k", (3, 2, 7, 3)), ("k", (2, 2, 7, 4)),
         ("do", (2, 2, 7, 4)),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_tensor_that_does_not_fit_q(name, shape):
     words = f"{name} must be [2, 2, 7, 3] beside q [2, 2, 7, 3], got {list(shape)}"
     assert_refused(words, softmax_inputs() | {name: draw(*shape, seed=0)})

@@ -19,15 +19,6 @@ def problems() -> dict[str, Inputs]:
         "softmax causal": softmax_inputs(13, 9, heads=4, kv_heads=1) | {"causal": True},
         "softmax bias 4 13 1": grouped
         | {"causal": True, "bias": draw(4, 13, 1, seed=9), "seqlens": LENGTHS},
-        "softmax bias 2 1 1 13": grouped | {"bias": draw(2, 1, 1, 13, seed=9), "softcap": 0.5},
-        "softmax bias 2 4 13 13": grouped | {"bias": draw(2, 4, 13, 13, seed=9), "window": (3, 2)},
-        "softmax masked by head": grouped
-        | {"mask": draw(2, 4, 13, 13, seed=8) > -0.5, "alibi": draw(4, seed=9)},
-        "softmax mask 13 1": grouped
-        | {"mask": draw(13, 1, seed=8) > -0.5, "sinks": draw(4, seed=9)},
-        "softmax top-left": softmax_inputs(13, 9)
-        | {"causal": True, "align": "top-left", "sinks": draw(2, seed=9)},
-        "softmax dropout": grouped | {"dropout": 0.3, "keep": draw(2, 4, 13, 13, seed=8) > -0.4},
         "softmax packed": {name: t[:1] for name, t in grouped.items()}
         | {"cu_seqlens_q": torch.tensor([0, 5, 5, 13]), "causal": True, "alibi": draw(4, seed=9)},
         "lazy W 5": lazy_inputs(13, window=5),

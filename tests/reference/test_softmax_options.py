@@ -48,27 +48,6 @@ def features(m: int, n: int, heads: int = 4) -> dict[str, Inputs]:
     }
 
 
-@pytest.mark.parametrize("align", ALIGNMENTS)
-@pytest.mark.parametrize("feature", features(1, 1))
-def test_each_feature_under_a_causal_mask_and_a_window_of_either_alignment(feature, align):
-    for m, n, kv_heads in ((4, 9, 2), (9, 4, 4), (1, 5, 1)):
-        inputs = softmax_inputs(m, n, d=3, dv=2, heads=4, kv_heads=kv_heads)
-        check(inputs, causal=True, align=align, **features(m, n)[feature])
-        check(inputs, window=(1, 2), align=align, **features(m, n)[feature])
-
-
-# Of [B, H, M, N] each axis alone, and all.
-AXES = [(), (2, 1, 1, 1), (1, 4, 1, 1), (1, 1, 5, 1), (1, 1, 1, 8), (4, 1, 8), (2, 4, 5, 8)]
-
-
-@pytest.mark.parametrize("shape", AXES, ids=str)
-def test_a_mask_broadcasts_over_every_axis_beside_sinks_dropout_and_a_bias(shape):
-    inputs, others = softmax_inputs(5, 8, heads=4, kv_heads=2), features(5, 8)
-    options = others["sinks"] | others["dropout"] | {"bias": draw(*shape, seed=9), "softcap": 0.5}
-    for mask in (bits(*shape, seed=5), torch.zeros(shape, dtype=torch.bool)):
-        check(inputs, **options, mask=mask)
-
-
 def test_a_row_whose_mask_hides_every_key_is_dead_in_its_own_head_alone():
     mask = torch.ones(2, 4, 5, 8, dtype=torch.bool)
     mask[1, 2, 3] = False
@@ -136,16 +115,6 @@ def packed(ends: str, **shapes: int) -> tuple[Inputs, Inputs]:
     return inputs, {name: torch.tensor(one, dtype=torch.int32) for name, one in cu_seqlens.items()}
 
 
-@pytest.mark.parametrize("ends", ENDS)
-def test_packed_sequences_with_each_feature(ends):
-    inputs, cu_seqlens = packed(ends, heads=4, kv_heads=2, dv=2)
-    every = features(inputs["q"].shape[2], inputs["k"].shape[2])
-    for at, whole in enumerate(every.values()):
-        own = {name: t[:1] if name in ("mask", "keep", "bias") else t for name, t in whole.items()}
-        for options in ({"causal": True}, {"window": (2, 1)}):
-            check(inputs, align=ALIGNMENTS[at % 2], **cu_seqlens, **options, **own)
-
-
 def test_cu_seqlens_of_the_keys_are_those_of_the_queries_where_they_are_not_given():
     inputs, cu_seqlens = packed("3 and 4")
     expected = manual_attention_backward(**inputs, **cu_seqlens, causal=True)
@@ -165,7 +134,7 @@ def drawn(seed: int) -> tuple[Inputs, Inputs]:
         m, n = inputs["q"].shape[2], inputs["k"].shape[2]
     else:
         n = m if draws.random() < 0.3 else n
-        kv_heads = draws.choice((1, heads))
+        kv_heads = draws.choice((1, max(1, heads // 2), heads))
         inputs, options = softmax_inputs(m, n, heads=heads, kv_heads=kv_heads, dv=2), {}
         if m == n:
             options = {"seqlens": torch.tensor([draws.randint(0, m), m])}
@@ -185,7 +154,7 @@ def drawn(seed: int) -> tuple[Inputs, Inputs]:
     return inputs, options
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(80))
 def test_any_features_together(seed):
     inputs, options = drawn(seed)
     actual = check(inputs, **options)
@@ -196,7 +165,7 @@ def test_any_features_together(seed):
 
 def test_the_drawn_problems_hold_every_pair_of_features():
     problems = [
-        {name for name, value in drawn(seed)[1].items() if value is not None} for seed in range(60)
+        {name for name, value in drawn(seed)[1].items() if value is not None} for seed in range(80)
     ]
     names = ("alibi", "mask", "sinks", "keep", "bias", "softcap", "cu_seqlens_q")
     for one, other in product(names, names):

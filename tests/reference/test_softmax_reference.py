@@ -27,33 +27,6 @@ def test_9_causal_rows_of_4_keys_leave_rows_0_to_4_dead_which_give_nothing_to_dk
     assert all(torch.equal(loud[name], actual[name]) for name in ("dK", "dV"))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 1), (6, 2)])
-def test_query_heads_share_key_heads(heads, kv_heads, causal):
-    check(softmax_inputs(5, 6, heads=heads, kv_heads=kv_heads), causal=causal)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [(2, -1), (-1, 1), (1, 2), (0, 0), (20, 20)])
-@pytest.mark.parametrize(("m", "n"), [(4, 7), (7, 4)])
-def test_a_window_includes_both_its_ends_and_minus_1_is_no_limit(m, n, window, causal):
-    check(softmax_inputs(m, n), window=window, causal=causal)
-
-
-# Every number of axes, and each axis alone and together with every other.
-BIAS_SHAPES = [
-    (), (8,), (5, 1), (4, 1, 1), (4, 5, 8), (2, 1, 1, 1), (2, 4, 1, 1), (2, 1, 5, 1), (2, 1, 1, 8), (1, 4, 5, 1),
-    (1, 4, 1, 8), (1, 1, 5, 8), (2, 4, 5, 8),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", BIAS_SHAPES, ids=str)
-def test_the_gradient_of_a_bias_is_summed_back_and_skips_the_derivative_of_a_softcap(shape):
-    inputs, bias = softmax_inputs(5, 8, heads=4, kv_heads=2), draw(*shape, seed=9)
-    check(inputs, bias=bias, causal=True)
-    check(inputs, bias=bias, softcap=0.5, scale=2.0)
-
-
 def test_a_bias_with_minus_infinity_masks_its_keys_and_row_2_altogether():
     bias = draw(5, 8, seed=9)
     bias[:, 3] = bias[2] = -torch.inf
@@ -69,20 +42,6 @@ def test_a_bias_with_minus_infinity_masks_its_keys_and_row_2_altogether():
 def test_a_given_scale_replaces_1_over_root_of_the_head_dim_of_q_and_0_is_a_scale(scale):
     check(softmax_inputs(5, 6, d=4, dv=2))
     check(softmax_inputs(5, 6, d=4, dv=2), scale=scale)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_rows_and_keys_at_or_past_the_live_length_of_their_batch_are_dead(causal):
-    actual = check(softmax_inputs(7, 7, heads=4), seqlens=torch.tensor((5, 0)), causal=causal)
-    for b, length in enumerate((5, 0)):
-        for name in ("P", "dP", "dS", "O", "delta", "dQ", "dK", "dV"):
-            assert (actual[name][b, :, length:] == 0).all(), name
-
-
-def test_everything_at_once():
-    inputs = softmax_inputs(9, 9, d=4, dv=2, heads=4, kv_heads=2)
-    bias, seqlens = draw(1, 4, 9, 1, seed=9), torch.tensor([6, 9])
-    check(inputs, causal=True, scale=1.5, bias=bias, window=(3, -1), softcap=1.5, seqlens=seqlens)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
