@@ -35,8 +35,6 @@ _OPTIONS: dict[str, tuple[str, Any, Any]] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """What is to be run of a target with an edit."""
-
     case: Case
     assigned: Assigned
     title: str = ""
@@ -78,7 +76,7 @@ def quicker(case: Case) -> list[Case]:
 
 
 def fresh(case: Case) -> list[Case]:
-    """The case with other values, with lengths that end inside a tile, twice its own, and its own; none of a file's."""
+    """Other values, in lengths that end inside a tile, twice its own, and its own; none of a file's."""
     other, rows, keys = replace(case, seed=case.seed + 1), case.seqlen_q, case.seqlen_k
     if case.inputs or case.seqlens or case.cu_seqlens_q:
         return [] if case.inputs else [other]
@@ -91,8 +89,7 @@ def others(
 ) -> Iterator[Trial]:
     """The cases that every edit is to be right in, as far as the target takes them; none of values from a file.
 
-    Args: lengths: of one side, and of a longer other one; laid: the layouts of the check; is_again: whether all were
-        tried with other lengths.
+    Args: lengths: the short and the long one; laid: the layouts of the check; is_again: whether all were tried before.
     """
     if case.inputs is not None or case.cu_seqlens_q:
         return
@@ -140,7 +137,6 @@ def _of_options(
 def _of_softmax(
     few: Case, takes: Collection[str], short: int, long: int
 ) -> Iterator[tuple[str, Case]]:
-    """What softmax attention has and lazy attention has not: two lengths, both masks, groups, another value dim."""
     causal, plain = replace(few, causal="causal" in takes or few.causal), replace(few, causal=False)
     if "causal" in takes:
         words = "no causal mask" if few.causal else "a causal mask"
@@ -197,5 +193,5 @@ def _small(case: Case, lengths: tuple[int, int]) -> Case:
 
 
 def _few(case: Case, lengths: tuple[int, int], batches: int = 2) -> Case:
-    """A few batches and two key heads, since what an option chooses may be another kernel with strides of its own."""
+    """Several batches and key heads: what an option chooses may be a kernel with strides of its own."""
     return _cut(_small(case, lengths), _NONE, batches, 2)

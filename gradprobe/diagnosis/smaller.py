@@ -59,7 +59,6 @@ def smaller_failing(
 
 
 def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experiment, list[LayoutRun]]:
-    """The runs in some layouts, and the experiment with what they showed of the target."""
     case = replace(experiment.case, layouts=(), runs=tuple(layouts), repeat=1)
     experiment = replace(experiment, case=case, first=None, backends=frozenset())
     records = [*records_of(experiment)]

@@ -80,8 +80,6 @@ class Finalist:
 
 
 class _Portion(NamedTuple):
-    """What of a run is tested."""
-
     names: Collection[str]
     tiles: Sequence[Tile]
     place: tuple[int, ...] = ()
@@ -89,35 +87,31 @@ class _Portion(NamedTuple):
     is_rough: bool = False
 
 
-class _ValueJudgement(NamedTuple):
-    """What came of an intermediate and what was due."""
-
+class _Judgement(NamedTuple):
     actual: Tensor
     expected: Tensor
     bound: Tensor
     right: Tensor
     off: Tensor
 
-    def at(self, place: tuple[int, ...]) -> _ValueJudgement:
-        return _ValueJudgement(*map(itemgetter(place), self))
+    def at(self, place: tuple[int, ...]) -> _Judgement:
+        return _Judgement(*map(itemgetter(place), self))
 
 
 class Tester:
-    """Tests hypotheses against one run."""
-
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
         self.wrong = {name: count for name in seen.right if (count := seen.wrong(name))}
         self.hypotheses = list(hypotheses(seen)) if self.wrong else []
         self._plain = plain_variant(seen.x, readable(seen))
         self._all = _Portion(list(seen.right), (*tiles(seen.x),))
-        self._came = dict[str, _ValueJudgement]()
+        self._came = dict[str, _Judgement]()
         self._has_nan = False
         """Whether an intermediate holds NaN and numbers: NaN throughout says nothing."""
         for name, right in seen.right.items():
             actual, expected = seen.actual[name], seen.expected[name]
             off, finite = (actual - expected).abs(), actual.isfinite()
-            self._came[name] = _ValueJudgement(actual, expected, seen.allowed[name], right, off)
+            self._came[name] = _Judgement(actual, expected, seen.allowed[name], right, off)
             self._has_nan |= bool(finite.any()) and not bool((finite | right).all())
 
     def best(self, known: Hypothesis) -> Finalist:
@@ -275,7 +269,7 @@ def _sizes(values: Tensor) -> Tensor:
     return values.abs().nan_to_num(0.0, 0.0, 0.0)
 
 
-def _near(came: _ValueJudgement, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
+def _near(came: _Judgement, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
     """Which elements are as predicted: what explains an error lies much nearer than the reference."""
     error = (came.actual - predicted).abs()
     near = (error <= allowed) & ~(error > came.off / _SHARPER)
@@ -285,9 +279,7 @@ def _near(came: _ValueJudgement, predicted: Tensor, allowed: Tensor, not_finite:
     return near
 
 
-def _score(
-    came: _ValueJudgement, value: Tensor, allowed: Tensor, near: Tensor, tiny: float
-) -> Score:
+def _score(came: _Judgement, value: Tensor, allowed: Tensor, near: Tensor, tiny: float) -> Score:
     reproduced, spoilt = near & ~came.right, int((~near & came.right).sum())
     if not bool(reproduced.any()):
         return Score(0, spoilt)
@@ -319,7 +311,7 @@ def ranked(seen: Observed) -> list[Finalist]:
     likely = sorted(range(len(every)), key=lambda at: -shares[at])[:_FINALISTS]
 
     def order(fit: Finalist) -> tuple[float, int, int]:
-        """What explains more first, then what would make less wrong that came right or is not in question."""
+        # What explains more first, then what would make less wrong that came right or is not in question.
         others = reached(fit.hypothesis.changes, seen.case.family)
         contradicted = fit.contradicted + len(outside.intersection(others))
         return -round(fit.explained, 3), contradicted, len(others)
@@ -390,7 +382,7 @@ def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) 
 
 
 def _again(fit: Finalist, second: Tester | None) -> Finalist:
-    """A hypothesis that explains no more than the same fault reproduces of the second draw."""
+    """It explains no more than the same fault reproduces of the second draw."""
     if second is None:
         return replace(fit, said=("tested on one draw of values only: the target refused another",))
     # That what is right stays right the first has shown: of a few dozen zeros the rounding of a fault spoils six.

@@ -40,12 +40,12 @@ _NOW, _BESIDE, _ELSEWHERE = -math.inf, 2.5, -1.5
 # On top of how many edits others are tried, beside those on top of none.
 _MOST = 3
 Source = Iterator[tuple[float, Candidate | None]]
-"""Candidates in turn, each with what it costs; None where those behind it were not made yet."""
+"""(cost, candidate) in turn; None before those behind it are made."""
 
 
 @dataclass(frozen=True)
 class FileFaults:
-    """What a diagnosis says of a file: lines, words of the right text, how late they are tried, and its own edit."""
+    """What a diagnosis says of a file: lines, words of the right text, its own edit, and how late they are tried."""
 
     file: KernelFile
     faults: tuple[Fault, ...]
@@ -56,11 +56,9 @@ class FileFaults:
 
 @dataclass
 class Found:
-    """What came of a search."""
-
     passed: list[JudgedEdit] = field(default_factory=list)
     closest: tuple[Candidate, EditResult, EditResult] | None = None
-    """What makes some of it right, with what came with it and without any edit."""
+    """What makes some of it right, and what came with and without it."""
     tried: int = 0
     is_late: bool = False
     faults: dict[str, None] = field(default_factory=dict)
@@ -83,7 +81,7 @@ class Ground:
     quick: QuickTrials | None = None
 
     def enlarge(self) -> bool:
-        """Goes on with the next larger case; whether there is one."""
+        """Goes on with the next case, if there is one."""
         self.close()
         larger = next(self.cases, None)
         if larger is not None:
@@ -97,7 +95,7 @@ class Ground:
         self.quick = None
 
     def candidates(self, of: FileFaults, late: float) -> Source:
-        """Those for some lines, the likeliest first, on top of the base; before them the printed one, and None."""
+        """The printed one, None, and those for some lines on top of the base, the likeliest first."""
         if of.printed and not self.number:
             yield _NOW, Candidate(of.file, of.printed, 0.0, is_wanted=True)
         yield late - SOONEST, None
@@ -124,7 +122,7 @@ class Search:
         self.spoilt = set[str]().union(*map(attrgetter("names"), map(result_of, self.wrong)))
         self._found, self._grounds, self._faults = Found(), list[Ground](), list[FileFaults]()
         self._queue = list[tuple[float, int, int, Ground, Candidate | None, Source]]()
-        """What waits, a heap: (cost, the newest ground first, number, ground, candidate, those behind it)."""
+        """A heap: (cost, the newest ground first, number, ground, candidate, those behind it)."""
         self._numbers, self._modules_of = count(), cache(holding)
         self._laid = [run.layout for run in self._plain]
         self._judge = Judge(experiment, self._all, self.spoilt, self._laid)
@@ -146,9 +144,9 @@ class Search:
         return is_found or time.monotonic() > self._until
 
     def _promising(self) -> list[Asked]:
-        """The likeliest few candidates, but for those that a quick trial shows to make nothing less wrong.
+        """The likeliest few, but for those that a quick trial shows to make nothing less wrong.
 
-        The first of all are given untried, and what is tried again: it likely ends the search.
+        The first of all, and what is tried again, likely end the search: these are given untried.
         """
         promising, waiting = list[Asked](), list[Asked]()
         is_first = not self._found.tried
@@ -207,23 +205,19 @@ class Search:
         return is_best and result.is_better_than(ground.before)
 
     def _put(self, ground: Ground, source: Source) -> None:
-        """Has the next of some candidates wait for its turn."""
         for cost, candidate in islice(source, 1):
             order = cost, -ground.number, next(self._numbers)
             heapq.heappush(self._queue, (*order, ground, candidate, source))
 
     def _build_on(self, base: Candidate, failing: LayoutRun, late: float = 0.0) -> None:
-        """Tries candidates on top of an edit, or of none, for what is wrong with it in a layout."""
+        """Tries candidates on top of an edit, for what is wrong with it in a layout."""
         ground = Ground(len(self._grounds), base, failing, self._showing(base, failing))
         self._grounds.append(ground)
         for each in self._faults if ground.number <= _MOST else ():
             self._put(ground, ground.candidates(each, late + each.late))
 
     def _confirm(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
-        """Puts an edit to the whole check, and to the judge; seeks more on top of what makes some of it right.
-
-        Where the same layout is still wrong there, or only the check is right, the case was too small.
-        """
+        """Puts an edit to the whole check, and to the judge; seeks more on top of what makes some of it right."""
         trial, failing = ground.trial, ground.failing
         is_asked = result.matches or trial.case != self._experiment.case
         wrong, other = self._first_wrong(candidate) if is_asked else (failing, result)
@@ -239,7 +233,7 @@ class Search:
             self._found.closest = candidate, result, ground.before
             self._build_on(candidate, failing, _BESIDE)
         elif other is not None and wrong.layout == failing.layout:
-            if ground.enlarge():
+            if ground.enlarge():  # the case was too small
                 self._put(ground, iter([(_NOW, candidate)]))
         elif other is not None and not wrong.matches and other.is_no_worse_than(result_of(wrong)):
             self._found.closest = candidate, result, result_of(failing)
@@ -255,7 +249,7 @@ class Search:
                 yield trial, result
 
     def _first_wrong(self, candidate: Candidate) -> tuple[LayoutRun | None, EditResult | None]:
-        """The first layout in which not all matches with an edit, and what comes there; now wrong ones come first."""
+        """The first layout that does not match with an edit, wrong ones first, and what comes there."""
         runs = sorted(self._plain, key=lambda run: run.matches)
         trials = [Trial(self._experiment.case, run.assigned) for run in runs]
         for run, result in zip(runs, self._all(candidate, trials), strict=True):
@@ -266,8 +260,7 @@ class Search:
     def _titles(self, candidate: Candidate) -> list[str]:
         """The layouts, and the fresh draw with which all matches as well; none where one is wrong.
 
-        A kernel may take no length that ends inside a tile: where one is wrong twice the lengths are to match, and the
-        judge says what it doubts. A length that it refuses says nothing.
+        Where a length that ends inside a tile is wrong, twice the own one is to match: the judge says what it doubts.
         """
         for number, case in enumerate(fresh(self._experiment.case)):
             (result,) = self._all(candidate, [Trial(case, self.wrong[0].assigned)])
@@ -278,7 +271,6 @@ class Search:
         return []
 
     def _all(self, candidate: Candidate, trials: Sequence[Trial]) -> list[EditResult | None]:
-        """What comes of each trial; None of those after one that does not match."""
         edited, found = self._edited(candidate), list[EditResult | None]()
         with Forks(_AT_ONCE, computes=_LONGEST_TRIAL) as forks:
             for trial in trials:

@@ -39,7 +39,7 @@ class EditResult:
     wrong: Mapping[str, int] = field(default_factory=dict)
     """How many elements of each result are; `errors`: the largest of each."""
     harm: int = 0
-    """How many findings about memory count."""
+    """Findings about memory that count."""
     failure: str = ""
     matches: bool = False
     errors: Mapping[str, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class EditResult:
 
 @dataclass(frozen=True)
 class EditedTarget:
-    """A target, and the copy with an edit that one of its files is to be loaded from."""
+    """A target one of whose files is loaded from a copy with an edit."""
 
     experiment: Experiment
     candidate: Candidate
@@ -91,7 +91,7 @@ class EditedTarget:
             return EditResult(failure="gradprobe failed", fault=fault_words(error))
 
     def begun(self, trial: Trial) -> Experiment:
-        """The experiment of a trial, its target imported anew; Refusal where it has no strides to lay apart."""
+        """The experiment of a trial, its target imported anew; Refusal where nothing can be laid apart."""
         load_from_copy(self.candidate.file.file, str(self.copy), os.devnull)
         for name in self.modules:
             sys.modules.pop(name, None)
@@ -131,7 +131,7 @@ Run = Callable[[Candidate, Sequence[Trial]], list[EditResult | None]]
 
 @dataclass
 class JudgedEdit:
-    """An edit with which all of the check matches, and what came of it in other cases: as a TriedEdit tells it."""
+    """An edit with which the check matches, and what came of it in other cases, as in TriedEdit."""
 
     candidate: Candidate
     titles: Sequence[str] = ()
@@ -149,17 +149,16 @@ class JudgedEdit:
 
     @property
     def unreached(self) -> dict[Goal, Reach]:
-        """What of the functions no right run came to."""
         return {goal: each for each in self.reaches for goal in each.unreached(self.reached)}
 
 
 class Judge:
-    """Puts edits of one target to other cases. The file as it is shows which of them the target takes."""
+    """Puts edits to other cases. The file as it is shows which of them the target takes."""
 
     def __init__(
         self, experiment: Experiment, run: Run, spoilt: Collection[str], laid: Sequence[str]
     ) -> None:
-        """Args: spoilt, laid: the results that are wrong in the check, and its layouts."""
+        """Args: spoilt, laid: the wrong results of the check, and its layouts."""
         self._case, self._target, self._run = experiment.case, experiment.target, run
         self._spoilt, self._laid = {*spoilt}, laid
         self._before: dict[Trial, EditResult | None] = {}
@@ -196,7 +195,7 @@ class Judge:
         return None if judged.is_broken else judged
 
     def _may_reach(self, trial: Trial, judged: JudgedEdit) -> bool:
-        """Whether a case may come to what is left: what makes no turn of a loop, or one, does so in a short case."""
+        """Whether a case may come to what is left: of a loop one turn or none in a short case."""
         is_short = min(trial.case.seqlen_q, trial.case.seqlen_k) <= _SHORT
         for goal, of in judged.unreached.items():
             is_asked = goal not in self._never or goal.line in of.edited
@@ -245,10 +244,7 @@ class Judge:
 
 
 def edited_functions(candidate: Candidate) -> list[Reach]:
-    """The kernels that an edit changes, by its own text, and those whose launch it changes.
-
-    Of an edit of other host code those that the function launches, or all: what it changes may come to each of them.
-    """
+    """The kernels that an edit changes, or the launch of; of other host code those that this launches, or all."""
     file = KernelFile(candidate.file.file, candidate.text, candidate.file.function)
     lines, shift = set[int](), 0
     for edit in sorted(candidate.edits, key=attrgetter("start")):

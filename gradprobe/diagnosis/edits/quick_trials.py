@@ -44,12 +44,12 @@ _AT_ONCE, _MOST_BYTES = 2, 1 << 28
 
 
 class QuickTrials:
-    """Forks that answer, in turn, whether an edit makes less wrong in a small case than that of the target."""
+    """Forks that answer, in turn, whether an edit makes less wrong in a small case."""
 
     def __init__(
         self, target: EditedTarget, trial: Trial, files: list[KernelFile], faults: dict[str, None]
     ) -> None:
-        """Args: files, faults: those that are edited; and what takes what goes wrong in gradprobe itself."""
+        """Args: faults: takes what goes wrong in gradprobe itself."""
         self._files, self._faults = files, faults
         self._forks = list[tuple[Connection, ParallelWork[None]]]()
         for _ in range(_AT_ONCE):
@@ -60,7 +60,7 @@ class QuickTrials:
         self._turns = cycle(self._forks)
 
     def ask(self, file: KernelFile, edits: Edits, until: float) -> Callable[[], Answer | None]:
-        """What waits for the answer, in the order of the edits: None where the edit is to be tried as a whole."""
+        """What waits for the answer: None where the edit is to be tried as a whole."""
         pipe, _ = next(self._turns)
         with suppress(OSError):  # an edit has ended the fork
             pipe.send((self._files.index(file), edits))
@@ -82,7 +82,7 @@ class QuickTrials:
 
 
 def _serve(pipe: Connection, target: EditedTarget, trial: Trial, files: list[KernelFile]) -> None:
-    """Answers edit after edit, until it is ended; at last with what went wrong in gradprobe itself."""
+    """Answers until it is ended; at last with what went wrong in gradprobe itself."""
     try:
         with launch_replay.recorded_kernels(_MOST_BYTES) as launches:
             record = next(records_of(target.begun(trial)))
@@ -103,8 +103,6 @@ def _serve(pipe: Connection, target: EditedTarget, trial: Trial, files: list[Ker
 
 @dataclass(frozen=True)
 class _StoredResult:
-    """A result as an argument of a launch holds it."""
-
     name: str
     tensor: Tensor
     expected: Tensor
@@ -122,7 +120,7 @@ class _StoredResult:
 
 
 def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredResult]:
-    """The results that arguments of a launch hold after it, element for element as the target returned them."""
+    """The results that arguments of a launch hold after it as the target returned them."""
     launch.restore(launch.after, {})
     of, values = measured.comparison, measured.raw.values
     exact = of.precision.exact
@@ -144,13 +142,11 @@ def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredR
 
 @dataclass
 class _Witness:
-    """What is run again of a launch."""
-
     launch: RecordedLaunch
     programs: list[tuple[int, ...]]
     results: list[_StoredResult] = field(default_factory=list)
     is_filled: bool = False
-    """Whether what should stand there is put before, so that what the programs do not store is right."""
+    """Whether what is due stands there before, where the programs store nothing."""
     before: EditResult = field(default_factory=EditResult)
     work: int = 1 << 30
     """The accesses of the launch; 0 of one that does not come again."""

@@ -6,10 +6,11 @@ import ast
 import re
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -52,11 +53,7 @@ _FAULT = "an edit could not be tried as it should, by a fault of gradprobe: {}"
 def with_edits(
     experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance
 ) -> Reasons:
-    """The reasons with the edits that were tried; with one more where an edit is of no cause that they name.
-
-    Nothing is tried where no Python file of kernels is at fault, where kernels are compiled for a GPU, and where the
-    fault does not come again in a fork of this process.
-    """
+    """The reasons with the edits that were tried; with one more where an edit is of no cause that they name."""
     is_compiled = experiment.case.device != "cpu" or not interpreting()
     if not allowance.count or reasons.is_beyond_edits or is_compiled:
         return reasons
@@ -79,12 +76,13 @@ def _placed(
     diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float
 ) -> tuple[Diagnosis, ...]:
     """The diagnoses with what was tried at the cause that has a line of it; one more where no cause is named."""
-    tell = partial(TriedEdit, tried=found.tried, seconds=seconds)
     if not found.passed:
-        first = [structs.replace(each, edit=_of_none(found, tell)) for each in diagnoses[:1]]
+        edit = TriedEdit(matches=False, tried=found.tried, seconds=seconds, **_of_none(found))
+        first = [structs.replace(each, edit=edit) for each in diagnoses[:1]]
         return (*first, *diagnoses[1:])
     best, *others = sorted(found.passed, key=_rank)
-    edit, file = _of_passed(best, others, tell), best.candidate.file.file
+    told, file = _of_passed(best, others), best.candidate.file.file
+    edit = TriedEdit(matches=True, tried=found.tried, seconds=seconds, **told)
     changed, named = dict[tuple[str, int], Where](), causes_among(diagnoses)
     for line in best.candidate.lines:
         function = source(file).function_at(line)
@@ -101,22 +99,18 @@ def _placed(
     return tuple(cause if each is named[at] else each for each in diagnoses)
 
 
-def _of_passed(
-    best: JudgedEdit, others: Sequence[JudgedEdit], tell: Callable[..., TriedEdit]
-) -> TriedEdit:
-    """What is told of the smallest edit with which everything matches."""
+def _of_passed(best: JudgedEdit, others: Sequence[JudgedEdit]) -> dict[str, Any]:
     changes, different = {*best.candidate.changes}, dict[str, None]()
     for other in others:
         own = other.candidate.changes
         if not changes <= {*own}:
             new = " / ".join(line[1:].strip() for line in own if line[0] == "+")
             different[f"line {other.candidate.lines[0]}: {new}"] = None
-    return tell(
-        matches=True,
+    return dict(
         words=f"with it all matches: {listed([*best.titles])}",
         file=best.candidate.file.file,
         diff=best.candidate.diff,
-        right=tuple(dict.fromkeys(best.right)),
+        right=tuple(best.right),
         doubts=tuple(dict.fromkeys(best.doubts)),
         not_run=tuple(dict.fromkeys(best.not_run)),
         beyond=tuple(dict.fromkeys(best.beyond)),
@@ -124,22 +118,20 @@ def _of_passed(
     )
 
 
-def _of_none(found: Found, tell: Callable[..., TriedEdit]) -> TriedEdit:
-    """What came of the edits, where none makes everything match."""
+def _of_none(found: Found) -> dict[str, Any]:
     if found.closest is None:
-        words = f"none of {plural(found.tried, 'edit')} brings a result right"
-        return tell(matches=False, words=words)
+        return {"words": f"none of {plural(found.tried, 'edit')} brings a result right"}
     candidate, result, before = found.closest
     right, wrong = sorted(before.names - result.names), sorted(result.names)
     words = "fewer elements are wrong"
     if right:
         words = f"{listed(right)} {'match' if right[1:] else 'matches'} with it"
     words += f"; {listed(wrong)} still wrong" if wrong else ""
-    return tell(matches=False, words=words, file=candidate.file.file, diff=candidate.diff)
+    return {"words": words, "file": candidate.file.file, "diff": candidate.diff}
 
 
 def _rank(passed: JudgedEdit) -> tuple[float, ...]:
-    """What is certain first, then what is right in more cases, then the file's own text, then what adds the least."""
+    """What is certain first, then right in more cases, then the file's own text, then what adds the least."""
     candidate, changes = passed.candidate, passed.candidate.changes
     there = set(map(str.strip, candidate.file.text.splitlines()))
     unlike, words = 0, 0
@@ -178,7 +170,6 @@ def faults_of(
 def _of_diagnosis(
     diagnosis: Diagnosis, file: KernelFile, places: Sequence[Where], late: float
 ) -> FileFaults:
-    """Its lines of one file, with what it says of each."""
     of, notes = diagnosis.fault.partition("/")[2], [where.note for where in diagnosis.where]
     has_range = diagnosis.kind in _OF_RANGES and LOOP in notes
     is_turned, faults = _is_turned(diagnosis), list[Fault]()
@@ -235,7 +226,7 @@ def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _editable(name: str) -> KernelFile | None:
-    """A Python file of kernels that may be shadowed; None for any other."""
+    """A Python file of kernels that may be shadowed, or None."""
     if not (name.endswith(".py") and is_users(name)):
         return None
     try:
