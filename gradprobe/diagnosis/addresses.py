@@ -1,17 +1,17 @@
-"""Addresses: the lines of CUDA kernels that read or write other rows, keys or heads than the others of their block."""
+"""The lines of CUDA kernels that read or write other rows, keys or heads than the others of their block."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, product
-from operator import eq
+from operator import attrgetter, eq, itemgetter
 
 import numpy as np
 from torch import Tensor
 
-from ..frontends.cuda import BLOCK, THREAD, WARP, Recorded, Recording, recorded
+from ..frontends.cuda import BLOCK, WARP, Recorded, Recording, recorded
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, indices_at
 from ..inputs.memory import Array, elements_of
@@ -61,7 +61,7 @@ class Touched:
     """What one unit reads at one line of one tensor, or writes."""
 
     all_dims: int
-    """How many the tensor has."""
+    """Of the tensor."""
     keys: set[Key] = field(default_factory=set)
     """By b, h, g, m and n."""
     dims: set[int] = field(default_factory=set)
@@ -76,9 +76,13 @@ class Touched:
     def is_short(self) -> bool:
         return len(self.dims - {NOWHERE, OUTSIDE}) < self.all_dims
 
+    @property
+    def has_rows(self) -> bool:
+        return self.all_dims > 0 and not self.is_short
+
 
 class AccessedElements:
-    """What one launch touched of known tensors, by unit: a block, warp or thread that shares nothing further."""
+    """What one launch touched, by unit: a block, warp or thread that shares nothing further."""
 
     def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case) -> None:
         self.launch, self.kernel, self.case = launch, launch.entry.name, case
@@ -94,12 +98,10 @@ class AccessedElements:
             self._read(home, tensors)
 
     def _read(self, home: int, known: Sequence[KnownTensor]) -> None:
-        width, end = (
-            known[0].tensor.element_size(),
-            home + known[0].tensor.untyped_storage().nbytes(),
-        )
-        regions = [number for number, base in enumerate(self.launch.bases) if home <= base < end]
-        records = self.launch.records[np.isin(self.launch.records["region"], regions)]
+        width, size = known[0].tensor.element_size(), known[0].tensor.untyped_storage().nbytes()
+        bases, records = np.array(self.launch.bases), self.launch.records
+        regions = np.flatnonzero((home <= bases) & (bases < home + size))
+        records = records[np.isin(records["region"], regions)]
         # An access of several elements is one of each.
         many = np.maximum(records["bytes"].astype(np.int64) // width, 1)
         step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
@@ -128,9 +130,8 @@ class AccessedElements:
             own = rows[:, chain.reshape(-1) == number]
             place = self.places.setdefault((tensor.name, site), AccessLine(tensor.name, site))
             for unit, *key in _distinct(own[: 1 + len(_LETTERS)]):
-                self.units.setdefault(unit, {}).setdefault(place, Touched(dims)).keys.add(
-                    tuple(key)
-                )
+                here = self.units.setdefault(unit, {})
+                here.setdefault(place, Touched(dims)).keys.add(tuple(key))
             for unit, *of_dims in _distinct(own[[0, -2, -1]]):
                 self.units[unit][place].dims.add(max(of_dims))
 
@@ -139,6 +140,9 @@ class AccessedElements:
         for address in filter(None, chain):
             lines += [line for line in self._inlined[address] if line.file.endswith(self._files)]
         return tuple(reversed(lines))
+
+    def names(self, *, is_load: bool) -> set[str]:
+        return {place.tensor for place in self.places.values() if place.is_load == is_load}
 
     def forget_stores(self, names: set[str]) -> None:
         """As if nothing had been stored there."""
@@ -165,12 +169,7 @@ def _distinct(rows: Array) -> list[list[int]]:
 class RecordedRun:
     launches: tuple[AccessedElements, ...]
     """Those in which something known meets, in order."""
-    by_thread: tuple[AccessedElements, ...]
-    """Of those whose threads give each other nothing but copies of tensors, what each thread reads."""
-    valid: Array
-    """[B, H, M, N] bool."""
-    has_zeros: bool
-    """Whether P holds zeros where keys are seen: those of dropout and of lazy."""
+    roles: Roles
 
 
 def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | None:
@@ -191,42 +190,27 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
     if outcome.trace is None:
         return None
     known = _known_tensors(case, inputs, recording, outcome.trace, copies)
-    launches, by_thread = list[AccessedElements](), list[AccessedElements]()
-    for launch in recording.launches:
-        launches.append(AccessedElements(launch, known, case))
-        if launch.copies is not None and launch.together == BLOCK:
-            records = np.concatenate(
-                [launch.copies, launch.records[launch.records["is_copied"] == 0]]
-            )
-            by_thread.append(
-                AccessedElements(replace(launch, records=records, together=THREAD), known, case)
-            )
-    of_attention = _of_attention(launches, {tensor.name for tensor in known if tensor.is_input})
-    return RecordedRun(
-        tuple(of_attention),
-        tuple(by_thread),
-        roles.valid,
-        bool(case.dropout) or case.family == "lazy",
-    )
+    launches = [AccessedElements(launch, known, case) for launch in recording.launches]
+    inputs_named = {tensor.name for tensor in known if tensor.is_input}
+    return RecordedRun(tuple(_of_attention(launches, inputs_named)), roles)
 
 
 def _known_tensors(
     case: Case, inputs: Inputs, recording: Recording, trace: Trace, copies: Sequence[KnownTensor]
 ) -> list[KnownTensor]:
-    """The inputs, the results, and copies of inputs: the first of each storage."""
-    known = []
+    known, launched, results = [], list[Tensor](), list[KnownTensor]()
     for name, tensor in inputs.tensors.items():
         letters = case.input_axes(name)
         if letters and len(letters) == tensor.dim():
             # What is passed to be written into, dq, is called what it becomes, dQ.
             own = title(name) if name in OUTPUTS else name
             known.append(KnownTensor(own, letters, tensor, name in ("q", "k", "v", "do", "o")))
-    launched = [tensor for launch in recording.launches for _, tensor in launch.tensors]
-    results = []
+    for launch in recording.launches:
+        launched += map(itemgetter(1), launch.tensors)
     for name, view in results_among(launched, trace):
         results.append(KnownTensor(_CALLED.get(name, name), case.axes(name), view, False))
     for each in (*results, *copies):
-        if all(each.home != other.home for other in known):
+        if each.home not in map(attrgetter("home"), known):
             known.append(each)
     return known
 
@@ -234,15 +218,13 @@ def _known_tensors(
 def _of_attention(
     launches: Sequence[AccessedElements], inputs: set[str]
 ) -> Iterator[AccessedElements]:
-    """The launches that touch more than inputs, without stores that are written over later."""
+    """Without launches of inputs alone and stores that are written over later."""
     for number, elements in enumerate(launches):
         for later in launches[number + 1 :]:
             if later.kernel != elements.kernel:
-                elements.forget_stores(
-                    {place.tensor for place in later.places.values() if not place.is_load}
-                )
-        loads = {place.tensor for place in elements.places.values() if place.is_load}
-        if len(loads) > 1 and any(tensor not in inputs for tensor, _ in elements.places):
+                elements.forget_stores(later.names(is_load=False))
+        loads = elements.names(is_load=True)
+        if len(loads) > 1 and (loads | elements.names(is_load=False)) - inputs:
             yield elements
 
 
@@ -266,22 +248,17 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
     flow.sources += places
     apart: set[tuple[int, AccessLine, str]] = set()
     for level, (unit, here) in product(_LEVELS, sorted(elements.units.items())):
-        # No copy or conversion by element reads whole rows.
-        if not any(
-            each.all_dims and not each.is_short and place.is_load for place, each in here.items()
-        ):
-            continue
-        nothing, by_place, by_tensor = (
-            (OUTSIDE,) * len(level),
-            dict[AccessLine, set[Key]](),
-            dict[str, set[Key]](),
-        )
+        if not any(place.is_load and here[place].has_rows for place in here):
+            continue  # no copy or conversion by element reads whole rows
+        nothing, by_place = (OUTSIDE,) * len(level), dict[AccessLine, set[Key]]()
+        by_tensor = defaultdict[str, set[Key]](set)
         for place, each in here.items():
             if keys := each.at(level):
                 by_place[place] = keys
-                by_tensor[place.tensor] = by_tensor.get(place.tensor, set()) | keys
+                by_tensor[place.tensor] |= keys
             if keys and len(level) == 1:
-                reached = place.reached.setdefault(level, np.zeros(elements.case.size(level), bool))
+                none = np.zeros(elements.case.size(level), bool)
+                reached = place.reached.setdefault(level, none)
                 reached[[*chain(*(keys - {nothing}))]] = True
         for (place, keys), (name, others) in product(by_place.items(), by_tensor.items()):
             if name == place.tensor or (unit, place, name) in apart:
@@ -293,53 +270,50 @@ def _compare(flow: Flow, elements: AccessedElements) -> None:
                 place.agreed[level] += 1
                 continue
             apart.add((unit, place, name))
-            first = min(alone - {nothing}, default=nothing)
-            if first == nothing:
+            own, other = min(alone - {nothing}, default=nothing), min(due)
+            at = -1  # what is outside the elements is so in the finest letter
+            if own == nothing:
                 place.is_irregular = True
-            at = -1 if first == nothing else [*map(eq, first, min(due))].index(False)
-            met = {
-                numbers[other]
-                for other, keys in by_place.items()
-                if other.tensor == name and keys & due
-            }
+            else:
+                at = [*map(eq, own, other)].index(False)
+            met = set[int]()
+            for met_by, met_keys in by_place.items():
+                if met_by.tensor == name and met_keys & due:
+                    met.add(numbers[met_by])
             sides = frozenset([numbers[place]]), frozenset(met)
-            flow.conflicts.append(
-                Conflict(place.site, level[at], *sides, (first[at], min(due)[at]))
-            )
+            flow.conflicts.append(Conflict(place.site, level[at], *sides, (own[at], other[at])))
 
 
 def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
     """The results whose units never read a row or key that they sum over."""
+    case, valid = run.roles.case, run.roles.valid
+    # P of dropout and of lazy is 0 where keys are seen, too.
+    has_zeros = bool(case.dropout) or case.family == "lazy"
     for name in wrong:
-        if name not in PRODUCTS or (run.has_zeros and name in ("dV", "O")):
+        if name not in PRODUCTS or (has_zeros and name in ("dV", "O")):
             continue
         other, is_by_row = PRODUCTS[name].other, not PRODUCTS[name].is_transposed
-        by_site: dict[Site, tuple[Array, Array]] = {}
-        for elements in (*run.launches, *run.by_thread):
-            sites = [
-                place.site
-                for place in elements.places.values()
-                if place.tensor == other and place.is_load
-            ]
-            visited, whole, reached = np.zeros((3, *run.valid.shape), bool)
-            for here in elements.units.values() if sites and elements.launch.one_of == 1 else ():
+        by_site = dict[Site, Array]()
+        for elements in run.launches:
+            places = elements.places.values()
+            loads = [place for place in places if place.tensor == other and place.is_load]
+            visited, whole, reached = found = np.zeros((3, *valid.shape), bool)
+            for here in elements.units.values() if loads and elements.launch.one_of == 1 else ():
                 stored = _pairs(elements, here, _CALLED.get(name, name), is_load=False)
                 read = _pairs(elements, here, other, is_load=True)
                 visited |= stored & read
                 whole |= stored
                 reached |= read
             if reached.any():  # else nothing is known of where it is read
-                before = by_site.setdefault(sites[0], (visited, whole))
-                by_site[sites[0]] = before[0] | visited, before[1] | whole
-        for site, (visited, whole) in by_site.items():
-            missing = run.valid & whole & ~visited
+                by_site[loads[0].site] = found | by_site.get(loads[0].site, False)
+        for site, (visited, whole, _) in by_site.items():
+            missing = valid & whole & ~visited
             for b, h, m, n in np.argwhere(missing)[:1].tolist():
-                reads = np.flatnonzero(
-                    visited[b, h, m] if is_by_row else visited[b, h, :, n]
-                ).tolist()
+                pairs = visited[b, h, m] if is_by_row else visited[b, h, :, n]
+                reads = np.flatnonzero(pairs).tolist()
                 lane, others = (f"row {m}", "keys") if is_by_row else (f"key {n}", "rows")
-                those = f"{others} {in_words(spans(reads), 4)}"
-                those = f"{title(other)} at {those}" if reads else f"nothing of {title(other)}"
+                those = f"{title(other)} at {others} {in_words(spans(reads), 4)}"
+                those = those if reads else f"nothing of {title(other)}"
                 reason = f"{left_out(missing)}; what is stored for {lane} reads {those}"
                 yield Suspect("pairs", name, site, site.lines[:1], reason)
 
@@ -349,16 +323,13 @@ def _pairs(
 ) -> Array:
     """[B, H, M, N] bool: the pairs of what one unit reads, or writes, of a tensor."""
     case = elements.case
-    found = np.zeros(
-        (case.batch, case.kv_heads, case.heads // case.kv_heads, case.seqlen_q, case.seqlen_k), bool
-    )
-    by_head = found.reshape(case.batch, case.heads, case.seqlen_q, case.seqlen_k)
+    by_head = np.zeros((case.batch, case.heads, case.seqlen_q, case.seqlen_k), bool)
+    by_group = by_head.reshape(case.batch, case.kv_heads, -1, case.seqlen_q, case.seqlen_k)
+    nothing = {(OUTSIDE,) * 3}
     for place, touched in here.items():
         if (place.tensor, place.is_load) == (tensor, is_load):
-            for b, h, m in touched.at("bhm"):
-                if b != OUTSIDE:
-                    by_head[b, h, m] = True
-            for b, g, n in touched.at("bgn"):
-                if b != OUTSIDE:
-                    found[b, g, ..., n] = True
+            for b, h, m in touched.at("bhm") - nothing:
+                by_head[b, h, m] = True
+            for b, g, n in touched.at("bgn") - nothing:
+                by_group[b, g, ..., n] = True
     return by_head

@@ -41,17 +41,14 @@ def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
     try:
         inputs = inputs_of(experiment, assigned)
         trace = execute(experiment, inputs).outcome.trace
-        return (
-            _observed(experiment, measure(experiment, inputs, trace), inputs.tensors)
-            if trace
-            else None
-        )
+        if trace is not None:
+            return _observed(experiment, measure(experiment, inputs, trace), inputs.tensors)
     except Failure:
-        return None
+        pass
+    return None
 
 
 def _observed(experiment: Experiment, measured: Measured, tensors: Results) -> Observed:
-    """Each element that came and was due, and whether it is right; `tensors` are the inputs before the run."""
     x, trace, comparison = measured.x, measured.trace, measured.comparison
     actual, right, expected, allowed = (dict[str, Tensor]() for _ in range(4))
     for name, value in trace.values.items():
@@ -102,12 +99,11 @@ class Again:
 
     def moved(self, first: Results, other: Results) -> dict[str, Tensor]:
         """Where two runs differ by more than is allowed of both, by intermediate."""
-        moved = dict[str, Tensor]()
-        for name in filter(lambda name: name in first and name in other, self.seen.right):
+        moved, both = dict[str, Tensor](), first.keys() & other.keys()
+        for name in filter(both.__contains__, self.seen.right):
             a, b = first[name], other[name]
-            where = ~((a == b) | (a.isnan() & b.isnan())) & ~(
-                (a - b).abs() <= 2 * self.seen.allowed[name]
-            )
+            is_near = (a - b).abs() <= 2 * self.seen.allowed[name]
+            where = ~(is_near | (a == b) | (a.isnan() & b.isnan()))
             if bool(where.any()):
                 moved[name] = where
         return moved
@@ -115,9 +111,8 @@ class Again:
     def share(self, moved: Mapping[str, Tensor]) -> float:
         """The share of the wrong elements that lie where runs differ."""
         wrong = sum(map(self.seen.wrong, self.seen.wrong_names))
-        return sum(
-            int((where & ~self.seen.right[name]).sum()) for name, where in moved.items()
-        ) / max(1, wrong)
+        there = sum(int((where & ~self.seen.right[name]).sum()) for name, where in moved.items())
+        return there / max(1, wrong)
 
 
 @door("behaviour/wrong_in_the_first_call_alone")
@@ -164,21 +159,15 @@ def reads_what_was_never_written(again: Again) -> Diagnosis | None:
 def right_without_dead_rows(again: Again) -> Diagnosis | None:
     """Right with a mask that shows every key to the rows from which it hides all."""
     mask, seen = again.experiment.values.get("mask"), again.seen
-    name = next(
-        (
-            name
-            for name in seen.own
-            if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())
-        ),
-        None,
-    )
-    if name is None or mask is None or bool(mask.any(-1).all()):
+    broken = [
+        name for name in seen.own if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())
+    ]
+    if not broken or mask is None or bool(mask.any(-1).all()):
         return None
-    if not again.is_right(
-        values={**again.experiment.values, "mask": mask | ~mask.any(-1, keepdim=True)}
-    ):
+    open_mask = mask | ~mask.any(-1, keepdim=True)
+    if not again.is_right(values={**again.experiment.values, "mask": open_mask}):
         return None
-    summary = f"rows that see no key make {name} NaN: exp(-inf - -inf), or 0 / 0"
+    summary = f"rows that see no key make {broken[0]} NaN: exp(-inf - -inf), or 0 / 0"
     evidence = "with a mask that shows those rows every key, the same values give right results"
     return Diagnosis("dead/nan", "N1", summary, 1.0, (evidence,), fix=DEAD_FIX)
 
@@ -186,29 +175,20 @@ def right_without_dead_rows(again: Again) -> Diagnosis | None:
 @door("behaviour/multiplies_coarser")
 def multiplies_coarser(again: Again) -> Diagnosis | None:
     """Right within the budget of the dots that were compiled, and finer ones were asked for."""
-    dots, measured, case = (
-        coarser_dots(again.experiment),
-        again.seen.measured,
-        again.experiment.case,
-    )
+    experiment, measured = again.experiment, again.seen.measured
+    dots = coarser_dots(experiment)
     if not dots:
         return None
-    way, recovery = dots[0].way, measured.comparison.recovery
-    precision = precision_of(case.dtype, way)
-    if not compare(
-        case, measured.x, measured.trace, precision, recovery=recovery, blame=False
-    ).matches:
+    way, before = dots[0].way, measured.comparison  # the coarsest first
+    precision = precision_of(experiment.case.dtype, way)
+    about = experiment.case, measured.x, measured.trace, precision
+    if not compare(*about, recovery=before.recovery, blame=False).matches:
         return None
-    declared, where = (
-        dots_of(again.experiment),
-        [where_at(dot.file, at, dot.by) for dot in dots for at in dot.lines],
-    )
-    summary, evidence = (
-        f"the dots multiply in {way}, and the check expects {declared}",
-        (dots_in_words(dots),),
-    )
+    declared, evidence = dots_of(experiment), (dots_in_words(dots),)
+    where = tuple(where_at(dot.file, at, dot.by) for dot in dots for at in dot.lines)
+    summary = f"the dots multiply in {way}, and the check expects {declared}"
     fix = f'tl.dot(..., input_precision="{declared}"), whose default is "tf32"; or check with --dots {way}'
-    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, tuple(where), fix)
+    return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, where, fix)
 
 
 def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
@@ -218,14 +198,14 @@ def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
         best: the hypothesis that is named.
     """
     is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
+    # What is stored elsewhere leaves its own place unwritten.
+    is_elsewhere = best is not None and best.tensor and best.not_finite
     asked = {
         multiplies_coarser: True,  # rounding is like other rounding, and what was compiled says whose it is
         # What is added twice is a factor, in one call.
         wrong_in_the_first_call_alone: best is None or best.kind in ("factor", "accumulation"),
         differs_from_run_to_run: best is None,
-        # Two runs, on memory that is prepared. What is stored elsewhere leaves its own place unwritten.
-        reads_what_was_never_written: best is None
-        or not (is_finite or (best.tensor and best.not_finite)),
+        reads_what_was_never_written: best is None or not (is_finite or is_elsewhere),
         right_without_dead_rows: best is None,
     }
     found = list[Diagnosis]()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 from msgspec.structs import replace
 
 from ..faults.hypothesis import Hypothesis, Observed
 from ..frontends import CUDA_ON_CPU, INTERPRETED
 from ..model.failures import fault_words
-from ..model.intermediates import AXIS_WORDS, GRADIENT_OF, TABLE, reached, slots, steps, title
+from ..model.intermediates import AXIS_WORDS, GRADIENT_OF, names, reached, slots, steps, title
 from ..model.layout_run import MATCH, MISMATCH
 from ..model.memory_finding import GUARD, OUTSIDE, RACE
 from ..model.number import in_words, plural, spans
@@ -22,8 +23,7 @@ from .behaviour import Again, behaving, observed_in
 from .lines import Lines
 from .testing import Finalist, explaining, in_parts, ranked
 
-# Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
-_MOST_LAYOUTS = 6
+_place = attrgetter("file", "line")
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,23 @@ class FailingLayout:
 
     @cached_property
     def unspoilt(self) -> Observed:
-        """What came without those, of which nothing is made."""
+        """What came without those."""
         return self.seen.of(self.seen.right.keys() - self.spoilt)
 
     @cached_property
     def fact(self) -> str:
-        """How much is wrong, and where: layouts that have it in common fail alike."""
+        """Layouts that have it in common fail alike."""
         return fact_about(self.seen)
 
 
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
     """The runs in the order to explain them: the first, then those that move one tensor alone or show the least."""
     first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
-    others.sort(
-        key=lambda layout: ("all" in dict(layout.run.assigned), len(layout.unspoilt.wrong_names))
-    )
-    return [first, *others]
+
+    def order(layout: FailingLayout) -> tuple[bool, int]:
+        return "all" in dict(layout.run.assigned), len(layout.unspoilt.wrong_names)
+
+    return [first, *sorted(others, key=order)]
 
 
 class CauseSearch:
@@ -71,7 +72,7 @@ class CauseSearch:
         self.found = list[Diagnosis]()
         """The causes; then what is consistent with the first layout."""
         self.predicted = dict[str, Hypothesis]()
-        """By fault of a cause, what gives the numbers that came."""
+        """By fault, what gives the numbers that came."""
         self._own = dict[str, frozenset[str]]()
         """By fault of another cause, what was wrong by itself."""
         self._unexplained = dict[str, list[str]]()
@@ -86,24 +87,16 @@ class CauseSearch:
         if layout.fact in self._unexplained:  # then nothing explains it either
             self._unexplained[layout.fact].append(name)
             return
-        if self._searched == _MOST_LAYOUTS:
-            self._failures.append(
-                f"in {name} something else is wrong: {_MOST_LAYOUTS} layouts were searched"
-            )
-            return
         self._searched += 1
-        seen, table = (
-            layout.seen if is_first else layout.unspoilt,
-            Table(layout.seen.case.family, layout.run),
-        )
+        seen = layout.seen if is_first else layout.unspoilt
+        table = Table(layout.seen.case.family, layout.run)
         # A formula that gives every number that came names the fault; what no formula predicts comes before what only
         # looks like it; the dataflow has the lines of what is named, else the first value that is wrong by itself.
         parts = in_parts(self._experiment, layout.run.assigned, seen)
         best = [part[0].hypothesis for part in parts if part and part[0].explained >= NAMED]
         fitting = _diagnoses(seen, parts, "" if is_first else f"in {name}: ", self._lines)
-        behaved = behaving(
-            Again(self._experiment, layout.run.assigned, seen), best[0] if best else None
-        )
+        again = Again(self._experiment, layout.run.assigned, seen)
+        behaved = behaving(again, best[0] if best else None)
         found, named = table.agreeing([*behaved, *fitting]), {each.fault: each for each in best}
         if is_first or not causes_among(found):  # beside another fault its lines would show as well
             found = self._with_dataflow(layout.run, table, found, seen, named)
@@ -122,22 +115,18 @@ class CauseSearch:
             if not self._experiment.backends & {INTERPRETED, CUDA_ON_CPU}:
                 from .plain_python import with_python_lines
 
-                return with_python_lines(self._experiment, run, seen, found, [*named.values()])
+                return with_python_lines(self._experiment, run, seen, found, named)
             from .dataflow import seen_in_dataflow
 
             watched = run.watched or seen_in_dataflow(self._experiment, run)
-            failures, left = (
-                watched.failures,
-                [diagnosis for diagnosis in found if diagnosis not in causes],
-            )
+            failures = watched.failures
+            left = [diagnosis for diagnosis in found if diagnosis not in causes]
             found = [*with_dataflow(causes, table.agreeing(watched.seen), self._lines.read), *left]
         except Exception as error:
             failures = (fault_words(error),)
         for fault in failures:
-            words = (
-                "the kernels' dataflow could not be followed to the end, by a fault of gradprobe"
-            )
-            self._failures.append(f"{words}: {fault}")
+            words = "could not be followed to the end, by a fault of gradprobe"
+            self._failures.append(f"the kernels' dataflow {words}: {fault}")
         return found
 
     def _add(
@@ -150,12 +139,10 @@ class CauseSearch:
             self._unexplained[layout.fact] = [layout.run.layout]
         for cause in causes:
             # What the dataflow shows of a fault in one layout it shows in another.
-            lines = set() if cause.fault in named else _lines_of(cause)
-            known = [
-                each.fault
-                for each in before
-                if each.fault == cause.fault or lines & _lines_of(each)
-            ]
+            lines, known = set() if cause.fault in named else _lines_of(cause), list[str]()
+            for each in before:
+                if each.fault == cause.fault or lines & _lines_of(each):
+                    known.append(each.fault)
             if known:
                 self._show(known, layout)
                 continue
@@ -176,28 +163,22 @@ class CauseSearch:
         if not own:
             return True
         fault = explaining(layout.unspoilt, self.predicted)
-        faults = (
-            [fault] if fault else [fault for fault, others in self._own.items() if own <= others]
-        )
+        faults = [fault] if fault else [each for each in self._own if own <= self._own[each]]
         self._show(faults, layout)
         return bool(faults)
 
     @property
     def facts(self) -> list[str]:
         """What is known of the layouts that nothing explains, and what could not be looked at."""
-        facts, is_of_some = (
-            list[str](),
-            bool(causes_among(self.found)) or len(self._unexplained) > 1,
-        )
-        for fact, names in self._unexplained.items():
-            facts.append(
-                f"in {', '.join(names)} no hypothesis fits: {fact}" if is_of_some else fact
-            )
+        facts = [*self._unexplained]
+        if causes_among(self.found) or len(facts) > 1:
+            for at, (fact, names) in enumerate(self._unexplained.items()):
+                facts[at] = f"in {', '.join(names)} no hypothesis fits: {fact}"
         return [*dict.fromkeys((*facts, *self._failures))]
 
 
 def _lines_of(diagnosis: Diagnosis) -> set[tuple[str, int]]:
-    return {(where.file, where.line) for where in diagnosis.where}
+    return {*map(_place, diagnosis.where)}
 
 
 def of_the_formula(seen: Observed) -> list[Diagnosis]:
@@ -208,23 +189,21 @@ def of_the_formula(seen: Observed) -> list[Diagnosis]:
 def _diagnoses(
     seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = "", lines: Lines | None = None
 ) -> Iterator[Diagnosis]:
-    """Of the hypotheses that explain half or more: the best of each part, then the others of the first."""
+    """Of the hypotheses that explain half or more, the best of each part first."""
     best, wrong = [part[0] for part in parts if part], seen.wrong_names
-    of_all = (
-        f"of {sum(map(seen.wrong, wrong)):,} wrong elements in {plural(len(wrong), 'intermediate')}"
-    )
+    count, of_all = sum(map(seen.wrong, wrong)), plural(len(wrong), "intermediate")
     for number, fit in enumerate([*best, *parts[0][1:]]):
         of, explained = fit.hypothesis, fit.explained
         if explained < CONSISTENT:
             continue
-        evidence = (
-            f"{where}explains {explained:.0%} {of_all}, and what is right stays right",
-            *fit.said,
-        )
+        words = f"{where}explains {explained:.0%} of {count:,} wrong elements in {of_all}"
         # What is rounded where it is used may be exported right.
-        says_wrong = () if of.dtype else tuple(row.name for row in TABLE if row.name in of.changes)
-        diagnosis = Diagnosis(of.fault, of.fault_class, of.summary, explained, evidence, fix=of.fix)
-        diagnosis = replace(diagnosis, also=0 < number < len(best), says_wrong=says_wrong)
+        says_wrong = () if of.dtype else tuple(filter(of.changes.__contains__, names()))
+        diagnosis = Diagnosis(
+            of.fault, of.fault_class, of.summary, explained, fix=of.fix,
+            evidence=(f"{words}, and what is right stays right", *fit.said),
+            also=0 < number < len(best), says_wrong=says_wrong,
+        )  # fmt: skip
         yield lines.of(of, fit.active, diagnosis) if lines is not None else diagnosis
 
 
@@ -249,7 +228,7 @@ def with_dataflow(
     """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
 
     Args:
-        read: the faults whose lines were read off the source, where an address is made: these stay the first.
+        read: the faults whose lines were read off the source: these stay the first.
     """
     of_pairs = [cause for cause in seen if cause.kind == "pairs"]
     if named and named[0].kind == "tile" and of_pairs:
@@ -267,31 +246,22 @@ def with_dataflow(
     for cause in seen:
         evidence += cause.evidence
         shown += cause.where
-        addresses += cause.where if cause.kind in ("load", "store", "unstored") else ()
-    heads = {where.kernel: where for where in reversed(shown)}
+        addresses += cause.where if cause.kind in ("load", "store") else ()
     # Before all others the first line of each kernel, at which something goes wrong in it.
-    lines, more = (
-        [*(where for where in shown if where is heads[where.kernel]), *shown],
-        list[Where](),
-    )
+    heads = dict[str, Where]()
+    for where in shown:
+        heads.setdefault(where.kernel, where)
+    lines, more = [*heads.values(), *shown], list[Where]()
     if first.where and (first.fault in read or first.kind in ("outside", "race", "unwritten")):
-        lines, more = (
-            [*first.where],
-            addresses,
-        )  # one line may have several places, each with an edit
-    elif first.kind in (
-        "mask",
-        "factor",
-    ):  # what is dropped leaves a value that is computed all the same
-        functions = {name for where in shown for name in (where.kernel, where.function)}
+        # One line may have several places, each with an edit.
+        lines, more = [*first.where], addresses
+    elif first.kind in ("mask", "factor"):  # the value is computed all the same
+        functions = {*map(attrgetter("kernel"), shown), *map(attrgetter("function"), shown)}
         more = [where for where in first.where if where.kernel in functions]
-    elif first.kind in (
-        "stride",
-        "index",
-    ):  # a pointer's line in the kernel comes before the accesses that it misleads
+    elif first.kind in ("stride", "index"):  # pointers before the accesses that they mislead
         lines.sort(key=lambda where: where.note != "its address" or where.function != "")
     for where in more:
-        if (where.file, where.line) not in {(each.file, each.line) for each in lines}:
+        if _place(where) not in map(_place, lines):
             lines.append(where)
     return [replace(first, evidence=tuple(evidence), where=tuple(dict.fromkeys(lines))), *others]
 
@@ -308,17 +278,13 @@ class Table:
         """By intermediate, (kernel, status); "" where it is only exported."""
         if (shown := run.shown) is not None:
             for row in shown.rows:
-                self._shown.setdefault(row.finding.name, []).append(
-                    (row.kernel, row.finding.status)
-                )
+                of = row.finding
+                self._shown.setdefault(of.name, []).append((row.kernel, of.status))
             for name, finding in shown.comparison.findings.items():
                 self._shown.setdefault(name, [("", finding.status)])
 
     def agreeing(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
-        """Those that say nothing that the table denies, each without the kernels of which it does.
-
-        A hypothesis about what kernels compute anew, and another exports right, stands where none agrees better.
-        """
+        """Those that say nothing that the table denies; else those about what kernels compute anew."""
         found, agreed = list[Diagnosis](), list[Diagnosis]()
         for diagnosis in diagnoses:
             is_denied, stands = self._denies(diagnosis.says_wrong), [diagnosis]
@@ -329,17 +295,14 @@ class Table:
         return agreed if causes_among(agreed) or not causes_among(found) else found
 
     def _is_made_anew(self, names: Collection[str]) -> bool:
-        """Whether some were only seen exported: another kernel may make them wrong."""
         steps = {*names}.difference(GRADIENT_OF.values())
         return any("" in dict(self._shown.get(name, ())) for name in steps)
 
     def _in_agreeing_kernels(self, value: Diagnosis) -> list[Diagnosis]:
         """Without the kernels in which what it is made of is wrong, or what it is a step to right."""
         behind, where = set[str](), list[Where]()
-        for name in self._names:
-            if name not in value.says_wrong and not {*value.says_right}.isdisjoint(
-                reached([name], self._family)
-            ):
+        for name in {*self._names}.difference(value.says_wrong):
+            if not {*value.says_right}.isdisjoint(reached([name], self._family)):
                 behind.add(name)
         for place in value.where:
             is_inherited = any(self._in(name, place.kernel) - {MATCH} for name in behind)
@@ -350,33 +313,29 @@ class Table:
         return [replace(value, where=tuple(where), evidence=())] if where else []
 
     def _after_export(self, value: Diagnosis) -> Diagnosis:
-        """A value that is right where it was seen last is about what its kernel makes of it later."""
+        """Of a value that is right where it was seen last, what its kernel makes of it later."""
         found, later = list[tuple[str, str]](), list[str]()
         for name in value.says_wrong:
             found += self._shown.get(name, ())
         for name in reached(value.says_wrong, self._family):
             if name not in value.says_wrong and MISMATCH in self._in(name):
                 later.append(name)
+        kernels, statuses = map(set, zip(*found, strict=True)) if found else ({""}, set[str]())
         # Of one that kernels were seen to hold, only where it is said to be right up to the line.
-        is_last = not any(kernel for kernel, _ in found) or not {*value.says_right}.isdisjoint(
-            value.says_wrong
-        )
-        if not later or {status for _, status in found} != {MATCH} or not is_last:
+        is_last = kernels == {""} or not {*value.says_right}.isdisjoint(value.says_wrong)
+        if not later or statuses != {MATCH} or not is_last:
             return value
         line = value.where[0]
         summary = f"{line.kernel} makes a wrong {' and '.join(later)} from line {line.line} on: its inputs are right"
         return replace(value, fault=f"value/{later[0]}", summary=summary, says_wrong=tuple(later))
 
     def _denies(self, names: Collection[str], kernel: str = "") -> bool:
-        """Whether all of these are shown, and none is wrong by itself."""
         shown = [self._in(name, kernel) for name in names if name in self._names]
         return bool(shown) and all(shown) and MISMATCH not in set().union(*shown)
 
     def _in(self, name: str, kernel: str = "") -> set[str]:
-        """How an intermediate is in a kernel, "" for all; one that no kernel was seen to hold is so in each."""
+        """How an intermediate is in a kernel, "" for all; what was seen in no kernel is so in each."""
         shown = self._shown.get(name, [])
         return {
-            status
-            for at, status in shown
-            if not (at and kernel) or at == kernel or at.startswith(f"{kernel} for ")
+            status for at, status in shown if not kernel or at.partition(" for ")[0] in ("", kernel)
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from ..model.failures import Failure, fault_words
 from ..model.intermediates import SUBEXPRESSIONS
@@ -24,26 +25,22 @@ def seen_in_dataflow(
     """What goes wrong by itself in one failing run, or what kept it from being followed; nothing of packed sequences.
 
     Args:
-        read: what its kernels hold, judged.
+        read: judges what its kernels hold.
     """
     watched, family = DataflowEvidence(), experiment.case.family
     if experiment.case.cu_seqlens_q or run.measured is None:
         return watched
-    wrong = [
-        name for name, finding in run.measured.comparison.findings.items() if finding.mismatched
-    ]
+    findings = run.measured.comparison.findings
+    wrong = [name for name in findings if findings[name].mismatched]
     try:
         if experiment.is_cuda:
             from . import addresses
 
             visited = addresses.visited_run(experiment, run.assigned)
-            found = (
-                gathered("dataflow/cuda", addresses.misread, visited, wrong)
-                if visited is not None
-                else []
-            )
-            return DataflowEvidence(tuple(diagnoses_of(found, family)))
-        if (followed := followed_run(experiment, run.assigned)) is not None:
+            if visited is not None:
+                found = gathered("dataflow/cuda", addresses.misread, visited, wrong)
+                watched = DataflowEvidence(tuple(diagnoses_of(found, family)))
+        elif (followed := followed_run(experiment, run.assigned)) is not None:
             watched = DataflowEvidence(failures=tuple(followed.flow.failures))
             shown = None if watched.failures else read(followed)
             seen = diagnoses_of(suspects(followed, wrong), family)
@@ -66,31 +63,22 @@ def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
 
     found = suspects(run, ["O"])
     yield from found
-    sites = {suspect.site for suspect in found}
+    sites = {*map(attrgetter("site"), found)}
     for suspect in gathered("dataflow/values", wrong_values, run) if found else ():
         if suspect.is_open and suspect.site not in sites:
             yield suspect
 
 
-def _never_stored(run: FollowedRun) -> Iterator[Suspect]:
-    from .explainers.sums import never_stored
-
-    return never_stored(run)
-
-
 # Each alone explains a run, in this order.
 ALONE: tuple[tuple[str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
-    (
-        "dataflow/misread",
-        transposed,
-    ),  # a tile that lies across disagrees in every index: it would be misread
-    (
-        "dataflow/misread",
-        misread,
-    ),  # of other elements everything is wrong, and each operation right
-    ("dataflow/sums", _never_stored),  # what is stored nowhere has no value that could be wrong
-    ("dataflow", _of_forward),  # gradients are made of O: what they show is its doing
+    # A tile that lies across disagrees in every index: it would be misread.
+    ("dataflow/misread", transposed),
+    # Of other elements everything is wrong, and each operation right.
+    ("dataflow/misread", misread),
+    # Gradients are made of O: what they show is its doing.
+    ("dataflow", _of_forward),
 )
+_is_sure = attrgetter("is_sure")
 # Running maxima and sums are no more of a name than none: their steps are wrong together.
 _UNTOLD = {"", *(row.name for row in SUBEXPRESSIONS if row.into == ("LSE", "O"))}
 
@@ -104,10 +92,8 @@ def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
         from .explainers.sums import nothing_summed, pairs
         from .explainers.values import other_factors, wrong_values
 
-        found, factors = (
-            gathered("dataflow/values", wrong_values, run),
-            gathered("dataflow/values", other_factors, run),
-        )
+        found = gathered("dataflow/values", wrong_values, run)
+        factors = gathered("dataflow/values", other_factors, run)
         found += filter(_is_sure, factors)
         is_sure = any(map(_is_sure, found))
         # What is left out beside another cause that is sure is not, as long as no hypothesis predicts it.
@@ -118,7 +104,3 @@ def suspects(run: FollowedRun, wrong: Sequence[str]) -> list[Suspect]:
         found = found or factors
     # A value whose name is known says more than one that is nothing that is known.
     return sorted(found, key=lambda suspect: (not suspect.is_sure, suspect.name in _UNTOLD))
-
-
-def _is_sure(suspect: Suspect) -> bool:
-    return suspect.is_sure

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..frontends.triton.interpreter.dataflow import (
     Flow,
@@ -39,7 +40,7 @@ STORED |= {name: name for name in ("LSE", "delta")}
 
 @dataclass(frozen=True)
 class FollowedRun:
-    """One run of a target: what explainers are given."""
+    """What explainers are given."""
 
     flow: Flow
     roles: Roles
@@ -74,7 +75,7 @@ class FollowedRun:
         return self.outcome.storages.get(stored.home, "")
 
     def result_of(self, stored: StoredTile) -> str:
-        """The same; of scratch that host code makes a result of, by what is stored."""
+        """The same; of scratch by what is stored."""
         return self.stored_into(stored) or RESULTS.get(stored.node.name, "")
 
 
@@ -83,15 +84,14 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     copies: dict[int, str] = {}
-    launched: list[
-        torch.Tensor
-    ] = []  # kept, so that no result takes the place of a buffer that is gone
+    # Kept, so that no result takes the place of a buffer that is gone.
+    launched: list[Tensor] = []
 
     def axes(view: Any) -> str:
         return case.input_axes(view.name) if view.known else copies.get(view.home, "")
 
     def learn(argument: Any) -> None:
-        if isinstance(argument, torch.Tensor):
+        if isinstance(argument, Tensor):
             launched.append(argument)
             if letters := copied(argument, inputs.tensors, roles):
                 copies[argument.untyped_storage().data_ptr()] = letters
@@ -110,16 +110,14 @@ def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | No
 
 
 def _forget_running(flow: Flow) -> None:
-    """Compares with nothing what a kernel that takes a maximum has yet to divide by row."""
+    """What a kernel that takes a maximum has yet to divide by row is compared with nothing."""
     kernels = {node.site.kernel for node in flow.nodes if node.name.startswith("maximum of")}
     for node in flow.nodes:
         if node.role is not None and node.role.is_by_row:
             node.role = None if node.site.kernel in kernels else replace(node.role, is_open=False)
 
 
-def results_among(
-    tensors: Sequence[torch.Tensor], trace: Trace
-) -> Iterator[tuple[str, torch.Tensor]]:
+def results_among(tensors: Sequence[Tensor], trace: Trace) -> Iterator[tuple[str, Tensor]]:
     """The tensors of kernels that hold what was returned: (name, in the shape of that)."""
     for name, value in trace.values.items():
         for tensor in tensors if bool((value != 0).any()) else ():
@@ -128,7 +126,7 @@ def results_among(
                     yield name, view
 
 
-def in_shape(tensor: torch.Tensor, shape: Sequence[int]) -> Iterator[torch.Tensor]:
+def in_shape(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
     """A tensor, or its base, in a shape: as it is, with rows and heads swapped, or as it lies."""
     for whole in (tensor, tensor._base):
         if whole is None:
@@ -141,7 +139,7 @@ def in_shape(tensor: torch.Tensor, shape: Sequence[int]) -> Iterator[torch.Tenso
             yield whole.view(*shape)
 
 
-def copied(argument: torch.Tensor, known: Mapping[str, torch.Tensor], roles: Roles) -> str:
+def copied(argument: Tensor, known: Mapping[str, Tensor], roles: Roles) -> str:
     """The axes of a scaled copy of an input, in any order, those that were made one in brackets: "(bh)md"."""
     storage = argument.untyped_storage()
     is_small = argument.dim() < 2 or argument.numel() < 8 or not argument.is_floating_point()

@@ -19,11 +19,12 @@ from ..numerics.budget import rounding_shift, tile_budget
 from ..numerics.declared_precision import TINY, U32, U_FUNCTION, dot_error, long_sum, precision_of
 from ..reference import Attention, Tile, evaluate
 
+Values = dict[str, Tensor]
+"""By name."""
+
 
 @dataclass(frozen=True)
 class TileForms:
-    """The forms of one problem."""
-
     values: dict[str, Array] = field(default_factory=dict)
     """By name, [B, H, M, N] or [B, H, M]; none of sums and of maxima so far. Lazy's "dP, masked" is dP too."""
     tolerances: dict[str, float] = field(default_factory=dict)
@@ -32,7 +33,7 @@ class TileForms:
 
 def forms_of(x: Attention, dtype: torch.dtype) -> TileForms:
     """Those of a problem whose inputs have a dtype."""
-    found, batches = TileForms(), list[dict[str, Tensor]]()
+    found, batches = TileForms(), list[Values]()
     for batch in range(x.n_batch):
         tile = Tile(batch, slice(0, x.n_heads), slice(0, x.n_query))
         on_tile = evaluate(x, tile)
@@ -45,17 +46,12 @@ def forms_of(x: Attention, dtype: torch.dtype) -> TileForms:
     return found
 
 
-def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> Values:
     q, k, _, _ = x.tensors(tile)
     qk, p, dp, lse = q @ k.mT, on_tile["P"], on_tile["dP"], on_tile["LSE"][..., None]
     found = {name: on_tile[name] for name in ("LSE", "delta", "O", "S", "P", "dS")}
-    spread = dp - on_tile["delta"][..., None]
-    found |= {
-        "Q K^T": qk,
-        "dP": on_tile["dPE"],
-        "dP - delta": spread,
-        "valid": on_tile["valid"].expand(qk.shape),
-    }
+    found |= {"Q K^T": qk, "dP": on_tile["dPE"], "valid": on_tile["valid"].expand(qk.shape)}
+    found["dP - delta"] = spread = dp - on_tile["delta"][..., None]
     found["S - LSE"] = torch.where(lse.isfinite(), on_tile["S"] - lse, 0.0)
     if x.softcap is not None:
         squared = (qk * x.scale / x.softcap).tanh() ** 2
@@ -68,13 +64,8 @@ def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> dict[str
     return found
 
 
-def _scaled(
-    x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """Twice what values move by where q, or k, is scaled and rounded once more, as right kernels do in 16 bits.
-
-    Twice, since another constant rounds other numbers.
-    """
+def _scaled(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> Values:
+    """What values move by where q, or k, is scaled and rounded once more; twice, as other constants round otherwise."""
     moved: dict[str, Tensor] = {}
     factor = x.scale * math.log2(math.e)
     for name in ("q", "k") if dtype != torch.float32 else ():
@@ -85,38 +76,25 @@ def _scaled(
     return moved
 
 
-def _errors(
-    x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """By name, in the shape of the form. Triton's interpreter multiplies in IEEE whatever it is told."""
+def _errors(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> Values:
+    """By name, in the shape of the form. Triton's interpreter multiplies in IEEE."""
     precision = precision_of(str(dtype).removeprefix("torch."), "ieee")
-    of, scale, moved = (
-        Chain(x, tile, on_tile, precision),
-        abs(x.scale),
-        _scaled(x, tile, on_tile, dtype),
-    )
-    budget = tile_budget(x, tile, on_tile, precision, rounding_shift(x, tile, on_tile, precision))
+    of, moved = Chain(x, tile, on_tile, precision), _scaled(x, tile, on_tile, dtype)
+    scale, shift = abs(x.scale), rounding_shift(x, tile, on_tile, precision)
+    budget = tile_budget(x, tile, on_tile, precision, shift)
     rows = {name: bound + moved.get(name, 0.0) for name, bound in budget.rows.items()}
     e_s, e_lse, e_p = of.e_s + moved.get("S", 0.0), rows["LSE"][..., None], rows["P"]
     e_dp, e_pe = budget.unmasked_dp, e_p + of.e_z
     spread = e_dp + rows["delta"][..., None] + U32 * (of.dpe.abs() + of.delta.abs())
-    raw = (
-        dot_error(of.q, of.k.mT, precision)
-        + moved.get("S", 0.0) / scale
-        + 3 * U32 * (of.q @ of.k.mT).abs()
-    )
+    qk = of.q @ of.k.mT
+    raw = dot_error(of.q, of.k.mT, precision) + moved.get("S", 0.0) / scale + 3 * U32 * qk.abs()
     # Each term errs by its score and by the maximum; the sum of all is 1 over the largest P of the row.
-    terms = ((2 * e_s).expm1() + U_FUNCTION).amax(-1, keepdim=True) + U32 * long_sum(
-        of.valid.shape[-1]
-    )
+    terms = ((2 * e_s).expm1() + U_FUNCTION).amax(-1, keepdim=True)
+    terms = terms + U32 * long_sum(of.valid.shape[-1])
     found = {name: rows[name] for name in ("LSE", "delta", "P", "O", "dS")}
     found |= {"Q K^T": raw, "maximum of Q K^T so far": raw, "S": e_s, "maximum of S so far": e_s}
-    found |= {
-        "dP": e_dp,
-        "dP - delta": spread,
-        "P + tau / (i + 1)": e_pe,
-        "relu(P + tau / (i + 1))": e_pe,
-    }
+    found |= {"dP": e_dp, "dP - delta": spread}
+    found |= dict.fromkeys(("P + tau / (i + 1)", "relu(P + tau / (i + 1))"), e_pe)
     found |= {
         "S - LSE": (e_s + e_lse + U32 * (on_tile["S"].abs() + of.lse.abs())) * of.valid,
         "sum of exp(S - maximum) so far": terms / of.p.amax(-1, keepdim=True),
@@ -127,12 +105,10 @@ def _errors(
         "dS K": rows["dQ"] / scale,
     }
     for form, name, factor in (("dS^T Q", "dK", scale), ("dV", "dV", 1.0)):
-        alike = (precision.matrix + 2 * U32) * on_tile[name].abs() + TINY
-        found[form] = (
-            budget.squares[name].sqrt() + budget.sums[name] + alike + moved.get(name, 0.0)
-        ) / factor
+        alike = (precision.matrix + 2 * U32) * on_tile[name].abs() + TINY + moved.get(name, 0.0)
+        found[form] = (budget.squares[name].sqrt() + budget.sums[name] + alike) / factor
     if x.softcap is not None:
-        tanh, e_tanh = (x.scale * of.q @ of.k.mT / x.softcap).tanh(), of.e_s / x.softcap
+        tanh, e_tanh = (x.scale * qk / x.softcap).tanh(), of.e_s / x.softcap
         found["tanh^2"] = 2 * tanh.abs() * e_tanh + e_tanh**2 + U32
         found["1 - tanh^2"] = found["tanh^2"] + U32
     return found

@@ -46,9 +46,8 @@ class KernelValue:
     into: set[str] = field(default_factory=set)
     """The gradients that it went into."""
     sites: set[Site] = field(default_factory=set)
-    """The operations that make it."""
     tiles: dict[Node, Node] = field(default_factory=dict)
-    """Each, with the scores that are summed of it: itself, or what is made of it."""
+    """Each, with the scores that are summed of it."""
     values: Array = field(default_factory=lambda: np.empty(0))
     """[B, H, M, N] or [B, H, M]; 0 where a mask covers it and nothing sums over it."""
 
@@ -59,11 +58,11 @@ def with_kernel_values(
     """The records, the first that fails with what its kernels hold, and whether that is all that it hides."""
     case, found = experiment.case, [*records]
     is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
-    for at, record in enumerate(records if is_small and case.recover else ()):
-        run, measured = record.run, record.run.measured if record.run is not None else None
-        if run is None or measured is None or not measured.is_recoverable or case.dropout:
+    for at, record in enumerate(records if is_small and case.recover and not case.dropout else ()):
+        run, measured = record.run, record.run.measured
+        if measured is None or not measured.is_recoverable or measured.coarser:
             continue
-        if not measured.comparison.matches and not measured.coarser:
+        if not measured.comparison.matches:
             experiment.tick(f"following {run.layout}", 0.0, f"{run.layout}, followed")
             with experiment.stopwatch.timed("compare"):
                 watched = seen_in_dataflow(experiment, run, partial(shown_in, case, measured))
@@ -78,7 +77,8 @@ def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
     for value in _parts_of(run, case):
         values = _values(run, value, culprits)
         if values is not None:
-            found.append(replace(value, values=values))
+            value.values = values
+            found.append(value)
     return sorted(found, key=lambda value: min(map(_number, value.tiles)))
 
 
@@ -106,14 +106,14 @@ def _parts_of(run: FollowedRun, case: Case) -> list[KernelValue]:
 
 
 def _kernel_value(found: list[KernelValue], name: str, node: Node, gradient: str) -> KernelValue:
-    """The one of all loops that go into a gradient, or of one operation before constants, masks and roundings."""
+    """The one of all loops that go into a gradient, or of one operation."""
     site = _core(node).site
-    value = KernelValue(name, site.kernel)
-    for other in found:
-        is_alike = gradient in other.into or site in other.sites
-        if is_alike and (other.name, other.kernel) == (name, site.kernel):
-            value = other
-    if not value.sites:
+    for value in reversed(found):
+        is_alike = gradient in value.into or site in value.sites
+        if is_alike and (value.name, value.kernel) == (name, site.kernel):
+            break
+    else:
+        value = KernelValue(name, site.kernel)
         found.append(value)
     value.into.add(gradient)
     value.sites.add(site)
@@ -133,16 +133,12 @@ def _until_summed(node: Node) -> Sequence[Node]:
 
 
 def _core(node: Node) -> Node:
-    """A node before each constant, mask and rounding."""
-    while (
-        node.site.operation in _THROUGH and len(node.operands) == 1 and _is_scores(node.operands[0])
-    ):
+    while node.site.operation in _THROUGH and [*map(_is_scores, node.operands)] == [True]:
         node = node.operands[0]
     return node
 
 
 def _factors(run: FollowedRun, node: Node) -> dict[Node, str]:
-    """P, and dP and delta, of which a product is made."""
     core, found = _core(node), dict[Node, str]()
     scores, operation = [*filter(_is_scores, core.operands)], core.site.operation
     rows = [made for made in core.operands if made.value is not None and made.value.ndim == 1]
@@ -157,7 +153,6 @@ def _factors(run: FollowedRun, node: Node) -> dict[Node, str]:
 
 
 def _is_dp(run: FollowedRun, node: Node) -> bool:
-    """Whether dots of dO and v, and no others, made it."""
 
     def scores(made: Node) -> Iterable[Node]:
         return filter(_is_scores, () if made.site.operation == "dot" else made.operands)
@@ -182,10 +177,7 @@ def _input(run: FollowedRun, node: Node) -> str:
 
 
 def _values(run: FollowedRun, value: KernelValue, culprits: Set[int]) -> Array | None:
-    """The last value of every element, without its constant; None where some lack.
-
-    What a mask covers counts where it is summed into a row, or key, of a gradient that sees something or is stored.
-    """
+    """The last value of every element, without its constant; None where some lack."""
     valid, trace, constants = run.roles.valid, run.outcome.trace, _constants(run, value)
     needed = valid.any(3) if value.name == "delta" else valid
     whole, reached, is_summed = np.zeros((3, needed.size))
@@ -203,6 +195,7 @@ def _values(run: FollowedRun, value: KernelValue, culprits: Set[int]) -> Array |
     if needed is not valid:
         return whole
     assert trace is not None
+    # What a mask covers counts where it is summed into a row, or key, that sees something or is stored.
     for gradient in value.into:
         axis = 2 if PRODUCTS[gradient].is_transposed else 3
         is_stored = (trace.values[gradient] != 0).any(-1).cpu().numpy()
@@ -247,9 +240,8 @@ def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
             factor = float(by @ of) / float(of @ of)
             nearest = min(constants.values(), key=lambda constant: abs(constant - factor))
             # Rounding moves a factor of many numbers by less than a hundredth.
-            found.setdefault(
-                node.site, nearest if abs(nearest - factor) <= 0.01 * abs(nearest) else 1.0
-            )
+            is_near = abs(nearest - factor) <= 0.01 * abs(nearest)
+            found.setdefault(node.site, nearest if is_near else 1.0)
     return found
 
 
@@ -258,7 +250,7 @@ def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
 
 @door("dataflow/seen")
 def shown_in(case: Case, own: Measured, run: FollowedRun) -> Measured | None:
-    """A run's results and what its kernels hold, judged; None where gradients are made of what is not seen."""
+    """A run's results with what its kernels hold; None where gradients are made of what is not seen."""
     return shown_with(case, own, kernel_values(run, case))
 
 
@@ -269,11 +261,9 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
     for name in filter(given.__contains__, MATRIX_OF):
         chains[name] = _chain(case, own, name, seen)
     rows = _rows(case, own, seen, chains)
+    held = {(row.finding.name, name) for row in rows for name in row.into}
     for name in [name for name in chains if findings[name].mismatched] or chains:
-        matrix = MATRIX_OF[name]
-        if matrix not in given and not any(
-            row.finding.name == matrix and name in row.into for row in rows
-        ):
+        if MATRIX_OF[name] not in given and (MATRIX_OF[name], name) not in held:
             return None
     if not rows or not all(map(partial(_is_proved, own), rows)):
         return None
@@ -282,10 +272,10 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
         for name, finding in measured.comparison.findings.items():
             if name in GRADIENT_OF.values() and finding.own.sum() < known[name].own.sum():
                 known[name] = finding
-    for row in rows:  # the first that is wrong stands for all of its name
-        before = known.setdefault(row.finding.name, row.finding)
-        if row.finding.status == MISMATCH != before.status:
-            known[row.finding.name] = row.finding
+    for finding in map(attrgetter("finding"), rows):  # the first that is wrong stands for its name
+        before = known.setdefault(finding.name, finding)
+        if finding.status == MISMATCH != before.status:
+            known[finding.name] = finding
     known = {name: known[name] for name in names() if name in known}
     absent = tuple(name for name in own.comparison.absent if name not in known)
     trace = replace(own.trace, sources={**dict.fromkeys(known, "seen"), **own.trace.sources})
@@ -297,18 +287,14 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
 def _chain(
     case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False
 ) -> Measured:
-    """A gradient and what its kernel made it of, compared."""
-    values = {
-        name: value
-        for name, value in own.trace.values.items()
-        if name not in MATRIX_OF or name == gradient
-    }
+    values = {**own.trace.values}
+    for other in MATRIX_OF.keys() - {gradient}:
+        values.pop(other, None)
     for value in seen:
         if gradient in value.into:
+            is_rounded = any(map(_is_rounded, value.tiles))
+            dtype = getattr(torch, case.dtype) if is_rounded else torch.float32
             # Triton's interpreter holds it on the host, also where the target's own tensors lie on a GPU.
-            dtype = (
-                getattr(torch, case.dtype) if any(map(_is_rounded, value.tiles)) else torch.float32
-            )
             values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
     trace, before = Trace(values, dict.fromkeys(values, "seen")), own.comparison
     precision = before.precision.coarser if coarse else before.precision
@@ -321,15 +307,13 @@ def _is_rounded(node: Node) -> bool:
     value = node.value
     if value is None or value.dtype != np.float32:
         return value is not None and value.dtype.itemsize < 4
-    return bool(np.any(value)) and not np.any(
-        np.ascontiguousarray(value).view(np.uint32) & np.uint32(0xFFFF)
-    )
+    bits = np.ascontiguousarray(value).view(np.uint32)
+    return bool(np.any(value)) and not np.any(bits & np.uint32(0xFFFF))
 
 
 def _rows(
     case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mapping[str, Measured]
 ) -> list[SeenRow]:
-    """Each value, judged: kernel by kernel, in dataflow order."""
     found, kernels = list[SeenRow](), dict[str, int]()
     times = Counter(map(attrgetter("name", "kernel"), seen))
     for value in seen:
@@ -348,7 +332,7 @@ def _rows(
 
 
 def _is_proved(own: Measured, row: SeenRow) -> bool:
-    """Whether all that a row goes into is wrong where it is: else it may not be what it is held for."""
+    """Whether all that a row goes into is wrong where it is."""
     wrong = row.finding.wrong > 0
     for name in row.into:
         of_heads = own.comparison.findings[name].wrong > 0
@@ -359,17 +343,13 @@ def _is_proved(own: Measured, row: SeenRow) -> bool:
 
 
 def _first(judged: Measured) -> Element | None:
-    """The first mismatch: of the forward, of the kernels in their order, of the gradients."""
-    wrong = {
-        name: finding
-        for name, finding in judged.comparison.findings.items()
-        if finding.status == MISMATCH
-    }
-    for seen in judged.rows:
-        wrong.pop(seen.finding.name, None)
-    row = next((row for row in judged.rows if row.finding.status == MISMATCH), None)
-    if row is None or any(names().index(name) < names().index("dQ") for name in wrong):
-        return locate(judged.x, judged.trace, replace(judged.comparison, findings=wrong))
+    findings, rows = judged.comparison.findings, judged.rows
+    seen = {row.finding.name for row in rows}
+    wrong = [name for name in findings if findings[name].status == MISMATCH and name not in seen]
+    row = next((row for row in rows if row.finding.status == MISMATCH), None)
+    if row is None or {*wrong}.intersection(names()[: names().index("dQ")]):
+        own = {name: findings[name] for name in wrong}
+        return locate(judged.x, judged.trace, replace(judged.comparison, findings=own))
     alone = replace(row.measured.comparison, findings={row.finding.name: row.finding})
     element = locate(row.measured.x, row.measured.trace, alone)
     return structs.replace(element, kernel=row.kernel) if element else None

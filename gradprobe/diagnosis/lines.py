@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -30,44 +32,37 @@ class Lines:
         self.read = set[str]()
         """The faults whose lines were read off the addresses in the source."""
 
-    def of(
-        self, hypothesis: Hypothesis, active: Collection[str], diagnosis: Diagnosis
-    ) -> Diagnosis:
+    def of(self, of: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with where an address is made; else where the kernels of what is active begin."""
-        found = gathered("lint", self._reading, hypothesis) if hypothesis.tensor else []
-        where = list(dict.fromkeys(finding.where for finding in found))
+        found = gathered("lint", self._reading, of) if of.tensor else []
+        where = [*dict.fromkeys(map(attrgetter("where"), found))]
         if where:
-            self.read.add(hypothesis.fault)
+            self.read.add(of.fault)
         for kernel in self._first.kernels if self._first is not None and not where else ():
-            if kernel.line and any(is_named_after(kernel.name, name) for name in active):
+            if kernel.line and any(map(partial(is_named_after, kernel.name), active)):
                 where.append(Where(kernel.file, kernel.line, "", kernel=kernel.name))
-        return replace(
-            diagnosis, where=tuple(map(among, where)), fix=_fix_of(found) or diagnosis.fix
-        )
+        fix = _fix_of(found) or diagnosis.fix
+        return replace(diagnosis, where=tuple(map(among, where)), fix=fix)
 
     def _reading(self, of: Hypothesis) -> Iterator[LintFinding]:
-        """Where a misread tensor gets another's stride: a run shows accesses, and not which line leads there."""
         calls = self._first.calls if self._first is not None else ()
         for kernel in dict.fromkeys(call.kernel.fn for call in calls):
             with contextlib.suppress(OSError, SyntaxError):
                 function = read_function(kernel)
                 yield from KernelStrides(function).read_by_others(of.tensor, of.axes)
-                for host in dict.fromkeys((function.file, self._host)):
-                    yield from passed_of_others(
-                        function.file, function.name, of.tensor, of.axes, host
-                    )
+                about = function.file, function.name, of.tensor, of.axes
+                for host in {function.file: None, self._host: None}:
+                    yield from passed_of_others(*about, host)
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:
-    """All edits, each once with its kernels; "" where one is not known: the others alone would not do."""
+    """All edits, each once with its kernels; "" where one is not known."""
     kernels = dict[str, dict[str, None]]()
     for finding in findings:
         kernels.setdefault(finding.fix, {})[finding.where.kernel] = None
-    return (
-        ""
-        if "" in kernels
-        else "; ".join(f"{fix} in {', '.join(names)}" for fix, names in kernels.items())
-    )
+    if "" in kernels:
+        return ""
+    return "; ".join(f"{fix} in {', '.join(names)}" for fix, names in kernels.items())
 
 
 def among(where: Where) -> Where:
@@ -97,34 +92,19 @@ def where_at(file: str, line: int, kernel: str, note: str = "") -> Where:
 
 # --- what was seen of memory
 
+# By kind: the word of the fault, its class, and the fix.
 _KINDS = {
     memory.RACE: ("race", "RACE", "let one program alone write each element, or use atomic adds"),
-    memory.UNWRITTEN: (
-        "unwritten",
-        "N2",
-        "write every element before it is read, or allocate with zeros",
-    ),
+    memory.UNWRITTEN: ("unwritten", "N2", "write every element before it is read, or allocate with zeros"),
     memory.OUTSIDE: ("outside", "M3", "mask the access by the lengths of the tensor"),
     memory.GUARD: ("outside", "M3", ""),
     memory.BARRIER: ("barrier", "RACE", "let every thread of the block reach the barrier"),
-    memory.SHUFFLE: (
-        "shuffle",
-        "RACE",
-        "put every calling lane into the mask, and read only lanes that exist",
-    ),
-    memory.MISALIGNED: (
-        "misaligned",
-        "M3",
-        "load single elements where stride or offset is no multiple of the vector",
-    ),
-    memory.CHANGED: (
-        "overwritten",
-        "H1",
-        "write into another tensor; if it is meant, add --inplace TENSOR",
-    ),
+    memory.SHUFFLE: ("shuffle", "RACE", "put every calling lane into the mask, and read only lanes that exist"),
+    memory.MISALIGNED: ("misaligned", "M3", "load single elements where stride or offset is no multiple of the vector"),
+    memory.CHANGED: ("overwritten", "H1", "write into another tensor; if it is meant, add --inplace TENSOR"),
     memory.SHARED: ("shared", "H1", "return a separate tensor"),
     memory.DTYPE: ("dtype", "PREC", "return it in the dtype of that tensor, or in float32"),
-}
+}  # fmt: skip
 _FIX_IN_A_BLOCK = "put a barrier between the two: __syncthreads()"
 # Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
 _FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse other layouts before the first launch"
@@ -137,7 +117,7 @@ _FIX_OF_HUGE = (
 def of_strays(
     found: Iterable[tuple[str, MemoryFinding]], ran: Collection[str] = ()
 ) -> tuple[Diagnosis, ...]:
-    """One diagnosis for what a kernel did to a tensor; it was seen, so nothing about it is a hypothesis.
+    """One diagnosis for what a kernel did to a tensor.
 
     Args:
         found: (layout, finding) of every run.
@@ -150,33 +130,31 @@ def of_strays(
 def _diagnosis(group: Group, ran: Collection[str]) -> Diagnosis:
     worst, *others = group.memory
     word, fault_class, fix = _KINDS[worst.kind]
-    row, is_outside = lookup(worst.tensor), worst.kind == memory.OUTSIDE
+    row = lookup(worst.tensor)
+    is_outside, is_race = worst.kind == memory.OUTSIDE, worst.kind == memory.RACE
     # The offset of an element, cut to 32 bits, leads there.
     wraps = is_outside and worst.wraps
     if wraps:
         word, fault_class, row = "wrap", "I64", None
-    if worst.kind == memory.RACE and worst.in_block:
+    if is_race and worst.in_block:
         fix = _FIX_IN_A_BLOCK
     elif wraps or (is_outside and all(memory.HUGE in layout for layout in group.layouts)):
         fix = _FIX_OF_HUGE
     elif worst.runs_on:
         fix = _FIX_OF_LOOP
-    elif (
-        "contiguous" in ran
-        and "contiguous" not in group.layouts
-        and worst.kind in (memory.OUTSIDE, memory.RACE)
-    ):
+    elif (is_outside or is_race) and "contiguous" in {*ran}.difference(group.layouts):
         fix = _FIX_BY_STRIDES
-    places = dict[tuple[str, int], tuple[str, str]]()
+    where = dict[tuple[str, int], Where]()
     for file, line, kernel, note in _places(group.memory):
-        places.setdefault((file, line), (kernel, note))
+        if (file, line) not in where:
+            where[file, line] = where_at(file, line, kernel, note)
     return Diagnosis(
         f"{word}/{row.name if row else worst.tensor}" if worst.tensor else word,
         fault_class,
         group.sentence,
         1.0,
-        tuple(dict.fromkeys(other.sentence for other in others)),
-        tuple(where_at(*at, *about) for at, about in places.items()),
+        tuple(dict.fromkeys(map(attrgetter("sentence"), others))),
+        tuple(where.values()),
         fix.replace("TENSOR", worst.tensor or "that tensor"),
         seen="seen while it ran",
         layouts=group.layouts,
@@ -184,11 +162,8 @@ def _diagnosis(group: Group, ran: Collection[str]) -> Diagnosis:
 
 
 def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str]]:
-    """(file, line, kernel, note).
-
-    Who stored a part alone of what is read; each access; then what makes its address, its loop and its tensor.
-    """
-    for kernel, file, line in dict.fromkeys(each.rest for each in found):
+    """(file, line, kernel, note)."""
+    for kernel, file, line in dict.fromkeys(map(attrgetter("rest"), found)):
         if kernel:
             yield file, line, kernel, "stores the rest"
             for at in source(file).grids(kernel):
@@ -197,21 +172,14 @@ def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str
     for each, line in placed:
         yield each.file, line, each.kernel, ""
     for each, line in placed:
-        text = source(each.file)
-        moved = (
-            [*text.address(line)] if each.kind == memory.RACE and each.file.endswith(".py") else []
-        )
-        for at in chain(
-            moved, *map(text.aliases, moved)
-        ):  # down to a pointer that is not moved at all
+        text, is_python = source(each.file), each.file.endswith(".py")
+        moved = [*text.address(line)] if each.kind == memory.RACE and is_python else []
+        # Down to a pointer that is not moved at all.
+        for at in chain(moved, *map(text.aliases, moved)):
             yield each.file, at, each.kernel, "its address"
         for at in text.ends(line) if each.runs_on else ():
-            yield (
-                each.file,
-                at,
-                each.kernel,
-                "its loop, or an end of it, which lies beyond the last one",
-            )
+            note = "its loop, or an end of it, which lies beyond the last one"
+            yield each.file, at, each.kernel, note
     allocated = [place for place in dict.fromkeys(each.allocated for each in found) if place[0]]
     for file, line in allocated:
         yield file, line, "", "allocated here, uninitialized"

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,8 @@ _COARSE, _NEAR = 3e-2, 1e-3
 _HIDDEN, _FEWEST = -1e4, 4
 _INPUTS = {"q": "bhmd", "k": "bhnd", "v": "bhne", "do": "bhme"}
 _RESULTS = {"O": "bhme", "dQ": "bhmd", "dK": "bhnd", "dV": "bhne"}
-_AXES = (
-    dict.fromkeys(("S", "P", "PE", "Z", "dPE", "dP", "dS"), "bhmn")
-    | {"LSE": "bhm", "delta": "bhm"}
-    | _RESULTS
-)
+_AXES = dict.fromkeys(("S", "P", "PE", "Z", "dPE", "dP", "dS"), "bhmn")
+_AXES |= {"LSE": "bhm", "delta": "bhm"} | _RESULTS
 
 
 @door("plain-python", lambda experiment, run, seen, found, named: [*found])
@@ -52,7 +50,7 @@ def with_python_lines(
     run: LayoutRun,
     seen: Observed,
     found: Sequence[Diagnosis],
-    named: Sequence[Hypothesis],
+    named: Mapping[str, Hypothesis],
 ) -> list[Diagnosis]:
     """The diagnoses, with the lines of those that are named; without any, whether it computes in few bits."""
     causes = causes_among(found)
@@ -61,9 +59,8 @@ def with_python_lines(
     held, placed = _events(experiment, run), list[Diagnosis]()
     if not causes:
         return [*_narrow(held, seen), *found]
-    by_fault = {each.fault: each for each in named}
     for diagnosis in found:
-        of = None if diagnosis.where else by_fault.get(diagnosis.fault)
+        of = None if diagnosis.where else named.get(diagnosis.fault)
         at = _line(of, experiment.target, held, seen) if of is not None else None
         placed.append(diagnosis if at is None else structs.replace(diagnosis, where=(at,)))
     return placed
@@ -72,16 +69,12 @@ def with_python_lines(
 def _is_followed(experiment: Experiment) -> bool:
     case = experiment.case
     is_plain = not (experiment.backends or case.ranks or case.cu_seqlens_q) and case.device == "cpu"
-    return (
-        is_plain
-        and case.dtype == "float32"
-        and case.heads == case.kv_heads
-        and case.scores <= _MOST_SCORES
-    )
+    is_small = case.heads == case.kv_heads and case.scores <= _MOST_SCORES
+    return is_plain and is_small and case.dtype == "float32"
 
 
 def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
-    """What its expressions hold in one more call; nothing where its results differ."""
+    """Of one more call; nothing where its results differ."""
     assert run.measured is not None
     target = experiment.target
     with followed(target.function) as held:
@@ -101,21 +94,14 @@ def _narrow(held: Sequence[Event], seen: Observed) -> Iterator[Diagnosis]:
             return
     if first is not None:
         summary = f"it computes in {first.dtype}, and has its rounding errors"
-        yield Diagnosis(
-            f"precision/{first.dtype}",
-            "PREC",
-            summary,
-            1.0,
-            where=(first.at,),
-            fix="compute in float32",
-        )
+        about, where = (f"precision/{first.dtype}", "PREC", summary, 1.0, ()), (first.at,)
+        yield Diagnosis(*about, where, "compute in float32")
 
 
 # --- where a hypothesis shows
 
 
 def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed) -> Where | None:
-    """The expression that first holds what a fault makes, or that has its name."""
     if of.kind in ("swap", "twice"):  # of parameters, or of results
         return _at(target, target.source.line) if of.reads else where_it_returns(target)
     if "do" in of.reads and (calls := _lines(target, _is_differentiated)):
@@ -132,9 +118,8 @@ def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed)
             late = event.at
             break
     assigned = _lines(target, lambda node: _assigned(node) == first != "")
-    if len(assigned) == 1 and not any(
-        event.at.line in assigned for event in held
-    ):  # a number, and no tensor
+    # A number, and no tensor.
+    if len(assigned) == 1 and assigned[0] not in map(attrgetter("at.line"), held):
         return _at(target, assigned[0])
     before = [at for at in maybe if late is not None and at.line != late.line]
     return before[-1] if before else late
@@ -150,12 +135,8 @@ def _lines(target: Target, is_meant: Callable[[Any], bool]) -> list[int]:
 
 
 def _at(target: Target, line: int) -> Where | None:
-    text = python_file(target.source.file).lines
-    return (
-        Where(target.source.file, line, text[line - 1].strip(), kernel=target.source.name)
-        if text
-        else None
-    )
+    at, text = target.source, python_file(target.source.file).lines
+    return Where(at.file, line, text[line - 1].strip(), kernel=at.name) if text else None
 
 
 def _is_differentiated(node: Any) -> bool:
@@ -187,7 +168,7 @@ class _Forms:
     def __init__(self, of: Hypothesis, seen: Observed) -> None:
         self._x = seen.x
         self._shelves: dict[tuple[int, ...], tuple[list[_Form], Array]] = {}
-        """By the shape of a value: the forms that it may be a part of, a row each."""
+        """By shape, the forms that a value may be a part of, a row each."""
         plain = plain_variant(seen.x, readable(seen))
         due = _whole(plain, {})
         self._forms = [_Form(name, _AXES[name], _finite(values)) for name, values in due.items()]
@@ -213,12 +194,11 @@ class _Forms:
         if np.abs(values - due).max() > room:
             factor = float((values * due).sum() / max((due * due).sum(), 1e-300))
             is_multiple = np.abs(values - factor * due).max() <= room
-            self._forms.append(
-                _Form(name, _AXES[name], values, True, factor if is_multiple else 0.0)
-            )
+            factor = factor if is_multiple else 0.0
+            self._forms.append(_Form(name, _AXES[name], values, True, factor))
 
     def wrong(self, event: Event) -> tuple[str, bool]:
-        """The intermediate that a value is as the fault makes it, or ""; and whether it may be due."""
+        """The intermediate that a value is by the fault, or ""; and whether it may be due."""
         flat, tolerance = _finite(event.array).reshape(-1), _TOLERANCES.get(event.dtype, _COARSE)
         if np.count_nonzero(flat) < _FEWEST:
             return "", False
@@ -277,18 +257,18 @@ def _ways(of: Hypothesis, plain: Variant, seen: Observed) -> Iterator[dict[str, 
     if "LSE" in of.changes:
         yield _whole(plain, {"LSE": torch.from_numpy(first["LSE"])})
     for names in (BUFFERS, ("delta",), ("O", "delta")):
-        yield _whole(
-            variant, {name: seen.expected[name] for name in names if name in seen.expected}
-        )
+        due = {name: seen.expected[name] for name in names if name in seen.expected}
+        yield _whole(variant, due)
 
 
 def _whole(variant: Variant, buffers: Mapping[str, Tensor]) -> dict[str, Array]:
-    parts = [variant.on(tile, buffers) for tile in tiles(variant)]
-    return {
-        name: np.stack([part[name].numpy() for part in parts]) for name in _AXES if name in parts[0]
-    }
+    found = dict[str, list[Array]]()
+    for tile in tiles(variant):
+        part = variant.on(tile, buffers)
+        for name in filter(part.__contains__, _AXES):
+            found.setdefault(name, []).append(part[name].numpy())
+    return {name: np.stack(parts) for name, parts in found.items()}
 
 
 def _finite(array: Array) -> Array:
-    """With 0 for what is no number, or stands for minus infinity."""
     return np.where(np.isfinite(array) & (array > _HIDDEN), array, 0.0)

@@ -19,15 +19,8 @@ from ..reference import Attention
 from .forms import TileForms, forms_of, rounded
 
 # Of the tensors that kernels read.
-_AXES = {
-    "q": "bhmd",
-    "k": "bgnd",
-    "v": "bgne",
-    "do": "bhme",
-    "o": "bhme",
-    "LSE": "bhm",
-    "delta": "bhm",
-}
+_AXES = {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme"}
+_AXES |= dict.fromkeys(("LSE", "delta"), "bhm")
 # In this order tiles of scores are compared with them.
 _SCORES = (
     *("Q K^T", "S", "P", "dP", "dS", "dP - delta", "S - LSE", "tanh^2", "1 - tanh^2", "dT"),
@@ -45,7 +38,7 @@ _UNKNOWN = Role("")
 
 
 class Expectation(NamedTuple):
-    """What a tile holds in known lanes, and what one intermediate is there."""
+    """What a tile holds, and what one intermediate is there."""
 
     name: str
     got: Array
@@ -60,15 +53,15 @@ class Roles:
 
     def __init__(self, case: Case, x: Attention, inputs: Mapping[str, Any]) -> None:
         self.case, self.x, self._dtype = case, x, getattr(torch, case.dtype)
-        self._inputs = {
-            name: value.detach().double().cpu().numpy() for name, value in inputs.items()
-        }
+        self._inputs = dict[str, Array]()
+        for name, value in inputs.items():
+            self._inputs[name] = value.detach().double().cpu().numpy()
         self._constants = _constants(x)
         self._last = ""
         """The scores that were met last, which are tried first."""
 
     def __call__(self, data: Array, lanes: Lanes) -> Role | None:
-        """What a tile is; None where its indices do not tell what it may be, or that is too small to tell."""
+        """None where its indices do not tell what it may be, or it is too small to tell."""
         letters = lanes.at.keys()
         if {*"bhmn"} <= letters and not letters & {"d", "e"}:
             return self._of_scores(data, lanes)
@@ -150,45 +143,39 @@ class Roles:
         column = "d" if "d" in lanes.at else "e" if "e" in lanes.at else ""
         if cover is None or "b" not in lanes.at:
             yield from self._of_tensors(data, lanes)
-        elif (
-            summed is not None
-            and data.ndim == (2 if column else 1)
-            and lanes.at["b"].shape == data.shape
-        ):
-            _, batch, index, counts = summed
-            inside = (batch >= 0) & (index >= 0)
-            batch, index, counts = batch[inside], index[inside], counts[inside]
-            if not counts.any():
-                return
-            if not column and cover.letter == "n":
-                yield from self._running(data[inside], batch, index, counts > 0)
-                yield from self._of_tensors(data, lanes)
-            rows = np.moveaxis(data, cover.axis, 0)[inside]
-            known = np.moveaxis(lanes.at[column], cover.axis, 0)[inside] if column else None
-            for name, scores, other in self._sums.get((cover.letter, column), ()):
-                terms = np.nan_to_num(scores[batch, :, index], posinf=0.0, neginf=0.0) * counts
-                if known is None:
-                    got, want = rows, terms.sum((1, 2))
-                else:
-                    whole = np.einsum("lhx,lhxd->ld", terms, self._of_heads(other)[batch])
-                    got, want = (
-                        rows[known >= 0],
-                        np.take_along_axis(whole, known.clip(0), 1)[known >= 0],
-                    )
-                yield Expectation(name, got.astype(np.float64), want, _largest(want))
+            return
+        if summed is None or data.ndim != 1 + len(column) or lanes.at["b"].shape != data.shape:
+            return
+        _, batch, index, counts = summed
+        inside = (batch >= 0) & (index >= 0)
+        batch, index, counts = batch[inside], index[inside], counts[inside]
+        if not counts.any():
+            return
+        if not column and cover.letter == "n":
+            yield from self._running(data[inside], batch, index, counts > 0)
+            yield from self._of_tensors(data, lanes)
+        rows = np.moveaxis(data, cover.axis, 0)[inside]
+        known = np.moveaxis(lanes.at[column], cover.axis, 0)[inside] if column else None
+        for name, scores, other in self._sums.get((cover.letter, column), ()):
+            terms = np.nan_to_num(scores[batch, :, index], posinf=0.0, neginf=0.0) * counts
+            if known is None:
+                got, want = rows, terms.sum((1, 2))
+            else:
+                whole = np.einsum("lhx,lhxd->ld", terms, self._of_heads(other)[batch])
+                whole, is_known = np.take_along_axis(whole, known.clip(0), 1), known >= 0
+                got, want = rows[is_known], whole[is_known]
+            yield Expectation(name, got.astype(np.float64), want, _largest(want))
 
     def _of_tensors(self, data: Array, lanes: Lanes) -> Iterator[Expectation]:
-        """Inputs, O, LSE or delta, perhaps multiplied."""
         for name, values in self._wholes.items():
             axes = {*_AXES[name]}
             if axes <= lanes.at.keys() <= axes | {"h", "g"}:
                 index, known = elements(lanes.at, _AXES[name], values.shape)
                 want = values.ravel()[index]
                 finite = np.isfinite(want)
+                got = data[known][finite].astype(np.float64)
                 if known.any():
-                    yield Expectation(
-                        name, data[known][finite].astype(np.float64), want[finite], self._most[name]
-                    )
+                    yield Expectation(name, got, want[finite], self._most[name])
 
     def _running(
         self, data: Array, batch: Array, index: Array, covered: Array
@@ -227,9 +214,8 @@ class Roles:
                 partly = partly or replace(role, is_masked=False, is_open=True)
                 continue
             self._last = form
-            beyond = data[
-                (lanes.at["n"] < 0) & (lanes.at["m"] >= 0)
-            ]  # behind the last key, in rows that there are
+            # Behind the last key, in rows that there are.
+            beyond = data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)]
             return replace(role, is_open=is_open or self._is_open(role.name, most, visible, beyond))
         return partly or self._while_running(got, seen, index) or found
 
@@ -261,16 +247,15 @@ class Roles:
                 expected = want + (np.bincount(row, actual - want) / np.bincount(row))[row]
                 share = max(1.0, _largest(want) / most)
             if np.abs(actual - expected).max() <= share * self._allowed(name, most):
-                is_open = self._is_open(
-                    name, _largest(actual), actual, got[~seen & np.isin(every, rows)]
-                )
+                masked = got[~seen & np.isin(every, rows)]
+                is_open = self._is_open(name, _largest(actual), actual, masked)
                 return Role(f"{name}, {by}", words, is_open=is_open, is_by_row=True)
         return None
 
     # --- fitting
 
     def _fit(self, each: Expectation) -> Role | None:
-        """The role of what is wanted times a constant of kernels; None where the tile is too small to tell."""
+        """None where the tile is too small to tell."""
         name, got, want, most = each
         if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
             return _UNKNOWN
@@ -287,7 +272,6 @@ class Roles:
         return None if off <= self._allowed(name, here) else _UNKNOWN
 
     def _allowed(self, name: str, most: float) -> float:
-        """By how much values up to `most` may differ."""
         return rounded(self.forms.tolerances.get(name, 0.0), most, self._dtype)
 
 
@@ -301,23 +285,13 @@ def elements(lanes: Mapping[str, Array], axes: str, shape: tuple[int, ...]) -> t
 def _constants(x: Attention) -> dict[str, dict[str, float]]:
     """By intermediate, "" for all others, and by words: what kernels multiply it by."""
     log2e, scale, softcap = math.log2(math.e), x.scale, x.softcap
-    both = scale * log2e
-    scores = {
-        "": 1.0,
-        "scale": scale,
-        "log2(e)": log2e,
-        "scale * log2(e)": both,
-        "1 / scale": 1 / scale,
-    }
+    both, others = scale * log2e, {"": 1.0}
+    scores = {"": 1.0, "scale": scale, "log2(e)": log2e, "scale * log2(e)": both}
+    scores["1 / scale"] = 1 / scale
     inputs = scores | {"sqrt(scale)": scale**0.5, "sqrt(scale * log2(e))": both**0.5}
     if softcap is not None:
-        scores |= {
-            "1 / softcap": 1 / softcap,
-            "softcap": softcap,
-            "softcap * log2(e)": softcap * log2e,
-        }
-        scores["scale / softcap"] = scale / softcap
-    others = {"": 1.0}
+        scores |= {"1 / softcap": 1 / softcap, "softcap": softcap}
+        scores |= {"softcap * log2(e)": softcap * log2e, "scale / softcap": scale / softcap}
     if x.dropout:
         others |= {"1 / (1 - p)": 1 / (1 - x.dropout), "(1 - p)": 1 - x.dropout}
     gradients = others | {"scale": scale}

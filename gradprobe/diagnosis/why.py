@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from itertools import chain, product, starmap
+from operator import attrgetter
 
 from msgspec import structs
 
 from ..faults.hypothesis import Observed
 from ..model.failures import fault_words
-from ..model.intermediates import is_named_after, title
-from ..model.layout_run import MATCH, MISMATCH
-from ..model.mechanisms import door, spoken
-from ..model.number import LAMBDA, listed
+from ..model.intermediates import is_named_after
+from ..model.layout_run import MISMATCH
+from ..model.mechanisms import spoken
+from ..model.number import LAMBDA
 from ..model.report import Diagnosis, Where, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
@@ -22,13 +23,11 @@ from .causes import CauseSearch, FailingLayout, fact_about, failing_layouts
 from .lines import of_strays
 from .smaller import MOST_SCORES, smaller_failing
 
-if TYPE_CHECKING:
-    from ..frontends.triton.launches import KernelCall
-
 _TOO_LARGE = (
     "no cause was sought: this case is too large, and no smaller one fails in the same way; "
     "gradprobe shrink looks further"
 )
+_fault = attrgetter("fault")
 # Where as many lines lack a mask, it is no slip that an edit could mend: the kernel was written without.
 _FEW = 3
 # What leaves a tensor, or meets another program's there; and what is seen of the same in the elements.
@@ -46,7 +45,7 @@ class Reasons:
     sought: bool = True
     """Whether hypotheses were tested."""
     is_beyond_edits: bool = False
-    """Whether the one cause lies in more lines than an edit changes."""
+    """Whether no edit is tried."""
 
 
 @dataclass
@@ -55,13 +54,11 @@ class FailedCheck:
 
     experiment: Experiment
     runs: Sequence[LayoutRun]
-    calls: Mapping[str, Sequence[KernelCall]] = field(default_factory=dict)
-    """The launches of each layout."""
     right_at: Callable[[LayoutRun], str] = lambda first: ""
     """Says at which other lengths it is right in the first layout; "" at none."""
     known: list[str] = field(default_factory=list)
     predicted: set[str] = field(default_factory=set)
-    """The faults that give the numbers that came."""
+    """The faults whose hypotheses explain."""
     is_sought: bool = True
     is_beyond_edits: bool = False
 
@@ -74,9 +71,8 @@ def reasons_of(check: FailedCheck) -> Reasons:
         try:
             found = explain(check, found)
         except Exception as error:
-            check.known.append(
-                f"no reason could be sought, by a fault of gradprobe: {fault_words(error)}"
-            )
+            fault = fault_words(error)
+            check.known.append(f"no reason could be sought, by a fault of gradprobe: {fault}")
             check.is_sought = False
     faults = {("fault", diagnosis.fault) for diagnosis in found}
     spoken(faults.__contains__)
@@ -94,14 +90,11 @@ def by_numbers(check: FailedCheck, memory: list[Diagnosis]) -> list[Diagnosis]:
         return memory
     # Another convention counts as wrong with --strict alone, and is told beside.
     case = replace(check.experiment.case, strict=False)
-    experiment, plain = (
-        replace(check.experiment, case=case),
-        [run for run in failing if run.is_plain],
-    )
+    experiment = replace(check.experiment, case=case)
+    plain = [run for run in failing if run.is_plain]
     shared = [each for each in memory if each.kind == "shared"]
-    memory = [
-        each for each in memory if each.kind not in ("shared", "dtype")
-    ]  # which make no number wrong
+    # These two make no number wrong.
+    memory = [each for each in memory if each.kind not in ("shared", "dtype")]
     if case.scores > MOST_SCORES:
         return _by_a_smaller_case(check, experiment, plain or failing, memory)
     if not plain:
@@ -141,33 +134,28 @@ def _by_a_smaller_case(
         return memory
     experiment, runs, size = small
     of_small, words = FailedCheck(experiment, runs), f"sought on {size}"
-    found, of_large = by_numbers(of_small, memory), {diagnosis.fault for diagnosis in memory}
-    at = next((at for at, each in enumerate(found) if each.fault not in of_large), None)
-    if at is not None:
-        found[at] = _with_evidence(found[at], words)
-    check.known, check.predicted = (
-        [words, *of_small.known] if of_small.known else [],
-        of_small.predicted,
-    )
+    found, of_large = by_numbers(of_small, memory), [*map(_fault, memory)]
+    for at, each in enumerate(found):
+        if each.fault not in of_large:
+            found[at] = _with_evidence(each, words)
+            break
+    check.known = [words, *of_small.known] if of_small.known else []
+    check.predicted = of_small.predicted
     return found
 
 
 def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     """What --strict alone counts as wrong, as it is exported in another convention, before all else."""
-    read = next(
-        (run.measured for run in check.runs if run.measured is not None and run.measured.as_read),
-        None,
-    )
+    measured = filter(None, map(attrgetter("measured"), check.runs))
+    read = next(filter(attrgetter("as_read"), measured), None)
     if read is None:
         return found
     check.is_beyond_edits = not causes_among(found)
     for of in reversed(read.conventions):
         summary = f"exports {of.relation} as {of.name}, another convention; the gradients made of it are right"
-        fix = f"return {of.name} itself, or leave out --strict"
-        found = _led(
-            Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=(of.name,)),
-            found,
-        )
+        fix, wrong = f"return {of.name} itself, or leave out --strict", (of.name,)
+        cause = Diagnosis(f"convention/{of.name}", "A", summary, 1.0, fix=fix, says_wrong=wrong)
+        found = _led(cause, found)
     return found
 
 
@@ -177,13 +165,10 @@ def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]
 def _in_order(
     found: Sequence[Diagnosis], memory: Sequence[Diagnosis], layouts: Sequence[FailingLayout]
 ) -> list[Diagnosis]:
-    """What explains most; but what was seen of memory before numbers that only depend on it."""
+    """What explains most, after what was seen of memory that it depends on."""
     found, memory = told_once(found, memory)
-    cause, first, spoilt = (
-        next((each for each in found if each.is_named), None),
-        layouts[0],
-        set[str](),
-    )
+    cause, first = next(filter(attrgetter("is_named"), found), None), layouts[0]
+    spoilt = set[str]()
     for layout in layouts:
         spoilt.update(map(str.lower, layout.spoilt.intersection(layout.seen.own)))
     for at, each in enumerate(memory):
@@ -195,12 +180,10 @@ def _in_order(
     def rank(each: Diagnosis) -> int:
         if each not in memory:
             return 1 if each.is_named else 3
+        if each.kind == "wrap":  # it says why an access goes elsewhere
+            return 0
         is_here = cause is None or first.run.layout in each.layouts
-        # What was seen to wrap around says why an access goes elsewhere.
-        is_led = each.kind == "wrap" or (
-            is_here and _comes_first(each, cause, first.seen, is_about_them)
-        )
-        return 0 if is_led else 2
+        return 0 if is_here and _comes_first(each, cause, first.seen, is_about_them) else 2
 
     return sorted([*memory, *found], key=rank)
 
@@ -217,16 +200,16 @@ def told_once(
         twin = twins.get(cause.fault, read) if cause.is_named else None
         if twin is not None:
             memory = [each for each in memory if each.fault != twin.fault]
-            lines = {(where.file, where.line): where for where in (*twin.where, *cause.where)}
+            evidence, where = (*cause.evidence, twin.summary), _by_place(twin.where, cause.where)
             layouts = tuple(dict.fromkeys((*cause.layouts, *twin.layouts)))
-            cause = structs.replace(  # noqa: PLW2901
-                cause,
-                evidence=(*cause.evidence, twin.summary),
-                where=tuple(lines.values()),
-                layouts=layouts,
-            )
-        joined.append(cause)
+            joined.append(structs.replace(cause, evidence=evidence, where=where, layouts=layouts))
+        else:
+            joined.append(cause)
     return joined, [*memory]
+
+
+def _by_place(*some: Sequence[Where]) -> tuple[Where, ...]:
+    return tuple({(where.file, where.line): where for where in chain(*some)}.values())
 
 
 def _comes_first(
@@ -234,24 +217,21 @@ def _comes_first(
 ) -> bool:
     """Whether what was seen of memory comes before a named cause.
 
-    A race does, unless the cause stores that very tensor elsewhere or where it is to add, or reads elsewhere in
-    its kernel. Others do in the kernels of what is wrong, unless the cause is about one of their tensors.
+    A race does, unless the cause stores that tensor elsewhere or reads elsewhere in its kernel; others do in the
+    kernels of what is wrong, unless the cause is about one of their tensors.
     """
-    kernels = [where.kernel for where in memory.where if where.kernel]
+    kernels = {*map(attrgetter("kernel"), memory.where)} - {""}
     if memory.fault_class == "RACE":
         if cause and cause.kind == "load" and cause.where and cause.where[0].kernel in kernels:
             return False
-        if not (
-            cause
-            and cause.kind in ("store", "accumulation")
-            and tensor_of(cause) == tensor_of(memory)
-        ):
+        is_stored = cause is not None and cause.kind in ("store", "accumulation")
+        if cause is None or not is_stored or tensor_of(cause) != tensor_of(memory):
             return True
     if is_about_them or memory.kind == "overwritten":
         return False
     # P, dP and dS are computed in several kernels.
-    named = any(is_named_after(kernel, name) for kernel in kernels for name in seen.own)
-    return named or not {"P", "dP", "dS"}.isdisjoint(seen.own)
+    is_named = any(starmap(is_named_after, product(kernels, seen.own)))
+    return is_named or not {"P", "dP", "dS"}.isdisjoint(seen.own)
 
 
 def tensor_of(diagnosis: Diagnosis) -> str:
@@ -263,7 +243,7 @@ def tensor_of(diagnosis: Diagnosis) -> str:
 
 
 def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """Another length is right in the first layout: then nothing else is wrong with it there."""
+    """Where another length is right in the first layout nothing else is wrong there."""
     first, explained = check.runs[0], check.predicted and causes_among(found)
     findings = first.measured.comparison.findings.values() if first.measured is not None else ()
     # No more than a coarser arithmetic errs, which other values at another length may not show.
@@ -281,79 +261,13 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
         return found
     summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
-    return _merged(
-        check, Diagnosis("tail/length", "M3", summary, 1.0, fix=fix), found, merged, None, _FEW
+    where = _by_place(*map(attrgetter("where"), merged))
+    layouts = tuple(dict.fromkeys(chain(*map(attrgetter("layouts"), merged))))
+    cause = Diagnosis(
+        "tail/length", "M3", summary, 1.0, (), where, fix, seen="seen while it ran", layouts=layouts
     )
-
-
-@door("contiguous", lambda check, found: found)
-def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """Kernels are right in the first layout, and misread tensors of which they get no stride."""
-    misread, kernels, tensors = list[Diagnosis](), dict[str, None](), dict[str, None]()
-    for each in found if check.runs[0].verdict == MATCH and not check.predicted else ():
-        of = dict.fromkeys(at.kernel for at in each.where)
-        if each.kind in _MISREAD and _get_no_stride(check, of, tensor_of(each)):
-            misread.append(each)
-            kernels |= of
-            tensors[title(tensor_of(each))] = None
-    if not misread:
-        return found
-    taken = "they are" if len(tensors) > 1 else "it is"
-    summary = f"no stride of {listed([*tensors])} reaches {listed([*kernels])}: {taken} taken for contiguous"
-    fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
-    return _merged(
-        check, Diagnosis("layout/contiguous", "S2", summary, 1.0, fix=fix), found, misread, 1, 0
-    )
-
-
-def _get_no_stride(check: FailedCheck, kernels: Collection[str], tensor: str) -> bool:
-    first, *others = check.runs
-    is_asked = False
-    for run in others:
-        own = (
-            _long_strides(run, tensor) - _long_strides(first, tensor) - {0}
-            if run.verdict == MISMATCH
-            else set()
-        )
-        calls = [call.numbers for call in check.calls.get(run.layout, ()) if call.name in kernels]
-        given = set[int]().union(*calls) - {0}
-        if any(
-            number % stride == 0 for number in given for stride in own
-        ):  # a stride in bytes is a multiple
-            return False
-        is_asked |= bool(own and given)
-    return is_asked
-
-
-def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
-    return {
-        stride
-        for laid in run.laid
-        if laid.name.lower() == tensor
-        for stride in sorted(laid.strides)[-2:]
-    }
-
-
-def _merged(
-    check: FailedCheck,
-    cause: Diagnosis,
-    found: list[Diagnosis],
-    merged: list[Diagnosis],
-    lines: int | None,
-    few: int,
-) -> list[Diagnosis]:
-    """A cause in the place of some, at so many lines of each; beyond edits where it is alone in more than a few."""
-    where, layouts = dict[tuple[str, int], Where](), dict[str, None]()
-    for each in merged:
-        where |= {(at.file, at.line): at for at in each.where[:lines]}
-        layouts |= dict.fromkeys(each.layouts)
-    seen = "seen while it ran"
-    led = _led(
-        structs.replace(cause, where=tuple(where.values()), seen=seen, layouts=tuple(layouts)),
-        found,
-        merged,
-    )
-    check.is_beyond_edits = len(where) > few and not any(each.also for each in led)
+    led = _led(cause, found, merged)
+    check.is_beyond_edits = len(where) > _FEW and not any(each.also for each in led)
     return led
 
 
@@ -371,6 +285,5 @@ def _led(
 EXPLAINERS: tuple[Callable[[FailedCheck, list[Diagnosis]], list[Diagnosis]], ...] = (
     by_numbers,  # hypotheses, further runs and the dataflow, beside what was seen of memory
     by_length,
-    by_contiguity,
     by_convention,
 )

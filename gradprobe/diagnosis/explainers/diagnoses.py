@@ -6,6 +6,8 @@ import linecache
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
+from operator import attrgetter
 
 from ...frontends import source
 from ...frontends.triton.interpreter.dataflow import Site
@@ -28,18 +30,15 @@ class Suspect:
     """One operation that goes wrong although what it works on is right."""
 
     kind: str
-    """load, store: other elements are read, written; masked: what is needed is left out; value: the operands are right
-    and the result is not; stored: right but for a constant; pairs: rows and keys are left out of what is stored;
-    unstored: no program stores some of a result."""
+    """load, store: of other elements; masked: what is needed is left out; value: the operands are right and the result
+    is not; stored: right but for a constant; pairs: rows and keys are left out."""
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" if unknown."""
     site: Site
     lines: Chain
     """The site's up to the one at fault: of a helper that is right elsewhere, its caller's."""
     reason: str
-    """One sentence."""
     is_sure: bool = True
-    """Whether it goes wrong whenever it runs, or what is made of it is wrong too."""
     beside: Sequence[Chain] = ()
     """Where what enters is made: an address, what was compared with nothing, other dots of the pairs."""
     is_open: bool = False
@@ -47,7 +46,7 @@ class Suspect:
     is_lost: bool = False
     """Of pairs, whether they were summed, and the sum is lost."""
     is_spoilt: bool = False
-    """Of a value, whether it is right before the operation, which should keep it."""
+    """Of a value, whether it is right before the operation."""
 
 
 def blamed(site: Site, right: Iterable[Site]) -> Chain:
@@ -70,17 +69,14 @@ _KINDS = {
     "value": ("A", "computed", "{kernel} computes {value} wrongly at line {line}: {inputs}"),
     "stored": ("A", "stored", "{kernel} {reason}"),
     "pairs": ("M2", "summed", "{results} not summed over {terms}, in {kernel}"),
-    "unstored": ("M2", "written", "{kernel} leaves a part of {name} unwritten: {reason}"),
 }
 
 
 def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diagnosis]:
     """Those of one fault together; beside sure ones, of the others what is left out."""
-    is_any_sure, groups = (
-        any(suspect.is_sure for suspect in found),
-        dict[tuple[str, str], list[Suspect]](),
-    )
-    for suspect in sorted(found, key=lambda suspect: not suspect.is_sure):
+    is_sure = attrgetter("is_sure")
+    is_any_sure, groups = any(map(is_sure, found)), dict[tuple[str, str], list[Suspect]]()
+    for suspect in sorted(found, key=is_sure, reverse=True):
         if suspect.is_sure or suspect.kind == "pairs" or not is_any_sure:
             # What one loop leaves out of two results is one fault.
             of = suspect.site.kernel + suspect.reason if suspect.kind == "pairs" else suspect.name
@@ -89,102 +85,91 @@ def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diag
 
 
 def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
-    first, evidence, where = group[0], dict[str, None](), dict[tuple[str, int], Where]()
+    first, evidence, where = group[0], dict[str, None](), dict[Place, Where]()
+    fault_class, done, _ = _KINDS[first.kind]
     says_wrong = says_right = tuple[str, ...]()
     if first.kind == "value":
         says_wrong, says_right = entered_by(first.name), parents_of(first.name, family)
-        if any(suspect.is_spoilt for suspect in group):
+        if any(map(attrgetter("is_spoilt"), group)):
             says_right += says_wrong  # right before the operation, and wrong after it
-    noted = list[tuple[Suspect, Place, str]]()
-    for suspect in group:
-        place = _last(suspect.lines)
-        evidence[
-            f"{suspect.site.kernel}, line {place[1]}{_calls(suspect.site.lines)}: {suspect.reason}"
-        ] = None
-        does = (
-            f"{title(suspect.name)} is {_KINDS[suspect.kind][1]} here"
-            if suspect.name
-            else "wrong here"
-        )
-        noted.append((suspect, place, does + _calls(suspect.lines)))
-    # The lines at fault, then those of what enters there; a line has the first of its notes.
-    noted += [(suspect, *each) for suspect in group for each in _beside(suspect)]
-    for suspect, place, note in noted:
-        if place not in where:
+
+    def note(kernel: str, place: Place, words: str) -> None:
+        if place not in where:  # a line has the first of its notes
             code = linecache.getline(*place).strip()
-            where[place] = among(Where(*place, code, kernel=suspect.site.kernel, note=note))
+            where[place] = among(Where(*place, code, kernel=kernel, note=words))
+
+    for suspect in group:
+        place, kernel = _last(suspect.lines), suspect.site.kernel
+        said = f"{kernel}, line {place[1]}{_calls(suspect.site.lines)}: {suspect.reason}"
+        evidence[said] = None
+        does = f"{title(suspect.name)} is {done} here" if suspect.name else "wrong here"
+        note(kernel, place, does + _calls(suspect.lines))
+    for suspect in group:  # after the lines at fault those of what enters there
+        for place, words in _beside(suspect):
+            note(suspect.site.kernel, place, words)
     slug = re.sub(r"[^\w]+", "-", first.name).strip("-") or "result"
     return Diagnosis(
-        f"{first.kind}/{slug}", "ACC" if first.is_lost else _KINDS[first.kind][0], _summary(group),
+        f"{first.kind}/{slug}", "ACC" if first.is_lost else fault_class, _summary(group),
         1.0 if first.is_sure else CONSISTENT, tuple(evidence), tuple(where.values()), also=also,
         seen=f"seen in {first.site.kernel}", says_wrong=says_wrong, says_right=says_right,
     )  # fmt: skip
 
 
 def _summary(group: Sequence[Suspect]) -> str:
-    first, names = group[0], list(dict.fromkeys(suspect.name for suspect in group))
-    step = [name for name in entered_by(first.name) if name != first.name]
-    is_step = len(step) == 1  # to one intermediate, which is wrong by it
+    first, names = group[0], [*dict.fromkeys(map(attrgetter("name"), group))]
+    steps = {*entered_by(first.name)} - {first.name}
+    # To one intermediate, which is wrong by it.
+    step = f"{first.name}, and so {steps.pop()}," if len(steps) == 1 else ""
     is_mask = first.site.operation == "select"  # nothing says what a mask should be
+    is_by_key = {*names} <= {"dK", "dV"}
     return _KINDS[first.kind][2].format(
         kernel=first.site.kernel,
-        name=first.name,
         tensor=title(first.name),
         reason=first.reason,
-        value=f"{first.name}, and so {step[0]}," if is_step else first.name or "a value",
-        line=_last(first.lines)[1],
+        value=step or first.name or "a value",
+        line=first.lines[-1].line,
         inputs="it is right until that line masks it" if is_mask else "its inputs are right",
         results=f"{' and '.join(names)} {'are' if names[1:] else 'is'}",
-        terms="the rows that see each key"
-        if {*names} <= {"dK", "dV"}
-        else "the keys that each row sees",
+        terms="the rows that see each key" if is_by_key else "the keys that each row sees",
     )
 
 
-def _calls(chain: Chain) -> str:
-    lines = [str(place.line) for place in chain[:-1]]
-    return f", called at line {', '.join(lines)}" if lines else ""
+def _calls(lines: Chain) -> str:
+    calls = ", ".join(str(place.line) for place in lines[:-1])
+    return f", called at line {calls}" if calls else ""
 
 
-def _last(chain: Chain) -> Place:
-    place = chain[-1]
-    return place.file, place.line
+def _last(lines: Chain) -> Place:
+    return lines[-1].file, lines[-1].line
 
 
 def _beside(suspect: Suspect) -> Iterator[tuple[Place, str]]:
     """The lines of what enters unseen: its address, its mask, its terms, the range of its loop."""
-    file, line = _last(suspect.lines)
+    kind, kernel, (file, line) = suspect.kind, suspect.site.kernel, _last(suspect.lines)
     own, entering = source(file), [*map(_last, suspect.beside)]
-    if suspect.kind == "pairs":
-        around = [
-            (place.file, place.line)
-            for chain in (suspect.lines, *suspect.beside)
-            for place in chain
-        ]
-        yield from (((of, loop), LOOP) for of, at in around for loop in source(of).loops(at))
-        yield from (((of, end), LOOP) for of, at in around for end in source(of).ends(at))
+
+    def noted(lines: Iterable[int], note: str, of: str = file) -> Iterator[tuple[Place, str]]:
+        for at in lines:
+            yield (of, at), note
+
+    if kind == "pairs":
+        places = [*chain(suspect.lines, *suspect.beside)]
+        for place in places:
+            yield from noted(source(place.file).loops(place.line), LOOP, place.file)
+        for place in places:
+            yield from noted(source(place.file).ends(place.line), LOOP, place.file)
         return
-    is_access = suspect.kind in ("load", "masked", "store")
-    note = (
-        "its address"
-        if is_access
-        else f"used in {title(suspect.name)} here"
-        if suspect.name
-        else "used here"
-    )
-    yield from ((place, note) for place in entering)
-    if suspect.kind == "masked":
-        yield from (((file, at), "the mask") for at in own.masks(line))
+    is_access = kind in ("load", "masked", "store")
+    used = f"used in {title(suspect.name)} here" if suspect.name else "used here"
+    note = "its address" if is_access else used
+    yield from zip(entering, repeat(note))
+    if kind == "masked":
+        yield from noted(own.masks(line), "the mask")
     if is_access:
-        for each in gathered("lint", passed_of_others, file, suspect.site.kernel, suspect.name):
+        for each in gathered("lint", passed_of_others, file, kernel, suspect.name):
             yield (file, each.where.line), "passed here"
-        yield from () if entering else (((file, at), note) for at in own.address(line))
-    if suspect.kind == "value":
-        for of, at in ((file, line), *entering):
-            yield from (
-                ((of, mask), "the mask") for mask in source(of).masks(at, of_accesses=False)
-            )
-            # Where it is another name of what is not masked, it may be masked there.
-            yield from (((of, alias), note) for alias in source(of).aliases(at) if suspect.is_open)
-    if suspect.kind == "unstored":
-        yield from (((file, at), "launched here") for at in own.grids(suspect.site.kernel))
+        yield from noted(() if entering else own.address(line), note)
+    for of, at in ((file, line), *entering) if kind == "value" else ():
+        yield from noted(source(of).masks(at, of_accesses=False), "the mask", of)
+        # Where it is another name of what is not masked, it may be masked there.
+        yield from noted(source(of).aliases(at) if suspect.is_open else (), note, of)

@@ -21,32 +21,24 @@ def misread(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def misread_in(flow: Flow) -> Iterator[Suspect]:
-    """The same, of what the kernels of any language loaded and stored."""
+    """The same, of kernels of any language."""
     culprits = culprits_of(flow)
     right = [source.site for number, source in enumerate(flow.sources) if number not in culprits]
     for number, conflicts in culprits.items():
-        tensor, site = flow.sources[number].tensor, flow.sources[number].site
+        own = flow.sources[number]
         short = _short_before(flow, number, conflicts)
         for load, letter in short.items():
             source = flow.sources[load]
             missed = int(np.flatnonzero(~source.reached[letter])[0])
             never = f"{source.tensor} is never read at {AXIS_WORDS[letter]} {missed}"
-            reason, beside = (
-                f"{never}, and {tensor}, which is made of it, is used there",
-                _addressing(flow, load, short),
-            )
-            yield Suspect(
-                "load", source.tensor, source.site, source.site.lines, reason, beside=beside
-            )
+            reason = f"{never}, and {own.tensor}, which is made of it, is used there"
+            lines, beside = source.site.lines, _addressing(flow, load, short)
+            yield Suspect("load", source.tensor, source.site, lines, reason, beside=beside)
         if not short:
             first = min(conflicts, key=lambda conflict: "bhmndegw".find(conflict.letter[0]))
-            kind, beside = (
-                "load" if flow.sources[number].is_load else "store",
-                _addressing(flow, number, culprits),
-            )
-            yield Suspect(
-                kind, tensor, site, blamed(site, right), _reason(flow, number, first), beside=beside
-            )
+            kind, lines = "load" if own.is_load else "store", blamed(own.site, right)
+            reason, beside = _reason(flow, number, first), _addressing(flow, number, culprits)
+            yield Suspect(kind, own.tensor, own.site, lines, reason, beside=beside)
 
 
 def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
@@ -78,7 +70,6 @@ def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> tuple[Ch
 
 
 def _is_all(flow: Flow, number: int, letter: str) -> bool:
-    """Whether an access is known to reach every head, row, ..."""
     reached = flow.sources[number].reached.get(letter)
     return reached is not None and bool(reached.all())
 
@@ -88,7 +79,7 @@ def _is_short(flow: Flow, number: int, letter: str) -> bool:
 
 
 def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
-    """The loads behind a misread buffer that never reach what is misread of it."""
+    """The loads behind a misread buffer that never reach that."""
     site, found = flow.sources[culprit].site, dict[int, str]()
     letters = sorted({*map(attrgetter("letter"), conflicts)})
     for node in flow.nodes if flow.sources[culprit].is_derived else ():
@@ -112,11 +103,9 @@ def culprits_of(flow: Flow) -> dict[int, list[Conflict]]:
         if conflict.site.kernel == flow.conflicts[0].site.kernel or not is_of_earlier:
             pending.append(conflict)
     culprits = _confined(flow, pending)
-    while pending := [
-        conflict for conflict in pending if culprits.keys().isdisjoint(_both(conflict))
-    ]:
+    while pending := [each for each in pending if culprits.keys().isdisjoint(_both(each))]:
         culprit = _culprit(flow, pending)
-        culprits[culprit] = [conflict for conflict in pending if culprit in _both(conflict)]
+        culprits[culprit] = [each for each in pending if culprit in _both(each)]
     return culprits
 
 
@@ -125,7 +114,7 @@ def _both(conflict: Conflict) -> frozenset[int]:
 
 
 def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Conflict]]:
-    """Those that never reach some head, row, ..., where all that they disagree with reach every one."""
+    """Those that never reach what all reach that they disagree with."""
     found = defaultdict[int, list[Conflict]](list)
     # So do most of a kernel that takes too little of its program's number: what stands alone is right then.
     for conflict in conflicts:
@@ -139,11 +128,8 @@ def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Confl
 
 def _culprit(flow: Flow, conflicts: Sequence[Conflict]) -> int:
     """The one that stands alone, reads no block, is of no use or agrees least, in this order."""
-    votes, used, letters = (
-        defaultdict[int, float](float),
-        Counter[Site](),
-        defaultdict[int, set[str]](set),
-    )
+    votes, used = defaultdict[int, float](float), Counter[Site]()
+    letters = defaultdict[int, set[str]](set)
     for conflict in conflicts:
         for side in (conflict.left, conflict.right):
             for number in side:

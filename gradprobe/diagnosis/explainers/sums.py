@@ -1,18 +1,15 @@
-"""Results that lack pairs of a row and a key, or that no program stores."""
+"""Results that lack pairs of a row and a key."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import AccessLine, Node, Site, behind
+from ...frontends.triton.interpreter.dataflow import Node, Site, behind
 from ...inputs.memory import Array
-from ...model.intermediates import AXIS_WORDS, title
-from ...model.number import plural
 from ..follow import FollowedRun
 from .diagnoses import Suspect
 
@@ -35,17 +32,15 @@ def _missing(run: FollowedRun, home: int) -> Array:
 
 
 def _left_out(run: FollowedRun, name: str, stored: Sequence[Node], missing: Array) -> Suspect:
-    """The dots that sum a result, first of a store that lacks something."""
     lacking = (node for node in stored for part, _ in _lanes_of(node, missing) if part.any())
-    site, *others = summing(next(lacking, stored[0]))
-    multiplied = np.zeros_like(missing)
+    sites, multiplied = summing(next(lacking, stored[0])), np.zeros_like(missing)
     for node in run.flow.nodes:
-        for part, is_summed in _lanes_of(node, multiplied) if node.site in (site, *others) else ():
+        for part, is_summed in _lanes_of(node, multiplied) if node.site in sites else ():
             part[is_summed] = True
     is_lost = bool((missing & multiplied).any())
     reason = left_out(missing) + ("" if is_lost else ", and no product uses them")
-    beside = tuple(map(attrgetter("lines"), others))
-    return Suspect("pairs", name, site, site.lines, reason, beside=beside, is_lost=is_lost)
+    lines, *beside = map(attrgetter("lines"), sites)
+    return Suspect("pairs", name, sites[0], lines, reason, beside=beside, is_lost=is_lost)
 
 
 def left_out(missing: Array) -> str:
@@ -56,7 +51,7 @@ def left_out(missing: Array) -> str:
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
-    """The pairs of the row, or key, of each lane of a sum; and which it sums."""
+    """The pairs of each lane of a sum, and which it sums."""
     lanes = node.lanes.of_sum()
     if lanes is not None:
         kept, batch, index, counts = lanes
@@ -96,55 +91,3 @@ def summing(node: Node) -> tuple[Site, ...]:
         if found:
             return found
     return (node.site,)
-
-
-# --- what is stored nowhere
-
-
-def never_stored(run: FollowedRun) -> Iterator[Suspect]:
-    """Results of which no program stores some rows or keys, heads or batches."""
-    flow, of_numbers = run.flow, {*map(attrgetter("kernel"), run.flow.empty.values())}
-    by_name = defaultdict[str, list[AccessLine]](list)
-    for access in flow.sources:
-        name, site = title(access.tensor), access.site
-        # A mere number is right where no pair is seen; scores are stored where they are worked on.
-        if access.is_load or name not in run.wrong or site.kernel in of_numbers:
-            continue
-        if not {"m", "n"} <= {*access.letters}:
-            by_name[name].append(access)
-    for name, stores in by_name.items():
-        site, letters = stores[0].site, stores[0].letters
-        never = _needed(run, letters)
-        for store in stores:
-            if store.letters == letters:
-                never &= ~store.filled
-        if never.any():
-            first = zip(letters, np.argwhere(never)[0], strict=True)
-            place = ", ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in first)
-            many = plural(int(never.sum()), AXIS_WORDS[letters[-1]])
-            reason = f"no program stores {many} of {name}, the first at {place}"
-            beside = tuple(map(flow.lines.__getitem__, _placing(run, stores)))
-            yield Suspect("unstored", name, site, site.lines, reason, beside=beside)
-
-
-def _needed(run: FollowedRun, letters: str) -> Array:
-    """[of these axes] bool: where a row sees a key."""
-    kept = letters.replace("g", "h")
-    needed = run.roles.valid.any(
-        tuple(at for at, letter in enumerate("bhmn") if letter not in kept)
-    )
-    if "g" not in letters:
-        return needed
-    axis = letters.index("g")
-    shape = (*needed.shape[:axis], run.flow.sizes["g"], -1, *needed.shape[axis + 1 :])
-    return needed.reshape(shape).any(axis + 1)
-
-
-def _placing(run: FollowedRun, stores: Sequence[AccessLine]) -> list[int]:
-    """The lines behind all addresses that leave something out, the last first."""
-    shared = frozenset.intersection(*map(attrgetter("behind"), stores))
-    for source in run.flow.sources:
-        is_own = source.site.kernel == stores[0].site.kernel and not source.is_derived
-        if is_own and source.letters and (_needed(run, source.letters) & ~source.filled).any():
-            shared &= source.behind
-    return sorted(shared, reverse=True)

@@ -27,7 +27,7 @@ _name = attrgetter("name")
 
 @dataclass(frozen=True)
 class WrongTile:
-    """One run of a wrong statement: what it came to, what it should be and, in the operands, the values in scope."""
+    """One run of a wrong statement."""
 
     run: FollowedRun
     node: Node
@@ -46,7 +46,6 @@ class WrongTile:
         return self._masked() or self._of_value()
 
     def _masked(self) -> Suspect | None:
-        """The load whose mask leaves out a part of a sum."""
         node, sources = self.node, self.run.flow.sources
         if not node.lacking or node.is_known:
             return None
@@ -74,24 +73,13 @@ class WrongTile:
             # One of its operands may be, rightly, what it should be itself.
             is_spoilt = bool(name) and name in map(_name, node.operands)
             reason = f"what is made here is not {name or 'any intermediate'}"
-        beside = dict.fromkeys(self._entering())
-        if is_open:
-            beside[self.user.site.lines] = None
+        beside = dict.fromkeys((*self._entering(), *([self.user.site.lines] if is_open else [])))
         lines = blamed(site, self.run.right.keys() - {site})
-        return Suspect(
-            "value",
-            name,
-            site,
-            lines,
-            reason,
-            True,
-            tuple(beside),
-            is_open=is_open,
-            is_spoilt=is_spoilt,
-        )
+        about = "value", name, site, lines, reason
+        return Suspect(*about, beside=(*beside,), is_open=is_open, is_spoilt=is_spoilt)
 
     def _entering(self) -> Iterator[Chain]:
-        """The lines of what it was made of that was compared with nothing, or with less."""
+        """The lines of what was compared with nothing, or with less."""
         operands = self.node.operands
         for number in sorted(self.node.lacking):
             yield self.run.flow.sources[number].site.lines
@@ -105,10 +93,9 @@ class WrongTile:
             yield made.site.lines
         for operand in operands:  # where it is masked last, or made
             alike = [*_alike(operand, "is_open")]
+            masked = (made for made in alike if made.site.operation == "select")
             if alike:
-                yield next(
-                    (made for made in alike if made.site.operation == "select"), operand
-                ).site.lines
+                yield next(masked, operand).site.lines
         for operand in operands:  # where it got the constant that it is multiplied by
             for made in [*_alike(operand, "factor")][-1:]:
                 yield made.site.lines
@@ -135,15 +122,14 @@ def wrong_values(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
-    """Whether it may be wrong by what an earlier kernel made and nobody compared."""
     if not suspect.name and is_loaded(node):
         return True  # nobody says what it should be: not the load need be wrong
     if node.site.operation == "select" and node.site.kernel in earlier:
         return True
-    is_unseen = any(
-        operand.role is None and operand.site.operation == "load" for operand in node.operands
-    )
-    return is_unseen and bool(earlier - {node.site.kernel})
+    for operand in node.operands if earlier - {node.site.kernel} else ():
+        if operand.role is None and operand.site.operation == "load":
+            return True
+    return False
 
 
 def _is_fine(run: FollowedRun, site: Site) -> bool:
@@ -193,7 +179,6 @@ def _first_wrong(run: FollowedRun) -> Iterator[WrongTile]:
 
 
 def _leads_on(run: FollowedRun, node: Node, operand: Node) -> bool:
-    """Whether an operand of a wrong node is wrong itself, and not still to be masked."""
     may_mask = node.site.operation == "select" or (node.role is not None and node.role.is_by_row)
     if may_mask and operand.name and operand.role is not None and operand.role.is_open:
         return False
@@ -232,9 +217,8 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
     if role is None or made.value is None or not is_of_maxima:
         return False
     scale = run.roles.x.scale if role.name == "maximum of Q K^T so far" else 1.0
-    off = np.abs(
-        node.value - np.exp(made.value * scale / run.roles.constants(role.name)[role.factor])
-    )
+    constant = run.roles.constants(role.name)[role.factor]
+    off = np.abs(node.value - np.exp(made.value * scale / constant))
     return bool((off[np.isfinite(off)] <= _OF_RESCALING).all())
 
 
@@ -242,7 +226,7 @@ def _rescales(run: FollowedRun, node: Node) -> bool:
 
 
 def other_factors(run: FollowedRun) -> Iterator[Suspect]:
-    """Results that are stored times another constant; unsure where host code may multiply yet."""
+    """Results that are stored times another constant."""
     sites = set[Site]()
     for stored in run.flow.stores:
         role, site, name = stored.node.role, stored.site, run.result_of(stored)
@@ -252,13 +236,12 @@ def other_factors(run: FollowedRun) -> Iterator[Suspect]:
             sites.add(site)
             reason = f"stores {role.formula} as {name}; should store {STORED[name]}"
             beside = tuple(dict.fromkeys(map(attrgetter("site.lines"), _multiplied(stored.node))))
-            yield Suspect(
-                "stored", name, site, site.lines[:1], reason, bool(run.stored_into(stored)), beside
-            )
+            is_sure = bool(run.stored_into(stored))
+            yield Suspect("stored", name, site, site.lines[:1], reason, is_sure, beside)
 
 
 def _multiplied(node: Node) -> Iterator[Node]:
-    """Where a factor of a sum may be missing: what multiplies it, the dot, its scores."""
+    """Where a factor of a sum may be missing."""
     for made in behind([node]):
         if made.site.operation == "dot":
             yield made
