@@ -36,46 +36,28 @@ class Ran:
 
 def run(words: str, **environment: str) -> Ran:
     """The command in this process, as on a pipe, and its target too: tests of processes use `run_process`."""
-    result = CliRunner(**_APART).invoke(
-        app,
-        words if isinstance(words, list) else words.split(),
-        prog_name="gradprobe",
-        env={"COLUMNS": "100", "GRADPROBE_ISOLATE": "0", **environment},
-    )
+    words = words if isinstance(words, list) else words.split()
+    environment = {"COLUMNS": "100", "GRADPROBE_ISOLATE": "0", **environment}
+    result = CliRunner(**_APART).invoke(app, words, prog_name="gradprobe", env=environment)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return Ran(result.exit_code, result.stdout, result.stderr)
 
 
 def _environment(changes: dict[str, str]) -> dict[str, str]:
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")
-    }
-    path = os.pathsep.join(
-        dict.fromkeys(
-            [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        )
-    )
-    return {
-        **inherited,
-        "PYTHONPATH": path,
-        "PYTHONIOENCODING": "utf-8",
-        "OMP_NUM_THREADS": "1",
-        **changes,
-    }
+    screen = ("COLUMNS", "NO_COLOR", "FORCE_COLOR")
+    inherited = {name: value for name, value in os.environ.items() if name not in screen}
+    others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join(dict.fromkeys([str(ROOT), *others]))
+    own = {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
+    return {**inherited, **own, **changes}
 
 
 def start(words: str, stderr: int = subprocess.PIPE, **changes: str) -> subprocess.Popen[bytes]:
     """The command in a process of its own, its streams in pipes; with STDOUT for stderr in one."""
-    command = [sys.executable, "-m", "gradprobe", *words.split()]
     return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        env=_environment(changes),
-    )
+        [sys.executable, "-m", "gradprobe", *words.split()], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=stderr, env=_environment(changes),
+    )  # fmt: skip
 
 
 def run_process(words: str, **changes: str) -> Ran:
@@ -93,15 +75,11 @@ def run_on_terminal(words: str, columns: int = 80, *, bar: bool = True, **change
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    command = [sys.executable, "-m", "gradprobe", *words.split()]
-    environment = {"TERM": "xterm-256color", **_environment(changes)}
     with subprocess.Popen(
-        command,
-        stdin=theirs,
-        stdout=theirs,
+        [sys.executable, "-m", "gradprobe", *words.split()], stdin=theirs, stdout=theirs,
         stderr=theirs if bar else subprocess.DEVNULL,
-        env=environment,
-    ) as process:
+        env={"TERM": "xterm-256color", **_environment(changes)},
+    ) as process:  # fmt: skip
         os.close(theirs)
         seen = _read_all(ours)
     return Ran(process.returncode, seen.decode().replace("\r\n", "\n"), "")

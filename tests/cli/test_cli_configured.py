@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.command import SMALL, run, run_process
+from tests.cli.command import ROOT, SMALL, run, run_process
 
 SEGFAULT = "import ctypes\ndef f(q, k, v, do, *, scale):\n    ctypes.string_at(0)\n"
 
@@ -44,57 +44,28 @@ def test_a_word_on_the_command_line_checks_that_alone_under_what_is_in_force(fol
     )
     ran = run(f"check soft.py:backward {SMALL}")
     assert ran.code == 0
-    assert (
-        ran.err
-        == "gradprobe: [tool.gradprobe] of pyproject.toml: layouts contiguous and q=blhd,do=blhd\n"
+    assert ran.err == (
+        "gradprobe: [tool.gradprobe] of pyproject.toml: layouts contiguous and q=blhd,do=blhd\n"
     )
-    assert [line.split()[0] for line in ran.out.splitlines() if ", worst " in line] == [
-        "contiguous",
-        "q=blhd,do=blhd",
-    ]
-
-
-def test_without_targets_check_without_words_stays_lazy(folder):
-    configure(folder, '[tool.gradprobe]\nlayouts = ["contiguous"]\n')
-    ran = run(
-        "check",
-        GRADPROBE_BATCH="1",
-        GRADPROBE_HEADS="2",
-        GRADPROBE_SEQLEN="20",
-        GRADPROBE_HEAD_DIM="8",
-    )
-    assert ran.code == 0
-    assert ran.out.startswith("MATCH  the built-in lazy kernel, since no target was given: ")
-    assert "in 1 layout (" in " ".join(ran.out.split())
-
-
-def test_a_layout_flag_takes_the_place_of_the_layouts_of_the_table(folder):
-    configure(folder, '[tool.gradprobe]\nlayouts = ["distinct"]\n')
+    layouts = [line.split()[0] for line in ran.out.splitlines() if ", worst " in line]
+    assert layouts == ["contiguous", "q=blhd,do=blhd"]
     ran = run(f"check soft.py:backward --layout do=offset {SMALL}")
-    assert (ran.code, ran.err) == (0, "")
+    assert (ran.code, ran.err, "blhd" in ran.out) == (0, "", False)
     assert "do=offset" in ran.out
-    assert "distinct" not in ran.out
 
 
-def test_runs_are_those_asked_for_and_their_command_line_repeats_them():
-    ran = run(
-        f"check soft.py:doubled_dq --runs distinct --runs do=expanded,q=blhd {SMALL} --json report.json"
-    )
-    assert ran.code == 1
-    with open("report.json", encoding="utf-8") as file:
-        report = json.load(file)
+def test_runs_are_those_asked_for_and_their_command_line_repeats_them(folder):
+    words = f"check soft.py:doubled_dq --runs distinct --runs do=expanded,q=blhd {SMALL}"
+    assert run(f"{words} --json report.json").code == 1
+    report = json.loads((folder / "report.json").read_text())
     assert [one["layout"] for one in report["runs"]][:2] == ["distinct", "do=expanded,q=blhd"]
-    assert report["case"]["runs"] == ["distinct", "do=expanded,q=blhd"]
     assert "--runs distinct --runs do=expanded,q=blhd" in report["reproduce"]
-
-
-def test_runs_and_layout_together_exit_2():
     ran = run(f"check soft.py:backward --runs distinct --layout do=offset {SMALL}")
     assert (ran.code, ran.out) == (2, "")
     assert "--layout and --runs both say where tensors lie" in ran.err
 
 
-@pytest.mark.parametrize("words", ["check", "check soft.py:backward", "check --isolate"])
+@pytest.mark.parametrize("words", ["check", "check soft.py:backward"])
 def test_an_unknown_key_exits_2_whatever_is_checked(words, folder):
     configure(folder, "[tool.gradprobe]\nstict = true\n")
     ran = run(words)
@@ -104,38 +75,24 @@ def test_an_unknown_key_exits_2_whatever_is_checked(words, folder):
 
 
 def test_the_environment_gives_options_and_a_bad_one_exits_2():
-    ran = run(
-        f"check soft.py:backward {SMALL}",
-        GRADPROBE_RUNS="contiguous do=offset",
-        GRADPROBE_HEADS="5",
-    )
-    assert ran.code == 0
-    assert ran.err == "gradprobe: GRADPROBE_RUNS is set\n"
+    environment = {"GRADPROBE_RUNS": "contiguous do=offset", "GRADPROBE_HEADS": "5"}
+    ran = run(f"check soft.py:backward {SMALL}", **environment)
+    assert (ran.code, ran.err) == (0, "gradprobe: GRADPROBE_RUNS is set\n")
     assert "in 2 layouts" in ran.out
     ran = run("check soft.py:backward", GRADPROBE_HEADS="five")
     assert (ran.code, ran.out) == (2, "")
     assert "the environment variable GRADPROBE_HEADS must be a whole number, got 'five'" in ran.err
 
 
-def test_paths_are_those_of_the_file_also_from_a_folder_below(folder, monkeypatch):
+def test_paths_are_those_of_the_file_also_from_a_folder_below_and_the_parent_loads_no_torch(
+    folder, monkeypatch
+):
     configure(
         folder,
         '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n[tool.gradprobe.cases.c]\nheads = 2\nseqlen = 20\n',
     )
     (folder / "below").mkdir()
-    monkeypatch.chdir(folder / "below")
-    ran = run("check")
-    assert ran.code == 0
-    assert ran.err == "gradprobe: [tool.gradprobe] of ../pyproject.toml: 1 check\n"
-    assert ran.out.splitlines()[1].split()[:3] == ["MATCH", "../soft.py:backward", "c"]
-
-
-def test_the_parent_of_configured_checks_loads_no_torch(folder):
-    configure(
-        folder,
-        '[tool.gradprobe]\ntargets = ["soft.py:backward"]\n[tool.gradprobe.cases.c]\nseqlen = 20\n',
-    )
-    (folder / "sitecustomize.py").write_text(
+    (folder / "below" / "sitecustomize.py").write_text(
         "import os, sys\n"
         "end = os._exit\n"
         "def told(code):\n"
@@ -144,6 +101,9 @@ def test_the_parent_of_configured_checks_loads_no_torch(folder):
         "if sys.argv[:1] == ['-m']:\n"
         "    os._exit = told\n"
     )
-    ran = run_process("check", PYTHONPATH=f"{folder}:{__file__.rpartition('/tests/')[0]}")
+    monkeypatch.chdir(folder / "below")
+    ran = run_process("check", PYTHONPATH=f"{folder / 'below'}:{ROOT}")
     assert ran.code == 0
+    assert ran.err.startswith("gradprobe: [tool.gradprobe] of ../pyproject.toml: 1 check\n")
     assert "LOADED []\n" in ran.err
+    assert ran.out.splitlines()[1].split()[:3] == ["MATCH", "../soft.py:backward", "c"]

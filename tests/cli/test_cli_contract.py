@@ -21,24 +21,10 @@ def test_pytorchs_attention_in_plain_operations_computes_in_float32(tmp_path, mo
     assert "  O = P V        P: float32" in lines
     assert "  dV = P^T dO    P: float32; sums: float32" in lines
     document = json.loads((tmp_path / "read.json").read_text())
-    assert (document["schema"], document["verdict"], document["seed"]) == (
-        "gradprobe.contract/2",
-        "read",
-        0,
-    )
+    assert (document["schema"], document["verdict"]) == ("gradprobe.contract/2", "read")
     (of_dv,) = [one for one in document["roundings"] if one["of"] == "dV"]
     assert of_dv["parts"] == {"P": ["float32"]}
     assert of_dv["left"] < 2
-
-
-def test_what_says_nothing_here_is_refused():
-    for words, told in {
-        "--layout q=blhd": "--layout: contract runs contiguous values of its own, each once",
-        "--head-dim 24": "--pattern dyadic: the scale must be a power of two, 1/64 or more, got 0.204124",
-    }.items():
-        ran = run(f"check sdpa-math --contract --seqlen 16 {words}")
-        assert ran.code == 2
-        assert told in ran.err
 
 
 def shown(*roundings: RoundedParts, dtype: str = "bfloat16", **more) -> list[str]:
@@ -66,14 +52,12 @@ def test_coarser_sums_stand_in_the_first_line_and_ways_that_fit_alike_beside_one
     assert "  dK is not given" in lines
 
 
-def test_where_no_way_fits_the_nearest_is_told_with_what_is_left():
+def test_where_no_way_fits_the_nearest_is_told_and_how_float32_is_multiplied_in_the_first_line():
     lines = shown(RoundedParts("dV", {"P": ["bfloat16"]}, 49.0), unread=("dV",))
     assert lines[0] == "NOT READ  mine, bfloat16: no known way gives dV"
     assert (
         "  dV = P^T dO    nearest, and off by 7 times what storing it adds; P: bfloat16;" in lines
     )
 
-
-def test_how_float32_is_multiplied_stands_in_the_first_line():
     assert "mine, float32: multiplies in IEEE float32" in shown(dtype="float32", dots="ieee")[0]
     assert "multiplies in TF32 or coarser" in shown(dtype="float32", dots="tf32")[0]

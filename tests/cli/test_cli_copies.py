@@ -25,12 +25,12 @@ def g(q, k, v, do, scale):
 """
 
 
-def _written(folder: Path, name: str, wrong: str) -> None:
+def _written(folder: Path, name: str, read: str) -> None:
     """Modules of names of their own: one process imports a name once."""
     source = Path(flash.__file__).read_text(encoding="utf-8")
     right = "k_ptr += b * stride_kb + kv_h * stride_kh"
     assert right in source
-    (folder / f"{name}.py").write_text(source.replace(right, wrong or right), encoding="utf-8")
+    (folder / f"{name}.py").write_text(source.replace(right, read or right), encoding="utf-8")
     (folder / f"around_{name}.py").write_text(WRAPPED.replace("{kernels}", name))
 
 

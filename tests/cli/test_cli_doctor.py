@@ -4,11 +4,9 @@ import json
 import os
 import py_compile
 import shutil
-from pathlib import Path
 
 import pytest
 
-from gradprobe.kernels.triton import lazy
 from tests.cli import test_cli_cuda
 from tests.cli.command import ROOT, run, run_process
 from tests.cli.test_cli_cuda import SOURCE
@@ -43,14 +41,10 @@ def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
     (folder / "mine.py").write_text(DELTA)
     ran = run(f"doctor mine.py:delta {CASE} --json out.json")
     assert ran.code == 1
-    first, *_ = ran.out.splitlines()
-    assert (
-        first == 'RED  first at "2 heads, dO moved"; the 2 rungs below it are green (mine.py:delta)'
-    )
-    assert (
-        "\nCAUSE  dO is read with O's head stride (explains 100% of what is wrong)\n  mine.py:19  do_ptr"
-        in ran.out
-    )
+    first = 'RED  first at "2 heads, dO moved"; the 2 rungs below it are green (mine.py:delta)'
+    assert ran.out.splitlines()[0] == first
+    cause = "CAUSE  dO is read with O's head stride (explains 100% of what is wrong)"
+    assert f"\n{cause}\n  mine.py:19  do_ptr" in ran.out
     assert len(ran.first_mismatches) == 1
     told = json.loads((folder / "out.json").read_text())
     assert (told["schema"], told["verdict"], told["first_bad"]["rung"]) == (
@@ -96,24 +90,16 @@ def test_a_compiled_file_of_another_source_is_named_where_the_rung_is_green_with
     assert run_process(f"{command} --fresh", GRADPROBE_CACHE_DIR=str(folder / "right")).code == 0
 
 
-def test_what_cannot_be_asked_is_a_wrong_word(folder):
-    assert run("doctor --heads 2").code == 2
-    assert run("doctor soft.py:backward --layout q=packed").code == 2
-    assert run("doctor soft.py:backwards").code == 2
-
-
-@pytest.mark.nightly
-def test_every_rung_of_this_machine_is_green_and_is_told_on_80_columns(folder):
-    ran = run_process("doctor", COLUMNS="80")
-    assert ran.code == 0, ran.out
-    assert ran.out.startswith("GREEN  ")
-    assert max(map(len, ran.out.splitlines())) <= 80
+def test_a_check_with_empty_caches_repeats_itself(folder):
+    assert run(f"check {SMALL} --runs contiguous --fresh --json out.json").code == 0
+    assert json.loads((folder / "out.json").read_text())["reproduce"].endswith(" --fresh")
 
 
 @pytest.mark.nightly
 def test_an_interpreter_that_loses_an_atomic_add_is_named_and_what_needs_none_stays_green(folder):
     (folder / "plant").mkdir()
     (folder / "plant" / "sitecustomize.py").write_text(BROKEN)
+    assert run_process("doctor").out.startswith("GREEN  ")
     ran = run_process("doctor --json out.json", PYTHONPATH=f"{folder / 'plant'}{os.pathsep}{ROOT}")
     assert ran.code == 1
     assert ran.out.startswith(
@@ -124,18 +110,3 @@ def test_an_interpreter_that_loses_an_atomic_add_is_named_and_what_needs_none_st
     assert ("atomic adds, one element a head", "interpreted") in bad
     assert not [how for _, how in bad if how == "CUDA"]
     assert not [rung for rung, _ in bad if "dots" in rung or "one head" in rung]
-
-
-@pytest.mark.nightly
-def test_the_story_s_kernel_needs_no_words_to_be_red_first_where_do_moves(folder):
-    text = Path(lazy.__file__).read_text().replace("h * stride_doh", "h * stride_qh")
-    (folder / "mine.py").write_text(text)
-    ran = run_process("doctor mine.py:lazy_intermediates")
-    assert ran.code == 1
-    assert ran.out.startswith('RED  first at "2 heads, dO moved"; the 4 rungs below it are green')
-    assert "CAUSE  dO is read with q's head stride" in ran.out
-
-
-def test_a_check_with_empty_caches_says_so_in_the_command_that_repeats_it(folder):
-    assert run(f"check {SMALL} --runs contiguous --fresh --json out.json").code == 0
-    assert json.loads((folder / "out.json").read_text())["reproduce"].endswith(" --fresh")

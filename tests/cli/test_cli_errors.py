@@ -1,48 +1,28 @@
 """Bad input gets contract's exit code and a message: subject, rule, what came instead, and the way out."""
 
 import json
+import sys
 
 import pytest
 
 from tests.cli.command import SMALL, run, run_process
+from tests.commands.mutate.written import TINY
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
 # The command after `gradprobe`, then pieces that its message must hold.
 WRONG_COMMANDS = [
     ("check --heads 0", ("--heads must be at least 1, got 0",)),
-    ("check --batch -1", ("--batch must be at least 1, got -1",)),
-    ("check --repeat 0", ("--repeat must be at least 1, got 0",)),
-    ("check --seqlen 0", ("--seqlen", "must be at least 1, got 0")),
     ("check --dtype float64", ("--dtype must be one of float32, float16, bfloat16, got 'float64'",)),
-    ("check --device tpu", ("--device must be one of auto, cpu, cuda, got 'tpu'",)),
-    ("check --pattern odd", ("--pattern must be one of normal,", "got 'odd'")),
-    ("check --dots fp8", ("--dots must be one of ieee,", "got 'fp8'")),
-    ("check --block-m 24", ("--block-m must be a power of two of at least 16, got 24",)),
     ("check --family flash", ("--family must be softmax or lazy, got 'flash'",)),
     ("check --no-causal", ("--no-causal: lazy attention is always causal", "drop --no-causal")),
-    ("check --softcap 5", ("--softcap: the lazy family has no such option", "softmax")),
-    ("check --kv-heads 1", ("--kv-heads: the lazy family has no such option",)),
-    ("check --seqlen-q 20 --seqlen-k 30", ("as many keys as rows, got 20 and 30",)),
-    ("check --heads 2 --tau 1,2,3", ("--tau takes one number, or one a head: 2 heads, got 3 numbers",)),
     ("check --tau 1,high", ("--tau takes numbers separated by commas, got '1,high'",)),
-    ("check --tau nan", ("--scale and --tau must be finite",)),
-    ("check --seqlens 3,4,5", ("--seqlens takes one length a batch: 2 batches, got 3",)),
-    ("check --seqlens 3;4", ("--seqlens takes whole numbers separated by commas, got '3;4'",)),
-    ("check --seqlen 20 --seqlens 3,21", ("--seqlens must lie in 0 to 20, got 3, 21",)),
     ("check --layout spread", ("--layout takes TENSOR=NAME or NAME, got 'spread'", "for example --layout do=expanded")),
     ("check --layout qq=blhd", ("--layout: no tensor 'qq'", "known: all, q, k, v, do")),
     ("check --layout q=diagonal", ("--layout: no layout 'diagonal'", "known: contiguous, blhd")),
     ("check soft.py:backward --tau 1", ("--tau: the softmax family has no such option", "a target that takes tau")),
     ("check soft.py:backward --window 3", ("--window takes two whole numbers, LEFT,RIGHT, got '3'",)),
-    ("check soft.py:backward --window 3,x", ("--window takes two whole numbers, LEFT,RIGHT, got '3,x'",)),
-    ("check soft.py:backward --heads 4 --kv-heads 3", ("--kv-heads must divide --heads, got 3 and 4",)),
-    ("check soft.py:backward --softcap 0", ("--softcap must be above 0, got 0",)),
-    ("check soft.py:backward --scale inf", ("--scale and --tau must be finite",)),
     ("check soft.py:backward --scale 1e300", ("--scale must be at most 6.55e+04 in magnitude, got 1e+300",)),
-    ("check soft.py:backward --scale -5e-324", ("--scale must be at least 1.18e-38 in magnitude", "for 0")),
-    ("check soft.py:backward --softcap 1e300", ("--softcap must be at most 3.4e+38 in magnitude, got 1e+300",)),
-    ("check --tau 1,1,1e300", ("--tau must be at most 6.55e+04 in magnitude, got 1e+300",)),
     ("check lazyy", ("target 'lazyy' is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION", "lazy")),
     ("check none.py:backward", ("target 'none.py:backward': there is no file none.py", "the current folder")),
     ("check no.such:backward", ("target 'no.such:backward': there is no module no.such", "installed?")),
@@ -50,18 +30,13 @@ WRONG_COMMANDS = [
     ("check soft.py:torch", ("torch is not a function but module",)),
     ("check soft.py:", ("'soft.py:' names no function", "it has soft.py:attention, soft.py:backward")),
     ("check soft.py:backward:x", ("'soft.py:backward:x' is neither a built-in nor FILE.py:FUNCTION nor",)),
-    ("check soft.py::backward", ("'soft.py::backward' is neither a built-in nor",)),
-    ("check .soft:backward", ("'.soft:backward' is neither a built-in nor",)),
     ("diff dZ", ("no intermediate 'dZ'", "known: LSE, P, O, dP, delta, dS, dQ, dK, dV, dBias, dSink, dAlibi, dTau")),
     ("diff dQ soft.py:backward --at 1", ("--at takes BATCH,HEAD, two whole numbers, got '1'",)),
-    ("diff dQ soft.py:backward --at 0,first", ("--at takes BATCH,HEAD, two whole numbers, got '0,first'",)),
     (f"diff dQ soft.py:backward --at 0,2 {SMALL}", ("--at 0,2: dQ has batches 0 to 0 and heads 0 to 1",)),
     (f"diff LSE soft.py:backward {SMALL}", ("the target does not expose LSE", "it exposes P, dP, delta, dS, dQ")),
     (f"check soft.py:attention --softcap 5 {SMALL}", ("cannot take --softcap: it has no such parameter",
                                                       "it takes q, k, v, scale, is_causal")),
     (f"check soft.py:backward --window 2,0 {SMALL}", ("cannot take --window", "it takes q, k, v, do, scale, causal")),
-    (f"check soft.py:backward --seqlens 9 {SMALL}", ("cannot take --seqlens",)),
-    (f"check soft.py:doubled_dq --bias {SMALL}", ("cannot take --bias", "it takes q, k, v, do, scale, causal")),
 ]  # fmt: skip
 
 
@@ -84,140 +59,175 @@ def test_a_wrong_command_exits_2_with_its_subject_and_the_way_out(words, pieces)
     assert_message(ran, *pieces)
 
 
-@pytest.mark.parametrize("words", ["check --heads four", "check --head 4", "diff", "chek"])
-def test_a_word_that_the_parser_refuses_exits_2_on_stderr(words):
-    ran = run(words)
-    assert (ran.code, ran.out) == (2, "")
-    assert "Usage: gradprobe" in ran.err
+# What other commands refuse before anything runs, with the exit code.
+REFUSED = [
+    ("audit soft.py:backward --layout do=blhd", 2, ("--layout: an audit draws small cases of its own",)),
+    ("audit sofd.py:backward", 2, ("there is no file sofd.py",)),
+    ("doctor --heads 2", 2, ("--heads",)), ("doctor soft.py:backward --layout q=packed", 2, ("--layout q=packed",)),
+    ("doctor soft.py:backwards", 2, ("has no function backwards",)),
+    ("lint none.py", 2, ("none.py",)), ("lint lazy --kv-heads 1", 2, ("--kv-heads",)),
+    ("lint broken.py", 3, ("nothing_of_this_name",)), ("lint sdpa", 3, ("read",)), ("lint empty.py", 3, ("read",)),
+    ("check --baseline none.json", 2, ("there is no such file", "gradprobe check TARGET --baseline FILE")),
+    ("check soft.py:backward --inputs x.pt --baseline a.json", 2, ("--inputs: a file is one draw",)),
+    ("check soft.py:backward --seed -1 --baseline a.json", 2, ("--seed must lie in 0 to 2^63 - 1",)),
+    ("check --baseline a.json --contract", 2, ("--baseline and --contract ask for two things",)),
+    ("check --baseline a.json --junit x.xml", 2, ("this is written as --json alone",)),
+    ("check sdpa-math --contract --layout q=blhd", 2, ("--layout: contract runs contiguous values",)),
+    ("check sdpa-math --contract --seqlen 16 --head-dim 24", 2,
+     ("--pattern dyadic: the scale must be a power of two, 1/64 or more, got 0.204124",)),
+    ("strides lazy --layout do=blhd", 2, ("--layout: strides tries every layout",)),
+    ("strides lazy --repeat 2", 2, ("--repeat: strides runs each layout as often as it needs",)),
+    ("strides lazy --inputs real.pt", 2, ("--inputs: strides tries every layout",)),
+    ("strides lazy --timeout 0", 2, ("--timeout must be seconds above 0",)),
+    ("strides soft.py:backward --json no/such.json", 2, ("--json no/such.json: cannot be written",)),
+    ("sweep no_such.py:f --heads 1 --heads 2", 2, ("there is no file no_such.py",)),
+    ("sweep soft.py:backward --workers 0", 2, ("--workers must be at least 1, got 0",)),
+    ("sweep soft.py:backward --json no/such.json", 2, ("--json no/such.json: cannot be written",)),
+    ("sweep soft.py:backward --draw 3 --minutes 1", 2, ("--draw and --minutes each say which cases there are",)),
+    ("sweep soft.py:backward --resume a.jsonl", 2, ("--resume goes on with its own cases",)),
+    ("sweep soft.py:backward --journal no/such.jsonl", 2, ("--journal no/such.jsonl: cannot be opened",)),
+    ("shrink soft.py:doubled_dq --inputs a.pt", 2, ("--inputs: only a case whose values are drawn",)),
+    (f"shrink soft.py:raising {SMALL}", 3, ("the target says no",)),
+    ("shrink soft.py:doubled_dq --script no/such/folder.py", 2, ("no/such/folder.py",)),
+    ("mutate tiny.py", 2, ("names no function for gradprobe to check",)),
+    ("mutate tiny.py:tiny --check true --battery", 2, ("--check, --battery and --strides each name a gate",)),
+    ("mutate tiny.py:tiny --check true --heads 4", 2, ("--heads: a case of gradprobe check",)),
+    ("mutate tiny.py:tiny --sample 0", 2, ("--sample must be at least 1, got 0",)),
+    ("mutate tiny.py:tiny --sample 3 --all", 2, ("--sample and --all exclude each other",)),
+    ("mutate tiny.py:tiny --class S1,X9", 2, ("got 'X9'",)),
+    ("mutate tiny.py:tiny --class RACE", 2, ("no fault of class RACE can be planted",)),
+    ("mutate soft.py:backward", 2, ("holds no Triton kernel that backward reaches",)),
+    ("mutate tiny.py --file kernels.cu --check true", 2, ("not yet in CUDA C++",)),
+    ("run --watch model.right -- true", 2, ("--watch takes MODULE:FUNCTION, got 'model.right'",)),
+    ("run -- true", 2, ("run: nothing to watch",)), ("run --watch model:right", 2, ("run: no command",)),
+    ("run --watch model:right -- no-such", 2,
+     ("there is no command 'no-such'", f"gradprobe itself runs in {sys.executable}")),
+    ("run --watch model:right --keep 0 -- true", 2, ("keep must be at least 1, got 0",)),
+    ("run --watch model:right --order bldh -- true", 2, ("order must be one of bhld, blhd, got 'bldh'",)),
+    ("run --watch model:right --window 3 -- true", 2, ("--window takes two whole numbers",)),
+    ("init --list --ci github", 2, ("init: --list writes nothing", "drop --family, --ci, --target and --force")),
+    ("init --list --json no/such/list.json", 2, ("no/such/list.json: cannot be written, No such file or directory",)),
+    ("init --list broken.py --no-isolate", 3, ("nothing_of_this_name",)), ("init --list lazy", 2, ("lazy",)),
+    ("init --target soft.py:backward", 2, ("--target says what a workflow checks, and no workflow", "add --ci github")),
+    ("init --ci gitlab", 2, ("--ci must be github, got 'gitlab'",)),
+    ("init --ci github --family lazy", 2, ("--family says which adapter to write, and --ci", "drop one")),
+    ("init --ci github w.txt", 2, ("init --ci writes a YAML file, got w.txt", ".github/workflows/gradprobe.yml")),
+    ("init --ci github soft.py/w.yml", 2, ("soft.py: cannot be made, File exists",)),
+    ("init --ci github --target none.py:f", 2, ("there is no file none.py", "the repository's root")),
+    ("init --ci github --target /none.py:f", 2, ("only sees the repository", "name it from its root")),
+    ("init --ci github --target ${{secrets.X}}:f", 2, ("cannot be written into a workflow",)),
+    ("init --ci github --target a\u0007b:f", 2, ("cannot be written into a workflow",)),
+    ("init adapter.txt", 2, ("init writes a Python file, got adapter.txt",)),
+    ("init no/such/adapter.py", 2, ("no/such/adapter.py: cannot be written, No such file or directory",)),
+    ("baseline save", 2, ("baseline is no command any more: gradprobe check TARGET --baseline FILE",)),
+    ("contract lazy", 2, ("contract is no command any more: gradprobe check TARGET --contract",)),
+    ("compare a.json b.json", 2, ("compare is no command any more: gradprobe show OLD",)),
+    ("targets a.py", 2, ("targets is no command any more", "gradprobe init --list")),
+    ("check --tap dS=ds[b,h,m,n]", 2, ("--tap is gone", "one-hot inputs")),
+    ("check --oracle identities", 2, ("--oracle is gone", "a reference judges")),
+    ("check --sanitize racecheck", 2, ("--sanitize is gone", "compute-sanitizer runs around")),
+    ("check --configs all", 2, ("--configs is gone", "pin one configuration")),
+]  # fmt: skip
 
 
-def test_a_word_that_was_a_command_says_where_it_went():
-    for words, instead in (
-        ("compare a.json b.json", "gradprobe show OLD"),
-        ("targets a.py", "gradprobe init --list"),
-    ):
+@pytest.mark.parametrize(("words", "code", "pieces"), REFUSED, ids=[words for words, *_ in REFUSED])
+def test_what_a_command_refuses_it_refuses_before_anything_is_written(words, code, pieces, folder):
+    (folder / "tiny.py").write_text(TINY)
+    (folder / "broken.py").write_text("import nothing_of_this_name\n")
+    (folder / "empty.py").write_text("x = 1\n")
+    before = sorted(folder.iterdir())
+    ran = run(words, COLUMNS="200")
+    assert (ran.code, ran.out, "Traceback" in ran.err) == (code, "", False)
+    assert all(piece in ran.err for piece in pieces), ran.err
+    assert [file for file in sorted(folder.iterdir()) if file.name != ".gradprobe"] == before
+
+
+def test_a_word_that_the_parser_refuses_and_cuda_without_a_device_exit_2_on_stderr(monkeypatch):
+    for words in ("check --heads four", "check --head 4", "diff", "chek"):
         ran = run(words)
-        assert (ran.code, ran.out) == (2, "")
-        assert f"{words.split()[0]} is no command any more" in ran.err
-        assert instead in ran.err
-
-
-@pytest.mark.parametrize(
-    ("words", "instead"),
-    [
-        ("--tap dS=ds[b,h,m,n]", "one-hot inputs"),
-        ("--oracle identities", "a reference judges"),
-        ("--sanitize racecheck", "compute-sanitizer runs around"),
-        ("--configs all", "pin one configuration"),
-    ],
-)
-def test_an_option_that_is_gone_says_where_it_went(words, instead):
-    ran = run(f"check {words}")
-    assert ran.code == 2
-    assert f"{words.split()[0]} is gone" in ran.err
-    assert instead in ran.err
-
-
-def test_cuda_without_a_cuda_device_exits_2(monkeypatch):
+        assert (ran.code, ran.out, "Usage: gradprobe" in ran.err) == (2, "", True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     ran = run("check --device cuda")
     assert ran.code == 2
     assert_message(ran, "--device cuda: torch sees no CUDA device", "use --device cpu")
 
 
-def test_a_target_that_takes_one_number_as_its_window_is_passed_its_left_side(folder):
-    (folder / "narrow.py").write_text(
-        "def f(q, k, v, do, window_size=-1):\n    raise ValueError(repr(window_size))\n"
-    )
-    ran = run(f"check narrow.py:f --window 4,0 {SMALL}")
-    assert ran.code == 3
-    assert "raised ValueError (contiguous): 4" in ran.err
+FORWARD = "def f(q, k, v, scale):\n    return "
+RAISES = "def f(q, k, v, do):\n    raise OSError("
+AUTOGRAD = """
+import torch
 
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, scale):
+        return (scale * q @ k.mT).softmax(-1) @ v
 
-def test_of_a_long_message_of_a_target_the_first_paragraph_is_told(folder):
-    listed = "".join(f"backend {number}\n" for number in range(40))
-    (folder / "long.py").write_text(
-        f"def f(q, k, v, do):\n    raise OSError({'no kernel' + chr(10) * 2 + listed!r})\n"
-    )
-    ran = run(f"check long.py:f {SMALL}")
-    assert "raised OSError (contiguous): no kernel\n" in ran.err
-    assert "backend 9" not in ran.err
+    @staticmethod
+    def backward(ctx, do):
+        return {result}
 
-
-# The text after `def f`, then pieces of the message.
-UNUSABLE_SIGNATURES = [
-    ("(*args): pass", ("takes *args; arguments are passed by name", "wrap it in a function that names them")),
-    ("(q, k, v, /, do): pass", ("arguments are passed by name",)),
-    ("(q, k, v, do, temperature): pass", ("needs a parameter 'temperature' that gradprobe has no value for",
-                                          "wrap it in a function")),
-    ("(q, k, do): pass", ("does not take v", "an attention takes q, k and v")),
-    ("(q, k, v, do, tau, window): pass", ("needs 'window', which this case does not have",)),
-    ("(q, k, v, do, bias): pass", ("needs 'bias', which this case does not have", "add --bias")),
+def f(q, k, v, scale):
+    return Attention.apply(q, k, v, scale)
+"""
+UNUSABLE_FILES = [
+    # Signatures that nothing can be passed to.
+    ("def f(*args): pass", 2, ("takes *args; arguments are passed by name", "wrap it in a function that names them")),
+    ("def f(q, k, v, /, do): pass", 2, ("arguments are passed by name",)),
+    ("def f(q, k, v, do, temperature): pass", 2, ("needs a parameter 'temperature' that gradprobe has no value for",)),
+    ("def f(q, k, v, do, scale, d): pass", 2, ("needs a parameter 'd' that gradprobe has no value for",)),
+    ("def f(q, k, do): pass", 2, ("does not take v", "an attention takes q, k and v")),
+    ("def f(q, k, v, do, tau, window): pass", 2, ("needs 'window', which this case does not have",)),
+    ("def f(q, k, v, do, bias): pass", 2, ("needs 'bias', which this case does not have", "add --bias")),
+    # Files that fail to import.
+    ("import no_such_package", 3, ("fails to import: ModuleNotFoundError", "no_such_package")),
+    ("exit()", 3, ("fails to import: SystemExit: it calls exit()", "--traceback shows where")),
+    ("def f(:", 3, ("fails to import: SyntaxError",)),
+    ("\nassert not __name__", 3, ("AssertionError: odd.py:2: assert not __name__",)),
+    # Forwards that autograd cannot differentiate.
+    (FORWARD + "(q @ k.mT @ v).detach()", 3, ("is not differentiable: its output does not require grad",)),
+    (FORWARD + "{'O': v, 'out': v}", 3, ("it is a forward and must return its output tensor, got a dict of O, out",)),
+    (FORWARD + "(q @ k.mT @ v).transpose(1, 2)", 3, ("that looks like [B, L, H, D]: return O transposed",)),
+    (FORWARD + "(q @ k.mT @ v)[:, :, :-1]", 3,
+     ("returned O of the wrong shape: expected [b, h, m, e] = [1, 2, 20, 8], got [1, 2, 19, 8]\n  return what",)),
+    (FORWARD + "()", 3, ("must return its output tensor, got tuple",)),
+    (AUTOGRAD.format(result="torch.no_such"), 3, ("raised AttributeError (contiguous)",)),
+    (AUTOGRAD.format(result="do, do"), 3, ("raised RuntimeError (contiguous)", "incorrect number of gradients")),
+    # Of a long message the first paragraph is told; what takes one number as its window is passed its left side.
+    (RAISES + "'no kernel' + 2 * chr(10) + 'backend 9')", 3, ("raised OSError (contiguous): no kernel\n  ",)),
+    ("def f(q, k, v, do, window_size=-1):\n    raise ValueError(window_size)", 3, ("ValueError (contiguous): 4",)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"), UNUSABLE_SIGNATURES, ids=[text for text, _ in UNUSABLE_SIGNATURES]
-)
-def test_a_signature_that_nothing_can_be_passed_to_exits_2(text, pieces, folder):
-    (folder / "odd.py").write_text(f"def f{text}\n")
-    ran = run(f"check odd.py:f {SMALL}")
-    assert ran.code == 2
+@pytest.mark.parametrize(("text", "code", "pieces"), UNUSABLE_FILES)
+def test_a_file_whose_function_cannot_be_run_is_told_with_why(text, code, pieces, folder):
+    (folder / "odd.py").write_text(text + "\n")
+    ran = run(f"check odd.py:f {SMALL} {'--window 4,0' * ('window_size' in text)}")
+    assert ran.code == code
     assert_message(ran, "target 'odd.py:f'", *pieces)
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("import no_such_package", ("ModuleNotFoundError", "no_such_package")),
-        ("raise SystemExit(0)", ("SystemExit: 0",)),
-        ("exit()", ("SystemExit: it calls exit()", "--traceback shows where")),
-        ("import sys; sys.exit('gone')", ("SystemExit: gone",)),
-        ("def f(:", ("SyntaxError",)),
-        ("1 / 0", ("ZeroDivisionError: division by zero",)),
-        ("\nassert not __name__", ("AssertionError: broken.py:2: assert not __name__",)),
-    ],
-)
-def test_a_file_that_fails_to_import_exits_3(text, pieces, folder):
-    (folder / "broken.py").write_text(text + "\n")
-    ran = run("check broken.py:f")
-    assert ran.code == 3
-    assert_message(ran, "target 'broken.py:f' fails to import", *pieces)
-
-
-def test_a_module_that_fails_to_import_exits_3(folder):
-    (folder / "broken_module.py").write_text("import no_such_package\n")
-    ran = run("check broken_module:f")
-    assert ran.code == 3
-    assert_message(ran, "target 'broken_module:f' fails to import: ModuleNotFoundError")
+def test_a_gradient_that_never_comes_is_0_and_wrong(folder):
+    (folder / "forward.py").write_text(AUTOGRAD.format(result="do, None, do, None"))
+    ran = run(f"check forward.py:f {SMALL}")
+    assert ran.code == 1
+    assert "dK" in ran.out.partition("wrong by itself too: ")[2].partition(";")[0]
 
 
 UNUSABLE_RESULTS = [
-    (
-        "wrong_shape",
-        (
-            "returned dK of the wrong shape",
-            "expected [b, g, n, d] = [1, 2, 20, 8], got [1, 2, 19, 8]",
-        ),
-    ),
+    ("wrong_shape", ("returned dK of the wrong shape", "expected [b, g, n, d] = [1, 2, 20, 8], got [1, 2, 19, 8]")),
     ("unknown_name", ("returned an unknown intermediate 'dW'", "known: LSE, P, O, dP")),
     ("dq_twice", ("returned dQ twice, once as 'dq'", "keep one of them")),
-    ("whole_numbers", ("returned dQ as torch.int64; it must be a floating-point tensor",)),
     ("not_a_tensor", ("returned dQ as list; it must be a floating-point tensor",)),
     ("tau_of_softmax", ("returned dTau, which does not exist in this case", "leave it out")),
     ("a_tuple", ("must return a dict of named intermediates, got tuple", "'dQ': dq")),
-    ("a_tensor", ("must return a dict of named intermediates, got Tensor",)),
     ("nothing", ("must return a dict of named intermediates, got NoneType",)),
     ("an_empty_dict", ("returned nothing to compare", "return any of LSE, P, O")),
-    ("values_of_none", ("returned nothing to compare",)),
     ("raising", ("raised ValueError (contiguous): the target says no", "--traceback shows where")),
-    ("raising_an_index_error", ("raised IndexError (contiguous): list index out of range",)),
     ("leaving", ("raised SystemExit (contiguous)",)),
     ("failing_as_a_test_does", ("raised BaseException (contiguous): not today",)),
-    ("sparse", ("returned dQ as torch.sparse_coo", "it must be dense")),
     ("without_values", ("returned dQ as", "on meta", "with values")),
     ("eight_bits", ("returned dQ as", "torch.float8_e4m3fn", "of 16 bits or more")),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -230,143 +240,30 @@ def test_a_target_that_cannot_be_compared_exits_3_and_never_1(name, pieces):
 
 
 @pytest.mark.parametrize(
-    ("body", "piece"),
-    [
-        (
-            "return (q @ k.mT @ v).detach()",
-            "is not differentiable: its output does not require grad",
-        ),
-        (
-            "return {'LSE': v}",
-            "it is a forward and must return its output tensor, got a dict of LSE",
-        ),
-        (
-            "return {'O': v, 'out': v}",
-            "it is a forward and must return its output tensor, got a dict of O, out",
-        ),
-        (
-            "return (q @ k.mT @ v).transpose(1, 2)",
-            "that looks like [B, L, H, D]: return O transposed",
-        ),
-        (
-            "return (q @ k.mT @ v)[:, :, :-1]",
-            "returned O of the wrong shape: expected [b, h, m, e] = [1, 2, 20, 8], got ",
-        ),
-        ("return ()", "must return its output tensor, got tuple"),
-    ],
-)
-def test_a_forward_that_autograd_cannot_differentiate_exits_3(body, piece, folder):
-    (folder / "forward.py").write_text(f"def f(q, k, v, scale):\n    {body}\n")
-    ran = run(f"check forward.py:f {SMALL}")
-    assert ran.code == 3
-    assert_message(ran, "target 'forward.py:f'", piece)
-    assert "raised" not in ran.err
-
-
-AUTOGRAD = """
-import torch
-
-class Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, scale):
-        return (scale * q @ k.mT).softmax(-1) @ v
-{backward}
-def f(q, k, v, scale):
-    return Attention.apply(q, k, v, scale)
-"""
-BACKWARD = "    @staticmethod\n    def backward(ctx, do):\n        "
-
-
-@pytest.mark.parametrize(
-    ("backward", "pieces"),
-    [
-        (
-            "",
-            (
-                "raised NotImplementedError (contiguous)",
-                "You must implement either the backward or vjp method",
-            ),
-        ),
-        (
-            BACKWARD + "raise ValueError('only for training')",
-            ("raised ValueError (contiguous): only for training",),
-        ),
-        (
-            BACKWARD + "return do, do",
-            ("raised RuntimeError (contiguous)", "incorrect number of gradients"),
-        ),
-        (
-            BACKWARD + "return do.mT, do, do, None",
-            ("raised RuntimeError (contiguous)", "returned an invalid gradient"),
-        ),
-    ],
-    ids=["none", "raises", "too few", "wrong shape"],
-)
-def test_an_autograd_function_whose_backward_fails_exits_3(backward, pieces, folder):
-    (folder / "forward.py").write_text(AUTOGRAD.format(backward=backward))
-    ran = run(f"check forward.py:f {SMALL}")
-    assert ran.code == 3
-    assert_message(ran, "target 'forward.py:f'", *pieces)
-
-
-def test_a_gradient_that_never_comes_is_0_and_wrong(folder):
-    (folder / "forward.py").write_text(
-        AUTOGRAD.format(backward=BACKWARD + "return do, None, do, None")
-    )
-    ran = run(f"check forward.py:f {SMALL}")
-    assert ran.code == 1
-    assert "dK" in ran.out.partition("wrong by itself too: ")[2].partition(";")[0]
-
-
-@pytest.mark.parametrize(
     ("word", "pieces"),
     [
-        ("builtins:print", ("takes *args", "wrap it in a function that names them")),
-        (
-            "torch.nn:Linear",
-            ("the class Linear is no torch.autograd.Function",),
-        ),
+        ("torch.nn:Linear", ("the class Linear is no torch.autograd.Function",)),
         ("torch:bmm", ("has no readable signature", "wrap it in a Python function")),
         ("math:sin", ("takes x", "arguments are passed by name")),
+        (
+            "named.py:flash_atention",
+            ("did you mean 'flash_attention'? it has: flash_attention, other",),
+        ),
+        ("named.py:kernel", ("kernel is a Triton kernel", "name a function that launches it")),
     ],
 )
-def test_what_is_no_function_with_named_parameters_exits_2(word, pieces):
-    ran = run(f"check {word}")
+def test_what_is_no_function_with_named_parameters_exits_2(word, pieces, folder):
+    (folder / "named.py").write_text(
+        "import triton\n\n@triton.jit\ndef kernel(q, k, v):\n    pass\n\ndef other(q, k, v):\n    return q\n\n"
+        "flash_attention = other\n"
+        "if __name__ == '__main__':\n    def flash_attentoin(q, k, v):\n        return q\n"
+    )
+    ran = run_process(f"check {word} --device cpu")
     assert ran.code == 2
     assert_message(ran, f"target '{word}'", *pieces)
 
 
-def test_a_kernel_without_grouped_heads_that_is_given_some_exits_3_in_its_own_words():
-    ran = run("check soft.py:backward --batch 1 --heads 4 --kv-heads 2 --seqlen 20 --head-dim 8")
-    assert ran.code == 3
-    assert_message(
-        ran,
-        "target 'soft.py:backward' raised RuntimeError (contiguous): The size of tensor a (4) must match",
-    )
-
-
-@pytest.mark.parametrize("name", ["O", "dQ"])
-def test_b_l_h_d_is_recognized_and_told_apart_from_another_wrong_shape(name, folder):
-    body = "from soft import attention, backward\n"
-    body += (
-        "def f(q, k, v, do, scale):\n    found = {'O': do, **backward(q, k, v, do, scale=scale)}\n"
-    )
-    body += f"    return found | {{'{name}': found['{name}'].transpose(1, 2)}}\n"
-    (folder / "odd.py").write_text(body)
-    ran = run(f"check odd.py:f {SMALL}")
-    assert ran.code == 3
-    assert_message(
-        ran,
-        f"returned {name} of the wrong shape",
-        f"that looks like [B, L, H, D]: return {name} transposed",
-    )
-    (folder / "odd.py").write_text(body.replace(".transpose(1, 2)", "[:, :, 1:]"))
-    ran = run(f"check odd.py:f {SMALL}")
-    assert ran.code == 3
-    assert "looks like" not in ran.err
-
-
-def test_a_refusal_of_two_layouts_is_skipped_and_the_rest_matches():
+def test_a_refusal_of_two_layouts_is_skipped_and_the_rest_matches(folder):
     ran = run(f"check soft.py:contiguous_only {SMALL} --json report.json")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(
@@ -374,14 +271,11 @@ def test_a_refusal_of_two_layouts_is_skipped_and_the_rest_matches():
     )
     words = "AssertionError: q and do must be contiguous"
     assert f"  distinct       skipped: {words}\n" in ran.out
-    assert f"  do=expanded    skipped: {words}\n" in ran.out
-    with open("report.json", encoding="utf-8") as file:
-        report = json.load(file)
-    assert report["verdict"] == "match"
-    assert [(run["layout"], run["verdict"]) for run in report["runs"]] == [
-        ("contiguous", "match"), ("distinct", "skipped"), ("distinct-unit", "skipped"), ("do=expanded", "skipped"),
+    report = json.loads((folder / "report.json").read_text())
+    assert [(run["layout"], run["verdict"], run["skipped"]) for run in report["runs"]] == [
+        ("contiguous", "match", None), ("distinct", "skipped", words), ("distinct-unit", "skipped", words),
+        ("do=expanded", "skipped", words),
     ]  # fmt: skip
-    assert [run["skipped"] for run in report["runs"]] == [None, words, words, words]
 
 
 def test_a_target_that_takes_no_last_stride_but_1_is_still_shown_distinct_strides(folder):
@@ -390,58 +284,29 @@ def test_a_target_that_takes_no_last_stride_but_1_is_still_shown_distinct_stride
     (folder / "picky.py").write_text(text + "    return backward(q, k, v, do, scale=scale)\n")
     ran = run(f"check picky.py:f {SMALL}")
     assert ran.code == 1
-    assert (
-        "  distinct       skipped: AssertionError: picky.py:3: assert q.stride(-1) == 1\n"
-        in ran.out
-    )
+    words = "AssertionError: picky.py:3: assert q.stride(-1) == 1"
+    assert f"  distinct       skipped: {words}\n" in ran.out
     assert "  distinct-unit  mismatch" in ran.out
 
 
 def test_a_refusal_of_every_layout_compares_nothing_and_exits_3():
     ran = run(f"check soft.py:contiguous_only --layout all=distinct {SMALL}")
     assert ran.code == 3
-    assert_message(
-        ran,
-        "nothing was compared",
-        "refused every layout (distinct: AssertionError: q and do must be",
-    )
-
-
-def test_a_reference_that_is_wrong_exits_3_and_is_named():
-    ran = run(f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}")
-    assert ran.code == 3
-    assert_message(
-        ran, "the verdict is about the reference: soft.py:dv_without_a_head departs from dV"
-    )
-
-
-def test_traceback_is_shown_only_when_asked_for():
-    ran = run(f"check soft.py:raising --traceback {SMALL}")
-    assert (ran.code, ran.out) == (3, "")
-    assert "Traceback (most recent call last)" in ran.err
-    assert "soft.py" in ran.err
-    assert (
-        "gradprobe: target 'soft.py:raising' raised ValueError (contiguous): the target says no\n"
-        in ran.err
-    )
+    why = "refused every layout (distinct: AssertionError: q and do must be"
+    assert_message(ran, "nothing was compared", why)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "kind", "message"),
     [
         ("check --heads 0", 2, "UsageFailure", "--heads must be at least 1, got 0"),
-        ("check soft.py:forward", 2, "UsageFailure", "has no function forward"),
         ("diff dZ", 2, "UsageFailure", "no intermediate 'dZ'"),
         (f"check soft.py:nothing {SMALL}", 3, "TargetFailure", "must return a dict"),
-        (f"diff dQ soft.py:raising {SMALL}", 3, "Refusal", "the target says no"),
-        (
-            f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}",
-            3,
-            "ReferenceFailure",
-            "departs from dV",
-        ),
+        (f"diff dQ soft.py:raising {SMALL} --traceback", 3, "Refusal", "the target says no"),
+        (f"check soft.py:backward --reference soft.py:dv_without_a_head {SMALL}", 3, "ReferenceFailure",
+         "the verdict is about the reference: soft.py:dv_without_a_head departs from dV"),
     ],
-)
+)  # fmt: skip
 def test_a_failure_with_json_on_stdout_is_a_report_whose_verdict_is_error(
     words, code, kind, message
 ):
@@ -454,13 +319,7 @@ def test_a_failure_with_json_on_stdout_is_a_report_whose_verdict_is_error(
     assert (report["runs"], report["first_mismatch"], report["diagnoses"]) == ([], None, [])
     assert report["reproduce"].startswith(f"gradprobe {words.split()[0]} ")
     assert message in ran.err
-
-
-def test_a_failure_with_a_json_file_writes_the_error_report_there(folder):
-    ran = run(f"check soft.py:raising --json report.json {SMALL}")
-    assert ran.code == 3
-    assert_message(ran, "the target says no")
-    assert json.loads((folder / "report.json").read_text())["verdict"] == "error"
+    assert ("Traceback (most recent call last)" in ran.err) == ("--traceback" in words)
 
 
 def test_an_error_of_the_tool_itself_exits_3_and_never_1(monkeypatch):
@@ -480,69 +339,17 @@ def test_an_error_of_the_tool_itself_exits_3_and_never_1(monkeypatch):
     [
         ("--heads 0", 2, "gradprobe: --heads must be at least 1, got 0"),
         ("soft.py:doubled_dq --runs contiguous", 1, ""),
-        pytest.param(
-            "soft.py:raising",
-            3,
-            "gradprobe: target 'soft.py:raising' raised",
-            marks=pytest.mark.nightly,
-        ),
     ],
 )
 def test_exit_codes_and_streams_are_the_same_in_a_process_of_its_own(words, code, said):
     ran = run_process(f"check {SMALL} {words}")
-    assert (ran.code, ran.err.startswith(said), bool(ran.err), bool(ran.out)) == (
-        code,
-        True,
-        bool(said),
-        not said,
-    )
+    assert (ran.code, bool(ran.err), bool(ran.out)) == (code, bool(said), not said)
+    assert ran.err.startswith(said)
     assert len(ran.first_mismatches) == (code == 1)
-
-
-def test_a_required_parameter_called_d_is_not_taken_for_delta(folder):
-    (folder / "dims.py").write_text("def f(q, k, v, do, scale, d):\n    return {}\n")
-    ran = run(f"check dims.py:f {SMALL}")
-    assert ran.code == 2
-    assert_message(ran, "needs a parameter 'd' that gradprobe has no value for")
-
-
-OTHER_NAMES = """
-import triton
-
-@triton.jit
-def flash_kernel(q, k, v):
-    pass
-
-def flash_attention_triton(q, k, v):
-    return q
-
-flash_attention = flash_attention_triton
-if __name__ == "__main__":
-    def flash_attentoin_test(q, k, v):
-        return q
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "pieces"),
-    [
-        (
-            "flash_atention",
-            ("did you mean 'flash_attention'? it has: flash_attention, flash_attention_triton",),
-        ),
-        ("flash_kernel", ("flash_kernel is a Triton kernel", "name a function that launches it")),
-    ],
-)
-def test_what_is_no_target_names_what_may_be_meant(name, pieces, folder):
-    (folder / "named.py").write_text(OTHER_NAMES)
-    ran = run_process(f"check named.py:{name} --device cpu")
-    assert ran.code == 2
-    assert_message(ran, f"target 'named.py:{name}'", *pieces)
 
 
 def test_a_layout_of_what_the_target_is_not_given_is_refused():
     ran = run(f"check soft.py:backward --layout dq=distinct {SMALL}")
     assert ran.code == 2
-    assert_message(
-        ran, "dq=distinct: target 'soft.py:backward' is not given dq", "it takes q, k, v, do"
-    )
+    words = "dq=distinct: target 'soft.py:backward' is not given dq"
+    assert_message(ran, words, "it takes q, k, v, do")

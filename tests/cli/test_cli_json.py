@@ -1,16 +1,19 @@
 """The JSON report keeps contract's keys and types, holds no NaN, and repeats itself by its own command line."""
 
+import hashlib
 import json
 import math
 import shlex
+from pathlib import Path
 
 import pytest
 
-from tests.cli.command import SMALL, run, run_process
+from tests.cli.command import SMALL, run
 
 NUMBER = (int, float)
 FAILING = f"check soft.py:wrong_delta {SMALL}"
-RAN = {"match", "mismatch"}
+
+pytestmark = pytest.mark.usefixtures("made_once")
 
 
 def report_of(words):
@@ -76,7 +79,6 @@ REPORT = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("made_once")
 @pytest.mark.parametrize(
     "words", [f"check soft.py:backward {SMALL}", FAILING, f"check lazily.py:backward {SMALL}"]
 )
@@ -94,49 +96,36 @@ def test_a_report_has_every_key_of_the_contract_with_its_type(words):
         assert report["first_mismatch"] is None
         assert report["diagnoses"] == []
         assert [each["first_mismatch"] for each in report["runs"]] == [None, None, None]
-
-
-def test_what_the_target_does_not_expose_is_named_as_such():
-    report = report_of(f"check soft.py:only_gradients {SMALL} --no-recover")
-    found = {each["name"]: each["status"] for each in report["runs"][0]["intermediates"]}
-    assert found == dict.fromkeys(
-        ("LSE", "P", "O", "dP", "delta", "dS"), "not exposed"
-    ) | dict.fromkeys(("dQ", "dK", "dV"), "match")
-    assert report["runs"][0]["compared"]["intermediates"] == 3
+    target = report["target"]
+    source = Path(target["file"]).read_bytes()
+    assert source.decode().splitlines()[target["line"] - 1].startswith("def ")
+    assert target["sha256"] == hashlib.sha256(source).hexdigest()
+    assert (target["backend"], target["shadows"]) == ("torch", [])
 
 
 def test_what_is_recovered_is_named_as_such_with_what_its_reading_adds():
-    report = report_of(f"check soft.py:only_gradients {SMALL}")
-    found = {
-        each["name"]: (each["source"], each["reading_adds"])
-        for each in report["runs"][0]["intermediates"]
-    }
-    assert {name for name, (source, _) in found.items() if source == "recovered"} == {
-        "P",
-        "dP",
-        "delta",
-        "dS",
-    }
-    assert {name for name, (source, _) in found.items() if source == "exported"} == {
-        "dQ",
-        "dK",
-        "dV",
-    }
+    first, second, *_ = report_of(f"check soft.py:only_gradients {SMALL}")["runs"]
+    found = {one["name"]: (one["source"], one["reading_adds"]) for one in first["intermediates"]}
+    sources = {name: source for name, (source, _) in found.items()}
+    assert sources == {
+        **dict.fromkeys(("P", "dP", "delta", "dS"), "recovered"), "LSE": None, "O": None,
+        **dict.fromkeys(("dQ", "dK", "dV"), "exported"),
+    }  # fmt: skip
     # P is read off a float32 gradient to four roundings of 1 and one of its own; dS alike, its largest being near 2.
     assert 2**-24 < found["P"][1] < 6 * 2**-24
     assert 2**-24 < found["dS"][1] < 24 * 2**-24
     assert [found[name][1] for name in ("dQ", "dK", "dV", "LSE")] == [None] * 4
-    assert all(each["reading_adds"] is None for each in report["runs"][1]["intermediates"])
+    statuses = {one["name"]: one["status"] for one in second["intermediates"]}
+    assert (statuses["P"], statuses["dQ"]) == ("not exposed", "match")
+    assert second["compared"]["intermediates"] == 3
 
 
-@pytest.mark.parametrize("repeat", [1, 2])
-def test_a_target_that_exposes_only_p_is_compared(repeat):
-    report = report_of(f"check soft.py:only_p {SMALL} --repeat {repeat}")
+def test_a_target_that_exposes_only_p_is_compared_twice():
+    report = report_of(f"check soft.py:only_p {SMALL} --repeat 2")
     assert report["verdict"] == "match"
     assert [each["compared"]["elements"] for each in report["runs"]] == [800, 800, 800]
 
 
-@pytest.mark.usefixtures("made_once")
 def test_the_fault_in_delta_is_one_mismatch_at_head_1_row_7():
     report = report_of(FAILING)
     assert report["verdict"] == "mismatch"
@@ -146,12 +135,9 @@ def test_the_fault_in_delta_is_one_mismatch_at_head_1_row_7():
     ]  # fmt: skip
     assert first["actual"] - first["expected"] == pytest.approx(3.5, abs=1e-5)
     delta = next(found for found in report["runs"][0]["intermediates"] if found["name"] == "delta")
-    assert (delta["status"], delta["mismatched"], delta["total"], delta["non_finite"]) == (
-        "mismatch",
-        1,
-        40,
-        0,
-    )
+    assert [delta[key] for key in ("status", "mismatched", "total", "non_finite")] == [
+        "mismatch", 1, 40, 0,
+    ]  # fmt: skip
     assert delta["max_abs_err"] == pytest.approx(3.5, abs=1e-5)
     assert [(head["head"], head["status"], head["rows"]) for head in delta["heads"]] == [
         (0, "match", []), (1, "mismatch", [[7, 7]]),
@@ -172,8 +158,7 @@ def test_the_case_holds_every_option_as_it_was_resolved():
     assert {key: case[key] for key in expected} == expected
 
 
-@pytest.mark.usefixtures("made_once")
-def test_two_nans_are_words_and_counted_and_exit_1():
+def test_two_nans_and_an_infinity_are_words_and_counted():
     report = report_of(f"check soft.py:nan_in_dk {SMALL}")
     assert report["verdict"] == "mismatch"
     dk = next(found for found in report["runs"][0]["intermediates"] if found["name"] == "dK")
@@ -183,10 +168,6 @@ def test_two_nans_are_words_and_counted_and_exit_1():
     assert (first["intermediate"], first["head"], first["row"], first["col"]) == ("dK", 1, 3, 2)
     assert first["actual"] == "NaN"
     assert math.isfinite(first["expected"])
-
-
-@pytest.mark.usefixtures("made_once")
-def test_an_infinity_is_a_word_and_counted():
     report = report_of(f"check soft.py:infinite_dq {SMALL}")
     dq = next(found for found in report["runs"][0]["intermediates"] if found["name"] == "dQ")
     assert (dq["mismatched"], dq["non_finite"], dq["max_budget_ratio"]) == (1, 1, "Infinity")
@@ -207,10 +188,6 @@ def test_an_infinity_is_a_word_and_counted():
             f"check lazily.py:backward {SMALL} --causal --tau -1,0.25 --bias-window 9 --pattern small",
             0,
         ),
-        pytest.param(
-            f"check soft.py:attention {SMALL} --causal --block-n 32", 0, marks=pytest.mark.nightly
-        ),
-        pytest.param(f"check lazily.py:backward {SMALL} --no-bias", 0, marks=pytest.mark.nightly),
         (f"diff dQ soft.py:doubled_dq {SMALL} --at 0,0", 1),
     ],
 )
@@ -226,37 +203,6 @@ def test_the_command_line_in_the_report_repeats_the_run(words, code):
     assert again == once
 
 
-def test_json_on_stdout_stays_pure_where_the_target_prints():
-    ran = run_process(f"check soft.py:printing {SMALL} --json -")
-    assert ran.code == 0
-    assert json.loads(ran.out)["verdict"] == "match"
-    assert "the target speaks" in ran.err
-
-
-@pytest.mark.usefixtures("made_once")
-def test_json_in_a_file_leaves_the_console_report_on_stdout(folder):
-    plain = run(FAILING)
-    both = run(f"{FAILING} --json report.json")
-    assert both.code == 1
-    assert both.first_mismatches == plain.first_mismatches
-    report = json.loads((folder / "report.json").read_text())
-    assert_types(report, REPORT)
-    assert "report.json" not in report["reproduce"]
-
-
-@pytest.mark.usefixtures("made_once")
-def test_the_target_is_named_with_its_file_line_and_hash(folder):
-    import hashlib
-
-    target = report_of(f"check soft.py:backward {SMALL}")["target"]
-    source = (folder / "soft.py").read_bytes()
-    assert target["file"] == str(folder / "soft.py")
-    assert source.decode().splitlines()[target["line"] - 1].startswith("def backward(")
-    assert target["sha256"] == hashlib.sha256(source).hexdigest()
-    assert (target["backend"], target["shadows"]) == ("torch", [])
-
-
-@pytest.mark.usefixtures("made_once")
 def test_diff_adds_its_close_up_to_the_report():
     ran = run(f"diff dQ soft.py:doubled_dq {SMALL} --json -")
     report = json.loads(ran.out)

@@ -18,16 +18,12 @@ from gradprobe.render.files import FILES, begin, document, maker_of, unfinished
 from gradprobe.render.files import FORMS as ALL
 from tests.cli.command import ROOT, SMALL, run, start
 from tests.render.written import assert_is_sarif, read_junit
-from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("real_processes")
 NAMES = {
-    "--json": "out.json",
-    "--junit": "out.xml",
-    "--sarif": "out.sarif",
-    "--markdown": "out.md",
+    "--json": "out.json", "--junit": "out.xml", "--sarif": "out.sarif", "--markdown": "out.md",
     "--html": "out.html",
-}
+}  # fmt: skip
 FORMS = " ".join(f"{flag} {file}" for flag, file in NAMES.items())
 COMMANDS = {
     "check": f"check soft.py:backward {SMALL} {FORMS}",
@@ -38,18 +34,16 @@ COMMANDS = {
 
 def read_as_right(folder):
     """The files that a program would take for a match."""
-    junit, sarif = (
-        read_junit((folder / "out.xml").read_text()),
-        json.loads((folder / "out.sarif").read_text()),
-    )
+    texts = {file: (folder / file).read_text() for file in NAMES.values()}
+    junit, sarif = read_junit(texts["out.xml"]), json.loads(texts["out.sarif"])
     assert_is_sarif(sarif)
     (log,) = sarif["runs"]
-    heading = (folder / "out.md").read_text().splitlines()[0]
+    heading = texts["out.md"].splitlines()[0]
     fine = {
-        "out.json": json.loads((folder / "out.json").read_text())["verdict"] == "match",
+        "out.json": json.loads(texts["out.json"])["verdict"] == "match",
         "out.xml": junit.find(".//error") is None and junit.find(".//failure") is None,
         "out.sarif": log["invocations"][0]["executionSuccessful"] and not log["results"],
-        "out.html": "<title>match" in (folder / "out.html").read_text(),
+        "out.html": "<title>match" in texts["out.html"],
         "out.md": " right" in heading and "not " not in heading,
     }
     return {name for name, right in fine.items() if right}
@@ -57,11 +51,8 @@ def read_as_right(folder):
 
 def is_marked(process, mark):
     try:
-        environment = Path(f"/proc/{process}/environ").read_bytes()
-        return (
-            mark in environment
-            and b"Z" not in Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2][:3]
-        )
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2][:3]
+        return mark in Path(f"/proc/{process}/environ").read_bytes() and b"Z" not in state
     except OSError:
         return False
 
@@ -94,39 +85,24 @@ def killed(folder, words, after):
     return process.returncode
 
 
-def matched(folder):
-    """Files of an earlier match."""
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("check", 2), *(pytest.param(name, 34, marks=pytest.mark.nightly) for name in COMMANDS),
+    ],
+)  # fmt: skip
+def test_what_is_killed_at_a_drawn_moment_reads_as_right_in_no_file_and_leaves_no_process(
+    name, count, folder
+):
     assert run(COMMANDS["check"]).code == 0
     assert read_as_right(folder) == set(NAMES.values())
-    return {name: (folder / name).read_text() for name in NAMES.values()}
-
-
-def kills(folder, name, earlier, moments):
-    for after in moments:
+    earlier = {file: (folder / file).read_text() for file in NAMES.values()}
+    draw = random.Random(name)
+    for after in [draw.uniform(0.0, 4.0) for _ in range(count)]:
         for file, text in earlier.items():
             (folder / file).write_text(text)
         if killed(folder, COMMANDS[name], after) != 0:
             assert read_as_right(folder) == set(), f"{name} killed after {after:.2f} s"
-
-
-@sampled("name", list(COMMANDS), push=1)
-def test_what_is_killed_at_a_drawn_moment_reads_as_right_in_no_file_and_leaves_no_process(
-    name, folder
-):
-    earlier = matched(folder)
-    kills(folder, name, earlier, [random.Random(name).uniform(0.0, 4.0) for _ in range(2)])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", COMMANDS)
-def test_of_a_hundred_kills_none_reads_as_right(name, folder):
-    earlier = matched(folder)
-    begun = time.monotonic()
-    with start(COMMANDS[name]) as process:
-        process.communicate()
-    assert process.returncode == 0
-    assert read_as_right(folder) == set(NAMES.values())
-    kills(folder, name, earlier, [random.uniform(0.0, time.monotonic() - begun) for _ in range(34)])
 
 
 @pytest.mark.parametrize(
@@ -145,6 +121,8 @@ def test_an_interruption_is_neither_a_match_nor_a_mismatch(number, code, folder)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (code, b"")
     assert b"Traceback" not in err
+    if number == signal.SIGINT:
+        assert err.endswith(b"gradprobe: interrupted\n  nothing was done yet\n")
     assert json.loads((folder / "out.json").read_text())["verdict"] == "incomplete"
 
 
@@ -210,21 +188,16 @@ def test_what_cannot_be_replaced_is_left_to_be_told_later(folder):
     assert sorted(os.listdir(folder / "here")) == []
 
 
-def test_a_document_of_which_more_is_to_come_is_no_match_and_stays_a_mismatch():
+def test_a_document_a_page_and_a_table_of_which_more_is_to_come_are_no_match_and_stay_a_mismatch():
     for verdict, told in (
         ("match", "incomplete"),
         ("error", "incomplete"),
         ("mismatch", "mismatch"),
     ):
-        document = unfinished({"verdict": verdict, "runs": []})
-        assert (document["verdict"], document["error"]["kind"]) == (told, "Incomplete")
-
-
-def test_a_page_and_a_table_of_checks_of_which_more_are_to_come_are_no_match():
-    several = Reports(
-        reports=(structs.replace(report_from(document("")), verdict="match", error=None),)
-    )
+        found = unfinished({"verdict": verdict, "runs": []})
+        assert (found["verdict"], found["error"]["kind"]) == (told, "Incomplete")
+    report = structs.replace(report_from(document("")), verdict="match", error=None)
+    several = Reports(reports=(report,))
     assert "<title>incomplete: 2 checks" in maker_of("--html")(several, None)
-    assert maker_of("--markdown")(several, None).startswith(
-        "### gradprobe: 2 checks, 1 not finished, 1 right"
-    )
+    table = maker_of("--markdown")(several, None)
+    assert table.startswith("### gradprobe: 2 checks, 1 not finished, 1 right")

@@ -55,21 +55,23 @@ def test_each_save_is_answered_with_what_it_changed(folder):
 
 
 @pytest.mark.nightly
-def test_a_text_of_the_same_length_and_time_runs(folder):
-    own = folder / "own.py"
+def test_a_module_that_is_missing_and_valid_settings_are_waited_for_and_a_crash_ends_one_check(
+    folder,
+):
+    own, settings = folder / "own.py", folder / "pyproject.toml"
+    own.write_text("from helper import scaled\n" + KERNEL)
     with Watching() as watch:
-        watch.until()
-        for text, verdict in ((WRONG, "mismatch"), (RIGHT, "match"), (WRONG, "mismatch")):
+        assert "No module named 'helper'" in watch.until()
+        (folder / "helper.py").write_text("scaled = 1\n")
+        assert "now: match" in watch.until()
+        own.unlink()
+        assert "there is no file own.py" in watch.until()
+        put("own.py", "import os\ndef backward(q, k, v, do):\n    os.kill(os.getpid(), 11)\n")
+        assert "killed by SIGSEGV" in watch.until()
+        for text, verdict in ((RIGHT, "match"), (WRONG, "mismatch"), (RIGHT, "match")):
             own.write_text(KERNEL.replace(RIGHT, text))
             os.utime(own, (1e9, 1e9))
             assert f"now: {verdict}" in watch.until()
-
-
-@pytest.mark.nightly
-def test_settings_are_waited_for_until_they_are_valid(folder):
-    settings = folder / "pyproject.toml"
-    with Watching() as watch:
-        assert "now: match" in watch.until()
         settings.write_text("[tool.gradprobe]\nlayouts = ['no-such-one']\n")
         assert "no-such-one" in watch.until("it to be saved")
         settings.write_text("[tool.gradprobe]\nlayouts = ['blhd']\n")
@@ -79,48 +81,11 @@ def test_settings_are_waited_for_until_they_are_valid(folder):
 
 
 @pytest.mark.nightly
-def test_a_module_that_is_missing_is_waited_for(folder):
-    (folder / "own.py").write_text("from helper import scaled\n" + KERNEL)
-    with Watching() as watch:
-        assert "No module named 'helper'" in watch.until()
-        (folder / "helper.py").write_text("scaled = 1\n")
-        assert "now: match" in watch.until()
-        (folder / "own.py").unlink()
-        assert "there is no file own.py" in watch.until()
-        put("own.py", KERNEL.replace(RIGHT, WRONG))
-        assert re.search(r"dQ in contiguous.*: right -> wrong in heads 0-1", watch.until())
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("import os, torch\nos._exit(0)\n", "ended with exit code 0 before it answered"),
-        (
-            "import os\ndef backward(q, k, v, do):\n    os.kill(os.getpid(), 11)\n",
-            "killed by SIGSEGV",
-        ),
-    ],
-)
-def test_a_target_that_ends_its_process_ends_one_check(text, words):
-    with Watching() as watch:
-        watch.until()
-        put("own.py", text)
-        assert words in watch.until()
-        put("own.py", KERNEL)
-        assert "now: match" in watch.until()
-
-
-@pytest.mark.nightly
 def test_the_layout_that_failed_is_tried_first():
+    wrong = "do.contiguous() @ v.mT * (1 if do.is_contiguous() else 2)"
     with Watching() as watch:
         watch.until()
-        put(
-            "own.py",
-            KERNEL.replace(
-                "do @ v.mT", "do.contiguous() @ v.mT * (1 if do.is_contiguous() else 2)"
-            ),
-        )
+        put("own.py", KERNEL.replace("do @ v.mT", wrong))
         assert "contiguous: match" in watch.until("the rest follows")
         watch.until()
         put("own.py", KERNEL + "\n")
@@ -131,30 +96,17 @@ def test_the_layout_that_failed_is_tried_first():
 
 def test_without_watchfiles_it_says_how_to_install_it(monkeypatch):
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "watchfiles" else find(name)
-    )
+    without = lambda name: None if name == "watchfiles" else find(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    assert run("watch own.py:backwards").code == 2
     ran = run("watch own.py:backward")
     assert (ran.code, ran.err.splitlines()[1]) == (3, "  pip install 'gradprobe[watch]'")
 
 
-def test_a_target_that_is_not_there_ends_it():
-    assert run("watch own.py:backwards").code == 2
-
-
 def resident(process):
     """Megabytes."""
-    return (
-        int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        * os.sysconf("SC_PAGE_SIZE")
-        / 2**20
-    )
-
-
-def children(process):
-    return [
-        int(name) for name in Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    ]
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @pytest.mark.nightly
@@ -168,8 +120,9 @@ def test_ten_saves_take_no_memory_and_leave_no_process(folder, how):
     for number in range(10):
         put("own.py", KERNEL + "\n" * (number + 1))
         watch.until()
-        (warm,) = children(watch.process.pid)
-        held.append((resident(watch.process.pid), resident(warm)))
+        pid = watch.process.pid
+        warm = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+        held.append((resident(pid), resident(warm)))
     for sizes in zip(*held, strict=True):
         assert max(sizes) - sizes[1] < 5
     if how == "ctrl-c":

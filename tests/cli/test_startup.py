@@ -21,21 +21,13 @@ MISTYPED = {
     "check kernel.py:softmx": "did you mean 'Softmax'?",
     "check kernal.py:lazy_attention": "did you mean 'kernel.py'?",
     "check kernal:lazy_attention": "did you mean 'kernel'?",
-    "check kernel:lazy_atention": "did you mean 'lazy_attention'?",
     "check --dtype flota16": "did you mean 'float16'?",
     "check --layout do=expandet": "did you mean 'expanded'?",
     "check --layout doo=expanded": "did you mean 'do'?",
-    "check --inplace biass": "did you mean 'bias'?",
     "check --dtype fp16": "did you mean 'float16'?",
-    "check --implied cusal": "did you mean 'causal'?",
-    "check --reference flahs": "did you mean 'flash'?",
     "diff dSS": "did you mean 'dS'?",
     "sweep --pattern nrmal --pattern small": "did you mean 'normal'?",
-    "sweep flex-attn": "did you mean 'flash-attn'?",
-    "check --family sofmax": "did you mean 'softmax'?",
-    "check --runs distnct": "--runs takes TENSOR=NAME or NAME, got 'distnct'\n  did you mean 'distinct'?",
     "check --shapes bldh": "did you mean 'blhd'?",
-    "check --shapes blhdd": "did you mean 'blhd'?",
     "check --align botom-right": "did you mean 'bottom-right'?",
     "check --against interpretd": "did you mean 'interpreted'?",
     "check kernel.py:": "it has kernel.py:lazy_attention",
@@ -45,24 +37,16 @@ MISTYPED = {
     "explain dS": "dS is an intermediate, P * (dP - delta)",
     "explain do=expanded": "do=expanded is a layout",
     "check kernel.py:lazy_atention --contract": "did you mean 'lazy_attention'?",
-    "doctor kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
     "fix kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
-    "audit kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
     "watch kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
     "mutate lazy --class RAC": "did you mean 'RACE'?",
     "init --family sofmax": "did you mean 'softmax'?",
     "show kernl.json": "did you mean 'kernel.json'?",
     "init --list kernl.py": "did you mean 'kernel.py'?",
     "explain strid/do-head": "did you mean 'stride'?",
-    "explain i12": "did you mean 'I11'?",
-    "init --list kernel.pyy": "did you mean 'kernel.py'?",
     "check kernel.pi:lazy_attention": "did you mean 'kernel.py'?",
-    "check --battery piars": "got 'piars'",
     "check lazy --battery piars": "did you mean 'pairs'?",
-    "strides lazzy": "did you mean 'lazy'?",
-    "shrink lazzy": "did you mean 'lazy'?",
     "lint kernl.py": "did you mean 'kernel.py'?",
-    "mutate lazzy": "did you mean 'lazy'?",
     "run --watch a:b --target lazzy -- true": "did you mean 'lazy'?",
 }
 KERNEL = """
@@ -108,10 +92,8 @@ def kernel(tmp_path, monkeypatch):
 
 def test_mistyped_words_exit_2_with_the_one_meant_and_neither_torch_nor_a_process(kernel):
     command = [sys.executable, "-c", SCRIPT, "--version", *MISTYPED]
-    environment = {
-        "PYTHONPATH": str(ROOT),
-        "GRADPROBE_SHARED_BY": "1000",
-    }  # no core is free to import torch meanwhile
+    # no core is free to import torch meanwhile
+    environment = {"PYTHONPATH": str(ROOT), "GRADPROBE_SHARED_BY": "1000"}
     ran = subprocess.run(command, capture_output=True, check=True, cwd=kernel, env=environment)
     versions, *ends = json.loads(ran.stdout)
     assert versions == [0, "", []]
@@ -139,22 +121,18 @@ def test_the_process_that_imports_torch_while_words_are_read_checks_and_is_gone_
     environment = {"PYTHONPATH": str(ROOT)}
     for words, codes in {
         "check lasy": [-9],
-        "check --help": [],
-        "check sdpa-math --batch 1 --heads 1 --seqlen 8 --head-dim 8 --layout contiguous": [
-            -9
-        ],  # not another
+        # not another
+        "check sdpa-math --batch 1 --heads 1 --seqlen 8 --head-dim 8 --layout contiguous": [-9],
         "check lasy --no-isolate": [],
-        "lint x.py": [],
     }.items():
         command = [sys.executable, "-c", EARLY, *words.split()]
         ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert ran.stdout.splitlines()[-1] == str(codes), words
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_of_commands_tells_of_each_what_its_own_help_begins_with(name):
-    told = imported(name).help
-    assert inspect.cleandoc(told).partition("\n\n")[0] == COMMANDS[name]
+def test_the_list_of_commands_tells_of_each_what_its_own_help_begins_with():
+    begins = {name: inspect.cleandoc(imported(name).help).partition("\n\n")[0] for name in COMMANDS}
+    assert begins == COMMANDS
 
 
 def test_the_versions_that_are_told_are_those_that_torch_and_reports_tell():
@@ -172,8 +150,6 @@ def test_the_versions_that_are_told_are_those_that_torch_and_reports_tell():
         "globals()['la' + 'zy'] = print",
         "from os.path import *",
         "def __getattr__(name): return print",
-        "import sys\nsetattr(sys.modules[__name__], 'la' + 'zy', print)",
-        "from other import (\n    lazy,\n)",
         "lazy: object",
         "for lazy in (print,): pass",
         "def lazy(: a mistake",
@@ -205,17 +181,12 @@ def test_completion_writes_no_file_of_the_user_s_and_its_steps_make_a_shell_comp
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "gradprobe").write_text(f'#!/bin/sh\nexec {sys.executable} -m gradprobe "$@"\n')
     (tmp_path / "gradprobe").chmod(0o755)
-    environment = {
-        "HOME": str(tmp_path),
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = {"HOME": str(tmp_path), "PATH": path, "PYTHONPATH": str(ROOT)}
 
     def bash(script):
         command = ["bash", "--norc", "-c", script]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path
-        ).stdout
+        return subprocess.check_output(command, text=True, env=environment, cwd=tmp_path)
 
     before = sorted(tmp_path.iterdir())
     told = bash("gradprobe --install-completion; true")
