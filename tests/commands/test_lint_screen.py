@@ -16,9 +16,8 @@ def finding(line, code="do_ptr += h * stride_qh"):
 
 def shown(*findings, **more):
     kernels = tuple(f"kernel_{at}" for at in range(30))
-    return [
-        line.plain for line in render_lint(Inquiry("f.py", findings, kernels, UNTOLD), 80, **more)
-    ]
+    inquiry = Inquiry("f.py", findings, kernels, UNTOLD)
+    return [line.plain for line in render_lint(inquiry, 80, **more)]
 
 
 def test_many_findings_take_24_rows_and_the_rest_are_counted():
@@ -29,14 +28,9 @@ def test_many_findings_take_24_rows_and_the_rest_are_counted():
     assert sum("^^^" in line for line in shown(*many, details=True)) == 20
 
 
-def test_a_clean_file_takes_10_rows():
+def test_what_could_not_be_followed_is_not_called_clean_and_takes_10_rows():
+    words = "PARTLY READ  no pointer advances by a stride that is called another tensor's (f.py)"
+    assert shown()[0] == words
     assert len(shown()) <= 10
-
-
-def test_what_could_not_be_followed_is_not_called_clean():
-    assert (
-        shown()[0]
-        == "PARTLY READ  no pointer advances by a stride that is called another tensor's (f.py)"
-    )
     assert any("not followed everywhere" in line for line in shown())
     assert shown(finding(3))[0].startswith("FINDINGS")

@@ -22,9 +22,8 @@ def target(tmp_path):
 
 
 def of_survey(target, count):
-    trials = Trials(
-        BenchSetup(CheckRequest(target, None, None, OPTIONS), "again", True, frozenset())
-    )
+    request = CheckRequest(target, None, None, OPTIONS)
+    trials = Trials(BenchSetup(request, "again", True, frozenset()))
     diagnoses, known = trials(Sought("do=blhd", Allowance(count)))
     assert known == ()
     return diagnoses

@@ -31,13 +31,10 @@ def planned(**options):
 def test_the_layout_that_failed_is_asked_for_alone_where_it_is_not_the_first_anyway():
     report = report_from(document(wrong_in(), wrong_in(1, layout="distinct")))
     assert failing_layout(report) == "distinct"
-    assert in_layout(planned(heads=2), "distinct").request.options == {
-        "heads": 2,
-        "runs": ["distinct"],
-    }
-    assert in_layout(planned(), "contiguous") is None
-    assert in_layout(planned(), "") is None
-    assert in_layout(planned(), "contiguous, dO doubled") is None
+    alone = in_layout(planned(heads=2), "distinct").request
+    assert alone.options == {"heads": 2, "runs": ["distinct"]}
+    for layout in ("contiguous", "", "contiguous, dO doubled"):
+        assert in_layout(planned(), layout) is None
     assert in_layout(planned(runs=["distinct", "blhd"]), "distinct") is None
 
 
@@ -79,7 +76,5 @@ def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
     target["kernels"] = [{"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}]
     report = report_from(document(wrong_in(), target=target))
     report = structs.replace(report, sources=sources_of(report, planned().request, sys.modules))
-    found = {
-        Path(file).name for file in imported(planned(), CheckOutcome(planned().request, report, 0))
-    }
-    assert found == {"own.py", "own.cu", "tile.cuh"}
+    files = imported(planned(), CheckOutcome(planned().request, report, 0))
+    assert {Path(file).name for file in files} == {"own.py", "own.cu", "tile.cuh"}

@@ -12,35 +12,27 @@ def became(errors, **after):
     return changes(before, entry(errors=errors, **after), compared(before))
 
 
-def test_an_entry_beside_itself_has_not_changed():
+def test_what_grew_fails_and_is_named_and_what_improved_or_stays_does_not():
     same = became(None)
     assert (same.fails, same.gone, same.new, same.notes) == (False, (), (), [])
     assert [(cell.verdict, cell.rms.factor) for cell in same.cells] == [("same", 1.0)] * 4
-
-
-def test_one_intermediate_of_one_layout_that_grew_fails_and_is_named():
-    found = became({"contiguous": {"dQ": 1.0, "dK": 1.0}, "distinct": {"dQ": 1.0, "dK": 1.3}})
-    assert found.fails
-    assert [(cell.layout, cell.name) for cell in found.grown] == [("distinct", "dK")]
-    assert found.grown[0].rms.factor == pytest.approx(1.3)
-
-
-def test_what_improved_does_not_fail():
-    found = became({"contiguous": {"dQ": 0.5, "dK": 1.0}, "distinct": {"dQ": 1.0, "dK": 1.0}})
-    assert not found.fails
-    assert [cell.name for cell in found.cells if cell.verdict == "improved"] == ["dQ"]
+    assert compared(entry()) == 8  # every cell, and twice
+    plain = {"dQ": 1.0, "dK": 1.0}
+    grew = became({"contiguous": plain, "distinct": {"dQ": 1.0, "dK": 1.3}})
+    assert grew.fails
+    assert [(cell.layout, cell.name) for cell in grew.grown] == [("distinct", "dK")]
+    assert grew.grown[0].rms.factor == pytest.approx(1.3)
+    improved = became({"contiguous": {"dQ": 0.5, "dK": 1.0}, "distinct": plain})
+    assert not improved.fails
+    assert [cell.name for cell in improved.cells if cell.verdict == "improved"] == ["dQ"]
 
 
 def test_a_largest_error_alone_that_grew_fails():
     before, after = entry(), entry()
-    grown = after.errors["contiguous"]["dQ"]
-    after.errors["contiguous"]["dQ"] = type(grown)(
-        grown.rms, tuple(2 * figure for figure in grown.worst)
-    )
-    found = changes(before, after, compared(before))
-    assert [(cell.name, cell.rms.verdict, cell.worst.verdict) for cell in found.grown] == [
-        ("dQ", "same", "grown")
-    ]
+    of = after.errors["contiguous"]
+    of["dQ"] = type(of["dQ"])(of["dQ"].rms, tuple(2 * figure for figure in of["dQ"].worst))
+    (cell,) = changes(before, after, compared(before)).grown
+    assert (cell.name, cell.rms.verdict, cell.worst.verdict) == ("dQ", "same", "grown")
 
 
 def test_an_intermediate_or_a_layout_that_is_gone_fails_and_a_new_one_does_not():
@@ -66,18 +58,13 @@ def test_another_version_and_another_kernel_file_are_told():
     ]
 
 
-def test_a_figure_is_compared_in_every_cell_and_twice():
-    assert compared(entry()) == 8
-
-
 def test_another_backend_and_another_case_are_refused_with_a_way_out():
     refuse_other(entry(), "triton-interpreter on cpu", {"family": "lazy", "seqlen_q": 72})
     words = "it was saved by triton-interpreter on cpu, and triton on cuda has other errors"
     with pytest.raises(UsageFailure, match=words) as told:
         refuse_other(entry(), "triton on cuda", {"family": "lazy", "seqlen_q": 72})
     assert "--device cpu" in told.value.way_out
+    other = {"family": "lazy", "seqlen_q": 80, "softcap": 2.0}
     with pytest.raises(UsageFailure, match="seqlen_q 72 -> 80, softcap None -> 2.0") as told:
-        refuse_other(
-            entry(), "triton-interpreter on cpu", {"family": "lazy", "seqlen_q": 80, "softcap": 2.0}
-        )
+        refuse_other(entry(), "triton-interpreter on cpu", other)
     assert told.value.way_out == "take its entry out of the file, and check again"

@@ -9,6 +9,7 @@ import pytest
 from gradprobe.commands.baseline.entry import Entry, measure
 from gradprobe.commands.baseline.growth import changes, compared
 from gradprobe.inputs.history import CheckRequest
+from gradprobe.pipeline.run_check import run_check
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("without_causes")
@@ -18,11 +19,8 @@ SMALL = {"batch": 1, "heads": 2, "seqlen": 48, "head_dim": 16}
 
 
 def measured(function, seeds=range(5), **options):
-    target = (
-        function
-        if ":" in function or function in ("sdpa-math", "lazy")
-        else f"{HERE / 'coarse.py'}:{function}"
-    )
+    own = function != "sdpa-math"
+    target = f"{HERE / 'coarse.py'}:{function}" if own else function
     return measure(CheckRequest(target, None, None, options), seeds)
 
 
@@ -37,55 +35,32 @@ def test_the_figures_are_those_of_every_run_and_draw(right):
     assert list(entry.errors["distinct"]) == ["O", "dQ", "dK", "dV"]
     assert entry.seeds == (0, 1, 2, 3, 4)
     assert entry.ran == "torch on cpu"
-    assert (entry.case["seqlen_q"], "seed" in entry.case, "softcap" in entry.case) == (
-        72,
-        False,
-        False,
-    )
+    assert entry.case["seqlen_q"] == 72
+    assert not {"seed", "softcap"} & entry.case.keys()
     for errors in entry.errors["distinct"].values():
-        assert len(set(zip(errors.rms, errors.worst, strict=True))) == 5, (
-            "each draw has errors of its own"
-        )
-        assert all(
-            0 < rms < worst <= 1 for rms, worst in zip(errors.rms, errors.worst, strict=True)
-        )
+        pairs = list(zip(errors.rms, errors.worst, strict=True))
+        assert len(set(pairs)) == 5, "each draw has errors of its own"
+        assert all(0 < rms < worst <= 1 for rms, worst in pairs)
         assert all(figure == float(f"{figure:.3e}") for figure in (*errors.rms, *errors.worst))
-
-
-def test_a_draw_that_is_run_again_has_the_same_errors(right):
-    assert measured("right", range(1, 5), dtype="float16").errors["distinct"]["dQ"].rms == right["float16"].errors[
-        "distinct"
-    ]["dQ"].rms[1:]  # fmt: skip
+    again = measured("right", range(1, 5), dtype="float16").errors["distinct"]["dQ"]
+    assert again.rms == right["float16"].errors["distinct"]["dQ"].rms[1:]
 
 
 ROUNDED = [
-    ("float16", "p_twice", {"O", "dQ", "dK", "dV"}),
     ("float16", "ds_twice", {"dQ", "dK"}),
     ("float16", "dq_twice", {"dQ"}),
     ("float32", "k_without_3_bits", {"O", "dQ", "dK", "dV"}),
 ]
 
 
-@sampled("dtype, function, grown", ROUNDED, push=[ROUNDED[1], ROUNDED[3]])
+@sampled("dtype, function, grown", ROUNDED, push=[ROUNDED[0], ROUNDED[2]])
 def test_one_rounding_more_is_found_where_it_is_and_nowhere_else(dtype, function, grown, right):
     after = measured(function, dtype=dtype)
     assert isinstance(after, Entry), "all of it is within budget"
     found = changes(right[dtype], after, compared(right[dtype]))
     assert {cell.name for cell in found.grown} == grown
-    assert (
-        max(
-            max(errors.worst)
-            for of_layout in after.errors.values()
-            for errors in of_layout.values()
-        )
-        < 1
-    )
-
-
-def test_and_where_that_is_the_baseline_it_is_an_improvement(right):
-    found = changes(measured("ds_twice", dtype="float16"), right["float16"], 24)
-    assert {cell.name for cell in found.cells if cell.verdict == "improved"} == {"dQ", "dK"}
-    assert not found.fails
+    worst = [errors.worst for of in after.errors.values() for errors in of.values()]
+    assert max(map(max, worst)) < 1
 
 
 def test_what_leaves_its_budget_comes_back_as_the_report_of_the_first_draw_that_does():
@@ -95,10 +70,9 @@ def test_what_leaves_its_budget_comes_back_as_the_report_of_the_first_draw_that_
     assert "--seed 3" in report.reproduce
 
 
-ANY = [{"dtype": "float16"}, {"dtype": "float32"}, {"pattern": "lowrank", "bias": True}]
-
-
-@sampled("options", [{"dtype": "float16", "runs": ["contiguous"]}, *ANY], push=1)
+@sampled(
+    "options", [{"dtype": "float16", "runs": ["contiguous"]}, {"pattern": "lowrank", "bias": True}], push=1
+)  # fmt: skip
 def test_no_draws_of_a_right_kernel_are_an_alarm_beside_other_draws(options):
     sets = [
         measured("sdpa-math", range(first, first + 5), **SMALL, **options)
@@ -106,9 +80,7 @@ def test_no_draws_of_a_right_kernel_are_an_alarm_beside_other_draws(options):
     ]
     pairs = list(permutations(sets, 2))
     assert len(pairs) == 56
-    assert [changes(before, after, compared(before)).fails for before, after in pairs] == [
-        False
-    ] * 56
+    assert not any(changes(before, after, compared(before)).fails for before, after in pairs)
 
 
 def test_a_black_box_is_not_looked_into_unless_that_is_asked_for():
@@ -130,15 +102,9 @@ def test_the_first_report_may_end_it():
 
 def test_the_rms_is_that_of_the_elements_themselves():
     """Beside the budget that the comparison gives out, which is that of dQ, dK and dV."""
-    from gradprobe.pipeline.run_check import run_check
-
     entry = measured("right", range(7, 11), **SMALL)
-    report = run_check(
-        CheckRequest(
-            f"{HERE / 'coarse.py'}:right", None, None, {**SMALL, "seed": 7, "recover": False}
-        ),
-        "",
-    )
+    options = {**SMALL, "seed": 7, "recover": False}
+    report = run_check(CheckRequest(f"{HERE / 'coarse.py'}:right", None, None, options), "")
     _, found = report.measured[0]
     for name in ("dQ", "dK", "dV"):
         comparison = found.comparison

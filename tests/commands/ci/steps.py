@@ -72,14 +72,9 @@ def run_step(
         "GITHUB_OUTPUT": str(workspace.parent / "output"), "GITHUB_STEP_SUMMARY": str(workspace.parent / "summary"),
         "RUNNER_TEMP": str(workspace.parent), "RUNNER_OS": "Linux",
     } | ({"GITHUB_ACTION_PATH": str(action)} if action else {})  # fmt: skip
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("COLUMNS", "PYTEST_CURRENT_TEST")
-    }
-    environment |= runner | {
-        "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    }
+    path = f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, **runner, "PATH": path}
+    environment.pop("COLUMNS", None)
     return subprocess.run(
         [*SHELLS[step.shell], str(script)], cwd=workspace, env=environment | dict(step.env), capture_output=True,
         text=True, timeout=300, check=False,

@@ -26,25 +26,16 @@ from gradprobe.commands.doctor.machine_survey import MachineSurvey
 from gradprobe.commands.doctor.module_copies import Copy, LoadedFile
 
 HOME = str(Path.home())
-FILE = LoadedFile(
-    "mine",
-    f"{HOME}/mine.py",
-    "ab" * 32,
-    1.0,
-    "the current folder, place 1 of 5 on the search path",
-    (),
-    (),
-)
+PLACE = "the current folder, place 1 of 5 on the search path"
+FILE = LoadedFile("mine", f"{HOME}/mine.py", "ab" * 32, 1.0, PLACE, (), ())
 CACHE = f"{HOME}/.triton/cache"
 SURVEY = MachineSurvey("cpu", "", (FILE,), Built("softmax", ("q",), 32), CACHE)
 MADE = Examination("mine.py:f", SURVEY, (), (), (), 1.0, "gradprobe doctor mine.py:f")
 
 
 def climbed(*states):
-    return tuple(
-        RungResult(Rung(f"rung {at}", "strides of q", ""), state)
-        for at, state in enumerate(states, 1)
-    )
+    rungs = [Rung(f"rung {at}", "strides of q", "") for at in range(1, 1 + len(states))]
+    return tuple(map(RungResult, rungs, states))
 
 
 def shown(made, width=80):
@@ -54,33 +45,25 @@ def shown(made, width=80):
 @pytest.mark.parametrize(
     ("states", "code", "first"),
     [
-        ([GREEN, GREEN], 0, "GREEN  2 of 2 rungs green (mine.py:f)"),
-        ([GREEN, REFUSED], 0, "GREEN  1 of 2 rungs green, 1 refused by the target (mine.py:f)"),
-        ([REFUSED, REFUSED], 3, "FAILS  0 of 2 rungs green, 2 refused by the target (mine.py:f)"),
-        ([RED, NOT_RUN], 1, 'RED  "rung 1", the lowest rung (mine.py:f)'),
-        (
-            [GREEN, GREEN, RED],
-            1,
-            'RED  first at "rung 3"; the 2 rungs below it are green (mine.py:f)',
-        ),
-        (
-            [GREEN, REFUSED, RED],
-            1,
-            'RED  first at "rung 3"; 1 of 2 rungs below it green (mine.py:f)',
-        ),
-        ([GREEN, FAILS], 3, 'FAILS  first at "rung 2"; the 1 rung below it is green (mine.py:f)'),
+        ([GREEN, GREEN], 0, "GREEN  2 of 2 rungs green"),
+        ([GREEN, REFUSED], 0, "GREEN  1 of 2 rungs green, 1 refused by the target"),
+        ([REFUSED, REFUSED], 3, "FAILS  0 of 2 rungs green, 2 refused by the target"),
+        ([RED, NOT_RUN, NOT_RUN], 1, 'RED  "rung 1", the lowest rung'),
+        ([GREEN, GREEN, RED], 1, 'RED  first at "rung 3"; the 2 rungs below it are green'),
+        ([GREEN, REFUSED, RED], 1, 'RED  first at "rung 3"; 1 of 2 rungs below it green'),
+        ([GREEN, FAILS], 3, 'FAILS  first at "rung 2"; the 1 rung below it is green'),
     ],
 )
 def test_the_first_line_and_the_exit_code_are_those_of_the_first_rung_that_is_bad(
     states, code, first
 ):
     made = replace(MADE, climbed=climbed(*states))
-    assert (made.exit_code, shown(made)[0]) == (code, first)
-
-
-def test_rungs_above_a_bad_one_are_counted_and_the_last_is_named():
-    lines = shown(replace(MADE, climbed=climbed(RED, NOT_RUN, NOT_RUN)))
-    assert "  above it 2 rungs not run, to rung 3" in lines
+    lines = shown(made)
+    assert (made.exit_code, lines[0]) == (code, f"{first} (mine.py:f)")
+    assert ("  above it 2 rungs not run, to rung 3" in lines) == (NOT_RUN in states)
+    told = json.dumps(as_json(made))
+    assert (f'"{HOME}/' in told, "~/mine.py" in told) == (False, True)
+    assert not any(f"{HOME}/" in line for line in lines)
 
 
 def test_what_is_stale_is_the_verdict_though_every_rung_is_green():
@@ -100,45 +83,24 @@ def test_a_cache_is_at_fault_only_where_the_rung_is_green_without_it(state, is_s
 
 
 def test_a_copy_of_another_text_is_a_fact_and_no_verdict_and_one_of_the_same_text_no_caution():
-    other, same = (
-        Copy("/old/mine.py", "cd" * 32, 1.0, False),
-        Copy("/same/mine.py", "ab" * 32, 1.0, True),
-    )
-    made = replace(
-        MADE,
-        climbed=climbed(GREEN),
-        survey=replace(SURVEY, files=(replace(FILE, copies=(other, same)),)),
-    )
+    other = Copy("/old/mine.py", "cd" * 32, 1.0, False)
+    same = Copy("/same/mine.py", "ab" * 32, 1.0, True)
+    survey = replace(SURVEY, files=(replace(FILE, copies=(other, same)),))
+    made = replace(MADE, climbed=climbed(GREEN), survey=survey)
     lines = shown(made)
-    assert made.exit_code == 0
-    assert lines[1] == "  2 different texts of module mine"
+    assert (made.exit_code, lines[1]) == (0, "  2 different texts of module mine")
     assert any("not: /old/mine.py" in line for line in lines)
     assert not any("not: /same/mine.py" in line for line in lines)
 
 
 def test_every_way_of_a_machine_fits_80_columns_and_a_red_rung_is_told_in_words():
     rungs = [rung for how in (COMPILED, INTERPRETED, CUDA) for rung in machine_rungs(how, "cpu")]
-    bad = RungResult(
-        rungs[4], RED, "of 100 atomic adds a head, 8 of 8 sums are wrong: 5042 and not 5050"
-    )
-    made = replace(
-        MADE,
-        target="",
-        climbed=tuple(bad if rung is rungs[4] else RungResult(rung, GREEN) for rung in rungs),
-    )
-    lines = shown(made)
+    words = "of 100 atomic adds a head, 8 of 8 sums are wrong: 5042 and not 5050"
+    results = [RungResult(rung, GREEN) for rung in rungs]
+    results[4] = RungResult(rungs[4], RED, words)
+    lines = shown(replace(MADE, target="", climbed=tuple(results)))
     assert max(map(len, lines)) <= 80
-    assert (
-        'RED  first at "dots in float16", compiled; the 4 rungs below it are green (this'
-        in lines[0]
-    )
+    first = 'RED  first at "dots in float16", compiled; the 4 rungs below it are green (this'
+    assert first in lines[0]
     assert "  dots in float16                  red      green       green  in wrong dots" in lines
     assert "  dots in bfloat16                 green    green       green  out wrong dots" in lines
-
-
-def test_paths_below_the_home_folder_are_short_in_the_json_and_on_the_screen():
-    made = replace(MADE, climbed=climbed(GREEN))
-    told = json.dumps(as_json(made))
-    assert f'"{HOME}/' not in told
-    assert "~/mine.py" in told
-    assert not any(f"{HOME}/" in line for line in shown(made))

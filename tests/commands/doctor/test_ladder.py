@@ -15,31 +15,23 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import parse
 from gradprobe.model.failures import UsageFailure
 
-SOFTMAX, LAZY = (
-    Built("softmax", ("q", "k", "v", "do"), 64),
-    Built("lazy", ("q", "k", "v", "do", "bias", "tau"), 64),
-)
+SOFTMAX = Built("softmax", ("q", "k", "v", "do"), 64)
+LAZY = Built("lazy", ("q", "k", "v", "do", "bias", "tau"), 64)
 
 
 def rungs(built, **options):
     return target_rungs(CheckRequest("a.py:f", None, None, options), built)
 
 
-def titles(built, **options):
-    return [rung.title for rung in rungs(built, **options)]
-
-
-def test_heads_then_tiles_then_one_tensor_at_a_time_with_do_first():
-    assert titles(SOFTMAX) == [
+def test_heads_then_tiles_of_the_kernel_then_one_tensor_at_a_time_with_do_first():
+    found = rungs(SOFTMAX)
+    assert [rung.title for rung in found] == [
         "1 head, one tile", "2 heads, one tile", "2 heads, many tiles", "2 heads, a partial tile",
         "2 heads, dO moved", "2 heads, q moved", "2 heads, k moved", "2 heads, v moved",
         "2 heads, dO expanded", "2 heads, all moved, no unit stride", "2 batches, all moved",
         "the case of gradprobe check",
     ]  # fmt: skip
-
-
-def test_lengths_follow_the_tiles_of_the_kernel():
-    by_title = {rung.title: rung.planned.request.options for rung in rungs(SOFTMAX)}
+    by_title = {rung.title: rung.planned.request.options for rung in found}
     assert by_title["1 head, one tile"]["seqlen"] == 64
     assert by_title["2 heads, many tiles"]["seqlen"] == 192
     assert by_title["2 heads, a partial tile"]["seqlen"] % 64 == 33
@@ -50,6 +42,9 @@ def test_the_lazy_family_has_one_tau_and_a_long_bias_below_those_of_its_case():
     assert by_title["2 heads, dO moved"]["tau"] == "-0.5"
     assert by_title["2 heads, dO moved"]["bias_window"] >= by_title["2 heads, many tiles"]["seqlen"]
     assert "tau" not in by_title["the case of gradprobe check"]
+    found = rungs(LAZY, tau="-0.5,0.25", seqlens="20,12", batch=2)
+    assert [rung.planned.request.options["tau"] for rung in found[:2]] == ["-0.5", "-0.5,0.25"]
+    assert {rung.planned.request.options["batch"] for rung in found} == {2}
 
 
 def test_what_is_given_stays_and_rungs_that_are_the_same_stand_once():
@@ -66,28 +61,20 @@ def test_what_is_given_stays_and_rungs_that_are_the_same_stand_once():
     ("given", "heads"), [({"kv_heads": 3}, 3), ({"tau": "-1,1,2,3"}, 4), ({"tau": "-1"}, 2)]
 )
 def test_heads_that_are_not_given_are_as_many_as_other_options_ask_for(given, heads):
-    assert titles(LAZY, **given)[1] == f"{heads} heads, one tile"
-
-
-def test_a_tau_a_head_and_a_length_a_batch_are_kept_whole():
-    found = rungs(LAZY, tau="-0.5,0.25", seqlens="20,12", batch=2)
-    assert [rung.planned.request.options["tau"] for rung in found[:2]] == ["-0.5", "-0.5,0.25"]
-    assert {rung.planned.request.options["batch"] for rung in found} == {2}
+    assert rungs(LAZY, **given)[1].title == f"{heads} heads, one tile"
 
 
 @pytest.mark.parametrize("option", ["layout", "runs"])
 def test_an_option_that_the_rungs_set_is_refused_with_a_way_out(option):
-    with pytest.raises(
-        UsageFailure, match=f"--{option} q=packed: the rungs of doctor set it"
-    ) as refused:
+    words = f"--{option} q=packed: the rungs of doctor set it"
+    with pytest.raises(UsageFailure, match=words) as refused:
         refuse_set(CheckRequest("a.py:f", None, None, {option: ["q=packed"]}))
     assert refused.value.way_out == f"gradprobe check takes --{option}"
 
 
 def test_only_compiled_triton_has_dots_of_tf32():
-    by_way = {
-        how: {rung.title for rung in machine_rungs(how, "cpu")}
-        for how in (COMPILED, INTERPRETED, CUDA)
-    }
-    assert by_way[COMPILED] - by_way[INTERPRETED] == {"dots in float32, TF32"}
-    assert by_way[INTERPRETED] == by_way[CUDA]
+    compiled, interpreted, cuda = (
+        {rung.title for rung in machine_rungs(how, "cpu")} for how in (COMPILED, INTERPRETED, CUDA)
+    )
+    assert compiled - interpreted == {"dots in float32, TF32"}
+    assert interpreted == cuda

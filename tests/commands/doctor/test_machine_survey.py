@@ -13,14 +13,8 @@ SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 16, "device": "cpu"}
 
 
 def test_tiles_are_of_rows_and_keys_and_not_of_head_dims():
-    arguments = {
-        "BLOCK_M": 64,
-        "BLOCK_SIZE_KV": 16,
-        "BLOCK_DMODEL": 128,
-        "BLOCK_D": 256,
-        "IS_CAUSAL": True,
-        "BLOCK_N": None,
-    }
+    arguments = {"BLOCK_M": 64, "BLOCK_SIZE_KV": 16, "BLOCK_DMODEL": 128, "BLOCK_D": 256}
+    arguments |= {"IS_CAUSAL": True, "BLOCK_N": None}
     assert sorted(_tiles(SimpleNamespace(constants=arguments))) == [16, 64]
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.mutate.campaign import CampaignTerms, campaign, other_gate, own_gate
+from gradprobe.commands.mutate.campaign import CampaignTerms, campaign, other_gate
 from gradprobe.commands.mutate.operators import mutants_of
 from gradprobe.commands.mutate.shadow import Shadow
 from gradprobe.commands.mutate.subject import read_file
+from gradprobe.inputs import history
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.processes.executables import Program, run_programs
 
@@ -62,32 +63,25 @@ def test_a_fault_that_the_gate_sees_is_killed_and_one_on_a_line_that_never_runs_
 def test_a_mutant_that_hangs_is_stopped_and_counts_as_killed(file):
     program = "import kernels, time; kernels.run(2) == 6 or time.sleep(600)"
     found = made(file, gate_of(program), CampaignTerms(workers=1, timeout=2.0, watches_lines=False))
-    assert [outcome.words for outcome in found.having("killed")] == [
-        "no answer within 2 s: stopped"
-    ]
+    (killed,) = found.having("killed")
+    assert killed.words == "no answer within 2 s: stopped"
 
 
-def test_a_gate_that_fails_without_any_fault_is_refused(file):
-    with pytest.raises(
-        TargetFailure, match="the gate fails without any fault: .*AssertionError: seven"
-    ):
-        made(file, gate_of("import kernels; assert kernels.run(2) == 7, 'seven'"))
-
-
-def test_a_gate_that_never_imports_the_file_is_refused(file):
-    with pytest.raises(TargetFailure, match=r"passes, but never imports .*kernels\.py"):
-        made(file, gate_of("print('fine')"))
-
-
-@pytest.mark.nightly
-def test_words_that_gradprobe_s_own_gate_refuses_are_a_wrong_command(file):
-    with pytest.raises(UsageFailure, match="--kv-heads must divide --heads"):
-        made(file, own_gate("gradprobe check flash --heads 3 --kv-heads 2"))
-
-
-def test_a_command_that_is_not_there_is_refused(file):
-    with pytest.raises(UsageFailure, match="cannot be started"):
-        made(file, other_gate("no-such-command"))
+@pytest.mark.parametrize(
+    ("gate", "failure", "words"),
+    [
+        (["-c", "import kernels; assert kernels.run(2) == 7, 'seven'"], TargetFailure,
+         "the gate fails without any fault: .*AssertionError: seven"),
+        (["-c", "print('fine')"], TargetFailure, r"passes, but never imports .*kernels\.py"),
+        (None, UsageFailure, "cannot be started"),
+    ],
+)  # fmt: skip
+def test_a_gate_that_fails_never_imports_the_file_or_is_not_there_is_refused(
+    file, gate, failure, words
+):
+    command = shlex.join([sys.executable, *gate]) if gate else "no-such-command"
+    with pytest.raises(failure, match=words):
+        made(file, other_gate(command))
 
 
 def test_programs_that_are_not_waited_for_are_stopped_with_what_they_started(file, tmp_path):
@@ -119,9 +113,7 @@ def _lives(pid):
 
 
 def test_the_check_of_a_mutant_is_not_remembered_as_the_last(tmp_path, monkeypatch):
-    from gradprobe.inputs import history as last
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRADPROBE_MUTANT", "{}")
-    last.save(last.CheckRequest("lazy", None, None, {}))
+    history.save(history.CheckRequest("lazy", None, None, {}))
     assert os.listdir(tmp_path) == []

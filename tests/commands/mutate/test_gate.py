@@ -16,30 +16,28 @@ def test_of_gradprobe_s_gate_only_1_is_a_kill_and_of_another_all_but_0(code, own
     assert other_gate("pytest -q").judged(code) == other
 
 
-def test_gradprobe_s_gate_is_told_by_its_first_mismatch_or_its_error():
-    gate = own_gate("gradprobe check lazy")
-    assert (
-        gate.telling("MISMATCH  dP\nFIRST MISMATCH dP batch=0\n  more\n")
-        == "FIRST MISMATCH dP batch=0"
-    )
-    assert (
-        gate.telling("a note\ngradprobe: target fails\n  a way out\n") == "gradprobe: target fails"
-    )
+OWN, OTHER = own_gate("gradprobe check lazy"), other_gate("pytest -q")
 
 
-def test_another_gate_is_told_by_its_first_failure_else_by_its_last_line():
-    gate = other_gate("pytest -q")
-    assert gate.telling("..F\nFAILED test_x.py::test_y - assert\nFAILED z\n1 failed\n").startswith(
-        "FAILED test_x.py"
-    )
-    assert gate.telling("one\ntwo\n\n") == "two"
-    assert gate.telling("") == ""
+@pytest.mark.parametrize(
+    ("gate", "said", "telling"),
+    [
+        (OWN, "MISMATCH  dP\nFIRST MISMATCH dP batch=0\n  more\n", "FIRST MISMATCH dP batch=0"),
+        (OWN, "a note\ngradprobe: target fails\n  a way out\n", "gradprobe: target fails"),
+        (OTHER, "..F\nFAILED test_x.py::test_y - assert\nFAILED z\n1 failed\n",
+         "FAILED test_x.py::test_y - assert"),
+        (OTHER, "one\ntwo\n\n", "two"), (OTHER, "", ""),
+    ],
+)  # fmt: skip
+def test_a_gate_is_told_by_its_first_mismatch_failure_or_error_else_by_its_last_line(
+    gate, said, telling
+):
+    assert gate.telling(said) == telling
 
 
 def test_a_command_keeps_its_quoted_words():
-    assert other_gate("pytest -k 'a or b'") == Gate(
-        ("pytest", "-k", "a or b"), "pytest -k 'a or b'", own=False
-    )
+    words = "pytest -k 'a or b'"
+    assert other_gate(words) == Gate(("pytest", "-k", "a or b"), words, own=False)
 
 
 @pytest.mark.parametrize("words", ["", "pytest 'x"])

@@ -29,47 +29,35 @@ def shadow(tmp_path):
 
 def said(shadow, program, **more):
     environment = shadow.environment({**os.environ, "PYTHONDONTWRITEBYTECODE": "", **more})
-    folder = shadow.file.parents[1]
     ran = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=folder,
-        check=False,
-    )
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment,
+        cwd=shadow.file.parents[1], check=False,
+    )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout.strip()
 
 
-def test_an_import_by_name_and_one_by_file_load_the_copy(shadow):
-    assert said(shadow, "from package.kernels import VALUE; print(VALUE)") == "2"
-    assert said(shadow, BY_FILE.format(path=str(shadow.file))) == "2"
-    assert shadow.was_loaded
-    assert shadow.file.read_text() == PLAIN
-
-
-def test_a_link_to_the_file_loads_the_copy_and_another_file_of_its_name_does_not(shadow):
+def test_every_import_of_the_file_loads_the_copy_and_another_file_of_its_name_does_not(shadow):
     folder = shadow.file.parents[1]
     (folder / "linked.py").symlink_to(shadow.file)
     (folder / "kernels.py").write_text("VALUE = 7\n")
-    assert said(shadow, "import linked, kernels; print(linked.VALUE, kernels.VALUE)") == "2 7"
-
-
-def test_a_process_that_a_gate_starts_loads_the_copy(shadow):
+    assert said(shadow, "import kernels; print(kernels.VALUE)") == "7"
+    assert (shadow.was_loaded, shadow.lines) == (False, set())
+    assert said(shadow, "import linked; print(linked.VALUE)") == "2"
+    assert said(shadow, BY_FILE.format(path=str(shadow.file))) == "2"
     inner = "from package.kernels import VALUE; print(VALUE)"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
     assert said(shadow, outer) == "2"
+    assert shadow.was_loaded
+    assert shadow.file.read_text() == PLAIN
 
 
 def test_compiled_code_of_the_file_as_it_is_neither_hides_the_copy_nor_is_replaced(shadow):
     py_compile.compile(str(shadow.file), doraise=True)
     assert said(shadow, "from package.kernels import VALUE; print(VALUE)") == "2"
-    plain = subprocess.run(
-        [sys.executable, "-c", "from package.kernels import VALUE; print(VALUE)"],
-        capture_output=True, text=True, cwd=shadow.file.parents[1], check=True,
-    )  # fmt: skip
-    assert plain.stdout == "1\n"
+    words = [sys.executable, "-c", "from package.kernels import VALUE; print(VALUE)"]
+    plain = subprocess.check_output(words, text=True, cwd=shadow.file.parents[1])
+    assert plain == "1\n"
 
 
 def test_the_module_keeps_its_file_and_package_and_sources_are_those_of_the_copy(shadow):
@@ -82,12 +70,6 @@ def test_the_lines_that_ran_are_told_of_the_copy_alone(shadow):
     shadow.copy.write_text("def f(x):\n    if x:\n        return 1\n    return 2\n\nf(0)\n")
     said(shadow, "import package.kernels")
     assert shadow.lines == {1, 2, 4, 6}
-
-
-def test_nothing_is_loaded_where_the_file_is_not_imported(shadow):
-    assert said(shadow, "print(1)") == "1"
-    assert not shadow.was_loaded
-    assert shadow.lines == set()
 
 
 def test_another_sitecustomize_still_runs_and_the_path_holds_no_folder_of_gradprobe(shadow):

@@ -12,47 +12,13 @@ LAZY = (
 )
 SOFTMAX = (
     {},
-    {
-        "heads": 4,
-        "kv_heads": 2,
-        "causal": True,
-        "head_dim": 24,
-        "head_dim_v": 8,
-        "dtype": "float16",
-    },
-    {
-        "seqlen_q": 20,
-        "seqlen_k": 50,
-        "causal": True,
-        "align": "top-left",
-        "window": (9, 4),
-        "bias": True,
-    },
-    {
-        "seqlen_q": 50,
-        "seqlen_k": 20,
-        "causal": True,
-        "softcap": 2.0,
-        "alibi": True,
-        "mask": "dead-rows",
-        "sinks": True,
-    },
-    {
-        "bias": True,
-        "bias_axes": "bn",
-        "dropout": 0.25,
-        "scale": 0.7,
-        "repeat": 3,
-        "mask": "padding",
-    },
-    {
-        "cu_seqlens": (0, 3, 3, 40),
-        "cu_seqlens_k": (0, 5, 20, 30),
-        "causal": True,
-        "window": (6, -1),
-    },
+    {"heads": 4, "kv_heads": 2, "causal": True, "head_dim": 24, "head_dim_v": 8, "dtype": "float16"},
+    {"seqlen_q": 20, "seqlen_k": 50, "causal": True, "align": "top-left", "window": (9, 4), "bias": True},
+    {"seqlen_q": 50, "seqlen_k": 20, "causal": True, "softcap": 2.0, "alibi": True, "mask": "dead-rows", "sinks": True},
+    {"bias": True, "bias_axes": "bn", "dropout": 0.25, "scale": 0.7, "repeat": 3, "mask": "padding"},
+    {"cu_seqlens": (0, 3, 3, 40), "cu_seqlens_k": (0, 5, 20, 30), "causal": True, "window": (6, -1)},
     {"batch": 3, "seqlens": (72, 0, 20), "layouts": (("q", "blhd"), ("do", "expanded"))},
-)
+)  # fmt: skip
 
 
 def settled_case(family, **options):

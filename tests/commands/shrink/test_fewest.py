@@ -21,10 +21,13 @@ def test_a_case_and_every_step_from_it_have_words_that_mean_them(case):
         assert facts.resolved(words) == one
 
 
-def test_words_that_mean_the_default_are_left_out():
+def test_words_that_mean_the_default_are_left_out_and_those_that_are_kept_stand_in_any_case():
     case = settled_case("softmax", heads=2, seqlen=9, causal=True, layouts=(("do", "distinct"),))
     words = {"heads": 2, "seqlen": 9, "causal": True, "layout": ["do=distinct"]}
     assert fewest_words(case, facts_of(case), {}) == words
+    assert fewest_words(case, facts_of(case), {"device": "cpu"}) == words | {"device": "cpu"}
+    case = settled_case("softmax", runs=((),))
+    assert fewest_words(case, facts_of(case), {}) == {"runs": ["contiguous"]}
 
 
 def test_no_word_of_them_could_be_left_out():
@@ -32,19 +35,5 @@ def test_no_word_of_them_could_be_left_out():
         words = fewest_words(case, facts_of(case), {})
         for name in words:
             with contextlib.suppress(UsageFailure):
-                assert (
-                    facts_of(case).resolved(
-                        {other: word for other, word in words.items() if other != name}
-                    )
-                    != case
-                )
-
-
-def test_a_contiguous_run_alone_is_said_as_one():
-    case = settled_case("softmax", runs=((),))
-    assert fewest_words(case, facts_of(case), {}) == {"runs": ["contiguous"]}
-
-
-def test_words_that_are_kept_stand_in_any_case():
-    case = settled_case("softmax", heads=1)
-    assert fewest_words(case, facts_of(case), {"device": "cpu"}) == {"heads": 1, "device": "cpu"}
+                fewer = {other: word for other, word in words.items() if other != name}
+                assert facts_of(case).resolved(fewer) != case

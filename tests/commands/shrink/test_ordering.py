@@ -1,5 +1,6 @@
 """What simpler means: the key, and that every step goes down by it."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,25 +11,23 @@ from tests.numerics.test_recover import drawn_lazy
 from tests.pipeline.test_softmax_no_false_alarm import drawn
 from tests.sampling import DRAWS, tries
 
-
-def words_of(case):
-    return [step.change for axis in AXES for step in simpler(case, axis, facts_of(case).tensors)]
+SIMPLER_FIRST = [
+    [{"heads": 1, "seqlen": 500}, {"heads": 2, "seqlen": 1}],
+    [{"seqlen": 20}, {"seqlen_q": 20, "seqlen_k": 3}],  # a square, then one that is shorter on one side
+    [{"layouts": (("do", "huge"),)}, {"layouts": (("do", "blhd"), ("q", "blhd"))}, {"layouts": (("all", "blhd"),)}],
+]  # fmt: skip
 
 
 def test_the_axes_stand_in_the_order_that_is_written():
-    listed = [
-        "batch",
-        "heads",
-        "groups",
-        "lengths",
-        "dims",
-        "options",
-        "layouts",
-        "values",
-        "dtype",
-    ]
-    assert list(AXES) == listed
-    assert len(key(ALL[0])) == 9
+    words = "batch heads groups lengths dims options layouts values dtype"
+    assert list(AXES) == words.split()
+    for cases in SIMPLER_FIRST:
+        keys = [key(settled_case("softmax", **options)) for options in cases]
+        assert keys == sorted(keys)
+        assert len(keys[0]) == 9
+    assert options_on(settled_case("softmax")) == []
+    assert options_on(settled_case("softmax", causal=True, window=(3, 0))) == ["causal", "window"]
+    assert options_on(settled_case("lazy")) == ["bias", "tau"]
 
 
 @tries(30, night=1000)
@@ -48,39 +47,13 @@ def test_every_step_is_strictly_simpler_and_the_simplest_of_its_axis_comes_first
         assert all(smaller[:number] <= key(case)[:number] for smaller in keys), axis
 
 
-def test_fewer_heads_are_simpler_than_a_shorter_sequence():
-    assert key(settled_case("softmax", heads=1, seqlen=500)) < key(
-        settled_case("softmax", heads=2, seqlen=1)
-    )
-
-
-def test_a_square_is_simpler_than_a_matrix_that_is_shorter_on_one_side():
-    square, oblong = (
-        settled_case("softmax", seqlen=20),
-        settled_case("softmax", seqlen_q=20, seqlen_k=3),
-    )
-    assert key(square) < key(oblong)
-
-
-def test_one_tensor_in_a_strange_layout_is_simpler_than_two_and_two_than_all():
-    layouts = ((("do", "huge"),), (("do", "blhd"), ("q", "blhd")), (("all", "blhd"),))
-    keys = [key(settled_case("softmax", layouts=layout)) for layout in layouts]
-    assert keys == sorted(keys)
-
-
-def test_the_options_of_a_plain_case_are_none():
-    assert options_on(settled_case("softmax")) == []
-    assert options_on(settled_case("softmax", causal=True, window=(3, 0))) == ["causal", "window"]
-    assert options_on(settled_case("lazy")) == ["bias", "tau"]
-
-
-def test_nothing_is_simpler_than_the_simplest_case():
-    plain = settled_case("softmax", batch=1, heads=1, seqlen=1, head_dim=1, runs=((),))
-    assert words_of(plain) == []
-    lazy = settled_case(
-        "lazy", batch=1, heads=1, seqlen=1, head_dim=1, runs=((),), bias=False, tau=(0.0,)
-    )
-    assert words_of(lazy) == []
+@pytest.mark.parametrize(
+    ("family", "more"), [("softmax", {}), ("lazy", {"bias": False, "tau": (0.0,)})]
+)
+def test_nothing_is_simpler_than_the_simplest_case(family, more):
+    least = dict.fromkeys(("batch", "heads", "seqlen", "head_dim"), 1)
+    plain = settled_case(family, runs=((),), **least, **more)
+    assert not [step for axis in AXES for step in simpler(plain, axis, facts_of(plain).tensors)]
 
 
 def test_the_ladder_of_sizes_holds_the_edges_of_blocks_and_one_less():
@@ -88,15 +61,11 @@ def test_the_ladder_of_sizes_holds_the_edges_of_blocks_and_one_less():
     assert ladder(1) == []
 
 
-def test_a_case_of_groups_keeps_them_with_fewer_heads_where_they_divide():
+def test_a_case_of_groups_keeps_them_where_they_divide_and_a_shorter_one_its_padding_inside():
     grouped = settled_case("softmax", heads=4, kv_heads=2)
     fewer = [(step.case.heads, step.case.kv_heads) for step in simpler(grouped, "heads", ())]
     assert fewer == [(1, 1), (2, 2), (2, 1), (3, 3)]
-
-
-def test_a_shorter_case_keeps_its_padding_inside():
     padded = settled_case("lazy", seqlens=(72, 45))
-    assert {
-        step.case.seqlens for step in simpler(padded, "lengths", ()) if step.case.seqlen_q == 54
-    } == {(54, 45)}
+    cases = [step.case for step in simpler(padded, "lengths", ())]
+    assert {case.seqlens for case in cases if case.seqlen_q == 54} == {(54, 45)}
     assert [step.case.seqlens for step in simpler(padded, "batch", ())] == [(45,), (72,)]

@@ -35,9 +35,7 @@ def test_the_formulas_of_a_script_give_what_the_reference_gives(case):
         )
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool]
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_a_literal_gives_the_very_bits(dtype, as_bytes):
     tensor = (torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
@@ -49,27 +47,18 @@ def test_a_literal_gives_the_very_bits(dtype, as_bytes):
 
 
 def test_a_literal_of_one_number_is_short():
-    assert literal(torch.full((2, 3), float("nan")), as_bytes=False) == (
-        'torch.full([2, 3], float("nan"), dtype=torch.float32)'
-    )
-    assert (
-        literal(torch.tensor([0.1, 0.5]), as_bytes=False)
-        == "torch.tensor([0.1, 0.5], dtype=torch.float32)"
-    )
+    words = 'torch.full([2, 3], float("nan"), dtype=torch.float32)'
+    assert literal(torch.full((2, 3), float("nan")), as_bytes=False) == words
+    words = "torch.tensor([0.1, 0.5], dtype=torch.float32)"
+    assert literal(torch.tensor([0.1, 0.5]), as_bytes=False) == words
 
 
-def test_a_scripts_guard_bands_hold_what_those_of_a_run_hold():
+def test_a_script_lays_a_tensor_and_guard_bands_as_a_run_does():
     space = {"torch": torch, "DEVICE": "cpu", "STORAGES": {}}
     exec(LAYING, space)
     for dtype in (torch.float32, torch.float16, torch.int32):
-        assert torch.equal(
-            space["guarded"](3000, dtype), guard_values(3000, dtype, torch.device("cpu"))
-        )
-
-
-def test_a_script_lays_a_tensor_as_a_run_does():
-    space = {"torch": torch, "DEVICE": "cpu", "STORAGES": {}}
-    exec(LAYING, space)
+        of_a_run = guard_values(3000, dtype, torch.device("cpu"))
+        assert torch.equal(space["guarded"](3000, dtype), of_a_run)
     value = torch.arange(6.0).reshape(2, 3)
     laid = space["laid"](value, 0, 40, (7, 2), 11)
     assert (laid.stride(), laid.storage_offset()) == ((7, 2), 11)

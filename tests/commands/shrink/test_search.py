@@ -42,17 +42,13 @@ def fails_where(holds):
 
 
 def test_it_ends_at_the_smallest_case_of_a_rule_and_says_what_that_takes():
-    case = settled_case(
-        "softmax", heads=4, kv_heads=2, seqlen=200, causal=True, softcap=2.0, dtype="float16"
-    )
-    holds = fails_where(
-        lambda case: case.heads > case.kv_heads and case.seqlen_q >= 17 and case.causal
-    )
-    found, _ = shrunk(case, holds)
-    small = settled_case(
+    options = {"causal": True, "softcap": 2.0, "dtype": "float16"}
+    case = settled_case("softmax", heads=4, kv_heads=2, seqlen=200, **options)
+    holds = lambda case: case.heads > case.kv_heads and case.seqlen_q >= 17 and case.causal  # noqa: E731
+    found, _ = shrunk(case, fails_where(holds))
+    assert found.case == settled_case(
         "softmax", batch=1, heads=2, kv_heads=1, seqlen=17, head_dim=1, causal=True, runs=((),)
-    )  # fmt: skip
-    assert found.case == small
+    )
     assert found.complete
     assert found.needs == (
         "heads 2: with 1 head it matches",
@@ -63,10 +59,8 @@ def test_it_ends_at_the_smallest_case_of_a_rule_and_says_what_that_takes():
 
 
 def test_what_a_later_axis_allows_is_tried_again_along_an_earlier_one():
-    case = settled_case("lazy", heads=1, batch=1)
-    found, _ = shrunk(
-        case, fails_where(lambda case: case.bias and case.seqlen_q >= case.bias_window)
-    )
+    holds = fails_where(lambda case: case.bias and case.seqlen_q >= case.bias_window)
+    found, _ = shrunk(settled_case("lazy", heads=1, batch=1), holds)
     assert (found.case.bias_window, found.case.seqlen_q) == (1, 1)
 
 
@@ -80,24 +74,19 @@ def test_no_case_is_tried_twice_and_nothing_simpler_than_the_last_fails_so():
 
 
 def test_no_more_cases_are_tried_than_allowed():
-    found, attempts = shrunk(
-        settled_case("softmax"), fails_where(lambda case: case.heads >= 3), most=7
-    )
-    assert attempts.count == len(attempts.orders) == 7
-    assert not found.complete
+    holds = fails_where(lambda case: case.heads >= 3)
+    found, attempts = shrunk(settled_case("softmax"), holds, most=7)
+    assert (attempts.count, len(attempts.orders), found.complete) == (7, 7, False)
 
 
 def test_a_case_that_fails_otherwise_is_not_followed_but_told_once():
     other = replace(WRONG, first="dK", own=("dK",))
-    found, _ = shrunk(
-        settled_case("softmax", batch=1, heads=1), lambda case: WRONG if case.seqlen_q >= 33 else other
-    )  # fmt: skip
+    rule = lambda case: WRONG if case.seqlen_q >= 33 else other  # noqa: E731
+    found, _ = shrunk(settled_case("softmax", batch=1, heads=1), rule)
     assert found.case.seqlen_q == 33
     assert [symptom for _, symptom in found.others] == [other]
-    assert (
-        found.needs[-1]
-        == "seqlen 33: with seqlen 32 it fails in another way: dK first, wrong numbers"
-    )
+    why = "seqlen 33: with seqlen 32 it fails in another way: dK first, wrong numbers"
+    assert found.needs[-1] == why
 
 
 def test_where_a_cause_is_named_a_case_must_have_it_named_too():

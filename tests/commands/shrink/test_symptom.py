@@ -9,13 +9,10 @@ LARGE = Symptom(
 )  # fmt: skip
 
 
-def test_another_first_intermediate_or_another_kind_is_another_way():
+def test_the_same_intermediates_must_be_wrong_by_themselves_as_far_as_they_exist_and_first():
     assert LARGE.is_like(LARGE)
     assert not replace(LARGE, first="dS").is_like(LARGE)
     assert not replace(LARGE, kind=NAN).is_like(LARGE)
-
-
-def test_the_same_intermediates_must_be_wrong_by_themselves_as_far_as_they_exist():
     without_bias = replace(LARGE, own=("dP", "dV"), exposed=("P", "dP", "dS", "dV"))
     assert without_bias.is_like(LARGE)
     assert not replace(LARGE, own=("dP", "dV")).is_like(LARGE)
@@ -34,6 +31,9 @@ def test_a_cause_that_is_named_must_be_named_again_and_one_that_is_not_may_be():
     assert not LARGE.is_named_like(named)
     assert not replace(LARGE, fault="stride/do-row").is_named_like(named)
     assert named.is_named_like(LARGE)
+    # A small case that another cause explains as well is still the same.
+    assert replace(LARGE, fault="layout/do", alike=("stride/do-head",)).is_named_like(named)
+    assert not replace(LARGE, fault="layout/do", alike=("stride/do-row",)).is_named_like(named)
 
 
 def test_a_try_says_what_it_came_to():
@@ -44,9 +44,3 @@ def test_a_try_says_what_it_came_to():
     )
     assert Symptom(IDENTITY, "I8").sentence == "identity: I8"
     assert Symptom(CRASH, CRASH).sentence == "the process that runs the target ends"
-
-
-def test_a_small_case_that_another_cause_explains_as_well_is_still_the_same():
-    named = replace(LARGE, fault="stride/do-head")
-    assert replace(LARGE, fault="layout/do", alike=("stride/do-head",)).is_named_like(named)
-    assert not replace(LARGE, fault="layout/do", alike=("stride/do-row",)).is_named_like(named)

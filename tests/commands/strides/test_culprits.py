@@ -12,25 +12,26 @@ from tests.commands.strides.written import write
 from tests.planted.planting import KERNELS
 from tests.sampling import sampled
 
-OPTIONS = {"seqlen": 20, "head_dim": 8, "causal": True}
+
+def bench_for(word, **options):
+    bench = bench_of(resolve_problem(CheckRequest(word, None, None, options)))
+    return bench, trials_of(bench.shapes(), (), fast=True)
 
 
 def blamed(word):
     """The verdict of every fast trial, and the culprits of those that fail."""
-    bench = bench_of(resolve_problem(CheckRequest(word, None, None, OPTIONS)))
-    trials = (FIRST, *trials_of(bench.shapes(), (), fast=True))
-    verdicts = {trial.title: bench.tried(trial).verdict for trial in trials}
-    failing = [trial for trial in trials if verdicts[trial.title] == "mismatch"]
-    right = [
-        trial for trial in trials if verdicts[trial.title] == "match" and trial.layout != "expanded"
-    ]
-    return verdicts, culprits(bench, failing, right) if failing else ()
+    bench, trials = bench_for(word, seqlen=20, head_dim=8, causal=True)
+    verdicts = {trial: bench.tried(trial).verdict for trial in (FIRST, *trials)}
+    failing = [trial for trial, verdict in verdicts.items() if verdict == "mismatch"]
+    right = [one for one, word in verdicts.items() if word == "match" and one.layout != "expanded"]
+    by_title = {trial.title: verdict for trial, verdict in verdicts.items()}
+    return by_title, culprits(bench, failing, right) if failing else ()
 
 
-def test_a_right_target_is_right_in_every_layout_and_nothing_is_to_blame(tmp_path):
-    verdicts, found = blamed(write(tmp_path, "right"))
-    assert set(verdicts.values()) == {"match"}
-    assert found == ()
+@pytest.mark.parametrize(("name", "verdict"), [("right", "match"), ("wrong_always", "mismatch")])
+def test_where_every_layout_is_right_or_wrong_no_stride_is_blamed(tmp_path, name, verdict):
+    verdicts, found = blamed(write(tmp_path, name))
+    assert ({*verdicts.values()}, found) == ({verdict}, ())
 
 
 def test_do_read_with_the_head_stride_of_q_is_wrong_only_where_the_two_differ(tmp_path):
@@ -41,34 +42,17 @@ def test_do_read_with_the_head_stride_of_q_is_wrong_only_where_the_two_differ(tm
     assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"
 
 
-def test_two_tensors_read_with_the_stride_of_a_third_are_one_mix_up_of_three(tmp_path):
-    _, (culprit,) = blamed(write(tmp_path, "k_and_v_by_q_rows"))
-    assert culprit.strides == (("q", 2), ("k", 2), ("v", 2))
-    assert (
-        culprit.words
-        == "wrong only when v.stride(2), k.stride(2) and q.stride(2) are not all equal"
-    )
-
-
-def test_two_mix_ups_at_once_are_told_apart_and_neither_is_said_to_be_the_only_one(tmp_path):
-    _, found = blamed(write(tmp_path, "two_at_once"))
-    assert [culprit.words for culprit in found] == [
-        "wrong when do.stride(1) != q.stride(1)",
-        "wrong when v.stride(0) != k.stride(0)",
-    ]
-
-
 @sampled(
     "fault, kind, strides, words",
     [
+        (
+            "k_and_v_by_q_rows", "mix-up", [("q", 2), ("k", 2), ("v", 2)],
+            "wrong only when v.stride(2), k.stride(2) and q.stride(2) are not all equal",
+        ),
         ("q_taken_for_contiguous", "contiguous", [("q", -1)], "wrong only when q is not contiguous"),
         (
             "k_taken_for_dense_in_its_heads", "contiguous", [("k", 1)],
             "wrong only when k.stride(1) != k.shape[2] * k.stride(2)",
-        ),
-        (
-            "k_v_and_do_by_q", "mix-up", [("q", -1), ("k", -1), ("v", -1), ("do", -1)],
-            "wrong only when do.stride(), v.stride(), k.stride() and q.stride() are not all equal",
         ),
         ("do_taken_for_dense_in_its_rows", "contiguous", [("do", 3)], "wrong only when do.stride(3) != 1"),
     ],
@@ -81,42 +65,37 @@ def test_what_is_taken_for_granted_is_named_as_the_rule_that_was_broken(
     assert (culprit.kind, list(culprit.strides), culprit.words) == (kind, strides, words)
 
 
-def test_a_mix_up_is_named_beside_a_tensor_that_is_taken_for_contiguous(tmp_path):
-    _, found = blamed(write(tmp_path, "q_taken_for_contiguous_and_do_by_v"))
-    assert [culprit.words for culprit in found] == [
-        "wrong when q is not contiguous",
-        "wrong when do.stride(1) != v.stride(1)",
-    ]
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        (
+            "q_taken_for_contiguous_and_do_by_v",
+            "q is not contiguous",
+            "do.stride(1) != v.stride(1)",
+        ),
+        ("two_at_once", "do.stride(1) != q.stride(1)", "v.stride(0) != k.stride(0)"),
+    ],
+)
+def test_two_faults_at_once_are_told_apart_and_neither_is_said_to_be_the_only_one(
+    tmp_path, name, first, second
+):
+    _, found = blamed(write(tmp_path, name))
+    words = [f"wrong when {first}", f"wrong when {second}"]
+    assert [culprit.words for culprit in found] == words
 
 
 def test_what_a_right_layout_belies_is_said_of_some_layouts_only(tmp_path):
     verdicts, found = blamed(write(tmp_path, "do_heads_by_q_rows"))
     assert verdicts["strided-last"] == "match"
-    assert [culprit.words.partition(" when ")[0] for culprit in found] == [
-        "wrong in some layouts"
-    ] * 2
+    begins = [culprit.words.partition(" when ")[0] for culprit in found]
+    assert begins == ["wrong in some layouts"] * 2
     assert all("stride(3) != 1" in culprit.words for culprit in found)
 
 
-def test_where_contiguous_is_wrong_too_no_stride_is_blamed(tmp_path):
-    verdicts, found = blamed(write(tmp_path, "wrong_always"))
-    assert set(verdicts.values()) == {"mismatch"}
-    assert found == ()
-
-
 @pytest.mark.parametrize("kv_heads", [1, 3])
-def test_grouped_heads_and_other_lengths_have_a_common_wide_layout_too(tmp_path, kv_heads):
-    bench = bench_of(
-        resolve_problem(
-            CheckRequest(
-                "sdpa-math",
-                None,
-                None,
-                {"heads": 3, "kv_heads": kv_heads, "seqlen_q": 9, "seqlen_k": 14},
-            )
-        )
-    )
-    assert culprits(bench, [trial for trial in trials_of(bench.shapes(), (), fast=True)]) == ()
+def test_grouped_heads_and_other_lengths_have_a_common_wide_layout_too(kv_heads):
+    bench, trials = bench_for("sdpa-math", heads=3, kv_heads=kv_heads, seqlen_q=9, seqlen_k=14)
+    assert culprits(bench, [*trials]) == ()
 
 
 def test_a_stride_that_only_makes_a_wrapper_copy_is_not_blamed(tmp_path):
@@ -133,12 +112,8 @@ def test_a_stride_that_only_makes_a_wrapper_copy_is_not_blamed(tmp_path):
         assert source.count(find) == 1
         source = source.replace(find, replace)
     (tmp_path / "copying.py").write_text(source)
-    options = {"batch": 1, "heads": 2, "seqlen": 9, "head_dim": 16, "bias": False}
-    bench = bench_of(
-        resolve_problem(
-            CheckRequest(f"{tmp_path / 'copying.py'}:lazy_intermediates", None, None, options)
-        )
-    )
-    trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
-    (culprit,) = culprits(bench, [trials["distinct-unit"]])
+    word = f"{tmp_path / 'copying.py'}:lazy_intermediates"
+    bench, trials = bench_for(word, batch=1, heads=2, seqlen=9, head_dim=16, bias=False)
+    (distinct,) = (trial for trial in trials if trial.title == "distinct-unit")
+    (culprit,) = culprits(bench, [distinct])
     assert culprit.words == "wrong only when do.stride(1) != q.stride(1)"

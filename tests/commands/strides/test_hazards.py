@@ -18,93 +18,67 @@ from tests.commands.suite import narrow
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}
 
 
-def tried(folder, name, *titles, **options):
-    """The results of the named layouts of a target."""
-    bench = bench_of(
-        resolve_problem(CheckRequest(write(folder, name), None, None, OPTIONS | options))
-    )
+def tried(word, *titles, **options):
+    """The verdicts of the named layouts of a target, and how much each failure counts; and the results."""
+    bench = bench_of(resolve_problem(CheckRequest(word, None, None, OPTIONS | options)))
     trials = {trial.title: trial for trial in (FIRST, *trials_of(bench.shapes(), (), fast=False))}
-    return [bench.tried(trials[title]) for title in titles]
+    results = [bench.tried(replace(trials[title], thorough=False)) for title in titles]
+    return [(one.verdict, one.severity if one.is_failing else None) for one in results], results
 
 
-def severities(results):
-    return [(result.verdict, result.severity if result.is_failing else None) for result in results]
+MATCH, WARNED, WRONG = ("match", None), ("mismatch", "warning"), ("mismatch", "error")
 
 
 def test_what_is_wrong_only_where_an_offset_passes_2_to_the_31_is_a_warning(tmp_path):
-    results = tried(tmp_path, "wrong_beyond_32_bits", "distinct", "q=huge", "k=huge", "huge")
-    assert severities(results) == [
-        ("match", None),
-        ("match", None),
-        ("mismatch", "warning"),
-        ("mismatch", "warning"),
-    ]
+    word = write(tmp_path, "wrong_beyond_32_bits")
+    found, results = tried(word, "distinct", "q=huge", "k=huge", "huge")
+    assert found == [MATCH, MATCH, WARNED, WARNED]
     (hazard,) = hazards(results)
-    assert (
-        hazard.warned.words
-        == "wrong once an offset into k passes 2^31 elements: an index is held in 32 bits"
-    )
-    assert hazard.warned.layouts == ("k=huge", "huge")
+    why = "wrong once an offset into k passes 2^31 elements: an index is held in 32 bits"
+    assert (hazard.warned.words, hazard.warned.layouts) == (why, ("k=huge", "huge"))
 
 
 def test_what_the_same_strides_show_when_they_are_small_is_an_error_though_no_other_layout_shows_it(
     tmp_path,
 ):
-    results = tried(
-        tmp_path, "wrong_where_rows_lie_far_apart", "distinct", "strided-last", "packed", "huge"
-    )
-    assert severities(results) == [("match", None)] * 3 + [("mismatch", "error")]
-    assert hazards(results) == ()
+    word = write(tmp_path, "wrong_where_rows_lie_far_apart")
+    found, results = tried(word, "distinct", "strided-last", "packed", "huge")
+    assert (found, hazards(results)) == ([MATCH] * 3 + [WRONG], ())
 
 
 def test_a_strided_vector_is_a_warning_and_a_fault_of_its_values_is_an_error(tmp_path):
     titles = ("alibi=distinct", "alibi=strided-last", "alibi=offset", "distinct")
-    results = tried(tmp_path, "slopes_taken_for_contiguous", *titles, alibi=True)
-    assert severities(results) == [("mismatch", "warning")] * 2 + [("match", None)] * 2
+    found, results = tried(write(tmp_path, "slopes_taken_for_contiguous"), *titles, alibi=True)
+    assert found == [WARNED, WARNED, MATCH, MATCH]
     (hazard,) = hazards(results)
     assert hazard.warned.words == "wrong when alibi.stride(0) != 1: it is taken for contiguous"
-    of_values = tried(
-        tmp_path, "equal_slopes_doubled", "alibi=distinct", "alibi=expanded", alibi=True
-    )
-    assert severities(of_values) == [("match", None), ("mismatch", "error")]
+    word = write(tmp_path, "equal_slopes_doubled")
+    assert tried(word, "alibi=distinct", "alibi=expanded", alibi=True)[0] == [MATCH, WRONG]
 
 
 def test_where_it_is_asked_for_or_the_case_is_itself_that_large_it_is_an_error(
     tmp_path, monkeypatch
 ):
-    titles = ("alibi=distinct",)
-    assert severities(
-        tried(tmp_path, "slopes_taken_for_contiguous", *titles, alibi=True, strict=True)
-    ) == [("mismatch", "error")]
-    strict = tried(tmp_path, "wrong_beyond_32_bits", "huge", strict=True)
-    assert severities(strict) == [("mismatch", "error")]
-    assert [hazard.severity for hazard in hazards(strict)] == ["error"]
+    slopes = write(tmp_path, "slopes_taken_for_contiguous")
+    assert tried(slopes, "alibi=distinct", alibi=True, strict=True)[0] == [WRONG]
+    beyond = write(tmp_path, "wrong_beyond_32_bits")
+    found, results = tried(beyond, "huge", strict=True)
+    assert (found, [hazard.severity for hazard in hazards(results)]) == ([WRONG], ["error"])
     monkeypatch.setattr(of_bench, "_NARROW", 2 * 20 * 8 - 1)
-    assert severities(tried(tmp_path, "wrong_beyond_32_bits", "huge")) == [("mismatch", "error")]
-    assert severities(tried(tmp_path, "slopes_taken_for_contiguous", *titles, alibi=True)) == [
-        ("mismatch", "warning")
-    ]
+    assert tried(beyond, "huge")[0] == [WRONG]
+    assert tried(slopes, "alibi=distinct", alibi=True)[0] == [WARNED]
 
 
 def test_a_kernel_as_most_are_published_is_right_with_two_warnings_and_a_fault_in_it_is_an_error(
     tmp_path,
 ):
     titles = ("contiguous", "distinct", "do=blhd", "alibi=distinct", "q=huge")
-    options = {"head_dim": 16, "seqlen": 9, "batch": 1, "heads": 2, "alibi": True}
-
-    def tried(fault):
-        bench = bench_of(
-            resolve_problem(CheckRequest(narrow.write(tmp_path, fault), None, None, options))
-        )
-        trials = {
-            trial.title: trial for trial in (FIRST, *trials_of(bench.shapes(), (), fast=False))
-        }
-        return severities([bench.tried(replace(trials[title], thorough=False)) for title in titles])
-
-    warned, wrong = ("mismatch", "warning"), ("mismatch", "error")
-    assert tried("") == [("match", None)] * 3 + [warned, warned]
+    options = {"head_dim": 16, "seqlen": 9, "alibi": True}
+    found, _ = tried(narrow.write(tmp_path, ""), *titles, **options)
+    assert found == [MATCH] * 3 + [WARNED, WARNED]
     # q's strides alone are those that dO is read with, however small they are.
-    assert tried("do_by_q_heads") == [("match", None), wrong, wrong, warned, wrong]
+    found, _ = tried(narrow.write(tmp_path, "do_by_q_heads"), *titles, **options)
+    assert found == [MATCH, WRONG, WRONG, WARNED, WRONG]
 
 
 @pytest.mark.parametrize(

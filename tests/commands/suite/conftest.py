@@ -5,25 +5,10 @@ import pytest
 from tests.cli.written_targets import write_targets
 
 FATAL = """
-import ctypes, os, sys, time
-from soft import backward
+import ctypes
 
 def segfault(q, k, v, do, *, scale):
     ctypes.string_at(0)
-
-def leaves(q, k, v, do, *, scale):
-    os._exit(0)
-
-def hangs(q, k, v, do, *, scale):
-    time.sleep(600)
-
-def slow(q, k, v, do, *, scale):
-    time.sleep(0.2)
-    return backward(q, k, v, do, scale=scale)
-
-def speaks(q, k, v, do, *, scale):
-    print("the target speaks")
-    return backward(q, k, v, do, scale=scale)
 """
 
 

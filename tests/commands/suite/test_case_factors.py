@@ -16,27 +16,21 @@ from tests.commands.suite.test_battery import FULL, LAZY, LEAST, taking
 from tests.sampling import sampled
 
 PACKS_ALIKE = (FULL - {"cu_seqlens_q", "cu_seqlens_k"}) | {"cu_seqlens"}
+PACKED = {"cu_seqlens_q", "cu_seqlens_k"}
 SIGNATURES = {
     "all": ("softmax", FULL, ()),
     "least": ("softmax", LEAST, ()),
     "lazy": ("lazy", LAZY, ()),
     "one packing": ("softmax", PACKS_ALIKE, ()),
     "window": ("softmax", LEAST | {"causal", "scale", "window"}, ()),
-    "masked": ("softmax", LEAST | {"mask", "causal"}, ("mask",)),
-    "packed": (
-        "softmax",
-        LEAST | {"cu_seqlens_q", "cu_seqlens_k", "causal"},
-        ("cu_seqlens_q", "cu_seqlens_k"),
-    ),
-    "padded": ("softmax", LEAST | {"seqlens"}, ("seqlens",)),
+    "packed": ("softmax", LEAST | PACKED | {"causal"}, tuple(PACKED)),
 }
 
 
 def factors(name, *, on_gpu=False, given=()):
     family, takes, required = SIGNATURES[name]
-    return factors_of(
-        Takes(family, frozenset(takes), frozenset(required)), dict(given), on_gpu=on_gpu
-    )
+    takes = Takes(family, frozenset(takes), frozenset(required))
+    return factors_of(takes, dict(given), on_gpu=on_gpu)
 
 
 def excluded(one, other, two_lengths):
@@ -51,10 +45,9 @@ def excluded(one, other, two_lengths):
 
 def allowed(found, two_lengths):
     """Every two levels, by their names, that are not excluded."""
-    for each in itertools.combinations(found.each, 2):
-        for levels in itertools.product(
-            *([(factor.name, level.name) for level in factor.levels] for factor in each)
-        ):
+    named = [[(factor.name, level.name) for level in factor.levels] for factor in found.each]
+    for each in itertools.combinations(named, 2):
+        for levels in itertools.product(*each):
             if not excluded(*(name for _, name in levels), two_lengths):
                 yield levels
 
@@ -76,9 +69,8 @@ def case_of(found, row):
 @sampled("name", list(SIGNATURES), push=["lazy", "one packing"])
 def test_every_pair_that_is_allowed_stands_in_a_case(name):
     found = factors(name)
-    held = {
-        one for row in covering(found.space) for one in itertools.combinations(named(found, row), 2)
-    }
+    rows = [named(found, row) for row in covering(found.space)]
+    held = {one for row in rows for one in itertools.combinations(row, 2)}
     assert held == set(allowed(found, name != "one packing"))
 
 
@@ -97,19 +89,25 @@ def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name,
         case = case_of(found, row)
         if not on_gpu:
             bind(taking(takes, family, required), case, draw(case))
+        if case.softcap is not None:  # near the logits
+            assert (case.softcap > 100) == (case.pattern in ("negative", "positive"))
+        if case.window is not None and case.cu_seqlens_q is None:
+            assert case.window[0] < max(case.seqlen_q, case.seqlen_k)
     assert len({found.title(row) for row in rows}) == len(rows)
+
+
+def levels_of(found, name):
+    """The cases of one property's levels, the others at their first."""
+    at = [factor.name for factor in found.each].index(name)
+    rest = (0,) * (len(found.each) - at - 1)
+    return [case_of(found, (0,) * at + (level, *rest)) for level in range(6)]
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multiples_of_each_alone(
     on_gpu,
 ):
-    found = factors("all", on_gpu=on_gpu)
-    at = [factor.name for factor in found.each].index("length")
-    lengths = [
-        case_of(found, (0,) * at + (level,) + (0,) * (len(found.each) - at - 1)).seqlen_q
-        for level in range(6)
-    ]
+    lengths = [case.seqlen_q for case in levels_of(factors("all", on_gpu=on_gpu), "length")]
     for tile in (32, 64, 128):
         assert {length % tile for length in lengths} >= {0, 1, tile - 1}
         assert any(length % tile == 0 and length % (2 * tile) for length in lengths)
@@ -117,12 +115,7 @@ def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multi
 
 
 def test_of_lengths_that_differ_either_side_has_the_class_and_is_the_longer_one():
-    found = factors("least")
-    at = [factor.name for factor in found.each].index("M and N")
-    cases = [
-        case_of(found, (0,) * at + (level,) + (0,) * (len(found.each) - at - 1))
-        for level in range(6)
-    ]
+    cases = levels_of(factors("least"), "M and N")
     sizes = [(case.seqlen_q, case.seqlen_k) for case in cases]
     assert sizes == [(96, 96), (96, 131), (96, 61), (131, 96), (61, 96), (1, 96)]
 
@@ -136,48 +129,24 @@ def test_what_a_signature_lacks_is_told_with_its_parameter():
     assert factors("all").lacking == ()
 
 
-def test_a_dtype_that_is_given_is_that_of_every_case():
-    found = factors("least", given={"dtype": "float16"})
-    assert "dtype" not in [factor.name for factor in found.each]
-    assert not any("dtype" in found.options(row) for row in covering(found.space))
-
-
-def test_around_a_case_that_was_found_its_levels_are_the_simplest():
-    case = Case(
-        "softmax",
-        dtype="bfloat16",
-        head_dim=32,
-        seqlen_q=128,
-        seqlen_k=128,
-        causal=True,
-        shapes="blhd",
-    )
+def test_around_a_case_that_was_found_its_levels_are_the_simplest_and_what_is_given_stays():
+    lengths = {"seqlen_q": 128, "seqlen_k": 128}
+    case = Case("softmax", dtype="bfloat16", head_dim=32, causal=True, shapes="blhd", **lengths)
     found = factors("all").around(case)
-    options = found.options((0,) * len(found.each))
-    told = {name: options[name] for name in ("dtype", "head_dim", "seqlen", "causal", "shapes")}
-    assert told == {
+    simplest = (0,) * len(found.each)
+    expected = {
         "dtype": "bfloat16",
         "head_dim": 32,
         "seqlen": 128,
         "causal": True,
         "shapes": "blhd",
     }
-    assert found.title((0,) * len(found.each)) == "simplest"
-
-
-def test_a_target_without_an_axis_of_heads_has_one():
+    assert found.options(simplest).items() >= expected.items()
+    assert found.title(simplest) == "simplest"
     found = factors("least").around(Case("softmax", shapes="bld"))
     assert {case_of(found, row).heads for row in covering(found.space)} == {1}
-
-
-def test_a_softcap_lies_near_the_logits_and_a_window_inside_the_length():
-    found = factors("all")
-    for row in covering(found.space):
-        case = case_of(found, row)
-        if case.softcap is not None:
-            assert (case.softcap > 100) == (case.pattern in ("negative", "positive"))
-        if case.window is not None and case.cu_seqlens_q is None:
-            assert case.window[0] < max(case.seqlen_q, case.seqlen_k)
+    found = factors("least", given={"dtype": "float16"})
+    assert not any("dtype" in found.options(row) for row in covering(found.space))
 
 
 def test_an_option_that_a_property_sets_says_which():

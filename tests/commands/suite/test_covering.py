@@ -27,10 +27,8 @@ def drawn_space(seed):
     factors = [
         sorted(rng.sample(range(len(counts)), rng.randint(1, 2))) for _ in range(rng.randint(0, 6))
     ]
-    return Space(
-        counts,
-        frozenset(frozenset((at, rng.randrange(counts[at])) for at in one) for one in factors),
-    )
+    forbidden = [frozenset((at, rng.randrange(counts[at])) for at in one) for one in factors]
+    return Space(counts, frozenset(forbidden))
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -1,7 +1,5 @@
 """Failures folded by cause: one group each, whatever came between them, with what its cases have in common."""
 
-import pytest
-
 from gradprobe.commands.suite import fold
 from gradprobe.commands.suite.fold import folded_by_cause, with_smallest
 from gradprobe.model.case import Case
@@ -18,22 +16,10 @@ STRIDE = Diagnosis(
 
 
 def report(number, *diagnoses, first="dP", verdict="mismatch", dtype="float32", **more):
-    place = Element(
-        intermediate=first,
-        batch=0,
-        head=0,
-        row=0,
-        col=0,
-        tile=(0, 0),
-        actual=None,
-        expected=None,
-        budget=None,
-    )
-    run = Run(
-        layout="contiguous",
-        verdict=verdict,
-        first_mismatch=place if verdict == "mismatch" else None,
-    )
+    numbers = dict.fromkeys(("actual", "expected", "budget"))
+    at = {"batch": 0, "head": 0, "row": 0, "col": 0, "tile": (0, 0)}
+    place = Element(intermediate=first, **at, **numbers) if verdict == "mismatch" else None
+    run = Run(layout="contiguous", verdict=verdict, first_mismatch=place)
     return Report(
         title=f"case {number}", number=number, verdict=verdict, runs=(run,) if verdict != "error" else (),
         diagnoses=diagnoses, case=Case("softmax", dtype=dtype), target=CheckedTarget(name="t"), **more,
@@ -73,9 +59,8 @@ def test_failures_of_other_causes_are_no_matches_and_contradict_nothing():
     other = report(7, first="dQ", dtype="float16")
     sentence = "all 3 failures have dtype float16, no match has"
     assert folded_by_cause([*reports, other])[0].common == (sentence,)
-    assert folded_by_cause([*reports, report(7, verdict="match", dtype="float16")])[0].common != (
-        sentence,
-    )
+    (group,) = folded_by_cause([*reports, report(7, verdict="match", dtype="float16")])
+    assert group.common != (sentence,)
 
 
 def test_groups_are_kept_with_the_reports():
@@ -84,28 +69,13 @@ def test_groups_are_kept_with_the_reports():
     assert load_several(text_of(several_document(several))).groups == groups
 
 
-@pytest.mark.nightly
-def test_the_simplest_of_a_group_is_made_smaller_in_the_tries_that_are_given():
-    request = planned("soft.py:doubled_dq", seqlen=3, head_dim=1).request
-    groups = folded_by_cause([report(5, first="dQ"), error(6, "killed")])
-    small, crash = with_smallest(groups, {5: request, 6: request}, 40, 1)
-    assert crash.shrunk is None
-    assert small.shrunk.verdict == "mismatch"
-    assert (small.shrunk.case.heads, small.shrunk.case.seqlen_q, small.shrunk.case.head_dim) == (
-        2,
-        2,
-        1,
-    )
-    assert with_smallest(groups, {5: request}, 0, 1) == groups
-
-
 def test_the_tries_are_shared_by_the_groups(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        fold, "run_each", lambda factory, setup, items, **_: asked.extend(items) or []
-    )
-    groups = folded_by_cause(
-        [report(number, first=name) for number, name in enumerate(("dQ", "dK", "dV"))]
-    )
-    with_smallest(groups, dict.fromkeys(range(3), planned("soft.py:doubled_dq").request), 40, 1)
+    each = lambda factory, setup, items, **_: asked.extend(items) or []  # noqa: E731
+    monkeypatch.setattr(fold, "run_each", each)
+    reports = [report(number, first=name) for number, name in enumerate(("dQ", "dK", "dV"))]
+    requests = dict.fromkeys(range(3), planned("soft.py:doubled_dq").request)
+    groups = folded_by_cause([*reports, error(6, "killed")])
+    with_smallest(groups, requests, 40, 1)
     assert [one.tries for one in asked] == [14, 14, 14]
+    assert with_smallest(groups, requests, 0, 1) == groups

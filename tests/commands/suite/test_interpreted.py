@@ -28,30 +28,24 @@ OTHER = Diagnosis("compiler/delta", "COMP", "delta is wrong", 0.6)
 def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
     found = tuple(Intermediate(name=name, status="mismatch", source="exported") for name in wrong)
     run = Run(layout="contiguous", verdict="mismatch", intermediates=found)
-    target, case = (
-        CheckedTarget(name=REQUEST.target, backend=backend),
-        replace(softmax_case(), device=device),
-    )
-    known = ("what the large case shows",)
     return Report(
-        verdict="mismatch", target=target, case=case, runs=(run,), diagnoses=diagnoses, known=known
-    )
+        verdict="mismatch", target=CheckedTarget(name=REQUEST.target, backend=backend),
+        case=replace(softmax_case(), device=device), runs=(run,), diagnoses=diagnoses,
+        known=("what the large case shows",),
+    )  # fmt: skip
 
 
 def interpreted(report, budget=20):
-    return with_interpreter(
-        PlannedCheck("", REQUEST), CheckOutcome(REQUEST, report, 1), Setting(fix_budget=budget)
-    ).report
+    outcome = CheckOutcome(REQUEST, report, 1)
+    return with_interpreter(PlannedCheck("", REQUEST), outcome, Setting(fix_budget=budget)).report
 
 
 def test_cause_line_and_edit_are_those_of_a_small_case_in_the_interpreter():
     report = interpreted(report_of("delta", "dQ"))
     (cause,) = report.causes
-    assert cause.fault == "stride/do-head"
-    assert cause.where
-    assert cause.evidence[-1] == (
-        "seen in Triton's interpreter, where the same case with --heads 2 goes wrong in the same way"
-    )
+    assert (cause.fault, bool(cause.where)) == ("stride/do-head", True)
+    words = "where the same case with --heads 2 goes wrong in the same way"
+    assert cause.evidence[-1] == f"seen in Triton's interpreter, {words}"
     assert cause.edit.words.startswith("in Triton's interpreter, with it all matches: contiguous")
     assert "+    do_ptr += b * stride_dob + h * stride_doh" in cause.edit.diff
     assert report.known == ()
@@ -68,11 +62,8 @@ def test_nothing_is_run_again_for_other_backends_the_cpu_and_no_budget(changes, 
 @pytest.mark.parametrize(("kind", "is_run"), [("DeviceLost", True), ("Timeout", False)])
 def test_what_was_wrong_before_the_device_was_lost_is_explained_too(monkeypatch, kind, is_run):
     seen = []
-    monkeypatch.setattr(
-        checking,
-        "run_each",
-        lambda _, __, items, **___: seen.append(items) or [TaskResult(items[0], 0)],
-    )
+    each = lambda _, __, items, **___: seen.append(items) or [TaskResult(items[0], 0)]  # noqa: E731
+    monkeypatch.setattr(checking, "run_each", each)
     interpreted(structs.replace(report_of("dQ"), error=Error(kind=kind, message="crashed")))
     assert bool(seen) is is_run
 
@@ -113,10 +104,7 @@ RACE = Diagnosis("race/dK", "RACE", "dK differs from call to call", 1.0)
 def test_a_cause_of_the_large_case_stays_where_the_small_one_does_not_go_wrong_as_it_does(
     here, there, own, told
 ):
-    large, other = (
-        report_of(*here, diagnoses=(own,)),
-        report_of(*there, diagnoses=(SEEN,) if there else ()),
-    )
-    assert [
-        one.fault for one in with_causes_of(large, PlannedCheck("", REQUEST), other).causes
-    ] == told
+    large = report_of(*here, diagnoses=(own,))
+    other = report_of(*there, diagnoses=(SEEN,) if there else ())
+    found = with_causes_of(large, PlannedCheck("", REQUEST), other)
+    assert [one.fault for one in found.causes] == told

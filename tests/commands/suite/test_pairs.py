@@ -35,51 +35,32 @@ def ended(verdict=lambda options: "match", case=None, takes=TAKES):
         asked = [item for item in items if not item.why_not]
         found.rounds.append([item.title for item in asked])
         found.options |= {item.title: item.options for item in asked}
+        ends = {item.name: came(verdict(item.options), case) for item in asked}
         try:
-            items = combining.rounds.send(
-                {item.name: came(verdict(item.options), case) for item in asked}
-            )
+            items = combining.rounds.send(ends)
         except StopIteration:
             return found
 
 
 def came(word, case):
-    report = SimpleNamespace(
-        verdict={"refused": "error", "warning": "error"}.get(word, word),
-        is_warning=word == "warning",
-        case=case or Case("softmax"),
-    )
-    return SimpleNamespace(verdict=report.verdict, is_refused=word == "refused", report=report)
+    verdict = {"refused": "error", "warning": "error"}.get(word, word)
+    case = case or Case("softmax")
+    report = SimpleNamespace(verdict=verdict, is_warning=word == "warning", case=case)
+    return SimpleNamespace(verdict=verdict, is_refused=word == "refused", report=report)
 
 
 def test_of_a_right_target_each_level_stands_alone_first_and_then_every_pair():
     found = ended()
     plain, alone, array = found.rounds
     assert plain == ["as it is"]
-    assert {
-        "simplest",
-        "bfloat16",
-        "causal",
-        "L=129",
-        "M=96 N=131",
-        "negative",
-        "do=blhd",
-        "grouped",
-        "D=72",
-    } <= {*alone}
-    assert {"four calls, memory full of NaN or 7.0", "strides beyond 2^31"} <= {*alone}, (
-        "what no combination shows"
-    )
+    words = "simplest,bfloat16,causal,L=129,M=96 N=131,negative,do=blhd,grouped,D=72"
+    # And what no combination shows.
+    further = {"four calls, memory full of NaN or 7.0", "strides beyond 2^31"}
+    assert {*words.split(",")} | further <= {*alone}
     assert 20 <= len(array) <= 60
     told = found.coverage
     assert (told.strength, told.missing, told.wrong_alone) == (2, 0, ())
     assert told.held == len(list(found.combining._space.pairs()))
-
-
-def test_a_plain_case_that_is_wrong_is_the_only_one():
-    found = ended(lambda options: "mismatch")
-    assert found.rounds == [["as it is"]]
-    assert (found.coverage.properties, found.coverage.held) == (0, 0)
 
 
 @pytest.mark.parametrize("word", ["refused", "warning"])
@@ -91,31 +72,25 @@ def test_a_level_that_is_refused_stands_in_no_later_case_and_in_no_count(word):
     assert found.coverage.held < ended().coverage.held
 
 
-def test_a_level_that_is_wrong_alone_hides_nothing_in_later_cases():
+def test_a_level_that_is_wrong_alone_hides_nothing_in_later_cases_and_alone_a_wrong_plain_case_is():
     found = ended(lambda options: "mismatch" if options.get("head_dim") == 72 else "match")
     assert not [title for title in found.rounds[2] if "D=72" in title]
     assert found.coverage.wrong_alone == ("D=72",)
-
-
-def is_causal_in_16_bits(options):
-    return bool(options.get("causal")) and options.get("dtype") == "float16"
+    found = ended(lambda options: "mismatch")
+    assert found.rounds == [["as it is"]]
+    assert (found.coverage.properties, found.coverage.held) == (0, 0)
 
 
 def test_a_pair_that_is_refused_is_found_and_all_else_stands_in_a_case_that_is_taken():
-    found = ended(lambda options: "refused" if is_causal_in_16_bits(options) else "match")
-    assert "float16 causal" in found.rounds[3], (
-        "the simplest case of the pair shows that it is refused itself"
-    )
-    told = found.coverage
-    assert told.missing == 0
-    right = [options for options in found.options.values() if not is_causal_in_16_bits(options)]
-    assert {(one.get("dtype"), one.get("head_dim")) for one in right} >= {
-        ("float16", 72),
-        ("float16", 128),
-    }
-    assert ended().coverage.held - 2 == told.held, (
-        "float16 with causal, and with causal and a window"
-    )
+    is_both = lambda one: bool(one.get("causal")) and one.get("dtype") == "float16"  # noqa: E731
+    found = ended(lambda options: "refused" if is_both(options) else "match")
+    # The simplest case of the pair shows that it is refused itself.
+    assert "float16 causal" in found.rounds[3]
+    # Float16 with causal, and with causal and a window.
+    assert (found.coverage.missing, ended().coverage.held - found.coverage.held) == (0, 2)
+    right = [options for options in found.options.values() if not is_both(options)]
+    dims = {one.get("head_dim") for one in right if one.get("dtype") == "float16"}
+    assert dims >= {72, 128}
 
 
 def test_pairs_that_are_wrong_are_found_in_their_simplest_cases_and_hide_no_other():
@@ -134,24 +109,8 @@ def test_pairs_that_are_wrong_are_found_in_their_simplest_cases_and_hide_no_othe
 
 
 def test_what_was_found_by_trying_goes_with_every_case_of_its_level():
-    def verdict(options):
-        return "match"
-
     case = Case("softmax", dtype="float16", head_dim=64, seqlen_q=128, seqlen_k=128, as_cuda=True)
-    found = ended(verdict, case=case)
-    simplest = found.options["simplest"]
-    assert {name: simplest[name] for name in ("dtype", "head_dim", "seqlen")} == {
-        "dtype": "float16", "head_dim": 64, "seqlen": 128,
-    }  # fmt: skip
-    later = [options for title, options in found.options.items() if title != "as it is"]
-    assert all(options["as_cuda"] for options in later)
-
-
-def test_a_packed_target_is_asked_with_packed_sequences_alone():
-    takes = Takes(
-        "softmax",
-        TAKES.names | {"cu_seqlens_q", "cu_seqlens_k"},
-        frozenset({"cu_seqlens_q", "cu_seqlens_k"}),
-    )
-    found = ended(takes=takes)
-    assert all("cu_seqlens" in options for options in found.options.values())
+    found = ended(case=case)
+    expected = {"dtype": "float16", "head_dim": 64, "seqlen": 128}
+    assert found.options["simplest"].items() >= expected.items()
+    assert all(one["as_cuda"] for title, one in found.options.items() if title != "as it is")

@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from gradprobe.inputs import history
 from gradprobe.inputs.versions import installed_versions
 from gradprobe.model.documents import report_from
-from tests.cli.command import run, run_process
+from tests.cli.command import run
 
 HELPER = """
 import torch
@@ -51,75 +52,62 @@ def _mend(file):
 )
 def test_a_sweep_of_what_was_mended_is_not_resumed(word, file):
     words = f"{SMALL} --seed 1 --seed 2 --journal j.jsonl"
-    assert run_process(f"sweep {word} {words}").code == 1
-    assert run_process("sweep --resume j.jsonl").code == 1
+    assert run(f"sweep {word} {words}").code == 1
+    assert run("sweep --resume j.jsonl").code == 1
     _mend(file)
-    resumed = run_process("sweep --resume j.jsonl")
+    resumed = run("sweep --resume j.jsonl")
     assert (resumed.code, resumed.out) == (2, "")
     assert f"{file} has changed since" in resumed.err
 
 
 def test_what_a_dead_process_came_to_is_made_again():
     Path("mine/kernels.py").write_text("import os\n\ndef backward(q, k, v, do):\n    os.abort()\n")
-    assert (
-        run_process(f"sweep mine.kernels:backward {SMALL} --seed 1 --seed 2 --journal j.jsonl").code
-        == 3
-    )
+    words = f"{SMALL} --seed 1 --seed 2 --journal j.jsonl"
+    assert run(f"sweep mine.kernels:backward {words}").code == 3
     Path("mine/kernels.py").write_text(TARGET.replace("FACTOR", "1.0"))
-    resumed = run_process("sweep --resume j.jsonl")
+    resumed = run("sweep --resume j.jsonl")
     assert (resumed.code, "2 match" in resumed.out) == (0, True)
 
 
-@pytest.mark.parametrize("file", ["mine/kernels.py", "mine/helper.py"])
-def test_diff_shows_no_numbers_of_what_was_mended(file):
-    assert run_process(f"check mine.kernels:backward {SMALL} --fix-budget 0").code == 1
-    assert "nothing was run" in run_process("diff dQ").err
-    Path("unrelated.py").write_text("newer than the report")
-    assert "nothing was run" in run_process("diff dQ").err
-    _mend(file)
-    assert "ran again: the report" in run_process("diff dQ").err
-
-
-def test_files_and_versions_that_made_a_report_stand_in_it(tmp_path):
+def test_diff_shows_no_numbers_of_what_was_mended():
     assert (
-        run(f"check mine/kernels.py:backward {SMALL} --fix-budget 0 --json report.json").code == 1
+        run(f"check mine.kernels:backward {SMALL} --fix-budget 0", GRADPROBE_ISOLATE="1").code == 1
     )
-    report = report_from(json.loads(Path("report.json").read_text()))
-    assert {
-        f"{tmp_path}/mine/{name}.py" for name in ("__init__", "helper", "kernels")
-    } <= report.sources.keys()
+    assert "nothing was run" in run("diff dQ").err
+    Path("unrelated.py").write_text("newer than the report")
+    assert "nothing was run" in run("diff dQ").err
+    _mend("mine/helper.py")
+    assert "ran again: the report" in run("diff dQ", GRADPROBE_ISOLATE="1").err
+
+
+def kept(words):
+    """The report of a check of mine/kernels.py with these words."""
+    words = f"check mine/kernels.py:backward {words} --fix-budget 0 --no-recover --json report.json"
+    assert run(words).code == 1
+    return report_from(json.loads(Path("report.json").read_text()))
+
+
+def test_files_and_versions_that_made_a_report_stand_in_it(tmp_path, monkeypatch):
+    report = kept(SMALL)
+    own = {f"{tmp_path}/mine/{name}.py" for name in ("__init__", "helper", "kernels")}
+    assert own <= report.sources.keys()
     assert history.changed_since(report) == []
     document = json.loads(Path("report.json").read_text())
     older = report_from(document | {"environment": document["environment"] | {"torch": "1.0"}})
     assert history.changed_since(older) == ["torch"]
-    os.remove("mine/helper.py")
-    assert history.changed_since(report) == [f"{tmp_path}/mine/helper.py"]
-
-
-def test_the_build_that_metadata_leave_out_is_no_change(monkeypatch):
-    """Wheels of torch say 2.13.0 in their metadata and 2.13.0+cu130 in themselves."""
-    assert (
-        run_process(
-            f"check mine/kernels.py:backward {SMALL} --fix-budget 0 --json report.json"
-        ).code
-        == 1
-    )
-    report = report_from(json.loads(Path("report.json").read_text()))
+    # Wheels of torch say 2.13.0 in their metadata and 2.13.0+cu130 in themselves.
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version(name).partition("+")[0])
     installed_versions.cache_clear()
     assert history.changed_since(report) == []
+    os.remove("mine/helper.py")
+    assert history.changed_since(report) == [f"{tmp_path}/mine/helper.py"]
 
 
 def test_a_reference_and_inputs_are_part_of_it(tmp_path):
-    import torch
-
     torch.save({name: torch.randn(1, 2, 20, 8) for name in ("q", "k", "v", "do")}, "inputs.pt")
     Path("own.py").write_text(
         "from mine.helper import attention\n\ndef reference(q, k, v, do):\n    return attention(q, k, v, do)\n"
     )
-    words = "--inputs inputs.pt --reference own.py:reference --no-recover --fix-budget 0"
-    assert run(f"check mine/kernels.py:backward {words} --json report.json").code == 1
-    report = report_from(json.loads(Path("report.json").read_text()))
-    for name in ("inputs.pt", "own.py"):
-        assert f"{tmp_path}/{name}" in report.sources
+    report = kept("--inputs inputs.pt --reference own.py:reference")
+    assert {f"{tmp_path}/{name}" for name in ("inputs.pt", "own.py")} <= report.sources.keys()

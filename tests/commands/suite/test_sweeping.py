@@ -17,20 +17,16 @@ from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import CheckedTarget, Report
 
-TAKES = Takes(
-    "softmax", frozenset({"q", "k", "v", "do", "scale", "causal"}), frozenset({"q", "k", "v"})
-)
+_NAMES = frozenset({"q", "k", "v", "do", "scale", "causal"})
+TAKES = Takes("softmax", _NAMES, frozenset({"q", "k", "v"}))
 REQUEST = CheckRequest("soft.py:backward", None, None, {"batch": 1})
 DRAWN = SweepRequest((REQUEST,), {}, draw=12)
 GRID = SweepRequest((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
 
 
 def made(planned, number):
-    sources = {"soft.py": digest_of("soft.py")}
-    target = CheckedTarget(name="t")
-    report = Report(
-        title=planned.title, number=number, verdict="match", target=target, sources=sources
-    )
+    more = {"target": CheckedTarget(name="t"), "sources": {"soft.py": digest_of("soft.py")}}
+    report = Report(title=planned.title, number=number, verdict="match", **more)
     return CheckOutcome(planned.request, report, 0)
 
 
@@ -63,8 +59,7 @@ def run(asked, journal, bench, told=lambda words, share: None):
     return found
 
 
-@pytest.mark.parametrize("asked", [DRAWN, GRID])
-@pytest.mark.parametrize("killed_after", [0, 1, 5])
+@pytest.mark.parametrize(("asked", "killed_after"), [(DRAWN, 0), (DRAWN, 5), (GRID, 1), (GRID, 5)])
 def test_killed_and_resumed_it_gives_what_it_gives_whole(asked, killed_after):
     whole, first, rest = Bench(), Bench(killed_after, MemoryError), Bench()
     with Journal.begun(asked, "whole.jsonl") as journal:
@@ -86,21 +81,16 @@ def test_an_interrupt_leaves_what_came_behind_a_gap_too():
 
 
 def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
+    shares = []
     with Journal.begun(GRID, None) as journal:
-        found = run(GRID, journal, Bench())
-    assert sorted(found) == [
-        (0, "H=1 L=90"),
-        (1, "H=1 L=9"),
-        (2, "H=4 L=90"),
-        (3, "H=4 L=9"),
-        (4, "H=2 L=90"),
-        (5, "H=2 L=9"),
-    ]
-    assert found[0][1] == "H=1 L=9"
-    assert found[-1][1] == "H=4 L=90"
-
-
-def test_the_cheapest_of_those_that_are_drawn_come_first():
+        found = run(GRID, journal, Bench(), lambda words, share: shares.append((words, share)))
+    titles = ["H=1 L=90", "H=1 L=9", "H=4 L=90", "H=4 L=9", "H=2 L=90", "H=2 L=9"]
+    assert sorted(found) == list(enumerate(titles))
+    assert (found[0][1], found[-1][1]) == ("H=1 L=9", "H=4 L=90")
+    # Cases that cost more take more of the time that is left.
+    assert shares[0][0] == "1 of 6 made"
+    assert shares[2][1] < 0.4
+    assert shares[-1] == ("6 of 6 made", 1.0)
     costs = [planned.cost for planned in SweepPlan(DRAWN, [TAKES]).checks]
     assert costs == sorted(costs)
 
@@ -143,19 +133,8 @@ def test_what_is_no_journal_or_of_another_source_is_refused(folder):
         Journal.reopened("none.jsonl")
 
 
-def test_two_sweeps_of_one_folder_keep_what_they_come_to_apart_and_a_folder_that_cannot_be_written_fails_none(
-    folder,
-):
+def test_two_sweeps_of_one_folder_keep_what_they_come_to_apart():
     with Journal.begun(DRAWN, None) as one, Journal.begun(DRAWN, None) as other:
         assert (one.file, other.file) == (str(DEFAULT), ".gradprobe/sweep-2.jsonl")
     with Journal.begun(DRAWN, None) as again:
         assert again.file == str(DEFAULT)
-
-
-def test_cases_that_cost_more_take_more_of_the_time_that_is_left():
-    shares = []
-    with Journal.begun(GRID, None) as journal:
-        run(GRID, journal, Bench(), lambda words, share: shares.append((words, share)))
-    assert shares[0][0] == "1 of 6 made"
-    assert shares[2][1] < 0.4
-    assert shares[-1] == ("6 of 6 made", 1.0)

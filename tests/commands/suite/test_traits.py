@@ -9,9 +9,8 @@ from gradprobe.commands.suite.traits import Instance, set_apart
 from gradprobe.model.case import Case
 
 
-def square(**options):
-    lengths = {"seqlen_q": options.pop("seqlen", 72), "seqlen_k": 72}
-    return Case("softmax", **{**lengths, "seqlen_k": lengths["seqlen_q"], **options})
+def square(seqlen=72, **options):
+    return Case("softmax", seqlen_q=seqlen, seqlen_k=seqlen, **options)
 
 
 def told(cases, wrong):
@@ -24,14 +23,11 @@ def told(cases, wrong):
     )
 
 
+LAYOUTS = ("contiguous", "do=expanded", "distinct")
 GRID = [
     (Case("softmax", seqlen_q=rows, seqlen_k=keys, dtype=dtype, causal=causal), layout)
     for rows, keys, dtype, causal, layout in itertools.product(
-        (37, 64),
-        (50, 64),
-        ("float32", "float16"),
-        (False, True),
-        ("contiguous", "do=expanded", "distinct"),
+        (37, 64), (50, 64), ("float32", "float16"), (False, True), LAYOUTS
     )
 ]
 
@@ -39,34 +35,16 @@ GRID = [
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (
-            lambda case, _: case.seqlen_q != case.seqlen_k,
-            "all 36 failures have Lq != Lk, no match has",
-        ),
-        (
-            lambda case, _: case.dtype == "float16",
-            "all 24 failures have dtype float16, no match has",
-        ),
-        (
-            lambda _, layout: layout != "contiguous",
-            "all 32 failures have dO not contiguous, no match has",
-        ),
-        (
-            lambda _, layout: layout == "distinct",
-            "all 16 failures have layout distinct, no match has",
-        ),
-        (
-            lambda case, _: case.seqlen_q > case.seqlen_k and case.causal,
-            "all 6 failures have Lq > Lk and a causal mask, no match has both",
-        ),
-        (
-            lambda case, layout: (
-                case.seqlen_k == 50 and case.dtype == "float16" and layout == "do=expanded"
-            ),
-            "all 4 failures have Lk = 50, dtype float16 and dO expanded, no match has all",
-        ),
+        (lambda case, _: case.seqlen_q != case.seqlen_k, "all 36 failures have Lq != Lk, no match has"),
+        (lambda case, _: case.dtype == "float16", "all 24 failures have dtype float16, no match has"),
+        (lambda _, layout: layout != "contiguous", "all 32 failures have dO not contiguous, no match has"),
+        (lambda _, layout: layout == "distinct", "all 16 failures have layout distinct, no match has"),
+        (lambda case, _: case.seqlen_q > case.seqlen_k and case.causal,
+         "all 6 failures have Lq > Lk and a causal mask, no match has both"),
+        (lambda case, layout: (case.seqlen_k, case.dtype, layout) == (50, "float16", "do=expanded"),
+         "all 4 failures have Lk = 50, dtype float16 and dO expanded, no match has all"),
     ],
-)
+)  # fmt: skip
 def test_one_two_or_three_traits_are_told_where_they_set_failures_apart(wrong, sentence):
     assert told(GRID, wrong) == (sentence,)
 
@@ -79,96 +57,71 @@ def test_a_value_is_told_of_several_failures_and_a_class_of_one():
 
 
 def test_what_few_matches_have_is_told_with_how_many():
-    cases = [
-        (square(seqlen=length, seed=seed), "contiguous")
-        for length in (64, 37)
-        for seed in range(20)
-    ]
+    seeded = itertools.product((64, 37), range(20))
+    cases = [(square(seqlen=length, seed=seed), "contiguous") for length, seed in seeded]
     sentences = told(cases, lambda case, _: case.seqlen_q == 37 and case.seed < 15)
     assert sentences == ("all 15 failures have L = 37, and 5 of 25 matches",)
 
 
 def test_nothing_is_told_where_nothing_is_common_or_nothing_matches_or_chance_would_do():
-    assert told(GRID, lambda *_: True) == ()
-    assert (
-        told(
-            GRID,
-            lambda case, layout: (
-                (case.dtype, layout) in {("float16", "distinct"), ("float32", "contiguous")}
-            ),
-        )
-        == ()
-    )
-    assert (
-        told(
-            GRID,
-            lambda case, layout: (case.causal, layout) == (True, "distinct") and case == GRID[5][0],
-        )
-        == ()
-    )
+    pairs = {("float16", "distinct"), ("float32", "contiguous")}
+    for wrong in (
+        lambda *_: True,
+        lambda case, layout: (case.dtype, layout) in pairs,
+        lambda case, layout: case.causal and layout == "distinct" and case == GRID[5][0],
+    ):
+        assert told(GRID, wrong) == ()
 
 
 def test_three_traits_of_one_failure_among_eight_cases_may_be_chance():
-    few = [(Case("softmax", dtype=dtype, causal=causal, softcap=cap), "contiguous")
-           for dtype, causal, cap in itertools.product(("float32", "float16"), (False, True), (None, 2.0))]  # fmt: skip
+    each = itertools.product(("float32", "float16"), (False, True), (None, 2.0))
+    few = [
+        (Case("softmax", dtype=one, causal=two, softcap=cap), "contiguous")
+        for one, two, cap in each
+    ]
     wrong = lambda case, _: case.dtype == "float16" and case.causal and case.softcap  # noqa: E731
     assert told(few, wrong) == ()
-    assert told(few * 4, wrong) == (
-        "all 4 failures have dtype float16, a causal mask and a softcap, no match has all",
-    )
+    words = "all 4 failures have dtype float16, a causal mask and a softcap, no match has all"
+    assert told(few * 4, wrong) == (words,)
+
+
+def parted(numbers, wrong):
+    """Some instances of GRID: the failing ones, and those that match."""
+    made = [(Instance.of(at, *GRID[at], square=False), at in wrong) for at in numbers]
+    return [[one for one, failing in made if failing == which] for which in (True, False)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_of_failures_at_random_nine_tables_of_ten_say_nothing_that_joins_traits(count):
-    draw, said = random.Random(count), 0
-    for _ in range(60):
-        wrong = {id(case) for case in draw.sample(GRID, count)}
-        instances = [
-            (Instance.of(at, *case, square=False), id(case) in wrong)
-            for at, case in enumerate(GRID)
-        ]
-        failing, matching = (
-            [one for one, is_wrong in instances if is_wrong == which] for which in (True, False)
-        )
-        sentences = set_apart(failing, matching)
-        said += bool(sentences)
-    assert said <= 6
+    draw, every = random.Random(count), range(len(GRID))
+    tables = [parted(every, draw.sample(every, count)) for _ in range(60)]
+    assert sum(bool(set_apart(*table)) for table in tables) <= 6
 
 
 def test_no_sentence_is_contradicted_by_a_match():
     """Each is read back: what it names is had by every failure, and by as many matches as it says."""
     draw = random.Random(0)
+    facts = [
+        (case.seqlen_q == 37, case.dtype == "float16", case.causal, layout == "distinct") for case, layout in GRID
+    ]  # fmt: skip
+    read = 0
     for _ in range(80):
-        names = draw.sample(range(4), draw.randint(1, 3))
-        sides = [draw.random() < 0.5 for _ in names]
-        facts = lambda case, layout: (  # noqa: E731
-            case.seqlen_q == 37,
-            case.dtype == "float16",
-            case.causal,
-            layout == "distinct",
-        )
+        sides = {name: draw.random() < 0.5 for name in draw.sample(range(4), draw.randint(1, 3))}
         wrong = [
-            all(facts(*case)[name] == side for name, side in zip(names, sides, strict=True))
-            for case in GRID
+            at
+            for at, fact in enumerate(facts)
+            if all(fact[one] == side for one, side in sides.items())
         ]
-        kept = draw.sample(range(len(GRID)), 30)
-        instances = [(Instance.of(at, *GRID[at], square=False), wrong[at]) for at in kept]
-        failing, matching = (
-            [one for one, is_wrong in instances if is_wrong == which] for which in (True, False)
-        )
+        failing, matching = parted(draw.sample(range(len(GRID)), 30), wrong)
         for sentence in set_apart(failing, matching):
             words = sentence.partition(" have ")[2] or sentence.partition(" has ")[2]
-            named = (
-                words.partition(", no match")[0]
-                .partition(", and ")[0]
-                .replace(" and ", ", ")
-                .split(", ")
-            )
+            traits = words.partition(", no match")[0].partition(", and ")[0]
+            named = set(traits.replace(" and ", ", ").split(", "))
             had = [
-                one
-                for one in (*failing, *matching)
-                if set(named) <= {word for _, word in one.traits}
+                one for one in (*failing, *matching) if named <= {word for _, word in one.traits}
             ]
             assert set(failing) <= set(had)
             few = int(words.partition(", and ")[2].split()[0]) if ", no match" not in words else 0
             assert len(had) - len(failing) == few
+            read += 1
+    assert read > 20
