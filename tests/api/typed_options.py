@@ -17,29 +17,19 @@ if TYPE_CHECKING:
 class Options(TypedDict, total=False):
     """By the names of the command line; None stands for an option that is not given."""
 '''
-_PLAIN = {
-    int: "int",
-    float: "float",
-    bool: "bool",
-    str: "str",
-    list: "str | Sequence[str] | Mapping[str, str]",
-}
+_LIST = "str | Sequence[str] | Mapping[str, str]"
+_PLAIN = {int: "int", float: "float", bool: "bool", str: "str", list: _LIST}
 _OF_TORCH = {
-    "dtype": "str | torch.dtype",
-    "device": "str | torch.device",
-    "inputs": "str | os.PathLike[str]",
-}
+    "dtype": "str | torch.dtype", "device": "str | torch.device", "inputs": "str | os.PathLike[str]",
+}  # fmt: skip
 
 
 def text():
     """The file."""
     fields = []
     for option in OPTIONS:
-        kind = (
-            "str | float | Sequence[float]"
-            if option.numbers
-            else _OF_TORCH.get(option.name, _PLAIN[option.kind])
-        )
+        kind = _OF_TORCH.get(option.name, _PLAIN[option.kind])
+        kind = "str | float | Sequence[float]" if option.numbers else kind
         fields.append(f"    {option.name}: {kind} | None\n    {_told(option.help)}\n")
     return HEAD + "\n" + "".join(fields)
 
