@@ -35,6 +35,8 @@ def test_check_without_words_runs_every_target_on_every_case(folder):
         "soft.py:backward small", "fatal.py:f small", "soft.py:doubled_dq small",
     ]  # fmt: skip
     assert document["reports"][1]["error"]["kind"] == "Crash"
+    last = json.loads((folder / ".gradprobe" / "last.json").read_text())
+    assert last["target"] == "soft.py:doubled_dq"  # which `diff` repeats
 
 
 def test_a_word_on_the_command_line_checks_that_alone_under_what_is_in_force(folder):

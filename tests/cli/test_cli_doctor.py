@@ -14,27 +14,6 @@ from tests.cli.test_cli_cuda import SOURCE
 DELTA = (ROOT / "examples" / "delta.py").read_text()
 CASE = "--heads 2 --seqlen 16 --head-dim 8"
 SMALL = f"soft.py:backward {CASE} --batch 1"
-# Loses one atomic add of every launch, in whichever process imports Triton's interpreter.
-BROKEN = """
-import importlib.machinery, sys
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "triton.runtime.interpreter":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        load = spec.loader.exec_module
-        def loading(module):
-            load(module)
-            right = module.InterpreterBuilder.create_atomic_rmw
-            def losing(self, *args):
-                return args[2] if self.grid_idx[1] == 7 else right(self, *args)
-            module.InterpreterBuilder.create_atomic_rmw = losing
-        spec.loader.exec_module = loading
-        return spec
-
-sys.meta_path.insert(0, Finder())
-"""
 
 
 def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
@@ -93,20 +72,3 @@ def test_a_compiled_file_of_another_source_is_named_where_the_rung_is_green_with
 def test_a_check_with_empty_caches_repeats_itself(folder):
     assert run(f"check {SMALL} --runs contiguous --fresh --json out.json").code == 0
     assert json.loads((folder / "out.json").read_text())["reproduce"].endswith(" --fresh")
-
-
-@pytest.mark.nightly
-def test_an_interpreter_that_loses_an_atomic_add_is_named_and_what_needs_none_stays_green(folder):
-    (folder / "plant").mkdir()
-    (folder / "plant" / "sitecustomize.py").write_text(BROKEN)
-    assert run_process("doctor").out.startswith("GREEN  ")
-    ran = run_process("doctor --json out.json", PYTHONPATH=f"{folder / 'plant'}{os.pathsep}{ROOT}")
-    assert ran.code == 1
-    assert ran.out.startswith(
-        'RED  "atomic adds, one element a head", interpreted, the lowest rung (this machine)'
-    )
-    told = json.loads((folder / "out.json").read_text())
-    bad = {(rung["rung"], rung["how"]) for rung in told["rungs"] if rung["state"] != "green"}
-    assert ("atomic adds, one element a head", "interpreted") in bad
-    assert not [how for _, how in bad if how == "CUDA"]
-    assert not [rung for rung, _ in bad if "dots" in rung or "one head" in rung]

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
@@ -96,15 +95,6 @@ def test_the_values_are_the_file_s_and_not_drawn(real):
     )
     first = report_of("check twice.py:backward --inputs one.pt")["first_mismatch"]
     assert (first["actual"], first["expected"]) == (10.0, 5.0)
-
-
-def test_npz_gives_the_report_of_pt(real):
-    np.savez(real / "real.npz", **{name: tensor.numpy() for name, tensor in tensors().items()})
-    first, second = (
-        report_of(f"check soft.py:doubled_dq --inputs real.{one}") for one in ("pt", "npz")
-    )
-    assert first["first_mismatch"] == second["first_mismatch"]
-    assert first["case"] | {"inputs": ""} == second["case"] | {"inputs": ""}
 
 
 def test_options_of_the_file_count_and_open_ones_may_be_given(real):

@@ -4,8 +4,6 @@ import json
 import signal
 import time
 
-import pytest
-
 from tests.cli.command import run, start
 
 TINY = "--batch 1 --head-dim 8"
@@ -154,33 +152,3 @@ def test_cases_are_drawn_from_all_that_a_target_takes_and_what_it_refuses_is_not
     assert 0 < len(document["not_taken"]) == 8 - len(document["reports"]) == 8 - document["planned"]
     cases = [one["case"] for one in document["reports"]]
     assert {(case["heads"], case["head_dim"]) for case in cases} == {(1, 8)}
-
-
-def table_of(out):
-    """The lines of checks without what each took."""
-    rows = (line.split() for line in out.splitlines() if line.startswith(("  MATCH", "  MISMATCH")))
-    return [[word for word in row if not word.replace(".", "").isdigit()] for row in rows]
-
-
-@pytest.mark.nightly
-def test_killed_and_resumed_it_gives_the_table_of_one_that_was_not(folder):
-    (folder / "edge.py").write_text(EDGE)
-    words = "--draw 8 --dtype float32 --causal"
-    whole = run(f"sweep edge.py:backward {words} --journal whole.jsonl")
-    with start(f"sweep edge.py:backward {words} --journal part.jsonl") as process:
-        deadline = time.monotonic() + 100
-        while time.monotonic() < deadline and not lines_of(folder / "part.jsonl") >= 4:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
-    assert 4 <= lines_of(folder / "part.jsonl") < 9
-    with (folder / "part.jsonl").open("a") as file:
-        file.write('{"schema": ')
-    resumed = run("sweep --resume part.jsonl")
-    assert (resumed.code, table_of(resumed.out)) == (whole.code, table_of(whole.out))
-    assert resumed.first_mismatches == whole.first_mismatches
-    assert lines_of(folder / "part.jsonl") == lines_of(folder / "whole.jsonl")
-
-
-def lines_of(path):
-    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -88,18 +88,6 @@ def test_a_black_box_is_not_looked_into_unless_that_is_asked_for():
     assert "P" in measured("sdpa-math", range(4), **SMALL, recover=True).errors["contiguous"]
 
 
-def test_the_first_report_may_end_it():
-    seen = []
-
-    def refuse(report):
-        seen.append(report.case.seed)
-        raise ValueError("no use")
-
-    with pytest.raises(ValueError, match="no use"):
-        measure(CheckRequest("sdpa-math", None, None, SMALL), range(5), refuse)
-    assert seen == [0]
-
-
 def test_the_rms_is_that_of_the_elements_themselves():
     """Beside the budget that the comparison gives out, which is that of dQ, dK and dV."""
     entry = measured("right", range(7, 11), **SMALL)

@@ -6,14 +6,10 @@ import time
 
 import pytest
 
-from gradprobe.commands.shrink.case_worker import Attempts
-from gradprobe.commands.shrink.ordering import AXES
 from gradprobe.commands.shrink.repeat import fewest_words
 from gradprobe.commands.shrink.shrinking import shrink
 from gradprobe.commands.shrink.shrunken_screen import case_in_words
-from gradprobe.commands.shrink.simpler_cases import simpler
 from gradprobe.inputs.history import CheckRequest
-from tests.cli.written_targets import write_targets
 from tests.planted import flash_faults, lazy_faults
 from tests.planted.planting import KERNELS
 
@@ -66,17 +62,3 @@ def test_a_planted_fault_shrinks_to_what_it_needs_and_its_script_shows_it(
     assert subprocess.run([sys.executable, script], check=False).returncode == 1
     (tmp_path / file).write_text((KERNELS / file).read_text())
     assert subprocess.run([sys.executable, script], check=False).returncode == 0
-
-
-def test_no_single_simpler_case_fails_in_the_same_way(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_targets(tmp_path)
-    options = {"batch": 1, "heads": 3, "seqlen": 9, "head_dim": 4}
-    request = CheckRequest("soft.py:doubled_dq", None, None, options)
-    result = shrink(request, most=200, alone=False, timeout=None, told=lambda *_: None, echo=print)
-    attempts = Attempts(result.request, False, None, 1000, print)
-    wanted, facts = result.shrunk.symptom, result.facts
-    steps = [step for axis in AXES for step in simpler(result.shrunk.case, axis, facts.tensors)]
-    seen = list(attempts.outcomes(steps, facts, {}, wanted, in_full=False))
-    assert len(seen) == len(steps) > 1
-    assert not any(found.symptom is not None and found.symptom.is_like(wanted) for _, found in seen)

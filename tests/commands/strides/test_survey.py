@@ -12,11 +12,6 @@ from tests.commands.strides.crashing import write as write_crashing
 from tests.commands.strides.written import write
 
 OPTIONS = {"batch": 2, "heads": 2, "seqlen": 20, "head_dim": 8}
-# Those of the fast ones in which dO has heads inside rows.
-TRANSPOSED = {
-    "distinct", "distinct-unit", "do=distinct", "blhd", "do=blhd", "packed", "packed qkv, dO a [B, L, H, D] view",
-    "packed kv, q and dO [B, L, H, D] views",
-}  # fmt: skip
 
 
 def surveyed(word, timeout=None, **options):
@@ -48,32 +43,9 @@ def test_a_crash_and_a_hang_in_one_layout_each_are_errors_there_and_the_others_a
     assert len(found.having("match")) == len(found.plan.trials) - 5
 
 
-def test_a_refusal_is_a_value_with_the_words_of_the_target_and_no_failure(tmp_path):
-    found, _ = surveyed(write(tmp_path, "refuses_a_transposed_do"))
-    assert found.exit_code == 0
-    refused = {result.trial.title: result.words for result in found.having("skipped")}
-    assert set(refused) == TRANSPOSED
-    assert all("AssertionError: dO has strides" in words for words in refused.values())
-
-
 def test_a_target_that_crashes_on_contiguous_tensors_is_a_failure(tmp_path):
     with pytest.raises(TargetFailure, match="crashed on contiguous tensors: killed by SIGSEGV"):
         surveyed(write(tmp_path, "crash_always"))
-
-
-def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to_blame(tmp_path):
-    found, _ = surveyed(write(tmp_path, "do_by_q_heads"), causal=True)
-    document = document_of(found.report)
-    assert (document["schema"], document["verdict"]) == ("gradprobe.report/2", "mismatch")
-    matrix, (culprit,) = document["strides"]["matrix"], document["strides"]["culprits"]
-    assert matrix["do"] == {"blhd": "mismatch", "distinct": "mismatch"}
-    assert matrix["all"]["blhd"] == "match"
-    assert (culprit["kind"], culprit["strides"]) == ("mix-up", [["q", 1], ["do", 1]])
-    assert (found.exit_code, document["first_mismatch"]["head"]) == (1, 1)
-    first = document["runs"][0]
-    assert (first["layout"], first["verdict"]) == ("contiguous", "match")
-    elements = [run["compared"]["elements"] for run in document["runs"]]
-    assert document["compared"]["elements"] == sum(elements)
 
 
 @pytest.mark.nightly

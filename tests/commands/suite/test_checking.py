@@ -1,28 +1,14 @@
 """Checks in processes of their own: a crash is a document like any other, and does not keep the others from theirs."""
 
-from dataclasses import replace
-
 import pytest
 
-from gradprobe.commands.suite.checking import Setting, check_each
+from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.outcome import code_of
 from gradprobe.commands.suite.plan import PlannedCheck
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.allowance import Allowance
 from gradprobe.model.documents import Reports, several_document
 from gradprobe.model.report import Report
-from gradprobe.render.terminal import Terminal, rendered
-from tests.commands.suite.plans import planned
-
-PLAIN = Setting()
-
-
-def lines(checked):
-    return [line.plain for line in rendered(checked.report, Terminal(100, None, utf8=True))]
-
-
-def made(*plan, timeout=None, **how):
-    return list(check_each(plan, replace(PLAIN, timeout=timeout), **how))
 
 
 @pytest.mark.parametrize(
@@ -46,52 +32,6 @@ def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third
 )  # fmt: skip
 def test_the_line_of_a_case_says_what_its_words_say_before_anything_else_is_known(options, line):
     assert PlannedCheck("", CheckRequest("lazy", None, None, options)).case_line == f"lazy  {line}"
-
-
-def test_a_right_and_a_wrong_target_give_the_documents_that_check_gives():
-    right, wrong = made(
-        planned("soft.py:backward", "plain"), planned("soft.py:doubled_dq", heads=3)
-    )
-    assert (right.title, right.verdict, right.code) == ("plain", "match", 0)
-    assert (wrong.title, wrong.verdict, wrong.code) == ("soft.py:doubled_dq", "mismatch", 1)
-    assert right.report.schema == "gradprobe.report/2"
-    assert lines(right)[0].startswith(
-        "MATCH  soft.py:backward: 7 intermediates within budget in 3 layouts"
-    )
-    assert wrong.report.first_mismatch.intermediate == "dQ"
-    assert lines(wrong)[1].startswith("FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 ")
-    words = "check soft.py:doubled_dq --batch 1 --heads 3 --seqlen 20 --head-dim 8"
-    assert wrong.report.reproduce == f"gradprobe {words}"
-
-
-@pytest.mark.parametrize(
-    ("target", "options", "code", "kind"),
-    [
-        ("soft.py:backward", {"heads": 0}, 2, "UsageFailure"),
-        ("soft.py:raising", {}, 3, "Refusal"),
-    ],
-)
-def test_a_failure_is_a_document_with_the_code_that_check_would_end_with(
-    target, options, code, kind
-):
-    (checked,) = made(planned(target, **options))
-    assert (checked.verdict, checked.code) == ("error", code)
-    assert checked.report.error.kind == kind
-    assert lines(checked) == []
-
-
-@pytest.mark.nightly
-def test_what_one_target_does_to_torch_does_not_reach_another(folder):
-    (folder / "rude.py").write_text(
-        "import builtins\nbuiltins.rude = True\nfrom soft import backward\n"
-    )
-    (folder / "clean.py").write_text(
-        "import builtins\nfrom soft import backward\n"
-        "assert not hasattr(builtins, 'rude'), 'another target was here'\n"
-    )
-    rude, clean = made(planned("rude.py:backward"), planned("clean.py:backward"))
-    assert clean.verdict == "match", clean.report
-    assert rude.verdict in ("match", "error")
 
 
 @pytest.mark.parametrize(

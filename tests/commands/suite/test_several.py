@@ -1,7 +1,6 @@
 """Several checks on the command line: a table, the simplest failing one in full, one line, a file that grows."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from gradprobe.commands.suite.check_table import CheckTable
 from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.plan import Plan
-from gradprobe.inputs import history as last
 from gradprobe.model.documents import report_from
 from gradprobe.model.failures import INTERRUPTED
 from gradprobe.render.terminal import Terminal
@@ -22,7 +20,6 @@ from tests.commands.suite.plans import planned
 pytestmark = pytest.mark.usefixtures("without_causes")
 
 PLAIN = Setting()
-PATIENT = replace(PLAIN, timeout=60)
 PLAN = [
     planned("soft.py:backward", "right"),
     planned("fatal.py:segfault", "fatal"),
@@ -33,28 +30,6 @@ PLAN = [
 
 def check_several(plan, forms, setting):
     return check_series.check_several(runner.Runner(Plan([*plan]), setting), forms)
-
-
-def test_a_table_then_the_first_mismatch_in_full_then_one_line(capsys):
-    code = check_several(PLAN, Forms({"--json": "all.json"}, details=True), PATIENT)
-    out, err = capsys.readouterr()
-    assert (code, err) == (1, "")
-    lines = out.splitlines()
-    assert lines[0].split()[:3] == ["verdict", "case", "seconds"]
-    assert [line.split()[0] for line in lines[1:5]] == ["MATCH", "ERROR", "MISMATCH", "MISMATCH"]
-    crashed = "crashed (contiguous): killed by SIGSEGV (segmentation fault), "
-    assert lines[2].split(maxsplit=3)[3].startswith(crashed)
-    assert " dQ batch=0 head=1 row=0 col=0 " in lines[3]
-    assert lines[3].endswith("x")
-    assert lines[5:7] == ["", "wrong:"]
-    assert lines[7].startswith("MISMATCH  dQ is the first wrong intermediate")
-    assert len([line for line in lines if line.startswith("FIRST MISMATCH")]) == 1
-    assert lines[-1].startswith("4 checks in ")
-    assert lines[-1].endswith(" s: 1 match, 2 mismatch, 1 error")
-    document = json.loads(Path("all.json").read_text())
-    assert [one["title"] for one in document["reports"]] == [one.title for one in PLAN]
-    assert (document["verdict"], document["planned"]) == ("mismatch", 4)
-    assert last.load() == PLAN[2].request
 
 
 def fake(one, verdict="match"):

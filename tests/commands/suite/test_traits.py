@@ -96,32 +96,3 @@ def test_of_failures_at_random_nine_tables_of_ten_say_nothing_that_joins_traits(
     draw, every = random.Random(count), range(len(GRID))
     tables = [parted(every, draw.sample(every, count)) for _ in range(60)]
     assert sum(bool(set_apart(*table)) for table in tables) <= 6
-
-
-def test_no_sentence_is_contradicted_by_a_match():
-    """Each is read back: what it names is had by every failure, and by as many matches as it says."""
-    draw = random.Random(0)
-    facts = [
-        (case.seqlen_q == 37, case.dtype == "float16", case.causal, layout == "distinct") for case, layout in GRID
-    ]  # fmt: skip
-    read = 0
-    for _ in range(80):
-        sides = {name: draw.random() < 0.5 for name in draw.sample(range(4), draw.randint(1, 3))}
-        wrong = [
-            at
-            for at, fact in enumerate(facts)
-            if all(fact[one] == side for one, side in sides.items())
-        ]
-        failing, matching = parted(draw.sample(range(len(GRID)), 30), wrong)
-        for sentence in set_apart(failing, matching):
-            words = sentence.partition(" have ")[2] or sentence.partition(" has ")[2]
-            traits = words.partition(", no match")[0].partition(", and ")[0]
-            named = set(traits.replace(" and ", ", ").split(", "))
-            had = [
-                one for one in (*failing, *matching) if named <= {word for _, word in one.traits}
-            ]
-            assert set(failing) <= set(had)
-            few = int(words.partition(", and ")[2].split()[0]) if ", no match" not in words else 0
-            assert len(had) - len(failing) == few
-            read += 1
-    assert read > 20
