@@ -167,13 +167,3 @@ def test_another_backend_or_case_is_2(kernel, change, words):
     FILE.write_text(json.dumps(document))
     ran = run(DIFF)
     assert (ran.code, words in ran.err) == (2, True)
-
-
-@pytest.mark.nightly
-def test_a_triton_kernel_has_a_baseline_too(folder):
-    small = "--batch 1 --heads 1 --seqlen 20 --head-dim 8 --layout all=contiguous"
-    assert keep(f"lazy {small}").code == 0
-    assert entries()[0]["ran"] == "triton-interpreter on cpu"
-    assert set(entries()[0]["kernels"]) >= {"lazy_dq_kernel", "lazy_dkdv_kernel"}
-    assert list(entries()[0]["errors"]["contiguous"])[-1] == "dTau"
-    assert run(DIFF).code == 0

@@ -195,18 +195,6 @@ def test_an_option_that_an_item_sets_is_refused_by_the_item(words, message):
     assert ran.err == f"gradprobe: {message}\n  drop it, or check that case without --battery\n"
 
 
-def test_options_that_no_item_sets_go_with_every_case(items):
-    items(1, 4, 5)
-    ran = run(
-        "check forwards.py:one_head_each --battery quick --dtype float16 --seed 3 --strict --dots ieee --json -"
-    )
-    assert ran.code == 0
-    cases = [report["case"] for report in json.loads(ran.out)["reports"]]
-    assert {(case["dtype"], case["seed"], case["strict"], case["dots"]) for case in cases} == {
-        ("float16", 3, True, "ieee")
-    }
-
-
 @pytest.fixture
 def few(monkeypatch):
     """Few levels of few properties, of which pairs are soon made."""

@@ -116,18 +116,6 @@ def test_no_line_of_a_mismatch_in_128_heads_is_longer_than_the_terminal_and_the_
     assert [cell.startswith("✗") for cell in row[1:]] == [False, True]
 
 
-def test_the_words_of_a_refusal_are_folded_to_the_width(folder):
-    text = "from soft import backward\ndef f(q, k, v, do, scale):\n    if not do.is_contiguous():\n"
-    text += (
-        "        raise ValueError('dO\\n' + 'has strides that this kernel does not take, ' * 4)\n"
-    )
-    (folder / "picky.py").write_text(text + "    return backward(q, k, v, do, scale=scale)\n")
-    ran = run(f"check picky.py:f {SMALL}", COLUMNS="80")
-    assert ran.code == 0
-    assert "  distinct       skipped: ValueError: dO has strides" in ran.out
-    assert [line for line in ran.out.splitlines() if len(line) > 80] == []
-
-
 RECTANGLE = "check soft.py:backward --causal --batch 1 --heads 1 --seqlen-q 20 --seqlen-k 16"
 # What a report says, and what it does not.
 SAID = [

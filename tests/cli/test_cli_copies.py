@@ -19,9 +19,6 @@ from {kernels} import flash_black_box
 def f(q, k, v, do, scale):
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     return flash_black_box(q, k, v, do, scale=scale)
-
-def g(q, k, v, do, scale):
-    return flash_black_box(*(x.clone() for x in (q, k, v, do)), scale=scale)
 """
 
 
@@ -30,7 +27,7 @@ def _written(folder: Path, name: str, read: str) -> None:
     source = Path(flash.__file__).read_text(encoding="utf-8")
     right = "k_ptr += b * stride_kb + kv_h * stride_kh"
     assert right in source
-    (folder / f"{name}.py").write_text(source.replace(right, read or right), encoding="utf-8")
+    (folder / f"{name}.py").write_text(source.replace(right, read), encoding="utf-8")
     (folder / f"around_{name}.py").write_text(WRAPPED.replace("{kernels}", name))
 
 
@@ -40,11 +37,3 @@ def test_k_read_with_the_head_stride_of_v_behind_a_wrapper_that_copies_is_found(
     assert ran.code == 1
     assert "  distinct       match" in ran.out
     assert "  distinct-unit  mismatch" in ran.out
-
-
-@pytest.mark.nightly
-def test_what_reaches_the_kernels_as_it_lies_or_is_copied_always_needs_no_further_run(folder):
-    _written(folder, "sound", "")
-    assert "in 4 layouts" in run(f"check around_sound.py:f {CASE}").out
-    assert "in 3 layouts" in run(f"check around_sound.py:g {CASE}").out
-    assert "in 3 layouts" in run(f"check sound.py:flash_black_box {CASE}").out

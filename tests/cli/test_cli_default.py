@@ -23,10 +23,6 @@ def test_the_first_line_says_that_the_built_in_was_checked():
     assert BUILT_IN not in run(f"check lazy {SMALL} --runs contiguous").out
 
 
-def test_others_say_it_beside_what_they_show():
-    assert run(f"sweep {SMALL} --seed 1 --seed 2").err.startswith(f"gradprobe: {BUILT_IN}")
-
-
 @pytest.mark.parametrize(
     ("command", "table"),
     [

@@ -105,6 +105,10 @@ REFUSED = [
     ("run --watch model:right --keep 0 -- true", 2, ("keep must be at least 1, got 0",)),
     ("run --watch model:right --order bldh -- true", 2, ("order must be one of bhld, blhd, got 'bldh'",)),
     ("run --watch model:right --window 3 -- true", 2, ("--window takes two whole numbers",)),
+    (f"check soft.py:backward --layout dq=distinct {SMALL}", 2,
+     ("dq=distinct: target 'soft.py:backward' is not given dq", "it takes q, k, v, do")),
+    (f"check soft.py:contiguous_only --layout all=distinct {SMALL}", 3,
+     ("nothing was compared", "refused every layout (distinct: AssertionError: q and do must be")),
     ("init --list --ci github", 2, ("init: --list writes nothing", "drop --family, --ci, --target and --force")),
     ("init --list --json no/such/list.json", 2, ("no/such/list.json: cannot be written, No such file or directory",)),
     ("init --list broken.py --no-isolate", 3, ("nothing_of_this_name",)), ("init --list lazy", 2, ("lazy",)),
@@ -289,13 +293,6 @@ def test_a_target_that_takes_no_last_stride_but_1_is_still_shown_distinct_stride
     assert "  distinct-unit  mismatch" in ran.out
 
 
-def test_a_refusal_of_every_layout_compares_nothing_and_exits_3():
-    ran = run(f"check soft.py:contiguous_only --layout all=distinct {SMALL}")
-    assert ran.code == 3
-    why = "refused every layout (distinct: AssertionError: q and do must be"
-    assert_message(ran, "nothing was compared", why)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "kind", "message"),
     [
@@ -332,24 +329,3 @@ def test_an_error_of_the_tool_itself_exits_3_and_never_1(monkeypatch):
     assert ran.err == (
         "gradprobe: gradprobe itself failed: ZeroDivisionError: planted\n  run again with --traceback and report it\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("--heads 0", 2, "gradprobe: --heads must be at least 1, got 0"),
-        ("soft.py:doubled_dq --runs contiguous", 1, ""),
-    ],
-)
-def test_exit_codes_and_streams_are_the_same_in_a_process_of_its_own(words, code, said):
-    ran = run_process(f"check {SMALL} {words}")
-    assert (ran.code, bool(ran.err), bool(ran.out)) == (code, bool(said), not said)
-    assert ran.err.startswith(said)
-    assert len(ran.first_mismatches) == (code == 1)
-
-
-def test_a_layout_of_what_the_target_is_not_given_is_refused():
-    ran = run(f"check soft.py:backward --layout dq=distinct {SMALL}")
-    assert ran.code == 2
-    words = "dq=distinct: target 'soft.py:backward' is not given dq"
-    assert_message(ran, words, "it takes q, k, v, do")

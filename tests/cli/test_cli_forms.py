@@ -96,15 +96,6 @@ def test_a_match_is_annotated_with_nothing_and_summed_up_in_one_table(folder):
     assert [row[0] for row in table(text)[2:]] == ["match"]
 
 
-@pytest.mark.parametrize("room", [10, 400])
-def test_a_summary_that_the_step_has_filled_is_not_overfilled(folder, room):
-    summary = folder / "summary.md"
-    summary.write_text("x" * (2**20 - room))
-    run(f"{WRONG} --github", GITHUB_STEP_SUMMARY=str(summary))
-    assert 2**20 - room <= summary.stat().st_size <= 2**20
-    assert ("left out" in summary.read_text()) == (room == 400)
-
-
 def test_paths_are_told_from_the_checkout_where_the_command_runs_in_a_folder_of_it(folder):
     for workspace, file in (
         (folder.parent, f"{folder.name}/soft.py"),
@@ -183,15 +174,6 @@ def test_what_the_parser_refuses_is_written_in_every_form_with_the_words_on_stde
     assert message in invocation["toolConfigurationNotifications"][0]["message"]["text"]
     ((kind, properties, told),) = annotations(ran)
     assert (kind, properties["title"][:5], message in told) == ("error", "GP025", True)
-
-
-@pytest.mark.parametrize(
-    "words", ["init --json out", "check --heads x -- --json out", "check --json"]
-)
-def test_no_form_is_written_that_the_command_line_does_not_ask_for(folder, words):
-    before = sorted(folder.iterdir())
-    assert run(words).code == 2
-    assert sorted(folder.iterdir()) == before
 
 
 def test_a_failure_names_its_target_in_every_form(folder):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import SMALL, run, run_on_terminal, run_process
+from tests.cli.command import SMALL, run, run_process
 
 FATAL = """
 import ctypes, os, signal, time
@@ -130,17 +130,6 @@ def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_t
     assert shown[1].startswith("  contiguous     match, worst ")
     assert shown[2].startswith(f"  distinct       {verdict}: {words}")
     assert shown[3].startswith("  do=expanded    match, worst " if kept else "  again: ")
-
-
-def test_a_terminal_says_once_what_ended_a_check():
-    ran = run_on_terminal(
-        f"check fatal.py:right_then_index_error {SMALL} --runs contiguous --runs q=distinct"
-    )
-    assert ran.code == 3
-    assert ran.out.count("raised IndexError") == 2, (
-        ran.out
-    )  # the message, and the line of the layout
-    assert "ERROR  " not in ran.out
 
 
 def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_every_form(folder):

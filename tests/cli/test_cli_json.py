@@ -146,18 +146,6 @@ def test_the_fault_in_delta_is_one_mismatch_at_head_1_row_7():
     assert delta["max_budget_ratio"] == pytest.approx(3.5 / first["budget"], rel=1e-5)
 
 
-def test_the_case_holds_every_option_as_it_was_resolved():
-    case = report_of(
-        f"check lazily.py:backward {SMALL} --tau -1,0.5 --seed 3 --layout q=blhd --layout do=offset --bias-window 7"
-    )["case"]
-    expected = {
-        "family": "lazy", "batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 20, "seqlen_k": 20, "head_dim": 8,
-        "head_dim_v": 8, "dtype": "float32", "causal": True, "scale": 8**-0.5, "bias": True, "bias_window": 7,
-        "tau": [-1.0, 0.5], "seed": 3, "layouts": ["q=blhd", "do=offset"], "device": "cpu", "window": None,
-    }  # fmt: skip
-    assert {key: case[key] for key in expected} == expected
-
-
 def test_two_nans_and_an_infinity_are_words_and_counted():
     report = report_of(f"check soft.py:nan_in_dk {SMALL}")
     assert report["verdict"] == "mismatch"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import run, run_on_terminal
+from tests.cli.command import run
 from tests.lint.written import SOURCE
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
@@ -63,10 +63,3 @@ def test_kernels_whose_names_tell_nothing_are_partly_read_and_the_verdict_says_s
         "PARTLY READ  no pointer advances by a stride that is called another tensor's"
     )
     assert "whose names tell no tensor: do_ptr of touch_kernel" in ran.out
-
-
-def test_a_narrow_terminal_keeps_the_caret_under_the_name(mine):
-    seen = run_on_terminal(f"lint {mine}", columns=40, NO_COLOR="1").out.splitlines()
-    assert all(len(line) <= 42 for line in seen if line.startswith("  do_ptr"))
-    at = next(at for at, line in enumerate(seen) if "^" in line)
-    assert seen[at - 1][seen[at].index("^") : seen[at].rindex("^") + 1] == "stride_qh"

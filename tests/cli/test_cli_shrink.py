@@ -136,17 +136,3 @@ def test_a_forward_is_shrunk_through_autograd_and_its_script_differentiates_it_t
     assert (code, said[:18]) == (1, "AssertionError: O[")
     Path("forward.py").write_text(Path("forward.py").read_text().replace("*= 2", "*= 1"))
     assert ends(Path.cwd(), ".gradprobe/shrunk.py")[0] == 0
-
-
-def test_an_option_that_the_fault_needs_stays_and_the_others_go():
-    change = 'results["dQ"] = results["dQ"] * (2 if causal and bias is not None else 1)'
-    wrapped = WRAPPED.replace("causal=False):", "causal=False, bias=None):").replace(
-        "causal=causal)", "causal=causal, bias=bias)"
-    )
-    Path("needy.py").write_text(SOFTMAX + wrapped.format(name="needy", change=change))
-    ran = run(f"shrink needy.py:needy {NEAR} --causal --bias --pattern large --seed 4 --scale 0.5")
-    last = ran.out.splitlines()[-1]
-    assert "--causal" in last
-    assert "--bias" in last
-    assert not {"--pattern", "--seed", "--scale"} & set(last.split())
-    assert "  causal: without it it matches" in ran.out.splitlines()

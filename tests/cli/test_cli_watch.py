@@ -80,20 +80,6 @@ def test_a_module_that_is_missing_and_valid_settings_are_waited_for_and_a_crash_
         assert "blhd: match" in said
 
 
-@pytest.mark.nightly
-def test_the_layout_that_failed_is_tried_first():
-    wrong = "do.contiguous() @ v.mT * (1 if do.is_contiguous() else 2)"
-    with Watching() as watch:
-        watch.until()
-        put("own.py", KERNEL.replace("do @ v.mT", wrong))
-        assert "contiguous: match" in watch.until("the rest follows")
-        watch.until()
-        put("own.py", KERNEL + "\n")
-        said = watch.until("the rest follows")
-        assert re.search(r"wrong in heads? .* -> right", said)
-        assert "distinct: match (" in said
-
-
 def test_without_watchfiles_it_says_how_to_install_it(monkeypatch):
     find = importlib.util.find_spec
     without = lambda name: None if name == "watchfiles" else find(name)  # noqa: E731

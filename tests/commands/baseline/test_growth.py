@@ -35,15 +35,6 @@ def test_a_largest_error_alone_that_grew_fails():
     assert (cell.name, cell.rms.verdict, cell.worst.verdict) == ("dQ", "same", "grown")
 
 
-def test_an_intermediate_or_a_layout_that_is_gone_fails_and_a_new_one_does_not():
-    gone = became({"contiguous": {"dQ": 1.0}})
-    assert gone.fails
-    assert gone.gone == (("contiguous", "dK"), ("distinct", ""))
-    new = changes(entry(errors={"contiguous": {"dQ": 1.0}}), entry(), 2)
-    assert not new.fails
-    assert new.new == (("contiguous", "dK"), ("distinct", ""))
-
-
 def test_a_sum_that_is_now_kept_in_16_bits_fails_though_its_wider_budget_hides_it():
     assert became(None, coarser=("dK",)).fails
     assert not changes(entry(coarser=("dK",)), entry(), 8).fails

@@ -46,13 +46,6 @@ def test_a_literal_gives_the_very_bits(dtype, as_bytes):
     assert torch.equal(again, tensor)
 
 
-def test_a_literal_of_one_number_is_short():
-    words = 'torch.full([2, 3], float("nan"), dtype=torch.float32)'
-    assert literal(torch.full((2, 3), float("nan")), as_bytes=False) == words
-    words = "torch.tensor([0.1, 0.5], dtype=torch.float32)"
-    assert literal(torch.tensor([0.1, 0.5]), as_bytes=False) == words
-
-
 def test_a_script_lays_a_tensor_and_guard_bands_as_a_run_does():
     space = {"torch": torch, "DEVICE": "cpu", "STORAGES": {}}
     exec(LAYING, space)
