@@ -88,7 +88,7 @@ REFUSED = [
     ("sweep soft.py:backward --journal no/such.jsonl", 2, ("--journal no/such.jsonl: cannot be opened",)),
     ("shrink soft.py:doubled_dq --inputs a.pt", 2, ("--inputs: only a case whose values are drawn",)),
     (f"shrink soft.py:raising {SMALL}", 3, ("the target says no",)),
-    ("shrink soft.py:doubled_dq --script no/such/folder.py", 2, ("no/such/folder.py",)),
+    ("shrink soft.py:doubled_dq --batch 1 --heads 2 --seqlen 2 --head-dim 1 --script no/such.py", 2, ("no/such.py",)),
     ("mutate tiny.py", 2, ("names no function for gradprobe to check",)),
     ("mutate tiny.py:tiny --check true --battery", 2, ("--check, --battery and --strides each name a gate",)),
     ("mutate tiny.py:tiny --check true --heads 4", 2, ("--heads: a case of gradprobe check",)),
