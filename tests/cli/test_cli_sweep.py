@@ -29,8 +29,8 @@ def test_options_given_several_times_make_every_combination_and_what_none_can_ha
     assert ran.code == 2
     found = [(one["title"], one["verdict"]) for one in reports(folder)]
     assert found == [
-        ("kv-heads=3 L=9", "match"), ("kv-heads=3 L=20", "match"), ("kv-heads=2 L=9", "error"),
-        ("kv-heads=2 L=20", "error"),
+        ("Hkv=3 L=9", "match"), ("Hkv=3 L=20", "match"), ("Hkv=2 L=9", "error"),
+        ("Hkv=2 L=20", "error"),
     ]  # fmt: skip
     assert [one["case"]["seqlen_q"] for one in reports(folder)[:2]] == [9, 20]
     assert "--kv-heads must divide --heads, got 2 and 3" in ran.out
@@ -50,7 +50,7 @@ def test_a_sweep_takes_one_screen(folder):
     assert len(ran.first_mismatches) == 1
     assert any(line.startswith("5 CASES  dQ first") for line in lines)
     assert lines[-1].endswith(": 5 match, 5 mismatch")
-    ran = run(f"sweep soft.py:backward {TINY} --seqlen 9 --seqlen 20 --heads 1", **screen)
+    ran = run(f"sweep soft.py:backward {TINY} {lengths} --heads 1 --heads 2", **screen)
     assert (ran.code, len(ran.out.splitlines())) == (0, 1)
 
 

@@ -81,10 +81,10 @@ def test_a_module_that_is_missing_and_valid_settings_are_waited_for_and_a_crash_
 
 
 def test_without_watchfiles_it_says_how_to_install_it(monkeypatch):
+    assert run("watch own.py:backwards").code == 2
     find = importlib.util.find_spec
     without = lambda name: None if name == "watchfiles" else find(name)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
-    assert run("watch own.py:backwards").code == 2
     ran = run("watch own.py:backward")
     assert (ran.code, ran.err.splitlines()[1]) == (3, "  pip install 'gradprobe[watch]'")
 
