@@ -124,10 +124,3 @@ def test_faults_are_listed_without_being_tried_and_folded_where_the_terminal_is_
     assert "    - delta = tl.sum(p * dp, 1)" not in ran.out
     assert "    - ds = p * (dp - delta[:, None])\n    + ds = p * (dp)\n" in ran.out
     assert ran.out.splitlines()[-1] == "10 faults can be planted"
-
-
-def test_a_gate_that_fails_without_any_fault_exits_3_with_what_it_said(tiny):
-    ran = run(["mutate", "tiny.py", "--check", "sh -c 'echo no such day; exit 1'"])
-    assert (ran.code, ran.out) == (3, "")
-    assert ran.err.startswith("gradprobe: the gate fails without any fault: ")
-    assert "no such day" in ran.err

@@ -12,21 +12,6 @@ def became(errors, **after):
     return changes(before, entry(errors=errors, **after), compared(before))
 
 
-def test_what_grew_fails_and_is_named_and_what_improved_or_stays_does_not():
-    same = became(None)
-    assert (same.fails, same.gone, same.new, same.notes) == (False, (), (), [])
-    assert [(cell.verdict, cell.rms.factor) for cell in same.cells] == [("same", 1.0)] * 4
-    assert compared(entry()) == 8  # every cell, and twice
-    plain = {"dQ": 1.0, "dK": 1.0}
-    grew = became({"contiguous": plain, "distinct": {"dQ": 1.0, "dK": 1.3}})
-    assert grew.fails
-    assert [(cell.layout, cell.name) for cell in grew.grown] == [("distinct", "dK")]
-    assert grew.grown[0].rms.factor == pytest.approx(1.3)
-    improved = became({"contiguous": {"dQ": 0.5, "dK": 1.0}, "distinct": plain})
-    assert not improved.fails
-    assert [cell.name for cell in improved.cells if cell.verdict == "improved"] == ["dQ"]
-
-
 def test_a_largest_error_alone_that_grew_fails():
     before, after = entry(), entry()
     of = after.errors["contiguous"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.configuration.effective import configured, effective_settings, merged
+from gradprobe.commands.configuration.effective import configured, effective_settings
 from gradprobe.commands.configuration.settings import options_of, timeout_of, variable_of
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import OPTIONS
@@ -71,13 +71,6 @@ def test_the_environment_wins_over_the_table_and_flags_over_both(monkeypatch):
     assert force.line({"heads": 9, "strict": True, "layout": ["q=blhd"]}, 3.0) is None
 
 
-def test_a_flag_for_one_run_takes_the_place_of_the_runs_of_the_table():
-    options = effective_settings(Path.cwd()).over(request(layout=["q=blhd"])).options
-    assert options == {"layout": ["q=blhd"], "strict": True}
-    assert merged({"runs": ["distinct"]}, {"layout": ["q=blhd"]}) == {"runs": ["distinct"]}
-    assert merged({}, {"layout": ["q=blhd"]}, {"runs": ["distinct"]}) == {"layout": ["q=blhd"]}
-
-
 def test_configured_checks_are_every_target_on_every_case_target_by_target(monkeypatch):
     monkeypatch.setenv("GRADPROBE_DEVICE", "cpu")
     plan = configured(effective_settings(Path.cwd()))
@@ -123,10 +116,8 @@ def test_every_case_option_has_a_variable_and_words_are_read_as_flags_are():
     ("variable", "text", "piece"),
     [
         ("GRADPROBE_HEADS", "four", "must be a whole number, got 'four'"),
-        ("GRADPROBE_STRICT", "maybe", "must be 1 or 0, got 'maybe'"),
         ("GRADPROBE_WINDOW", "5", "--window takes two whole numbers"),
         ("GRADPROBE_TIMEOUT", "soon", "must be seconds, got 'soon'"),
-        ("GRADPROBE_TIMEOUT", "-1", "must be seconds above 0"),
     ],
 )
 def test_a_bad_value_names_the_variable(variable, text, piece, monkeypatch):

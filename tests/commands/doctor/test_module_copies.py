@@ -40,16 +40,6 @@ def imported(name, folder):
     return importlib.import_module(name)
 
 
-def test_a_copy_of_another_text_is_named_and_one_of_the_same_text_is_told_apart(here, monkeypatch):
-    first, old, same = (here / folder / "planted_copy.py" for folder in ("first", "old", "same"))
-    for file, text in ((first, NEW), (old, OLD), (same, NEW)):
-        file.parent.mkdir()
-        file.write_text(text)
-        monkeypatch.setattr(sys, "path", [*sys.path, str(file.parent)])
-    copies = loaded_file("planted_copy", str(first)).copies
-    assert {copy.file: copy.same for copy in copies} == {str(old): False, str(same): True}
-
-
 def test_a_copy_where_a_project_keeps_its_sources_is_named_though_no_path_leads_there(
     here, monkeypatch
 ):

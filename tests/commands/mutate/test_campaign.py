@@ -50,16 +50,6 @@ def made(file, gate, terms=TERMS):
     return campaign("kernels.py", file, gate, mutants, mutants, terms, lambda found: None)
 
 
-def test_a_fault_that_the_gate_sees_is_killed_and_one_on_a_line_that_never_runs_survives(file):
-    found = made(file, gate_of("import kernels; assert kernels.run(2) == 6, 'six'"))
-    assert [(outcome.mutant.line, outcome.verdict, outcome.ran) for outcome in found.outcomes] == [
-        (7, "killed", True), (9, "survived", False),
-    ]  # fmt: skip
-    assert found.outcomes[0].words == "AssertionError: six"
-    assert found.exit_code == 1
-    assert file.path.read_text() == FILE
-
-
 def test_a_mutant_that_hangs_is_stopped_and_counts_as_killed(file):
     program = "import kernels, time; kernels.run(2) == 6 or time.sleep(600)"
     found = made(file, gate_of(program), CampaignTerms(workers=1, timeout=2.0, watches_lines=False))

@@ -21,10 +21,6 @@ SHRINK = {
         lazy_faults, LAZY, {},
         {"batch": 1, "heads": 2, "seqlen": 1, "head_dim": 1, "bias": False, "tau": "0.0", "layout": ["do=distinct"]},
     ),
-    "kv_heads_mapped_by_remainder_in_dq": (
-        flash_faults, BLACK_BOX, {"heads": 4, "kv_heads": 2, "batch": 1},
-        {"batch": 1, "heads": 4, "kv_heads": 2, "seqlen": 1, "head_dim": 1, "runs": ["contiguous"]},
-    ),
     "last_partial_key_tile_lost_in_dq": (
         # A tile of 16 keys and one more: with fewer than 16 all of dQ is 0, which has another name.
         flash_faults, BLACK_BOX, {"heads": 1, "batch": 1},
