@@ -21,10 +21,10 @@ def bench_for(word, **options):
 def blamed(word):
     """The verdict of every fast trial, and the culprits of those that fail."""
     bench, trials = bench_for(word, seqlen=20, head_dim=8, causal=True)
-    verdicts = {trial: bench.tried(trial).verdict for trial in (FIRST, *trials)}
-    failing = [trial for trial, verdict in verdicts.items() if verdict == "mismatch"]
-    right = [one for one, word in verdicts.items() if word == "match" and one.layout != "expanded"]
-    by_title = {trial.title: verdict for trial, verdict in verdicts.items()}
+    tried = [(trial, bench.tried(trial).verdict) for trial in (FIRST, *trials)]
+    failing = [trial for trial, verdict in tried if verdict == "mismatch"]
+    right = [one for one, verdict in tried if verdict == "match" and one.layout != "expanded"]
+    by_title = {trial.title: verdict for trial, verdict in tried}
     return by_title, culprits(bench, failing, right) if failing else ()
 
 

@@ -45,9 +45,8 @@ def test_a_target_is_not_asked_for_what_it_does_not_take():
     [
         ({"dtype": "float32"}, {"dtype"}),
         ({"causal": True}, {"causal"}),
-        ({}, {"seqlen"}),
+        ({"seqlen_q": 5}, {"seqlen"}),
         ({"cu_seqlens": "0,5"}, {"seqlen"}),
-        ({}, {"head_dim"}),
         ({"heads": 6}, {"heads", "kv_heads"}),
         ({"inputs": "a.pt"}, {"seqlen", "dtype", "head_dim", "heads", "kv_heads"}),
     ],
