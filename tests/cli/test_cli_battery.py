@@ -156,7 +156,7 @@ def test_what_a_right_kernel_never_declared_to_take_are_warnings_and_errors_with
     full = ran.out.splitlines()[at + 1 :]
     assert full[0].startswith("MISMATCH  ")
     assert "recovered: " in ran.out, "the inside of the black box as well"
-    (again,) = [line for line in full if line.startswith("  again: gradprobe ")]
+    again = next(line for line in full if line.startswith("  again: gradprobe "))
     alone = run(again.removeprefix("  again: gradprobe "))
     assert alone.first_mismatches == ran.first_mismatches != []
 

@@ -63,7 +63,8 @@ def test_a_wrong_command_exits_2_with_its_subject_and_the_way_out(words, pieces)
 REFUSED = [
     ("audit soft.py:backward --layout do=blhd", 2, ("--layout: an audit draws small cases of its own",)),
     ("audit sofd.py:backward", 2, ("there is no file sofd.py",)),
-    ("doctor --heads 2", 2, ("--heads",)), ("doctor soft.py:backward --layout q=packed", 2, ("--layout q=packed",)),
+    ("doctor --heads 2", 2, ("doctor takes a case with a TARGET alone",)),
+    ("doctor soft.py:backward --layout q=packed", 2, ("--layout q=packed",)),
     ("doctor soft.py:backwards", 2, ("has no function backwards",)),
     ("lint none.py", 2, ("none.py",)), ("lint lazy --kv-heads 1", 2, ("--kv-heads",)),
     ("lint broken.py", 3, ("nothing_of_this_name",)), ("lint sdpa", 3, ("read",)), ("lint empty.py", 3, ("read",)),
@@ -139,11 +140,12 @@ def test_what_a_command_refuses_it_refuses_before_anything_is_written(words, cod
     (folder / "tiny.py").write_text(TINY)
     (folder / "broken.py").write_text("import nothing_of_this_name\n")
     (folder / "empty.py").write_text("x = 1\n")
-    before = sorted(folder.iterdir())
+    before = {file.name for file in folder.iterdir()}
     ran = run(words, COLUMNS="200")
     assert (ran.code, ran.out, "Traceback" in ran.err) == (code, "", False)
     assert all(piece in ran.err for piece in pieces), ran.err
-    assert [file for file in sorted(folder.iterdir()) if file.name != ".gradprobe"] == before
+    after = {file.name for file in folder.iterdir()}
+    assert after - before <= {".gradprobe", "__pycache__", "x.xml"}
 
 
 def test_a_word_that_the_parser_refuses_and_cuda_without_a_device_exit_2_on_stderr(monkeypatch):
@@ -192,12 +194,12 @@ UNUSABLE_FILES = [
     (FORWARD + "{'O': v, 'out': v}", 3, ("it is a forward and must return its output tensor, got a dict of O, out",)),
     (FORWARD + "(q @ k.mT @ v).transpose(1, 2)", 3, ("that looks like [B, L, H, D]: return O transposed",)),
     (FORWARD + "(q @ k.mT @ v)[:, :, :-1]", 3,
-     ("returned O of the wrong shape: expected [b, h, m, e] = [1, 2, 20, 8], got [1, 2, 19, 8]\n  return what",)),
+     ("returned O of the wrong shape: expected [b, h, m, e] = [1, 2, 20, 8], got [1, 2, 19, 8]",)),
     (FORWARD + "()", 3, ("must return its output tensor, got tuple",)),
     (AUTOGRAD.format(result="torch.no_such"), 3, ("raised AttributeError (contiguous)",)),
     (AUTOGRAD.format(result="do, do"), 3, ("raised RuntimeError (contiguous)", "incorrect number of gradients")),
     # Of a long message the first paragraph is told; what takes one number as its window is passed its left side.
-    (RAISES + "'no kernel' + 2 * chr(10) + 'backend 9')", 3, ("raised OSError (contiguous): no kernel\n  ",)),
+    (RAISES + "'no kernel' + 2 * chr(10) + 40 * ('backend' + chr(10)))", 3, ("raised OSError (contiguous): no kernel\n  ",)),
     ("def f(q, k, v, do, window_size=-1):\n    raise ValueError(window_size)", 3, ("ValueError (contiguous): 4",)),
 ]  # fmt: skip
 
