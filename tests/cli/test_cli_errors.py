@@ -199,7 +199,8 @@ UNUSABLE_FILES = [
     (AUTOGRAD.format(result="torch.no_such"), 3, ("raised AttributeError (contiguous)",)),
     (AUTOGRAD.format(result="do, do"), 3, ("raised RuntimeError (contiguous)", "incorrect number of gradients")),
     # Of a long message the first paragraph is told; what takes one number as its window is passed its left side.
-    (RAISES + "'no kernel' + 2 * chr(10) + 40 * ('backend' + chr(10)))", 3, ("raised OSError (contiguous): no kernel\n  ",)),
+    (RAISES + "'no kernel' + 2 * chr(10) + 40 * ('backend' + chr(10)))", 3,
+     ("raised OSError (contiguous): no kernel\n  ",)),
     ("def f(q, k, v, do, window_size=-1):\n    raise ValueError(window_size)", 3, ("ValueError (contiguous): 4",)),
 ]  # fmt: skip
 
