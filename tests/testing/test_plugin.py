@@ -221,20 +221,36 @@ UNRELATED = """
 
 
 @pytest.mark.usefixtures("real_processes")
-def test_a_run_of_unrelated_tests_loads_the_plugin_and_collecting_others_no_torch(project):
+def test_a_run_of_unrelated_tests_loads_the_plugin_and_nothing_else(project):
     project.makeconftest(LOADED)
-    others = HEAD.replace("from soft import backward, doubled_dq, raising, attention\n", "\n")
-    others += """
-    @pytest.mark.gradprobe("lazy", **SMALL)
-    def test_marked(): ...
-"""
-    project.makepyfile(test_unrelated=UNRELATED, test_others=others)
-    ran = project.runpytest_subprocess("-W", "error", "test_unrelated.py")
+    project.makepyfile(UNRELATED)
+    ran = project.runpytest_subprocess("-W", "error")
     ran.assert_outcomes(passed=1)
-    own = "LOADED [[]] [[]'gradprobe', 'gradprobe.testing', 'gradprobe.testing.pytest_plugin']"
-    ran.stdout.fnmatch_lines([own])
+    ran.stdout.fnmatch_lines(
+        ["LOADED [[]] [[]'gradprobe', 'gradprobe.testing', 'gradprobe.testing.pytest_plugin']"]
+    )
+
+
+@pytest.mark.usefixtures("real_processes")
+def test_collecting_tests_that_use_it_loads_no_torch(project):
+    project.makeconftest(LOADED)
+    project.makepyfile("""
+    import pytest
+    from gradprobe.testing import assert_backward_matches
+
+    @pytest.mark.gradprobe("lazy", heads=4)
+    def test_marked(): ...
+
+    def test_fixture(check_backward):
+        check_backward("lazy")
+
+    def test_function():
+        assert_backward_matches("lazy")
+    """)
     ran = project.runpytest_subprocess("--collect-only", "-q", "-W", "error")
-    ran.stdout.fnmatch_lines(["*::test_marked", "LOADED [[]] *"])
+    ran.stdout.fnmatch_lines(
+        ["*::test_marked", "*::test_fixture", "*::test_function", "LOADED [[]] *"]
+    )
 
 
 KERNEL_AT_THE_TOP = """
