@@ -37,3 +37,14 @@ def test_a_target_that_returns_the_same_buffer_every_time_is_a_match():
         return results | {"dQ": buffer.copy_(results["dQ"])}
 
     assert probe(case_of("softmax", **SMALL, repeat=2), target_of(reusing)).verdict == "match"
+
+
+def test_a_target_that_overwrites_its_inputs_spoils_no_later_run():
+    def overwriting(q, k, v, do, *, causal=False, scale=None):
+        results = softmax(q, k, v, do, causal=causal, scale=scale)
+        for tensor in (q, k, v, do):
+            tensor[:] = 7.0
+        return results
+
+    case = case_of("softmax", **SMALL, repeat=2, layouts=(("q", "contiguous"),))
+    assert probe(case, target_of(overwriting)).measured[0][1].comparison.matches
