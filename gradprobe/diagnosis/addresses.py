@@ -11,7 +11,8 @@ from operator import attrgetter, eq, itemgetter
 import numpy as np
 from torch import Tensor
 
-from ..frontends.cuda import BLOCK, WARP, Recorded, Recording, recorded
+from ..frontends import Launches
+from ..frontends.cuda.watch import BLOCK, WARP, Recorded
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, indices_at
 from ..inputs.memory import Array, elements_of
@@ -185,18 +186,23 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
                 if letters := copied(view, inputs.tensors, roles):
                     copies.append(KnownTensor(name, letters, view, letters != "bhm"))
 
-    recording = Recording(learn)
-    outcome = run_target(experiment.target, case, inputs, [recorded(recording)])
+    accesses = list[Recorded]()
+    found = Launches(inputs.tensors, before=learn, accesses=accesses)
+    outcome = run_target(experiment.target, case, inputs, found=found)
     if outcome.trace is None:
         return None
-    known = _known_tensors(case, inputs, recording, outcome.trace, copies)
-    launches = [AccessedElements(launch, known, case) for launch in recording.launches]
+    known = _known_tensors(case, inputs, accesses, outcome.trace, copies)
+    launches = [AccessedElements(launch, known, case) for launch in accesses]
     inputs_named = {tensor.name for tensor in known if tensor.is_input}
     return RecordedRun(tuple(_of_attention(launches, inputs_named)), roles)
 
 
 def _known_tensors(
-    case: Case, inputs: Inputs, recording: Recording, trace: Trace, copies: Sequence[KnownTensor]
+    case: Case,
+    inputs: Inputs,
+    accesses: Sequence[Recorded],
+    trace: Trace,
+    copies: Sequence[KnownTensor],
 ) -> list[KnownTensor]:
     known, launched, results = [], list[Tensor](), list[KnownTensor]()
     for name, tensor in inputs.tensors.items():
@@ -205,7 +211,7 @@ def _known_tensors(
             # What is passed to be written into, dq, is called what it becomes, dQ.
             own = title(name) if name in OUTPUTS else name
             known.append(KnownTensor(own, letters, tensor, name in ("q", "k", "v", "do", "o")))
-    for launch in recording.launches:
+    for launch in accesses:
         launched += map(itemgetter(1), launch.tensors)
     for name, view in results_among(launched, trace):
         results.append(KnownTensor(_CALLED.get(name, name), case.axes(name), view, False))

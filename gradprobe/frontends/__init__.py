@@ -39,6 +39,12 @@ class Launch:
     """A Triton kernel's arguments."""
 
 
+def _unwritten() -> Unwritten:
+    from ..inputs.memory import Unwritten  # which loads numpy
+
+    return Unwritten()
+
+
 @dataclass
 class Launches:
     """What a call of a function starts."""
@@ -47,17 +53,19 @@ class Launches:
     """Those that the caller knows."""
     schedule: int = 0
     """The order of threads and blocks on a CPU; 0: that of their numbers."""
-    unwritten: Unwritten | None = None
+    unwritten: Unwritten = field(default_factory=_unwritten)
     """The memory that has no value yet."""
+    before: Callable[[Mapping[str, Tensor]], None] = lambda tensors: None
+    """Told of the tensors of each CUDA kernel before its launch on a CPU."""
     after: Callable[[str], None] = lambda kernel: None
     """Told of each kernel after its launch."""
+    accesses: list[Any] | None = None
+    """Those of CUDA kernels on a CPU, a Recorded for each launch, where they are wanted."""
     started: list[Launch] = field(default_factory=list)
     findings: list[MemoryFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     compiled: set[Any] = field(default_factory=set)
     """What kernels were compiled to."""
-    watch: Any = None
-    """What CUDA kernels do, once one is started."""
 
 
 OPEN: ContextVar[Launches | None] = ContextVar("gradprobe_launches", default=None)

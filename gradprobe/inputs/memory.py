@@ -318,7 +318,7 @@ class Unwritten:
         return marks.whole if marks is not None and marks.unit == granule else None
 
     def _mark(self, tensor: Tensor, mark: int) -> None:
-        home = tensor.untyped_storage().data_ptr()
+        home = home_of(tensor)
         if home not in self._storages:
             return
         marks, elements = self._storages[home][1], elements_of(tensor)
@@ -334,6 +334,11 @@ class Unwritten:
 def elements_of(tensor: Tensor) -> Elements:
     """The elements of a tensor."""
     return Elements(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
+
+
+def home_of(tensor: Tensor) -> int:
+    """The address of its storage."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def entries_of(tensor: Tensor, by_element: Any) -> Any:

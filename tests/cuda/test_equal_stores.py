@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.frontends.cuda import Watch, watched
-from gradprobe.frontends.cuda.watch import EQUAL, RACE
-from tests.cuda.written import at, findings, loaded
+from gradprobe.frontends.cuda.watch import EQUAL
+from gradprobe.model.memory_finding import RACE
+from tests.cuda.written import Watch, at, findings, loaded, watched
 
 SOURCE = r"""
 __global__ void lanes(float* out, float by) {

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from gradprobe.cuda import load
-from gradprobe.frontends.cuda import Watch, watched
-from gradprobe.frontends.cuda.watch import BARRIER, RACE
 from gradprobe.model.failures import TargetFailure
-from tests.cuda.written import at, clean, findings, loaded
+from gradprobe.model.memory_finding import BARRIER, RACE
+from tests.cuda.written import Watch, at, clean, findings, loaded, watched
 
 SOURCE = r"""
 #include <cuda_fp16.h>

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from gradprobe.frontends import Launches
-from gradprobe.frontends.cuda import Watch, watched
-from gradprobe.frontends.cuda.watch import OUTSIDE, UNWRITTEN
 from gradprobe.model.failures import KernelStopped, TargetFailure
-from tests.cuda.written import at, loaded
+from gradprobe.model.memory_finding import OUTSIDE, UNWRITTEN
+from tests.cuda.written import Watch, at, loaded, watched
 
 SOURCE = r"""
 #include <cuda_runtime.h>

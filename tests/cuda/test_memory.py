@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from gradprobe.cuda import load
-from gradprobe.frontends.cuda import Watch, watched
-from gradprobe.frontends.cuda.watch import OUTSIDE, RACE, UNWRITTEN
+from gradprobe.frontends import Launches
 from gradprobe.inputs.memory import Unwritten
 from gradprobe.model.failures import KernelStopped, TargetFailure
-from tests.cuda.written import at, clean, findings, loaded
+from gradprobe.model.memory_finding import OUTSIDE, RACE, UNWRITTEN
+from tests.cuda.written import Watch, at, clean, findings, loaded, watched
 
 SOURCE = r"""
 #include <cuda_fp16.h>
@@ -530,7 +530,7 @@ def test_allocated_memory_has_no_value_before_it_is_stored_to(module):
     unwritten = Unwritten()
     unwritten.allocated(empty)
     unwritten.allocated(out)
-    with watched(Watch(unwritten=unwritten)) as watch:
+    with watched(Watch(Launches(unwritten=unwritten))) as watch:
         module.copy(1, 8, 0, out, empty)
         (found,) = watch.findings
         assert (found.kind, found.array, found.where, found.count) == (UNWRITTEN, "in", "[0, 0]", 8)
@@ -552,7 +552,7 @@ def test_two_tensors_of_one_storage_are_without_values_each_and_a_narrower_write
     for tensor in (first, second):
         unwritten.allocated(tensor)
     unwritten.written(second.view(torch.bfloat16))
-    with watched(Watch(unwritten=unwritten)) as watch:
+    with watched(Watch(Launches(unwritten=unwritten))) as watch:
         module.copy(1, 8, 0, out, second)
         assert watch.findings == []
         module.copy(1, 8, 0, out, first)

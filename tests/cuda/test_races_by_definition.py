@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradprobe.frontends import Launches
-from gradprobe.frontends.cuda import Watch, watched
-from gradprobe.frontends.cuda.watch import RACE
-from tests.cuda.written import loaded
+from gradprobe.model.memory_finding import RACE
+from tests.cuda.written import Watch, loaded, watched
 from tests.sampling import tries
 
 NOTHING, READ, WRITE, ATOMIC, BARRIER, WARP_BARRIER = range(6)

@@ -10,8 +10,7 @@ import torch
 
 from gradprobe.cuda import load
 from gradprobe.frontends import Launches
-from gradprobe.frontends.cuda import Watch, watched
-from tests.cuda.written import clean, loaded
+from tests.cuda.written import Watch, clean, loaded, watched
 from tests.sampling import sampled
 
 SOURCE = r"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradprobe.frontends.cuda.watch import SHUFFLE
+from gradprobe.model.memory_finding import SHUFFLE
 from tests.cuda.written import at, clean, findings, loaded
 
 SOURCE = r"""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 from gradprobe.cuda import Module, load
-from gradprobe.frontends import Launches
-from gradprobe.frontends.cuda import Watch, watched
-from gradprobe.frontends.cuda.watch import CudaFinding, CudaSite
+from gradprobe.frontends import OPEN, Launches
+from gradprobe.frontends.cuda.on_cpu import launch
+from gradprobe.frontends.cuda.watch import EQUAL, CudaFinding, CudaSite
 
 
 def loaded(folder: Path, source: str, **defines: object) -> Module:
@@ -15,6 +19,35 @@ def loaded(folder: Path, source: str, **defines: object) -> Module:
     file = folder / "my.cu"
     file.write_text(source)
     return load(file, defines=defines)
+
+
+@dataclass
+class Watch:
+    """What launches do, and all that is known of what they do wrong."""
+
+    of: Launches = field(default_factory=Launches)
+    findings: list[CudaFinding] = field(default_factory=list)
+    equal_stores: list[CudaFinding] = field(default_factory=list)
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[Watch]:
+    by_lines = launch.by_lines
+
+    def kept(found: list[CudaFinding]) -> list[CudaFinding]:
+        merged = [*by_lines(found)]
+        for each in merged:
+            (watch.equal_stores if each.kind == EQUAL else watch.findings).append(each)
+        return merged
+
+    token = OPEN.set(watch.of)
+    try:
+        with mock.patch.object(launch, "by_lines", kept):
+            yield watch
+    finally:
+        OPEN.reset(token)
+    assert watch.of.findings == [each.finding for each in watch.findings]
+    assert watch.of.notes == [each.sentence for each in watch.equal_stores]
 
 
 def findings(

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from gradprobe.cuda import load
-from gradprobe.frontends.cuda import Watch, watched
 from gradprobe.frontends.cuda.nvrtc import _compiled
 from gradprobe.model.failures import TargetFailure
+from tests.cuda.written import Watch, watched
 
 pytestmark = pytest.mark.gpu
 

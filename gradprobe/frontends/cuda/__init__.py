@@ -1,7 +1,15 @@
 """CUDA C++: what is known of it outside this folder, beside `gradprobe.cuda`."""
 
-from .watch import BLOCK, LANGUAGE, THREAD, WARP, Recorded, Recording, Watch, recorded, watched
+from .. import Language, Statements
 
-__all__ = [
-    "BLOCK", "LANGUAGE", "THREAD", "WARP", "Recorded", "Recording", "Watch", "recorded", "watched",
-]  # fmt: skip
+
+class CudaLanguage(Language):
+    suffixes = (".cu", ".cuh", ".h", ".hpp")
+
+    def source(self, file: str) -> Statements:
+        from .cuda_syntax import CudaStatements  # few checks read one
+
+        return CudaStatements(file)
+
+
+LANGUAGE = CudaLanguage()

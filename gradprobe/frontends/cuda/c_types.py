@@ -20,40 +20,31 @@ HALF = ctypes.c_uint16 * 1  # a float of 16 bits
 _REAL = (ctypes.c_float, ctypes.c_double)
 # By their names in C, as NVRTC has them on 64-bit Linux.
 NUMBERS: dict[str, Any] = {"char": ctypes.c_int8, "ptrdiff_t": ctypes.c_int64}
-for _name in ("bool", "short", "int", "uint", "long", "size_t", "float", "double"):
+for _name in ["bool", "short", "int", "uint", "long", "size_t", "float", "double"]:
     NUMBERS[_name] = getattr(ctypes, f"c_{_name}")
-for _name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
+for _name in ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]:
     NUMBERS[f"{_name}_t"] = getattr(ctypes, f"c_{_name}")
 NUMBERS |= dict.fromkeys(("half", "__half", "nv_bfloat16", "__nv_bfloat16"), HALF)
 _FITS = (
     "a pointer takes a tensor of its type or None, a number one that it can hold; what takes a structure is "
     "launched by a function of the file's host code"
 )
-
-
 ParameterType = Any
 """Of a number its ctypes type, of a pointer the bytes of a number there, 0 where it is none; None of a structure."""
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """A launch whose arguments fit."""
-
     kernel: KernelEntry
     grid: tuple[int, ...]
     block: tuple[int, ...]
     shared_bytes: int
-    """Of dynamic shared memory."""
     arguments: int
-    """Where their addresses stand."""
     tensors: Sequence[tuple[str, Any]]
-    """What it may touch, by its parameters' names."""
     caller: int
-    """On a CPU: what calls it with them."""
 
 
 def structures(header: str) -> dict[str, Any]:
-    """Those of a header, by name."""
     found = {**NUMBERS, "char": ctypes.c_char, "gp_caller": POINTER}
     for name, body in re.findall(r"struct (\w+) \{(.*?)\};", without_comments(header), re.DOTALL):
         fields = []
@@ -86,41 +77,32 @@ def written_types(source: CudaSource, parameters: Sequence[Declaration]) -> list
 
 
 class Arguments:
-    """What parameters are given, on one device."""
-
     def __init__(self, who: str, parameters: Sequence[Declaration], given: Sequence[Any]) -> None:
-        self._who, self._parameters, self._given = who, parameters, given
+        if len(given) != len(parameters):
+            takes = ", ".join(parameter.name or parameter.type for parameter in parameters)
+            words = f"{who} takes {len(parameters)} arguments, got {len(given)}"
+            raise TargetFailure(words, f"it takes: {takes}")
+        self._who, self._given = who, [*zip(parameters, given, strict=True)]
         self.tensors, devices = list[tuple[str, Any]](), set[str]()
-        for parameter, argument in zip(parameters, given, strict=False):
+        for parameter, argument in self._given:
             if hasattr(argument, "data_ptr"):
                 self.tensors.append((parameter.name, argument))
                 devices.add(argument.device.type)
         if len(devices) > 1 or devices - {"cpu", "cuda"}:
-            raise TargetFailure(
-                f"{who} got tensors on {' and '.join(sorted(devices))}", "move them to one device"
-            )
+            words = f"{who} got tensors on {' and '.join(sorted(devices))}"
+            raise TargetFailure(words, "move them to one device")
         self.is_on_gpu = devices == {"cuda"}
 
     def addresses(self, types: Sequence[ParameterType]) -> Any:
         """Of C values, in an array that keeps them; TargetFailure where one does not fit."""
-        parameters, given = self._parameters, self._given
-        if len(given) != len(parameters):
-            takes = ", ".join(parameter.name or parameter.type for parameter in parameters)
-            words = f"{self._who} takes {len(parameters)} arguments, got {len(given)}"
-            raise TargetFailure(words, f"it takes: {takes}")
         found = []
-        for parameter, type_, argument in zip(parameters, types, given, strict=True):
+        for (parameter, argument), type_ in zip(self._given, types, strict=True):
             value = _c_value(type_, argument)
             if value is None:
-                got = (
-                    f"a tensor of {argument.dtype}"
-                    if hasattr(argument, "data_ptr")
-                    else repr(argument)
-                )
-                raise TargetFailure(
-                    f"{self._who}: parameter {parameter.name!r} is {parameter.type}, got {got}",
-                    _FITS,
-                )
+                is_tensor = hasattr(argument, "data_ptr")
+                got = f"a tensor of {argument.dtype}" if is_tensor else repr(argument)
+                words = f"parameter {parameter.name!r} is {parameter.type}, got {got}"
+                raise TargetFailure(f"{self._who}: {words}", _FITS)
             found.append(value)
         array: Any = (POINTER * max(1, len(found)))(*map(ctypes.addressof, found))
         array.values = found
@@ -134,17 +116,14 @@ def _c_value(type_: ParameterType, argument: Any) -> Any:
             return POINTER()
         fits = hasattr(argument, "data_ptr") and type_ in (0, argument.element_size())
         return POINTER(argument.data_ptr()) if fits else None
-    number, is_real = (
-        argument.item() if isinstance(argument, np.generic) else argument,
-        type_ in _REAL,
-    )
+    number = argument.item() if isinstance(argument, np.generic) else argument
+    is_real = type_ in _REAL
     if type_ in (None, HALF) or not isinstance(number, (int, float) if is_real else int):
         return None
     try:
         value = type_(number)
     except OverflowError:  # of a whole number as a float
         return None
-    is_lost = (
-        math.isinf(value.value) and not math.isinf(number) if is_real else value.value != number
-    )
-    return None if is_lost else value
+    if is_real:
+        return None if math.isinf(value.value) and not math.isinf(number) else value
+    return value if value.value == number else None

@@ -1,4 +1,4 @@
-"""CUDA C++ as a syntax tree, with the offsets of the characters in the file; its statements."""
+"""CUDA C++ as a syntax tree with the offsets of characters; its statements."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ def blank(text: str) -> str:
 
 
 def without_comments(text: str) -> str:
-    """The text with spaces for comments, the contents of literals, and what `#if` leaves out.
-
-    A branch whose condition is not known stays. An `#if` may cut through a declaration, so no tree can decide it.
-    """
+    """The text with spaces for comments, the contents of literals, and what a known `#if` leaves out."""
     lines = _LEXICAL.sub(_without_content, text).splitlines(keepends=True)
     branches: list[bool | None] = []
     for number, line in enumerate(lines):
@@ -89,17 +86,13 @@ def includes(text: str) -> Iterator[re.Match[str]]:
 
 @functools.lru_cache(maxsize=128)
 def parse(text: str) -> Node:
-    """The tree of a text without comments."""
     import tree_sitter_cuda
     from tree_sitter import Language, Parser
 
     text = _ATTRIBUTE.sub(lambda found: blank(found[0]), without_directives(text))
     # One byte for each character, so that offsets of bytes are offsets of characters.
-    return (
-        Parser(Language(tree_sitter_cuda.language()))
-        .parse(text.encode("ascii", "replace"))
-        .root_node
-    )
+    parser = Parser(Language(tree_sitter_cuda.language()))
+    return parser.parse(text.encode("ascii", "replace")).root_node
 
 
 def nodes(root: Node | None, *types: str) -> Iterator[Node]:
@@ -133,13 +126,10 @@ def has(declaration: Node, keyword: str) -> bool:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A variable or a parameter."""
-
     name: str
     type: str
     """Without qualifiers: "float*", "long long"."""
     is_const: bool
-    """Or what it points to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,12 +179,9 @@ def declared_function(declaration: Node) -> DeclaredFunction | None:
     parameters, given = list[Declaration](), name.parent.child_by_field_name("parameters")
     for node in given.named_children if given is not None and node_text(given) != "(void)" else ():
         parameters += declared(node)
-    is_template = (
-        declaration.parent is not None and declaration.parent.type == "template_declaration"
-    )
-    return DeclaredFunction(
-        node_text(name), lines(name).start, tuple(parameters), is_template, declaration
-    )
+    parent, about = declaration.parent, (node_text(name), lines(name).start, tuple(parameters))
+    is_template = parent is not None and parent.type == "template_declaration"
+    return DeclaredFunction(*about, is_template, declaration)
 
 
 # --- Statements
@@ -217,15 +204,14 @@ class CudaStatements(Statements):
         for node in nodes(self._root, "function_definition"):
             function = node if line in lines(node) else function
         names = {node_text(node) for node in nodes(function, "identifier") if line in lines(node)}
-        for operators in ("*", "/%"):
+        for operators in ({"*"}, {"/", "%"}):
             made: dict[object, Node] = {}
             for node in nodes(function, *_ASSIGNING):
                 name = node_text(node.child_by_field_name(_ASSIGNING[node.type])).lstrip("*& ")
-                terms = nodes(node, "binary_expression")
-                has_operator = any(
-                    node_text(term.child_by_field_name("operator")) in operators for term in terms
-                )
-                if lines(node).start < line and name in names and has_operator:
+                used = set[str]()
+                for term in nodes(node, "binary_expression"):
+                    used.add(node_text(term.child_by_field_name("operator")))
+                if lines(node).start < line and name in names and used & operators:
                     # Of what is declared again the last declaration counts.
                     made[name if node.type == "init_declarator" else node.start_byte] = node
             names = set[str]()

@@ -38,28 +38,15 @@ _SIZES = {
 _SIZE_OF = {word: axes for axes, words in _SIZES.items() for word in words.split()}
 _SCALARS = dict.fromkeys(("scale", "sm_scale", "softmax_scale"), "scale")
 _SCALARS |= {"causal": "causal", "is_causal": "causal", "softcap": "softcap"}
-_INPUTS = ("q", "k", "v", "do", "o", "lse", "delta", "bias", "mask")
 _NEVER_WRITTEN = ("q", "k", "v", "do", "o")
-_AXES = {
-    "q": "bhmd",
-    "k": "bgnd",
-    "v": "bgne",
-    "do": "bhme",
-    "o": "bhme",
-    "dq": "bhmd",
-    "dk": "bgnd",
-    "dv": "bgne",
-}
-_AXES |= {"lse": "bhm", "delta": "bhm"}
+_INPUTS = (*_NEVER_WRITTEN, "lse", "delta", "bias", "mask")
+_AXES = {"lse": "bhm", "delta": "bhm", "dk": "bgnd", "dv": "bgne"}
+_AXES |= {"q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "dq": "bhmd"}
 _AXES |= dict.fromkeys(("bias", "mask", "p", "dp", "ds"), "bhmn")
 # Letters of axes that one word for a stride's axis stands for.
 _STRIDES = {"b": "b", "h": "hg", "m": "mn", "d": "de"}
-# (letter, letter, what the two are the size of): of one number where the first of these letters has none of its own.
-_ALIKE = (
-    ("m", "n", "length of queries and keys"),
-    ("d", "e", "head dim"),
-    ("h", "g", "number of heads"),
-)
+# Two letters, and what the two are the size of: of one number where the first of these letters has none of its own.
+_ALIKE = {"mn": "length of queries and keys", "de": "head dim", "hg": "number of heads"}
 _BY_HAND = "call it from Python, through gradprobe.cuda.load"
 
 
@@ -68,32 +55,22 @@ class Meaning(NamedTuple):
 
     kind: str
     what: str = ""
-    """The tensor, the option, or the axes of a size."""
     axis: str = ""
-    """Of a stride."""
 
 
 def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
-    """One of the host, the first of no name, as a function of q, k, v, do and what else it needs by name; and its line.
-
-    Raises:
-        UsageFailure: there is none of this name, or it has a parameter whose name means nothing here.
-        TargetFailure: the file cannot be read.
-    """
+    """The one of a name, else the first, as a function of q, k, v, do and more by name; and its line."""
     source = read_source(file)
     function = source.launchers.get(name or next(iter(source.launchers), ""))
     if function is None:
-        missing = (
-            f"{file} has no {f'function {name}' if name else 'function'} that launches kernels"
-        )
         way_out = did_you_mean(name, source.launchers, "it has") if name else _BY_HAND
-        raise UsageFailure(f"target {word!r}: {missing}", way_out)
+        missing = f"{f'function {name}' if name else 'function'} that launches kernels"
+        raise UsageFailure(f"target {word!r}: {file} has no {missing}", way_out)
     passed = meanings(function, word if name else f"{word}:{function.name}")
-    return _Backward(Launcher(source, function), passed).function(), function.line
+    return _Backward(Launcher(source, function.name, function), passed).function(), function.line
 
 
 def checkable(file: Path) -> list[str]:
-    """The functions of a .cu file that can be checked as they stand, by name."""
     found = []
     for name, function in read_source(file).launchers.items():
         with contextlib.suppress(UsageFailure):
@@ -104,9 +81,7 @@ def checkable(file: Path) -> list[str]:
 
 def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
     """UsageFailure where a name means nothing here, or no result is written."""
-    pointers = [
-        word_of(parameter.name) for parameter in function.parameters if parameter.type.endswith("*")
-    ]
+    pointers = [word_of(each.name) for each in function.parameters if each.type.endswith("*")]
     pointers += filter(None, map(tensor_of, [*pointers]))
     found: dict[str, Meaning] = {}
     for parameter in function.parameters:
@@ -116,10 +91,8 @@ def meanings(function: DeclaredFunction, word: str) -> dict[str, Meaning]:
             raise UsageFailure(words, _BY_HAND)
         found[parameter.name] = meaning
     if all(meaning.kind != "output" for meaning in found.values()):
-        raise UsageFailure(
-            f"target {word!r} writes nothing that is an intermediate",
-            "a backward writes dq, dk or dv",
-        )
+        words = f"target {word!r} writes nothing that is an intermediate"
+        raise UsageFailure(words, "a backward writes dq, dk or dv")
     return found
 
 
@@ -141,8 +114,6 @@ def _meaning(parameter: Declaration, pointers: Sequence[str]) -> Meaning | None:
 
 
 class _Backward:
-    """A host function as a backward in Python."""
-
     def __init__(self, launcher: Launcher, passed: Mapping[str, Meaning]) -> None:
         self._launcher, self._passed, self._name = launcher, passed, launcher.function.name
         self._letters = "".join(self._named("size"))
@@ -156,20 +127,20 @@ class _Backward:
         def backward(**given: Any) -> dict[str, Tensor]:
             return self._run(given)
 
-        names = dict.fromkeys(
-            ["q", "k", "v", "do", *sorted(self._named("input") + self._named("scalar"))]
-        )
+        more = sorted(self._named("input") + self._named("scalar"))
+        names = dict.fromkeys(["q", "k", "v", "do", *more])
         parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
         backward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         backward.__name__ = backward.__qualname__ = self._name
         return backward
 
     def _run(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Calls it for all batches and heads, or for each if it is not told how many; ValueError refuses a layout."""
+        """Calls it once, or for each batch and head where it is not told how many there are."""
         sizes: dict[str, int] = {}
         for name in "qkv":
             sizes |= dict(zip(_AXES[name], given[name].shape, strict=True))
-        for first, second, what in _ALIKE:
+        for pair, what in _ALIKE.items():
+            first, second = pair[0], pair[1]
             is_one = "l" in self._letters if first == "m" else second not in self._letters
             if is_one and sizes[first] != sizes[second]:
                 raise ValueError(f"{self._name} takes one {what}")
@@ -181,20 +152,17 @@ class _Backward:
             if "h" in at:
                 at["g"] = at["h"] * sizes["g"] // sizes["h"]
             for kind, what, letter in self._passed.values():
+                axes = "bh" if what == "b" and "h" not in self._letters else _AXES.get(what, what)
                 if kind in ("input", "output"):
-                    arguments.append(
-                        tensors[what][tuple(at.get(axis, slice(None)) for axis in _AXES[what])]
-                    )
+                    index = tuple(at.get(axis, slice(None)) for axis in axes)
+                    arguments.append(tensors[what][index])
                 elif kind == "scalar":
                     arguments.append(given[what])
                 elif kind == "size":
-                    axes = "bh" if what == "b" and "h" not in self._letters else what
-                    arguments.append(math.prod(sizes[axis] for axis in axes))
+                    arguments.append(math.prod(map(sizes.__getitem__, axes)))
                 elif kind == "stride":
-                    by_axis = zip(_AXES[what], tensors[what].stride(), strict=True)
-                    arguments.append(
-                        next((stride for axis, stride in by_axis if axis in _STRIDES[letter]), 0)
-                    )
+                    first = next(filter(_STRIDES[letter].__contains__, axes), "")
+                    arguments.append(tensors[what].stride(axes.index(first)) if first else 0)
             self._launcher(*arguments)
         return {title(name): tensors[name] for name in self._named("output")}
 
@@ -203,31 +171,24 @@ class _Backward:
         import torch
 
         found = {}
-        for parameter, (kind, what, _) in zip(
-            self._launcher.function.parameters, self._passed.values(), strict=True
-        ):
+        for parameter in self._launcher.function.parameters:
+            kind, what, _ = self._passed[parameter.name]
             if kind == "output":
                 number = number_type(self._launcher.source, parameter.type.removesuffix("*"))
                 dtype = {c_float: torch.float32, c_double: torch.float64}.get(number, q.dtype)
-                found[what] = torch.zeros(
-                    [sizes[axis] for axis in _AXES[what]], dtype=dtype, device=q.device
-                )
+                shape = [sizes[axis] for axis in _AXES[what]]
+                found[what] = torch.zeros(shape, dtype=dtype, device=q.device)
         return found
 
     def _laid(self, name: str, tensor: Tensor) -> Tensor:
         """As it is if it is told of its strides, else contiguous."""
-        told = [
-            meaning.axis for meaning in self._passed.values() if meaning[:2] == ("stride", name)
-        ]
+        told = [each.axis for each in self._passed.values() if each[:2] == ("stride", name)]
         if not told:
             return tensor.contiguous()
         free, due = "".join(map(_STRIDES.__getitem__, [*told, *self._single])), 1
-        for axis, size, stride in reversed(
-            [*zip(_AXES[name], tensor.shape, tensor.stride(), strict=True)]
-        ):
+        for number, axis in reversed([*enumerate(_AXES[name])]):
+            size, stride = tensor.shape[number], tensor.stride(number)
             if axis not in free and size > 1 and stride != due:
-                raise ValueError(
-                    f"{self._name} is not told of {name}.stride({_AXES[name].index(axis)})"
-                )
+                raise ValueError(f"{self._name} is not told of {name}.stride({number})")
             due = stride * size
         return tensor

@@ -10,22 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...inputs.memory import home_of
 from ...model.failures import NoKernel, TargetFailure
-from .. import CUDA, CUDA_ON_CPU, Launch
+from .. import CUDA, CUDA_ON_CPU, OPEN, Launch, Launches
 from . import nvrtc
 from .c_types import POINTER, Arguments, LaunchPlan, written_types
-from .cuda_syntax import DeclaredFunction
 from .on_cpu.launch import run
 from .on_cpu.library import Library, library_of
 from .source import CudaSource, KernelEntry, read_source
-from .watch import watching
 
 Size = int | Sequence[int]
 STREAM = "cudaStream_t"
-# What every GPU allows.
-_MOST_THREADS = 1024
 _BYTES, _SIZES = ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32)
-_FAILED = 719  # cudaErrorLaunchFailure
 
 
 @dataclass(frozen=True)
@@ -42,11 +38,10 @@ class Module:
     def __getitem__(self, name: str) -> Any:
         """A kernel or launcher; NoKernel where there is none."""
         function = self.source.launchers.get(name)
-        return Launcher(self.source, function) if function else kernel_of(self.source, name)
+        return Launcher(self.source, name, function) if function else kernel_of(self.source, name)
 
 
 def kernel_of(source: CudaSource, name: str) -> Kernel:
-    """A kernel, or an instance of a template; NoKernel where there is none."""
     plain = name.partition("<")[0].strip()
     found = source.declared.get(plain)
     if found is not None and found.is_template == ("<" in name):
@@ -75,14 +70,14 @@ class Kernel(KernelEntry):
         who, parameters = f"kernel {self.name} of {self.source.path.name}", self.function.parameters
         given = Arguments(who, parameters, arguments)
         library = None if given.is_on_gpu else library_of(self.source, self.instance)
-        caller, types = (
-            library.kernel(self.name) if library else (0, written_types(self.source, parameters))
-        )
+        if library is None:
+            caller, types = 0, written_types(self.source, parameters)
+        else:
+            caller, types = library.kernel(self.name)
         addresses = given.addresses(types)  # which lives as long as the launch
         sizes = _sizes(grid), _sizes(block), shared_bytes
-        _launch(
-            LaunchPlan(self, *sizes, ctypes.addressof(addresses), given.tensors, caller), library
-        )
+        plan = LaunchPlan(self, *sizes, ctypes.addressof(addresses), given.tensors, caller)
+        _launch(plan, library, OPEN.get() or Launches())
 
 
 def _sizes(given: Size) -> tuple[int, ...]:
@@ -92,52 +87,43 @@ def _sizes(given: Size) -> tuple[int, ...]:
     return (*map(int, sizes), 1, 1)[:3]
 
 
-def _launch(launch: LaunchPlan, library: Library | None) -> None:
-    name, threads, watch = launch.kernel.name, math.prod(launch.block), watching()
-    if threads > _MOST_THREADS:
+def _launch(launch: LaunchPlan, library: Library | None, found: Launches) -> None:
+    name, threads = launch.kernel.name, math.prod(launch.block)
+    if threads > 1024:  # what every GPU allows
         raise TargetFailure(
             f"kernel {name} is launched with {threads:,} threads a block; 1,024 fit"
         )
-    storages = [tensor.untyped_storage().data_ptr() for _, tensor in launch.tensors]
-    watch.of.started.append(
-        Launch(launch.kernel, CUDA if library is None else CUDA_ON_CPU, storages)
-    )
+    storages = [home_of(tensor) for _, tensor in launch.tensors]
+    backend = CUDA if library is None else CUDA_ON_CPU
+    found.started.append(Launch(launch.kernel, backend, storages))
     if library is None:
         nvrtc.run(launch)
     else:
-        run(launch, library, watch)
-    watch.of.after(name)
+        run(launch, library, found)
+    found.after(name)
 
 
-@dataclass(frozen=True)
-class Launcher:
+class Launcher(KernelEntry):
     """A function of the host, which runs on the CPU."""
-
-    source: CudaSource
-    function: DeclaredFunction
 
     def __call__(self, *arguments: Any) -> None:
         """Streams are left out; TargetFailure where it gives an error."""
-        who = f"{self.function.name} of {self.source.path.name}"
-        parameters = [
-            parameter for parameter in self.function.parameters if parameter.type != STREAM
-        ]
+        who = f"{self.name} of {self.source.path.name}"
+        parameters = [each for each in self.function.parameters if each.type != STREAM]
         given = Arguments(who, parameters, arguments)
         addresses = given.addresses(written_types(self.source, parameters))
-        if code := _HostCall(self.source, given).run(self.function.name, addresses):
+        if code := _HostCall(self.source, given).run(self.name, addresses):
             raise TargetFailure(f"{who} gives the error {code} of CUDA")
 
 
 class _HostCall:
-    """One call, and what it asks of CUDA's runtime."""
-
     def __init__(self, source: CudaSource, given: Arguments) -> None:
         self._source, self._is_on_gpu, self._tensors = source, given.is_on_gpu, given.tensors
-        self._library, self._unwritten = library_of(source, has_host=True), watching().unwritten
+        self._library, self._found = library_of(source, has_host=True), OPEN.get() or Launches()
         self._raised: BaseException | None = None
 
     def run(self, function: str, addresses: Any) -> int:
-        """Its cudaError_t; what a launch raises is raised at the end."""
+        """Its cudaError_t."""
         loaded = self._library.loaded
         asked = [
             self._callable(self._launch, ctypes.c_char_p, _SIZES, _SIZES, _BYTES, POINTER, POINTER),
@@ -157,7 +143,7 @@ class _HostCall:
                     work(*given)
             except BaseException as error:  # C++ can let nothing through
                 self._raised = error
-            return 0 if self._raised is None else _FAILED
+            return 0 if self._raised is None else 719  # cudaErrorLaunchFailure
 
         return ctypes.CFUNCTYPE(ctypes.c_int, *types)(call)
 
@@ -167,26 +153,23 @@ class _HostCall:
         library = None if self._is_on_gpu else self._library
         # The first of the arguments is what the caller calls.
         place = arguments if library else arguments + ctypes.sizeof(POINTER)
-        kernel, sizes = (
-            kernel_of(self._source, name.decode()),
-            (_sizes(grid[:3]), _sizes(block[:3])),
-        )
-        _launch(LaunchPlan(kernel, *sizes, shared_bytes, place, self._tensors, caller), library)
+        kernel = kernel_of(self._source, name.decode())
+        sizes = _sizes(grid[:3]), _sizes(block[:3]), shared_bytes
+        _launch(LaunchPlan(kernel, *sizes, place, self._tensors, caller), library, self._found)
 
     def _allocate(self, out: Any, size: int) -> None:
         import torch
 
-        memory = torch.empty(
-            max(1, size), dtype=torch.uint8, device="cuda" if self._is_on_gpu else "cpu"
-        )
-        self._unwritten.allocated(memory)
+        device = "cuda" if self._is_on_gpu else "cpu"
+        memory = torch.empty(max(1, size), dtype=torch.uint8, device=device)
+        self._found.unwritten.allocated(memory)
         self._tensors.append((f"allocated_{len(self._tensors)}", memory))
         out[0] = memory.data_ptr()
 
     def _store(self, to: int | None, source: int | None, value: int, size: int) -> None:
         stored = self._bytes(to, size)
         stored[...] = self._bytes(source, size) if value < 0 else value
-        self._unwritten.written(stored)
+        self._found.unwritten.written(stored)
 
     def _bytes(self, address: int | None, size: int) -> Any:
         import torch
@@ -197,9 +180,8 @@ class _HostCall:
             if start >= 0 and start + size <= storage.nbytes():
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 return whole[start : start + size]
-        raise TargetFailure(
-            f"host code fills or copies {size:,} bytes outside the tensors of its arguments"
-        )
+        words = f"{size:,} bytes outside the tensors of its arguments"
+        raise TargetFailure(f"host code fills or copies {words}")
 
 
 def load(

@@ -14,34 +14,24 @@ from ...model.failures import TargetFailure
 from .c_types import LaunchPlan
 from .source import CudaSource, compile_errors
 
-# The dynamic shared memory that every kernel may have. More must be allowed first.
-_USUAL_SHARED = 48 << 10
-
 
 def run(launch: LaunchPlan) -> None:
-    """Launches a kernel on torch's current stream.
-
-    Raises:
-        TargetFailure: cuda-core is missing, the source does not compile, or the sizes do not fit.
-    """
+    """On torch's current stream."""
     import torch
 
     core = _core()
     from cuda.bindings import driver
 
     kernel, name, device = launch.kernel, launch.kernel.name, torch.cuda.current_device()
-    handle = int(_compiled(kernel.source, kernel.instance, device).get_kernel(name).handle)
     core.Device(device).set_current()
-    if launch.shared_bytes > _USUAL_SHARED:
+    handle = int(_compiled(kernel.source, kernel.instance, device).get_kernel(name).handle)
+    if launch.shared_bytes > 48 << 10:  # more than every kernel may have must be allowed first
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (code,) = driver.cuKernelSetAttribute(
-            attribute, launch.shared_bytes, driver.CUkernel(handle), device
-        )
+        about = (launch.shared_bytes, driver.CUkernel(handle), device)
+        (code,) = driver.cuKernelSetAttribute(attribute, *about)
         if code != driver.CUresult.CUDA_SUCCESS:
-            needs = (
-                f"{launch.shared_bytes:,} bytes of shared memory a block, more than this GPU has"
-            )
-            raise TargetFailure(f"kernel {name}: it needs {needs}")
+            needs = f"{launch.shared_bytes:,} bytes of shared memory a block"
+            raise TargetFailure(f"kernel {name}: it needs {needs}, more than this GPU has")
     # By the driver, to which every argument is the address of a value: cuda-core knows no structures.
     stream = torch.cuda.current_stream().cuda_stream
     sizes = (*launch.grid, *launch.block, launch.shared_bytes)
@@ -63,16 +53,12 @@ def _core() -> Any:
 @functools.cache
 def _compiled(source: CudaSource, instance: str, device: int) -> Any:
     core = _core()
-    core.Device(device).set_current()
-    log = io.StringIO()
+    log, folders = io.StringIO(), [str(source.path.parent), *source.folders, *_headers()]
     try:
         options = core.ProgramOptions(
-            name=str(source.path),
-            define_macro=[*source.defines] or None,
-            std="c++17",
-            lineinfo=True,
-            include_path=[str(source.path.parent), *source.folders, *_headers()],
-        )
+            name=str(source.path), define_macro=[*source.defines] or None, std="c++17",
+            lineinfo=True, include_path=folders,
+        )  # fmt: skip
         program = core.Program(f"{source.of_kernels}\n{source.using}", "c++", options)
         return program.compile("cubin", name_expressions=tuple(source.kernels(instance)), logs=log)
     except Exception as error:
@@ -81,8 +67,7 @@ def _compiled(source: CudaSource, instance: str, device: int) -> Any:
 
 
 def _headers() -> list[str]:
-    """In the toolkit, or in the packages that torch installs."""
-    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    homes = (os.environ.get("CUDA_HOME"), "/usr/local/cuda")
     folders = [Path(home) / "include" for home in homes if home]
     nvidia = importlib.util.find_spec("nvidia")
     for root in nvidia.submodule_search_locations or () if nvidia else ():

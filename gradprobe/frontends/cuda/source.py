@@ -44,12 +44,9 @@ _ALIASES = (
 
 @dataclass(frozen=True)
 class CudaSource:
-    """A file and how it is compiled."""
-
     path: Path
     text: str
     included: tuple[tuple[Path, str], ...]
-    """What it includes from the user's folders."""
     defines: tuple[tuple[str, str], ...]
     folders: tuple[str, ...]
     """Where it includes from, besides its own."""
@@ -69,10 +66,8 @@ class CudaSource:
 
     @cached_property
     def _whole(self) -> str:
-        """That, and what is included."""
-        return "\n".join(
-            [*(syntax.without_comments(text) for _, text in self.included), self.plain]
-        )
+        included = [syntax.without_comments(text) for _, text in self.included]
+        return "\n".join([*included, self.plain])
 
     @cached_property
     def aliases(self) -> Mapping[str, str]:
@@ -94,22 +89,18 @@ class CudaSource:
 
     @cached_property
     def declared(self) -> dict[str, DeclaredFunction]:
-        """The kernels by name."""
         found = {}
         for node in nodes(syntax.parse(self.plain), "function_definition", "declaration"):
-            kernel = syntax.declared_function(node) if syntax.has(node, "__global__") else None
-            if kernel is not None:
+            if syntax.has(node, "__global__") and (kernel := syntax.declared_function(node)):
                 found[kernel.name] = kernel
         return found
 
     def kernels(self, instance: str = "") -> list[str]:
-        """The names of those that are no templates, and an instance of one."""
         plain = [name for name, kernel in self.declared.items() if not kernel.is_template]
         return [*plain, instance] if instance else plain
 
     @cached_property
     def using(self) -> str:
-        """Directives for the namespaces of its kernels."""
         found = set[str]()
         for kernel in self.declared.values():
             node, name = kernel.node.parent, ""
@@ -156,9 +147,8 @@ class CudaSource:
 
     def _without(self, pieces: Iterable[HostPiece]) -> str:
         spans = [(piece.node.start_byte, piece.node.end_byte) for piece in pieces]
-        spans += [
-            found.span() for found in syntax.includes(self.text) if re.match(_HEADERS, found[1])
-        ]
+        for found in syntax.includes(self.text):
+            spans += [found.span()] if re.match(_HEADERS, found[1]) else []
         text = self.text
         for start, end in spans:
             text = text[:start] + syntax.blank(text[start:end]) + text[end:]
@@ -167,15 +157,13 @@ class CudaSource:
     @cached_property
     def launchers(self) -> Mapping[str, DeclaredFunction]:
         """What launches kernels, by name, but for templates, members and overloaded ones."""
-        defined: dict[str, list[HostPiece]] = {}
+        defined: dict[str, HostPiece | None] = {}
         for piece in self._host[0]:
             if any(nodes(piece.node, "function_definition")):
-                defined.setdefault(piece.name, []).append(piece)
-        single = [pieces[0] for pieces in defined.values() if len(pieces) == 1]
-        found, launching = dict[str, DeclaredFunction](), _with_users(single, "<<<")
-        for piece in single:
-            function = syntax.declared_function(piece.node) if piece in launching else None
-            if function is not None:
+                defined[piece.name] = None if piece.name in defined else piece
+        found = dict[str, DeclaredFunction]()
+        for piece in _with_users([*filter(None, defined.values())], "<<<"):
+            if function := syntax.declared_function(piece.node):
                 found[function.name] = function
         return found
 
@@ -186,20 +174,16 @@ class CudaSource:
         text = self._without(python)
         calls = [sizes for piece in compiled for sizes in nodes(piece.node, "kernel_call_syntax")]
         for sizes in reversed(calls):
-            start = sizes.parent.start_byte if sizes.parent is not None else 0
-            kernel, given = (
-                self.text[start : sizes.start_byte],
-                self.text[sizes.start_byte + 3 : sizes.end_byte - 3],
-            )
+            start, end = sizes.start_byte, sizes.end_byte
+            first = sizes.parent.start_byte if sizes.parent is not None else 0
+            kernel, given = self.text[first:start], self.text[start + 3 : end - 3]
             launch = f'gp_launching("{" ".join(kernel.split())}", &{kernel}, {given})'
-            text = text[:start] + launch + text[sizes.end_byte :]
+            text = text[:first] + launch + text[end:]
         return text
 
 
 @dataclass(frozen=True)
 class KernelEntry:
-    """A kernel, or an instance of a template."""
-
     source: CudaSource
     name: str
     """With the arguments of a template."""
@@ -207,7 +191,6 @@ class KernelEntry:
 
     @property
     def instance(self) -> str:
-        """ "" of what is none of a template."""
         return self.name if self.function.is_template else ""
 
 
@@ -215,33 +198,28 @@ def read_source(
     path: Path, folders: Sequence[str] = (), defines: Mapping[str, str] | None = None
 ) -> CudaSource:
     """The file as it is now; TargetFailure if it is no text."""
+    what = f"cannot read the CUDA source {path}"
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise TargetFailure(
-            f"cannot read the CUDA source {path}: {error}", "is the path right?"
-        ) from error
+        raise TargetFailure(f"{what}: {error}", "is the path right?") from error
     if chr(0) in text:
-        raise TargetFailure(
-            f"cannot read the CUDA source {path}: it is not text", "g++ and NVRTC read UTF-8"
-        )
+        raise TargetFailure(f"{what}: it is not text", "g++ and NVRTC read UTF-8")
     path, macros = path.resolve(), tuple(sorted((defines or {}).items()))
-    return _cuda_source(path, text, _included(path, text, folders), macros, tuple(folders))
+    included = _included(path, text, [*map(Path, folders)])
+    return _cuda_source(path, text, included, macros, tuple(folders))
 
 
 # What was found in one is kept with it.
 _cuda_source = functools.lru_cache(maxsize=64)(CudaSource)
 
 
-def _included(path: Path, text: str, folders: Sequence[str]) -> tuple[tuple[Path, str], ...]:
+def _included(path: Path, text: str, folders: Sequence[Path]) -> tuple[tuple[Path, str], ...]:
     found = {path: text}
     for file in (reading := [path]):  # which grows
         for include in syntax.includes(found[file]):
-            places = (
-                (folder / include[1]).resolve()
-                for folder in (file.parent, path.parent, *map(Path, folders))
-            )
-            other = next(filter(Path.is_file, places), path)
+            places = [folder / include[1] for folder in (file.parent, path.parent, *folders)]
+            other = next(filter(Path.is_file, places), path).resolve()
             if other not in found:
                 found[other] = other.read_text(encoding="utf-8", errors="replace")
                 reading.append(other)
@@ -258,29 +236,23 @@ def _shared_arrays(root: Node) -> Iterator[tuple[Declaration, bool]]:
 
 
 _ERROR = re.compile(
-    r"^([^\s:(][^:(\n]*)(?::(\d+)(?::\d+)?:|\((\d+)\):) "
-    r"(?:(?:\w+ )?error(?: #\S+)?: (.*)|note: to match this '\{')$",
-    re.MULTILINE,
+    r"(?m)^([^\s:(][^:(\n]*)(?::(\d+)(?::\d+)?:|\((\d+)\):) "
+    r"(?:(?:\w+ )?error(?: #\S+)?: (.*)|note: to match this '\{')$"
 )
-_MOST_ERRORS = 3
 
 
 def compile_errors(printed: str) -> str:
-    """The first ones, with their lines."""
     errors = dict[str, None]()
     for file, line, other_line, words in _ERROR.findall(printed):
         what = words or "a brace is opened here and not closed"
         errors[f"{Path(file).name}:{line or other_line}: {what}"] = None
-    return "; ".join([*errors][:_MOST_ERRORS]) or printed.strip()[-500:]
+    return "; ".join([*errors][:3]) or printed.strip()[-500:]
 
 
 @dataclass(frozen=True, eq=False)
 class HostPiece:
-    """A declaration of the host."""
-
     node: Node
     name: str
-    """Of a function or an alias; "" of anything else."""
     text: str
     tokens: set[str]
 
@@ -299,7 +271,7 @@ def _pieces(root: Node) -> Iterator[HostPiece]:
 
 
 def _with_users(pieces: Sequence[HostPiece], pattern: str) -> list[HostPiece]:
-    """Those with a pattern, and what uses those, in order."""
+    """Those with a pattern, and what uses those."""
     found = [piece for piece in pieces if re.search(pattern, piece.text)]
     for piece in found:  # which grows
         found += [user for user in pieces if piece.name in user.tokens and user not in found]

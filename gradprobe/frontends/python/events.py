@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,10 +25,8 @@ from .. import plain_function
 _HOOK = "__gradprobe_value__"
 _VALUES = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp)
 # What is left as it is: its parts are no values of the function, or no place where a call may stand.
-_WHOLE = (
-    *(ast.Lambda, ast.JoinedStr, ast.ListComp, ast.SetComp, ast.DictComp),
-    *(ast.GeneratorExp, ast.pattern, ast.AsyncFunctionDef),
-)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_WHOLE = (*_COMPREHENSIONS, ast.Lambda, ast.JoinedStr, ast.pattern, ast.AsyncFunctionDef)
 # An expression in a loop is looked at so often, and the last time.
 _MOST, _LARGEST = 48, 1 << 20
 
@@ -53,7 +51,6 @@ def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
         yield events
         return
     codes, places = _hooked(file, Path(file).read_text(encoding="utf-8"))
-    changed: list[tuple[FunctionType, CodeType]] = []
 
     def note(number: int, value: Any) -> Any:
         array = _as_array(value)
@@ -61,36 +58,31 @@ def followed(function: Callable[..., Any]) -> Iterator[list[Event]]:
             counts[number] += 1
             key = number, min(counts[number], _MOST)
             found.pop(key, None)  # the latest in the place of the one before it
-            found[key] = Event(
-                places[number], array.copy(), str(value.dtype).removeprefix("torch.")
-            )
+            dtype = str(value.dtype).removeprefix("torch.")
+            found[key] = Event(places[number], array.copy(), dtype)
         return value
 
-    vars(module)[_HOOK] = note
-    try:
+    with ExitStack() as stack:
+        vars(module)[_HOOK] = note
+        stack.callback(vars(module).pop, _HOOK)
         for plain in _functions(vars(module), module.__name__):
             before = plain.__code__
             code = codes.get((before.co_name, before.co_firstlineno))
             if code is not None and code.co_freevars == before.co_freevars:
-                changed.append((plain, before))
+                stack.callback(setattr, plain, "__code__", before)
                 plain.__code__ = code
+        stack.callback(lambda: events.extend(found.values()))
         yield events
-    finally:
-        events += found.values()
-        for plain, code in changed:
-            plain.__code__ = code
-        del vars(module)[_HOOK]
 
 
 def _functions(scope: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
     for value in list(scope.values()):
         found = getattr(value, "__func__", value)
         plain = inspect.unwrap(found) if callable(found) else None
-        if getattr(plain, "__module__", None) != module:
-            continue
-        if isinstance(plain, FunctionType):
+        is_own = getattr(plain, "__module__", None) == module
+        if is_own and isinstance(plain, FunctionType):
             yield plain
-        elif isinstance(plain, type):
+        elif is_own and isinstance(plain, type):
             yield from _functions(vars(plain), module)
 
 
@@ -105,17 +97,15 @@ def _as_array(value: Any) -> Array | None:
 
 @lru_cache(maxsize=4)
 def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Where]]:
-    """The code of a file's functions with hooks, by name and first line, and places of the hooks."""
-    hooks, found = (
-        _Hooks(KernelFile(str(Path(file).resolve()), text)),
-        dict[tuple[str, int], CodeType](),
-    )
+    hooks = _Hooks(KernelFile(str(Path(file).resolve()), text))
+    found = dict[tuple[str, int], CodeType]()
     tree = ast.fix_missing_locations(hooks.visit(ast.parse(text)))
     waiting = [compile(tree, file, "exec", dont_inherit=True)]
     for code in waiting:
-        inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-        found |= {(each.co_name, each.co_firstlineno): each for each in inner}
-        waiting += inner
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                found[inner.co_name, inner.co_firstlineno] = inner
+                waiting.append(inner)
     return found, hooks.places
 
 

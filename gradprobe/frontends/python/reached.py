@@ -10,9 +10,6 @@ from typing import Any
 
 from ...source.reach import CALLER, FLAG, SEVERAL, SIDE, STATEMENT, TURNS, Goal, Reach
 
-# Frames between a function and the one of the file that called it: the interpreter's own lie between.
-_BETWEEN = 16
-
 
 @contextlib.contextmanager
 def reached_goals(file: str, functions: Sequence[Reach]) -> Iterator[set[Goal]]:
@@ -41,12 +38,12 @@ def _of_arguments(reach: Reach, frame: FrameType) -> Iterator[Goal]:
         value = getattr(value, "value", value)
         if value is None or isinstance(value, (bool, int)):
             yield Goal(FLAG, line, int(bool(value)), name)
-    for _ in range(_BETWEEN if reach.callers else 0):
-        code = above.f_code if above is not None else None
-        if code is not None and code.co_filename == file and code.co_name in reach.callers:
-            yield Goal(CALLER, line, name=code.co_name)
+    while reach.callers and above is not None:
+        name = above.f_code.co_name
+        if above.f_code.co_filename == file and name in reach.callers:
+            yield Goal(CALLER, line, name=name)
             return
-        above = above and above.f_back
+        above = above.f_back
 
 
 class _Call:
@@ -69,7 +66,7 @@ class _Call:
         return self.stepped
 
     def _leave(self, here: int | None) -> None:
-        """What the step from the last statement shows; to None where the function ends."""
+        """What the step from the last statement shows."""
         reach, last = self._reach, self._last
         if last is not None and last in reach.branches:
             self._reached.add(Goal(SIDE, last, int(here in reach.branches[last])))

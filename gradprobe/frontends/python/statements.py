@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...source.kernel_file import python_file
-from ...source.syntax import called, targets_of
+from ...source.syntax import called, inside, targets_of
 from .. import Statements
 
 # Statements of a helper that makes a mask up to which all are told.
@@ -16,6 +16,8 @@ _FEW = 8
 # How many steps back a grid is followed in one function.
 _STEPS = 3
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign)
+# Each function of a file is asked for many lines.
+_all: Any = functools.lru_cache(maxsize=4096)(inside)
 
 
 class _Line:
@@ -33,10 +35,10 @@ class _Line:
 
     def assigned(self, names: set[str], until: int | None = None) -> list[Any]:
         """The assignments to names up to a line, else itself; the last first."""
-        last, every = self.number if until is None else until, _all(self.function, *_ASSIGNMENTS)
-        found = [
-            node for node in every if node.lineno <= last and names & _names(*targets_of(node))
-        ]
+        last, found = self.number if until is None else until, []
+        for node in _all(self.function, *_ASSIGNMENTS):
+            if node.lineno <= last and names & _names(*targets_of(node)):
+                found.append(node)
         return sorted(found, key=_line_of, reverse=True)
 
 
@@ -63,32 +65,26 @@ class PythonStatements(Statements):
     def address(self, line: int) -> list[int]:
         here = _Line(self.file, line)
         made = [node for node in here.assigned(here.names) if "stride" in " ".join(_names(node))]
-        indices = [
-            node for node in here.assigned(_names(*made)) if _all(node, ast.FloorDiv, ast.Mod)
-        ]
-        return _others(line, (*made, *indices))
+        indices = here.assigned(_names(*made))
+        indices = [node for node in indices if _all(node, ast.FloorDiv, ast.Mod)]
+        return _others(line, made + indices)
 
     def aliases(self, line: int) -> list[int]:
         here = _Line(self.file, line)
-        return _others(
-            line, (node for node in here.assigned(here.names) if isinstance(node.value, ast.Name))
-        )
+        made = here.assigned(here.names)
+        return _others(line, [node for node in made if isinstance(node.value, ast.Name)])
 
     def grids(self, kernel: str) -> Iterator[int]:
         for call in python_file(self.file).calls_of(kernel):
             if not isinstance(call.func, ast.Subscript):  # `f[grid](...)`
                 continue
-            found, names, here = (
-                {call.lineno: None},
-                _names(call.func),
-                _Line(self.file, call.lineno),
-            )
+            here, names = _Line(self.file, call.lineno), _names(call.func)
+            found = {call.lineno: None}
             for _ in range(_STEPS):
-                values = list[ast.expr]()
-                for node in here.assigned(names):
-                    values.append(node.value)
+                made = here.assigned(names)
+                names = _names(*(node.value for node in made))
+                for node in made:
                     found |= {} if _is_shape(node.value) else {node.lineno: None}
-                names = _names(*values)
             yield from found
 
     def launches_with(self, line: int) -> Iterator[int]:
@@ -96,11 +92,8 @@ class PythonStatements(Statements):
         for node in here.around(*_ASSIGNMENTS):
             targets |= _names(*targets_of(node))
         for call in _all(here.function, ast.Call):
-            if (
-                isinstance(call.func, ast.Subscript)
-                and call.lineno > line
-                and targets & _names(*call.args)
-            ):
+            is_launch = isinstance(call.func, ast.Subscript) and call.lineno > line
+            if is_launch and targets & _names(*call.args):
                 yield call.lineno
 
     def function_at(self, line: int) -> str:
@@ -110,7 +103,7 @@ class PythonStatements(Statements):
         here, found = _Line(self.file, line), list[int]()
         used = {line, *map(_line_of, here.assigned(here.names))}
         for loop in _all(here.function, ast.For):
-            if any(loop.lineno < each <= loop.end_lineno for each in used):
+            if not used.isdisjoint(range(loop.lineno + 1, loop.end_lineno + 1)):
                 found.append(loop.lineno)
         return sorted(found, reverse=True)
 
@@ -132,15 +125,9 @@ def _others(line: int, nodes: Iterable[ast.AST]) -> list[int]:
 
 
 def _is_shape(value: ast.expr) -> bool:
-    """`q.shape`, `q.shape[2]`."""
     inner = value.value if isinstance(value, ast.Subscript) else value
     return isinstance(inner, ast.Attribute) and inner.attr == "shape"
 
 
 def _names(*trees: ast.AST) -> set[str]:
     return {node.id for tree in trees for node in _all(tree, ast.Name)}
-
-
-@functools.lru_cache(maxsize=4096)  # each function of a file is asked for many lines
-def _all(tree: ast.AST, *kinds: Any) -> list[Any]:
-    return [node for node in ast.walk(tree) if isinstance(node, kinds)]

@@ -30,67 +30,32 @@ _TYPES = {number._type_: number for number in NUMBERS.values()}
 # addr2line of binutils 2.40 mixes up the files of DWARF 5. Where a structure is read to be passed by value, as a
 # __half is, g++ watches the read only if the function that takes it is inlined. A template's shared array would be a
 # unique symbol: one for all libraries of a process, though each further instance makes another library.
-_WATCHED = (
-    *(
-        "-std=c++17",
-        "-O1",
-        "-gdwarf-4",
-        "-fPIC",
-        "-fsanitize=thread,alignment",
-        "-fno-extern-tls-init",
-        "-w",
-    ),
-    *(
-        "-ffp-contract=off",
-        "-fno-omit-frame-pointer",
-        "--param",
-        "tsan-instrument-func-entry-exit=0",
-    ),
-    *(
-        "-finline-small-functions",
-        "-fno-semantic-interposition",
-        "--param",
-        "early-inlining-insns=100",
-    ),
-    *("-fno-gnu-unique", f"-I{HERE / 'include'}"),
-)
+_WATCHED = """
+    -std=c++17 -O1 -gdwarf-4 -fPIC -fsanitize=thread,alignment -fno-extern-tls-init -w -ffp-contract=off
+    -fno-omit-frame-pointer --param tsan-instrument-func-entry-exit=0 -finline-small-functions
+    -fno-semantic-interposition --param early-inlining-insns=100 -fno-gnu-unique
+"""
 # The dynamic shared memory of a block on a Hopper GPU. Other GPUs have less.
 MOST_SHARED = 227 << 10
 # Its symbol in the runtime, for which every `extern __shared__` array is another name.
 ROOM = "gp_room"
-_RUNTIME = (
-    "-std=c++17",
-    "-O2",
-    "-fPIC",
-    "-fno-omit-frame-pointer",
-    f"-DGP_MOST_SHARED={MOST_SHARED}",
-)
+_RUNTIME = f"-std=c++17 -O2 -fPIC -fno-omit-frame-pointer -DGP_MOST_SHARED={MOST_SHARED}".split()
 # The file of the functions that call kernels, as errors name it: its lines are nobody's.
 _CALLERS = "what is called from Python"
-# The bytes between two arrays, so that a store behind the end of one does not reach the next.
-_GAP = 4096
+_run = functools.partial(subprocess.run, capture_output=True, text=True)
 _ZEROS = re.compile(r"^\t\.size\t(\S+), (\d+)\n\1:\n\t\.zero\t\2\n", re.MULTILINE)
 # Symbols that are no array of the source: in the library, and in its shared memory.
-_OF_THE_COMPILER = (
-    "gradprobe_runtime::",
-    "completed.",
-    "_",
-    "DW.ref.",
-    "guard variable",
-    "typeinfo",
-)
 _BESIDE_ARRAYS = ("gradprobe_runtime::", "guard variable", "TLS ")
+_OF_THE_COMPILER = (*_BESIDE_ARRAYS, "completed.", "_", "DW.ref.", "typeinfo")
 
 
 @dataclass(frozen=True)
 class Named:
-    """An array, as findings name it."""
-
     name: str
     """"" for the compiler's own data."""
     is_shared: bool = False
     start: int = 0
-    """Its address, before a launch from its gp_place."""
+    """Before a launch from its gp_place."""
     bytes: int = 0
     element: int = 0
     """In bytes; 0 where that is not known."""
@@ -99,10 +64,8 @@ class Named:
     def where(self, address: int, accessed: int, *, is_inside: bool) -> str:
         """The element at an address, "" of one alone; else the distance."""
         unit = self.element or max(1, accessed)
-        offset, elements = (
-            (address - self.start) // unit,
-            Elements((self.bytes // unit,), (1,), unit),
-        )
+        offset = (address - self.start) // unit
+        elements = Elements((self.bytes // unit,), (1,), unit)
         if self.tensor is not None:
             elements = elements_of(self.tensor)
         elif is_inside and elements.count < 2:
@@ -115,55 +78,43 @@ class Library:
         try:
             self.loaded = ctypes.CDLL(str(file))
         except OSError as error:
-            raise TargetFailure(
-                f"the library of a CUDA source cannot be loaded: {error}"
-            ) from error
+            raise TargetFailure(f"a CUDA source's library cannot be loaded: {error}") from error
         self.where = self.loaded.gp_where
         self.where.restype = STRUCTURES["gp_place"]
         self._file, self._kernels, self.arrays = file, kernels, tuple(_arrays_in(file))
         self._lines: dict[int, tuple[SourceLine, ...]] = {}
 
     def kernel(self, name: str) -> tuple[int, list[ParameterType]]:
-        """What calls it, and the types of its parameters."""
         number, out = self._kernels.index(name), (STRUCTURES["gp_parameter"] * 256)()
         caller = ctypes.cast(getattr(self.loaded, f"gp_kernel_{number}"), POINTER).value or 0
-        count = getattr(self.loaded, f"gp_describe_{number}")(out)
-        return caller, [
-            each.of if each.type == b"P" else _TYPES.get(each.type.decode()) for each in out[:count]
-        ]
+        types = list[ParameterType]()
+        for each in out[: getattr(self.loaded, f"gp_describe_{number}")(out)]:
+            types.append(each.of if each.type == b"P" else _TYPES.get(each.type.decode()))
+        return caller, types
 
     def lines(self, addresses: Sequence[int]) -> dict[int, tuple[SourceLine, ...]]:
         """By return address, its line and those that it is inlined in."""
         # A return address is the address of the instruction after the call.
-        asked = [
-            hex(address - 1) for address in dict.fromkeys(addresses) if address not in self._lines
-        ]
-        words = ("addr2line", "--addresses", "--inlines", "--exe", str(self._file), *asked)
-        for part in re.split("^0x", _printed(*words) if asked else "", flags=re.MULTILINE)[1:]:
-            address, *places = part.splitlines()
-            self._lines[int(address, 16) + 1] = tuple(_lines_in(places))
+        if asked := [hex(address - 1) for address in {*addresses} - self._lines.keys()]:
+            words = ("addr2line", "--addresses", "--inlines", "--exe", str(self._file), *asked)
+            for part in re.split("^0x", _run(words, check=True).stdout, flags=re.MULTILINE)[1:]:
+                address, *places = part.splitlines()
+                self._lines[int(address, 16) + 1] = tuple(_lines_in(places))
         return {address: self._lines.get(address, ()) for address in addresses}
 
 
 def _lines_in(places: Iterable[str]) -> Iterator[SourceLine]:
-    """But for this runtime's."""
     for place in places:
         file, _, number = place.partition(" (")[0].rpartition(":")
         is_own = Path(file).name == _CALLERS or Path(file).resolve().is_relative_to(HERE)
         if file and number.isdigit() and not is_own:
-            linecache.checkcache(
-                file
-            )  # it may have changed since another library was compiled from it
+            linecache.checkcache(file)  # it may have changed since another library was made of it
             yield SourceLine(file, int(number), linecache.getline(file, int(number)).strip())
 
 
-def _printed(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
-
-
 def _symbols(file: Path, *options: str) -> Iterator[tuple[str, int, int, bool]]:
-    """Names, addresses and sizes of variables, and whether each is a thread's."""
-    for line in _printed("nm", "--format=sysv", *options, str(file)).splitlines():
+    words = ("nm", "--format=sysv", *options, str(file))
+    for line in _run(words, check=True).stdout.splitlines():
         name, *fields = map(str.strip, line.rsplit("|", 6))
         if len(fields) == 6 and fields[2] in ("OBJECT", "TLS"):
             yield name, int(fields[0] or "0", 16), int(fields[3] or "0", 16), fields[2] == "TLS"
@@ -184,45 +135,33 @@ def _arrays_in(file: Path) -> Iterable[Named]:
 
 @functools.cache
 def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
-    """Of its kernels, an instance of a template, and its host code.
-
-    Raises:
-        TargetFailure: there is no g++, no CPU can run the source, or it does not compile.
-    """
+    """Of its kernels, an instance of a template, and its host code; TargetFailure where that cannot be made."""
     if unsupported := source.unsupported_on_a_cpu():
         raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
-    text = _text(source, source.kernels(instance), has_host=has_host)
-    options = [
-        *_WATCHED,
-        f"-iquote{source.path.parent}",
-        *(f"-I{folder}" for folder in source.folders),
-    ]
+    kernels = source.kernels(instance)
+    text = _text(source, kernels, has_host=has_host)
+    folders = [f"-I{HERE / 'include'}", f"-iquote{source.path.parent}"]
+    options = [*_WATCHED.split(), *folders, *map("-I{}".format, source.folders)]
     options += [] if has_host else ["-fno-exceptions"]  # which no GPU knows
     words = (text, *options, *(included for _, included in source.included))
     make = functools.partial(_build, source.path.name, text, options)
-    return Library(_cached(f"{source.path.stem}-", ".so", words, make), source.kernels(instance))
+    return Library(_cached(f"{source.path.stem}-", ".so", words, make), kernels)
 
 
 # --- How it is compiled
 
 
-def _text(source: CudaSource, kernels: list[str], *, has_host: bool) -> str:
-    """The source, and functions that call each kernel."""
+def _text(source: CudaSource, kernels: Sequence[str], *, has_host: bool) -> str:
     lines = [f'#include "gradprobe_{"host" if has_host else "cuda"}.h"']
     lines += [f"#define {name} {value}" for name, value in source.defines]
     lines += [f'#line 1 "{source.path}"', source.with_launches if has_host else source.of_kernels]
     lines += [f'#line 1 "{_CALLERS}"', source.using, 'extern "C" {']
-    for number, name in enumerate(kernels):
-        lines.append(
-            f"void gp_kernel_{number}(void** arguments) {{ gp_call(&{name}, arguments); }}"
-        )
-        lines.append(
-            f"int gp_describe_{number}(gp_parameter* out) {{ return gp_describe(&{name}, out); }}"
-        )
+    for at, name in enumerate(kernels):  # any other name may be that of a kernel
+        lines.append(f"void gp_kernel_{at}(void** gp_a) {{ gp_call(&{name}, gp_a); }}")
+        described = f"return gp_describe(&{name}, gp_a);"
+        lines.append(f"int gp_describe_{at}(gp_parameter* gp_a) {{ {described} }}")
     for name in source.launchers if has_host else ():
-        lines.append(
-            f"int gp_host_{name}(void** arguments) {{ return gp_call_host(&{name}, arguments); }}"
-        )
+        lines.append(f"int gp_host_{name}(void** gp_a) {{ return gp_call_host(&{name}, gp_a); }}")
     return "\n".join([*lines, "}\n"])
 
 
@@ -230,8 +169,8 @@ def _build(name: str, text: str, options: Sequence[str], folder: Path) -> Path:
     compiled = functools.partial(_compile, name, folder)
     (folder / "kernels.cpp").write_text(text)
     assembly = compiled(*options, "-S", "kernels.cpp", "-o", "kernels.s")
-    # Shared arrays have no values: a gap follows each array of zeros.
-    assembly.write_text(_ZEROS.sub(rf"\g<0>\t.zero\t{_GAP}\n", assembly.read_text()))
+    # Shared arrays have no values. A gap after each array of zeros keeps a store behind its end off the next.
+    assembly.write_text(_ZEROS.sub(r"\g<0>\t.zero\t4096\n", assembly.read_text()))
     kernels = compiled("-c", "kernels.s", "-o", "kernels.o")
     linked = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs"]
     for symbol, *_, is_shared in _symbols(kernels, "--undefined-only"):
@@ -240,57 +179,38 @@ def _build(name: str, text: str, options: Sequence[str], folder: Path) -> Path:
     def make(other: Path) -> Path:  # once for all sources
         return _compile(name, other, *_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o")
 
-    return compiled(
-        *linked, "kernels.o", str(_cached("runtime-", ".o", _RUNTIME, make)), "-o", "library.so"
-    )
+    runtime = str(_cached("runtime-", ".o", _RUNTIME, make))
+    return compiled(*linked, "kernels.o", runtime, "-o", "library.so")
 
 
 def _compile(name: str, folder: Path, *words: str) -> Path:
     """The file that the last word names."""
-    command, english = (
-        [_compiler()[0], *words],
-        {**os.environ, "LC_ALL": "C"},
-    )  # its messages are parsed
-    ran = subprocess.run(
-        command, cwd=folder, env=english, capture_output=True, text=True, check=False
-    )
+    english = {**os.environ, "LC_ALL": "C"}  # its messages are parsed
+    ran = _run([_compiler()[0], *words], check=False, cwd=folder, env=english)
     if ran.returncode:
         raise TargetFailure(f"{name} does not compile for the CPU: {compile_errors(ran.stderr)}")
     return folder / words[-1]
 
 
 def _compiler() -> tuple[str, str]:
-    """The path of g++, and its version."""
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++")
     if found is None or shutil.which("nm") is None:
-        raise TargetFailure(
-            "CUDA kernels run on a CPU through a C++ compiler, and there is no g++ on the PATH with binutils",
-            "install it (Debian, Ubuntu: apt install g++), or use a GPU with --device cuda",
-        )
-    version = _version(found)
+        words = "CUDA kernels run on a CPU through a C++ compiler, and there is no g++ on the PATH with binutils"
+        way_out = "install it (Debian, Ubuntu: apt install g++), or use a GPU with --device cuda"
+        raise TargetFailure(words, way_out)
+    version = _run([found, "--version"], check=False).stdout.partition("\n")[0]
     if "clang" in version:
-        raise TargetFailure(
-            f"CUDA kernels run on a CPU through GNU's g++, and {found} is {version}", "set CXX"
-        )
+        words = f"CUDA kernels run on a CPU through GNU's g++, and {found} is {version}"
+        raise TargetFailure(words, "set CXX")
     return found, version
 
 
-@functools.cache
-def _version(compiler: str) -> str:
-    printed = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, check=False
-    ).stdout
-    return printed.partition("\n")[0]
-
-
 def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path], Path]) -> Path:
-    """Made once for each content of words."""
     own = sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h"), *HERE.glob("include/*")])
     text = chr(0).join([_compiler()[1], *words, *map(Path.read_text, own)])
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    cache = _writable(
-        Path(os.environ.get("GRADPROBE_CACHE_DIR") or f"{base}/gradprobe", "cuda-on-cpu")
-    )
+    base = os.environ.get("GRADPROBE_CACHE_DIR") or f"{base}/gradprobe"
+    cache = _writable(Path(base, "cuda-on-cpu"))
     file = cache / f"{stem}{hashlib.sha256(text.encode()).hexdigest()[:24]}{suffix}"
     if not file.is_file():
         with tempfile.TemporaryDirectory(dir=cache) as folder:
@@ -300,9 +220,7 @@ def _cached(stem: str, suffix: str, words: Iterable[str], make: Callable[[Path],
 
 @functools.cache
 def _writable(folder: Path) -> Path:
-    """It, or one of this process alone."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    return (
-        folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="gradprobe-cuda-"))
-    )
+    is_open = os.access(folder, os.W_OK)
+    return folder if is_open else Path(tempfile.mkdtemp(prefix="gradprobe-cuda-"))
