@@ -46,16 +46,9 @@ def shown() -> str:
         source = (ROOT / SED).read_text(encoding="utf-8")
         Path(folder, "my_lazy.py").write_text(source.replace(OLD, NEW), encoding="utf-8")
         env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        env |= {
-            "COLUMNS": str(COLUMNS),
-            "FORCE_COLOR": "1",
-            "TERM": "xterm-256color",
-            "PYTHONPATH": str(ROOT),
-        }
+        env |= {"COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
         words = [sys.executable, "-m", *COMMAND.split()]
-        run = subprocess.run(
-            words, check=False, cwd=folder, env=env, stdout=subprocess.PIPE, encoding="utf-8"
-        )
+        run = subprocess.run(words, check=False, cwd=folder, env=env, stdout=subprocess.PIPE, encoding="utf-8")
     if run.returncode != 1:
         sys.exit(f"{COMMAND} ended with {run.returncode}")
     return run.stdout.rstrip("\n")
@@ -64,12 +57,8 @@ def shown() -> str:
 def svg(lines: str, theme: TerminalTheme) -> str:
     """A terminal of these lines."""
     text = Text.from_ansi(lines)
-    width = max(
-        line.cell_len for line in text.split()
-    )  # one line is never wrapped, however narrow the terminal
-    console = Console(
-        record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
-    )
+    width = max(line.cell_len for line in text.split())  # one line is never wrapped, however narrow the terminal
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(text, soft_wrap=True, highlight=False)
     return console.export_svg(title=f"$ {COMMAND}", theme=theme)
 

@@ -17,12 +17,8 @@ def delta_kernel(
     inside = (offs_m[:, None] < n_ctx) & (offs_d[None, :] < head_dim)
     o_ptr += b * stride_ob + h * stride_oh
     do_ptr += b * stride_dob + h * stride_oh
-    o = tl.load(
-        o_ptr + offs_m[:, None] * stride_om + offs_d[None, :] * stride_od, mask=inside, other=0.0
-    )
-    do = tl.load(
-        do_ptr + offs_m[:, None] * stride_dom + offs_d[None, :] * stride_dod, mask=inside, other=0.0
-    )
+    o = tl.load(o_ptr + offs_m[:, None] * stride_om + offs_d[None, :] * stride_od, mask=inside, other=0.0)
+    do = tl.load(do_ptr + offs_m[:, None] * stride_dom + offs_d[None, :] * stride_dod, mask=inside, other=0.0)
     rows = (b * n_heads + h) * n_ctx + offs_m
     tl.store(delta_ptr + rows, tl.sum(o * do, axis=1), mask=offs_m < n_ctx)
 
@@ -33,7 +29,5 @@ def delta(q, k, v, do, *, o):
     found = torch.empty(batch, heads, n_ctx, device=do.device, dtype=torch.float32)
     grid = (triton.cdiv(n_ctx, 32), batch * heads)
     block_d = triton.next_power_of_2(head_dim)
-    delta_kernel[grid](
-        o, do, found, *o.stride(), *do.stride(), heads, n_ctx, head_dim, BLOCK_M=32, BLOCK_D=block_d
-    )
+    delta_kernel[grid](o, do, found, *o.stride(), *do.stride(), heads, n_ctx, head_dim, BLOCK_M=32, BLOCK_D=block_d)
     return {"delta": found}

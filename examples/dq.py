@@ -15,7 +15,5 @@ def dq(q, k, v, do, *, scale, o, lse):
     dq, delta = torch.empty_like(q), (do * o).sum(-1)
     batch, heads, n_ctx, head_dim = q.shape
     grid = (-(-n_ctx // 16), batch * heads)
-    kernels.dq_kernel(
-        grid, (16, 16), 0, q, k, v, do, lse.contiguous(), delta, dq, scale, n_ctx, head_dim
-    )
+    kernels.dq_kernel(grid, (16, 16), 0, q, k, v, do, lse.contiguous(), delta, dq, scale, n_ctx, head_dim)
     return {"dQ": dq, "delta": delta}

@@ -13,9 +13,7 @@ def paged_backward(q, k_pages, v_pages, table, n_keys, grad, scale):
     p = (scale * q @ k.mT).masked_fill(~seen, -torch.inf).softmax(-1)
     dp = grad @ v.mT
     ds = scale * p * (dp - (p * dp).sum(-1, keepdim=True))
-    dk, dv = (
-        x.unflatten(2, (-1, PAGE)).transpose(1, 2).flatten(0, 1) for x in (ds.mT @ q, p.mT @ grad)
-    )
+    dk, dv = (x.unflatten(2, (-1, PAGE)).transpose(1, 2).flatten(0, 1) for x in (ds.mT @ q, p.mT @ grad))
     place = table.flatten().argsort()
     return ds @ k, dk[place], dv[place]
 
@@ -29,9 +27,7 @@ def backward(q, k, v, do, *, scale):
 
     def paged(x):
         padded = F.pad(x, (0, 0, 0, n_pages * PAGE - n_keys))
-        return (
-            padded.unflatten(2, (n_pages, PAGE)).transpose(1, 2).flatten(0, 1)[place].contiguous()
-        )
+        return padded.unflatten(2, (n_pages, PAGE)).transpose(1, 2).flatten(0, 1)[place].contiguous()
 
     def whole(pages):
         return pages[table].transpose(1, 2).flatten(2, 3)[:, :, :n_keys]

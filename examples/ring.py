@@ -63,8 +63,7 @@ def ring(q, k, v, do, *, causal, scale, rank, world_size, group, positions=conti
         dv += (p.mT @ do).unflatten(1, (-1, groups)).sum(2)
         k, v, dk, dv = exchange([k, v, dk, dv], rank, world_size, group)
     return {"LSE": lse} | {
-        name: tensor.to(dtype)
-        for name, tensor in zip(("O", "dQ", "dK", "dV"), (o, dq, dk, dv), strict=True)
+        name: tensor.to(dtype) for name, tensor in zip(("O", "dQ", "dK", "dV"), (o, dq, dk, dv), strict=True)
     }
 
 

@@ -27,16 +27,11 @@ def tiles(x: Attention, *, rows: int | None = None, heads: int | None = None) ->
     for b in range(x.n_batch):
         for h in range(0, x.n_heads, heads):
             for m in range(0, x.n_query, rows):
-                yield Tile(
-                    b, slice(h, min(h + heads, x.n_heads)), slice(m, min(m + rows, x.n_query))
-                )
+                yield Tile(b, slice(h, min(h + heads, x.n_heads)), slice(m, min(m + rows, x.n_query)))
 
 
 def evaluate(
-    x: Attention,
-    tile: Tile,
-    given: Mapping[str, Tensor] | None = None,
-    wanted: Collection[str] | None = None,
+    x: Attention, tile: Tile, given: Mapping[str, Tensor] | None = None, wanted: Collection[str] | None = None
 ) -> dict[str, Tensor]:
     """Every intermediate on one tile; dK, dV, dBias and those by head hold what this tile adds to them.
 
@@ -54,9 +49,7 @@ def evaluate(
     return FAMILIES[x.family](x, tile, given or {}, wanted)
 
 
-def add_keys(
-    x: Attention, results: Mapping[str, Tensor], tile: Tile, values: Mapping[str, Tensor]
-) -> None:
+def add_keys(x: Attention, results: Mapping[str, Tensor], tile: Tile, values: Mapping[str, Tensor]) -> None:
     """Adds a tile's share of dK and dV [Hkv, N, D] as `evaluate` has it, without a tensor of its own for each tile."""
     q, _, _, do = x.tensors(tile)
     for name, matrix, rows, factor in (("dK", "dS", q, x.scale), ("dV", "PE", do, 1.0)):
@@ -66,9 +59,7 @@ def add_keys(
 
 def add_transposed(into: Tensor, matrix: Tensor, rows: Tensor, factor: float = 1.0) -> None:
     """Adds factor * matrix^T rows of h heads, [h, m, n] and [h, m, D], to the key heads [g, n, D] that they share."""
-    matrix, rows = (
-        tensor.reshape(into.shape[0], -1, tensor.shape[-1]) for tensor in (matrix, rows)
-    )
+    matrix, rows = (tensor.reshape(into.shape[0], -1, tensor.shape[-1]) for tensor in (matrix, rows))
     into.baddbmm_(matrix.mT, rows, alpha=factor)
 
 
@@ -151,16 +142,12 @@ def _empty_results(x: Attention, matrices: bool) -> dict[str, Tensor]:
     shapes = {"LSE": rows, "O": (*rows, x.v.shape[-1]), "delta": rows}
     shapes |= {"dQ": x.q.shape, "dK": x.k.shape, "dV": x.v.shape}
     shapes |= {"dBias": x.bias.shape} if x.bias is not None else {}
-    shapes |= {
-        name: rows[1:2] for name, needed in BY_HEAD.items() if getattr(x, needed) is not None
-    }
+    shapes |= {name: rows[1:2] for name, needed in BY_HEAD.items() if getattr(x, needed) is not None}
     shapes |= dict.fromkeys(MATRICES, (*rows, x.k.shape[-2])) if matrices else {}
     return {name: x.q.new_zeros(shape) for name, shape in shapes.items()}
 
 
-def add_tile(
-    x: Attention, results: Mapping[str, Tensor], tile: Tile, values: Mapping[str, Tensor]
-) -> None:
+def add_tile(x: Attention, results: Mapping[str, Tensor], tile: Tile, values: Mapping[str, Tensor]) -> None:
     """Writes a tile's rows into `results` and adds its share of what is summed over rows; names absent are skipped."""
     for name in results:
         if name in MATRICES:

@@ -65,13 +65,8 @@ def _scores(x: Attention, tile: Tile, valid: Tensor) -> Tensor:
 def _bias_by_distance(bias: Tensor, distance: Tensor, length: int) -> Tensor:
     """[h, m, n]: bias [h, W] read at each distance i - j of rows and successive keys of `length`, 0 elsewhere."""
     bias = bias[:, :length]
-    before, after = (
-        bias.new_zeros(len(bias), length - bias.shape[1]),
-        bias.new_zeros(len(bias), length - 1),
-    )
-    falling = torch.cat(
-        [before, bias.flip(1), after], 1
-    )  # at distances length - 1, length - 2 and so on
+    before, after = bias.new_zeros(len(bias), length - bias.shape[1]), bias.new_zeros(len(bias), length - 1)
+    falling = torch.cat([before, bias.flip(1), after], 1)  # at distances length - 1, length - 2 and so on
     return falling.unfold(1, distance.shape[1], 1)[:, length - 1 - distance[:, 0]]
 
 

@@ -93,10 +93,7 @@ class Attention:
         if self.seqlens is None:
             return q, k, v, do
         i, j = self.positions(tile)
-        dead_row, dead_key = (
-            i >= live_length(self, tile.batch),
-            (j >= live_length(self, tile.batch)).mT,
-        )
+        dead_row, dead_key = i >= live_length(self, tile.batch), (j >= live_length(self, tile.batch)).mT
         return _live(q, dead_row), _live(k, dead_key), _live(v, dead_key), _live(do, dead_row)
 
     def positions(self, tile: Tile) -> tuple[Tensor, Tensor]:
@@ -110,9 +107,7 @@ class Attention:
 
         By causal and the window, by a length, and by the bounds of packed sequences.
         """
-        (first, _), (_, end) = (
-            self._seen_by(row, tile.batch) for row in (tile.rows.start, tile.rows.stop - 1)
-        )
+        (first, _), (_, end) = (self._seen_by(row, tile.batch) for row in (tile.rows.start, tile.rows.stop - 1))
         first = min(max(first, 0), self.n_key - 1)
         return slice(first, min(max(end, first + 1), self.n_key))
 
@@ -184,11 +179,7 @@ def part(tensor: Tensor, tile: Tile) -> Tensor:
     """The part of what broadcasts to [B, H, M, N] that belongs to a tile: it broadcasts to [h, m, n]."""
     full = tensor[(None,) * (4 - tensor.dim())]
     b, h, m, n = (size > 1 for size in full.shape)
-    heads, rows, keys = (
-        (tile.heads if h else EVERY),
-        (tile.rows if m else EVERY),
-        (tile.keys if n else EVERY),
-    )
+    heads, rows, keys = (tile.heads if h else EVERY), (tile.rows if m else EVERY), (tile.keys if n else EVERY)
     return full[tile.batch if b else 0, heads, rows, keys]
 
 

@@ -16,21 +16,11 @@ def gradients(attention, inputs, dtype, end):
 torch.manual_seed(0)
 everything = torch.randn(4, 2, 4, 256, 64, device="cuda", dtype=torch.float16)
 for name in "CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH":
-    for rows, ways in (
-        (256, ["contiguous", "transposed view"]),
-        (192, ["transposed view", "contiguous"]),
-    ):
+    for rows, ways in (256, ["contiguous", "transposed view"]), (192, ["transposed view", "contiguous"]):
         inputs = everything[..., :rows, :].contiguous().unbind()
-        expected = gradients(
-            lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, inputs, torch.float64, lambda x: x
-        )
+        expected = gradients(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, inputs, torch.float64, lambda x: x)
         for way in ways:
             with sdpa_kernel(getattr(SDPBackend, name)):
                 found = gradients(sdpa, inputs, torch.float16, ENDS[way])
-            off = [
-                ((f - e).abs().max() / e.abs().max()).item()
-                for f, e in zip(found, expected, strict=True)
-            ]
-            print(
-                f"{name:20} {rows} rows, dO {way:16} dQ {off[0]:.4f}  dK {off[1]:.4f}  dV {off[2]:.4f}"
-            )
+            off = [((f - e).abs().max() / e.abs().max()).item() for f, e in zip(found, expected, strict=True)]
+            print(f"{name:20} {rows} rows, dO {way:16} dQ {off[0]:.4f}  dK {off[1]:.4f}  dV {off[2]:.4f}")

@@ -20,11 +20,7 @@ def results(attention, inputs, dtype, mask):
 
 def by_formula(q, k, v, mask):  # a row that sees no key has P = 0
     s = q @ k.mT / 8
-    return (
-        torch.softmax(s if mask is None else s.masked_fill(~mask, -1e300), -1)
-        * (1 if mask is None else mask)
-        @ v
-    )
+    return torch.softmax(s if mask is None else s.masked_fill(~mask, -1e300), -1) * (1 if mask is None else mask) @ v
 
 
 def told(found, expected):
@@ -46,10 +42,5 @@ for mean in 0, -120:
             for name in "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH":
                 with sdpa_kernel(getattr(SDPBackend, name)):
                     found = results(sdpa, (q, k, v, do), torch.float16, mask)
-                each = (
-                    f"{what} {told(f, e)}"
-                    for what, f, e in zip(NAMES, found, expected, strict=True)
-                )
-                print(
-                    f"logits near {mean:4} {rows} rows {mask_name:20} {name:20} {'  '.join(each)}"
-                )
+                each = (f"{what} {told(f, e)}" for what, f, e in zip(NAMES, found, expected, strict=True))
+                print(f"logits near {mean:4} {rows} rows {mask_name:20} {name:20} {'  '.join(each)}")

@@ -24,7 +24,5 @@ expected = gradients(by_formula, torch.float64)
 for name in "default", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH":
     with sdpa_kernel(getattr(SDPBackend, name)) if name != "default" else nullcontext():
         found = gradients(sdpa, torch.float16)
-    off = [
-        ((f - e).abs().max() / e.abs().max()).item() for f, e in zip(found, expected, strict=True)
-    ]
+    off = [((f - e).abs().max() / e.abs().max()).item() for f, e in zip(found, expected, strict=True)]
     print(f"{name:20} error / largest value: dQ {off[0]:.4f}  dK {off[1]:.4f}  dV {off[2]:.4f}")

@@ -12,11 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
-BACKENDS = {
-    "default": None,
-    "cuDNN": SDPBackend.CUDNN_ATTENTION,
-    "flash": SDPBackend.FLASH_ATTENTION,
-}
+BACKENDS = {"default": None, "cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 BACKENDS |= {"efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
 SHAPES = {"B=2 H=4 L=256 D=64": (2, 4, 256, 64), "B=1 H=16 L=1024 D=128": (1, 16, 1024, 128)}
 
@@ -24,9 +20,7 @@ SHAPES = {"B=2 H=4 L=256 D=64": (2, 4, 256, 64), "B=1 H=16 L=1024 D=128": (1, 16
 ENDS = {
     "dO contiguous": lambda o, other: o,
     "heads merged": lambda o, other: o.transpose(1, 2).flatten(2),
-    "heads merged, dO made contiguous by a hook": lambda o, other: (
-        contiguous_do(o).transpose(1, 2).flatten(2)
-    ),
+    "heads merged, dO made contiguous by a hook": lambda o, other: contiguous_do(o).transpose(1, 2).flatten(2),
     "torch.cat of heads": lambda o, other: torch.cat([o, other], 1),
     "torch.cat of rows": lambda o, other: torch.cat([other, o], 2),
     "torch.cat of head dims": lambda o, other: torch.cat([o, other], 3),
@@ -68,8 +62,7 @@ def line(name, backend, attention, expected, *how):
             print(f"  {name:44} {backend:10} refused: {str(error).splitlines()[0]}")
             return
     numbers = "  ".join(
-        f"{n} {off(f, e):7.4f}"
-        for n, f, e in zip(["O", "dQ", "dK", "dV"], found, expected, strict=True)
+        f"{n} {off(f, e):7.4f}" for n, f, e in zip(["O", "dQ", "dK", "dV"], found, expected, strict=True)
     )
     print(f"  {name:44} {backend:10} {numbers}")
 
@@ -77,11 +70,7 @@ def line(name, backend, attention, expected, *how):
 def layouts(shape, dtype, begin_name):
     """Every way on from O, by every backend."""
     inputs = torch.randn(4, *shape, device=DEVICE, dtype=dtype).unbind()
-    begin = (
-        (lambda x: x)
-        if begin_name == "contiguous"
-        else (lambda x: x.transpose(1, 2).contiguous().transpose(1, 2))
-    )
+    begin = (lambda x: x) if begin_name == "contiguous" else (lambda x: x.transpose(1, 2).contiguous().transpose(1, 2))
     for name, end in ENDS.items():
         weight = torch.randn_like(end(inputs[0].clone().requires_grad_(), inputs[3]))
         expected = gradients(formula, inputs, begin, end, weight, torch.float64)
@@ -109,33 +98,17 @@ def masks(shape, dtype):
     }
     plain = [lambda x: x, lambda o, other: o]
     for name, (mask, kept) in cases.items():
-        expected = gradients(
-            lambda *qkv, m=mask: formula(*qkv, m), inputs, *plain, kept, torch.float64
-        )
+        expected = gradients(lambda *qkv, m=mask: formula(*qkv, m), inputs, *plain, kept, torch.float64)
         for backend in BACKENDS:
-            line(
-                name,
-                backend,
-                lambda *qkv, m=mask: sdpa(*qkv, m),
-                expected,
-                inputs,
-                *plain,
-                kept,
-                dtype,
-            )
+            line(name, backend, lambda *qkv, m=mask: sdpa(*qkv, m), expected, inputs, *plain, kept, dtype)
 
 
 def versions():
     """What the numbers were made with."""
-    print(
-        f"Python {platform.python_version()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-    )
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     if DEVICE == "cuda":
         print(f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
-    print(
-        "order of choice:",
-        *(b.name for b in torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)),
-    )
+    print("order of choice:", *(b.name for b in torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)))
 
 
 versions()
@@ -149,7 +122,5 @@ for dtype in (torch.float16, torch.bfloat16) if DEVICE == "cuda" else (torch.flo
         q = torch.randn(shape, device=DEVICE, dtype=dtype, requires_grad=True)
         seen = torch.ones(shape[2], shape[2], device=DEVICE, dtype=torch.bool)
         chosen = [SDPBackend(torch._fused_sdp_choice(q, q, q, *mask)).name for mask in ([], [seen])]
-        print(
-            f"\n{dtype}, {shape_name}, masks; the default is {chosen[0]} without a mask, {chosen[1]} with one"
-        )
+        print(f"\n{dtype}, {shape_name}, masks; the default is {chosen[0]} without a mask, {chosen[1]} with one")
         masks(shape, dtype)

@@ -19,9 +19,5 @@ for causal in True, False:
     q, k, v = (x.clone().requires_grad_() for x in (Q, K, V))
     o = tutorial.attention(q, k, v, causal, 0.125)
     found = [o, *torch.autograd.grad(o, (q, k, v), DO)]
-    off = [
-        ((f - e).abs().max() / e.abs().max()).item() for f, e in zip(found, expected, strict=True)
-    ]
-    print(
-        f"{causal=!s:6} error / largest value: O {off[0]:.4f}  dQ {off[1]:.4f}  dK {off[2]:.4f}  dV {off[3]:.4f}"
-    )
+    off = [((f - e).abs().max() / e.abs().max()).item() for f, e in zip(found, expected, strict=True)]
+    print(f"{causal=!s:6} error / largest value: O {off[0]:.4f}  dQ {off[1]:.4f}  dK {off[2]:.4f}  dV {off[3]:.4f}")

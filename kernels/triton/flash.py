@@ -84,9 +84,7 @@ def visible(m, n, distance, live_m, live_n, left, right):
 
 
 @triton.jit
-def keys_of_rows(
-    start_m, live_m, live_n, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
+def keys_of_rows(start_m, live_m, live_n, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     # the range of keys, from a whole tile on, that any live row of a tile can see
     last_m = tl.minimum(start_m + BLOCK_M, live_m) - 1
     first = tl.maximum(start_m + shift - left, 0) // BLOCK_N * BLOCK_N
@@ -95,9 +93,7 @@ def keys_of_rows(
 
 
 @triton.jit
-def rows_of_keys(
-    start_n, live_m, live_n, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
+def rows_of_keys(start_n, live_m, live_n, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     # the range of rows, from a whole tile on, that see any live key of a tile
     last_n = tl.minimum(start_n + BLOCK_N, live_n) - 1
     first = tl.maximum(start_n - shift - right, 0) // BLOCK_M * BLOCK_M
@@ -139,15 +135,11 @@ def flash_forward_kernel(
     o_ptr += b * stride_ob + h * stride_oh + first_m * stride_om
     lse_ptr += b * stride_lseb + h * stride_lseh + first_m * stride_lsem
     if HAS_BIAS:
-        bias_ptr += (
-            b * stride_biasb + h * stride_biash + first_m * stride_biasm + first_n * stride_biasn
-        )
+        bias_ptr += b * stride_biasb + h * stride_biash + first_m * stride_biasm + first_n * stride_biasn
     if HAS_ALIBI:
         slope = tl.load(alibi_ptr + h * stride_alibih).to(tl.float32)
     if HAS_MASK:
-        mask_ptr += (
-            b * stride_maskb + h * stride_maskh + first_m * stride_maskm + first_n * stride_maskn
-        )
+        mask_ptr += b * stride_maskb + h * stride_maskh + first_m * stride_maskm + first_n * stride_maskn
 
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -157,14 +149,10 @@ def flash_forward_kernel(
     # A sink is a key without a value: the sums begin with it. A row that sees nothing at all keeps -inf.
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     if HAS_SINKS:
-        row_max = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks_ptr + h * stride_sinksh).to(
-            tl.float32
-        )
+        row_max = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks_ptr + h * stride_sinksh).to(tl.float32)
     row_sum = tl.where(row_max == float("-inf"), 0.0, 1.0)
     o = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    first, end = keys_of_rows(
-        tile_m * BLOCK_M, live_m, live_n, shift, left, right, BLOCK_M, BLOCK_N
-    )
+    first, end = keys_of_rows(tile_m * BLOCK_M, live_m, live_n, shift, left, right, BLOCK_M, BLOCK_N)
     for start_n in range(first, end, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N).to(tl.int64)
         k = load_tile(k_ptr, offs_n, offs_d, stride_kn, stride_kd, live_n, head_dim)
@@ -190,9 +178,7 @@ def flash_forward_kernel(
         o = o * decay[:, None] + tl.dot(p.to(v.dtype), v, input_precision=DOTS)
         row_max = new_max
     safe_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
-    store_tile(
-        o_ptr, o / safe_sum[:, None], offs_m, offs_dv, stride_om, stride_od, n_rows, head_dim_v
-    )
+    store_tile(o_ptr, o / safe_sum[:, None], offs_m, offs_dv, stride_om, stride_od, n_rows, head_dim_v)
     tl.store(lse_ptr + offs_m * stride_lsem, row_max + tl.log(safe_sum), mask=offs_m < n_rows)
 
 
@@ -221,17 +207,13 @@ def flash_preprocess_kernel(
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_dv = tl.arange(0, BLOCK_DV).to(tl.int64)
     o = load_tile(o_ptr, offs_m, offs_dv, stride_om, stride_od, live_m, head_dim_v).to(tl.float32)
-    do = load_tile(do_ptr, offs_m, offs_dv, stride_dom, stride_dod, live_m, head_dim_v).to(
-        tl.float32
-    )
+    do = load_tile(do_ptr, offs_m, offs_dv, stride_dom, stride_dod, live_m, head_dim_v).to(tl.float32)
     delta = tl.sum(do * o, 1)
     tl.store(delta_ptr + offs_m * stride_deltam, delta, mask=offs_m < n_rows)
     if HAS_SINKS:
         sink = tl.load(sinks_ptr + h * stride_sinksh).to(tl.float32)
         lse = tl.load(lse_ptr + offs_m * stride_lsem, mask=offs_m < live_m, other=float("inf"))
-        share = tl.where(
-            lse == float("-inf"), 0.0, tl.exp(sink - tl.where(lse == float("-inf"), 0.0, lse))
-        )
+        share = tl.where(lse == float("-inf"), 0.0, tl.exp(sink - tl.where(lse == float("-inf"), 0.0, lse)))
         tl.atomic_add(dsink_ptr + h * stride_dsinkh, -tl.sum(share * delta, 0))
 
 
@@ -278,21 +260,12 @@ def flash_dq_kernel(
     delta_ptr += b * stride_deltab + h * stride_deltah + first_m * stride_deltam
     dq_ptr += b * stride_dqb + h * stride_dqh + first_m * stride_dqm
     if HAS_BIAS:
-        bias_ptr += (
-            b * stride_biasb + h * stride_biash + first_m * stride_biasm + first_n * stride_biasn
-        )
-        dbias_ptr += (
-            b * stride_dbiasb
-            + h * stride_dbiash
-            + first_m * stride_dbiasm
-            + first_n * stride_dbiasn
-        )
+        bias_ptr += b * stride_biasb + h * stride_biash + first_m * stride_biasm + first_n * stride_biasn
+        dbias_ptr += b * stride_dbiasb + h * stride_dbiash + first_m * stride_dbiasm + first_n * stride_dbiasn
     if HAS_ALIBI:
         slope = tl.load(alibi_ptr + h * stride_alibih).to(tl.float32)
     if HAS_MASK:
-        mask_ptr += (
-            b * stride_maskb + h * stride_maskh + first_m * stride_maskm + first_n * stride_maskn
-        )
+        mask_ptr += b * stride_maskb + h * stride_maskh + first_m * stride_maskm + first_n * stride_maskn
     if EXPORT:
         p_ptr += b * stride_pb + h * stride_ph + first_m * stride_pm + first_n * stride_pn
         dp_ptr += b * stride_dpb + h * stride_dph + first_m * stride_dpm + first_n * stride_dpn
@@ -308,9 +281,7 @@ def flash_dq_kernel(
     delta = tl.load(delta_ptr + offs_m * stride_deltam, mask=offs_m < live_m, other=0.0)
 
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    first, end = keys_of_rows(
-        tile_m * BLOCK_M, live_m, live_n, shift, left, right, BLOCK_M, BLOCK_N
-    )
+    first, end = keys_of_rows(tile_m * BLOCK_M, live_m, live_n, shift, left, right, BLOCK_M, BLOCK_N)
     for start_n in range(first, end, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N).to(tl.int64)
         k = load_tile(k_ptr, offs_n, offs_d, stride_kn, stride_kd, live_n, head_dim)
@@ -394,49 +365,30 @@ def flash_dkdv_kernel(
 
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    first, end = rows_of_keys(
-        tile_n * BLOCK_N, live_m, live_n, shift, left, right, BLOCK_M, BLOCK_N
-    )
+    first, end = rows_of_keys(tile_n * BLOCK_N, live_m, live_n, shift, left, right, BLOCK_M, BLOCK_N)
     # Every query head that reads this key head adds to the same sums: no atomics.
     for member in range(group):
         h = kv_h * group + member
         # Tiles of S are computed transposed, [n, m]: the dots below then need no transpose of a computed tile.
         for start_m in range(first, end, BLOCK_M):
             offs_m = start_m + tl.arange(0, BLOCK_M).to(tl.int64)
-            q = load_tile(
-                q_ptr + h * stride_qh, offs_m, offs_d, stride_qm, stride_qd, live_m, head_dim
-            )
-            do = load_tile(
-                do_ptr + h * stride_doh, offs_m, offs_dv, stride_dom, stride_dod, live_m, head_dim_v
-            )
-            lse = tl.load(
-                lse_ptr + h * stride_lseh + offs_m * stride_lsem, mask=offs_m < live_m, other=0.0
-            )
+            q = load_tile(q_ptr + h * stride_qh, offs_m, offs_d, stride_qm, stride_qd, live_m, head_dim)
+            do = load_tile(do_ptr + h * stride_doh, offs_m, offs_dv, stride_dom, stride_dod, live_m, head_dim_v)
+            lse = tl.load(lse_ptr + h * stride_lseh + offs_m * stride_lsem, mask=offs_m < live_m, other=0.0)
             lse = tl.where(lse == float("-inf"), 0.0, lse)
-            delta = tl.load(
-                delta_ptr + h * stride_deltah + offs_m * stride_deltam,
-                mask=offs_m < live_m,
-                other=0.0,
-            )
+            delta = tl.load(delta_ptr + h * stride_deltah + offs_m * stride_deltam, mask=offs_m < live_m, other=0.0)
             m, n = offs_m[None, :], offs_n[:, None]
             distance = m + shift - n
             seen = visible(m, n, distance, live_m, live_n, left, right)
             if HAS_MASK:
-                seen &= (
-                    load_at(mask_ptr + h * stride_maskh, m, n, stride_maskm, stride_maskn, seen)
-                    != 0
-                )
+                seen &= load_at(mask_ptr + h * stride_maskh, m, n, stride_maskm, stride_maskn, seen) != 0
             s = tl.dot(k, tl.trans(q), input_precision=DOTS) * scale
             if HAS_SOFTCAP:
                 s, steepness = soften(s, softcap)
             if HAS_BIAS:
-                s += load_at(
-                    bias_ptr + h * stride_biash, m, n, stride_biasm, stride_biasn, seen
-                ).to(tl.float32)
+                s += load_at(bias_ptr + h * stride_biash, m, n, stride_biasm, stride_biasn, seen).to(tl.float32)
             if HAS_ALIBI:
-                s -= tl.load(alibi_ptr + h * stride_alibih).to(tl.float32) * tl.abs(distance).to(
-                    tl.float32
-                )
+                s -= tl.load(alibi_ptr + h * stride_alibih).to(tl.float32) * tl.abs(distance).to(tl.float32)
             p = tl.exp(tl.where(seen, s, float("-inf")) - lse[None, :])
             dv += tl.dot(p.to(do.dtype), do, input_precision=DOTS)
             dp = tl.where(seen, tl.dot(v, tl.trans(do), input_precision=DOTS), 0.0)
@@ -464,9 +416,7 @@ def _check_shapes(q, k, v, do, o, lse):
     }
     for name, (axes, tensor, shape) in expected.items():
         if tensor is not None and tensor.shape != shape:
-            raise ValueError(
-                f"{name} must be {axes} = {shape} beside q {tuple(q.shape)}, got {tuple(tensor.shape)}"
-            )
+            raise ValueError(f"{name} must be {axes} = {shape} beside q {tuple(q.shape)}, got {tuple(tensor.shape)}")
         if tensor is not None and name != "lse" and tensor.dtype != q.dtype:
             raise ValueError(f"{name} must have q's dtype, {q.dtype}, got {tensor.dtype}")
     if kv_heads == 0 or heads % kv_heads:
@@ -483,23 +433,17 @@ def _check_options(q, k, align, window, softcap, bias, alibi, mask, sinks):
         raise ValueError(f"softcap must be above 0, got {softcap}")
     for name, tensor in (("bias", bias), ("mask", mask)):
         if tensor is not None and not _broadcasts(tensor, full):
-            raise ValueError(
-                f"{name} must broadcast to [B, H, M, N] = {full}, got shape {tuple(tensor.shape)}"
-            )
+            raise ValueError(f"{name} must broadcast to [B, H, M, N] = {full}, got shape {tuple(tensor.shape)}")
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"mask must be bool, True where a key is seen, got {mask.dtype}")
     for name, tensor in (("alibi", alibi), ("sinks", sinks)):
         if tensor is not None and tensor.shape != q.shape[1:2]:
-            raise ValueError(
-                f"{name} must be [H] = ({q.shape[1]},), got shape {tuple(tensor.shape)}"
-            )
+            raise ValueError(f"{name} must be [H] = ({q.shape[1]},), got shape {tuple(tensor.shape)}")
 
 
 def _broadcasts(tensor, full):
     shape = (1,) * (4 - tensor.dim()) + tuple(tensor.shape)
-    return len(shape) == 4 and all(
-        size in (1, whole) for size, whole in zip(shape, full, strict=True)
-    )
+    return len(shape) == 4 and all(size in (1, whole) for size, whole in zip(shape, full, strict=True))
 
 
 def _check_lengths(q, k, seqlens, cu_q, cu_k):
@@ -512,9 +456,7 @@ def _check_lengths(q, k, seqlens, cu_q, cu_k):
         if rows != keys:
             raise ValueError(f"seqlens needs as many keys as query rows, got {keys} and {rows}")
         if cu_q is not None or cu_k is not None:
-            raise ValueError(
-                "seqlens and cu_seqlens exclude each other: packed sequences have no padding"
-            )
+            raise ValueError("seqlens and cu_seqlens exclude each other: packed sequences have no padding")
         if any(not 0 <= length <= rows for length in seqlens.tolist()):
             raise ValueError(f"seqlens must lie in 0 to {rows}, got {seqlens.tolist()}")
     if (cu_q is None) != (cu_k is None):
@@ -524,12 +466,7 @@ def _check_lengths(q, k, seqlens, cu_q, cu_k):
     if q.shape[0] != 1:
         raise ValueError(f"packed sequences need a batch of 1, got {q.shape[0]}")
     for name, ends, total in (("cu_seqlens_q", cu_q, rows), ("cu_seqlens_k", cu_k, keys)):
-        if (
-            ends.dim() != 1
-            or ends.shape != cu_q.shape
-            or ends.shape[0] < 2
-            or ends.is_floating_point()
-        ):
+        if ends.dim() != 1 or ends.shape != cu_q.shape or ends.shape[0] < 2 or ends.is_floating_point():
             raise ValueError(
                 f"{name} must be [n + 1] integers for n sequences, got {tuple(ends.shape)} {ends.dtype} "
                 f"beside cu_seqlens_q {tuple(cu_q.shape)}"
@@ -550,9 +487,7 @@ def _written(name, given, like):
         return torch.empty(like.shape, dtype=like.dtype, device=like.device)
     if given.shape != like.shape or given.dtype != like.dtype:
         own = f"{tuple(like.shape)} {like.dtype}"
-        raise ValueError(
-            f"{name} must match {name[1:]}, {own}, got {tuple(given.shape)} {given.dtype}"
-        )
+        raise ValueError(f"{name} must match {name[1:]}, {own}, got {tuple(given.shape)} {given.dtype}")
     if any(size > 1 and step == 0 for size, step in zip(given.shape, given.stride(), strict=True)):
         raise ValueError(
             f"{name} must hold each element apart, got stride 0 among {given.stride()} of {tuple(given.shape)}"
@@ -574,17 +509,8 @@ def _plan(
     _check_options(q, k, align, window, softcap, bias, alibi, mask, sinks)
     _check_lengths(q, k, seqlens, cu_seqlens_q, cu_seqlens_k)
     full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    extras = (
-        _expanded(bias, full),
-        alibi,
-        _expanded(mask, full),
-        seqlens,
-        cu_seqlens_q,
-        cu_seqlens_k,
-    )
-    strides = [
-        _strides(tensor, axes) for tensor, axes in zip(extras, (4, 1, 4, 1, 1, 1), strict=True)
-    ]
+    extras = (_expanded(bias, full), alibi, _expanded(mask, full), seqlens, cu_seqlens_q, cu_seqlens_k)
+    strides = [_strides(tensor, axes) for tensor, axes in zip(extras, (4, 1, 4, 1, 1, 1), strict=True)]
     left, right = window or (-1, -1)
     right = 0 if causal else right
     unlimited = q.shape[2] + k.shape[2]
@@ -699,9 +625,7 @@ def flash_backward(
         "alibi": alibi, "mask": mask, "sinks": sinks, "seqlens": seqlens, "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k, "dots": dots, "block_m": block_m, "block_n": block_n,
     }  # fmt: skip
-    extras, strides, constants, (n_sequences, row_tiles), (_, key_tiles) = _plan(
-        q, k, v, do, o, lse, **options
-    )
+    extras, strides, constants, (n_sequences, row_tiles), (_, key_tiles) = _plan(q, k, v, do, o, lse, **options)
     dq, dk, dv = _written("dq", dq, q), _written("dk", dk, k), _written("dv", dv, v)
     if o is None or lse is None:
         own_o, own_lse = flash_forward(q, k, v, **options)
@@ -714,14 +638,9 @@ def flash_backward(
     full_dbias = _expanded(dbias, (n_batch, n_heads, n_rows, n_keys))
     p = dp = ds = None
     if export:
-        p, dp, ds = (
-            q.new_zeros((n_batch, n_heads, n_rows, n_keys), dtype=torch.float32) for _ in range(3)
-        )
+        p, dp, ds = (q.new_zeros((n_batch, n_heads, n_rows, n_keys), dtype=torch.float32) for _ in range(3))
 
-    row_grid, key_grid = (
-        (n_sequences * n_heads * row_tiles,),
-        (n_sequences * n_kv_heads * key_tiles,),
-    )
+    row_grid, key_grid = (n_sequences * n_heads * row_tiles,), (n_sequences * n_kv_heads * key_tiles,)
     used = ("n_heads", "n_ctx_m", "head_dim_v", "HAS_SEQLENS", "PACKED", "BLOCK_M", "BLOCK_DV")
     flash_preprocess_kernel[row_grid](
         o, do, sinks, seqlens, cu_seqlens_q, lse, delta, dsink,

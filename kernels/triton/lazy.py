@@ -93,9 +93,7 @@ def lazy_forward_kernel(
         distance = offs_m[:, None] - offs_n[None, :]
         valid = (distance >= 0) & (offs_n[None, :] < length) & (offs_m[:, None] < length)
         s = tl.dot(q, tl.trans(k), input_precision=DOTS) * scale
-        s = tl.where(
-            valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf")
-        )
+        s = tl.where(valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf"))
         new_max = tl.maximum(row_max, tl.max(s, 1))
         shift = tl.where(new_max == float("-inf"), 0.0, new_max)
         row_sum = row_sum * tl.exp(row_max - shift) + tl.sum(tl.exp(s - shift[:, None]), 1)
@@ -115,9 +113,7 @@ def lazy_forward_kernel(
         distance = offs_m[:, None] - offs_n[None, :]
         valid = (distance >= 0) & (offs_n[None, :] < length) & (offs_m[:, None] < length)
         s = tl.dot(q, tl.trans(k), input_precision=DOTS) * scale
-        s = tl.where(
-            valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf")
-        )
+        s = tl.where(valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf"))
         p = tl.exp(s - safe_lse[:, None])
         pe = tl.where(valid, tl.maximum(p + floor[:, None], 0.0), 0.0)
         o += tl.dot(pe.to(v.dtype), v, input_precision=DOTS)
@@ -168,9 +164,7 @@ def lazy_preprocess_kernel(
         distance = offs_m[:, None] - offs_n[None, :]
         valid = (distance >= 0) & (offs_n[None, :] < length) & (offs_m[:, None] < length)
         s = tl.dot(q, tl.trans(k), input_precision=DOTS) * scale
-        s = tl.where(
-            valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf")
-        )
+        s = tl.where(valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf"))
         p = tl.exp(s - lse[:, None])
         dpe = tl.dot(do, tl.trans(v), input_precision=DOTS)
         dp = tl.where(valid & (p + floor[:, None] > 0.0), dpe, 0.0)
@@ -236,9 +230,7 @@ def lazy_dq_kernel(
         distance = offs_m[:, None] - offs_n[None, :]
         valid = (distance >= 0) & (offs_n[None, :] < length) & (offs_m[:, None] < length)
         s = tl.dot(q, tl.trans(k), input_precision=DOTS) * scale
-        s = tl.where(
-            valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf")
-        )
+        s = tl.where(valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf"))
         p = tl.exp(s - lse[:, None])
         dpe = tl.dot(do, tl.trans(v), input_precision=DOTS)
         dp = tl.where(valid & (p + (tau / position)[:, None] > 0.0), dpe, 0.0)
@@ -306,9 +298,7 @@ def lazy_dkdv_kernel(
         distance = offs_m[None, :] - offs_n[:, None]
         valid = (distance >= 0) & (offs_n[:, None] < length) & (offs_m[None, :] < length)
         s = tl.dot(k, tl.trans(q), input_precision=DOTS) * scale
-        s = tl.where(
-            valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf")
-        )
+        s = tl.where(valid, add_bias(s, bias_ptr, distance, stride_biasw, window, HAS_BIAS), float("-inf"))
         p = tl.exp(s - lse[None, :])
         z = p + floor[None, :]
         pe = tl.where(valid, tl.maximum(z, 0.0), 0.0)
@@ -332,17 +322,13 @@ def _check(q, others, bias, tau, seqlens, lse=None):
     if tau.shape != q.shape[1:2]:
         raise ValueError(f"tau must be [H] = ({q.shape[1]},), got shape {tuple(tau.shape)}")
     if bias is not None and (bias.dim() != 2 or bias.shape[0] != q.shape[1]):
-        raise ValueError(
-            f"bias must be [H, W] with H = {q.shape[1]}, got shape {tuple(bias.shape)}"
-        )
+        raise ValueError(f"bias must be [H, W] with H = {q.shape[1]}, got shape {tuple(bias.shape)}")
     if seqlens is not None and (seqlens.shape != q.shape[:1] or seqlens.is_floating_point()):
         raise ValueError(
             f"seqlens must be [B] = ({q.shape[0]},) integers, got shape {tuple(seqlens.shape)} {seqlens.dtype}"
         )
     if lse is not None and lse.shape != q.shape[:3]:
-        raise ValueError(
-            f"lse must be [B, H, L] = {tuple(q.shape[:3])}, got shape {tuple(lse.shape)}"
-        )
+        raise ValueError(f"lse must be [B, H, L] = {tuple(q.shape[:3])}, got shape {tuple(lse.shape)}")
 
 
 def _written(name, given, like):
@@ -351,9 +337,7 @@ def _written(name, given, like):
         return torch.empty(like.shape, dtype=like.dtype, device=like.device)
     if given.shape != like.shape or given.dtype != like.dtype:
         own = f"{tuple(like.shape)} {like.dtype}"
-        raise ValueError(
-            f"{name} must match {name[1:]}, {own}, got {tuple(given.shape)} {given.dtype}"
-        )
+        raise ValueError(f"{name} must match {name[1:]}, {own}, got {tuple(given.shape)} {given.dtype}")
     if any(size > 1 and step == 0 for size, step in zip(given.shape, given.stride(), strict=True)):
         raise ValueError(
             f"{name} must hold each element apart, got stride 0 among {given.stride()} of {tuple(given.shape)}"
@@ -382,9 +366,7 @@ def _options(q, bias, seqlens, scale, dots, block_m, block_n):
     }
 
 
-def lazy_forward(
-    q, k, v, *, tau, bias=None, scale=None, seqlens=None, dots="ieee", block_m=32, block_n=32
-):
+def lazy_forward(q, k, v, *, tau, bias=None, scale=None, seqlens=None, dots="ieee", block_m=32, block_n=32):
     """Lazy attention's output and log-sum-exp.
 
     Args:
@@ -442,16 +424,7 @@ def lazy_backward(
     options = _options(q, bias, seqlens, scale, dots, block_m, block_n)
     if lse is None:
         _, lse = lazy_forward(
-            q,
-            k,
-            v,
-            tau=tau,
-            bias=bias,
-            scale=scale,
-            seqlens=seqlens,
-            dots=dots,
-            block_m=block_m,
-            block_n=block_n,
+            q, k, v, tau=tau, bias=bias, scale=scale, seqlens=seqlens, dots=dots, block_m=block_m, block_n=block_n
         )
     n_batch, n_heads, n_ctx, _ = q.shape
     rows = n_batch * n_heads * triton.cdiv(n_ctx, block_m)
@@ -462,9 +435,7 @@ def lazy_backward(
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=torch.float32, device=q.device)
     p = dp = ds = None
     if export:
-        p, dp, ds = (
-            q.new_zeros((n_batch, n_heads, n_ctx, n_ctx), dtype=torch.float32) for _ in range(3)
-        )
+        p, dp, ds = (q.new_zeros((n_batch, n_heads, n_ctx, n_ctx), dtype=torch.float32) for _ in range(3))
 
     inputs = (q, k, v, do, bias, tau, seqlens, lse, delta)
     input_strides = (
@@ -504,6 +475,4 @@ def lazy_intermediates(
     }  # fmt: skip
     o, lse = lazy_forward(q, k, v, **options)
     gradients = {"dq": dq, "dk": dk, "dv": dv}
-    return {"O": o, "LSE": lse} | lazy_backward(
-        q, k, v, do, lse=lse, export=True, **gradients, **options
-    )
+    return {"O": o, "LSE": lse} | lazy_backward(q, k, v, do, lse=lse, export=True, **gradients, **options)

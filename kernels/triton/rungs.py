@@ -14,9 +14,7 @@ def add_one_kernel(out_ptr, stride_h):
 
 
 @triton.jit
-def add_strided_kernel(
-    out_ptr, stride_m, stride_n, n_rows, n_cols, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
+def add_strided_kernel(out_ptr, stride_m, stride_n, n_rows, n_cols, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     # every program adds its number to all elements
     offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     p_out = out_ptr + offs_m[:, None] * stride_m + offs_n[None, :] * stride_n
@@ -25,9 +23,7 @@ def add_strided_kernel(
 
 
 @triton.jit
-def dot_kernel(
-    a_ptr, b_ptr, out_ptr, depth, SIZE: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr
-):
+def dot_kernel(a_ptr, b_ptr, out_ptr, depth, SIZE: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr):
     # out[0] = a b, and out[1] the same from a's transpose, which is turned on the chip
     offs, offs_k = tl.arange(0, SIZE), tl.arange(0, BLOCK_K)
     out = tl.zeros([SIZE, SIZE], tl.float32)
@@ -65,9 +61,7 @@ def one_tile_kernel(
     k = tl.load(k_ptr + rows * stride_kn + cols * stride_kd, mask=live, other=0.0)
     v = tl.load(v_ptr + rows * stride_vn + cols * stride_vd, mask=live, other=0.0)
     do = tl.load(do_ptr + rows * stride_dom + cols * stride_dod, mask=live, other=0.0)
-    s = tl.where(
-        offs[None, :] < n_ctx, scale * tl.dot(q, tl.trans(k), input_precision="ieee"), float("-inf")
-    )
+    s = tl.where(offs[None, :] < n_ctx, scale * tl.dot(q, tl.trans(k), input_precision="ieee"), float("-inf"))
     p = tl.exp(s - tl.max(s, 1)[:, None])
     p = p / tl.sum(p, 1)[:, None]
     dp = tl.dot(do, tl.trans(v), input_precision="ieee")
@@ -120,9 +114,6 @@ def one_tile_backward(
     batch, heads, length, dim = q.shape
     made = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
     strides = [stride for x in (q, k, v, do, *made) for stride in x.stride()]
-    blocks = {
-        "BLOCK": max(16, triton.next_power_of_2(length)),
-        "BLOCK_D": max(16, triton.next_power_of_2(dim)),
-    }
+    blocks = {"BLOCK": max(16, triton.next_power_of_2(length)), "BLOCK_D": max(16, triton.next_power_of_2(dim))}
     one_tile_kernel[(heads, batch)](q, k, v, do, *made, *strides, scale, length, dim, **blocks)
     return dict(zip(("dQ", "dK", "dV"), made, strict=True))

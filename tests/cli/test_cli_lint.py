@@ -26,9 +26,9 @@ def test_the_three_lines_of_the_dO_fault_stand_with_carets_and_the_edit_and_in_j
     assert lines[0] == "FINDINGS  3 wrong strides (my_lazy.py)"
     places = [line for line in lines if line.startswith("my_lazy.py:")]
     assert places == [
-        "my_lazy.py:149  lazy_preprocess_kernel  foreign",
-        "my_lazy.py:209  lazy_dq_kernel  foreign",
-        "my_lazy.py:283  lazy_dkdv_kernel  foreign",
+        "my_lazy.py:145  lazy_preprocess_kernel  foreign",
+        "my_lazy.py:203  lazy_dq_kernel  foreign",
+        "my_lazy.py:275  lazy_dkdv_kernel  foreign",
     ]
     at = lines.index(places[1])
     code, caret = lines[at + 1], lines[at + 2]
@@ -39,7 +39,7 @@ def test_the_three_lines_of_the_dO_fault_stand_with_carets_and_the_edit_and_in_j
     document = json.loads(Path("out.json").read_text())
     assert (document["schema"], document["verdict"]) == ("gradprobe.lint/2", "findings")
     found = [(finding["line"], finding["fix"]) for finding in document["findings"]]
-    assert found == [(line, "stride_qh -> stride_doh") for line in (149, 209, 283)]
+    assert found == [(line, "stride_qh -> stride_doh") for line in (145, 203, 275)]
     assert document["kernels"] == [
         "lazy_forward_kernel", "lazy_preprocess_kernel", "lazy_dq_kernel", "lazy_dkdv_kernel",
     ]  # fmt: skip

@@ -51,7 +51,7 @@ COUNTS = {
     "lazy": {
         "another-stride": 127, "other-tensors-strides": 11, "own-strides-swapped": 54, "term-dropped": 68,
         "divisions-mixed-up": 20, "wide-offset-dropped": 19, "bound-off-by-one": 30, "operand-dropped": 34,
-        "guard-dropped": 8, "mask-dropped": 11, "padding-changed": 7, "range-cut": 10, "last-tile-lost": 7,
+        "guard-dropped": 13, "mask-dropped": 11, "padding-changed": 7, "range-cut": 10, "last-tile-lost": 7,
         "blocks-mixed-up": 19, "zeros-not-written": 3, "factor-dropped": 7, "subtrahend-changed": 4, "other-base": 7,
         "transpose-dropped": 8, "sum-overwritten": 6, "atomic-stored": 2, "rounded-early": 11,
     },
