@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from functools import lru_cache
-from itertools import combinations, filterfalse, pairwise, product
+from itertools import combinations, filterfalse, islice, pairwise, product, repeat
 
 from ..kernel_file import KernelFile, by_parameter
 from ..parameter_names import stride_by_name
@@ -56,9 +56,8 @@ def another_name(at: Spot) -> Undone:
             continue  # nearly all have the same
         for number, (unlikely, other) in enumerate(others_of(node.id, at.scope, at.reads)):
             is_other_kind = at.is_on_device and (node.id in own) != (other in own)
-            yield at.put(
-                1.0 + unlikely + _OTHER_KIND * is_other_kind + _NEXT * number, node, "_new", other
-            )
+            rank = 1.0 + unlikely + _OTHER_KIND * is_other_kind + _NEXT * number
+            yield at.put(rank, node, "_new", other)
 
 
 def owner_meant(at: Spot) -> Undone:
@@ -78,19 +77,17 @@ def term_missing(at: Spot) -> Undone:
     terms = list(_terms(at)) if at.is_on_device else []
     own = parameters(at.function)
     for node in at.nodes if terms else ():
-        above = next(at.file.above(node), None)
-        is_first = isinstance(above, ast.Call) and node in above.args[:1]
-        is_pointer = (
-            isinstance(node, ast.Name) and node.id in own and (node is at.value or is_first)
-        )
-        is_sum = (
-            isinstance(node, ast.BinOp) and not isinstance(above, ast.BinOp) and has_strides(node)
-        )
-        is_nothing = (
-            isinstance(node, ast.Constant) and node.value == 0 and isinstance(above, ast.AugAssign)
-        )
-        for rank, term in terms if is_pointer or is_sum or is_nothing else ():
-            yield at.put(rank, node, "_new" if is_nothing else "_it + _new", term)
+        above, template, is_offset = next(at.file.above(node), None), "_it + _new", False
+        match node:
+            case ast.Name(name) if name in own:
+                is_first = isinstance(above, ast.Call) and node in above.args[:1]
+                is_offset = node is at.value or is_first
+            case ast.BinOp():
+                is_offset = not isinstance(above, ast.BinOp) and has_strides(node)
+            case ast.Constant(0):
+                is_offset, template = isinstance(above, ast.AugAssign), "_new"
+        for rank, term in terms if is_offset else ():
+            yield at.put(rank, node, template, term)
 
 
 def _terms(at: Spot) -> Iterator[tuple[float, str]]:
@@ -185,13 +182,9 @@ def _factors(at: Spot) -> Iterator[tuple[float, str]]:
         yield 1.0, factor
     for pair in combinations(known[:_MORE], 2):
         yield 1.9, " * ".join(pair)
-    own = parameters(at.function)
-    rows = [
-        name
-        for name in at.scope
-        if not (name in own or _POSITIONS.search(name) or _MASK.search(name))
-    ]
-    for number, row in enumerate(rows[::-1][:_MORE]):
+    others = {*parameters(at.function), *filter(_POSITIONS.search, at.scope)}
+    rows = [name for name in filterfalse(_MASK.search, at.scope[::-1]) if name not in others]
+    for number, row in enumerate(rows[:_MORE]):
         form = f"{row}[:, None]"
         yield 1.6 + (form not in text) * (0.4 + 0.1 * number), form
 
@@ -243,20 +236,15 @@ def _tests(at: Spot) -> list[tuple[float, str]]:
             found.setdefault(test, 0.6 + 0.01 * number)
         # After the other sign: most lines have nothing to do with a guard.
         found.setdefault(test, 1.0 if targets & {*at.targets} else 2.2)
-    found |= dict.fromkeys(
-        [test for test in _conditions(at.file) if test not in found][:_MORE], 2.0
-    )
-    known = [
-        (rank, test)
-        for test, rank in found.items()
-        if names_in(parsed(test)) <= {*at.scope, "tl", "float"}
-    ]
-    names = set(filter(_MASK.search, at.scope)).difference(at.targets)
-    for name in sorted(names, key=lambda name: (name not in at.unread, at.scope.index(name)))[
-        :_FEW
-    ]:
+    more = filterfalse(found.__contains__, _conditions(at.file))
+    found |= dict.fromkeys(islice(more, _MORE), 2.0)
+    scope = {*at.scope, "tl", "float"}
+    known = [(rank, test) for test, rank in found.items() if names_in(parsed(test)) <= scope]
+    masks = list(filterfalse(at.targets.__contains__, filter(_MASK.search, at.scope)))
+    masks.sort(key=lambda name: name not in at.unread)
+    for name in masks[:_FEW]:
         known += [(1.5, f"{name}[:, None]"), (1.5, f"{name}[None, :]"), (1.5, name)]
-    return [*known, *((1.5, test) for test in _of_positions(at))]
+    return [*known, *zip(repeat(1.5), _of_positions(at))]
 
 
 @lru_cache(maxsize=4)
@@ -284,20 +272,15 @@ def _conditions(file: KernelFile) -> list[str]:
 def _of_positions(at: Spot) -> Iterator[str]:
     loop = next(at.file.above(at.statement, ast.For, ast.While), None)
     starts = bound_in(loop.target) if isinstance(loop, ast.For) else []
-    positions = _positions(at.function)
-    rows, keys = (
-        list(filter(_ROWS.search, positions))[-_FEW:],
-        list(filter(_KEYS.search, positions))[-_FEW:],
-    )
-    for row, key in product(rows, keys):
-        for here, there in (
-            (f"{row}[:, None]", f"{key}[None, :]"),
-            (f"{row}[None, :]", f"{key}[:, None]"),
-        ):
-            yield f"{here} >= {there}"
-            for start in starts:
-                yield f"{here} >= ({start} + {there})"
-                yield f"({start} + {here}) >= {there}"
+    positions, axes = _positions(at.function), ("[:, None]", "[None, :]")
+    rows = list(filter(_ROWS.search, positions))[-_FEW:]
+    keys = list(filter(_KEYS.search, positions))[-_FEW:]
+    for row, key, axis in product(rows, keys, (0, 1)):
+        here, there = row + axes[axis], key + axes[1 - axis]
+        yield f"{here} >= {there}"
+        for start in starts:
+            yield f"{here} >= ({start} + {there})"
+            yield f"({start} + {here}) >= {there}"
 
 
 @lru_cache(maxsize=256)
@@ -305,14 +288,12 @@ def _positions(function: ast.FunctionDef) -> list[str]:
     """What is called a position, or made of tl.arange, without quotients and the head's dims."""
     found = dict.fromkeys(filter(_POSITIONS.search, parameters(function)))
     for node in sorted(inside(function, ast.Assign), key=place_of):
-        names = names_in(node.value)
-        is_other = inside(node.value, ast.Subscript, ast.Div) or calls_in(
-            node.value, "load", "where"
-        )
-        if not is_other and not any(map(_DIMS.search, names)):
-            found |= dict.fromkeys(
-                bound_in(node) if names & found.keys() or calls_in(node.value, "arange") else ()
-            )
+        value, names = node.value, names_in(node.value)
+        is_other = inside(value, ast.Subscript, ast.Div) or calls_in(value, "load", "where")
+        if is_other or any(map(_DIMS.search, names)):
+            continue
+        if names & found.keys() or calls_in(value, "arange"):
+            found |= dict.fromkeys(bound_in(node))
     return list(filterfalse(_MASK.search, found))
 
 
@@ -321,28 +302,19 @@ def _positions(function: ast.FunctionDef) -> list[str]:
 
 def moved(at: Spot) -> Undone:
     """The statement and its neighbour the other way around; the last one of a loop behind it."""
-    file, around = at.file, next(at.file.above(at.statement))
-    block = (
-        next((each for each in blocks(around) if at.statement in each), []) if at.is_whole else []
-    )
-    for first, second in pairwise(block):
-        if at.statement in (first, second) and not blocks(first) and not blocks(second):
-            bound, also = (
-                set(bound_in(first)) & names_in(second),
-                set(bound_in(second)) & names_in(first),
-            )
-            known = Spot(file, at.function, first, first).scope
-            if (bound or also) and bound.issubset(known):
-                yield (
-                    1.2,
-                    (
-                        file.replaced(first, file.text_of(second)),
-                        file.replaced(second, file.text_of(first)),
-                    ),
-                )
-    if isinstance(around, ast.For) and block[1:] and at.statement is block[-1]:
-        start, end = file.span(block[-2])[1], file.span(at.statement)[1]
-        yield 1.0, (Edit(start, end, f"\n{' ' * around.col_offset}{file.text_of(at.statement)}"),)
+    file, around, own = at.file, next(at.file.above(at.statement)), at.file.text_of(at.statement)
+    for block in blocks(around) if at.is_whole else ():
+        for first, second in pairwise(block):
+            if at.statement not in (first, second) or blocks(first) or blocks(second):
+                continue
+            bound = names_in(second).intersection(bound_in(first))
+            also = names_in(first).intersection(bound_in(second))
+            if (bound or also) and bound.issubset(Spot(file, at.function, first, first).scope):
+                texts = file.text_of(second), file.text_of(first)
+                yield 1.2, tuple(map(file.replaced, (first, second), texts))
+        if isinstance(around, ast.For) and block[1:] and at.statement is block[-1]:
+            start, end = file.span(block[-2])[1], file.span(at.statement)[1]
+            yield 1.0, (Edit(start, end, f"\n{' ' * around.col_offset}{own}"),)
 
 
 def of_siblings(at: Spot) -> Undone:
@@ -352,13 +324,11 @@ def of_siblings(at: Spot) -> Undone:
     own, start = at.file.text_of(at.statement), at.file.span(at.statement)[0]
     unknown = _locals(at.file) - {*at.scope}
     for ratio, other in _siblings(at.file, own):
-        edits = [
-            each
-            for each in _differences(own, other, start)
-            if unknown.isdisjoint(_NAME.findall(each.text))
-        ]
-        for edit in edits:
-            yield 1.5 - ratio, (edit,)
+        edits = list[Edit]()
+        for edit in _differences(own, other, start):
+            if unknown.isdisjoint(_NAME.findall(edit.text)):
+                edits.append(edit)
+                yield 1.5 - ratio, (edit,)
         if len(edits) in (2, 3):
             yield 1.5 - ratio, tuple(edits)
 
@@ -396,10 +366,7 @@ def _differences(own: str, other: str, start: int) -> Iterator[Edit]:
     here, there = TOKEN.findall(own), TOKEN.findall(other)
     for kind, a, b, c, d in SequenceMatcher(None, here, there, autojunk=False).get_opcodes():
         old, new = "".join(here[a:b]), "".join(there[c:d])
-        is_comma = {old.strip(), new.strip()} == {
-            "",
-            ",",
-        }  # before a closing bracket: it says nothing
-        if kind != "equal" and a and not is_comma:
+        # A comma before a closing bracket says nothing.
+        if kind != "equal" and a and {old.strip(), new.strip()} != {"", ","}:
             first = start + len("".join(here[:a]))
             yield Edit(first, first + len(old), new)

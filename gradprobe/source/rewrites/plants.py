@@ -57,17 +57,12 @@ def other_block(at: Spot) -> Undone:
 
 def other_owner(at: Spot) -> Undone:
     """`*q.stride()` for `*do.stride()`: the first other tensor that is asked for its strides."""
-    owners = map(owner_of, calls_in(at.function, "stride"))
-    named = sorted(
-        (each for each in owners if each is not None and core(each.id) in TENSORS), key=place_of
-    )
-    for owner in named:
-        for other in _others(named, owner)[:1] if owner in at.nodes else ():
-            yield 0.0, (at.file.replaced(owner, other.id),)
-
-
-def _others(names: list[ast.Name], name: ast.Name) -> list[ast.Name]:
-    return [each for each in names if each.id != name.id]
+    owners = filter(None, map(owner_of, calls_in(at.function, "stride")))
+    named = [each.id for each in sorted(owners, key=place_of) if core(each.id) in TENSORS]
+    for owner in filter(None, map(owner_of, at.nodes)):
+        if core(owner.id) in TENSORS:
+            for other in [each for each in named if each != owner.id][:1]:
+                yield 0.0, (at.file.replaced(owner, other),)
 
 
 def own_strides_swapped(at: Spot) -> Undone:
@@ -76,18 +71,16 @@ def own_strides_swapped(at: Spot) -> Undone:
         if use.id in known and is_stride(use.id):
             lines.setdefault((use.lineno, stride_by_name(use.id)[0]), []).append(use)
     for _, (first, *rest) in sorted(lines.items(), key=lambda each: each[0]):
-        for second in _others(rest, first)[:1]:
+        second = next((each for each in rest if each.id != first.id), None)
+        if second is not None:
             yield 0.0, (at.file.replaced(first, second.id), at.file.replaced(second, first.id))
 
 
 def wide_parameter_dropped(at: Spot) -> Undone:
     for node in at.nodes:
-        if (
-            isinstance(node, ast.arg)
-            and node.annotation
-            and at.file.text_of(node.annotation).endswith("int64")
-        ):
-            yield 0.0, (at.file.replaced(node, node.arg),)
+        match node:
+            case ast.arg(name, ast.expr() as kind) if at.file.text_of(kind).endswith("int64"):
+                yield 0.0, (at.file.replaced(node, name),)
 
 
 def mask_dropped(at: Spot) -> Undone:
@@ -111,24 +104,20 @@ def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
 def class_of(file: KernelFile, node: ast.AST) -> str:
     """M3 for a bound of what there is, else M1."""
     match node:
-        case ast.Compare(ops=[ast.Lt() | ast.LtE(), *_], comparators=[bound, *_]) if not isinstance(
-            bound, ast.Subscript
-        ):
-            return (
-                "M1" if "offs" in file.text_of(bound) or _SEEN.search(file.text_of(node)) else "M3"
-            )
+        case ast.Compare(ops=[ast.Lt() | ast.LtE(), *_], comparators=[bound, *_]):
+            is_seen = "offs" in file.text_of(bound) or _SEEN.search(file.text_of(node))
+            return "M1" if is_seen or isinstance(bound, ast.Subscript) else "M3"
     return "M1"
 
 
 def is_scalar_term(at: Spot, found: Found) -> bool:
     """Whether it is an index times a stride, of single numbers, and not of a helper's parameters."""
-    match found["_term"]:
-        case ast.BinOp(op=ast.Mult()) as term if has_strides(term) and not inside(
-            term, ast.Subscript
-        ):
-            is_helper = not calls_in(at.function, "program_id")
-            return not is_helper and names_in(term).isdisjoint(_vectors_of(at.function))
-    return False
+    term = found["_term"]
+    is_product = isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult)
+    if not is_product or not has_strides(term) or inside(term, ast.Subscript):
+        return False
+    is_helper = not calls_in(at.function, "program_id")
+    return not is_helper and names_in(term).isdisjoint(_vectors_of(at.function))
 
 
 @lru_cache(maxsize=256)
@@ -142,18 +131,18 @@ def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
 
 def are_counts(at: Spot, found: Found) -> bool:
     for side in (found["_a"], found["_b"]):
-        if is_infinite(side) or (isinstance(side, ast.Constant) and isinstance(side.value, float)):
+        if is_infinite(side) or isinstance(getattr(side, "value", None), float):
             return False
     return True
 
 
 def is_sum(at: Spot, found: Found) -> bool:
     """In a loop, to what begins as a tile of zeros."""
-    tiles = set[str]()
-    for each in inside(at.function, ast.Assign):
-        tiles.update(bound_in(*each.targets) if called(each.value) in ("zeros", "full") else ())
-    is_in_loop = next(at.file.above(at.statement, ast.For), None) is not None
-    return is_in_loop and at.file.text_of(found["_a"]) in tiles
+    name, loop = at.file.text_of(found["_a"]), next(at.file.above(at.statement, ast.For), None)
+    for each in inside(at.function, ast.Assign) if loop is not None else ():
+        if called(each.value) in ("zeros", "full") and name in bound_in(*each.targets):
+            return True
+    return False
 
 
 def has_value(at: Spot, found: Found) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import repeat
+from itertools import repeat, takewhile
 
 from ..kernel_file import KernelFile, by_parameter
 from ..syntax import (
@@ -14,10 +15,10 @@ from ..syntax import (
     bound_by,
     bound_in,
     called,
+    calls_in,
     first_line,
     head,
     head_of,
-    inside,
     lines_of,
     ordered_names,
     parameters,
@@ -67,15 +68,14 @@ class Spot:
 
     @cached_property
     def scope(self) -> list[str]:
-        above = [
-            each.id
-            for each in ordered_names(self.function, ast.Store)
-            if each.lineno < self.statement.lineno
-        ]
-        module = [
-            each for each in self.file.tree.body if isinstance(each, (ast.Assign, ast.AnnAssign))
-        ]
-        return list(dict.fromkeys([*parameters(self.function), *above, *bound_in(*module)]))
+        found = dict.fromkeys(parameters(self.function))
+        for name in ordered_names(self.function, ast.Store):
+            if name.lineno < self.statement.lineno:
+                found[name.id] = None
+        for each in self.file.tree.body:
+            if isinstance(each, (ast.Assign, ast.AnnAssign)):
+                found |= dict.fromkeys(bound_in(each))
+        return list(found)
 
     @property
     def unread(self) -> set[str]:
@@ -112,19 +112,15 @@ def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tup
         return
     function = max(around, key=first_line)
     own = [each for each in _statements(function) if line in head_of(each)]
-    near = [
-        *(_grids(file) if grid else ()),
-        *_wholes(file, function, own[-1:] or _statements(function)[::-1]),
-    ]
-    levels, seen = [near, *([] for _ in range(_DEEPEST))], set[ast.AST]()
-    for distance, spots in enumerate(levels):
-        for spot in spots:
-            if spot.root in seen:
-                continue
-            seen.add(spot.root)
-            yield distance, spot
-            for steps, each in _nearby(spot):
-                if distance + steps <= _DEEPEST:
+    levels, seen = defaultdict[int, list[Spot]](list), set[ast.AST]()
+    levels[0] += _grids(file) if grid else ()
+    levels[0] += _wholes(file, function, own[-1:] or _statements(function)[::-1])
+    for distance in range(_DEEPEST + 1):
+        for spot in levels[distance]:
+            if spot.root not in seen:
+                seen.add(spot.root)
+                yield distance, spot
+                for steps, each in _nearby(spot):
                     levels[distance + steps].append(each)
 
 
@@ -156,16 +152,10 @@ def _nearby(spot: Spot) -> Iterator[tuple[int, Spot]]:
     for each in _statements(function):
         if each is not statement and names.intersection(bound_by(each)):
             (before if each.lineno < statement.lineno else behind).append(each)
-    for above in file.above(statement):
-        if above is function:
-            break
-        behind.append(above)
+    behind += takewhile(lambda above: above is not function, file.above(statement))
     near = list(_wholes(file, function, [*before[::-1], *behind]))
-    called_here = {
-        call.func.id for call in inside(spot.root, ast.Call) if isinstance(call.func, ast.Name)
-    }
     for helper in file.functions:
-        if helper is not function and helper.name in called_here:
+        if helper is not function and calls_in(spot.root, helper.name):
             near += _wholes(file, helper, _statements(helper)[::-1])
     yield from zip(repeat(1), near)
     yield from zip(repeat(_LAUNCH), _passed(spot))
