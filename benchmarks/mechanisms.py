@@ -75,7 +75,7 @@ _INTERPRETER = "frontends/triton/interpreter"
 _MEMORY = f"{_INTERPRETER}/memory"
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("faults", "faults/table", (
-        "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/row_text", "faults/variant",
+        "faults/hypothesis", "faults/table", "faults/fault_rows", "faults/variant",
         "faults/__init__", "diagnosis/testing",
     )),
     Mechanism("faults/index", "faults/table", ("faults/index",)),

@@ -1,4 +1,4 @@
-"""What formulas may have become, as rows: `row_text` says how they are written.
+"""What formulas may have become, as rows: `table.rows_of` says how they are written.
 
 The table fills the holes {n} and {tile}, the rows or keys of a tile; {m} and {n} of both; {size} of square ones;
 {dtype}; {member} of a group of heads; {first}, the first sum that is wrong; {due}, the formula of delta; {value}, that
@@ -103,9 +103,7 @@ delta/dropped | delta is not subtracted: dS = P * dP
   delta = 0 * delta
 delta/sign | delta is added where it is to be subtracted
   delta = -delta
-if True
 fix {due}
-wrong delta dS
 delta/formula | delta is the mean over the head dim, where the sum is meant
   delta = delta / do.shape[-1]
 if lazy

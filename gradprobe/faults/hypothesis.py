@@ -72,9 +72,8 @@ class Hypothesis:
     tensor: str = ""
     """That is read or stored otherwise; "" for none."""
     axes: str = ""
-    """Along which axes, one letter each."""
+    """One letter each."""
     dtype: str = ""
-    """What something is rounded to."""
     not_finite: bool = False
     """Whether the fault itself makes NaN or infinity."""
     is_plain: bool = False
@@ -92,29 +91,15 @@ class Hypothesis:
 
     def variant(self, plain: Variant) -> Variant:
         """A problem computed with this fault."""
-        read, found, scope = (
-            dict[str, Any](),
-            dict[str, Tensor](),
-            TileScope(plain, next(tiles(plain))),
-        )
+        read, scope = dict[str, Any](), TileScope(plain, next(tiles(plain)))
         for name, value in self.reads.items():
             of = scope.value(value) if isinstance(value, str) else value
-            if isinstance(of, Tensor) and of.is_floating_point():
-                of = of.double()
-            if name in DERIVED:
-                found[DERIVED[name]] = of
-            else:
-                read[name] = of
+            is_float = isinstance(of, Tensor) and of.is_floating_point()
+            read[name] = of.double() if is_float else of
+        found = {DERIVED[name]: read.pop(name) for name in DERIVED if name in read}
         memo = {} if read or self.sees != "valid" else plain.memo
-        return replace(
-            plain,
-            **read,
-            found=found,
-            memo=memo,
-            made=self.made,
-            sees=self.sees,
-            finish=self.finish,
-        )
+        read |= {"found": found, "made": self.made, "sees": self.sees, "finish": self.finish}
+        return replace(plain, memo=memo, **read)
 
 
 def entered(tensor: str, family: str) -> frozenset[str]:
@@ -124,11 +109,8 @@ def entered(tensor: str, family: str) -> frozenset[str]:
     """
     if tensor == "o":
         return frozenset({"delta"})
-    found = {
-        row.name
-        for row, step in steps(family)
-        if title(tensor) in step.parents or tensor in step.parents
-    }
+    read = {title(tensor), tensor}
+    found = {row.name for row, step in steps(family) if read.intersection(step.parents)}
     found |= {"O"} if "LSE" in found else set()
     found |= {"delta"} if tensor == "lse" or (family == "lazy" and found & {"P", "dP"}) else set()
     return frozenset(found)

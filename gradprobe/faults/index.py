@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import compress
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..model.intermediates import DERIVED, KINDS, MATRIX_OF, title
+from ..model.intermediates import AXIS_WORDS, DERIVED, KINDS, MATRIX_OF, title
 from .hypothesis import Hypothesis, Observed, entered
 from .variant import found_at, offsets, whole_storage
 
-_AXES = {
-    "b": "batch",
-    "h": "head",
-    "g": "head",
-    "m": "row",
-    "n": "row",
-    "d": "dim",
-    "e": "dim",
-    "w": "distance",
-}
+_AXES = AXIS_WORDS | {"g": "head", "n": "row"}
 # Tensors that the reference's problem holds, by the same names.
 _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
 
@@ -34,12 +26,16 @@ class _Way(NamedTuple):
     fault_class: str
     summary: str
     fix: str
-    at: Tensor
-    """How far each element is taken to lie from the first."""
+    strides: Sequence[int]
     axes: str = ""
     """Along which axes that is so; "" for all."""
-    strides: tuple[int, ...] = ()
-    """Those that are taken."""
+    heads: tuple[int, Tensor] | None = None
+    """An axis, and which head is taken for each of it."""
+
+    def at(self, tensor: Tensor) -> Tensor:
+        """How far each element is taken to lie from the first."""
+        found = offsets(tensor.shape, self.strides)
+        return found if self.heads is None else found.index_select(*self.heads)
 
 
 def readable(seen: Observed) -> dict[str, Tensor]:
@@ -66,49 +62,36 @@ def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
     """Every tensor that is read, and every gradient that was handed in to be written, at other places."""
     case, tensors = seen.case, readable(seen)
     for ways in (_as_contiguous, _by_other_strides, _without_a_term, _of_another_head):
-        some = _addressed(seen) if ways in (_as_contiguous, _by_other_strides) else tensors
-        for name, tensor in some.items():
-            wrong = entered(name, case.family)
+        for name, tensor in tensors.items():
+            # What a target without kernels makes for itself nobody addresses.
+            is_addressed = seen.launches or name in seen.tensors
+            if not is_addressed and ways in (_as_contiguous, _by_other_strides):
+                continue
             for way in _each_once(tensor, ways(seen, name, tensor)):
-                reads = {name: found_at(tensor, way.at)}
-                yield Hypothesis(
-                    *way[:3], {}, way.fix, wrong, reads=reads, tensor=name, axes=way.axes
-                )
+                reads = {name: found_at(tensor, way.at(tensor))}
+                yield _hypothesis(way, name, entered(name, case.family), reads=reads)
     if 1 < case.kv_heads < case.heads:
         heads = {"key_heads": torch.arange(case.heads, device=seen.x.q.device) % case.kv_heads}
-        summary, fix = (
-            "query heads read key head h % kv_heads, where h // group is meant",
-            "h // (heads // kv_heads)",
-        )
-        wrong = frozenset({"LSE", "P", "O", "dP", "dQ", "dK", "dV"})
-        yield Hypothesis(
-            "index/kv-head", "S3", summary, {}, fix, wrong, reads=heads, tensor="k", axes="g"
-        )
+        summary = "query heads read key head h % kv_heads, where h // group is meant"
+        way = _Way("index/kv-head", "S3", summary, "h // (heads // kv_heads)", (), "g")
+        yield _hypothesis(way, "k", {"LSE", "P", "O", "dP", "dQ", "dK", "dV"}, reads=heads)
     for gradient in MATRIX_OF:
         if gradient in seen.own and gradient.lower() in seen.tensors:
             yield from _stored(seen, gradient, seen.tensors[gradient.lower()])
 
 
-def _addressed(seen: Observed) -> dict[str, Tensor]:
-    """Those that are read; what a target without kernels makes for itself nobody addresses."""
-    return {
-        name: tensor
-        for name, tensor in readable(seen).items()
-        if seen.launches or name in seen.tensors
-    }
+def _hypothesis(way: _Way, tensor: str, wrong: Collection[str], **what: Any) -> Hypothesis:
+    return Hypothesis(*way[:3], {}, way.fix, wrong, tensor=tensor, axes=way.axes, **what)
 
 
 def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[_Way]:
-
-    def felt(strides: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(
-            stride for stride, size in zip(strides, tensor.shape, strict=False) if size > 1
-        )
-
-    tried = {felt(tensor.stride())}
+    """Strides along axes of one element make no difference."""
+    has_several = [size > 1 for size in tensor.shape]
+    tried = {tuple(compress(tensor.stride(), has_several))}
     for way in ways:
-        if not way.strides or felt(way.strides) not in tried:
-            tried.add(felt(way.strides))
+        taken = tuple(compress(way.strides, has_several))
+        if way.heads is not None or taken not in tried:
+            tried.add(taken)
             yield way
 
 
@@ -116,22 +99,13 @@ def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[_Way]:
 
 
 def _stored(seen: Observed, gradient: str, tensor: Tensor) -> Iterator[Hypothesis]:
-    name, dense, ways = gradient.lower(), _dense(tensor), list[_Way]()
+    name, ways = gradient.lower(), list[_Way]()
     ways += _by_other_strides(seen, name, tensor, "store", "is stored")
-    summary, at = f"{gradient} is stored as if it were contiguous", offsets(tensor.shape, dense)
-    ways.append(_Way(f"layout/{name}", "S2", summary, "", at, _axes_of(name, seen), dense))
+    summary, axes = f"{gradient} is stored as if it were contiguous", _axes_of(name, seen)
+    ways.append(_Way(f"layout/{name}", "S2", summary, "", _dense(tensor), axes))
     for way in _each_once(tensor, ways):
-        finish = partial(_stored_at, gradient, tensor, way.at)
-        yield Hypothesis(
-            *way[:3],
-            {},
-            way.fix,
-            (gradient,),
-            finish=finish,
-            tensor=name,
-            axes=way.axes,
-            not_finite=True,
-        )
+        finish = partial(_stored_at, gradient, tensor, way.at(tensor))
+        yield _hypothesis(way, name, (gradient,), finish=finish, not_finite=True)
 
 
 def _stored_at(
@@ -168,7 +142,7 @@ def _as_contiguous(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
     fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
     for words, strides in ways.items():
         summary = f"{title(name)} is addressed {words}, and does not lie so"
-        yield _Way(f"layout/{name}", "S2", summary, fix, offsets(shape, strides), "", strides)
+        yield _Way(f"layout/{name}", "S2", summary, fix, strides)
 
 
 def _dense(tensor: Tensor) -> tuple[int, ...]:
@@ -179,33 +153,26 @@ def _by_other_strides(
     seen: Observed, name: str, tensor: Tensor, kind: str = "stride", verb: str = "is read"
 ) -> Iterator[_Way]:
     """A tensor with another one's strides along one axis, or those that kernels mix up together."""
-    axes, tensors = _axes_of(name, seen), _addressed(seen) | dict(seen.tensors)
+    axes = _axes_of(name, seen)
+    tensors = (readable(seen) if seen.launches else {}) | dict(seen.tensors)
     own = [KINDS.get(letter, "?") for letter in axes]
     for kinds in ("b", "h", "m", "d", "bh", "md", "bhm", "bhmd"):
         along = [axis for axis, letter in enumerate(own) if letter in kinds]
         for other in tensors if len(along) == len(kinds) else ():
-            theirs = dict(
-                zip(map(KINDS.get, _axes_of(other, seen)), tensors[other].stride(), strict=False)
-            )
+            theirs = dict(zip(map(KINDS.get, _axes_of(other, seen)), tensors[other].stride()))  # noqa: B905
             # All strides of what the wrapper allocates are those of a contiguous tensor: that is another fault.
             is_foreign = other in seen.tensors or len(kinds) == 1
             if other == name or not is_foreign or not {*kinds} <= theirs.keys():
                 continue
-            taken, letters, words = list(tensor.stride()), "", dict[str, None]()
+            taken, letters = list(tensor.stride()), "".join(axes[axis] for axis in along)
             for axis in along:
                 taken[axis] = theirs[own[axis]]
-                letters += axes[axis]
-                words[_AXES[axes[axis]]] = None
+            words = [*dict.fromkeys(map(_AXES.__getitem__, letters))]
             which = f"{' and '.join(words)} stride{'s' * (len(words) > 1)}"
             if len(along) == len(axes):
-                words, which = {}, "strides"
-            summary, fault = (
-                f"{title(name)} {verb} with {title(other)}'s {which}",
-                "-".join((f"{kind}/{name}", *words)),
-            )
-            yield _Way(
-                fault, "S1", summary, "", offsets(tensor.shape, taken), letters, tuple(taken)
-            )
+                words, which = [], "strides"
+            summary = f"{title(name)} {verb} with {title(other)}'s {which}"
+            yield _Way("-".join((f"{kind}/{name}", *words)), "S1", summary, "", taken, letters)
 
 
 # --- other numbers in an index
@@ -213,30 +180,22 @@ def _by_other_strides(
 
 def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
     axes, of = _axes_of(name, seen), title(name)
+    long = {axis for axis, size in zip(axes, tensor.shape, strict=True) if size > 1}
     for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
-        if not {*missing} <= {*axes} or any(
-            tensor.shape[axes.index(axis)] == 1 for axis in missing
-        ):
+        if not {*missing} <= long:
             continue
         # A bias of one key in every key adds the same to all scores of a row, as none does. A mask of keys alone shows
         # key 0: its mask in every key is the mask left out.
         if missing == "n" and (name == "bias" or (name == "mask" and "m" not in axes)):
             continue
         words = ["key" if axis == "n" and "m" in axes else _AXES[axis] for axis in missing]
-        left = [
-            0 if axis in missing else step for axis, step in zip(axes, tensor.stride(), strict=True)
-        ]
+        left = list(tensor.stride())
+        for axis in missing:
+            left[axes.index(axis)] = 0
         first, every = " 0 and ".join(words), " and ".join(words)
         summary = f"{of} of {first} 0 is read in every {every}: that term of its index is missing"
         fix = f"add the {every} times its stride to the pointer of {of}"
-        yield _Way(
-            "-".join((f"index/{name}", *words)),
-            "S3",
-            summary,
-            fix,
-            offsets(tensor.shape, left),
-            missing,
-        )
+        yield _Way("-".join((f"index/{name}", *words)), "S3", summary, fix, left, missing)
 
 
 def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
@@ -244,11 +203,12 @@ def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way
     letter = next((axis for axis in "hg" if axis in axes), "")
     if not letter or tensor.shape[axis := axes.index(letter)] == 1:
         return
-    h, own = torch.arange(tensor.shape[axis]), offsets(tensor.shape, tensor.stride())
+    h = torch.arange(tensor.shape[axis])
     ways = {"next-head": (h + 1) % len(h)}
     if letter == "h" and 1 < case.kv_heads < case.heads:
         ways["kv-head"] = h * case.kv_heads // case.heads
         ways["kv-head-remainder"] = h % case.kv_heads
     for way, index in ways.items():
         summary = f"{title(name)} of another head is read: {way.replace('-', ' ')}"
-        yield _Way(f"index/{name}-{way}", "S3", summary, "", own.index_select(axis, index), letter)
+        fault, own = f"index/{name}-{way}", tensor.stride()
+        yield _Way(fault, "S3", summary, "", own, letter, (axis, index))

@@ -1,4 +1,4 @@
-"""What people write in plain Python in the place of a formula, as rows: `row_text` says how they are written.
+"""What people write in plain Python in the place of a formula, as rows: `table.rows_of` says how they are written.
 
 They are tried of targets that launch no kernel. Of two that give the same numbers the first is told.
 """
@@ -80,9 +80,4 @@ delta/formula | colsum({said}) stands for delta
   delta = ({line}).sum(-2)
 delta/formula | colsum({said}) stands for delta
   dS = P * (dP - ({line}).sum(-2, keepdim=True))
-if True
-fix dS = P * (dP - delta)
-each line = spread, P*(dP.mT-rows), P.mT*spread, P*(dP-rows.mT), P*(P-rows), dP*spread, P*(spread-rows), P*dP*(1-P)
-formula/dS | dS is made by another formula
-  dS = {line}
 """

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, product
-from typing import Any
+from functools import cache
+from itertools import groupby, product, starmap
+from operator import or_
+from typing import Any, NamedTuple
 
 from ..model.case import Case
-from ..model.intermediates import GRADIENT_OF, names, reached, steps
+from ..model.intermediates import GRADIENT_OF, names, reached, steps, title
 from ..model.mechanisms import gathered
 from ..model.number import listed
 from ..reference import Attention, Tile, tiles
 from . import fault_rows, index
 from .hypothesis import Hypothesis, Observed, entered
-from .row_text import FormulaRow, filled, rows_of
 from .variant import TileScope, compiled
 
 # By the first word of a fault; others are of the algebra.
@@ -23,6 +24,7 @@ _CLASSES = {"mask": "M1", "dropout": "DRP", "dead": "N1", "precision": "PREC"}
 _CLASSES |= {"tile": "M2", "tail": "M3", "accumulation": "ACC", "swap": "H1", "twice": "H1"}
 # Wrong by themselves where rows see other keys, or other scores.
 _SCORED = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
+_SUMS = ("dQ", "dK", "dV", "O", "LSE", "delta")
 # Of tiles, beside those of the case.
 _SIZES = (16, 32, 64, 128)
 _DTYPES = {
@@ -35,6 +37,81 @@ _NEAR, _LEAST = 1e-3, 1e-6
 # Elements that a factor is measured by at least: one alone has a ratio of its own, whatever is wrong with it.
 _FEWEST = 8
 
+# --- rows, as they are written
+
+_HOLES = ("m", "n", "size", "tile", "member", "dtype")
+
+
+class FormulaRow(NamedTuple):
+    """A row; a run fills the holes that it has left."""
+
+    fault: str
+    summary: str
+    fix: str
+    formulas: list[tuple[str, str]]
+    needs: str
+    wrong: str
+    factor: str
+    holes: tuple[str, ...]
+    """Those that sizes and dtypes fill."""
+
+
+@cache
+def rows_of(text: str) -> list[FormulaRow]:
+    """The rows of a text, one below the other.
+
+    A row is its word and its sentence, and below them the formulas that it makes otherwise; {} is the name on the left,
+    and `or` begins another row with these and more. `if` begins a group and says where its rows may be. Until the next
+    one `fix` is the edit; `wrong` what is wrong by itself; `each` has a row for each of some words in its holes (of
+    several holes, a blank in a word is ~), and `times` for each of these with each of further words.
+    """
+    group, found = dict[str, Any](), list[tuple[list[str], dict[str, Any]]]()
+    for line in filter(None, text.splitlines()):
+        word, _, rest = line.partition(" ")
+        if word == "if":
+            group = {"needs": rest, "fix": "", "wrong": "", "each": [{}]}
+        elif word == "each":
+            group = group | {"each": list(_words_of(rest))}
+        elif word == "times":
+            pairs = product(group["each"], _words_of(rest))
+            group = group | {"each": list(starmap(or_, pairs))}
+        elif word in group:
+            group = group | {word: rest}
+        elif word == "or":
+            found.append(([*found[-1][0]], group))
+        elif word:
+            found.append(([line], group))
+        else:
+            found[-1][0].append(rest.strip())
+    return [_row(lines, words, of) for lines, of in found for words in of["each"]]
+
+
+def _words_of(text: str) -> Iterator[dict[str, str]]:
+    holes, words = text.split(" = ")
+    for each in words.split(", "):
+        spaced = each.replace(" ", "\t").replace("~", " ") if " " in holes else each
+        yield dict(zip(holes.split(), spaced.split("\t"), strict=True))
+
+
+def _row(lines: list[str], words: Mapping[str, Any], group: Mapping[str, Any]) -> FormulaRow:
+    titles, formulas = {hole: title(word) for hole, word in words.items()}, list[tuple[str, str]]()
+    for line in lines[1:]:
+        results, formula = _filled(line, words).split(" = ", 1)
+        formulas += [(name, formula.replace("{}", name)) for name in results.split(", ")]
+    fault, summary = lines[0].split(" | ")
+    texts = _filled(fault, words), _filled(summary, titles), _filled(group["fix"], titles)
+    holes = tuple(hole for hole in _HOLES if f"{{{hole}}}" in f"{summary} {formulas}")
+    needs, factor = _filled(group["needs"], words), words.get("factor", "1")
+    return FormulaRow(*texts, formulas, needs, group["wrong"], factor, holes)
+
+
+def _filled(text: str, words: Mapping[str, Any]) -> str:
+    """A text with words in its holes."""
+    for hole, word in words.items():
+        text = text.replace(f"{{{hole}}}", str(word))
+    return text
+
+
 # --- rows of formulas
 
 
@@ -42,21 +119,16 @@ def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
     """The hypotheses of rows about one run; of those that hide the same in tiles the first alone."""
     problem, family, places = _problem(seen), seen.case.family, _places(seen.x)
     plain, met = _shown(places, "valid"), set[tuple[bytes, frozenset[str]]]()
-    sums = [
-        name
-        for name in (*seen.own, *seen.wrong_names)
-        if name in ("dQ", "dK", "dV", "O", "LSE", "delta")
-    ]
-    due = next(f"delta = {step.formula}" for row, step in steps(family) if row.name == "delta")
-    common = {"first": [*sums, seen.own[0]][0], "due": due}
+    sums = filter(_SUMS.__contains__, (*seen.own, *seen.wrong_names))
+    delta = next(step for row, step in steps(family) if row.name == "delta")
+    common = {"first": next(sums, seen.own[0]), "due": f"delta = {delta.formula}"}
     for holes, rows in groupby(rows_of(text), key=lambda row: row.holes):
         possible = [row for row in rows if eval(compiled(row.needs), {}, problem)]
         for way, row in product(_ways(holes, seen.case), possible):
             filling = {**way, **common, "value": eval(compiled(row.factor), {}, problem)}
             found = _hypothesis(row, filling, family)
-            if (
-                holes and found.sees != "valid"
-            ):  # in a short problem many sizes hide the same, and some nothing
+            # In a short problem many sizes hide the same, and some nothing.
+            if holes and found.sees != "valid":
                 key = _shown(places, found.sees), found.changes
                 if key[0] == plain or key in met:
                     continue
@@ -75,10 +147,10 @@ def _shown(places: Sequence[TileScope], sees: str) -> bytes:
 
 
 def _hypothesis(row: FormulaRow, filling: Mapping[str, Any], family: str) -> Hypothesis:
-    fault, summary, fix = (filled(text, filling) for text in (row.fault, row.summary, row.fix))
+    fault, summary, fix = (_filled(text, filling) for text in row[:3])
     made, reads, kind = dict[str, str](), dict[str, str](), fault.partition("/")[0]
     for name, formula in row.formulas:
-        (made if name in ("sees", *names()) else reads)[name] = filled(formula, filling)
+        (made if name in ("sees", *names()) else reads)[name] = _filled(formula, filling)
     sees = made.pop("sees", "valid")
     wrong: Collection[str] = names() if row.wrong == "*" else row.wrong.split()
     if kind == "precision":
@@ -137,23 +209,12 @@ def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
 
 def _zeros(seen: Observed) -> Iterator[Hypothesis]:
     """Gradients that are 0 throughout: one kernel may have left several."""
-    found = [
-        name
-        for name in GRADIENT_OF.values()
-        if name in seen.own and not bool(seen.actual[name].any())
-    ]
-    if found:
-        are = "are" if len(found) > 1 else "is"
-        summary = (
-            f"{listed(found)} {are} 0 throughout: nothing was stored there, or None was returned"
-        )
-        yield Hypothesis(
-            f"zero/{found[0]}",
-            "H1",
-            summary,
-            {name: f"{name} * 0" for name in found},
-            is_plain=True,
-        )
+    gradients = filter(seen.own.__contains__, GRADIENT_OF.values())
+    made = {name: f"{name} * 0" for name in gradients if not bool(seen.actual[name].any())}
+    if made:
+        are = f"{listed([*made])} {'are' if len(made) > 1 else 'is'}"
+        summary = f"{are} 0 throughout: nothing was stored there, or None was returned"
+        yield Hypothesis(f"zero/{next(iter(made))}", "H1", summary, made, is_plain=True)
 
 
 def _measured(seen: Observed) -> Iterator[Hypothesis]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..model.intermediates import PRODUCTS, title
+from ..model.intermediates import PRODUCTS
 from ..reference import Attention, Tile, evaluate, live_length
 from ..reference.problem import kept_share
 
@@ -70,14 +70,11 @@ class TileScope:
     k: Tensor
     v: Tensor
     do: Tensor
-    diagonal: Tensor
-    dpe: Tensor
+    buffers: Mapping[str, Tensor] = MappingProxyType({})
+    """Whole LSE, O and delta as kernels find them, if known."""
 
-    def __init__(
-        self, x: Attention, tile: Tile, buffers: Mapping[str, Tensor] | None = None
-    ) -> None:
-        """`buffers`: whole LSE, O and delta as kernels find them, if known."""
-        self.x, self.tile, self._buffers = x, tile, buffers or {}
+    def __init__(self, x: Attention, tile: Tile) -> None:
+        self.x, self.tile = x, tile
         self.i, self.j = x.positions(tile)
         self.n_rows = live_length(x, tile.batch)
         self.n_keys = x.n_key if x.seqlens is None else self.n_rows
@@ -96,10 +93,9 @@ class TileScope:
         except AttributeError:
             raise KeyError(name) from None
 
-    def value(self, formula: str) -> Tensor:
+    def value(self, formula: str) -> Any:
         """What a formula gives here."""
-        found: Tensor = eval(compiled(formula), FUNCTIONS, self)  # type: ignore[arg-type]
-        return found
+        return eval(compiled(formula), FUNCTIONS, self)  # type: ignore[arg-type]
 
     # --- which keys are seen
 
@@ -120,10 +116,9 @@ class TileScope:
         x, everything = self.x, 2 * (self.x.n_query + self.x.n_key)
         shift = x.n_key - x.n_query if x.cu_seqlens_q is None and x.align == "bottom-right" else 0
         left, right = x.window or (-1, -1)
-        right = 0 if x.causal else right
-        return shift - (everything if left < 0 else left), shift + 1 + (
-            everything if right < 0 else right
-        )
+        left = everything if left < 0 else left
+        right = 0 if x.causal else everything if right < 0 else right
+        return shift - left, shift + 1 + right
 
     def tile_sees(self, rows: int, keys: int) -> Tensor:
         """[m, n] bool: keys whose tile has any that causal shows to the last row of this row's tile."""
@@ -140,11 +135,9 @@ class TileScope:
 
     # --- what is made otherwise
 
-    def z(self, divisor: Tensor) -> Tensor:
+    def z(self, divisor: Tensor) -> Any:
         """[h, m, n] P + tau / divisor."""
-        assert self.x.tau is not None
-        found: Tensor = self.P + self.x.tau[self.tile.heads, None, None] / divisor
-        return found
+        return self.P + self.tau[self.tile.heads, None, None] / divisor
 
     def share(self, tile: int) -> float:
         """Of one key in all, and those that fill its last tile."""
@@ -154,15 +147,10 @@ class TileScope:
         """The matrix, turned as a product needs it, its operand and its scale."""
         of = PRODUCTS[result]
         matrix = self["pe" if of.matrix == "P" else of.matrix] if matrix is None else matrix
-        return (
-            matrix.mT if of.is_transposed else matrix,
-            self[of.other],
-            self.x.scale if of.is_scaled else 1.0,
-        )
+        matrix, scale = matrix.mT if of.is_transposed else matrix, self.x.scale
+        return matrix, self[of.other], scale if of.is_scaled else 1.0
 
-    def product(
-        self, result: str, matrix: Tensor | None = None, other: Tensor | None = None
-    ) -> Tensor:
+    def product(self, result: str, matrix: Any = None, other: Any = None) -> Tensor:
         """O, dQ, dK or dV by its formula, of another matrix or operand."""
         matrix, own, scale = self._operands(result, matrix)
         return scale * (matrix @ (own if other is None else other))
@@ -197,18 +185,17 @@ class TileScope:
         x, tile, is_of_rows = self.x, self.tile, axis == "rows"
         count, place = -(x.n_query if is_of_rows else x.n_key) % size, (tile.batch, tile.heads)
         # As many rows as keys are added, so that the diagonal stays.
-        longer: dict[str, Any] = {"memo": {}}
+        longer, given = dict[str, Any](memo={}), dict[str, Tensor]()
         for name in ("q", "k", "v", "do"):
             longer[name] = torch.cat([vars(x)[name], self._behind(name, count, read)], 2)
-        if is_of_rows:
-            tile = replace(tile, rows=slice(x.n_query, x.n_query + count), keys=slice(x.n_key))
-            given = {
-                title(name): self._behind(name, count, read)[place] for name in ("lse", "delta")
-            }
-        else:
-            tile = replace(tile, keys=slice(x.n_key, x.n_key + count))
-            given = {name: vars(self)[name] for name in ("LSE", "delta") if name in vars(self)}
-        return evaluate(replace(x, **longer), tile, given)
+        for name in ("LSE", "delta"):
+            if is_of_rows:
+                given[name] = self._behind(name.lower(), count, read)[place]
+            elif name in vars(self):
+                given[name] = vars(self)[name]
+        keys, rows = slice(x.n_key, x.n_key + count), slice(x.n_query, x.n_query + count)
+        tail = {"rows": rows, "keys": slice(x.n_key)} if is_of_rows else {"keys": keys}
+        return evaluate(replace(x, **longer), replace(tile, **tail), given)
 
     def _behind(self, name: str, count: int, read: str) -> Tensor:
         """[B, H, count, ...] what lies behind the last row of each head; 0 where it is masked."""
@@ -223,13 +210,12 @@ class TileScope:
 
     def get(self, name: str, value: Tensor) -> Tensor:
         """What the computation goes on with; `altered` has what is stored under the name."""
-        self.formula = value
-        found, place = value, (self.tile.batch, self.tile.heads, self.tile.rows)
+        self.formula = vars(self)[name] = found = value
+        place = self.tile.batch, self.tile.heads, self.tile.rows
         if name in self.made:
-            vars(self)[name] = value
             self.altered[name] = found = self.value(self.made[name])
-        if name in self._buffers:
-            vars(self)[name] = found = self._buffers[name][place]
+        if name in self.buffers:
+            vars(self)[name] = found = self.buffers[name][place]
             found = self.value(self.made[name]) if name in self.made else found
         if name in self.found:
             found = self.found[name][place]
@@ -238,10 +224,8 @@ class TileScope:
 
 
 def _in_tiles(rows: Tensor, size: int) -> Tensor:
-    tiles: Tensor = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size)).unflatten(
-        -2, (-1, size)
-    )
-    return tiles
+    padded: Any = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % size))
+    return padded.unflatten(-2, (-1, size))  # type: ignore[no-any-return]
 
 
 def rounded(tensor: Tensor, dtype: str) -> Tensor:
@@ -281,9 +265,8 @@ def found_at(tensor: Tensor, at: Tensor) -> Tensor:
     read = flat[at.clamp(0, len(flat) - 1)]
     if bool(inside.all()):
         return read
-    return (
-        read.double().masked_fill(~inside, torch.nan) if read.is_floating_point() else read & inside
-    )
+    is_float = read.is_floating_point()
+    return read.double().masked_fill(~inside, torch.nan) if is_float else read & inside
 
 
 @dataclass(frozen=True)
@@ -317,19 +300,17 @@ class Variant(Attention):
         key = name, tile.batch, tile.heads.start, tile.heads.stop, tile.rows.start, tile.rows.stop
         if key not in self.memo:
             self.memo[key] = make()
-        made: Made = self.memo[key]
-        return made
+        return self.memo[key]  # type: ignore[no-any-return]
 
     def on(self, tile: Tile, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every intermediate on a tile, from whole LSE, O and delta where they are given."""
-        scope = TileScope(self, tile, buffers)
-        scope.valid = self.valid(tile)
+        scope = TileScope(self, tile)
+        scope.buffers, scope.valid = buffers, self.valid(tile)
         scope.q, scope.k, scope.v, scope.do = self.tensors(tile)
         return evaluate(self, tile, scope) | scope.altered  # type: ignore[arg-type]
 
 
 def plain_variant(x: Attention, memory: Mapping[str, Tensor]) -> Variant:
     """A problem as it should be computed."""
-    return Variant(
-        **{name: getattr(x, name) for name in Attention.__dataclass_fields__}, memory=memory
-    )
+    fields = Attention.__dataclass_fields__
+    return Variant(**{name: getattr(x, name) for name in fields}, memory=memory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,14 +33,13 @@ class Swap:
     def edit(self, at: Spot, found: Found) -> Edit | None:
         if self.when is not None and not self.when(at, found):
             return None
-        node = found["_it"]
         if self.text[0] != ".":
             return replaced(at.file, found[self.place], self.text, found)
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            return None
-        return at.file.replaced(
-            node.func, at.file.text_of(node.func).removesuffix(node.func.attr) + self.text[1:]
-        )
+        match found["_it"]:
+            case ast.Call(ast.Attribute(attr=name) as function):
+                owner = at.file.text_of(function).removesuffix(name)
+                return at.file.replaced(function, owner + self.text[1:])
+        return None
 
 
 Rule = Swap | Callable[[Spot], Undone]
@@ -58,29 +58,25 @@ def rules(text: str, when: Callable[[Spot, Found], bool] | None = None) -> tuple
 
 def edits_of(several: tuple[Rule, ...], at: Spot) -> Iterator[tuple[float, Edits, str, ast.AST]]:
     """(rank, edits, class of fault or "", what is lost) of all that some rules make of a spot."""
-    swaps, others = _by_kind(several)
+    swaps = _by_kind(several)
     for node in at.nodes:
         for swap in swaps.get(type(node), ()):
             found = {"_it": node}
             edit = swap.edit(at, found) if fits(parsed(swap.pattern), node, found) else None
             if edit is not None:
                 yield swap.rank, (edit,), swap.fault, found.get("_lost", node)
-    for rule in others:
-        for rank, edits in rule(at):
+    for rule in several:
+        for rank, edits in () if isinstance(rule, Swap) else rule(at):
             yield rank, edits, "", at.root
 
 
 @lru_cache(maxsize=64)
-def _by_kind(
-    several: tuple[Rule, ...],
-) -> tuple[dict[type[ast.AST], list[Swap]], list[Callable[[Spot], Undone]]]:
-    swaps, others = dict[type[ast.AST], list[Swap]](), list[Callable[[Spot], Undone]]()
+def _by_kind(several: tuple[Rule, ...]) -> dict[type[ast.AST], list[Swap]]:
+    found = defaultdict[type[ast.AST], list[Swap]](list)
     for rule in several:
         if isinstance(rule, Swap):
-            swaps.setdefault(type(parsed(rule.pattern)), []).append(rule)
-        else:
-            others.append(rule)
-    return swaps, others
+            found[type(parsed(rule.pattern))].append(rule)
+    return found
 
 
 @dataclass(frozen=True)
@@ -99,10 +95,9 @@ class Row:
     """Or "hosts", or "functions" for both."""
 
     def says_of(self, file: KernelFile, edits: Edits) -> str:
-        old, new = file.text[edits[0].start : edits[0].end], edits[0].text
-        return self.says.format(
-            old=" ".join(old.split()) or "nothing", new=" ".join(new.split()) or "nothing"
-        )
+        texts = file.text[edits[0].start : edits[0].end], edits[0].text
+        old, new = (" ".join(text.split()) or "nothing" for text in texts)
+        return self.says.format(old=old, new=new)
 
     def changes(self, file: KernelFile) -> Iterator[Change]:
         seen = set[Edits]()
@@ -111,9 +106,8 @@ class Row:
                 for _, edits, fault, lost in edits_of(self.plants, spot):
                     if edits not in seen:
                         seen.add(edits)
-                        yield Change(
-                            fault or self.fault or plants.class_of(file, lost), spot.root, edits
-                        )
+                        which = fault or self.fault or plants.class_of(file, lost)
+                        yield Change(which, spot.root, edits)
 
 
 @lru_cache(maxsize=1024)  # the values of several lines come the same ways

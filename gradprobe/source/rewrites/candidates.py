@@ -51,11 +51,10 @@ def candidates_of(
         contiguous: whether it goes wrong where all tensors are contiguous.
     """
     words = list(map(re.escape, map(str.lower, wanted)))
-    # All of them, of which the first begins a word.
-    right = "".join(map("(?=.*{})".format, words)) + f".*(?<![a-z]){words[0]}" if words else ""
-    costs = _Costs(re.compile(right, re.DOTALL) if right else None, contiguous)
+    # All of them, of which the first begins a word; or nothing.
+    right = "".join(map("(?=.*{})".format, words)) + f".*(?<![a-z]){words[0]}" if words else "(?!)"
     seen, known = set[Edits](), set[str | None]({None})
-    for candidate in _by_cost(file, faults, costs):
+    for candidate in _by_cost(file, faults, re.compile(right, re.DOTALL), contiguous):
         program = None if candidate.edits in seen else as_parsed(file, candidate.edits)
         seen.add(candidate.edits)
         if program not in known:
@@ -63,35 +62,38 @@ def candidates_of(
             yield candidate
 
 
-def _by_cost(file: KernelFile, faults: Sequence[Fault], costs: _Costs) -> Iterator[Candidate]:
+def _by_cost(
+    file: KernelFile, faults: Sequence[Fault], right: re.Pattern[str], contiguous: bool
+) -> Iterator[Candidate]:
     """Distance by distance, since most are never asked for."""
-    around, waiting, number = (
-        defaultdict[int, list[_Place]](list),
-        list[tuple[float, int, Candidate]](),
-        count(),
-    )
+    around, number = defaultdict[int, list[_Place]](list), count()
+    waiting = list[tuple[float, int, Candidate]]()
     for fault in faults:
         for distance, spot in islice(spots_of(file, fault.line, grid=fault.grid), _SPOTS):
             around[distance].append((spot, fault))
     for distance in sorted(around):
         while waiting and waiting[0][0] < _STEP * distance - SOONEST:
             yield heapq.heappop(waiting)[2]
-        for each in _of_spots(around[distance], costs, _STEP * distance):
-            heapq.heappush(waiting, (each.cost, next(number), each))
+        for each in _of_spots(around[distance], right, contiguous):
+            cost = each.cost + _STEP * distance
+            heapq.heappush(waiting, (cost, next(number), replace(each, cost=cost)))
     while waiting:
         yield heapq.heappop(waiting)[2]
 
 
-def _of_spots(spots: Iterable[_Place], costs: _Costs, away: float) -> Iterator[Candidate]:
+def _of_spots(
+    spots: Iterable[_Place], right: re.Pattern[str], contiguous: bool
+) -> Iterator[Candidate]:
     """The edits of some statements, then each that several have, in all of them."""
     alike = defaultdict[object, list[Candidate]](list)
     for spot, fault in spots:
         text, start = spot.file.text_of(spot.statement), spot.file.span(spot.statement)[0]
         further = _SUMMED * fault.is_summed - _OF * _makes(spot, fault.of)
         for rank, edits, row in undone(spot):
-            news = {edit.text for edit in edits}
-            is_wanted = (fault.is_turned and news <= _SIGNS) or costs.are_wanted(news)
-            cost = rank + further + costs.of_names(spot, edits) - _WANTED * is_wanted + away
+            news = [edit.text for edit in edits]
+            is_turn = fault.is_turned and _SIGNS.issuperset(news)
+            is_wanted = is_turn or any(map(right.match, map(str.lower, news)))
+            cost = rank + further + _cost_of_names(spot, edits, contiguous) - _WANTED * is_wanted
             candidate = Candidate(spot.file, edits, cost, row.says_of(spot.file, edits), is_wanted)
             yield candidate
             alike[text, tuple(edit.shifted(-start) for edit in edits)].append(candidate)
@@ -102,28 +104,19 @@ def _of_spots(spots: Iterable[_Place], costs: _Costs, away: float) -> Iterator[C
             yield replace(least, edits=together, cost=least.cost - _TOGETHER)
 
 
-@dataclass(frozen=True)
-class _Costs:
-    right: re.Pattern[str] | None
-    contiguous: bool
-
-    def of_names(self, spot: Spot, edits: Edits) -> float:
-        olds = [spot.file.text[edit.start : edit.end] for edit in edits]
-        news = [edit.text for edit in edits]
-        words = _WORD.findall(" ".join(news))
-        cost = 0.0 if spot.unread.isdisjoint(words) else -_UNREAD
-        # Two strides of one tensor in each other's place are its own.
-        strides, beside = list(filter(is_stride, words)), olds[1:]
-        for node in spot.names if strides else ():
-            place = spot.file.span(node)[0]
-            if not any(edit.start <= place < edit.end for edit in edits):
-                beside.append(node.id)
-        if not all(belongs(word, beside) for word in strides):
-            cost += _FOREIGN
-        return cost + _SAME * (self.contiguous and all(map(same_when_contiguous, olds, news)))
-
-    def are_wanted(self, texts: Iterable[str]) -> bool:
-        return self.right is not None and any(map(self.right.match, map(str.lower, texts)))
+def _cost_of_names(spot: Spot, edits: Edits, contiguous: bool) -> float:
+    olds = [spot.file.text[edit.start : edit.end] for edit in edits]
+    news = [edit.text for edit in edits]
+    words = _WORD.findall(" ".join(news))
+    cost = 0.0 if spot.unread.isdisjoint(words) else -_UNREAD
+    # Two strides of one tensor in each other's place are its own.
+    strides, beside = list(filter(is_stride, words)), olds[1:]
+    for node in spot.names if strides else ():
+        place = spot.file.span(node)[0]
+        if not any(edit.start <= place < edit.end for edit in edits):
+            beside.append(node.id)
+    cost += 0.0 if all(belongs(word, beside) for word in strides) else _FOREIGN
+    return cost + _SAME * (contiguous and all(map(same_when_contiguous, olds, news)))
 
 
 def _makes(spot: Spot, intermediate: str) -> bool:

@@ -297,9 +297,6 @@ def _positions(function: ast.FunctionDef) -> list[str]:
     return list(filterfalse(_MASK.search, found))
 
 
-# --- statements
-
-
 def moved(at: Spot) -> Undone:
     """The statement and its neighbour the other way around; the last one of a loop behind it."""
     file, around, own = at.file, next(at.file.above(at.statement)), at.file.text_of(at.statement)

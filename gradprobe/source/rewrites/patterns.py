@@ -100,10 +100,11 @@ def fits(pattern: object, node: Any, found: Found) -> bool:
         case list():
             return all(fits(*pair, found) for pair in zip_longest(pattern, node))
         case ast.AST() if type(node) is type(pattern):
-            fields = (field for field in pattern._fields if field != "ctx")
-            return all(
-                fits(getattr(pattern, field), getattr(node, field), found) for field in fields
-            )
+            for field in pattern._fields:
+                own, other = getattr(pattern, field), getattr(node, field)
+                if field != "ctx" and not fits(own, other, found):
+                    return False
+            return True
     return bool(pattern == node)
 
 
@@ -119,10 +120,8 @@ def replaced(
 ) -> Edit:
     """A template in a node's place: of its text what really differs."""
     start, end = file.span(node)
-    old, new = (
-        TOKEN.findall(file.text[start:end]),
-        TOKEN.findall(_written(file, node, template, holes)),
-    )
+    old = TOKEN.findall(file.text[start:end])
+    new = TOKEN.findall(_written(file, node, template, holes))
     head = len(commonprefix([old, new]))
     tail = len(commonprefix([old[head:][::-1], new[head:][::-1]]))
     start += len("".join(old[:head]))
@@ -152,9 +151,8 @@ def _written(
     form = "{}" if isinstance(node, ast.stmt) else "({})"
     meaning = _meaning(form.format("".join(parts)))
     for left, right in pairs:
-        without = [
-            "" if at in (left, right % len(parts)) else part for at, part in enumerate(parts)
-        ]
+        without = [*parts]
+        without[left] = without[right] = ""
         if "\n" not in parts[left + 1] and _meaning(form.format("".join(without))) == meaning:
             parts = without
     return "".join(parts[1:-1])
