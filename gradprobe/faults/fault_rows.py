@@ -66,8 +66,7 @@ mask/softcap | the softcap is left out
   softcap = None
 """
 
-# A bias of the lazy family that ends one distance early, hides the keys beyond it, or goes on beyond it. dBias is 0 at
-# the last distance then; where that alone is wrong, nothing else was read so.
+# dBias is 0 at the last distance of a bias that ends early; where that alone is wrong, nothing else was read so.
 _BIAS_WINDOWS = """
 if has_window and seen.own == ('dBias',) and not bool(seen.actual['dBias'][:, -1].any())
 fix compare with distance < window
@@ -132,7 +131,6 @@ dropout/dp | dropout is left out of dP
   dP = dpe * valid
 """
 
-# What tau is divided by, in dTau too and not; the ReLU; and where tau is masked.
 _TAUS = """
 if tau is not None
 fix tau / (i + 1)
@@ -169,8 +167,7 @@ tau/mask | the causal mask is applied before tau is added, in the tiles of {m} r
   dP = dpe * (z(i + 1) > 0) * every * tile_sees({m}, {n})
 """
 
-# NaN in the rows that see no key, from each step on; or the same weight on every key there: a share of all, or of
-# whole tiles; in P 1 where LSE is too large for log N to be added.
+# P is 1 where LSE is too large for log N to be added.
 _DEAD_ROWS = """
 if dead
 fix DEAD_FIX
@@ -205,8 +202,6 @@ accumulation/dTau | dTau holds the share of one program's {n} rows alone: it is 
   dTau = (dP / (i + 1) * (i >= (n_rows - 1) // {n} * {n}) * (tile.batch == x.n_batch - 1)).sum((-2, -1))
 """
 
-# A product with each other operand of the same shape; and of one whose matrix is not transposed, tile by tile of square
-# ones, as kernels compute.
 OPERANDS = """
 if {meant}.shape[2:] == {other}.shape[2:]
 fix multiply by {meant}
@@ -244,8 +239,7 @@ twice/{other} | {other} stands in the place of {of} too
   {of} = product('{other}')
 """
 
-# A constant factor of a step; of the scores, where the gradients are multiplied by the right scale; of what is added to
-# them, too.
+# Where the scores are off, the gradients are multiplied by the right scale.
 FACTORS = """
 if scale and case.exists('{step}') and is_new('{step}', {factor})
 fix multiply {step} by {inverse}
@@ -277,7 +271,6 @@ factor/S | the scores and {other} are off by the factor {factor}
   dK = dK / {value}
 """.replace("CONSTANTS", _CONSTANTS)
 
-# Tiles that a sum leaves out, or keeps alone: by their numbers and the length, and by a causal mask and a window.
 _TILES = """
 if True
 wrong *
@@ -306,12 +299,7 @@ accumulation/{first} | {first} keeps the last tile of {n} keys that each tile of
   sees = valid & (j // {n} == (of_row(end_key, {m}, {m} - 1) - 1) // {n})
 """
 
-# What is rounded to fewer bits before it is used.
 _ROUNDINGS = """
-if True
-each input = q, k, v, do
-precision/{input} | {input} is rounded to {dtype} before it is used
-  {input} = rounded({input}, '{dtype}')
 if True
 precision/P-dS | each of P and dS is rounded to {dtype} before it is used
   O, dV = product('{}', rounded(pe, '{dtype}'))
@@ -322,13 +310,12 @@ precision/{sum} | the sum of {sum}, after every {n}, is rounded to {dtype} befor
 each matrix pe results = dS dS dQ,~dK, P pe O,~dV
 precision/{matrix} | {matrix} is rounded to {dtype} before it is used
   {results} = product('{}', rounded({pe}, '{dtype}'))
-each step = P, dP, dS, delta, LSE, O, dQ, dK, dV, dBias
+each step = q, k, v, do, P, dP, dS, delta, LSE, O, dQ, dK, dV, dBias
 precision/{step} | {step} is rounded to {dtype} before it is used
   {step} = rounded({step}, '{dtype}')
 """
 
-# What lies beyond the end reaches the results; of what is read there some is masked to 0. A load pads keys with 0, as
-# it does their values.
+# Of what is read beyond the end some is masked to 0; a load pads keys with 0, as it does their values.
 _TAILS = """
 if is_bare
 fix mask the rows by the length: offs_m < n_ctx

@@ -21,7 +21,6 @@ class Observed:
 
     case: Case
     x: Attention
-    """The problem, with the intended values."""
     actual: Mapping[str, Tensor]
     expected: Mapping[str, Tensor]
     right: Mapping[str, Tensor]
@@ -31,10 +30,8 @@ class Observed:
     tensors: Mapping[str, Tensor]
     """The inputs and outputs as they lay before the run, with guard bands."""
     allowed: Mapping[str, Tensor]
-    """The error allowed to each element."""
     measured: Measured
     launches: bool = True
-    """Whether kernels were launched."""
 
     def wrong(self, name: str) -> int:
         """How many elements in question are wrong."""
@@ -58,14 +55,12 @@ class Hypothesis:
     """The word for scripts, after the topic of `explain`: "stride/do-head"."""
     fault_class: str
     summary: str
-    """One sentence, without its full stop."""
     made: Mapping[str, str] = field(default_factory=dict)
     """By intermediate, its formula in the names of a TileScope."""
     fix: str = ""
     wrong: Collection[str] = ()
     """What it makes wrong by itself, where that is not what is made otherwise."""
     sees: str = "valid"
-    """Which keys rows see."""
     reads: Mapping[str, Tensor | str] = field(default_factory=dict)
     """Other inputs and options, or their formulas; whole LSE, O or delta that are found."""
     finish: Finish | None = None
@@ -81,16 +76,13 @@ class Hypothesis:
 
     @property
     def kind(self) -> str:
-        """The first word of its fault."""
         return self.fault.partition("/")[0]
 
     @property
     def changes(self) -> frozenset[str]:
-        """What it makes wrong by itself."""
         return frozenset(self.wrong or self.made)
 
     def variant(self, plain: Variant) -> Variant:
-        """A problem computed with this fault."""
         read, scope = dict[str, Any](), TileScope(plain, next(tiles(plain)))
         for name, value in self.reads.items():
             of = scope.value(value) if isinstance(value, str) else value

@@ -31,10 +31,6 @@ fix S = scale * Q K^T
 each left right = q v, k v, k q, q q, k k
 formula/S | {left} {right}^T stands for Q K^T
   P = (scale * {left} @ {right}.mT).masked_fill(~valid, -float('inf')).softmax(-1)
-fix dP = dO V^T
-each left right = do k, do q, v do, do do
-formula/dP | {left} {right}^T stands for dP
-  dP = {left} @ {right}.mT * valid
 if abs(scale - D**-0.5) > 1e-9
 fix use the scale that is given
 wrong LSE P O dQ dK
@@ -72,7 +68,7 @@ wrong delta dS
 each by said = n_keys keys, valid.sum(-1) keys~that~a~row~sees, do.shape[-1] head~dim
 delta/mean | delta is a mean over the {said}, where the sum is meant
   delta = delta / {by}
-each line value = dO do, dP dP, P P, O pe@v, dP*dP dP*dP, P*P P*P, O*O (pe@v)**2, dO*dO do*do, dO*dV do*(pe.mT@do)
+each line value = dO do, dP dP, P P, O pe@v
 delta/formula | rowsum({line}) stands for delta
   delta = ({value}).sum(-1)
 each line said = P*dP P~*~dP, dP dP

@@ -106,7 +106,6 @@ def _row(lines: list[str], words: Mapping[str, Any], group: Mapping[str, Any]) -
 
 
 def _filled(text: str, words: Mapping[str, Any]) -> str:
-    """A text with words in its holes."""
     for hole, word in words.items():
         text = text.replace(f"{{{hole}}}", str(word))
     return text
@@ -208,7 +207,6 @@ def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
 
 
 def _zeros(seen: Observed) -> Iterator[Hypothesis]:
-    """Gradients that are 0 throughout: one kernel may have left several."""
     gradients = filter(seen.own.__contains__, GRADIENT_OF.values())
     made = {name: f"{name} * 0" for name in gradients if not bool(seen.actual[name].any())}
     if made:

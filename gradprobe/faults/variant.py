@@ -56,7 +56,6 @@ _NAMES = {
 
 @cache
 def compiled(expression: str) -> CodeType:
-    """An expression, parsed once."""
     return compile(expression, expression, "eval")
 
 
@@ -94,7 +93,6 @@ class TileScope:
             raise KeyError(name) from None
 
     def value(self, formula: str) -> Any:
-        """What a formula gives here."""
         return eval(compiled(formula), FUNCTIONS, self)  # type: ignore[arg-type]
 
     # --- which keys are seen
@@ -105,7 +103,6 @@ class TileScope:
         return Attention.valid(self.x, self.tile)
 
     def visible(self, **options: Any) -> Tensor:
-        """What is seen by other options."""
         other = copy(self.x)
         other.__dict__.update(options)
         return Attention.valid(other, self.tile)
@@ -144,7 +141,6 @@ class TileScope:
         return 1 / (self.x.n_key + -self.x.n_key % tile)
 
     def _operands(self, result: str, matrix: Tensor | None = None) -> tuple[Tensor, Tensor, float]:
-        """The matrix, turned as a product needs it, its operand and its scale."""
         of = PRODUCTS[result]
         matrix = self["pe" if of.matrix == "P" else of.matrix] if matrix is None else matrix
         matrix, scale = matrix.mT if of.is_transposed else matrix, self.x.scale
@@ -245,7 +241,6 @@ FUNCTIONS = {"torch": torch, "evaluate": evaluate, "kept_share": kept_share, "ro
 
 
 def whole_storage(tensor: Tensor) -> Tensor:
-    """All of a tensor's storage, as one row."""
     size = tensor.untyped_storage().nbytes() // tensor.element_size()
     return tensor.detach().as_strided((size,), (1,), 0)
 
@@ -276,13 +271,11 @@ class Variant(Attention):
     made: Mapping[str, str] = field(default_factory=dict)
     """By intermediate, the formula that it is made by."""
     sees: str = "valid"
-    """Which keys rows see."""
     found: Mapping[str, Tensor] = field(default_factory=dict)
     """Whole LSE, O or delta that kernels find."""
     key_heads: Tensor | None = None
     """[H] the key head of each query head, where it is another."""
     memory: Mapping[str, Tensor] = field(default_factory=dict)
-    """The tensors that kernels read, as they lie."""
     finish: Finish | None = None
     memo: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
     """What was made once of a tile, for all variants with the same inputs and masks."""
@@ -311,6 +304,5 @@ class Variant(Attention):
 
 
 def plain_variant(x: Attention, memory: Mapping[str, Tensor]) -> Variant:
-    """A problem as it should be computed."""
     fields = Attention.__dataclass_fields__
     return Variant(**{name: getattr(x, name) for name in fields}, memory=memory)

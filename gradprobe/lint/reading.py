@@ -25,11 +25,9 @@ _PASSED = "passed here"
 class LintFinding:
     where: Where
     tensor: str
-    """That is misread, such as "do"."""
     other: str = ""
     """Whose stride is used."""
     axis: str = ""
-    """One letter, or ""."""
 
     @property
     def wrong(self) -> str:

@@ -65,7 +65,6 @@ class KernelFile:
 
     @cached_property
     def kernels(self) -> list[ast.FunctionDef]:
-        """Those under @triton.jit, which run on the device."""
         return [each for each in self.reached if "jit" in map(last_name, each.decorator_list)]
 
     @property
@@ -112,7 +111,6 @@ class KernelFile:
                 yield node
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The innermost one around a node, or itself."""
         return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
 
     def replaced(self, node: ast.AST, text: str) -> Edit:

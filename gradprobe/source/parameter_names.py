@@ -50,7 +50,6 @@ def tensor_of(pointer: str) -> str:
 
 
 def words_of(tensor: str) -> set[str]:
-    """What a tensor is called in kernels."""
     return {word for word, meant in _WORDS.items() if meant == tensor_of(tensor)}
 
 

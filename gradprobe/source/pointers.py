@@ -43,7 +43,6 @@ class Advance:
     trail: tuple[SourceLine, ...] = ()
     """Where it was read: first the parameter, then what held it."""
     base: str = ""
-    """The pointer's parameter."""
 
 
 @dataclass

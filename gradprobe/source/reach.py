@@ -56,7 +56,6 @@ class Reach:
     function: ast.FunctionDef
     callers: tuple[str, ...] = ()
     edited: frozenset[int] = frozenset()
-    """The lines that an edit changed."""
 
     @cached_property
     def nodes(self) -> dict[int, ast.stmt]:
@@ -89,7 +88,6 @@ class Reach:
 
     @cached_property
     def flags(self) -> set[str]:
-        """The parameters that choose between two expressions of one line."""
         found = set[str]()
         for node in inside(self.function, ast.IfExp):
             found.add(last_name(getattr(node.test, "operand", node.test)))
@@ -116,7 +114,6 @@ class Reach:
         return found
 
     def _is_constant(self, loop: ast.For | ast.While) -> bool:
-        """Whether its range is of literals and constants of the compiler."""
         if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call):
             return False
         names = set[str]().union(*map(names_in, loop.iter.args))

@@ -60,7 +60,6 @@ def names_in(node: ast.AST) -> set[str]:
 
 @lru_cache(maxsize=8192)
 def ordered_names(root: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
-    """Those that are read, or bound, in the order of the text."""
     return sorted(
         (node for node in inside(root, ast.Name) if isinstance(node.ctx, context)), key=place_of
     )
@@ -122,7 +121,6 @@ def blocks(node: ast.AST) -> list[list[ast.stmt]]:
 
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Every statement at any depth, without docstrings."""
     for statement in body:
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
             yield statement
@@ -144,7 +142,6 @@ def refuses(body: Sequence[ast.stmt]) -> bool:
 
 
 def first_line(function: ast.FunctionDef) -> int:
-    """Its decorators' too."""
     return min([function.lineno, *(each.lineno for each in function.decorator_list)])
 
 

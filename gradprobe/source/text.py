@@ -15,7 +15,6 @@ class SourceLine:
     line: int
     """From 1; 0 where unknown."""
     code: str
-    """Stripped."""
     column: int = 0
     """In `code`, from 0."""
     length: int = 0
@@ -23,7 +22,6 @@ class SourceLine:
 
     @property
     def place(self) -> str:
-        """`lazy.py:204`."""
         return f"{Path(self.file).name}:{self.line}"
 
 

@@ -98,7 +98,6 @@ def is_own(value: Any) -> bool:
 
 
 def kernel_below(value: Any) -> Any:
-    """The Triton function below what tunes it, or None."""
     for _ in range(4):
         if is_jit(value) or not type(value).__module__.startswith("triton.runtime"):
             break

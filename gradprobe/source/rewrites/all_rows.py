@@ -26,7 +26,6 @@ class Swap:
     """A template; ".name": another function of the same module."""
     rank: float = 0.0
     place: str = "_it"
-    """The hole whose text is replaced."""
     fault: str = ""
     when: Callable[[Spot, Found], bool] | None = None
 
@@ -90,7 +89,6 @@ class Row:
     again: float | None = None
     """The rank at which what plants it undoes it too, if it does."""
     of_hosts: bool = False
-    """Whether it is undone in host code too."""
     planted_in: str = "kernels"
     """Or "hosts", or "functions" for both."""
 

@@ -65,7 +65,6 @@ def candidates_of(
 def _by_cost(
     file: KernelFile, faults: Sequence[Fault], right: re.Pattern[str], contiguous: bool
 ) -> Iterator[Candidate]:
-    """Distance by distance, since most are never asked for."""
     around, number = defaultdict[int, list[_Place]](list), count()
     waiting = list[tuple[float, int, Candidate]]()
     for fault in faults:

@@ -123,7 +123,6 @@ def _indices(file: KernelFile, axis: str) -> list[str]:
 
 
 def factor_added(at: Spot) -> Undone:
-    """A value, or a part of it, times a factor in scope, log2(e) or ln(2)."""
     value = at.value
     if value is None or has_strides(value) or any(map(_MASK.search, at.targets)):
         return
@@ -134,7 +133,6 @@ def factor_added(at: Spot) -> Undone:
 
 
 def _parts(value: ast.expr, further: float = 0.0) -> Iterator[tuple[float, ast.expr]]:
-    """(rank, part) of a value."""
     is_bound, step, parts = called(value) in ("maximum", "minimum"), 0.1, list[ast.expr]()
     yield further + 0.6 * is_bound, value  # seldom of both sides
     match value:

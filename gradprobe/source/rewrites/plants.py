@@ -56,7 +56,6 @@ def other_block(at: Spot) -> Undone:
 
 
 def other_owner(at: Spot) -> Undone:
-    """`*q.stride()` for `*do.stride()`: the first other tensor that is asked for its strides."""
     owners = filter(None, map(owner_of, calls_in(at.function, "stride")))
     named = [each.id for each in sorted(owners, key=place_of) if core(each.id) in TENSORS]
     for owner in filter(None, map(owner_of, at.nodes)):
@@ -137,7 +136,6 @@ def are_counts(at: Spot, found: Found) -> bool:
 
 
 def is_sum(at: Spot, found: Found) -> bool:
-    """In a loop, to what begins as a tile of zeros."""
     name, loop = at.file.text_of(found["_a"]), next(at.file.above(at.statement, ast.For), None)
     for each in inside(at.function, ast.Assign) if loop is not None else ():
         if called(each.value) in ("zeros", "full") and name in bound_in(*each.targets):

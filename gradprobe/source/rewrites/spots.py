@@ -84,7 +84,6 @@ class Spot:
 
     @property
     def value(self) -> ast.expr | None:
-        """What a whole statement assigns, returns or stores."""
         match self.statement if self.is_whole else None:
             case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.Return(value=value):
                 return None if isinstance(value, ast.Tuple) else value
