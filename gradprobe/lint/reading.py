@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import filterfalse
 
 from ..model.intermediates import AXIS_WORDS, KINDS
 from ..model.report import Where
@@ -71,9 +73,9 @@ class KernelStrides:
 
     def mistaken(self) -> list[LintFinding]:
         """Where a kernel has a stride, and takes another in its place."""
-        users, found = dict[str, set[str]](), dict[LintFinding, None]()
+        users, found = defaultdict[str, set[str]](set), dict[LintFinding, None]()
         for each in self._foreign:
-            users.setdefault(self._strides[each.stride][0], set()).add(each.base)
+            users[self._strides[each.stride][0]].add(each.base)
         walking = {each.base for each in self._own}
         for each in self._foreign:
             is_way = len(users[self._strides[each.stride][0]]) >= _A_WAY
@@ -83,26 +85,24 @@ class KernelStrides:
 
     def read_by_others(self, tensor: str, axes: str) -> list[LintFinding]:
         """Where a tensor that is misread along some axes gets another's stride."""
-        return _along(
-            axes, [self._finding(each) for each in self._foreign if tensor_of(each.base) == tensor]
-        )
+        of_it = [each for each in self._foreign if tensor_of(each.base) == tensor]
+        return _along(axes, list(map(self._finding, of_it)))
 
     def _due(self, advance: Advance) -> str:
+        """The stride that belongs there, or ""."""
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
         return next((name for name, of in self._strides.items() if axis and of == (word, axis)), "")
 
     def _finding(self, advance: Advance) -> LintFinding:
         word, (other, axis) = self._words[advance.base], self._strides[advance.stride]
-        owner = tensor_of(other) or other
+        tensor, owner = tensor_of(word) or word, tensor_of(other) or other
         # The first name on the stride's way that no pointer takes rightly on its own way.
-        right = {at for each in self._own for at in each.trail}
-        spot = next((at for at in advance.trail if at not in right), advance.trail[0])
+        right = set[SourceLine]().union(*(each.trail for each in self._own))
+        spot = next(filterfalse(right.__contains__, advance.trail), advance.trail[0])
         # An offset that is added here is more than the wrong stride.
         instead = self._due(advance) if spot == advance.trail[0] else ""
         step = f"{owner}'s {AXIS_WORDS[axis]} stride" if axis else f"a stride of {owner}"
-        return LintFinding(
-            where_of(spot, self._name, step, instead), tensor_of(word) or word, owner, axis
-        )
+        return LintFinding(where_of(spot, self._name, step, instead), tensor, owner, axis)
 
 
 def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tuple[str, str]]:

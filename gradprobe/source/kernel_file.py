@@ -12,7 +12,7 @@ from typing import Any
 
 from ..model.report import Listing, Where
 from .parameter_names import stride_of, word_of
-from .syntax import called, first_line, inside, keywords, last_name, names_in
+from .syntax import called, first_line, inside, keywords, last_name
 from .text import Edit, SourceLine
 
 
@@ -44,24 +44,20 @@ class KernelFile:
     @cached_property
     def reached(self) -> list[ast.FunctionDef]:
         """What the function that is meant uses, directly or not; of a class all methods."""
-        top = {
-            node.name: node
-            for node in self.tree.body
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        }
+        top, functions = dict[str, ast.FunctionDef | ast.ClassDef](), list[ast.FunctionDef]()
+        for node in self.tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                top[node.name] = node
         waiting = [self.function] if self.function in top else []
         found = {*waiting} or {*top}
         while waiting:
             for statement in top[waiting.pop()].body:
-                used = (
-                    names_in(statement).union(map(last_name, inside(statement, ast.Attribute)))
-                    & top.keys()
-                )
-                waiting += used - found
+                used = set(map(last_name, inside(statement, ast.Name, ast.Attribute)))
+                waiting += used & top.keys() - found
                 found |= used
-        return [
-            each for name in top if name in found for each in inside(top[name], ast.FunctionDef)
-        ]
+        for name in filter(found.__contains__, top):
+            functions += inside(top[name], ast.FunctionDef)
+        return functions
 
     @cached_property
     def kernels(self) -> list[ast.FunctionDef]:
@@ -88,9 +84,8 @@ class KernelFile:
     def offset(self, line: int, column: int) -> int:
         """Of a syntax tree's column, which counts bytes of UTF-8."""
         text = self.lines[line - 1]
-        return self._starts[line - 1] + (
-            column if text.isascii() else len(text.encode()[:column].decode())
-        )
+        column = column if text.isascii() else len(text.encode()[:column].decode())
+        return self._starts[line - 1] + column
 
     def text_of(self, node: ast.AST) -> str:
         return self.text[slice(*self.span(node))]
@@ -140,9 +135,8 @@ kernel_file = lru_cache(maxsize=128)(KernelFile)
 
 def python_file(path: str) -> KernelFile:
     try:
-        source = kernel_file(
-            path, Path(path).read_text(errors="replace") if path.endswith(".py") else ""
-        )
+        text = Path(path).read_text(errors="replace") if path.endswith(".py") else ""
+        source = kernel_file(path, text)
         source.tree  # noqa: B018 - it raises
     except (OSError, SyntaxError, ValueError):
         return kernel_file(path, "")

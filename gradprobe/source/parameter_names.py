@@ -78,10 +78,7 @@ def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
         axis = rest.removeprefix(word)
         if not axis and is_called_one:
             return word, ""
-        if (
-            axis != rest
-            and axis in _AXES
-            and (is_called_one or parameter.lower() == f"{word}_{axis}")
-        ):
+        is_stride_of_it = is_called_one or parameter.lower() == f"{word}_{axis}"
+        if axis != rest and axis in _AXES and is_stride_of_it:
             return word, _AXES[axis]
     return "", ""

@@ -18,19 +18,9 @@ from .triton_source import Function, is_own, read_function
 
 # Calls whose value is that of their first argument.
 _SAME = {
-    "broadcast_to",
-    "expand_dims",
-    "reshape",
-    "view",
-    "ravel",
-    "trans",
-    "flip",
-    "to",
-    "to_tensor",
-    "cast",
-    "abs",
-}
-_SAME |= {"advance", *HINTS}
+    "broadcast_to", "expand_dims", "reshape", "view", "ravel", "trans", "flip", "to", "to_tensor", "cast", "abs",
+    "advance", *HINTS,
+}  # fmt: skip
 # Calls that describe a block of memory: of base, shape and strides.
 _DESCRIBING = {"make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
 # The addresses that atomics of CUDA add to.
@@ -66,12 +56,11 @@ _NOTHING = _Quantity()
 
 def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[str] = ()) -> Record:
     """What a kernel does with its pointers and strides, whichever way it branches."""
-    scope = {name: _Quantity((Advance(name),)) for name in strides}
-    reader = _PointerReader(
-        function, scope | {name: _Quantity(bases=frozenset({name})) for name in pointers}, Record()
-    )
-    reader.value()
-    return reader.record
+    scope, record = {name: _Quantity(bases=frozenset({name})) for name in pointers}, Record()
+    for name in strides:
+        scope[name] = _Quantity((Advance(name),))
+    _PointerReader(function, scope, record).value()
+    return record
 
 
 @dataclass
@@ -101,9 +90,8 @@ class _PointerReader:
                 self.returned.append(self._value(node.value))
                 return True
             case ast.AugAssign(ast.Name(name)):
-                self.scope[name] = self._operation(
-                    self.scope.get(name, _NOTHING), self._value(node.value), node.op
-                )
+                before = self.scope.get(name, _NOTHING)
+                self.scope[name] = self._operation(before, self._value(node.value), node.op)
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 for target in targets_of(node):
                     self._assign(target, value)
@@ -141,21 +129,18 @@ class _PointerReader:
             case None:
                 return _NOTHING
             case ast.Name():
-                strides, bases = self.scope.get(node.id, _NOTHING)
-                at = [self.function.line_of(node)] if strides else []
-                return _Quantity(
-                    tuple(replace(each, trail=(*each.trail, *at)) for each in strides), bases
-                )
+                found, advances = self.scope.get(node.id, _NOTHING), list[Advance]()
+                for each in found.strides:
+                    trail = *each.trail, self.function.line_of(node)
+                    advances.append(replace(each, trail=trail))
+                return _Quantity(tuple(advances), found.bases)
             case ast.Call():
                 return self._call(node)
             case ast.BinOp():
                 return self._operation(self._value(node.left), self._value(node.right), node.op)
-            case (
-                ast.Subscript(inner)
-                | ast.Starred(inner)
-                | ast.UnaryOp(_, inner)
-                | ast.Attribute(inner, "T" | "value")
-            ):
+            case ast.Subscript(inner) | ast.Starred(inner) | ast.UnaryOp(_, inner):
+                return self._value(inner)
+            case ast.Attribute(inner, "T" | "value"):
                 return self._value(inner)
             case ast.IfExp():
                 return _either(self._values([node.body, node.orelse]))
@@ -192,16 +177,13 @@ class _PointerReader:
         if isinstance(node.func, ast.Attribute) and own is None:  # a method
             given = [node.func.value, *given]
         if name in _DESCRIBING:
-            return self._described(
-                dict(zip(("base", "shape", "strides"), given, strict=False)) | words
-            )
+            return self._described(*given[:1], *given[2:3], **words)
         values = self._values([*given, *words.values()])
         if is_own(own) and self.depth:
             with contextlib.suppress(OSError, SyntaxError):
                 function = read_function(own)
-                scope = dict(
-                    zip([*function.parameters[: len(given)], *words], values, strict=False)
-                )
+                names = [*function.parameters[: len(given)], *words]
+                scope = dict(zip(names, values, strict=False))
                 return _PointerReader(function, scope, self.record, self.depth - 1).value()
         if name in ("load", "store") or name.startswith("atomic_"):
             if values and values[0].bases:
@@ -211,8 +193,10 @@ class _PointerReader:
             return _either(values[1:])
         return values[0] if name in _SAME and values else self._lost(values)
 
-    def _described(self, given: dict[str, ast.expr]) -> _Quantity:
-        base, strides = self._value(given.get("base")), given.get("strides")
+    def _described(
+        self, pointer: ast.expr | None = None, strides: ast.expr | None = None, **words: ast.expr
+    ) -> _Quantity:
+        base = self._value(words.get("base", pointer))
         for node in strides.elts if isinstance(strides, (ast.Tuple, ast.List)) else [strides]:
             stride = self._value(node)
             self._advanced(base, stride)
@@ -224,11 +208,9 @@ class _PointerReader:
 def _either(values: Iterable[_Quantity]) -> _Quantity:
     """Behind several branches. Of several sums no one knows which goes with which pointer."""
     some = set(values) - {_NOTHING}
-    return (
-        some.pop()
-        if len(some) == 1
-        else _Quantity(bases=frozenset(base for value in some for base in value.bases))
-    )
+    if len(some) == 1:
+        return some.pop()
+    return _Quantity(bases=frozenset().union(*(value.bases for value in some)))
 
 
 # --- what is added to in no fixed order

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, filterfalse
 
 from .kernel_file import KernelFile
 from .syntax import (
@@ -78,9 +79,8 @@ class Reach:
         return self._bodies(*_LOOPS)
 
     def _bodies(self, *kinds: type[ast.If | ast.For | ast.While]) -> dict[int, range]:
-        return {
-            line: _lines(node.body) for line, node in self.nodes.items() if isinstance(node, kinds)
-        }
+        nodes = inside(self.function, *kinds)
+        return {node.lineno: _lines(node.body) for node in nodes}
 
     @cached_property
     def _arguments(self) -> dict[str, bool]:
@@ -106,11 +106,7 @@ class Reach:
             if isinstance(node, ast.If) and not refuses(node.body) and not refuses(node.orelse):
                 found |= {Goal(SIDE, node.lineno, 0), Goal(SIDE, node.lineno, 1)}
             if isinstance(node, _LOOPS) and not self._is_constant(node):
-                found |= {
-                    Goal(TURNS, node.lineno),
-                    Goal(TURNS, node.lineno, 1),
-                    Goal(TURNS, node.lineno, SEVERAL),
-                }
+                found.update(Goal(TURNS, node.lineno, turns) for turns in range(SEVERAL + 1))
         return found
 
     def _is_constant(self, loop: ast.For | ast.While) -> bool:
@@ -148,22 +144,16 @@ class Reach:
 
     def _side(self, goal: Goal) -> range:
         node = self.nodes[goal.line]
-        return (
-            _lines(node.body if goal.value else node.orelse)
-            if isinstance(node, ast.If)
-            else range(0)
-        )
+        block = "body" if goal.value else "orelse"
+        return _lines(getattr(node, block)) if isinstance(node, ast.If) else range(0)
 
     def _varies(self, test: ast.expr) -> bool:
         """Whether a condition is of more than constants, or a threshold: of what may be a length."""
         names = names_in(test)
         if inside(test, *_VARYING) or not all(self._arguments.get(name, True) for name in names):
             return True
-        return any(
-            names.intersection(bound_by(each))
-            for each in self.nodes.values()
-            if not _is_constexpr(each)
-        )
+        bound = map(bound_by, filterfalse(_is_constexpr, self.nodes.values()))
+        return not names.isdisjoint(chain.from_iterable(bound))
 
     def _is_fed(self, node: ast.stmt) -> bool:
         """Whether a statement reads what is changed; an edit of a launch, or of the signature, may feed all."""
@@ -187,9 +177,7 @@ def reach_of(
     found = list[Reach]()
     for function in source.functions:
         if function.name in names:
-            callers = {host.name for _, host in source.callers_of(function.name)}.intersection(
-                kernels
-            )
+            callers = {host.name for _, host in source.callers_of(function.name)} & {*kernels}
             found.append(Reach(function, tuple(sorted(callers)), frozenset(edited)))
     return found
 

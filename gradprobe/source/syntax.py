@@ -10,6 +10,7 @@ from typing import TypeVar
 N = TypeVar("N", bound=ast.AST)
 # Functions of triton.language that tell the compiler of a value and leave it as it is.
 HINTS = {"multiple_of", "max_contiguous", "max_constancy"}
+_BLOCKS = ("body", "orelse", "finalbody")
 # What only refuses: no right run comes there.
 _REFUSING = ("static_assert", "device_assert", "device_print", "static_print", "print")
 
@@ -24,14 +25,10 @@ def inside(node: ast.AST, *kinds: type[N]) -> list[N]:
 
 def last_name(node: ast.AST) -> str:
     """`jit` of triton.jit and of triton.jit(...), or ""."""
-    node = node.func if isinstance(node, ast.Call) else node
-    return (
-        node.attr
-        if isinstance(node, ast.Attribute)
-        else node.id
-        if isinstance(node, ast.Name)
-        else ""
-    )
+    match node.func if isinstance(node, ast.Call) else node:
+        case ast.Attribute(attr=name) | ast.Name(name):
+            return name
+    return ""
 
 
 def called(node: ast.AST) -> str:
@@ -60,9 +57,8 @@ def names_in(node: ast.AST) -> set[str]:
 
 @lru_cache(maxsize=8192)
 def ordered_names(root: ast.AST, context: type[ast.expr_context]) -> list[ast.Name]:
-    return sorted(
-        (node for node in inside(root, ast.Name) if isinstance(node.ctx, context)), key=place_of
-    )
+    found = [node for node in inside(root, ast.Name) if isinstance(node.ctx, context)]
+    return sorted(found, key=place_of)
 
 
 @lru_cache(maxsize=4096)
@@ -115,9 +111,7 @@ def assignments_in(node: ast.AST) -> list[ast.Assign | ast.AugAssign]:
 
 def blocks(node: ast.AST) -> list[list[ast.stmt]]:
     """Those that a statement holds: none of a simple one."""
-    return [
-        block for field in ("body", "orelse", "finalbody") if (block := getattr(node, field, None))
-    ]
+    return [block for field in _BLOCKS if (block := getattr(node, field, None))]
 
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

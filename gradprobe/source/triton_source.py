@@ -37,10 +37,8 @@ class Function:
 
     @cached_property
     def _scope(self) -> dict[str, Any]:
-        found = dict(self.plain.__globals__)
-        for name, cell in zip(
-            self.plain.__code__.co_freevars, self.plain.__closure__ or (), strict=True
-        ):
+        found, cells = dict(self.plain.__globals__), self.plain.__closure__ or ()
+        for name, cell in zip(self.plain.__code__.co_freevars, cells, strict=True):
             with contextlib.suppress(ValueError):  # a variable that has no value yet
                 found[name] = cell.cell_contents
         for own in (*self.parameters, *bound_in(*self.tree.body)):

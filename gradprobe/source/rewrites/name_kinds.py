@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 
 from ...model.intermediates import in_kernels, plain
 from ..parameter_names import stride_by_name
@@ -13,20 +14,17 @@ from ..syntax import names_in
 
 # Tensors of one shape each, where V has as many dims as K.
 _OF_ONE_SHAPE = (
-    frozenset(
-        {"q", "o", "do", "dq", "dout", "out", "query", "d_o", "grad_out", "grad_output", "g"}
-    ),
-    frozenset({"k", "v", "dk", "dv", "key", "value"}),
+    {"q", "o", "do", "dq", "dout", "out", "query", "d_o", "grad_out", "grad_output", "g"},
+    {"k", "v", "dk", "dv", "key", "value"},
 )
 TENSORS = _OF_ONE_SHAPE[0] | _OF_ONE_SHAPE[1]
+_OF_ROWS = in_kernels("LSE", "delta", "maximum of S so far", "sum of exp(S - maximum) so far")
 # What kernels call the tensors and tiles that may be taken for one another.
 _KINDS = (
     TENSORS,
-    frozenset(
-        {*in_kernels("LSE", "delta", "maximum of S so far", "sum of exp(S - maximum) so far"), "d"}
-    ),
-    frozenset({*in_kernels("P", "dP", "dS", "S"), "dpt", "dst", "qkt"}),
-    frozenset({"lo", "hi", "start", "end", "begin", "stop"}),
+    {*_OF_ROWS, "d"},
+    {*in_kernels("P", "dP", "dS", "S"), "dpt", "dst", "qkt"},
+    {"lo", "hi", "start", "end", "begin", "stop"},
 )
 _SCALE = re.compile(r"scale|log2e|ln2|log_2|inv_ln", re.IGNORECASE)
 _AROUND = re.compile(r"^(?:b|p|ptr|cur|curr)_|(?:_?ptrs?|_base|_block|_tile|_desc|_t|(?<=[a-z])T)$")
@@ -79,8 +77,7 @@ def others_of(name: str, known: Sequence[str], beside: set[str]) -> list[tuple[f
         unlikely = _unlike(name, other, near)
         if other != name and unlikely is not None:
             found.append((unlikely, other))
-    found.sort(key=lambda each: each[0])
-    return found[:_FEW]
+    return sorted(found, key=itemgetter(0))[:_FEW]
 
 
 def _unlike(name: str, other: str, near: set[str]) -> float | None:
@@ -93,11 +90,8 @@ def _unlike(name: str, other: str, near: set[str]) -> float | None:
         return None
     pair = {plain(core(name)), plain(core(other))}
     is_alike = _AROUND.findall(name) == _AROUND.findall(other) and any(map(pair.issubset, _KINDS))
-    if is_alike or _differ_in_a_word(name, other) or len(scales((name, other))) == 2:
+    here, there = _WORD.findall(name), _WORD.findall(other)
+    differs_in_a_word = len(here) == len(there) > 1 and sum(map(str.__ne__, here, there)) == 1
+    if is_alike or differs_in_a_word or len(scales((name, other))) == 2:
         return 0.5
     return 1.5 if name.isupper() and max(len(name), len(other)) <= 3 else 3.0
-
-
-def _differ_in_a_word(name: str, other: str) -> bool:
-    here, there = _WORD.findall(name), _WORD.findall(other)
-    return len(here) == len(there) > 1 and sum(map(str.__ne__, here, there)) == 1
