@@ -112,7 +112,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("edits", "diagnosis/edits/tried", (
         "diagnosis/edits", "diagnosis/cases", f"{_INTERPRETER}/launch_replay", "source/reach",
         *(f"source/rewrites/{name}" for name in (
-            "__init__", "all_rows", "candidate", "candidates", "grammar", "name_kinds", "patterns", "plants", "spots",
+            "__init__", "all_rows", "candidate", "candidates", "grammar", "patterns", "spots",
         )),
     )),
     Mechanism("plans", f"{_INTERPRETER}/plans", (f"{_INTERPRETER}/plans",), is_speculation=True),

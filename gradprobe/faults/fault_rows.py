@@ -289,8 +289,6 @@ tile/{first}-first-rows | {first} skips the first tile of {m} rows that sees eac
   sees = valid & (i // {m} > of_first_key(first_row, {n}) // {m})
 tile/{first}-last-rows | {first} ends with the rows that see the first key of each tile of {n}
   sees = valid & (i // {m} <= (of_first_key(end_row, {n}) - 1) // {m})
-tile/{first}-first-keys | {first} begins with the keys that the last row of each tile of {m} sees
-  sees = valid & (j // {n} >= of_row(first_key, {m}, {m} - 1) // {n})
 tile/{first}-last-keys | {first} ends with the keys that the first row of each tile of {m} sees
   sees = valid & (j // {n} <= (of_row(end_key, {m}, 0) - 1) // {n})
 tile/{first}-last-keys | {first} ends one tile of {n} keys before the last that each tile of {m} rows sees

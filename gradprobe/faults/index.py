@@ -207,7 +207,6 @@ def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way
     ways = {"next-head": (h + 1) % len(h)}
     if letter == "h" and 1 < case.kv_heads < case.heads:
         ways["kv-head"] = h * case.kv_heads // case.heads
-        ways["kv-head-remainder"] = h % case.kv_heads
     for way, index in ways.items():
         summary = f"{title(name)} of another head is read: {way.replace('-', ' ')}"
         fault, own = f"index/{name}-{way}", tensor.stride()

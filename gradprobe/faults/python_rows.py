@@ -10,9 +10,6 @@ if not lazy and causal
 fix mask the scores with -inf
 mask/after | the mask is laid over P after the softmax
   P = scores.softmax(-1) * valid
-mask/zero | masked scores are 0, not -inf
-  P = (scores * valid).softmax(-1)
-  dP = dpe
 fix show j <= i
 each mask = j>=i, j>i
 mask/inverted | the mask is upside down: it shows {mask}
@@ -26,11 +23,6 @@ fix divide exp(S) by its sum
 each powers = s-s.amax(-1,keepdim=True), s
 formula/softmax | exp(S) is not divided by its sum
   P = ({powers}).exp()
-if not lazy and {left}.shape[1:] == {right}.shape[1:]
-fix S = scale * Q K^T
-each left right = q v, k v, k q, q q, k k
-formula/S | {left} {right}^T stands for Q K^T
-  P = (scale * {left} @ {right}.mT).masked_fill(~valid, -float('inf')).softmax(-1)
 if abs(scale - D**-0.5) > 1e-9
 fix use the scale that is given
 wrong LSE P O dQ dK
@@ -56,12 +48,6 @@ swap/{a}-{b} | the parameter {a} is used as {b}, and {b} as {a}
 or
   d{A} = product('d{B}')
   d{B} = product('d{A}')
-if {a}.shape == {b}.shape
-fix read {a}
-wrong LSE P O dP dV delta dQ dK
-each a b = q k, q v, k q, k v, v q, v k, do q, do k, do v
-operand/{a} | {b} is read in place of {a}
-  {a} = {b}
 if True
 fix {due}
 wrong delta dS

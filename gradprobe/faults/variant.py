@@ -26,7 +26,6 @@ _NAMES = {
     "diagonal": "x.diagonal(tile)",
     "every": "visible(causal=False)",
     # [m, 1] the keys that a row may see, [1, n] the rows that may see a key, by causal and the window; ends exclusive
-    "first_key": "(i + reach[0]).clamp(0, n_keys)",
     "end_key": "(i + reach[1]).clamp(0, n_keys)",
     "first_row": "(j - reach[1] + 1).clamp(0, n_rows)",
     "end_row": "(j - reach[0] + 1).clamp(0, n_rows)",

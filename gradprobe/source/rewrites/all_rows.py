@@ -10,12 +10,31 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..kernel_file import Change, KernelFile
+from ..parameter_names import TENSORS, core, has_axis, has_strides, stride_by_name
+from ..syntax import (
+    assignments_in,
+    bound_in,
+    called,
+    calls_in,
+    inside,
+    keywords,
+    names_in,
+    owner_of,
+    parameters,
+    place_of,
+    targets_of,
+)
 from ..text import Edit, Edits
-from . import grammar, plants
-from .patterns import Found, fits, parsed, replaced
-from .plants import is_clamp, is_no_address, is_statement
+from . import grammar
+from .patterns import FAMILIES, Found, fits, is_infinite, parsed, replaced
 from .spots import Spot, Undone, spots_in
 
+# In these a size is part of a shape: another one does not fit the tiles beside it.
+_SHAPES = {"arange", "zeros", "full", "make_block_ptr", "reshape", "broadcast_to"}
+# Words of masks that say which keys are seen; any other upper bound is the end of what there is.
+_SEEN = re.compile(r"window|left|right|causal|diag|distance", re.IGNORECASE)
+# A comma behind an argument: between them brackets that close, ends of lines, comments.
+_COMMA = re.compile(r"(?:[\s)\]\\]|#[^\n]*\n)*,")
 _RULE = re.compile(r"(?:([-\d.]+): )?(.+?) -> (.+?)(?: in (_\w+))?(?: as (\w+))?")
 
 
@@ -104,7 +123,7 @@ class Row:
                 for _, edits, fault, lost in edits_of(self.plants, spot):
                     if edits not in seen:
                         seen.add(edits)
-                        which = fault or self.fault or plants.class_of(file, lost)
+                        which = fault or self.fault or class_of(file, lost)
                         yield Change(which, spot.root, edits)
 
 
@@ -122,10 +141,142 @@ def undone(spot: Spot) -> list[tuple[float, Edits, Row]]:
     return [(rank, edits, last[edits]) for rank, edits in found]
 
 
+# --- what is planted that no pattern says alone
+
+
+def another_stride(at: Spot) -> Undone:
+    """stride_qh for stride_doh: that of the first other tensor."""
+    known = parameters(at.function)
+    for use in at.names:
+        tensor, axis = stride_by_name(use.id)
+        for other in known if tensor and use.id in known else ():
+            of, its = stride_by_name(other)
+            if of not in ("", tensor) and its == axis:
+                yield 0.0, (at.file.replaced(use, other),)
+                break
+
+
+def other_block(at: Spot) -> Undone:
+    """BLOCK_N for BLOCK_M, BLOCK_SIZE_M1 for BLOCK_SIZE_N1, where it is no part of a shape."""
+    for use in at.names:
+        match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", use.id)
+        other = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
+        if other in parameters(at.function) and _SHAPES.isdisjoint(map(called, at.file.above(use))):
+            yield 0.0, (at.file.replaced(use, other),)
+
+
+def other_owner(at: Spot) -> Undone:
+    owners = filter(None, map(owner_of, calls_in(at.function, "stride")))
+    named = [each.id for each in sorted(owners, key=place_of) if core(each.id) in TENSORS]
+    for owner in filter(None, map(owner_of, at.nodes)):
+        if core(owner.id) in TENSORS:
+            for other in [each for each in named if each != owner.id][:1]:
+                yield 0.0, (at.file.replaced(owner, other),)
+
+
+def own_strides_swapped(at: Spot) -> Undone:
+    known, lines = parameters(at.function), dict[tuple[int, str], list[ast.Name]]()
+    for use in at.names:
+        if use.id in known and has_axis(use.id):
+            lines.setdefault((use.lineno, stride_by_name(use.id)[0]), []).append(use)
+    for _, (first, *rest) in sorted(lines.items(), key=lambda each: each[0]):
+        second = next((each for each in rest if each.id != first.id), None)
+        if second is not None:
+            yield 0.0, (at.file.replaced(first, second.id), at.file.replaced(second, first.id))
+
+
+def wide_parameter_dropped(at: Spot) -> Undone:
+    for node in at.nodes:
+        match node:
+            case ast.arg(name, ast.expr() as kind) if at.file.text_of(kind).endswith("int64"):
+                yield 0.0, (at.file.replaced(node, name),)
+
+
+def mask_dropped(at: Spot) -> Undone:
+    """Also `other=`, which means nothing alone."""
+    for node in calls_in(at.root, *FAMILIES["ACCESS"]):
+        words = [word for word in node.keywords if word.arg in ("mask", "other")]
+        if "mask" in keywords(node):
+            yield 0.0, tuple(_without(at.file, node, word) for word in words)
+
+
+def _without(file: KernelFile, call: ast.Call, word: ast.keyword) -> Edit:
+    start, end = file.span(word)
+    before = max(span for span in map(file.span, (*call.args, *call.keywords)) if span[0] < start)
+    comma = _COMMA.match(file.text, before[1])
+    return Edit(comma.end() - 1 if comma else start, end, "")
+
+
+# --- what patterns ask of what fills their holes
+
+
+def class_of(file: KernelFile, node: ast.AST) -> str:
+    """M3 for a bound of what there is, else M1."""
+    match node:
+        case ast.Compare(ops=[ast.Lt() | ast.LtE(), *_], comparators=[bound, *_]):
+            is_seen = "offs" in file.text_of(bound) or _SEEN.search(file.text_of(node))
+            return "M1" if is_seen or isinstance(bound, ast.Subscript) else "M3"
+    return "M1"
+
+
+def is_scalar_term(at: Spot, found: Found) -> bool:
+    """Whether it is an index times a stride, of single numbers, and not of a helper's parameters."""
+    term = found["_term"]
+    is_product = isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult)
+    if not is_product or not has_strides(term) or inside(term, ast.Subscript):
+        return False
+    is_helper = not calls_in(at.function, "program_id")
+    return not is_helper and names_in(term).isdisjoint(_vectors_of(at.function))
+
+
+@lru_cache(maxsize=256)
+def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
+    found: set[str] = set()
+    for node in sorted(assignments_in(kernel), key=place_of):
+        if names_in(node.value) & found or calls_in(node.value, "arange", "zeros", "full"):
+            found = found.union(*map(names_in, targets_of(node)))
+    return found
+
+
+def are_counts(at: Spot, found: Found) -> bool:
+    for side in (found["_a"], found["_b"]):
+        if is_infinite(side) or isinstance(getattr(side, "value", None), float):
+            return False
+    return True
+
+
+def is_sum(at: Spot, found: Found) -> bool:
+    name, loop = at.file.text_of(found["_a"]), next(at.file.above(at.statement, ast.For), None)
+    for each in inside(at.function, ast.Assign) if loop is not None else ():
+        if called(each.value) in ("zeros", "full") and name in bound_in(*each.targets):
+            return True
+    return False
+
+
+def has_value(at: Spot, found: Found) -> bool:
+    before = [each for each in inside(at.function, ast.Assign) if each.lineno < at.statement.lineno]
+    return isinstance(found["_a"], ast.Name) and found["_a"].id in bound_in(*before)
+
+
+def is_statement(at: Spot, found: Found) -> bool:
+    return isinstance(at.statement, ast.Expr) and at.statement.value is found["_it"]
+
+
+def is_clamp(at: Spot, found: Found) -> bool:
+    """Not `tl.max(s, 1)`, which is the largest along an axis."""
+    return not at.file.text_of(found["_it"]).partition("(")[0].endswith((".min", ".max"))
+
+
+def is_no_address(at: Spot, found: Found) -> bool:
+    return not has_strides(at.statement)
+
+
+# --- the table
+
 # Each comparison with the one that differs in the bound itself, and the one that looks the other way.
 _BOUNDS = rules(
     "_a >= _b -> _a > _b; _a > _b -> _a >= _b; _a <= _b -> _a < _b; _a < _b -> _a <= _b",
-    plants.are_counts,
+    are_counts,
 )
 _TURN = (
     "2: _a OLD _b -> _a NEW _b; 2.5: _a OLD _b -> _a OLD _b + 1; 2.5: _a OLD _b -> _a OLD _b - 1"
@@ -166,19 +317,19 @@ _ROUND = "_a = (_value := ROUNDED(*_)) -> _value.to(tl.bfloat16).to(tl.float32) 
 ROWS: tuple[Row, ...] = (
     Row("other-text", "{old} stands for {new}", undoes=(
         grammar.of_siblings, *_FACTORS, *_OTHER_SIGN, grammar.moved)),
-    Row("another-stride", "{old} stands in the place of {new}", "S1", (plants.another_stride,),
+    Row("another-stride", "{old} stands in the place of {new}", "S1", (another_stride,),
         (grammar.another_name,), of_hosts=True),
     Row("other-tensors-strides", "the strides of {old} are passed for those of {new}", "S1",
-        (plants.other_owner,), (grammar.owner_meant,), of_hosts=True, planted_in="hosts"),
+        (other_owner,), (grammar.owner_meant,), of_hosts=True, planted_in="hosts"),
     Row("own-strides-swapped", "two strides of one tensor stand in each other's place", "S3",
-        (plants.own_strides_swapped,), again=0.7),
+        (own_strides_swapped,), again=0.7),
     Row("term-dropped", "an offset lacks a term: {new}", "S3",
-        rules("_a + _term -> _a; _term + _a -> _a; _a += _term -> _a += 0", plants.is_scalar_term),
+        rules("_a + _term -> _a; _term + _a -> _a; _a += _term -> _a += 0", is_scalar_term),
         (grammar.term_missing,)),
     Row("divisions-mixed-up", "an index is taken apart by {old} and not by {new}", "S3",
         rules("_a // _index -> _a % _index; _a % _index -> _a // _index"), again=0.7),
     Row("wide-offset-dropped", "an offset of 32 bits overflows", "I64",
-        (*rules("_a.to(tl.int64, *_) -> _a"), plants.wide_parameter_dropped)),
+        (*rules("_a.to(tl.int64, *_) -> _a"), wide_parameter_dropped)),
     Row("bound-off-by-one", "a bound is off: {old} for {new}", "", _BOUNDS, _TURNED, again=0.7),
     Row("operand-dropped", "a mask lacks a condition", "",
         rules("_a & _lost -> _a; _lost & _a -> _a; _a &= _b -> pass as M1"),
@@ -187,7 +338,7 @@ ROWS: tuple[Row, ...] = (
         where(_a == _inf, _x, _b) -> _b as N1; where(_a != _inf, _b, _x) -> _b as N1;
         where(_a > _inf, _b, _x) -> _b as N1; where(_t, _a, _inf) -> _a; where(_t, _a, _zero) -> _a
         """), (grammar.guard_added,)),
-    Row("mask-dropped", "an access has no mask", "M3", (plants.mask_dropped,), (grammar.mask_put_on,)),
+    Row("mask-dropped", "an access has no mask", "M3", (mask_dropped,), (grammar.mask_put_on,)),
     Row("padding-changed", "what is masked off is read as {old} and not as {new}", "M3",
         rules("ACCESS(*_, other=_zero) -> 1.0 in _zero; ACCESS(*_, other=_other) -> 0.0 in _other"), again=1.0),
     Row("range-cut", "a loop leaves tiles out, or takes too many", "M2", rules("""
@@ -198,7 +349,7 @@ ROWS: tuple[Row, ...] = (
         rules("cdiv(_a, _b) -> _a // _b"), rules("""
         0.4: cdiv(_a, _b) -> _a // _b; 0.4: (_a + _b - 1) // _b -> _a // _b; 0.4: _a // _b -> triton.cdiv(_a, _b)
         """), of_hosts=True, planted_in="functions"),
-    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (plants.other_block,), again=1.0),
+    Row("blocks-mixed-up", "{old} stands in the place of {new}", "M2", (other_block,), again=1.0),
     Row("zeros-not-written", "memory that nobody wrote is added to", "N2",
         rules("zeros(*_) -> .empty; new_zeros(*_) -> .new_empty; zeros_like(*_) -> .empty_like"), rules("""
         0.5: empty(*_) -> .zeros; 0.5: new_empty(*_) -> .new_zeros; 0.5: empty_like(*_) -> .zeros_like
@@ -214,8 +365,8 @@ ROWS: tuple[Row, ...] = (
         rules("trans(_a, *_) -> _a; _a.trans() -> _a; _a.T -> _a"),
         rules("1.2: dot(_a, *_) -> tl.trans(_a) in _a; 1.2: dot(_a, _b, *_) -> tl.trans(_b) in _b"), again=2.0),
     Row("sum-overwritten", "a sum is overwritten, or added to what should be overwritten", "ACC",
-        rules("_a += _b -> _a = _b", plants.is_sum),
-        rules("0.9: _a = _b -> _a += _b", plants.has_value) + rules("2.5: _a += _b -> _a = _b")),
+        rules("_a += _b -> _a = _b", is_sum),
+        rules("0.9: _a = _b -> _a += _b", has_value) + rules("2.5: _a += _b -> _a = _b")),
     Row("atomic-stored", "programs overwrite one another's share of a sum, or add to it twice", "ACC",
         rules("atomic_add(*_) -> .store", is_statement), rules("1.4: store(*_) -> .atomic_add"), again=2.0),
     Row("barrier-dropped", "a barrier is missing", "RACE", rules("BARRIER(*_) -> pass", is_statement)),

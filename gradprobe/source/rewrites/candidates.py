@@ -14,11 +14,11 @@ from itertools import count, islice
 
 from ...model.intermediates import in_kernels, plain
 from ..kernel_file import KernelFile
+from ..parameter_names import belongs, core, has_axis, same_when_contiguous
 from ..syntax import blocks, statements
 from ..text import Edit, Edits, edited
 from .all_rows import undone
 from .candidate import SOONEST, Candidate, Fault, joined
-from .name_kinds import belongs, core, is_stride, same_when_contiguous
 from .spots import Spot, spots_of
 
 # How much a step away from the line at fault counts beside the ranks of the rows; a line that sums what another one
@@ -109,7 +109,7 @@ def _cost_of_names(spot: Spot, edits: Edits, contiguous: bool) -> float:
     words = _WORD.findall(" ".join(news))
     cost = 0.0 if spot.unread.isdisjoint(words) else -_UNREAD
     # Two strides of one tensor in each other's place are its own.
-    strides, beside = list(filter(is_stride, words)), olds[1:]
+    strides, beside = list(filter(has_axis, words)), olds[1:]
     for node in spot.names if strides else ():
         place = spot.file.span(node)[0]
         if not any(edit.start <= place < edit.end for edit in edits):

@@ -11,7 +11,16 @@ from functools import lru_cache
 from itertools import combinations, filterfalse, islice, pairwise, product, repeat
 
 from ..kernel_file import KernelFile, by_parameter
-from ..parameter_names import stride_by_name
+from ..parameter_names import (
+    belongs,
+    core,
+    has_axis,
+    has_strides,
+    is_like_one,
+    others_of,
+    scales,
+    stride_by_name,
+)
 from ..syntax import (
     blocks,
     bound_in,
@@ -25,7 +34,6 @@ from ..syntax import (
     place_of,
 )
 from ..text import Edit
-from .name_kinds import belongs, core, has_strides, is_like_one, is_stride, others_of, scales
 from .patterns import FAMILIES, TOKEN, is_delta, parsed
 from .spots import Spot, Undone
 
@@ -93,11 +101,11 @@ def term_missing(at: Spot) -> Undone:
 def _terms(at: Spot) -> Iterator[tuple[float, str]]:
     """(rank, term): first an index and a stride that nothing reads."""
     beside, made = {*at.reads, *at.targets}, set(bound_in(*at.function.body))
-    for stride in filter(is_stride, at.scope):
+    for stride in filter(has_axis, at.scope):
         tensor, axis = stride_by_name(stride)
         is_unread, is_own = stride in at.unread, not tensor or belongs(stride, beside)
         for index in at.scope if is_unread else ():
-            if index in at.unread & made and index != stride and not is_stride(index):
+            if index in at.unread & made and index != stride and not has_axis(index):
                 yield 0.2, f"{index} * {stride}"
         if stride not in beside and (is_own or is_like_one(stride, beside)):
             for index in _indices(at.file, axis):
