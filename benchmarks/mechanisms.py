@@ -79,8 +79,9 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "faults/__init__", "diagnosis/testing",
     )),
     Mechanism("faults/index", "faults/table", ("faults/index",)),
-    *(Mechanism(f"faults/{rows}", "faults/table") for rows in ("factors", "formulas", "operands", "sums")),
-    Mechanism("faults/python", "faults/table", ("faults/python_rows",)),
+    *(Mechanism(f"faults/{rows}", "faults/table") for rows in (
+        "factors", "formulas", "operands", "python", "sums",
+    )),
     Mechanism("lint", "diagnosis/lines", ("lint",)),
     Mechanism("dataflow", "diagnosis/dataflow", (
         "frontends/triton/interpreter/dataflow", "diagnosis/dataflow", "diagnosis/follow", "diagnosis/roles",

@@ -28,7 +28,6 @@ class Observed:
     own: tuple[str, ...]
     """Those that are wrong by themselves, in dataflow order."""
     tensors: Mapping[str, Tensor]
-    """The inputs and outputs as they lay before the run, with guard bands."""
     allowed: Mapping[str, Tensor]
     measured: Measured
     launches: bool = True
@@ -49,8 +48,6 @@ class Observed:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One fault, with the computation that it makes."""
-
     fault: str
     """The word for scripts, after the topic of `explain`: "stride/do-head"."""
     fault_class: str

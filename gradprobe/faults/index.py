@@ -20,8 +20,6 @@ _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
 
 
 class _Way(NamedTuple):
-    """Where else the elements of a tensor may be taken to lie."""
-
     fault: str
     fault_class: str
     summary: str
@@ -53,7 +51,6 @@ def readable(seen: Observed) -> dict[str, Tensor]:
 
 
 def _axes_of(name: str, seen: Observed) -> str:
-    """The axes of a tensor, one letter each; "" of one without batches and heads."""
     axes, tensor = seen.case.input_axes(name), seen.tensors.get(name)
     return axes if tensor is None or tensor.dim() == len(axes) else ""
 
@@ -111,7 +108,6 @@ def _stored(seen: Observed, gradient: str, tensor: Tensor) -> Iterator[Hypothesi
 def _stored_at(
     gradient: str, tensor: Tensor, at: Tensor, values: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
-    """What is at a gradient's own places once all of it was stored elsewhere."""
     if gradient not in values:
         return {}
     flat, first = whole_storage(tensor), int(tensor.storage_offset())

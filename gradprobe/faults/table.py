@@ -43,8 +43,6 @@ _HOLES = ("m", "n", "size", "tile", "member", "dtype")
 
 
 class FormulaRow(NamedTuple):
-    """A row; a run fills the holes that it has left."""
-
     fault: str
     summary: str
     fix: str
@@ -228,9 +226,7 @@ def _measured(seen: Observed) -> Iterator[Hypothesis]:
 
 def _of_python(seen: Observed) -> Iterator[Hypothesis]:
     if not seen.launches and seen.x.n_query == seen.x.n_key:
-        from .python_rows import PYTHON  # which no kernel asks for
-
-        yield from _of_rows(PYTHON, seen)
+        yield from _of_rows(fault_rows.PYTHON, seen)
 
 
 _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (

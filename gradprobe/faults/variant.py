@@ -121,11 +121,9 @@ class TileScope:
         return self.j // keys * keys <= self.diagonal + (rows - 1 - self.i % rows)
 
     def of_first_key(self, bound: Tensor, n: int) -> Tensor:
-        """Each key's bound on rows, at the first key of its tile."""
         return bound.expand_as(self.j)[0][(self.j // n * n)[0]][None]
 
     def of_row(self, bound: Tensor, m: int, within: int) -> Tensor:
-        """Each row's bound on keys, at a row of its tile."""
         at = self.i // m * m + within - self.i[0]
         return bound[at.clamp(0, len(self.i) - 1)[:, 0]]
 
@@ -136,7 +134,6 @@ class TileScope:
         return self.P + self.tau[self.tile.heads, None, None] / divisor
 
     def share(self, tile: int) -> float:
-        """Of one key in all, and those that fill its last tile."""
         return 1 / (self.x.n_key + -self.x.n_key % tile)
 
     def _operands(self, result: str, matrix: Tensor | None = None) -> tuple[Tensor, Tensor, float]:
@@ -224,7 +221,6 @@ def _in_tiles(rows: Tensor, size: int) -> Tensor:
 
 
 def rounded(tensor: Tensor, dtype: str) -> Tensor:
-    """A tensor in float64 with the bits of a narrower dtype."""
     if dtype in _CUT_OFF:
         add, keep = _CUT_OFF[dtype]
         return ((tensor.float().view(torch.int32) + add) & keep).view(torch.float32).double()
@@ -245,7 +241,6 @@ def whole_storage(tensor: Tensor) -> Tensor:
 
 
 def offsets(shape: Sequence[int], strides: Sequence[int]) -> Tensor:
-    """How far each element of a shape lies from the first."""
     total: Tensor = torch.zeros((), dtype=torch.int64)
     for size, stride in zip(shape, strides, strict=True):
         total = total[..., None] + torch.arange(size).mul(stride)
@@ -295,7 +290,6 @@ class Variant(Attention):
         return self.memo[key]  # type: ignore[no-any-return]
 
     def on(self, tile: Tile, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Every intermediate on a tile, from whole LSE, O and delta where they are given."""
         scope = TileScope(self, tile)
         scope.buffers, scope.valid = buffers, self.valid(tile)
         scope.q, scope.k, scope.v, scope.do = self.tensors(tile)

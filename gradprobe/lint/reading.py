@@ -72,7 +72,6 @@ class KernelStrides:
                 self._foreign.append(each)
 
     def mistaken(self) -> list[LintFinding]:
-        """Where a kernel has a stride, and takes another in its place."""
         users, found = defaultdict[str, set[str]](set), dict[LintFinding, None]()
         for each in self._foreign:
             users[self._strides[each.stride][0]].add(each.base)

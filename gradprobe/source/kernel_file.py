@@ -91,7 +91,6 @@ class KernelFile:
         return self.text[slice(*self.span(node))]
 
     def line_of(self, node: ast.AST, function: str) -> SourceLine:
-        """The line where a node begins, with as much of the node as stands there."""
         number: int = node.lineno  # type: ignore[attr-defined]
         line, (start, end) = self.lines[number - 1], self.span(node)
         code = self._starts[number - 1] + len(line) - len(line.lstrip())

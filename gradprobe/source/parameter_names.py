@@ -129,7 +129,6 @@ def scales(known: Iterable[str]) -> list[str]:
 
 
 def belongs(stride: str, beside: Iterable[str]) -> bool:
-    """Whether a stride is of a tensor that other names are of."""
     return has_axis(stride) and stride_by_name(stride)[0] in _tensors(beside)
 
 

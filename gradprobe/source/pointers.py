@@ -46,9 +46,7 @@ class Record:
 
 class _Quantity(NamedTuple):
     strides: tuple[Advance, ...] = ()
-    """In the sum that a number is."""
     bases: frozenset[str] = frozenset()
-    """Of which a pointer starts from one."""
 
 
 _NOTHING = _Quantity()
@@ -166,7 +164,6 @@ class _PointerReader:
         return address
 
     def _lost(self, values: Iterable[_Quantity]) -> _Quantity:
-        """What is made of values by what is not followed."""
         for value in values:
             self.record.lost |= value.bases
         return _NOTHING
@@ -227,7 +224,6 @@ def atomics_into(kernel: Any, parameters: Iterable[str]) -> Iterator[Line]:
 
 
 def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:
-    """The atomics of a CUDA source, each with the gradient that its address names, or ""."""
     for number, code in enumerate(text.split("\n"), 1):
         for address in _OF_CUDA.findall(code.partition("//")[0]):
             named = filter(None, map(named_after, re.findall(r"\w+", address)))

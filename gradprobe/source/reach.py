@@ -71,7 +71,6 @@ class Reach:
 
     @cached_property
     def branches(self) -> dict[int, range]:
-        """First lines -> the lines of the body, as those of loops."""
         return self._bodies(ast.If)
 
     @cached_property

@@ -44,7 +44,6 @@ def keywords(call: ast.Call) -> dict[str, ast.expr]:
 
 
 def owner_of(node: ast.AST) -> ast.Name | None:
-    """Of `q.stride(...)`."""
     match node:
         case ast.Call(ast.Attribute(ast.Name() as owner, "stride")):
             return owner
@@ -67,7 +66,6 @@ def reads_in(root: ast.AST) -> set[str]:
 
 
 def bound_in(*roots: ast.AST) -> list[str]:
-    """The names that nodes bind, in the order of the text."""
     return [name.id for root in roots for name in ordered_names(root, ast.Store)]
 
 
@@ -110,7 +108,6 @@ def assignments_in(node: ast.AST) -> list[ast.Assign | ast.AugAssign]:
 
 
 def blocks(node: ast.AST) -> list[list[ast.stmt]]:
-    """Those that a statement holds: none of a simple one."""
     return [block for field in _BLOCKS if (block := getattr(node, field, None))]
 
 

@@ -145,7 +145,6 @@ def undone(spot: Spot) -> list[tuple[float, Edits, Row]]:
 
 
 def another_stride(at: Spot) -> Undone:
-    """stride_qh for stride_doh: that of the first other tensor."""
     known = parameters(at.function)
     for use in at.names:
         tensor, axis = stride_by_name(use.id)
@@ -157,7 +156,6 @@ def another_stride(at: Spot) -> Undone:
 
 
 def other_block(at: Spot) -> Undone:
-    """BLOCK_N for BLOCK_M, BLOCK_SIZE_M1 for BLOCK_SIZE_N1, where it is no part of a shape."""
     for use in at.names:
         match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", use.id)
         other = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
@@ -220,7 +218,6 @@ def class_of(file: KernelFile, node: ast.AST) -> str:
 
 
 def is_scalar_term(at: Spot, found: Found) -> bool:
-    """Whether it is an index times a stride, of single numbers, and not of a helper's parameters."""
     term = found["_term"]
     is_product = isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult)
     if not is_product or not has_strides(term) or inside(term, ast.Subscript):

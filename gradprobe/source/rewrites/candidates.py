@@ -141,7 +141,6 @@ def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:
 
 @lru_cache(maxsize=16)
 def _pieces(file: KernelFile) -> list[tuple[int, int]]:
-    """Where simple statements stand, then whole functions without their decorators."""
     simple, whole = list[ast.AST](), list[tuple[int, int]]()
     for function in file.functions:
         simple += [each for each in statements(function.body) if not blocks(each)]

@@ -81,7 +81,6 @@ def owner_meant(at: Spot) -> Undone:
 
 
 def term_missing(at: Spot) -> Undone:
-    """`b * stride_qb + h * stride_qh` for `b * stride_qb`."""
     terms = list(_terms(at)) if at.is_on_device else []
     own = parameters(at.function)
     for node in at.nodes if terms else ():
@@ -169,7 +168,6 @@ def delta_taken(at: Spot) -> Undone:
 
 
 def constant_changed(at: Spot) -> Undone:
-    """A whole number one more or less; 0, 1 and -inf for one another; a name for 1.0."""
     for node in inside(at.root, ast.Constant):
         value = node.value
         others = list[tuple[float, str]]()
@@ -221,7 +219,6 @@ def mask_put_on(at: Spot) -> Undone:
 
 
 def guard_added(at: Spot) -> Undone:
-    """`tl.where(rows >= keys, qk, float("-inf"))` for `qk`."""
     value = at.value
     if value is None or not isinstance(at.statement, ast.Assign) or not at.is_on_device:
         return
@@ -291,7 +288,6 @@ def _of_positions(at: Spot) -> Iterator[str]:
 
 @lru_cache(maxsize=256)
 def _positions(function: ast.FunctionDef) -> list[str]:
-    """What is called a position, or made of tl.arange, without quotients and the head's dims."""
     found = dict.fromkeys(filter(_POSITIONS.search, parameters(function)))
     for node in sorted(inside(function, ast.Assign), key=place_of):
         value, names = node.value, names_in(node.value)

@@ -35,7 +35,6 @@ Found = dict[str, ast.AST]
 
 
 def is_delta(name: str, *more: str) -> bool:
-    """Whether a row is called as what is subtracted from dP."""
     return plain(name.lower().removeprefix("b_")) in (*in_kernels("delta"), *more)
 
 

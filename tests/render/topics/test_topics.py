@@ -8,7 +8,7 @@ import pytest
 import gradprobe
 from gradprobe.diagnosis import lines
 from gradprobe.diagnosis.explainers import diagnoses
-from gradprobe.faults import fault_rows, python_rows
+from gradprobe.faults import fault_rows
 from gradprobe.lint.reading import FOREIGN
 from gradprobe.model.failures import UsageFailure
 from gradprobe.numerics.declared_precision import UNITS
@@ -26,8 +26,7 @@ _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
 
 def _words_of_faults():
     """What stands before the slash in every fault that the source can name."""
-    rowed = ("fault_rows.py", "python_rows.py")
-    files = [file for file in (PACKAGE / "faults").glob("*.py") if file.name not in rowed]
+    files = [file for file in (PACKAGE / "faults").glob("*.py") if file.name != "fault_rows.py"]
     files += [PACKAGE / "diagnosis" / f"{name}.py" for name in ("behaviour", "why", "plain_python")]
     found = {
         word
@@ -40,9 +39,8 @@ def _words_of_faults():
     ]
     found |= {word for text in told for word in re.findall(r'f?"(ring|edit)/', text)}
     rows = "\n".join(
-        getattr(fault_rows, name) for name in ("FORMULAS", "OPERANDS", "FACTORS", "SUMS")
+        getattr(fault_rows, name) for name in ("FORMULAS", "OPERANDS", "FACTORS", "SUMS", "PYTHON")
     )
-    rows += "\n" + python_rows.PYTHON
     found |= set(re.findall(r"^(\w+)/.* \| ", rows, re.M))
     found |= {
         "compiler",
