@@ -198,7 +198,8 @@ def _diagnoses(
             continue
         words = f"{where}explains {explained:.0%} of {count:,} wrong elements in {of_all}"
         # What is rounded where it is used may be exported right.
-        says_wrong = () if of.dtype else tuple(filter(of.changes.__contains__, names()))
+        says_wrong = tuple(filter(of.changes.__contains__, names()))
+        says_wrong = () if of.kind == "precision" else says_wrong
         diagnosis = Diagnosis(
             of.fault, of.fault_class, of.summary, explained, fix=of.fix,
             evidence=(f"{words}, and what is right stays right", *fit.said),

@@ -46,11 +46,17 @@ class Observed:
         return replace(self, right=right, own=tuple(name for name in self.own if name in names))
 
 
+# By the first word of a fault; others are of the algebra.
+_CLASSES = {
+    "stride": "S1", "store": "S1", "layout": "S2", "index": "S3", "mask": "M1", "tile": "M2", "tail": "M3",
+    "dead": "N1", "accumulation": "ACC", "dropout": "DRP", "precision": "PREC", "swap": "H1", "twice": "H1", "zero": "H1",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     fault: str
     """The word for scripts, after the topic of `explain`: "stride/do-head"."""
-    fault_class: str
     summary: str
     made: Mapping[str, str] = field(default_factory=dict)
     """By intermediate, its formula in the names of a TileScope."""
@@ -65,15 +71,21 @@ class Hypothesis:
     """That is read or stored otherwise; "" for none."""
     axes: str = ""
     """One letter each."""
-    dtype: str = ""
-    not_finite: bool = False
-    """Whether the fault itself makes NaN or infinity."""
     is_plain: bool = False
     """Whether it only describes what came, so that it cannot fit by chance."""
 
     @property
     def kind(self) -> str:
         return self.fault.partition("/")[0]
+
+    @property
+    def fault_class(self) -> str:
+        return _CLASSES.get(self.kind, "A")
+
+    @property
+    def not_finite(self) -> bool:
+        """Whether the fault itself makes NaN or infinity."""
+        return self.fault == "dead/nan" or self.finish is not None
 
     @property
     def changes(self) -> frozenset[str]:

@@ -21,7 +21,6 @@ _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
 
 class _Way(NamedTuple):
     fault: str
-    fault_class: str
     summary: str
     fix: str
     strides: Sequence[int]
@@ -70,7 +69,7 @@ def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
     if 1 < case.kv_heads < case.heads:
         heads = {"key_heads": torch.arange(case.heads, device=seen.x.q.device) % case.kv_heads}
         summary = "query heads read key head h % kv_heads, where h // group is meant"
-        way = _Way("index/kv-head", "S3", summary, "h // (heads // kv_heads)", (), "g")
+        way = _Way("index/kv-head", summary, "h // (heads // kv_heads)", (), "g")
         yield _hypothesis(way, "k", {"LSE", "P", "O", "dP", "dQ", "dK", "dV"}, reads=heads)
     for gradient in MATRIX_OF:
         if gradient in seen.own and gradient.lower() in seen.tensors:
@@ -78,7 +77,7 @@ def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
 
 
 def _hypothesis(way: _Way, tensor: str, wrong: Collection[str], **what: Any) -> Hypothesis:
-    return Hypothesis(*way[:3], {}, way.fix, wrong, tensor=tensor, axes=way.axes, **what)
+    return Hypothesis(*way[:2], {}, way.fix, wrong, tensor=tensor, axes=way.axes, **what)
 
 
 def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[_Way]:
@@ -99,10 +98,10 @@ def _stored(seen: Observed, gradient: str, tensor: Tensor) -> Iterator[Hypothesi
     name, ways = gradient.lower(), list[_Way]()
     ways += _by_other_strides(seen, name, tensor, "store", "is stored")
     summary, axes = f"{gradient} is stored as if it were contiguous", _axes_of(name, seen)
-    ways.append(_Way(f"layout/{name}", "S2", summary, "", _dense(tensor), axes))
+    ways.append(_Way(f"layout/{name}", summary, "", _dense(tensor), axes))
     for way in _each_once(tensor, ways):
         finish = partial(_stored_at, gradient, tensor, way.at(tensor))
-        yield _hypothesis(way, name, (gradient,), finish=finish, not_finite=True)
+        yield _hypothesis(way, name, (gradient,), finish=finish)
 
 
 def _stored_at(
@@ -138,7 +137,7 @@ def _as_contiguous(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
     fix = f"take every stride of {title(name)} from the tensor, or refuse other layouts in the wrapper"
     for words, strides in ways.items():
         summary = f"{title(name)} is addressed {words}, and does not lie so"
-        yield _Way(f"layout/{name}", "S2", summary, fix, strides)
+        yield _Way(f"layout/{name}", summary, fix, strides)
 
 
 def _dense(tensor: Tensor) -> tuple[int, ...]:
@@ -168,7 +167,7 @@ def _by_other_strides(
             if len(along) == len(axes):
                 words, which = [], "strides"
             summary = f"{title(name)} {verb} with {title(other)}'s {which}"
-            yield _Way("-".join((f"{kind}/{name}", *words)), "S1", summary, "", taken, letters)
+            yield _Way("-".join((f"{kind}/{name}", *words)), summary, "", taken, letters)
 
 
 # --- other numbers in an index
@@ -191,7 +190,7 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]
         first, every = " 0 and ".join(words), " and ".join(words)
         summary = f"{of} of {first} 0 is read in every {every}: that term of its index is missing"
         fix = f"add the {every} times its stride to the pointer of {of}"
-        yield _Way("-".join((f"index/{name}", *words)), "S3", summary, fix, left, missing)
+        yield _Way("-".join((f"index/{name}", *words)), summary, fix, left, missing)
 
 
 def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
@@ -206,4 +205,4 @@ def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way
     for way, index in ways.items():
         summary = f"{title(name)} of another head is read: {way.replace('-', ' ')}"
         fault, own = f"index/{name}-{way}", tensor.stride()
-        yield _Way(fault, "S3", summary, "", own, letter, (axis, index))
+        yield _Way(fault, summary, "", own, letter, (axis, index))

@@ -19,9 +19,6 @@ from . import fault_rows, index
 from .hypothesis import Hypothesis, Observed, entered
 from .variant import TileScope, compiled
 
-# By the first word of a fault; others are of the algebra.
-_CLASSES = {"mask": "M1", "dropout": "DRP", "dead": "N1", "precision": "PREC"}
-_CLASSES |= {"tile": "M2", "tail": "M3", "accumulation": "ACC", "swap": "H1", "twice": "H1"}
 # Wrong by themselves where rows see other keys, or other scores.
 _SCORED = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
 _SUMS = ("dQ", "dK", "dV", "O", "LSE", "delta")
@@ -154,11 +151,8 @@ def _hypothesis(row: FormulaRow, filling: Mapping[str, Any], family: str) -> Hyp
         wrong = {*made}.union(*(entered(name, family) for name in reads))
     elif not wrong and (reads or sees != "valid"):
         wrong = _SCORED
-    dtype, is_nan = str(filling["dtype"]).partition(",")[0], fault == "dead/nan"
-    return Hypothesis(
-        fault, _CLASSES.get(kind, "A"), summary, made, fix, wrong, sees, reads,
-        dtype=dtype, not_finite=is_nan, is_plain="seen.own ==" in row.needs,
-    )  # fmt: skip
+    is_plain = "seen.own ==" in row.needs
+    return Hypothesis(fault, summary, made, fix, wrong, sees, reads, is_plain=is_plain)
 
 
 def _problem(seen: Observed) -> dict[str, Any]:
@@ -210,7 +204,7 @@ def _zeros(seen: Observed) -> Iterator[Hypothesis]:
     if made:
         are = f"{listed([*made])} {'are' if len(made) > 1 else 'is'}"
         summary = f"{are} 0 throughout: nothing was stored there, or None was returned"
-        yield Hypothesis(f"zero/{next(iter(made))}", "H1", summary, made, is_plain=True)
+        yield Hypothesis(f"zero/{next(iter(made))}", summary, made, is_plain=True)
 
 
 def _measured(seen: Observed) -> Iterator[Hypothesis]:
@@ -221,7 +215,7 @@ def _measured(seen: Observed) -> Iterator[Hypothesis]:
         factor = float((actual * expected).sum()) / squares if squares else 0.0
         if len(actual) >= _FEWEST and abs(factor) > _LEAST and abs(factor - 1) > _NEAR:
             summary = f"{step} is off by the factor {factor:.5g} throughout"
-            yield Hypothesis(f"factor/{step}", "A", summary, {step: f"{step} * {factor!r}"})
+            yield Hypothesis(f"factor/{step}", summary, {step: f"{step} * {factor!r}"})
 
 
 def _of_python(seen: Observed) -> Iterator[Hypothesis]:

@@ -103,10 +103,6 @@ def targets_of(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[as
     return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
 
 
-def assignments_in(node: ast.AST) -> list[ast.Assign | ast.AugAssign]:
-    return [each for each in ast.walk(node) if isinstance(each, (ast.Assign, ast.AugAssign))]
-
-
 def blocks(node: ast.AST) -> list[list[ast.stmt]]:
     return [block for field in _BLOCKS if (block := getattr(node, field, None))]
 

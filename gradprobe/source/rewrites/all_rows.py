@@ -12,7 +12,6 @@ from functools import lru_cache
 from ..kernel_file import Change, KernelFile
 from ..parameter_names import TENSORS, core, has_axis, has_strides, stride_by_name
 from ..syntax import (
-    assignments_in,
     bound_in,
     called,
     calls_in,
@@ -229,7 +228,7 @@ def is_scalar_term(at: Spot, found: Found) -> bool:
 @lru_cache(maxsize=256)
 def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
     found: set[str] = set()
-    for node in sorted(assignments_in(kernel), key=place_of):
+    for node in sorted(inside(kernel, ast.Assign, ast.AugAssign), key=place_of):
         if names_in(node.value) & found or calls_in(node.value, "arange", "zeros", "full"):
             found = found.union(*map(names_in, targets_of(node)))
     return found
