@@ -49,7 +49,8 @@ class Observed:
 # By the first word of a fault; others are of the algebra.
 _CLASSES = {
     "stride": "S1", "store": "S1", "layout": "S2", "index": "S3", "mask": "M1", "tile": "M2", "tail": "M3",
-    "dead": "N1", "accumulation": "ACC", "dropout": "DRP", "precision": "PREC", "swap": "H1", "twice": "H1", "zero": "H1",
+    "accumulation": "ACC", "dropout": "DRP", "precision": "PREC", "swap": "H1", "twice": "H1", "zero": "H1",
+    "dead": "N1",
 }  # fmt: skip
 
 
