@@ -12,7 +12,7 @@ from typing import Any
 
 from ..model.report import Listing, Where
 from .parameter_names import stride_of, word_of
-from .syntax import called, first_line, inside, keywords, last_name
+from .syntax import called, first_line, inside, keywords, last_name, lines_of
 from .text import Edit, SourceLine
 
 
@@ -183,15 +183,14 @@ def listings_of(wheres: Iterable[Where]) -> tuple[Listing, ...]:
             continue
         if 0 < where.line <= len(lines) and lines[where.line - 1].strip() == where.code:
             shown = _around(where, len(lines))
-            found[
-                Listing(where.file, shown.start, tuple(lines[at - 1].rstrip() for at in shown))
-            ] = None
+            texts = map(str.rstrip, lines[shown.start - 1 : shown.stop - 1])
+            found[Listing(where.file, shown.start, tuple(texts))] = None
     return tuple(found)
 
 
 def _around(where: Where, count: int) -> range:
     for node in python_file(where.file).functions:
-        shown = range(first_line(node), (node.end_lineno or node.lineno) + 1)
+        shown = range(first_line(node), lines_of(node).stop)
         if where.line in shown and len(shown) <= MOST:
             return shown
     return range(max(1, where.line - AROUND), min(count, where.line + AROUND) + 1)
