@@ -68,6 +68,7 @@ class TileScope:
     k: Tensor
     v: Tensor
     do: Tensor
+    diagonal: Tensor
     buffers: Mapping[str, Tensor] = MappingProxyType({})
     """Whole LSE, O and delta as kernels find them, if known."""
 
@@ -91,8 +92,9 @@ class TileScope:
         except AttributeError:
             raise KeyError(name) from None
 
-    def value(self, formula: str) -> Any:
-        return eval(compiled(formula), FUNCTIONS, self)  # type: ignore[arg-type]
+    def value(self, formula: str) -> Tensor:
+        found: Tensor = eval(compiled(formula), FUNCTIONS, self)  # type: ignore[arg-type]
+        return found
 
     # --- which keys are seen
 
@@ -142,7 +144,9 @@ class TileScope:
         matrix, scale = matrix.mT if of.is_transposed else matrix, self.x.scale
         return matrix, self[of.other], scale if of.is_scaled else 1.0
 
-    def product(self, result: str, matrix: Any = None, other: Any = None) -> Tensor:
+    def product(
+        self, result: str, matrix: Tensor | None = None, other: Tensor | None = None
+    ) -> Tensor:
         """O, dQ, dK or dV by its formula, of another matrix or operand."""
         matrix, own, scale = self._operands(result, matrix)
         return scale * (matrix @ (own if other is None else other))
