@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from operator import attrgetter, eq, itemgetter
 
@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ..frontends import Launches
-from ..frontends.cuda.watch import BLOCK, WARP, Recorded
+from ..frontends.cuda.watch import BLOCK, THREAD, WARP, Recorded
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, indices_at
 from ..inputs.memory import Array, elements_of
@@ -170,6 +170,8 @@ def _distinct(rows: Array) -> list[list[int]]:
 class RecordedRun:
     launches: tuple[AccessedElements, ...]
     """Those in which something known meets, in order."""
+    by_thread: tuple[AccessedElements, ...]
+    """Of launches whose threads give each other copies of tensors alone, what each thread reads."""
     roles: Roles
 
 
@@ -193,8 +195,15 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
         return None
     known = _known_tensors(case, inputs, accesses, outcome.trace, copies)
     launches = [AccessedElements(launch, known, case) for launch in accesses]
+    by_thread = list[AccessedElements]()
+    for launch in accesses:
+        if launch.copies is not None and launch.together == BLOCK:
+            own = launch.records[launch.records["is_copied"] == 0]
+            records = np.concatenate([launch.copies, own])
+            alone = replace(launch, records=records, together=THREAD)
+            by_thread.append(AccessedElements(alone, known, case))
     inputs_named = {tensor.name for tensor in known if tensor.is_input}
-    return RecordedRun(tuple(_of_attention(launches, inputs_named)), roles)
+    return RecordedRun(tuple(_of_attention(launches, inputs_named)), tuple(by_thread), roles)
 
 
 def _known_tensors(
@@ -300,7 +309,7 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
             continue
         other, is_by_row = PRODUCTS[name].other, not PRODUCTS[name].is_transposed
         by_site = dict[Site, Array]()
-        for elements in run.launches:
+        for elements in (*run.launches, *run.by_thread):
             places = elements.places.values()
             loads = [place for place in places if place.tensor == other and place.is_load]
             visited, whole, reached = found = np.zeros((3, *valid.shape), bool)

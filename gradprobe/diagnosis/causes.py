@@ -24,6 +24,8 @@ from .lines import Lines
 from .testing import Finalist, explaining, in_parts, ranked
 
 _place = attrgetter("file", "line")
+# Layouts that are searched at most: each takes some hundreds of evaluations of the formulas.
+_MOST_LAYOUTS = 6
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ class CauseSearch:
             return
         if layout.fact in self._unexplained:  # then nothing explains it either
             self._unexplained[layout.fact].append(name)
+            return
+        if self._searched == _MOST_LAYOUTS:
+            words = f"something else is wrong: {_MOST_LAYOUTS} layouts were searched"
+            self._failures.append(f"in {name} {words}")
             return
         self._searched += 1
         seen = layout.seen if is_first else layout.unspoilt
@@ -247,7 +253,7 @@ def with_dataflow(
     for cause in seen:
         evidence += cause.evidence
         shown += cause.where
-        addresses += cause.where if cause.kind in ("load", "store") else ()
+        addresses += cause.where if cause.kind in ("load", "store", "unstored") else ()
     # Before all others the first line of each kernel, at which something goes wrong in it.
     heads = dict[str, Where]()
     for where in shown:

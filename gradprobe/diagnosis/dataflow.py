@@ -69,12 +69,20 @@ def _of_forward(run: FollowedRun) -> Iterator[Suspect]:
             yield suspect
 
 
+def _never_stored(run: FollowedRun) -> Iterator[Suspect]:
+    from .explainers.sums import never_stored
+
+    return never_stored(run)
+
+
 # Each alone explains a run, in this order.
 ALONE: tuple[tuple[str, Callable[[FollowedRun], Iterator[Suspect]]], ...] = (
     # A tile that lies across disagrees in every index: it would be misread.
     ("dataflow/misread", transposed),
     # Of other elements everything is wrong, and each operation right.
     ("dataflow/misread", misread),
+    # What is stored nowhere has no value that could be wrong.
+    ("dataflow/sums", _never_stored),
     # Gradients are made of O: what they show is its doing.
     ("dataflow", _of_forward),
 )

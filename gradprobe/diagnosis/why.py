@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product, starmap
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from ..faults.hypothesis import Observed
 from ..model.failures import fault_words
-from ..model.intermediates import is_named_after
-from ..model.layout_run import MISMATCH
-from ..model.mechanisms import spoken
-from ..model.number import LAMBDA
+from ..model.intermediates import is_named_after, title
+from ..model.layout_run import MATCH, MISMATCH
+from ..model.mechanisms import door, spoken
+from ..model.number import LAMBDA, listed
 from ..model.report import Diagnosis, Where, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
@@ -27,6 +28,9 @@ _TOO_LARGE = (
     "no cause was sought: this case is too large, and no smaller one fails in the same way; "
     "gradprobe shrink looks further"
 )
+if TYPE_CHECKING:
+    from ..frontends.triton.launches import KernelCall
+
 _fault = attrgetter("fault")
 # Where as many lines lack a mask, it is no slip that an edit could mend: the kernel was written without.
 _FEW = 3
@@ -54,6 +58,8 @@ class FailedCheck:
 
     experiment: Experiment
     runs: Sequence[LayoutRun]
+    calls: Mapping[str, Sequence[KernelCall]] = field(default_factory=dict)
+    """The launches of each layout."""
     right_at: Callable[[LayoutRun], str] = lambda first: ""
     """Says at which other lengths it is right in the first layout; "" at none."""
     known: list[str] = field(default_factory=list)
@@ -262,13 +268,61 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
     fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
     where = _by_place(*map(attrgetter("where"), merged))
-    layouts = tuple(dict.fromkeys(chain(*map(attrgetter("layouts"), merged))))
-    cause = Diagnosis(
-        "tail/length", "M3", summary, 1.0, (), where, fix, seen="seen while it ran", layouts=layouts
-    )
-    led = _led(cause, found, merged)
+    led = _merged(Diagnosis("tail/length", "M3", summary, 1.0, (), where, fix), found, merged)
     check.is_beyond_edits = len(where) > _FEW and not any(each.also for each in led)
     return led
+
+
+@door("contiguous", lambda check, found: found)
+def by_contiguity(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
+    """Kernels are right in the first layout, and misread tensors of which they get no stride."""
+    misread, kernels, tensors = list[Diagnosis](), dict[str, None](), dict[str, None]()
+    for each in found if check.runs[0].verdict == MATCH and not check.predicted else ():
+        of = dict.fromkeys(map(attrgetter("kernel"), each.where))
+        if each.kind in _MISREAD and _get_no_stride(check, of, tensor_of(each)):
+            misread.append(each)
+            kernels |= of
+            tensors[title(tensor_of(each))] = None
+    if not misread:
+        return found
+    taken = "they are" if len(tensors) > 1 else "it is"
+    summary = f"no stride of {listed([*tensors])} reaches {listed([*kernels])}: {taken} taken for contiguous"
+    fix = "pass the strides to the kernels, or call .contiguous() or refuse other layouts before the first launch"
+    where = _by_place(*(each.where[:1] for each in misread))
+    led = _merged(
+        Diagnosis("layout/contiguous", "S2", summary, 1.0, (), where, fix), found, misread
+    )
+    check.is_beyond_edits = not any(each.also for each in led)
+    return led
+
+
+def _get_no_stride(check: FailedCheck, kernels: Iterable[str], tensor: str) -> bool:
+    first, *others = check.runs
+    is_asked = False
+    for run in others if check.calls else ():
+        own, given = _long_strides(run, tensor) - _long_strides(first, tensor), set[int]()
+        for call in check.calls.get(run.layout, ()) if run.verdict == MISMATCH else ():
+            if call.name in kernels:
+                given.update(call.numbers)
+        # A stride in bytes is a multiple.
+        if any(number % stride == 0 for number, stride in product(given, own)):
+            return False
+        is_asked |= bool(own and given)
+    return is_asked
+
+
+def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
+    strides = [laid.strides for laid in run.laid if laid.name.lower() == tensor]
+    return {stride for of in strides for stride in sorted(of)[-2:]} - {0}
+
+
+def _merged(
+    cause: Diagnosis, found: list[Diagnosis], merged: Sequence[Diagnosis]
+) -> list[Diagnosis]:
+    """A cause in the place of some."""
+    layouts = tuple(dict.fromkeys(chain(*map(attrgetter("layouts"), merged))))
+    cause = structs.replace(cause, seen="seen while it ran", layouts=layouts)
+    return _led(cause, found, merged)
 
 
 def _led(
@@ -285,5 +339,6 @@ def _led(
 EXPLAINERS: tuple[Callable[[FailedCheck, list[Diagnosis]], list[Diagnosis]], ...] = (
     by_numbers,  # hypotheses, further runs and the dataflow, beside what was seen of memory
     by_length,
+    by_contiguity,
     by_convention,
 )

@@ -103,7 +103,7 @@ def _finished(
         client.told(report)
         with experiment.stopwatch.timed("diagnose"):
             if report.failing is not None or any(map(attrgetter("memory"), report.runs)):
-                report = _explained(experiment, report, compilation, problem, client)
+                report = _explained(experiment, records, report, compilation, problem, client)
             compile_errors, not_compiled = compilation.result()
     notes = [*notes_of(experiment, records), *not_compiled]
     if report.failing is None and problem.given:
@@ -135,7 +135,8 @@ def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Pro
 
 
 def _explained(
-    experiment: Experiment, report: Probed, compilation: Compilation, problem: Problem, client: Client
+    experiment: Experiment, records: Sequence[RunRecord], report: Probed, compilation: Compilation,
+    problem: Problem, client: Client,
 ) -> Probed:  # fmt: skip
     # A sharded target is run by its ranks: neither launches nor strides are seen here.
     if experiment.case.ranks:
@@ -146,7 +147,10 @@ def _explained(
     else:
         from ..diagnosis.why import FailedCheck, reasons_of  # here alone: much stands behind it
 
-        reasons = reasons_of(FailedCheck(experiment, report.runs, partial(_right_at, problem)))
+        ran = [record for record in records if record.executions]
+        calls = {record.run.layout: record.executions[0].outcome.calls for record in ran}
+        right_at = partial(_right_at, problem)
+        reasons = reasons_of(FailedCheck(experiment, report.runs, calls, right_at))
         compilation.result()  # of which trials of edits know
         allowance = client.budget()
         if report.failing is not None and allowance.count:

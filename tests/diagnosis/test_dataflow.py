@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from gradprobe.diagnosis.causes import with_dataflow
 from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.explainers.diagnoses import Suspect, diagnoses_of
 from gradprobe.diagnosis.explainers.misread import misread
+from gradprobe.diagnosis.explainers.sums import never_stored
 from gradprobe.diagnosis.explainers.values import other_factors
 from gradprobe.diagnosis.follow import FollowedRun
 from gradprobe.frontends.triton.interpreter.dataflow import (
@@ -64,6 +66,7 @@ def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_call
     visits = {
         run.outcome.storages.get(home, ""): counts for home, counts in run.flow.visits.items()
     }
+    assert not [*never_stored(replace(run, wrong=("O", "dQ", "dK", "dV", "delta", "LSE")))]
     for name in ("dQ", "dK", "dV"):
         assert (visits[name][run.roles.valid] == 1).all()
 
@@ -97,6 +100,9 @@ WRONG: dict[str, tuple[Edit, dict[str, Any], str, str, str]] = {
     "a statement that lost a factor": (
         Edit(DQ, "store_tile(dq_ptr, dq * scale", "dq *= 1.0\n    store_tile(dq_ptr, dq"), {}, "dQ", "stored", "dQ",
     ),
+    "tiles of one head that no program stores": (
+        Edit(DQ, "pid % n_tiles", "pid % n_tiles * (pid // n_tiles % n_heads)"), {}, "dQ", "unstored", "dQ",
+    ),
     "do outside its elements": (
         Edit("flash_preprocess_kernel", "h * stride_doh", "h * stride_oh"),
         {"layout": "do=huge"}, "delta", "load", "do",
@@ -120,6 +126,7 @@ NIGHTLY = (
 SAYS = {
     "lse of another head": "at head 0 where it meets head 1 of",
     "do outside its elements": "do is read outside its elements where it meets",
+    "tiles of one head that no program stores": "of dQ, the first at batch 0, head 0, row 32",
 }
 
 
@@ -178,6 +185,16 @@ def test_a_buffer_that_was_made_of_one_head_alone_is_no_misread_one(
     flow.nodes += [made, Node(sites[1], (made,), number=1)]
     flow.conflicts += [Conflict(sites[1], "h", frozenset([1]), frozenset([2]), (0, 1))]
     assert [one.name for one in misread(FollowedRun(flow, None, None))] == [accused]
+
+
+def test_of_a_head_that_no_program_stores_the_launch_is_told(tmp_path: Path) -> None:
+    changed, run = planted(
+        tmp_path, Edit(DQ, "pid // n_tiles % n_heads", "pid // n_tiles % n_heads * 0")
+    )
+    (told, *_) = diagnoses_of(suspects(run, ("dQ",)))
+    assert "36 rows of dQ, the first at batch 0, head 1, row 0" in told.evidence[0]
+    lines = changed.plant().splitlines()
+    assert any(f"{DQ}[" in lines[where.line - 1] for where in told.where)
 
 
 def test_of_one_line_of_a_helper_the_calls_are_told_apart() -> None:

@@ -1,15 +1,18 @@
-"""Results that lack pairs of a row and a key."""
+"""Results that lack pairs of a row and a key, or that no program stores."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
 import numpy as np
 
-from ...frontends.triton.interpreter.dataflow import Node, Site, behind
+from ...frontends.triton.interpreter.dataflow import AccessLine, Node, Site, behind
 from ...inputs.memory import Array
+from ...model.intermediates import AXIS_WORDS, title
+from ...model.number import plural
 from ..follow import FollowedRun
 from .diagnoses import Suspect
 
@@ -91,3 +94,53 @@ def summing(node: Node) -> tuple[Site, ...]:
         if found:
             return found
     return (node.site,)
+
+
+# --- what is stored nowhere
+
+
+def never_stored(run: FollowedRun) -> Iterator[Suspect]:
+    """Results of which no program stores some rows or keys, heads or batches."""
+    flow, of_numbers = run.flow, {site.kernel for site in run.flow.empty.values()}
+    by_name = defaultdict[str, list[AccessLine]](list)
+    for access in flow.sources:
+        name = title(access.tensor)
+        # A mere number is right where no pair is seen; scores are stored where they are worked on.
+        if access.is_load or name not in run.wrong or access.site.kernel in of_numbers:
+            continue
+        if not {"m", "n"} <= {*access.letters}:
+            by_name[name].append(access)
+    for name, stores in by_name.items():
+        site, letters = stores[0].site, stores[0].letters
+        never = _needed(run, letters)
+        for store in stores:
+            if store.letters == letters:
+                never &= ~store.filled
+        if never.any():
+            first = zip(letters, np.argwhere(never)[0], strict=True)
+            place = ", ".join(f"{AXIS_WORDS[letter]} {at}" for letter, at in first)
+            many = plural(int(never.sum()), AXIS_WORDS[letters[-1]])
+            reason = f"no program stores {many} of {name}, the first at {place}"
+            beside = tuple(map(flow.lines.__getitem__, _placing(run, stores)))
+            yield Suspect("unstored", name, site, site.lines, reason, beside=beside)
+
+
+def _needed(run: FollowedRun, letters: str) -> Array:
+    """[of these axes] bool: where a row sees a key."""
+    valid, kept = run.roles.valid, letters.replace("g", "h")
+    needed = valid.any(tuple(at for at, letter in enumerate("bhmn") if letter not in kept))
+    if "g" not in letters:
+        return needed
+    axis = letters.index("g")
+    shape = (*needed.shape[:axis], run.flow.sizes["g"], -1, *needed.shape[axis + 1 :])
+    return needed.reshape(shape).any(axis + 1)
+
+
+def _placing(run: FollowedRun, stores: Sequence[AccessLine]) -> list[int]:
+    """The lines behind all addresses that leave something out, the last first."""
+    shared = frozenset.intersection(*map(attrgetter("behind"), stores))
+    for source in run.flow.sources:
+        is_own = source.site.kernel == stores[0].site.kernel and not source.is_derived
+        if is_own and source.letters and (_needed(run, source.letters) & ~source.filled).any():
+            shared &= source.behind
+    return sorted(shared, reverse=True)

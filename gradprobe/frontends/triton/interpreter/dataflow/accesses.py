@@ -198,12 +198,21 @@ def _kept(value: Any) -> dict[str, Any]:
 
 
 def _reach(flow: Flow, number: int, at: Mapping[str, Array]) -> None:
-    source = flow.sources[number]
+    source, letters, found = flow.sources[number], "", list[Array]()
     for x in filter(at.__contains__, "bhgmn"):
         index = at[x].reshape(-1)
         if (index >= 0).any():  # a letter without any known index is no axis of what is accessed
             reached = source.reached.setdefault(x, np.zeros(flow.sizes[x], bool))
             reached[index[index >= 0]] = True
+        if x != "g" or "h" not in at:
+            letters += x
+            found.append(index)
+    if source.filled is None:
+        source.letters, source.filled = letters, np.zeros([flow.sizes[x] for x in letters], bool)
+    # What kernels stored in a buffer of their own has those letters that it had then.
+    if source.letters == letters and found:
+        known = np.stack(found)
+        source.filled[tuple(known[:, (known >= 0).all(0)])] = True
 
 
 def place(flow: Flow, view: View, letters: str, is_alone: bool = True) -> None:

@@ -62,6 +62,9 @@ class AccessLine:
     """By letter, how often it agreed with another."""
     reached: dict[str, Array] = field(default_factory=dict)
     """By letter but dims, [length] bool: the indices that it touches."""
+    letters: str = ""
+    filled: Array = None
+    """bool, of these axes but dims: what it touches."""
 
     @property
     def is_load(self) -> bool:
