@@ -67,7 +67,6 @@ class ReferenceCall:
         self.unfit: dict[str, Tensor] = {}
 
     def __call__(self, **given: Any) -> dict[str, Tensor]:
-        """Calls it; along a batch or heads that it has no axis for, once for each."""
         values = {name: given[own] for name, own in self.target.takes.items() if own in given}
         self.unfit, self.orders = {}, []
         with torch.device(values["q"].device):  # what it makes lies beside what it is given

@@ -103,7 +103,6 @@ class AccessedElements:
         bases, records = np.array(self.launch.bases), self.launch.records
         regions = np.flatnonzero((home <= bases) & (bases < home + size))
         records = records[np.isin(records["region"], regions)]
-        # An access of several elements is one of each.
         many = np.maximum(records["bytes"].astype(np.int64) // width, 1)
         step = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
         records = np.repeat(records, many)
@@ -155,7 +154,6 @@ class AccessedElements:
 
 
 def _sums(rows: Array) -> Array:
-    """A number for each column, as good as surely another for each that differs."""
     return (rows * np.random.default_rng(0).integers(1, 1 << 62, (len(rows), 1))).sum(0)
 
 
@@ -217,7 +215,6 @@ def _known_tensors(
     for name, tensor in inputs.tensors.items():
         letters = case.input_axes(name)
         if letters and len(letters) == tensor.dim():
-            # What is passed to be written into, dq, is called what it becomes, dQ.
             own = title(name) if name in OUTPUTS else name
             known.append(KnownTensor(own, letters, tensor, name in ("q", "k", "v", "do", "o")))
     for launch in accesses:
@@ -233,7 +230,6 @@ def _known_tensors(
 def _of_attention(
     launches: Sequence[AccessedElements], inputs: set[str]
 ) -> Iterator[AccessedElements]:
-    """Without launches of inputs alone and stores that are written over later."""
     for number, elements in enumerate(launches):
         for later in launches[number + 1 :]:
             if later.kernel != elements.kernel:
@@ -257,7 +253,6 @@ def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
 # In one unit q, dO, O, LSE, delta and dQ are of the same rows of the same heads, and k, v, dK and dV of the same keys
 # of the heads that those read: lines that touch different ones meet as tiles of a Triton kernel do that disagree.
 def _compare(flow: Flow, elements: AccessedElements) -> None:
-    """Notes places that disagree: each touches in one unit what the other does not."""
     places = elements.places.values()
     numbers = {place: at for at, place in enumerate(places, len(flow.sources))}
     flow.sources += places

@@ -198,11 +198,9 @@ def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
         best: the hypothesis that is named.
     """
     is_finite = all(bool(value.isfinite().all()) for value in again.seen.actual.values())
-    # What is stored elsewhere leaves its own place unwritten.
     is_elsewhere = best is not None and best.tensor and best.not_finite
     asked = {
         multiplies_coarser: True,  # rounding is like other rounding, and what was compiled says whose it is
-        # What is added twice is a factor, in one call.
         wrong_in_the_first_call_alone: best is None or best.kind in ("factor", "accumulation"),
         differs_from_run_to_run: best is None,
         reads_what_was_never_written: best is None or not (is_finite or is_elsewhere),

@@ -71,7 +71,6 @@ def quicker(case: Case) -> list[Case]:
     """Cases that may fail as one did, the quickest first; at last itself."""
     is_given = case.inputs or case.seqlens or case.cu_seqlens_q
     counts = ((1, 1), (2, 2), (case.batch, case.kv_heads))
-    # Some take only the lengths that were asked for.
     return [*([] if is_given else cut_cases(case, (_SPAN, _NONE), counts)), case]
 
 
@@ -177,7 +176,6 @@ def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Itera
 
 
 def _of_dim(few: Case, dim: int) -> tuple[str, Case]:
-    """Another head dim, with the scale that it has where none was asked for."""
     scale = dim**-0.5 if few.scale == few.head_dim**-0.5 else few.scale
     return f"head dim {dim}", replace(few, head_dim=dim, head_dim_v=dim, scale=scale)
 
@@ -193,5 +191,4 @@ def _small(case: Case, lengths: tuple[int, int]) -> Case:
 
 
 def _few(case: Case, lengths: tuple[int, int], batches: int = 2) -> Case:
-    """Several batches and key heads: what an option chooses may be a kernel with strides of its own."""
     return _cut(_small(case, lengths), _NONE, batches, 2)

@@ -260,7 +260,6 @@ def with_dataflow(
         heads.setdefault(where.kernel, where)
     lines, more = [*heads.values(), *shown], list[Where]()
     if first.where and (first.fault in read or first.kind in ("outside", "race", "unwritten")):
-        # One line may have several places, each with an edit.
         lines, more = [*first.where], addresses
     elif first.kind in ("mask", "factor"):  # the value is computed all the same
         functions = {*map(attrgetter("kernel"), shown), *map(attrgetter("function"), shown)}
@@ -306,7 +305,6 @@ class Table:
         return any("" in dict(self._shown.get(name, ())) for name in steps)
 
     def _in_agreeing_kernels(self, value: Diagnosis) -> list[Diagnosis]:
-        """Without the kernels in which what it is made of is wrong, or what it is a step to right."""
         behind, where = set[str](), list[Where]()
         for name in {*self._names}.difference(value.says_wrong):
             if not {*value.says_right}.isdisjoint(reached([name], self._family)):
@@ -320,7 +318,6 @@ class Table:
         return [replace(value, where=tuple(where), evidence=())] if where else []
 
     def _after_export(self, value: Diagnosis) -> Diagnosis:
-        """Of a value that is right where it was seen last, what its kernel makes of it later."""
         found, later = list[tuple[str, str]](), list[str]()
         for name in value.says_wrong:
             found += self._shown.get(name, ())
@@ -341,7 +338,6 @@ class Table:
         return bool(shown) and all(shown) and MISMATCH not in set().union(*shown)
 
     def _in(self, name: str, kernel: str = "") -> set[str]:
-        """How an intermediate is in a kernel, "" for all; what was seen in no kernel is so in each."""
         shown = self._shown.get(name, [])
         return {
             status for at, status in shown if not kernel or at.partition(" for ")[0] in ("", kernel)

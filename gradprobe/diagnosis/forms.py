@@ -77,7 +77,6 @@ def _scaled(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torc
 
 
 def _errors(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> Values:
-    """By name, in the shape of the form. Triton's interpreter multiplies in IEEE."""
     precision = precision_of(str(dtype).removeprefix("torch."), "ieee")
     of, moved = Chain(x, tile, on_tile, precision), _scaled(x, tile, on_tile, dtype)
     scale, shift = abs(x.scale), rounding_shift(x, tile, on_tile, precision)

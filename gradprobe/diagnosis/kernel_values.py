@@ -33,7 +33,6 @@ from .follow import FollowedRun
 from .roles import elements
 
 _number = attrgetter("number")
-# Operations that leave scores what they are, but for a constant or a mask.
 _THROUGH = (*CASTS, "select", "fmul", "fdiv", "precise_divf", "fadd")
 
 
@@ -106,7 +105,6 @@ def _parts_of(run: FollowedRun, case: Case) -> list[KernelValue]:
 
 
 def _kernel_value(found: list[KernelValue], name: str, node: Node, gradient: str) -> KernelValue:
-    """The one of all loops that go into a gradient, or of one operation."""
     site = _core(node).site
     for value in reversed(found):
         is_alike = gradient in value.into or site in value.sites
@@ -177,7 +175,6 @@ def _input(run: FollowedRun, node: Node) -> str:
 
 
 def _values(run: FollowedRun, value: KernelValue, culprits: Set[int]) -> Array | None:
-    """The last value of every element, without its constant; None where some lack."""
     valid, trace, constants = run.roles.valid, run.outcome.trace, _constants(run, value)
     needed = valid.any(3) if value.name == "delta" else valid
     whole, reached, is_summed = np.zeros((3, needed.size))
@@ -225,7 +222,6 @@ def _rows_along(scores: Node) -> int:
 
 
 def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
-    """By operation, what multiplies it where it is right; where it is right nowhere, since it was made."""
     constants, found = run.roles.constants(value.name), dict[Site, float]()
     for node in value.tiles:
         if node.role is not None and node.name == value.name and np.any(node.value):

@@ -56,7 +56,6 @@ class Lines:
 
 
 def _fix_of(findings: Sequence[LintFinding]) -> str:
-    """All edits, each once with its kernels; "" where one is not known."""
     kernels = dict[str, dict[str, None]]()
     for finding in findings:
         kernels.setdefault(finding.fix, {})[finding.where.kernel] = None
@@ -73,7 +72,6 @@ def among(where: Where) -> Where:
         text = []
     lines = [*text[max(where.line - 1, 0) : where.line + 2], "", "", ""]
     before, code, after = textwrap.dedent("\n".join(map(str.rstrip, lines[:3]))).split("\n")
-    # A line of no kernel is told as it is: it belongs to the target.
     function = source(where.file).function_at(where.line) if where.kernel else ""
     stripped = code.lstrip()
     return replace(
@@ -162,7 +160,6 @@ def _diagnosis(group: Group, ran: Collection[str]) -> Diagnosis:
 
 
 def _places(found: Sequence[MemoryFinding]) -> Iterator[tuple[str, int, str, str]]:
-    """(file, line, kernel, note)."""
     for kernel, file, line in dict.fromkeys(map(attrgetter("rest"), found)):
         if kernel:
             yield file, line, kernel, "stores the rest"

@@ -74,7 +74,6 @@ def _is_followed(experiment: Experiment) -> bool:
 
 
 def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
-    """Of one more call; nothing where its results differ."""
     assert run.measured is not None
     target = experiment.target
     with followed(target.function) as held:
@@ -217,7 +216,6 @@ class _Forms:
         return name, bool(name) and not all(form.is_wrong for form in matching)
 
     def _is_usual(self, form: _Form, factor: float) -> bool:
-        """Whether code may hold an intermediate times this: many keep the scale in dS."""
         scale = self._x.scale if form.name == "dS" else 1.0
         return min(abs(factor - 1), abs(factor - scale)) <= _NEAR * scale
 
@@ -234,7 +232,6 @@ class _Forms:
 
 
 def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
-    """The parts of a form that have a shape, one of rows or keys in tiles."""
     values, every = form.values, range(form.values.ndim)
     for order in itertools.permutations(every, len(shape)):
         short = [at for at, axis in enumerate(order) if shape[at] != values.shape[axis]]
@@ -250,7 +247,6 @@ def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
 
 
 def _ways(of: Hypothesis, plain: Variant, seen: Observed) -> Iterator[dict[str, Array]]:
-    """The intermediates as a fault makes them: all, LSE alone, or what follows from right ones."""
     variant = of.variant(plain)
     first = _whole(variant, {})
     yield first

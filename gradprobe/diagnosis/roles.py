@@ -120,7 +120,6 @@ class Roles:
 
     @cached_property
     def _sums(self) -> dict[tuple[str, str], list[tuple[str, Array, str]]]:
-        """By what is summed over and the columns' letter: (name, [B, H, lanes, terms], input that is multiplied)."""
         values = self.forms.values
         dp = values.get("dP, masked", values["dP"] * self.valid)
         count = np.arange(1.0, self.case.seqlen_q + 1)[:, None]  # by which lazy divides tau
@@ -220,7 +219,6 @@ class Roles:
         return partly or self._while_running(got, seen, index) or found
 
     def _is_open(self, name: str, most: float, seen: Array, others: Array) -> bool:
-        """Whether entries that no row sees hold what a sum or a maximum would take for right."""
         if not others.size:
             return False
         if name in _LOGITS:
@@ -228,7 +226,6 @@ class Roles:
         return not np.abs(others).max() <= self._allowed(name, most)
 
     def _while_running(self, got: Array, seen: Array, index: Array) -> Role | None:
-        """P times a factor of its row, or S less a number, as in a forward with a running maximum."""
         every, actual = index // self.valid.shape[-1], got[seen]
         rows, row = np.unique(every[seen], return_inverse=True)
         if len(rows) == len(row) or not np.isfinite(actual).all():
@@ -255,7 +252,6 @@ class Roles:
     # --- fitting
 
     def _fit(self, each: Expectation) -> Role | None:
-        """None where the tile is too small to tell."""
         name, got, want, most = each
         if not got.size or not np.isfinite(got).all() or not np.isfinite(want).all():
             return _UNKNOWN

@@ -199,7 +199,6 @@ class Tester:
         return scores
 
     def _scores(self, hypothesis: Hypothesis, portion: _Portion) -> Iterator[dict[str, Score]]:
-        """Of a fault in all that computes, with each set of buffers; or in what stored a buffer alone."""
         variant, changes = hypothesis.variant(self._plain), hypothesis.changes
         not_finite = hypothesis.not_finite and self._has_nan
         # Where nothing changes that a buffer is made of, its right values and a fault's own are the same.
@@ -217,7 +216,6 @@ class Tester:
 
     @cached_property
     def _branches(self) -> tuple[Buffers, ...]:
-        """What kernels may find in LSE, O and delta: what came, else the right values or the fault's own."""
         actual, choices = self.seen.actual, dict[tuple[str, ...], Buffers]()
         known = {**self.seen.expected, **actual}
         # Plain Python may compute P anew, beside the O and delta of its forward.
@@ -231,7 +229,6 @@ class Tester:
     def _stored(
         self, names: Sequence[str], variant: Variant, portion: _Portion
     ) -> dict[str, Tensor]:
-        """Buffers as a faulty kernel leaves them for right ones, which make a forward's delta rightly."""
         whole = {name: self.seen.expected[name].clone() for name in names}
         kept = {name: value for name, value in self._branches[0].items() if name not in names}
         for tile in portion.tiles:
@@ -270,7 +267,6 @@ def _sizes(values: Tensor) -> Tensor:
 
 
 def _near(came: _Judgement, predicted: Tensor, allowed: Tensor, not_finite: bool) -> Tensor:
-    """Which elements are as predicted: what explains an error lies much nearer than the reference."""
     error = (came.actual - predicted).abs()
     near = (error <= allowed) & ~(error > came.off / _SHARPER)
     near |= (came.actual == predicted) | (error <= came.bound)
@@ -368,7 +364,6 @@ def _fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list
 
 
 def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) -> Tester | None:
-    """The same run with other values, or a file's rows in another order; None where it is refused."""
     case, values = experiment.case, dict[str, Tensor]()
     if experiment.saved:
         for name, value in experiment.values.items():
@@ -382,7 +377,6 @@ def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) 
 
 
 def _again(fit: Finalist, second: Tester | None) -> Finalist:
-    """It explains no more than the same fault reproduces of the second draw."""
     if second is None:
         return replace(fit, said=("tested on one draw of values only: the target refused another",))
     # That what is right stays right the first has shown: of a few dozen zeros the rounding of a fault spoils six.

@@ -171,7 +171,6 @@ def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]
 def _in_order(
     found: Sequence[Diagnosis], memory: Sequence[Diagnosis], layouts: Sequence[FailingLayout]
 ) -> list[Diagnosis]:
-    """What explains most, after what was seen of memory that it depends on."""
     found, memory = told_once(found, memory)
     cause, first = next(filter(attrgetter("is_named"), found), None), layouts[0]
     spoilt = set[str]()
@@ -319,7 +318,6 @@ def _long_strides(run: LayoutRun, tensor: str) -> set[int]:
 def _merged(
     cause: Diagnosis, found: list[Diagnosis], merged: Sequence[Diagnosis]
 ) -> list[Diagnosis]:
-    """A cause in the place of some."""
     layouts = tuple(dict.fromkeys(chain(*map(attrgetter("layouts"), merged))))
     cause = structs.replace(cause, seen="seen while it ran", layouts=layouts)
     return _led(cause, found, merged)

@@ -15,7 +15,6 @@ from .hypothesis import Hypothesis, Observed, entered
 from .variant import found_at, offsets, whole_storage
 
 _AXES = AXIS_WORDS | {"g": "head", "n": "row"}
-# Tensors that the reference's problem holds, by the same names.
 _FIELDS = ("q", "k", "v", "do", "bias", "tau", "alibi", "mask", "sinks", "keep")
 
 
@@ -59,7 +58,6 @@ def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
     case, tensors = seen.case, readable(seen)
     for ways in (_as_contiguous, _by_other_strides, _without_a_term, _of_another_head):
         for name, tensor in tensors.items():
-            # What a target without kernels makes for itself nobody addresses.
             is_addressed = seen.launches or name in seen.tensors
             if not is_addressed and ways in (_as_contiguous, _by_other_strides):
                 continue
@@ -147,7 +145,6 @@ def _dense(tensor: Tensor) -> tuple[int, ...]:
 def _by_other_strides(
     seen: Observed, name: str, tensor: Tensor, kind: str = "stride", verb: str = "is read"
 ) -> Iterator[_Way]:
-    """A tensor with another one's strides along one axis, or those that kernels mix up together."""
     axes = _axes_of(name, seen)
     tensors = (readable(seen) if seen.launches else {}) | dict(seen.tensors)
     own = [KINDS.get(letter, "?") for letter in axes]

@@ -19,10 +19,8 @@ from . import fault_rows, index
 from .hypothesis import Hypothesis, Observed, entered
 from .variant import TileScope, compiled
 
-# Wrong by themselves where rows see other keys, or other scores.
 _SCORED = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
 _SUMS = ("dQ", "dK", "dV", "O", "LSE", "delta")
-# Of tiles, beside those of the case.
 _SIZES = (16, 32, 64, 128)
 _DTYPES = {
     "float32": ("bfloat16", "float16", "tf32", "bfloat16, cut off"),
@@ -110,7 +108,6 @@ def _filled(text: str, words: Mapping[str, Any]) -> str:
 
 
 def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
-    """The hypotheses of rows about one run; of those that hide the same in tiles the first alone."""
     problem, family, places = _problem(seen), seen.case.family, _places(seen.x)
     plain, met = _shown(places, "valid"), set[tuple[bytes, frozenset[str]]]()
     sums = filter(_SUMS.__contains__, (*seen.own, *seen.wrong_names))
@@ -176,7 +173,6 @@ def _problem(seen: Observed) -> dict[str, Any]:
 
 
 def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
-    """What fills holes: the sizes of the case first, then square tiles."""
     longest, own = max(case.seqlen_q, case.seqlen_k), (case.block_m, case.block_n)
     sizes: list[int] = [*own, *_SIZES]
     pairs = [(0, 0)]

@@ -88,7 +88,6 @@ class KernelStrides:
         return _along(axes, list(map(self._finding, of_it)))
 
     def _due(self, advance: Advance) -> str:
-        """The stride that belongs there, or ""."""
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
         return next((name for name, of in self._strides.items() if axis and of == (word, axis)), "")
 

@@ -205,7 +205,6 @@ class _Search:
     def _each(
         self, adaptations: Iterable[Adaptation], fit: Fit, known: Fit
     ) -> Iterator[tuple[Adaptation, Fit]]:
-        """What comes of each adaptation that changes nothing given or found before, while runs are left."""
         fixed, saved = {*self._problem.fixed, *known.options}, self._problem.saved
         if saved is not None:
             fixed |= {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options}

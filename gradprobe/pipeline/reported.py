@@ -30,7 +30,6 @@ from ..numerics.tally import Finding
 from ..reference.attention import MATRICES
 from ..runtime.run import dtype_of
 
-# What a report, its runs and their intermediates call as a probe does.
 _OF_PROBE = (
     "verdict", "case", "diagnoses", "known", "compile_errors", "sought", "notes", "beyond", "not_checked",
     "undeclared", "reproduce",
@@ -52,7 +51,6 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
     return Report(
         **_fields(probed, _OF_PROBE),
         target=probed.provenance,
-        # Some are of classes of torch, which whoever reads this need not import.
         environment={name: str(value) for name, value in probed.environment.items()},
         runs=runs,
         first_mismatch=_placed(failing[1].first, probed.case, probed.steps) if failing else None,

@@ -170,7 +170,6 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
         fork = stack.enter_context(ParallelWork(partial(_apart, problem, apart))) if apart else None
         asked = {ability: stack.enter_context(Compilation()) for ability in here}
         both = [ability for ability in here if ability.words in ("a third batch", "another scale")]
-        # Where they are right in one case, each is right; the first has the sizes.
         if len(both) == 2:
             together = replace(both[0], options={**both[1].options, **both[0].options})
             if _here(problem, together, asked[both[0]]) == RIGHT:

@@ -77,7 +77,6 @@ def _with_inside(experiment: Experiment, record: RunRecord) -> RunRecord:
         with experiment.stopwatch.timed("compare"):
             inside = look_inside(examiner)
     except TargetFailure as failure:
-        # The run itself is measured, and stands.
         return record.with_more(box.executions, [f"{not_in}: {failure}"])
     return replace(record, run=replace(run, inside=inside)).with_more(box.executions)
 

@@ -112,7 +112,6 @@ def _by_blocks(
 
 
 def _in_its_units(of: _Measurement, found: Measured) -> Measured:
-    """What was measured, read by the conventions of the target; strictly, only beside it."""
     from ..numerics.conventions import in_other_conventions
 
     read, comparison, conventions = in_other_conventions(

@@ -107,10 +107,8 @@ def observe(
 def _run(
     of: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: InputsBefore | None = None
 ) -> tuple[Outcome, Any, Allocations | None]:  # fmt: skip
-    """The outcome, the interpreter's watch and the bands; `steps` is told of each operation."""
     unwritten, is_triton = Unwritten(), interprets_triton()
     found = Launches(inputs.tensors, schedule, unwritten)
-    # What it is to write its gradients into has no value before.
     for name in inputs.tensors.keys() & OUTPUTS:
         unwritten.allocated(inputs.tensors[name])
     bands = None

@@ -88,7 +88,6 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
     if trace is None:
         return RunRecord(replace(run, memory=telling(first.memory, False)), (first,))
     experiment, executions = experiment.after([first.outcome]), [first]
-    # Of its inputs the values are left.
     measured = measure(experiment, replace(inputs, tensors={}), trace)
     run = _repeated(experiment, replace(run, measured=measured), executions)
     memory: dict[Any, MemoryFinding] = {}

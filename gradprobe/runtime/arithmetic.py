@@ -20,7 +20,6 @@ _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 _PLACE = re.compile(r'"([^"]*)":(\d+):\d+')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CUBLAS = "torch.backends.cuda.matmul"
-# What changes how cuBLAS multiplies float32.
 _SETTERS = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp32_precision_setter")
 
 

@@ -129,7 +129,6 @@ def _call(
     with warned_once(), np.errstate(all="ignore"), target.surroundings.inside(), products:
         if target.is_backward:
             result = target.function(**arguments)
-            # A generator runs when it is read.
             return tuple(result) if isinstance(result, Iterator) else result
         return _through_autograd(target, case, arguments, inputs.tensors["do"], dots)
 
@@ -293,7 +292,6 @@ def _checked(tensor: object, name: str, case: Case, subject: str) -> Tensor:
             "it must be dense, of 16 bits or more, with values",
             "what is on meta has no values; is it the default device?" if tensor.is_meta else "",
         )
-    # Its next results may be written over these.
     return straightened(tensor, name, case, subject).detach().clone()
 
 

@@ -70,7 +70,6 @@ def _is_limit(inner: BaseException, calls: Sequence[KernelCall]) -> bool:
 
 
 def _refuses(error: BaseException, inner: BaseException) -> bool:
-    """Whether the target raised it on purpose; the device, the allocator and Triton do not."""
     # The interpreter refuses a descriptor of these tensors, as a GPU's copy engine would.
     if inner is not error and isinstance(inner, AssertionError) and str(inner) in _OF_DESCRIPTORS:
         return True
@@ -84,7 +83,6 @@ def _message_of(error: BaseException, inner: BaseException) -> str:
         place, words = found
         return f"{Path(place.file).name}:{place.line}: {words}"
     words = text_of(inner).strip()
-    # Such as all backends of torch, behind the sentence that matters.
     if words.count("\n") >= _LONGEST_LINES:
         words = words.partition("\n\n")[0]
     lines = raised_lines(error)

@@ -138,7 +138,6 @@ def factory_mode(
             packet = getattr(func, "overloadpacket", None)
             if packet in without or packet in having:
                 return made(result, packet in having)
-            # What moves a tensor writes nothing.
             if torch.Tag.inplace_view not in getattr(func, "tags", ()):
                 for tensor in _written(func, args, kwargs or {}):
                     wrote(tensor)
@@ -217,7 +216,6 @@ def _overwritten(
     index, count = tuple(differ.nonzero()[0].tolist()), int(differ.sum())
     was, became = _number(before[index]), _number(now[index])
     padded = (index if axes[:1] in ("b", "1") else (0, *index)) + (0,) * 4
-    # Batch, head, row and column.
     letters = slots(axes) if axes else ("",) * 4
     place = tuple(at if letter else None for at, letter in zip(padded, letters, strict=False))
     words = f"{name}, an input, is overwritten: {name}{list(index)} was {was} and is {became}"

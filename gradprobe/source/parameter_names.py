@@ -89,7 +89,6 @@ def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
 
 # --- names that may stand for one another
 
-# Tensors of one shape each, where V has as many dims as K.
 _OF_ONE_SHAPE = (
     {"q", "o", "do", "dq", "dout", "out", "query", "d_o", "grad_out", "grad_output", "g"},
     {"k", "v", "dk", "dv", "key", "value"},

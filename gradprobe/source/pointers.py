@@ -74,7 +74,6 @@ class _PointerReader:
         return _either(self.returned)
 
     def _block(self, statements: Sequence[ast.stmt]) -> bool:
-        """Whether no way leads behind some statements."""
         return any(map(self._statement, statements))
 
     def _statement(self, node: ast.stmt) -> bool:
@@ -112,7 +111,6 @@ class _PointerReader:
         names = target.elts if isinstance(target, ast.Tuple) else [target]
         values = self._values(source.elts if isinstance(source, ast.Tuple) else [source])
         if len(names) != len(values):
-            # Each part of a tuple of strides is one.
             is_tuple = len(values) == 1 and not values[0].bases
             values = [values[0] if is_tuple else self._lost(values)] * len(names)
         for name, value in zip(names, values, strict=True):
@@ -203,7 +201,6 @@ class _PointerReader:
 
 
 def _either(values: Iterable[_Quantity]) -> _Quantity:
-    """Behind several branches. Of several sums no one knows which goes with which pointer."""
     some = set(values) - {_NOTHING}
     if len(some) == 1:
         return some.pop()

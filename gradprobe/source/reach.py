@@ -147,7 +147,6 @@ class Reach:
         return _lines(getattr(node, block)) if isinstance(node, ast.If) else range(0)
 
     def _varies(self, test: ast.expr) -> bool:
-        """Whether a condition is of more than constants, or a threshold: of what may be a length."""
         names = names_in(test)
         if inside(test, *_VARYING) or not all(self._arguments.get(name, True) for name in names):
             return True
@@ -155,7 +154,6 @@ class Reach:
         return not names.isdisjoint(chain.from_iterable(bound))
 
     def _is_fed(self, node: ast.stmt) -> bool:
-        """Whether a statement reads what is changed; an edit of a launch, or of the signature, may feed all."""
         return not self.edited <= {*_lines(self.function.body)} or bool(read_by(node) & self._fed)
 
     @cached_property

@@ -11,7 +11,6 @@ N = TypeVar("N", bound=ast.AST)
 # Functions of triton.language that tell the compiler of a value and leave it as it is.
 HINTS = {"multiple_of", "max_contiguous", "max_constancy"}
 _BLOCKS = ("body", "orelse", "finalbody")
-# What only refuses: no right run comes there.
 _REFUSING = ("static_assert", "device_assert", "device_print", "static_print", "print")
 
 

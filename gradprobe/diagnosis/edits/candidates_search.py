@@ -210,7 +210,6 @@ class Search:
             heapq.heappush(self._queue, (*order, ground, candidate, source))
 
     def _build_on(self, base: Candidate, failing: LayoutRun, late: float = 0.0) -> None:
-        """Tries candidates on top of an edit, for what is wrong with it in a layout."""
         ground = Ground(len(self._grounds), base, failing, self._showing(base, failing))
         self._grounds.append(ground)
         for each in self._faults if ground.number <= _MOST else ():
@@ -240,7 +239,6 @@ class Search:
             self._build_on(candidate, wrong, _ELSEWHERE)
 
     def _showing(self, base: Candidate, failing: LayoutRun) -> Iterator[tuple[Trial, EditResult]]:
-        """The cases in which the same results go wrong, the smallest first, and no other memory suffers."""
         due = result_of(failing)
         for case in quicker(self._experiment.case):
             trial = Trial(case, failing.assigned)
@@ -249,7 +247,6 @@ class Search:
                 yield trial, result
 
     def _first_wrong(self, candidate: Candidate) -> tuple[LayoutRun | None, EditResult | None]:
-        """The first layout that does not match with an edit, wrong ones first, and what comes there."""
         runs = sorted(self._plain, key=lambda run: run.matches)
         trials = [Trial(self._experiment.case, run.assigned) for run in runs]
         for run, result in zip(runs, self._all(candidate, trials), strict=True):

@@ -169,7 +169,6 @@ class Judge:
         """What came of an edit; None where it breaks what is right, or runs, without it."""
         case, target = self._case, self._target
         judged = JudgedEdit(candidate, titles, reaches=tuple(edited_functions(candidate)))
-        # The lengths of the check itself come last: until one is taken.
         for lengths in (TAILS, WHOLE, (case.seqlen_q, 2 * case.seqlen_q)):
             cases = list(others(case, target, lengths, self._laid, is_again=bool(judged.right)))
             if not judged.right:  # where it compiles once it does in the others
@@ -218,7 +217,6 @@ class Judge:
                     judged.doubts.append(_DEAD_ROWS)
 
     def _is_kept(self, judged: JudgedEdit, trial: Trial, result: EditResult | None) -> bool:
-        """Whether what does not match with an edit is no better without it."""
         before = self._unedited(judged.candidate, trial)
         if before is None:  # it came to no end, or crashed: nothing is known of the case
             judged.not_run.append(trial.title)

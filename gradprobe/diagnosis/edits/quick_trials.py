@@ -34,7 +34,6 @@ Answer = tuple[bool, float]
 """Whether an edit makes less wrong, and which share of a whole trial it took."""
 # The share of a whole trial that a quick one counts as, and of how many accesses.
 _LEAST, _FEW = 1 / 20, 16
-# Programs of a launch among which the one that tells is sought.
 _PROGRAMS = 64
 # How many times as many accesses as without an edit a program may make, and how many besides; then seconds of a
 # processor, for what makes none.
@@ -82,7 +81,6 @@ class QuickTrials:
 
 
 def _serve(pipe: Connection, target: EditedTarget, trial: Trial, files: list[KernelFile]) -> None:
-    """Answers until it is ended; at last with what went wrong in gradprobe itself."""
     try:
         with launch_replay.recorded_kernels(_MOST_BYTES) as launches:
             record = next(records_of(target.begun(trial)))
@@ -200,8 +198,6 @@ class _RecordedCase:
         return is_better, _LEAST * max(1.0, done / _FEW)
 
     def _rerun(self, witness: _Witness, codes: Codes) -> EditResult | None:
-        """What its programs leave wrong; None where they raise, or come to no end."""
-
         def late(*_: Any) -> None:
             raise launch_replay.TooLong
 

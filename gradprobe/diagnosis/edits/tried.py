@@ -38,11 +38,8 @@ from .judge import JudgedEdit
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
 _OF_TENSORS = ("stride", "index", "layout", "load", "store", "wrap")
 _AXES = {"batch": "b", "head": "h", "dim": "d"}
-# Those that may be of how many programs there are; and those of what a loop leaves out.
 _OF_GRIDS, _OF_RANGES = ("race", "unwritten", "pairs"), ("tile", "pairs")
-# How functions begin whose values are none.
 _ALLOCATING = ("empty", "zeros", "new_")
-# Others that pass and are named.
 _OTHERS = 3
 # How much later the lines of the next diagnosis are tried, in the ranks of the rows; and those that none names.
 _NEXT, _UNNAMED = 0.5, 3.0
@@ -75,7 +72,6 @@ def with_edits(
 def _placed(
     diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float
 ) -> tuple[Diagnosis, ...]:
-    """The diagnoses with what was tried at the cause that has a line of it; one more where no cause is named."""
     if not found.passed:
         edit = TriedEdit(matches=False, tried=found.tried, seconds=seconds, **_of_none(found))
         first = [structs.replace(each, edit=edit) for each in diagnoses[:1]]
@@ -184,7 +180,6 @@ def _is_turned(diagnosis: Diagnosis) -> bool:
 
 
 def _of_hosts(file: KernelFile, wrong: Collection[str], late: float) -> Iterator[FileFaults]:
-    """Launches that pass what is called after another tensor than the parameter; delta, where what is made of it is."""
     for kernel in file.kernels:
         for call, host in file.callers_of(kernel.name):
             names = {tensor_of(name): name for name in names_in(host)} if host in file.hosts else {}
@@ -226,7 +221,6 @@ def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _editable(name: str) -> KernelFile | None:
-    """A Python file of kernels that may be shadowed, or None."""
     if not (name.endswith(".py") and is_users(name)):
         return None
     try:

@@ -21,7 +21,6 @@ from ..lines import among
 Chain = tuple[SourceLine, ...]
 """A line of a kernel, then those in the functions that it called to get there."""
 Place = tuple[str, int]
-# The note of lines that stand beside a sum: each may be where it leaves something out.
 LOOP = "the loop"
 
 
@@ -119,7 +118,6 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
 def _summary(group: Sequence[Suspect]) -> str:
     first, names = group[0], [*dict.fromkeys(map(attrgetter("name"), group))]
     steps = {*entered_by(first.name)} - {first.name}
-    # To one intermediate, which is wrong by it.
     step = f"{first.name}, and so {steps.pop()}," if len(steps) == 1 else ""
     is_mask = first.site.operation == "select"  # nothing says what a mask should be
     is_by_key = {*names} <= {"dK", "dV"}

@@ -55,7 +55,6 @@ def _reason(flow: Flow, culprit: int, conflict: Conflict) -> str:
 
 
 def _addressing(flow: Flow, culprit: int, culprits: Collection[int]) -> tuple[Chain, ...]:
-    """The lines that made this address and no right one, first those that others share."""
     own = shared = flow.sources[culprit].behind
     few = [*filter(partial(_is_short, flow, culprit), "bhg")]
     for number, source in enumerate(flow.sources):
@@ -79,7 +78,6 @@ def _is_short(flow: Flow, number: int, letter: str) -> bool:
 
 
 def _short_before(flow: Flow, culprit: int, conflicts: Sequence[Conflict]) -> dict[int, str]:
-    """The loads behind a misread buffer that never reach that."""
     site, found = flow.sources[culprit].site, dict[int, str]()
     letters = sorted({*map(attrgetter("letter"), conflicts)})
     for node in flow.nodes if flow.sources[culprit].is_derived else ():
@@ -114,7 +112,6 @@ def _both(conflict: Conflict) -> frozenset[int]:
 
 
 def _confined(flow: Flow, conflicts: Sequence[Conflict]) -> dict[int, list[Conflict]]:
-    """Those that never reach what all reach that they disagree with."""
     found = defaultdict[int, list[Conflict]](list)
     # So do most of a kernel that takes too little of its program's number: what stands alone is right then.
     for conflict in conflicts:
@@ -163,7 +160,6 @@ def transposed(run: FollowedRun) -> Iterator[Suspect]:
             sites.add(site)
             left, right = map(AXIS_WORDS.__getitem__, conflict.letter.split("/"))
             reason = f"the dot sums over {left}s on its left and over {right}s on its right"
-            # It may be the address by which one of them is loaded across.
             beside = tuple(flow.sources[number].site.lines for number in sorted(both))
             yield Suspect("value", "", site, site.lines, reason, beside=beside)
 

@@ -54,7 +54,6 @@ def left_out(missing: Array) -> str:
 
 
 def _lanes_of(node: Node, pairs: Array) -> Iterator[tuple[Array, Array]]:
-    """The pairs of each lane of a sum, and which it sums."""
     lanes = node.lanes.of_sum()
     if lanes is not None:
         kept, batch, index, counts = lanes
@@ -68,7 +67,6 @@ def nothing_summed(run: FollowedRun) -> Iterator[Suspect]:
     filled = {*map(_home, run.flow.stores)}
     for home, site in run.flow.empty.items():
         name = run.outcome.storages.get(home, "")
-        # What could not be followed may have been loaded.
         if name in run.wrong and home not in filled and not run.flow.failures:
             yield Suspect("pairs", name, site, site.lines, "what is stored comes from no load")
 
@@ -137,7 +135,6 @@ def _needed(run: FollowedRun, letters: str) -> Array:
 
 
 def _placing(run: FollowedRun, stores: Sequence[AccessLine]) -> list[int]:
-    """The lines behind all addresses that leave something out, the last first."""
     shared = frozenset.intersection(*map(attrgetter("behind"), stores))
     for source in run.flow.sources:
         is_own = source.site.kernel == stores[0].site.kernel and not source.is_derived

@@ -17,7 +17,6 @@ from .diagnoses import Chain, Suspect, blamed
 from .misread import is_loaded
 from .sums import are_partial, pairs, summing
 
-# Scores that are steps to one that is summed over.
 _STEPS = ("P * dP", "dP - delta", "dT", "P", "S", "dP", "P + tau / (i + 1)")
 _MAXIMA = {"maximum of S so far", "maximum of Q K^T so far"}
 # Far above what exp errs by in 32 bits, and below a rounding to 16 bits.
@@ -79,7 +78,6 @@ class WrongTile:
         return Suspect(*about, beside=(*beside,), is_open=is_open, is_spoilt=is_spoilt)
 
     def _entering(self) -> Iterator[Chain]:
-        """The lines of what was compared with nothing, or with less."""
         operands = self.node.operands
         for number in sorted(self.node.lacking):
             yield self.run.flow.sources[number].site.lines
@@ -133,7 +131,6 @@ def _is_inherited(suspect: Suspect, node: Node, earlier: set[str]) -> bool:
 
 
 def _is_fine(run: FollowedRun, site: Site) -> bool:
-    """Whether it is right though no intermediate: mostly, what is made of it is known."""
     unknown = [node.used for node in run.flow.nodes if node.site == site and not node.is_known]
     return bool(unknown) and 2 * sum(unknown) >= len(unknown)
 
@@ -147,8 +144,6 @@ def _scores(node: Node) -> Sequence[Node]:
 
 
 def _alike(node: Node, name: str) -> Iterator[Node]:
-    """A value and what it was made of, as long as both have something."""
-
     def alike(nodes: Sequence[Node]) -> list[Node]:
         return [made for made in nodes if getattr(made.role, name, None)][:1]
 
@@ -159,7 +154,6 @@ def _alike(node: Node, name: str) -> Iterator[Node]:
 
 
 def _first_wrong(run: FollowedRun) -> Iterator[WrongTile]:
-    """Every wrong node that is made of right ones."""
     visited, pending = set[Node](), [(stored.node, stored.node) for stored in run.stores]
     while pending:
         node, user = pending.pop()
@@ -186,7 +180,6 @@ def _leads_on(run: FollowedRun, node: Node, operand: Node) -> bool:
 
 
 def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
-    """Whether a right value is summed over that is not masked, or not due there."""
     role = operand.role
     if role is None or node.site.operation not in ("dot", "reduce"):
         return False
@@ -200,7 +193,6 @@ def _is_not_to_be_summed(node: Node, operand: Node) -> bool:
 
 
 def _is_wrong(node: Node) -> bool:
-    """Whether it, or what it was made of since anything compared, is nothing known."""
     compared = behind([node], lambda made: made.operands if made.role is None else ())
     return any(made.role is not None and not made.is_known for made in compared)
 
@@ -241,7 +233,6 @@ def other_factors(run: FollowedRun) -> Iterator[Suspect]:
 
 
 def _multiplied(node: Node) -> Iterator[Node]:
-    """Where a factor of a sum may be missing."""
     for made in behind([node]):
         if made.site.operation == "dot":
             yield made

@@ -110,7 +110,6 @@ class Arguments:
 
 
 def _c_value(type_: ParameterType, argument: Any) -> Any:
-    """None where it does not fit."""
     if isinstance(type_, int):
         if argument is None:
             return POINTER()

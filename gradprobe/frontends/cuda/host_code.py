@@ -135,7 +135,6 @@ class _Backward:
         return backward
 
     def _run(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Calls it once, or for each batch and head where it is not told how many there are."""
         sizes: dict[str, int] = {}
         for name in "qkv":
             sizes |= dict(zip(_AXES[name], given[name].shape, strict=True))
@@ -181,7 +180,6 @@ class _Backward:
         return found
 
     def _laid(self, name: str, tensor: Tensor) -> Tensor:
-        """As it is if it is told of its strides, else contiguous."""
         told = [each.axis for each in self._passed.values() if each[:2] == ("stride", name)]
         if not told:
             return tensor.contiguous()

@@ -36,7 +36,6 @@ class Module:
         return self[name]
 
     def __getitem__(self, name: str) -> Any:
-        """A kernel or launcher; NoKernel where there is none."""
         function = self.source.launchers.get(name)
         return Launcher(self.source, name, function) if function else kernel_of(self.source, name)
 
@@ -107,7 +106,6 @@ class Launcher(KernelEntry):
     """A function of the host, which runs on the CPU."""
 
     def __call__(self, *arguments: Any) -> None:
-        """Streams are left out; TargetFailure where it gives an error."""
         who = f"{self.name} of {self.source.path.name}"
         parameters = [each for each in self.function.parameters if each.type != STREAM]
         given = Arguments(who, parameters, arguments)
@@ -151,7 +149,6 @@ class _HostCall:
         self, name: bytes, grid: Any, block: Any, shared_bytes: int, caller: int, arguments: int
     ) -> None:
         library = None if self._is_on_gpu else self._library
-        # The first of the arguments is what the caller calls.
         place = arguments if library else arguments + ctypes.sizeof(POINTER)
         kernel = kernel_of(self._source, name.decode())
         sizes = _sizes(grid[:3]), _sizes(block[:3]), shared_bytes

@@ -139,7 +139,6 @@ class CudaSource:
 
     @cached_property
     def _host(self) -> tuple[list[HostPiece], list[HostPiece]]:
-        """What g++ can compile, and what needs Python, or is `main`."""
         root = syntax.parse(syntax.without_comments(self.text))
         pieces = [piece for piece in _pieces(root) if not piece.tokens & _ON_DEVICE]
         python = _with_users(pieces, _PYTHON)
@@ -210,7 +209,6 @@ def read_source(
     return _cuda_source(path, text, included, macros, tuple(folders))
 
 
-# What was found in one is kept with it.
 _cuda_source = functools.lru_cache(maxsize=64)(CudaSource)
 
 
@@ -228,7 +226,6 @@ def _included(path: Path, text: str, folders: Sequence[Path]) -> tuple[tuple[Pat
 
 
 def _shared_arrays(root: Node) -> Iterator[tuple[Declaration, bool]]:
-    """And whether the launch says its size."""
     for declaration in nodes(root, "declaration"):
         if syntax.has(declaration, "__shared__"):
             for array in syntax.declared(declaration):
@@ -271,7 +268,6 @@ def _pieces(root: Node) -> Iterator[HostPiece]:
 
 
 def _with_users(pieces: Sequence[HostPiece], pattern: str) -> list[HostPiece]:
-    """Those with a pattern, and what uses those."""
     found = [piece for piece in pieces if re.search(pattern, piece.text)]
     for piece in found:  # which grows
         found += [user for user in pieces if piece.name in user.tokens and user not in found]

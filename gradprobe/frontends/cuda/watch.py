@@ -19,7 +19,6 @@ _ACCESSES = {"atomic": "atomic", "write": "store", "read": "load"}
 _DID = {"read": "reads", "write": "writes", "atomic": "changes atomically", "ended": "has ended"}
 # No fault: threads of several warps store one value to one place.
 EQUAL = "equal"
-# In the order of the runtime's numbers.
 _SENTENCES = {
     memory.RACE: "race on {shared}{where}: {now.who} {now.did} it at {now.place}, "
     "{before.who} {before.did} it at {before.place}, with no barrier between{times}",

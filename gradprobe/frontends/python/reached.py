@@ -66,7 +66,6 @@ class _Call:
         return self.stepped
 
     def _leave(self, here: int | None) -> None:
-        """What the step from the last statement shows."""
         reach, last = self._reach, self._last
         if last is not None and last in reach.branches:
             self._reached.add(Goal(SIDE, last, int(here in reach.branches[last])))

@@ -16,7 +16,6 @@ _FEW = 8
 # How many steps back a grid is followed in one function.
 _STEPS = 3
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign)
-# Each function of a file is asked for many lines.
 _all: Any = functools.lru_cache(maxsize=4096)(inside)
 
 

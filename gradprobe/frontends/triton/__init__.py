@@ -81,7 +81,6 @@ def _replacements(as_cuda: bool) -> Iterator[AbstractContextManager[Any]]:
 
 
 def _properties(gpu: Architecture) -> Any:
-    """What `torch.cuda.get_device_properties` says."""
     return SimpleNamespace(
         name=gpu.name,
         major=gpu.capability[0],

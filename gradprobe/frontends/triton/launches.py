@@ -181,7 +181,6 @@ def _tuners() -> Iterator[Any]:
 
 
 def _run_first_fitting(tuner: Any, notes: list[str], *args: Any, **kwargs: Any) -> Any:
-    """Runs an autotuned kernel with the first configuration that fits, and notes which."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
     failures: list[Exception] = []
     for config in tuner.prune_configs(dict(kwargs)) if len(tuner.configs) > 1 else tuner.configs:

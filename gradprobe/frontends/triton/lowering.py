@@ -40,7 +40,6 @@ _OF_TEXT = (NameError, UnsupportedLanguageConstruct)
 _OF_TYPES = (TypeError, AttributeError, ValueError, AssertionError, NotImplementedError)
 # The least that a dot multiplies, and how far blocks are made larger.
 _LEAST, _LARGER = 16, (1, 4)
-# What was raised at first, its line, and the compiler's words.
 _Refused = tuple[BaseException, EndedLine | None, str]
 _TRITON = Path(triton.__file__).parent
 _FRONT_END = (str(_TRITON / "compiler"), str(_TRITON / "language"))
@@ -76,7 +75,6 @@ def _error_of(call: KernelCall) -> CompileError | None:
         tries += product(_with_larger_blocks(call), [first])
     for again, target in tries:
         other = _refused(again, target)
-        # Of one line and kind: the words tell sizes.
         if other is None or (type(other[0]), other[1]) != (type(root), line):
             return None
     name = re.search(r"Cannot access global variable (\w+)", words)
@@ -87,7 +85,6 @@ def _error_of(call: KernelCall) -> CompileError | None:
 
 
 def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
-    """What Triton raises first as it compiles a launch to TTIR, its line and words."""
     try:
         kernel, backend = _compilable(call.kernel), make_backend(target)
         given = {name: _compilable(value) for name, value in call.given.items()} | {"debug": False}
@@ -105,7 +102,6 @@ def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
         from .raised import compiler_place
 
         root: BaseException = error
-        # The front end wraps it once for each function that is called.
         while (inner := root.__cause__ or root.__context__) is not None:
             root = inner
         return root, *(compiler_place(error) or (None, ""))
@@ -113,7 +109,6 @@ def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
 
 
 def _is_sure(root: BaseException, file: str) -> bool:
-    """Whether an error is of the kernel's text or types, and not of what this process lacks."""
     is_known = isinstance(root, (*_OF_TEXT, *_OF_TYPES, CompilationError))
     if isinstance(root, CompileTimeAssertionFailure) or not is_known:
         return False

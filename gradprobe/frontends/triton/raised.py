@@ -14,9 +14,7 @@ from typing import Any
 from ...model.failures import text_of
 from ...processes.ended import EndedLine, is_users
 
-# Of a value.
 _LETTERS = 40
-# A name that is no attribute of another.
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
@@ -33,7 +31,6 @@ def compiler_place(error: BaseException) -> tuple[EndedLine, str] | None:
     places = [line.place for line in raised_lines(error) if line.is_compiled]
     if not places:
         return None
-    # Of the user's, else of the language itself.
     place = next((place for place in reversed(places) if is_users(place.file)), places[-1])
     *_, inner = _chain(error)
     words = getattr(inner, "error_message", None)
@@ -87,7 +84,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _value(value: Any) -> str:
-    """`int32[32]`, `= 24`; "" of what says nothing."""
     value = _plain(value)
     if isinstance(value, (bool, int, float, str, type(None))):
         words = repr(value)

@@ -295,7 +295,6 @@ _OTHER_SIGN = rules("0.9: _a + _b -> _a - _b; 0.9: _a - _b -> _a + _b", is_no_ad
 # A row along the other axis, where a product or a difference takes it along the last one, or as another one does.
 _AXES = rules("0.9: _row @ _b -> _row[:, None] in _row; 0.9: _a @ _row -> _row[:, None] in _row")
 _AXES += rules("1.4: _a[:, None] -> _a[None, :]; 1.4: _a[None, :] -> _a[:, None]", is_no_address)
-# A part of what stands there.
 _PARTS = rules("0.5: CLAMP(_a, _b) -> _a; 0.5: CLAMP(_a, _b) -> _b", is_clamp) + rules("""
     1: _a @ _number -> _a; 1.4: _a @ _scale -> _a; 1.9: _a @ _b -> _a; 1.9: _a + _b -> _b; 1.9: _a * _b -> _b;
     1.9: _a & _b -> _b; 1.9: _a | _b -> _b; 2: -_a -> _a; 2: ~_a -> _a; 1: _a.to(*_) -> _a;
@@ -371,5 +370,4 @@ ROWS: tuple[Row, ...] = (
     Row("rounded-early", "a value is rounded before it is used", "PREC",
         rules(_ROUND) + rules(_ROUND.replace("=", "+=", 1))),
 )  # fmt: skip
-# By the name of each, in the order in which they are drawn from.
 OPERATORS = {row.name: row.changes for row in ROWS if row.plants}

@@ -30,7 +30,6 @@ _STEP, _SUMMED, _FOREIGN, _SAME = 1.0, 1.0, 1.5, 8.0
 _WANTED, _TOGETHER, _OF, _UNREAD = 0.8, 0.5, 1.0, 0.7
 _SIGNS = {"+", "-", "+=", "-="}
 _WORD = re.compile(r"\w+")
-# Statements that are looked at around one line.
 _SPOTS = 60
 
 
@@ -83,7 +82,6 @@ def _by_cost(
 def _of_spots(
     spots: Iterable[_Place], right: re.Pattern[str], contiguous: bool
 ) -> Iterator[Candidate]:
-    """The edits of some statements, then each that several have, in all of them."""
     alike = defaultdict[object, list[Candidate]](list)
     for spot, fault in spots:
         text, start = spot.file.text_of(spot.statement), spot.file.span(spot.statement)[0]

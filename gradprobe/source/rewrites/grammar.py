@@ -232,7 +232,6 @@ def guard_added(at: Spot) -> Undone:
 
 
 def _tests(at: Spot) -> list[tuple[float, str]]:
-    """(rank, test): guards and comparisons of the file, what is called a mask, two positions."""
     found = dict[str, float]()
     for number, (test, hidden, targets, function) in enumerate(_guards(at.file)):
         if "inf" in hidden and function is at.function:
@@ -252,7 +251,6 @@ def _tests(at: Spot) -> list[tuple[float, str]]:
 
 @lru_cache(maxsize=4)
 def _guards(file: KernelFile) -> list[tuple[str, str, set[str], ast.AST]]:
-    """(test, what stands where it fails, the names assigned so, function)."""
     found = list[tuple[str, str, set[str], ast.AST]]()
     for function in file.functions:
         for call in calls_in(function, "where"):

@@ -26,7 +26,6 @@ FAMILIES = {
     "BARRIER": ("debug_barrier", "barrier", "syncthreads"),
     "ROUNDED": ("dot", "exp", "exp2"),
 }
-# What binds more strongly than any operator.
 _CLOSED = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 TOKEN = re.compile(r'"[^"\n]*"|\d+\.\d*|\w+|[-+*/&|<>=!]=|//|\s+|.', re.DOTALL)
 _HOLE = re.compile(r"\b(_[a-z]\w*)")

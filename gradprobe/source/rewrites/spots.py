@@ -161,7 +161,6 @@ def _nearby(spot: Spot) -> Iterator[tuple[int, Spot]]:
 
 
 def _passed(spot: Spot) -> Iterator[Spot]:
-    """What callers pass for what is read here; all that is starred, where something is."""
     names = parameters(spot.function)
     for call, host in spot.file.callers_of(spot.function.name):
         passed: list[ast.AST] = [each for each in call.args if isinstance(each, ast.Starred)]

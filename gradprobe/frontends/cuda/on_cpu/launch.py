@@ -33,7 +33,6 @@ _MOST_FINDINGS = 64
 # Of one launch. One that makes more is not kept, but where each thread is apart a part of the threads is.
 MOST_RECORDS = 1 << 20
 _NONE, _ALL_LANES = (1 << 64) - 1, 0xFFFFFFFF
-# In the order of the runtime's numbers.
 _HOW = ("read", "write", "atomic", "waits", "ended", "left out")
 _SIGNALS = {
     signal.SIGFPE: "divides an integer by 0, which a GPU leaves undefined,",
@@ -169,7 +168,6 @@ class LaunchMemory:
         return CudaSite(line, tuple(site.thread), tuple(site.block), _HOW[site.access])
 
     def _place(self, found: Any) -> tuple[Named, str]:
-        """The array of an access, or the nearest one, and where in it."""
         if found.region < 0:
             return Named(""), ""
         address = self.regions[found.region].base + found.offset

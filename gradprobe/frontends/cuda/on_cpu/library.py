@@ -184,7 +184,6 @@ def _build(name: str, text: str, options: Sequence[str], folder: Path) -> Path:
 
 
 def _compile(name: str, folder: Path, *words: str) -> Path:
-    """The file that the last word names."""
     english = {**os.environ, "LC_ALL": "C"}  # its messages are parsed
     ran = _run([_compiler()[0], *words], check=False, cwd=folder, env=english)
     if ran.returncode:

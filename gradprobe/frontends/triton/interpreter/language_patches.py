@@ -120,8 +120,6 @@ def with_globals(names: dict[str, Any], function: FunctionType) -> FunctionType:
 
 
 class _Names(dict[str, Any]):
-    """The globals of a function, with what its closure holds, each looked up anew."""
-
     def __init__(self, function: FunctionType) -> None:
         super().__init__()
         self._globals, names = function.__globals__, function.__code__.co_freevars

@@ -173,7 +173,6 @@ class Replay(Watcher):
 
 
 def _rebound(launch: RecordedLaunch, codes: Codes) -> FunctionType:
-    """A kernel's function, which calls what is edited."""
     kernel = launch.kernel.fn
     namespace = dict(kernel.__globals__)
     for name, value in launch.own.items():

@@ -161,7 +161,6 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
 
 @functools.cache
 def _maker(text: str) -> Method:
-    """Few texts make all plans, since types and sizes are constants."""
     names: dict[str, Any] = {}
     # By a file of this tool, which is no line of a kernel.
     exec(compile(text, __file__, "exec"), names)
@@ -173,7 +172,6 @@ def _is_pure(method: str) -> bool:
 
 
 def _needed(steps: Sequence[Step], returned: Any) -> list[Step]:
-    """Those without what only makes what nobody takes."""
     needed, found = {id(returned)}, list[Step]()
     for name, args, made in reversed(steps):
         if id(made) in needed or not _is_pure(name):
@@ -191,7 +189,6 @@ def _holds_values(thing: Any) -> bool:
 
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
-    """The types and constants of operands, None where there is anything else; and their tensors."""
     # The loop takes as long as most operations do.
     if len(args) == 2 and not kwargs and type(args[0]) is _Tensor:
         left, right = args

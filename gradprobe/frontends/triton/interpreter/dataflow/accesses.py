@@ -138,14 +138,12 @@ class IndexedAccesses(Watcher):
         return Cover(axes[0], "n" if kept == "m" else "m", counts)
 
     def _has_all_dims(self, at: Mapping[str, Array]) -> bool:
-        """Whether a tile has no dims, or all."""
         dims = at.keys() & {"d", "e"}
         return all(np.unique(at[x][at[x] >= 0]).size in (0, self.flow.sizes[x]) for x in dims)
 
     # --- the indices of elements
 
     def _known_at(self, view: View, addresses: Array) -> dict[str, Array] | None:
-        """None of a tensor whose axes are not known."""
         letters, view = self.flow.axes(view), view.known or view
         if not letters:
             return None
@@ -188,7 +186,6 @@ def lines_behind(*values: Any) -> frozenset[int]:
 
 
 def _kept(value: Any) -> dict[str, Any]:
-    """Where a handle, or that of a block, keeps what is noted of it."""
     if isinstance(value, Handle):
         return value.attr  # type: ignore[no-any-return]
     return vars(value) if hasattr(type(value), "materialize_pointers") else {}

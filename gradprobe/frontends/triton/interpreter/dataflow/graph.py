@@ -205,7 +205,6 @@ class Flow:
         if data.dtype.kind == "f":
             node.role = self.judge(data, lanes)
             has_dims = not lanes.is_matrix and not at.keys().isdisjoint("de")
-            # It may be scores, or numbers of rows.
             if data.ndim == 1 or (data.ndim == 2 and not has_dims):
                 node.value = data
         self.nodes.append(node)

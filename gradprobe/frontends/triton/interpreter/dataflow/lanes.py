@@ -106,7 +106,6 @@ def reduced(lanes: Lanes, axis: int, shape: Sequence[int], sizes: Mapping[str, i
             at[x] = kept.reshape(shape)
     if cover is None or cover.axis == axis:
         cover = contracted(lanes, axis, sizes)
-    # Of a number that is left nothing is told.
     if cover is not None:
         cover = replace(cover, axis=0) if len(shape) == 1 else None
     return only(lanes, at, cover)

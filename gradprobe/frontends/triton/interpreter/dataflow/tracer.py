@@ -67,7 +67,6 @@ class ValueTracer(Watcher):
             self._learn(argument)
 
     def _moved(self, step: Operation) -> None:
-        """What only moves lanes about makes no node, unless it moves several tiles into one."""
         tiles = [*map(tile_of, step.args)]
         nodes, origins = _nodes(tiles), dict[str, frozenset[int]]()
         for _, lanes in tiles:
@@ -83,7 +82,6 @@ class ValueTracer(Watcher):
                 self._flow.note(handle, step.site("join"), nodes, made)
 
     def _met(self, name: str, operands: slice, step: Operation) -> None:
-        """What meets lane by lane; but for an accumulator that holds nothing yet, rescaled, by NaN too."""
         args, (result,) = step.args[operands], step.results
         tiles = [*map(tile_of, args)]
         nodes = _nodes(tiles)
@@ -124,7 +122,6 @@ def _nodes(tiles: Sequence[Tile]) -> list[Node]:
 
 
 def _numbered(letter: str, argument: Any) -> Any:
-    """A handle of the indices of what it holds; what is no handle as it is."""
     if not isinstance(argument, Handle):
         return argument
     found = tile_of(argument).lanes.at.get(letter)
@@ -134,7 +131,6 @@ def _numbered(letter: str, argument: Any) -> Any:
 
 
 def _kept_cover(tiles: Sequence[Tile], handle: Any) -> Cover | None:
-    """The cover of a vector that becomes a column or a row."""
     covers = [tile.lanes.cover for tile in tiles if tile.node is not None]
     if len(covers) != 1 or not covers[0]:
         return None
@@ -187,7 +183,6 @@ def _less_across(tile: Tile, other: Tile) -> Lanes:
         return lanes
     for x in lanes.at.keys() & {"m", "n"}:
         due = scores.at[x]
-        # A vector as it is goes along the last axis.
         goes, should_go = varying(np.broadcast_to(lanes.at[x], due.shape)), varying(due)
         if len(goes) == len(should_go) == 1 and goes != should_go:
             lost.add(x)
@@ -226,7 +221,6 @@ def product(
 def _compare_sums(
     flow: Flow, a: Lanes, b: Lanes, summed: Sequence[Mapping[str, Array | None]], site: Site
 ) -> Iterator[tuple[Lanes, Lanes]]:
-    """What each side of a dot sums over, which must be the same."""
     left, right = summed
     for x in left.keys() & right.keys():
         ours, theirs = left[x], right[x]

@@ -42,7 +42,6 @@ def _deed(kind: str, access: Access, view: View, address: int, earlier: RacingSt
 
 
 def _where(outer: SourceLine, inner: SourceLine) -> str:
-    """The line in the kernel, and that in the function that it called."""
     where = f"line {outer.line}" + (f": `{outer.code}`" if outer.code else "")
     if inner == outer:
         return where
@@ -179,7 +178,6 @@ class Memory(Watcher):
         which: Array,
         earlier: RacingStore | None = None,
     ) -> None:
-        """Counts `which` of the addresses as a finding; the first of its kind is described."""
         if not which.any():
             return
         key = (kind, access.kind, view.name, access.site.kernel, access.site.lines)

@@ -100,7 +100,6 @@ class Stream:
     def __init__(
         self, tensors: Mapping[str, Tensor], watchers: Sequence[Watcher], errors: dict[str, None]
     ) -> None:
-        """`errors` takes what goes wrong in watching."""
         self._known = [view_of(tensor, name) for name, tensor in tensors.items()]
         self._watchers = watchers
         self._attempt = partial(attempted, errors)
@@ -186,7 +185,6 @@ def _path(name: str) -> str:
 
 
 def _patched(name: str, patch: Method) -> contextlib.AbstractContextManager[None]:
-    """A patch; of what this release lacks, none."""
     with contextlib.suppress(InterpreterNotKnown):
         return replaced(*wrapped(_path(name), patch))
     return contextlib.nullcontext()
@@ -209,7 +207,6 @@ def _account(launch: InterpretedLaunch, form: AccessForm, builder: Any, args: An
 
 
 def _carry(method: Method, builder: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is moved about points into the same argument."""
     result = method(builder, *args, **kwargs)
     for arg in args:
         if isinstance(arg, Handle) and ORIGIN in arg.attr:  # as few have

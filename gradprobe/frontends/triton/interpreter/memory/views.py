@@ -99,7 +99,6 @@ def without_ptr(parameter: str) -> str:
 
 
 def _from(start: int, addresses: Array) -> Array:
-    """Differences of uint64, which wrap, as int64."""
     return (addresses - np.uint64(start)).view(np.int64)
 
 
