@@ -109,7 +109,8 @@ def audit(
         seeds: how often each setting is drawn.
 
     Raises:
-        UsageFailure, TargetFailure: it is not there, cannot be called, or its results cannot be named.
+        UsageFailure, TargetFailure: it is not there, cannot be called, or its results cannot be
+        named.
     """
     search = ReferenceSearch(find_target(subject, family), options or {})
     best = search.best()

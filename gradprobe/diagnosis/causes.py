@@ -37,7 +37,9 @@ class FailingLayout:
 
     @cached_property
     def spoilt(self) -> frozenset[str]:
-        """The results that kernels stored outside themselves, or raced for: wrong whatever was computed."""
+        """The results that kernels stored outside themselves, or raced for: wrong whatever was
+        computed.
+        """
         stored = set[str]()
         for found in self.run.memory:
             if found.kind in (RACE, OUTSIDE, GUARD) and found.access != "load":
@@ -56,7 +58,9 @@ class FailingLayout:
 
 
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
-    """The runs in the order to explain them: the first, then those that move one tensor alone or show the least."""
+    """The runs in the order to explain them: the first, then those that move one tensor alone or
+    show the least.
+    """
     first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
 
     def order(layout: FailingLayout) -> tuple[bool, int]:
@@ -232,7 +236,8 @@ def fact_about(seen: Observed) -> str:
 def with_dataflow(
     named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()
 ) -> list[Diagnosis]:
-    """The causes that hypotheses name, with the lines that the dataflow shows; where none is named, what it shows.
+    """The causes that hypotheses name, with the lines that the dataflow shows; where none is named,
+    what it shows.
 
     Args:
         read: the faults whose lines were read off the source: these stay the first.

@@ -1,4 +1,6 @@
-"""What the dataflow of a failing run shows: the load that reads other elements, or the first wrong value."""
+"""What the dataflow of a failing run shows: the load that reads other elements, or the first wrong
+value.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def seen_in_dataflow(
     run: LayoutRun,
     read: Callable[[FollowedRun], Measured | None] = lambda followed: None,
 ) -> DataflowEvidence:
-    """What goes wrong by itself in one failing run, or what kept it from being followed; nothing of packed sequences.
+    """What goes wrong by itself in one failing run, or what kept it from being followed; nothing of
+    packed sequences.
 
     Args:
         read: judges what its kernels hold.

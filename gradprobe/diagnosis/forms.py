@@ -1,4 +1,5 @@
-"""Forms: the intermediates that a tile may be, the steps to one, and by how much a tile may differ from each.
+"""Forms: the intermediates that a tile may be, the steps to one, and by how much a tile may differ
+from each.
 
 They may differ by the budgets of results. What is summed so far errs by no more than the whole sum.
 """
@@ -26,7 +27,9 @@ Values = dict[str, Tensor]
 @dataclass(frozen=True)
 class TileForms:
     values: dict[str, Array] = field(default_factory=dict)
-    """By name, [B, H, M, N] or [B, H, M]; none of sums and of maxima so far. Lazy's "dP, masked" is dP too."""
+    """By name, [B, H, M, N] or [B, H, M]; none of sums and of maxima so far. Lazy's "dP, masked" is
+    dP too.
+    """
     tolerances: dict[str, float] = field(default_factory=dict)
     """By name, how much any element may differ before it is rounded."""
 
@@ -65,7 +68,9 @@ def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> Values:
 
 
 def _scaled(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> Values:
-    """What values move by where q, or k, is scaled and rounded once more; twice, as other constants round otherwise."""
+    """What values move by where q, or k, is scaled and rounded once more; twice, as other constants
+    round otherwise.
+    """
     moved: dict[str, Tensor] = {}
     factor = x.scale * math.log2(math.e)
     for name in ("q", "k") if dtype != torch.float32 else ():

@@ -52,7 +52,9 @@ def with_python_lines(
     found: Sequence[Diagnosis],
     named: Mapping[str, Hypothesis],
 ) -> list[Diagnosis]:
-    """The diagnoses, with the lines of those that are named; without any, whether it computes in few bits."""
+    """The diagnoses, with the lines of those that are named; without any, whether it computes in
+    few bits.
+    """
     causes = causes_among(found)
     if not _is_followed(experiment) or (causes and not named):
         return [*found]

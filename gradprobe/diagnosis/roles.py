@@ -1,4 +1,6 @@
-"""Roles: which intermediate a tile is, by comparison with the reference at the indices of its lanes."""
+"""Roles: which intermediate a tile is, by comparison with the reference at the indices of its
+lanes.
+"""
 
 from __future__ import annotations
 

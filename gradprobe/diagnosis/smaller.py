@@ -1,4 +1,6 @@
-"""A smaller case that fails in the same way, where the one asked for has too many scores for hypotheses."""
+"""A smaller case that fails in the same way, where the one asked for has too many scores for
+hypotheses.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _COUNTS = ((2, 2), (1, 2), (1, 1))
 def smaller_failing(
     experiment: Experiment, failing: Sequence[LayoutRun]
 ) -> tuple[Experiment, list[LayoutRun], str] | None:
-    """The first smaller case with the same first wrong result, its runs in the failing layouts, and words for it."""
+    """The first smaller case with the same first wrong result, its runs in the failing layouts, and
+    words for it.
+    """
     case, wrong = experiment.case, failing[0].measured
     if case.mask == "given" or wrong is None:  # nobody knows of which kind a given mask is
         return None

@@ -1,4 +1,6 @@
-"""A hypothesis held against what came: which wrong elements it reproduces, which right ones it spoils."""
+"""A hypothesis held against what came: which wrong elements it reproduces, which right ones it
+spoils.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ Buffers = Mapping[str, Tensor]
 
 
 class Score(NamedTuple):
-    """Wrong elements that a prediction of an intermediate reproduces, and right ones that it would make wrong."""
+    """Wrong elements that a prediction of an intermediate reproduces, and right ones that it would
+    make wrong.
+    """
 
     reproduced: int = 0
     spoilt: int = 0
@@ -115,7 +119,9 @@ class Tester:
             self._has_nan |= bool(finite.any()) and not bool((finite | right).all())
 
     def best(self, known: Hypothesis) -> Finalist:
-        """A hypothesis about other values; in all forms of its fault, if a number is measured off them."""
+        """A hypothesis about other values; in all forms of its fault, if a number is measured off
+        them.
+        """
         same = [other for other in self.hypotheses if other.fault == known.fault]
         forms = [other for other in same if other.summary == known.summary] or same
         return max(map(self.fit, forms), key=lambda fit: fit.explained, default=Finalist(known))
@@ -297,8 +303,8 @@ def _score(came: _Judgement, value: Tensor, allowed: Tensor, near: Tensor, tiny:
 def ranked(seen: Observed) -> list[Finalist]:
     """The hypotheses that explain anything, best first; each fault once, in its best form.
 
-    A number counts log2(1 / p) bits, p being the share of predictions that would have counted as well; n hypotheses
-    take log2(n) off.
+    A number counts log2(1 / p) bits, p being the share of predictions that would have counted as
+    well; n hypotheses take log2(n) off.
     """
     tester = Tester(seen)
     every, outside = tester.hypotheses, seen.actual.keys() - seen.right.keys()
@@ -333,7 +339,9 @@ def explaining(seen: Observed, known: Mapping[str, Hypothesis]) -> str:
 
 
 def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[list[Finalist]]:
-    """The hypotheses that explain a run, best first; of several faults, each of which explains a part, those of all."""
+    """The hypotheses that explain a run, best first; of several faults, each of which explains a
+    part, those of all.
+    """
     tested = _fitting(experiment, assigned, seen)
     if not tested or tested[0].explained >= NAMED:
         return [tested]

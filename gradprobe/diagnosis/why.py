@@ -1,4 +1,6 @@
-"""Runs -> Reasons: the diagnoses of every failing layout, best first, and what is known where none fits."""
+"""Runs -> Reasons: the diagnoses of every failing layout, best first, and what is known where none
+fits.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ class FailedCheck:
 
 
 def reasons_of(check: FailedCheck) -> Reasons:
-    """Why runs with a wrong element went wrong. What goes wrong in here is told, and no verdict depends on it."""
+    """Why runs with a wrong element went wrong. What goes wrong in here is told, and no verdict
+    depends on it.
+    """
     strays = ((run.layout, stray) for run in check.runs for stray in run.memory)
     found = [*of_strays(strays, [run.layout for run in check.runs if run.measured is not None])]
     for explain in EXPLAINERS:
@@ -151,7 +155,9 @@ def _by_a_smaller_case(
 
 
 def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """What --strict alone counts as wrong, as it is exported in another convention, before all else."""
+    """What --strict alone counts as wrong, as it is exported in another convention, before all
+    else.
+    """
     measured = filter(None, map(attrgetter("measured"), check.runs))
     read = next(filter(attrgetter("as_read"), measured), None)
     if read is None:
@@ -222,8 +228,8 @@ def _comes_first(
 ) -> bool:
     """Whether what was seen of memory comes before a named cause.
 
-    A race does, unless the cause stores that tensor elsewhere or reads elsewhere in its kernel; others do in the
-    kernels of what is wrong, unless the cause is about one of their tensors.
+    A race does, unless the cause stores that tensor elsewhere or reads elsewhere in its kernel;
+    others do in the kernels of what is wrong, unless the cause is about one of their tensors.
     """
     kernels = {*map(attrgetter("kernel"), memory.where)} - {""}
     if memory.fault_class == "RACE":

@@ -61,7 +61,8 @@ def compiled(expression: str) -> CodeType:
 class TileScope:
     """What a formula may use of a tile; all about its entries broadcasts to [h, m, n].
 
-    What is made otherwise has its right value there. The reference takes the scope for given values.
+    What is made otherwise has its right value there. The reference takes the scope for given
+    values.
     """
 
     q: Tensor
@@ -110,7 +111,9 @@ class TileScope:
 
     @cached_property
     def reach(self) -> tuple[int, int]:
-        """From where to where (exclusive) a row sees keys, from its own number on, by causal and the window."""
+        """From where to where (exclusive) a row sees keys, from its own number on, by causal and
+        the window.
+        """
         x, everything = self.x, 2 * (self.x.n_query + self.x.n_key)
         shift = x.n_key - x.n_query if x.cu_seqlens_q is None and x.align == "bottom-right" else 0
         left, right = x.window or (-1, -1)
@@ -119,7 +122,9 @@ class TileScope:
         return shift - left, shift + 1 + right
 
     def tile_sees(self, rows: int, keys: int) -> Tensor:
-        """[m, n] bool: keys whose tile has any that causal shows to the last row of this row's tile."""
+        """[m, n] bool: keys whose tile has any that causal shows to the last row of this row's
+        tile.
+        """
         return self.j // keys * keys <= self.diagonal + (rows - 1 - self.i % rows)
 
     def of_first_key(self, bound: Tensor, n: int) -> Tensor:
@@ -154,7 +159,8 @@ class TileScope:
     def by_tiles(self, result: str, other: Tensor, size: int, how: str) -> Tensor:
         """A gradient summed in square tiles by an einsum of its matrix and an operand.
 
-        The matrix is [h, tiles of the result, of the sum, row in one, in the other], the operand [h, tiles, row, d].
+        The matrix is [h, tiles of the result, of the sum, row in one, in the other], the operand
+        [h, tiles, row, d].
         """
         matrix, _, scale = self._operands(result)
         matrix = _in_tiles(_in_tiles(matrix, size).mT, size).mT
@@ -173,7 +179,8 @@ class TileScope:
     # --- what lies beyond the end
 
     def tail(self, axis: str, size: int, read: str = "") -> dict[str, Tensor]:
-        """What is computed of the "rows" or "keys" alone that lie beyond the last one, up to a whole tile.
+        """What is computed of the "rows" or "keys" alone that lie beyond the last one, up to a
+        whole tile.
 
         Args:
             read: the tensors that are read there; the others are masked, and 0.

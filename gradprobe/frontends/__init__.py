@@ -1,4 +1,6 @@
-"""A folder for each language that targets are written in; what is known of one elsewhere is its LANGUAGE, as below."""
+"""A folder for each language that targets are written in; what is known of one elsewhere is its
+LANGUAGE, as below.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,8 @@ OPEN: ContextVar[Launches | None] = ContextVar("gradprobe_launches", default=Non
 
 
 class Statements:
-    """The statements of a file by the numbers of their lines, the last first. Of a line they are those of
+    """The statements of a file by the numbers of their lines, the last first. Of a line they are
+    those of
 
     masks: the condition of its `where`, or the `mask=` of its access;
     address: what moves the pointer of its access, and the indices there;

@@ -104,7 +104,9 @@ class KernelStrides:
 
 
 def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """(word of its pointer, axis) of each parameter that is called a stride; "" where it does not say."""
+    """(word of its pointer, axis) of each parameter that is called a stride; "" where it does not
+    say.
+    """
     spelt, found = dict[str, str](), dict[str, tuple[str, str]]()
     for name, word in pointers.items():
         spelt |= dict.fromkeys(words_of(name) - spelt.keys(), word)
@@ -120,7 +122,8 @@ def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tu
 def passed_of_others(
     path: str, kernel: str, tensor: str, axes: str = "", host: str = ""
 ) -> list[LintFinding]:
-    """Where launches of a kernel pass the strides of another variable than what they pass for `tensor`.
+    """Where launches of a kernel pass the strides of another variable than what they pass for
+    `tensor`.
 
     Args:
         path: the kernel's file.

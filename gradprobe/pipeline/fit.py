@@ -139,10 +139,11 @@ def refuses(failure: Failure | None) -> bool:
 
 @door("fit")
 def fit(trial: Fit) -> Fit | None:
-    """The changes with which the target runs and reads its tensors rightly; None where none is needed or none helps.
+    """The changes with which the target runs and reads its tensors rightly; None where none is
+    needed or none helps.
 
-    An option that was given is never changed. A meaning is found only where nearly all of the `trial` is wrong, and
-    most is right with it.
+    An option that was given is never changed. A meaning is found only where nearly all of the
+    `trial` is wrong, and most is right with it.
     """
     search, found = _Search(trial.problem), trial
     if trial.failure is not None:

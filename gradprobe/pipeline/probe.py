@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 
 def probed(problem: Problem, repro_command: str, client: Client) -> tuple[Probed, Problem]:
-    """Runs a target on a case under each layout, beside the reference, and says where it goes wrong, and why.
+    """Runs a target on a case under each layout, beside the reference, and says where it goes
+    wrong, and why.
 
     Returns:
-        The report, and the problem that it is about: another one where the target does not take the one given.
+        The report, and the problem that it is about: another one where the target does not take the
+        one given.
 
     Raises:
         UsageFailure: the target does not take the case, or a right kernel overflows on it.

@@ -42,7 +42,9 @@ def resolve_problem(
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
 ) -> Problem:
-    """Imports what the words need, chooses the backend, and resolves the case; Failure where it cannot be run."""
+    """Imports what the words need, chooses the backend, and resolves the case; Failure where it
+    cannot be run.
+    """
     given = parse(request.options)
     refuse_unknown_family(request.family)
     from ..model.resolution import refuse_unknown

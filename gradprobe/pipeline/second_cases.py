@@ -51,7 +51,9 @@ class Ability:
     is_plain: bool = False
     """Whether the target's parameters say that it takes it, so that wrong results are a fault."""
     shown_by: tuple[str, ...] = ()
-    """The results of which one that is right throughout shows that it is taken, where no parameter says so."""
+    """The results of which one that is right throughout shows that it is taken, where no parameter
+    says so.
+    """
 
     @property
     def sentence(self) -> str:
@@ -130,7 +132,9 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
 
 @door("second-cases", lambda report, problem, *args: (report, problem))
 def with_second_cases(report: Probed, problem: Problem, client: Client) -> tuple[Probed, Problem]:
-    """The report of a match, with what it leaves unchecked; that of a second case where one is wrong."""
+    """The report of a match, with what it leaves unchecked; that of a second case where one is
+    wrong.
+    """
     client.tick("small second cases", 0.0)
     found = _tried_all(problem)
     told = defaultdict[str, dict[str, Ability]](dict)
@@ -157,7 +161,8 @@ def with_second_cases(report: Probed, problem: Problem, client: Client) -> tuple
 def _tried_all(problem: Problem) -> dict[Ability, str]:
     """What comes of a small case of each ability; wrong is also a kernel that does not compile.
 
-    On a GPU only what compiles nothing anew is run; what no parameter tells in a fork, which a kernel may end.
+    On a GPU only what compiles nothing anew is run; what no parameter tells in a fork, which a
+    kernel may end.
     """
     on_cpu, found = problem.case.device == "cpu", dict.fromkeys(unused_abilities(problem), UNTRIED)
     forks, here, apart = may_fork(), list[Ability](), list[Ability]()

@@ -1,4 +1,6 @@
-"""One run of a target: its results, and what it does to memory around its tensors and to its inputs."""
+"""One run of a target: its results, and what it does to memory around its tensors and to its
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,8 @@ class Execution:
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
     """One run of the target, timed.
 
-    Kernels of a source run between guard bands, since CUDA's allocator often gives zeros in a test; again where only a
-    run shows that there are some, or one was stopped.
+    Kernels of a source run between guard bands, since CUDA's allocator often gives zeros in a test;
+    again where only a run shows that there are some, or one was stopped.
     """
     stopwatch, layout, is_poisoned = experiment.stopwatch, inputs.layout, experiment.case.poison
     number, execution = stopwatch.laps["target"] + 1, None
@@ -130,7 +132,9 @@ def _run(
 def _overwritten(
     changes: list[MemoryFinding], before: InputsBefore, run: Callable[..., object], watched: Mapping[str, Writer]
 ) -> Iterator[MemoryFinding]:  # fmt: skip
-    """The inputs that changed, with what did it; where nothing saw that, by a run compared step by step."""
+    """The inputs that changed, with what did it; where nothing saw that, by a run compared step by
+    step.
+    """
     writers = dict(watched)
     if not changes:
         return

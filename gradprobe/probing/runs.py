@@ -38,7 +38,8 @@ class RunRecord:
     ) -> RunRecord:
         """The same after further executions, with what those in its layout did to memory.
 
-        Reads without a value were decided by the run's own results; a known race meets other programs in more batches.
+        Reads without a value were decided by the run's own results; a known race meets other
+        programs in more batches.
         """
         run, found = self.run, {finding.identity: finding for finding in self.run.memory}
         places = set(map(attrgetter("place_of_access"), run.memory))
@@ -59,8 +60,8 @@ def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
 def records_of(experiment: Experiment) -> Iterator[RunRecord]:
     """Each run of a case under all of its layouts, as soon as it is measured.
 
-    Where `distinct` is refused or never reaches the kernels, `distinct-unit` follows; if that is refused, what keeps
-    the order of axes.
+    Where `distinct` is refused or never reaches the kernels, `distinct-unit` follows; if that is
+    refused, what keeps the order of axes.
     """
     case = experiment.case
     for assigned in layouts_of(case):
@@ -101,7 +102,9 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
 
 
 def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution]) -> LayoutRun:
-    """The run, or its first wrong repeat, each in another order of CUDA threads on the CPU; `executions` grows."""
+    """The run, or its first wrong repeat, each in another order of CUDA threads on the CPU;
+    `executions` grows.
+    """
     case, first = experiment.case, run.measured
     if case.repeat == 1 or first is None:
         return run

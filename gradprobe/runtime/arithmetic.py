@@ -1,4 +1,6 @@
-"""How dots multiply float32 on a GPU, by compiled kernels, CUDA sources, autograd's nodes, torch's settings."""
+"""How dots multiply float32 on a GPU, by compiled kernels, CUDA sources, autograd's nodes, torch's
+settings.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ def matmuls_watched(found: list[Dots]) -> Iterator[None]:
 
 
 def of_autograd(output: Any) -> Iterator[Dots]:
-    """Of PyTorch's memory-efficient kernels: DefaultGemmType in ATen's gemm_kernel_utils.h, OpMultiplyAddFastF32."""
+    """Of PyTorch's memory-efficient kernels: DefaultGemmType in ATen's gemm_kernel_utils.h,
+    OpMultiplyAddFastF32.
+    """
     waiting, done = [output.grad_fn], set()
     while waiting:
         node = waiting.pop()

@@ -15,7 +15,8 @@ _SMALL = 1 << 18
 
 
 def prepare_backend(device: str, arch: str | None = None) -> str:
-    """Returns the device to run on, "cpu" or "cuda", or raises UsageFailure; without a GPU, Triton interprets.
+    """Returns the device to run on, "cpu" or "cuda", or raises UsageFailure; without a GPU, Triton
+    interprets.
 
     `arch`: of the GPU that is stood in for where there is none.
     """

@@ -1,4 +1,6 @@
-"""Runs a target on inputs. The Outcome holds its Trace, or the words with which it refused the layout."""
+"""Runs a target on inputs. The Outcome holds its Trace, or the words with which it refused the
+layout.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ def run_target(
     target: Target, case: Case, inputs: Inputs, around: Iterable[AbstractContextManager[Any]] = (),
     found: Launches | None = None,
 ) -> Outcome:  # fmt: skip
-    """Runs the target once. One that raises on purpose has refused the layout, unless that is its own or contiguous.
+    """Runs the target once. One that raises on purpose has refused the layout, unless that is its
+    own or contiguous.
 
     Args:
         around: entered around the target's own code alone.
@@ -229,7 +232,8 @@ def read_trace(
 ) -> Trace:
     """A target's result as a Trace, or a TargetFailure. A value of None means "not exposed".
 
-    `outputs`: by parameter, what the target writes gradients into: results where it returns none of that name.
+    `outputs`: by parameter, what the target writes gradients into: results where it returns none of
+    that name.
     """
     outputs = outputs or {}
     result, known = {} if result is None and outputs else result, ", ".join(names())

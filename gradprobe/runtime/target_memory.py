@@ -165,7 +165,9 @@ Writer = tuple[str, SourceLine | None]
 
 
 class InputsBefore:
-    """The inputs of a run as they were, but for those that may be written over, and what was seen to change them."""
+    """The inputs of a run as they were, but for those that may be written over, and what was seen
+    to change them.
+    """
 
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         # A backward may write into its results, and into delta, which no other step of a program reads.
@@ -177,7 +179,9 @@ class InputsBefore:
         self.writers: dict[str, Writer] = {}
 
     def changes(self, axes: Callable[[str], str]) -> list[MemoryFinding]:
-        """The inputs that differ now in any bit. `axes`: of an input; "" where its elements have no place."""
+        """The inputs that differ now in any bit. `axes`: of an input; "" where its elements have no
+        place.
+        """
         found = list[MemoryFinding]()
         for name, now in self._memory.items():
             differ = self._differing(name)
@@ -245,7 +249,9 @@ def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> M
 def shared(
     result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs
 ) -> Iterator[MemoryFinding]:
-    """What gradients share with inputs and one another. Of autograd's, which are cloned where they are kept, less."""
+    """What gradients share with inputs and one another. Of autograd's, which are cloned where they
+    are kept, less.
+    """
     given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
     gradients: dict[str, Tensor] = {}
     for name, tensor in (*given.items(), *result.items()):

@@ -1,4 +1,6 @@
-"""A Python file: its tree, where nodes stand, which functions run on the device, and what a report keeps of it."""
+"""A Python file: its tree, where nodes stand, which functions run on the device, and what a report
+keeps of it.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,8 @@ def python_file(path: str) -> KernelFile:
 
 
 def by_parameter(call: ast.Call, names: list[str]) -> Iterator[tuple[str, ast.expr]]:
-    """What a call passes, each with its parameter; `*q.stride()` with the first of the strides of one tensor.
+    """What a call passes, each with its parameter; `*q.stride()` with the first of the strides of
+    one tensor.
 
     No other starred argument has a known length: what stands behind it is left out.
     """
@@ -174,7 +177,9 @@ MOST, AROUND = 400, 12
 
 
 def listings_of(wheres: Iterable[Where]) -> tuple[Listing, ...]:
-    """The functions that hold these lines, each once. Nothing of a file that cannot be read or reads otherwise now."""
+    """The functions that hold these lines, each once. Nothing of a file that cannot be read or
+    reads otherwise now.
+    """
     found = dict[Listing, None]()
     for where in wheres:
         try:

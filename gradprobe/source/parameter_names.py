@@ -62,7 +62,9 @@ def is_stride(parameter: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def stride_by_name(name: str) -> tuple[str, str]:
-    """(tensor, axis) as a stride's name spells them: ("q", "head") of q_head_stride; "" where it does not tell."""
+    """(tensor, axis) as a stride's name spells them: ("q", "head") of q_head_stride; "" where it
+    does not tell.
+    """
     match = _ENDS.fullmatch(_bare(name)) if is_stride(name) else None
     return (match[1], match[2]) if match else ("", "")
 
@@ -72,7 +74,8 @@ def _bare(stride: str) -> str:
 
 
 def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
-    """(word, axis) that a stride's name says, of the words of pointers: ("do", "h") of stride_doh, do_stride_h, do_h.
+    """(word, axis) that a stride's name says, of the words of pointers: ("do", "h") of stride_doh,
+    do_stride_h, do_h.
 
     "" where it does not tell.
     """

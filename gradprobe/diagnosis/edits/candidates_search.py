@@ -45,7 +45,9 @@ Source = Iterator[tuple[float, Candidate | None]]
 
 @dataclass(frozen=True)
 class FileFaults:
-    """What a diagnosis says of a file: lines, words of the right text, its own edit, and how late they are tried."""
+    """What a diagnosis says of a file: lines, words of the right text, its own edit, and how late
+    they are tried.
+    """
 
     file: KernelFile
     faults: tuple[Fault, ...]
@@ -67,7 +69,9 @@ class Found:
 
 @dataclass(eq=False)
 class Ground:
-    """What candidates are put on top of, an edit or nothing, and the small case that they are tried on."""
+    """What candidates are put on top of, an edit or nothing, and the small case that they are tried
+    on.
+    """
 
     number: int
     base: Candidate
@@ -216,7 +220,9 @@ class Search:
             self._put(ground, ground.candidates(each, late + each.late))
 
     def _confirm(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
-        """Puts an edit to the whole check, and to the judge; seeks more on top of what makes some of it right."""
+        """Puts an edit to the whole check, and to the judge; seeks more on top of what makes some
+        of it right.
+        """
         trial, failing = ground.trial, ground.failing
         is_asked = result.matches or trial.case != self._experiment.case
         wrong, other = self._first_wrong(candidate) if is_asked else (failing, result)
@@ -257,7 +263,8 @@ class Search:
     def _titles(self, candidate: Candidate) -> list[str]:
         """The layouts, and the fresh draw with which all matches as well; none where one is wrong.
 
-        Where a length that ends inside a tile is wrong, twice the own one is to match: the judge says what it doubts.
+        Where a length that ends inside a tile is wrong, twice the own one is to match: the judge
+        says what it doubts.
         """
         for number, case in enumerate(fresh(self._experiment.case)):
             (result,) = self._all(candidate, [Trial(case, self.wrong[0].assigned)])

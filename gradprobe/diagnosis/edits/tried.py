@@ -1,4 +1,6 @@
-"""Runs and diagnoses -> diagnoses with the edit that was tried: as a diff, with what matches with it."""
+"""Runs and diagnoses -> diagnoses with the edit that was tried: as a diff, with what matches with
+it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ _FAULT = "an edit could not be tried as it should, by a fault of gradprobe: {}"
 def with_edits(
     experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance
 ) -> Reasons:
-    """The reasons with the edits that were tried; with one more where an edit is of no cause that they name."""
+    """The reasons with the edits that were tried; with one more where an edit is of no cause that
+    they name.
+    """
     is_compiled = experiment.case.device != "cpu" or not interpreting()
     if not allowance.count or reasons.is_beyond_edits or is_compiled:
         return reasons
@@ -127,7 +131,9 @@ def _of_none(found: Found) -> dict[str, Any]:
 
 
 def _rank(passed: JudgedEdit) -> tuple[float, ...]:
-    """What is certain first, then right in more cases, then the file's own text, then what adds the least."""
+    """What is certain first, then right in more cases, then the file's own text, then what adds the
+    least.
+    """
     candidate, changes = passed.candidate, passed.candidate.changes
     there = set(map(str.strip, candidate.file.text.splitlines()))
     unlike, words = 0, 0
@@ -143,7 +149,9 @@ def _rank(passed: JudgedEdit) -> tuple[float, ...]:
 def faults_of(
     experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]
 ) -> list[FileFaults]:
-    """The lines that are named, the best diagnosis first; host code; the kernels named after what is wrong."""
+    """The lines that are named, the best diagnosis first; host code; the kernels named after what
+    is wrong.
+    """
     read, found = cache(_editable), list[FileFaults]()
     for diagnosis in diagnoses:
         places = dict[str, list[Where]]()
@@ -207,7 +215,9 @@ def _printed(file: KernelFile, places: Sequence[Where]) -> Edits:
 
 
 def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value; of a factor its name."""
+    """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value; of a factor its
+    name.
+    """
     kind, _, rest = diagnosis.fault.partition("/")
     if _is_turned(diagnosis):
         return ()

@@ -1,1 +1,3 @@
-"""Explainers of a run that was followed: each a function of one signature, asked in the order of `suspects`."""
+"""Explainers of a run that was followed: each a function of one signature, asked in the order of
+`suspects`.
+"""

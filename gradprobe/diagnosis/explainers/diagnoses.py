@@ -29,8 +29,9 @@ class Suspect:
     """One operation that goes wrong although what it works on is right."""
 
     kind: str
-    """load, store: of other elements; masked: what is needed is left out; value: the operands are right and the result
-    is not; stored: right but for a constant; pairs: rows and keys are left out; unstored: no program stores them."""
+    """load, store: of other elements; masked: what is needed is left out; value: the operands are
+    right and the result is not; stored: right but for a constant; pairs: rows and keys are left
+    out; unstored: no program stores them."""
     name: str
     """The intermediate that is wrong there, or the tensor that is misread; "" if unknown."""
     site: Site
@@ -39,7 +40,9 @@ class Suspect:
     reason: str
     is_sure: bool = True
     beside: Sequence[Chain] = ()
-    """Where what enters is made: an address, what was compared with nothing, other dots of the pairs."""
+    """Where what enters is made: an address, what was compared with nothing, other dots of the
+    pairs.
+    """
     is_open: bool = False
     """Whether it is right where rows see keys, not masked where they do not, and summed over."""
     is_lost: bool = False

@@ -30,7 +30,9 @@ _FITS = (
     "launched by a function of the file's host code"
 )
 ParameterType = Any
-"""Of a number its ctypes type, of a pointer the bytes of a number there, 0 where it is none; None of a structure."""
+"""Of a number its ctypes type, of a pointer the bytes of a number there, 0 where it is none; None
+of a structure.
+"""
 
 
 @dataclass(frozen=True)

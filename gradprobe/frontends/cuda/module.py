@@ -64,7 +64,8 @@ class Kernel(KernelEntry):
             arguments: tensors, all of one device; None for a null pointer; numbers.
 
         Raises:
-            TargetFailure: it does not compile, the arguments do not fit, or it could not run to its end.
+            TargetFailure: it does not compile, the arguments do not fit, or it could not run to its
+            end.
         """
         who, parameters = f"kernel {self.name} of {self.source.path.name}", self.function.parameters
         given = Arguments(who, parameters, arguments)

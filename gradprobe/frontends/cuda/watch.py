@@ -113,4 +113,6 @@ class Recorded:
     one_of: int
     """Of how many threads one was recorded."""
     copies: Array | None
-    """The reads of shared memory as those of what it holds copies of; None where threads give each other more."""
+    """The reads of shared memory as those of what it holds copies of; None where threads give each
+    other more.
+    """

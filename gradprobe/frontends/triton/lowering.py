@@ -1,4 +1,6 @@
-"""Lowers launches of interpreted kernels to TTIR, and says which no compiler takes; in a process that then ends."""
+"""Lowers launches of interpreted kernels to TTIR, and says which no compiler takes; in a process
+that then ends.
+"""
 
 from __future__ import annotations
 

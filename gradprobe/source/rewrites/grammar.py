@@ -1,4 +1,6 @@
-"""Edits that no pattern says: names, terms, factors, constants, tests, order, and what other statements say."""
+"""Edits that no pattern says: names, terms, factors, constants, tests, order, and what other
+statements say.
+"""
 
 from __future__ import annotations
 

@@ -102,7 +102,8 @@ def _unread(function: ast.FunctionDef) -> set[str]:
 
 
 def spots_of(file: KernelFile, line: int, *, grid: bool = False) -> Iterator[tuple[int, Spot]]:
-    """(steps to the line, spot) where its fault may lie, nearest first, also in the grids of launches.
+    """(steps to the line, spot) where its fault may lie, nearest first, also in the grids of
+    launches.
 
     Of the line of a `def` all statements are meant, from the last one up.
     """

@@ -135,7 +135,9 @@ def _arrays_in(file: Path) -> Iterable[Named]:
 
 @functools.cache
 def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
-    """Of its kernels, an instance of a template, and its host code; TargetFailure where that cannot be made."""
+    """Of its kernels, an instance of a template, and its host code; TargetFailure where that cannot
+    be made.
+    """
     if unsupported := source.unsupported_on_a_cpu():
         raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
     kernels = source.kernels(instance)

@@ -1,4 +1,5 @@
-"""bfloat16 in Triton's interpreter, which keeps its bits in numpy's uint16 and computes with them as with integers.
+"""bfloat16 in Triton's interpreter, which keeps its bits in numpy's uint16 and computes with them
+as with integers.
 
 The language itself takes maxima, minima and running sums in float32.
 """

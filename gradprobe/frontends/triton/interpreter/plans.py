@@ -1,4 +1,5 @@
-"""Plans: what a function of triton.language asks of the builder for the same types and constants, and repeated.
+"""Plans: what a function of triton.language asks of the builder for the same types and constants,
+and repeated.
 
 It sees no values, since a compiler has none.
 """
@@ -123,7 +124,9 @@ class _Recorder:
 
 
 def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Method | None:
-    """A call as a function of the builder and the tensors; None where its steps do not give the result."""
+    """A call as a function of the builder and the tensors; None where its steps do not give the
+    result.
+    """
     given, returned = [*map("t{}".format, range(len(tensors)))], getattr(result, "handle", None)
     values, words, end = list[Any](), dict[int, str](), {id(None): "None"}
     for name, tensor in zip(given, tensors, strict=True):
@@ -227,7 +230,8 @@ class InterpreterNotKnown(RuntimeError):
 
 
 def wrapped(path: str, patch: Method) -> tuple[Any, str, Method]:
-    """(owner, name, what is to stand there) of "function" or "Class.method": a patch, given the original first.
+    """(owner, name, what is to stand there) of "function" or "Class.method": a patch, given the
+    original first.
 
     Raises:
         InterpreterNotKnown: the interpreter has none.

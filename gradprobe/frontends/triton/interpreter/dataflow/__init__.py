@@ -1,4 +1,6 @@
-"""Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they were made of."""
+"""Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they
+were made of.
+"""
 
 from ..memory.stream import attempted
 from ..memory.views import Site, view_of

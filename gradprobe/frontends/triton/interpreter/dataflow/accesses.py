@@ -32,9 +32,13 @@ class IndexedAccesses(Watcher):
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._shadows: dict[int, dict[str, Array]] = {}
-        """By home and letter, the index that was stored with each element; as _NODE its node's number."""
+        """By home and letter, the index that was stored with each element; as _NODE its node's
+        number.
+        """
         self._kept: dict[int, str] = {}
-        """By home of sums, whether each is of an m or n; "" where parts of the dims are stored apart."""
+        """By home of sums, whether each is of an m or n; "" where parts of the dims are stored
+        apart.
+        """
 
     def notes(self) -> Iterator[tuple[str, Note]]:
         for name in f"{MOVES} {POINTING} int_cast".split():

@@ -1,4 +1,6 @@
-"""Graph: each operation of interpreted kernels as a node, with the indices of its lanes and the role of its value."""
+"""Graph: each operation of interpreted kernels as a node, with the indices of its lanes and the
+role of its value.
+"""
 
 from __future__ import annotations
 

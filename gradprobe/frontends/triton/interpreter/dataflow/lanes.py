@@ -1,4 +1,6 @@
-"""Lanes: batch b, head h, key head g, row m, key n and dim d or e of each lane of a tile; w is a distance."""
+"""Lanes: batch b, head h, key head g, row m, key n and dim d or e of each lane of a tile; w is a
+distance.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Lanes:
         return "m" in self.at and "n" in self.at
 
     def of_sum(self) -> tuple[str, Array, Array, Array] | None:
-        """Of a sum over rows or keys: the letter of the other; of each lane its batch, its index, what it sums."""
+        """Of a sum over rows or keys: the letter of the other; of each lane its batch, its index,
+        what it sums.
+        """
         cover, at = self.cover, self.at
         kept = {"m": "n", "n": "m"}[cover.letter] if cover is not None else ""
         if cover is None or "b" not in at or kept not in at:
@@ -136,7 +140,9 @@ def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
 
 
 def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
-    """The indices but for lanes behind the last row or key: kernels read the next head's there, and use none."""
+    """The indices but for lanes behind the last row or key: kernels read the next head's there, and
+    use none.
+    """
     behind: Any = False
     for x in at.keys() & {"m", "n"}:
         last = at[x] == sizes[x] - 1

@@ -160,7 +160,8 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes], name: str, site: Site) -> L
 def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
     """The letters in which two tiles differ and may.
 
-    A sum goes on over heads or batches, of sums or of what the same loads made; dims of one tensor meet in a rotation.
+    A sum goes on over heads or batches, of sums or of what the same loads made; dims of one tensor
+    meet in a rotation.
     """
     found = set[str]()
     are_sums = left.cover is not None and right.cover is not None
@@ -176,7 +177,9 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
 
 
 def _less_across(tile: Tile, other: Tile) -> Lanes:
-    """The lanes of a tile, without the index of a vector that goes along another axis of scores than it should."""
+    """The lanes of a tile, without the index of a vector that goes along another axis of scores
+    than it should.
+    """
     (node, lanes), scores, lost = tile, other.lanes, set[str]()
     vector = node.lanes if node else UNKNOWN  # with one axis, however many it has by now
     if not scores.is_matrix or any(index.ndim != 1 for index in vector.at.values()):
@@ -195,7 +198,9 @@ def _less_across(tile: Tile, other: Tile) -> Lanes:
 def product(
     flow: Flow, site: Site, a: Lanes, b: Lanes, left: Array, right: Array, lacking: set[int]
 ) -> Lanes:
-    """The lanes of a dot of [M, K] and [K, N]; `lacking` takes the loads that give a part of what it sums over."""
+    """The lanes of a dot of [M, K] and [K, N]; `lacking` takes the loads that give a part of what
+    it sums over.
+    """
     kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
     shape = left.shape[0], right.shape[1]
     for lanes, axis in ((a, 1), (b, 0)):
@@ -248,7 +253,8 @@ def _left_out(lanes: Lanes, beside: Lanes, held: Array) -> frozenset[int]:
 def followed(
     tensors: Mapping[str, Tensor], flow: Flow, learn: Callable[[Any], None]
 ) -> Iterator[Flow]:
-    """While open, every operation of an interpreted kernel becomes a node of the flow. Raises InterpreterNotKnown.
+    """While open, every operation of an interpreted kernel becomes a node of the flow. Raises
+    InterpreterNotKnown.
 
     Args:
         tensors: those that the caller knows by name.

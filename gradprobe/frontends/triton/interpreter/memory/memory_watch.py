@@ -52,7 +52,8 @@ def _where(outer: SourceLine, inner: SourceLine) -> str:
 class Stores:
     """The stores of one launch, whose programs run one after another.
 
-    A plain store leaves its number at each address, an atomic its negative number where nothing has stored yet.
+    A plain store leaves its number at each address, an atomic its negative number where nothing has
+    stored yet.
     """
 
     def __init__(self) -> None:
@@ -100,7 +101,9 @@ class Memory(Watcher):
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
         """By home of what nothing had written: who stored there last."""
         self._found: dict[tuple[object, ...], tuple[MemoryFinding, set[object]]] = {}
-        """What one line did to one tensor in one way: the first, with the lanes of all; and the programs."""
+        """What one line did to one tensor in one way: the first, with the lanes of all; and the
+        programs.
+        """
         self.writers: dict[str, tuple[str, SourceLine]] = {}
         """By input: the kernel that changed it first, and its line."""
         self._inside: set[tuple[object, ...]] = set()
@@ -231,10 +234,12 @@ def watched_memory(
 ) -> Iterator[Memory]:
     """While open, every access of a kernel in Triton's interpreter is judged.
 
-    One that leaves the storage of its tensor is not executed: a load gives the mask's `other`, or 0.
+    One that leaves the storage of its tensor is not executed: a load gives the mask's `other`, or
+    0.
 
     Args:
-        tensors: those that the caller knows by name. Others are named after the kernel's parameter, without "ptr".
+        tensors: those that the caller knows by name. Others are named after the kernel's parameter,
+        without "ptr".
         unwritten: which memory has no value as yet.
         followers: look on too.
 

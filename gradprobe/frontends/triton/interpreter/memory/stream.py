@@ -1,4 +1,6 @@
-"""Stream: the one patch of Triton's interpreter that watching goes through; what nobody asks for is not patched."""
+"""Stream: the one patch of Triton's interpreter that watching goes through; what nobody asks for is
+not patched.
+"""
 
 from __future__ import annotations
 
