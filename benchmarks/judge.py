@@ -61,8 +61,6 @@ def in_a_fork(words: list[str], out: Path) -> Errors:
 
 def errors_of(words: list[str]) -> Errors:
     """The errors in each layout that the kernel ran in."""
-    from contextlib import nullcontext
-
     from gradprobe.inputs.history import CheckRequest
     from gradprobe.model.assignment import parse_run
     from gradprobe.pipeline.resolve import resolve_problem
@@ -76,9 +74,7 @@ def errors_of(words: list[str]) -> Errors:
         assigned = parse_run(layout)
         # A kernel with a fault in it may raise anything.
         with contextlib.suppress(Exception):
-            trace = run_target(
-                problem.target, problem.case, inputs_of(experiment, assigned), nullcontext()
-            ).trace
+            trace = run_target(problem.target, problem.case, inputs_of(experiment, assigned)).trace
             if trace is not None:
                 right = dense(problem.case, effective(experiment.values, assigned))
                 found[layout] = {

@@ -66,7 +66,7 @@ def test_what_was_asked_about_in_this_process_is_not_asked_again(monkeypatch):
     asking = lambda calls: asked.append(calls) or [None] * len(calls)  # noqa: E731
     monkeypatch.setattr(compilation, "_errors_of", asking)
     assert all(compilation.compiles(None) for _ in range(2))
-    assert asked == [["launch", "another"]]
+    assert asked == [{"a": "launch", "b": "another"}]
 
 
 def test_a_process_that_may_not_fork_tells_the_same_of_second_cases(check, monkeypatch):
