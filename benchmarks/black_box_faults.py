@@ -68,7 +68,9 @@ def backward_with(
     return backward
 
 
-def faults(length: int, device: str) -> Iterator[tuple[str, str, Callable[..., dict[str, Tensor]]]]:
+def faults(
+    length: int, device: str
+) -> Iterator[tuple[str, str, Callable[..., dict[str, Tensor]]]]:
     """Class, words, and the backward."""
     i, j = torch.arange(length, device=device)[:, None], torch.arange(length, device=device)[None]
     odd, partial = (length // 2) // TILE, (length - 1) // TILE
@@ -99,13 +101,21 @@ def faults(length: int, device: str) -> Iterator[tuple[str, str, Callable[..., d
         for name in ("LSE", "delta", "dO"):
             yield "S3", f"{name} of head 0, {where}", backward_with(name, kernels, of_head_0)
         yield "S3", f"delta of row tile 0, {where}", backward_with("delta", kernels, of_tile_0)
-        yield "M1", f"strictly causal, {where}", backward_with("seen", kernels, lambda seen: j < i)
+        yield (
+            "M1",
+            f"strictly causal, {where}",
+            backward_with("seen", kernels, lambda seen: j < i),
+        )
         yield (
             "M1",
             f"a key too many, {where}",
             backward_with("seen", kernels, lambda seen: j <= i + 1),
         )
-        yield "M1", f"a window of 128, {where}", backward_with("seen", kernels, seeing(j > i - 128))
+        yield (
+            "M1",
+            f"a window of 128, {where}",
+            backward_with("seen", kernels, seeing(j > i - 128)),
+        )
         yield (
             "M2",
             f"no diagonal tiles, {where}",
@@ -188,7 +198,9 @@ def told(
     if report.failing is None:
         return {}, ()
     run, shown = report.failing
-    found = {name: one.status for name, one in shown.comparison.findings.items() if one.mismatched}
+    found = {
+        name: one.status for name, one in shown.comparison.findings.items() if one.mismatched
+    }
     said = run.inside.sentences if run.inside else ()
     return found, tuple(
         re.sub(r"[\d,-]+|, in the .* shown|and .* more ranges", "", one) for one in said

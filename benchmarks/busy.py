@@ -43,7 +43,9 @@ FAULTS = {
         "h * stride_qh",
         "lazy.py:lazy_intermediates --heads 4",
     ),
-    "delta": Planted("examples/delta.py", "", "", "delta.py:delta --batch 1 --heads 2 --seqlen 16"),
+    "delta": Planted(
+        "examples/delta.py", "", "", "delta.py:delta --batch 1 --heads 2 --seqlen 16"
+    ),
     "factor": Planted(
         "kernels/triton/flash.py",
         "dq * scale",

@@ -46,7 +46,9 @@ def main() -> None:
         worst = ratios(word, options)
         if worst:
             cells = " ".join(f"{name} {ratio:.2f}" for name, ratio in worst.items())
-            print(f"{word} {dtype} {dots} L={seqlen} D={head_dim} {pattern:<9} {cells}", flush=True)
+            print(
+                f"{word} {dtype} {dots} L={seqlen} D={head_dim} {pattern:<9} {cells}", flush=True
+            )
 
 
 def ratios(word: str, options: dict[str, Any]) -> dict[str, float]:

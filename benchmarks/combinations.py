@@ -185,7 +185,8 @@ def planted_sources() -> dict[str, list[tuple[str, str]]]:
             except (ValueError, AssertionError):
                 continue  # of the other file
     torch_sources = [
-        (new or "none", TORCH.replace(old, new) if old else TORCH) for old, new in PLANTED_IN_TORCH
+        (new or "none", TORCH.replace(old, new) if old else TORCH)
+        for old, new in PLANTED_IN_TORCH
     ]
     return {**found, "plain.py": torch_sources}
 
@@ -322,7 +323,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--interpret", action="store_true")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first that is run")
+    parser.add_argument(
+        "--first", type=int, default=0, help="the number of the first that is run"
+    )
     parser.add_argument("--only", type=int)
     given = parser.parse_args()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}

@@ -53,7 +53,9 @@ def main() -> None:
     }
     for label, run in runs.items():
         for kernel, milliseconds in by_kernel(run).items():
-            print(f"  {label:<12}{kernel:<18}{milliseconds / fused:8.1f}x  {milliseconds:8.3f} ms")
+            print(
+                f"  {label:<12}{kernel:<18}{milliseconds / fused:8.1f}x  {milliseconds:8.3f} ms"
+            )
 
 
 def fused_backward(q: Any, k: Any, v: Any, do: Any) -> Callable[[], object]:

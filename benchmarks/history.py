@@ -110,7 +110,10 @@ def _named(fault: dict[str, Any], report: dict[str, Any]) -> tuple[tuple[int, ..
         if each["explained"] >= 0.9 or each["fault"].startswith(FACTS)
     ]
     said = {
-        at["line"] for each in causes for at in each["where"] if at["file"].endswith(fault["file"])
+        at["line"]
+        for each in causes
+        for at in each["where"]
+        if at["file"].endswith(fault["file"])
     }
     places = fault["places"]
     named = tuple(

@@ -74,7 +74,9 @@ def errors_of(words: list[str]) -> Errors:
         assigned = parse_run(layout)
         # A kernel with a fault in it may raise anything.
         with contextlib.suppress(Exception):
-            trace = run_target(problem.target, problem.case, inputs_of(experiment, assigned)).trace
+            trace = run_target(
+                problem.target, problem.case, inputs_of(experiment, assigned)
+            ).trace
             if trace is not None:
                 right = dense(problem.case, effective(experiment.values, assigned))
                 found[layout] = {

@@ -213,7 +213,9 @@ def work(journal: Journal, jobs: Sequence[tuple[str, str]], given: argparse.Name
                 "OMP_NUM_THREADS": "1",
             }
             programs.append(Program(command, {**os.environ, **environment}))
-        for number, ran in enumerate(run_programs(programs, timeout=LIMIT, workers=given.workers)):
+        for number, ran in enumerate(
+            run_programs(programs, timeout=LIMIT, workers=given.workers)
+        ):
             case, without = left[ran.number]
             came = json.loads(ran.output.splitlines()[-1]) if ran.code == 0 else {}
             journal.add(Run(case, without, **came, **recorded(records[ran.number])))
@@ -278,7 +280,10 @@ def _of_cuda(_: Path, name: str) -> dict[str, Any]:
         report = probed(fault, Path(folder))
     first = report.failing[1].first if report.failing else None
     memory = [(one.kind, one.tensor) for one in report.runs[0].memory]
-    is_placed = first is not None and (first.intermediate, first.head) == (fault.first, fault.head)
+    is_placed = first is not None and (first.intermediate, first.head) == (
+        fault.first,
+        fault.head,
+    )
     told = [one.sentence for one in report.runs[0].memory]
     return {
         "found": report.verdict == MISMATCH,
@@ -445,7 +450,9 @@ def ledger(journal: Journal, cases: Sequence[str], corpora: Sequence[str]) -> st
             f"{row.lost[name]}" + (f" -{row.gained[name]}" if row.gained[name] else "")
             for name in FIGURES
         )
-        shown = f"{row.of.name} | {row.of.lines} | {row.spoke} | {row.cases} | {' | '.join(counts)}"
+        shown = (
+            f"{row.of.name} | {row.of.lines} | {row.spoke} | {row.cases} | {' | '.join(counts)}"
+        )
         lines.append(f"| {shown} | {row.seconds:+.1f} | {row.worth:.1f} |")
     told = {row.of.name for row in rows}
     silent = [of.name for of in MECHANISMS if not of.is_speculation and of.name not in told]

@@ -83,12 +83,15 @@ def paired(base: Path, without: str, words: list[str], runs: int) -> None:
             continue
         ratio = statistics.median(b / t for b, t in zip(base_took, this_took, strict=True))
         seconds = " and ".join(
-            f"{statistics.median(one):.2f} (least {min(one):.2f})" for one in (base_took, this_took)
+            f"{statistics.median(one):.2f} (least {min(one):.2f})"
+            for one in (base_took, this_took)
         )
         print(f"  {what:<10} {seconds} s: {ratio:.2f} times faster")
 
 
-def _seconds(tree: Path, without: str, words: list[str], folder: str) -> tuple[float, float, float]:
+def _seconds(
+    tree: Path, without: str, words: list[str], folder: str
+) -> tuple[float, float, float]:
     """Of one warm check, which may end with 0 or 1: wall; the processor's of all processes; of the one that checks."""
     before, start, record = (
         resource.getrusage(resource.RUSAGE_CHILDREN),

@@ -55,7 +55,9 @@ class Case:
         )  # fmt: skip
         text = " ".join(f"{ran.stdout} {ran.stderr}".split())
         found = (
-            [] if ran.returncode == self.code else [f"exit code {ran.returncode}, not {self.code}"]
+            []
+            if ran.returncode == self.code
+            else [f"exit code {ran.returncode}, not {self.code}"]
         )
         found += [
             f"it says nothing like {pattern!r}"
@@ -63,7 +65,9 @@ class Case:
             if not re.search(pattern, text)
         ]
         return found + [
-            f"it says {pattern!r}" for pattern in (*self.never, *NEVER) if re.search(pattern, text)
+            f"it says {pattern!r}"
+            for pattern in (*self.never, *NEVER)
+            if re.search(pattern, text)
         ]
 
 

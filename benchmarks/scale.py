@@ -77,7 +77,9 @@ def reference(q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> list[Tensor]:
                 (t[:end] for t in wide[1:3]),
             )
             s = scale * qh @ kh.T
-            hidden = torch.ones(end - first, end - first, dtype=torch.bool, device=q.device).triu(1)
+            hidden = torch.ones(end - first, end - first, dtype=torch.bool, device=q.device).triu(
+                1
+            )
             s[:, first:end].masked_fill_(hidden, -math.inf)
             p = (s - s.logsumexp(-1, keepdim=True)).exp()
             o[b, h, rows] = p @ vh

@@ -61,12 +61,15 @@ class Right:
         row, col = (sizes == median).nonzero()[0].tolist()
         blocks = {"m": self.case.block_m, "n": self.case.block_n}
         tile = tuple(
-            _tile(*at) for at in zip((row, col), map(blocks.get, letters), head.shape, strict=True)
+            _tile(*at)
+            for at in zip((row, col), map(blocks.get, letters), head.shape, strict=True)
         )
         one, whole = (slice(row, row + 1), slice(col, col + 1)), slice(None)
         found = {"element": one, "row": (one[0], whole), "tile": tile, "head": (whole, whole)}
         last = slice(-1, None)
-        return {extent: (last, last, *parts[: value.dim() - 2]) for extent, parts in found.items()}
+        return {
+            extent: (last, last, *parts[: value.dim() - 2]) for extent, parts in found.items()
+        }
 
     def planted(self, name: str, at: tuple[slice, ...], eps: float) -> Trace:
         value = self.trace.values[name].clone()
@@ -76,7 +79,9 @@ class Right:
 
 def _tile(at: int, block: int | None, size: int) -> slice:
     return (
-        slice(0, size) if block is None else slice(at // block * block, at // block * block + block)
+        slice(0, size)
+        if block is None
+        else slice(at // block * block, at // block * block + block)
     )
 
 
@@ -125,7 +130,9 @@ def rows_of(rights: dict[str, Right]) -> Iterator[list[str]]:
         yield [name, extent, *("-" if math.isinf(eps) else f"{eps:.0e}" for eps in found)]
 
 
-def _least_of(right: Right, name: str, extent: str, finds: Callable[[Right, Trace], bool]) -> float:
+def _least_of(
+    right: Right, name: str, extent: str, finds: Callable[[Right, Trace], bool]
+) -> float:
     at = right.places(name)[extent]
     return least(lambda eps: finds(right, right.planted(name, at, eps)))
 

@@ -93,7 +93,9 @@ def main() -> None:
             min(one[words][0] for one in rounds),
             statistics.median(one[words][1] for one in rounds),
         )
-        print(f"{words:<32}{ratio:>6.2f}x{WANTED.get(words, ''):>8}{least:>9.3f} s{wall:>11.3f} s")
+        print(
+            f"{words:<32}{ratio:>6.2f}x{WANTED.get(words, ''):>8}{least:>9.3f} s{wall:>11.3f} s"
+        )
     print(f"first output of check lazy on a terminal: {statistics.median(shown):.2f} s")
 
 

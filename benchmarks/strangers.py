@@ -126,7 +126,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="kernels whose folder begins with this")
-    parser.add_argument("--json", type=Path, help="also write every trial there, after each kernel")
+    parser.add_argument(
+        "--json", type=Path, help="also write every trial there, after each kernel"
+    )
     given = parser.parse_args()
     found: list[Trial] = []
     out = given.json.resolve() if given.json else None
@@ -321,7 +323,8 @@ class Copy:
         from gradprobe.processes.executables import Program
 
         return Program(
-            (sys.executable, str(JUDGE), str(self.folder / "dense"), *self.words), self.environment
+            (sys.executable, str(JUDGE), str(self.folder / "dense"), *self.words),
+            self.environment,
         )
 
     def judging_each(self, configurations: Sequence[Sequence[str]]) -> Any:
@@ -379,7 +382,11 @@ def mended_text(report: Mapping[str, Any], text: str) -> str | None:
     """A file with the first edit of a report's diagnoses with which everything is said to match; None without one."""
     edits = [diagnosis.get("edit") or {} for diagnosis in report.get("diagnoses", ())]
     return next(
-        (patched(text, edit["diff"]) for edit in edits if edit.get("matches") and edit.get("diff")),
+        (
+            patched(text, edit["diff"])
+            for edit in edits
+            if edit.get("matches") and edit.get("diff")
+        ),
         None,
     )
 
@@ -498,7 +505,10 @@ def place_of(report: Mapping[str, Any], dense: Errors, own: Errors) -> tuple[boo
         many = len([1 for layout, other, _ in found if other == name and layout == run["layout"]])
         ours = of_keys if first["intermediate"] in ("dK", "dV") else heads
         return (
-            here is None or many == 1 or here * many // ours == head or head * ours // many == here
+            here is None
+            or many == 1
+            or here * many // ours == head
+            or head * ours // many == here
         )
 
     by_itself = {one["name"] for one in run["intermediates"] if one["status"] == "mismatch"}
@@ -515,7 +525,9 @@ def related_to(function: str, tree: ast.Module) -> set[str]:
         each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)}
         for each in functions
     }
-    callers = {name: {other for other, called in calls.items() if name in called} for name in calls}
+    callers = {
+        name: {other for other, called in calls.items() if name in called} for name in calls
+    }
     return reached(function, calls) | reached(function, callers)
 
 

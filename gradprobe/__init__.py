@@ -138,7 +138,9 @@ def check(
 
     several = (against, fresh, battery, shrink_budget)
     manner = Manner(isolate, timeout, fix_budget, max_memory, *several)
-    request = requested(target, reference, family, options, ("reference", "family", *vars(manner)))
+    request = requested(
+        target, reference, family, options, ("reference", "family", *vars(manner))
+    )
     return checked(target, reference, request, manner)
 
 

@@ -13,7 +13,7 @@ from gradprobe.numerics.black_box.recover import Answer, RecoveredValues, recove
 from gradprobe.numerics.budget import Recovery
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
-from gradprobe.numerics.evidence import BlackBoxEvidence, Measured
+from gradprobe.numerics.evidence import BlackBoxEvidence, MeasuredRun
 from gradprobe.runtime.run import Trace, read_trace
 from tests.emulated import Arithmetic, Fault, _no_fault, lazy, softmax
 
@@ -36,7 +36,9 @@ def answer_of(
 
     def answer(case: Case, values: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> Trace:  # noqa: ARG001
         names = (
-            ("causal", "window", "softcap", "align", "dropout") if case.family == "softmax" else ()
+            ("causal", "window", "softcap", "align", "dropout")
+            if case.family == "softmax"
+            else ()
         )
         options = {name: getattr(case, name) for name in names}
         kernel = {"softmax": softmax, "lazy": lazy}[case.family]
@@ -46,7 +48,7 @@ def answer_of(
     return answer
 
 
-def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measured]:
+def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., MeasuredRun]:
     """Compares with the reference, as a probe does."""
     precision = precision_of(case.dtype, "tf32" if how is not None and how.tf32 else "ieee")
 
@@ -56,9 +58,11 @@ def measure_of(case: Case, how: Arithmetic | None = None) -> Callable[..., Measu
         recovery: Recovery | None = None,
         *,
         coarse: bool = False,
-    ) -> Measured:
+    ) -> MeasuredRun:
         x, held = attention_of(case, values), precision.coarser if coarse else precision
-        return Measured(lambda: x, trace, compare(case, x, trace, held, recovery=recovery), None)
+        return MeasuredRun(
+            lambda: x, trace, compare(case, x, trace, held, recovery=recovery), None
+        )
 
     return measure
 

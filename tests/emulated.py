@@ -136,7 +136,9 @@ def softmax(
     dp = dpe * (kept * early) * valid
     whole_dp = fault("dP", dp * late)
     delta = (
-        (do.float() * o.to(q.dtype).float()).sum(-1) if how.delta_from_o else (p * whole_dp).sum(-1)
+        (do.float() * o.to(q.dtype).float()).sum(-1)
+        if how.delta_from_o
+        else (p * whole_dp).sum(-1)
     )
     delta = fault("delta", delta)
     dp = dp if how.late and torch.equal(whole_dp, dp * late) else whole_dp / late
@@ -232,7 +234,9 @@ def _valid(ahead: Tensor, causal: bool, window: tuple[int, int] | None) -> Tenso
 def _unpadded(q: Tensor, k: Tensor, seqlens: Tensor | None) -> Tensor:
     """[B, 1, M, N] bool."""
     i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
-    lengths = torch.full((q.shape[0],), max(q.shape[2], k.shape[2])) if seqlens is None else seqlens
+    lengths = (
+        torch.full((q.shape[0],), max(q.shape[2], k.shape[2])) if seqlens is None else seqlens
+    )
     lengths = lengths[:, None, None, None]
     return (i < lengths) & (j < lengths)
 
@@ -368,7 +372,12 @@ def target_of(function: Callable[..., object], family: str = "softmax") -> Targe
         if name not in ("how", "fault")
     }
     return Target(
-        function.__name__, function, takes, frozenset(("q", "k", "v")), family, source_of(function)
+        function.__name__,
+        function,
+        takes,
+        frozenset(("q", "k", "v")),
+        family,
+        source_of(function),
     )
 
 

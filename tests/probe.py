@@ -6,10 +6,10 @@ from collections.abc import Collection
 from unittest.mock import patch
 
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.inputs.saved import Saved
+from gradprobe.inputs.saved import SavedInputs
 from gradprobe.model.allowance import Client
 from gradprobe.model.case import Case
-from gradprobe.numerics.evidence import Probed
+from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.pipeline import probe as probing
 from gradprobe.pipeline.resolve import Problem
 from gradprobe.targets.find import Target
@@ -20,11 +20,11 @@ def probe(
     target: Target,
     *,
     reference: Target | None = None,
-    saved: Saved | None = None,
+    saved: SavedInputs | None = None,
     why: bool = True,
     given: Collection[str] = (),
     client: Client = Client(),  # noqa: B008 - it is frozen
-) -> Probed:
+) -> ProbeResult:
     """Runs a target on a case, and on no other that it may take in its place; `why` is whether a reason is sought."""
     request = CheckRequest(target.name, case.family, None, {"seqlen": case.seqlen_q})
     problem = Problem(case, target, reference, saved, tuple(given), request, frozenset())

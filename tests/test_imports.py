@@ -18,7 +18,18 @@ PACKAGE = ROOT / "gradprobe"
 APART = ("kernels", "reference")
 # Loaded by name only, when a target in them is asked for, or copied.
 TARGETS = ("adapters", "templates")
-VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "core", "manager", "base", "tools"}
+VAGUE = {
+    "utils",
+    "util",
+    "helpers",
+    "helper",
+    "common",
+    "misc",
+    "core",
+    "manager",
+    "base",
+    "tools",
+}
 
 
 def module_name(file):

@@ -107,11 +107,15 @@ def test_a_table_takes_the_place_of_the_last_one(book, journal, tmp_path):
     page = tmp_path / "ledger.md"
     page.write_text("Before.\n<!-- ledger -->\nold\n<!-- end of the ledger -->\nAfter.\n")
     book.written(page, "new")
-    assert page.read_text() == "Before.\n<!-- ledger -->\nnew\n<!-- end of the ledger -->\nAfter.\n"
+    assert (
+        page.read_text() == "Before.\n<!-- ledger -->\nnew\n<!-- end of the ledger -->\nAfter.\n"
+    )
 
 
 def test_a_record_is_added_up(book, tmp_path):
-    (tmp_path / "record").write_text("lint 0.5 0\nlint 0.25 0\nlint 0.0000 1\ncoincidence 0.1 0\n")
+    (tmp_path / "record").write_text(
+        "lint 0.5 0\nlint 0.25 0\nlint 0.0000 1\ncoincidence 0.1 0\n"
+    )
     assert book.recorded(tmp_path / "record") == {
         "took": {"lint": 0.75, "coincidence": 0.1},
         "spoke": ["lint"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,13 @@ APART = {PACKAGE / "kernels", PACKAGE / "reference"}
 FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if APART.isdisjoint(file.parents)]
 TREES = {file: ast.parse(file.read_text()) for file in FILES}
 SAYING_NOTHING = {"told", "words", "made", "seen", "came", "left", "known", "held"}
+NO_NOUNS = {
+    *("Above", "After", "Again", "Ahead", "Before", "Beforehand", "Below", "Beside", "Beyond"),
+    *("Built", "Drawn", "Found", "Given", "Heard", "Held", "Known", "Later", "Least", "Left"),
+    *("Made", "Otherwise", "Ran", "Seen", "Shown", "Shrunk", "Sought", "Told", "Unfit", "Where"),
+    *("Whole", "Wide", "Written", "Unwritten"),
+}
+SINGLE_PARTICIPLE = re.compile(r"[A-Z][a-z]+ed")
 # Lines of a loop in which its variable may be called one: the head, and two more.
 SHORT = 3
 
@@ -23,16 +31,33 @@ def test_no_file_is_called_like_another():
 
 def test_no_class_of_a_module_is_called_like_another():
     names = Counter(
-        node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef)
+        node.name
+        for tree in TREES.values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_class_has_a_participle_or_a_preposition_for_its_name():
+    names = {
+        node.name.lstrip("_")
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    assert sorted(names & NO_NOUNS) == []
+    assert sorted(name for name in names if SINGLE_PARTICIPLE.fullmatch(name)) == []
 
 
 def test_no_function_has_a_participle_for_its_name():
     found = []
     for file, tree in TREES.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name.removeprefix("_") in SAYING_NOTHING:
+            if (
+                isinstance(node, ast.FunctionDef)
+                and node.name.removeprefix("_") in SAYING_NOTHING
+            ):
                 found.append(f"{file.name}:{node.lineno}")
     assert found == []
 

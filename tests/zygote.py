@@ -172,7 +172,9 @@ def _asked(call: Mapping[str, Any]) -> tuple[Zygote, Request] | None:
     warm = _is_gradprobe(program) and environment.get("TRITON_INTERPRET") == "1"
     if (zygote.warm and not warm) or not _starts_alike(zygote, environment):
         return None
-    if any(_hides_a_module(zygote, entry) for entry in _search_path(program, environment, folder)):
+    if any(
+        _hides_a_module(zygote, entry) for entry in _search_path(program, environment, folder)
+    ):
         return None
     numbers = (0, 1, 2, *call["pass_fds"])
     return zygote, Request(
@@ -425,7 +427,8 @@ def _open_streams(encoding: str, unbuffered: bool) -> None:
     name, _, errors = encoding.partition(":")
     for number, told in enumerate(("stdin", "stdout", "stderr")):
         old, mode = getattr(sys, f"__{told}__"), "r" if number == 0 else "w"
-        raw = open(number, f"{mode}b", buffering=0 if unbuffered and number else -1, closefd=False)  # noqa: SIM115
+        buffering = 0 if unbuffered and number else -1
+        raw = open(number, f"{mode}b", buffering, closefd=False)  # noqa: SIM115
         stream = TextIOWrapper(
             raw, encoding=name or old.encoding, errors="backslashreplace" if number == 2 else errors or old.errors,
             newline=None if number == 0 else "\n", line_buffering=number == 2 or raw.isatty(),

@@ -141,7 +141,8 @@ def report_of_plan(
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
         if other is not None:
             planned = replace(
-                planned, against=_beside(planned, setting, other, os.path.join(folder, "given.pt"))
+                planned,
+                against=_beside(planned, setting, other, os.path.join(folder, "given.pt")),
             )
         with contextlib.nullcontext() if setting.isolate else _ordinary_torch():
             (made,) = check_each([planned], setting, echo=sys.stderr.write)

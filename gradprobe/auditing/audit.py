@@ -24,7 +24,7 @@ from ..model.failures import Failure, ReferenceFailure, Refusal
 from ..model.number import listed
 from ..model.report import Diagnosis, causes_among
 from ..model.resolution import resolve
-from ..numerics.evidence import LayoutRun, Measured
+from ..numerics.evidence import LayoutRun, MeasuredRun
 from ..numerics.locate import departure
 from ..probing.experiment import Experiment
 from ..probing.measure import WAY_OUT
@@ -63,7 +63,7 @@ class Attempt:
         return replace(self.run, layout=f"{self.how.setting} seed={self.case.seed}")
 
     @property
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredRun:
         assert self.run.measured is not None
         return self.run.measured
 
@@ -181,7 +181,9 @@ class ReferenceSearch:
 
     def _ways(self, library: str) -> Iterator[CallConvention]:
         takes, text = self.target.takes, self._text
-        takes_mask = "causal" not in takes and ("mask" in takes or "mask" in takes.get("bias", ""))
+        takes_mask = "causal" not in takes and (
+            "mask" in takes or "mask" in takes.get("bias", "")
+        )
         scales = (None,) if self._is_lazy or "scale" in takes else (None, 1.0)
         is_differentiated = re.search(r"\.backward\(|autograd|\.grad\b|vjp", text) is not None
         leaves = is_differentiated and "requires_grad" not in text
@@ -220,7 +222,9 @@ class ReferenceSearch:
 
     def _case(self, how: CallConvention, seed: int) -> Case:
         takes_bias = "bias" in self.target.required and not how.mask
-        sizes = self._sizes | {name: 1 for name in ("batch", "heads") if name[0] not in how.shapes}
+        sizes = self._sizes | {
+            name: 1 for name in ("batch", "heads") if name[0] not in how.shapes
+        }
         options: dict[str, Any] = {**sizes, "bias": takes_bias or None}
         options |= {**self._options, "seed": seed}
         if not self._is_lazy:

@@ -32,7 +32,7 @@ from .error_output import report_error
 from .own_process import ProgressNote, apart
 
 if TYPE_CHECKING:
-    from ..numerics.evidence import Probed
+    from ..numerics.evidence import ProbeResult
 
 DRAWS = 5
 """How many draws of the values are measured, from --seed on; their spread is the noise."""
@@ -144,7 +144,7 @@ def _compared_again(entry: Entry, comparisons: int, quiet: bool) -> tuple[int, d
     from ..commands.baseline.growth_table import changes_as_json, render
     from ..pipeline.reported import report_of
 
-    def accept(report: Probed) -> None:
+    def accept(report: ProbeResult) -> None:
         refuse_other(entry, ran_on(report), case_of(report))
 
     found = measure(

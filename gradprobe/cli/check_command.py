@@ -228,7 +228,9 @@ def _checked(
     planned = PlannedCheck("", effective.over(request), fresh=effort.fresh)
     if mode.against is not None:
         return check_against(planned, mode.against, forms, how)
-    return check_one(replace(planned, chosen=shared.BUILT_IN if target is None else ""), forms, how)
+    return check_one(
+        replace(planned, chosen=shared.BUILT_IN if target is None else ""), forms, how
+    )
 
 
 def _configured(

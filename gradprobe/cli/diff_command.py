@@ -30,7 +30,9 @@ def diff(
     target: shared.Target = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="BATCH,HEAD", help="The head to show (default: the first wrong one)"),
+        typer.Option(
+            metavar="BATCH,HEAD", help="The head to show (default: the first wrong one)"
+        ),
     ] = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
@@ -59,8 +61,12 @@ def diff(
         chosen = shared.BUILT_IN if target is None and not repeated else ""
         planned = PlannedCheck("", request, close_up=(row.name, place), chosen=chosen)
         kept = last.kept_report(request) if repeated else None
-        views = [view for view in (kept.close_ups if kept else ()) if view.intermediate == row.name]
-        view = next((view for view in views if place in (None, (view.batch or 0, view.head))), None)
+        views = [
+            view for view in (kept.close_ups if kept else ()) if view.intermediate == row.name
+        ]
+        view = next(
+            (view for view in views if place in (None, (view.batch or 0, view.head))), None
+        )
         if repeated and request == last.load():
             note(f"{_from_where(row.name, kept, view)}")
         if kept is not None and view is not None:

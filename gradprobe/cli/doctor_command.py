@@ -18,7 +18,9 @@ from .error_output import failures_told
 def doctor(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="TARGET", help="As for check; without it, the machine is examined"),
+        typer.Argument(
+            metavar="TARGET", help="As for check; without it, the machine is examined"
+        ),
     ] = None,
     family: shared.Family = None,
     json_file: Annotated[
@@ -36,7 +38,9 @@ def doctor(
     """
     request = shared.request_of(target, family, options)
     command = (
-        request.command("doctor", fresh=fresh or None) if target is not None else "gradprobe doctor"
+        request.command("doctor", fresh=fresh or None)
+        if target is not None
+        else "gradprobe doctor"
     )
     with failures_told(json_file, command, show_traceback, target, runs=False):
         if target is None and (options or family):

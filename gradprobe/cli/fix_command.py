@@ -42,7 +42,9 @@ def fix(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
     plausible: Annotated[
         bool,
-        typer.Option("--plausible", help="Write also an edit that matches here and is not certain"),
+        typer.Option(
+            "--plausible", help="Write also an edit that matches here and is not certain"
+        ),
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Write also a file with changes that git has not")

@@ -57,7 +57,9 @@ def init(
         str | None,
         typer.Option("--json", metavar="FILE", help="Write that list as JSON; - for stdout"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over a file that is there")
+    ] = False,
     isolate: Isolate = True,
     show_traceback: Traceback = False,
 ) -> None:

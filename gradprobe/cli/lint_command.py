@@ -34,7 +34,11 @@ def lint(
         how = (request.target, family, json_file, details)
         raise typer.Exit(
             apart(
-                _linted, *how, target=request.target, isolate=isolate, show_traceback=show_traceback
+                _linted,
+                *how,
+                target=request.target,
+                isolate=isolate,
+                show_traceback=show_traceback,
             )
         )
 

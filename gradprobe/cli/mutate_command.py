@@ -179,7 +179,9 @@ class _Screen:
         if (latest := self._latest) is not None:
             done = len(latest.outcomes)
             if self._json_file != "-":
-                write_stdout(f"INTERRUPTED  {done} of {self._total} faults were tried; of these:\n")
+                write_stdout(
+                    f"INTERRUPTED  {done} of {self._total} faults were tried; of these:\n"
+                )
             self.tick.over(lambda: self.show(latest))
         print_failure(interrupted(done, self._total, "faults"))
 
@@ -201,12 +203,15 @@ def _gate(
     from ..commands.mutate.campaign import other_gate, own_gate
 
     if sum([check is not None, battery is not None, strides]) > 1:
-        raise UsageFailure("--check, --battery and --strides each name a gate", "give one of them")
+        raise UsageFailure(
+            "--check, --battery and --strides each name a gate", "give one of them"
+        )
     if check is not None:
         for name in sorted(request.options.keys() - {"seed", "device"}):
             flag = f"--{name.replace('_', '-')}"
             raise UsageFailure(
-                f"{flag}: a case of gradprobe check, and --check names another gate", f"drop {flag}"
+                f"{flag}: a case of gradprobe check, and --check names another gate",
+                f"drop {flag}",
             )
         return other_gate(check)
     if request.target.endswith(".py"):

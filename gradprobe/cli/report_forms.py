@@ -159,7 +159,8 @@ class Forms:
         several = with_origin(several)
         # All are made before one is written: then they change at one moment.
         made = [
-            (flag, file, maker_of(flag)(several, code)) for flag, file in reversed(places.values())
+            (flag, file, maker_of(flag)(several, code))
+            for flag, file in reversed(places.values())
         ]
         attempts = [_write(flag, file, text) for flag, file, text in made]
         attempts += [_without_docs(several)] if "--sarif" in self.files else []
@@ -210,5 +211,7 @@ def _summarize(several: Reports) -> UsageFailure | None:
         with open_in_place(file, "ab") as stream:
             stream.write(markdown.text(several, 0, markdown.MOST_BYTES - there).encode())
     except OSError as error:
-        return UsageFailure(f"--github: the summary {summary} cannot be written, {error.strerror}")
+        return UsageFailure(
+            f"--github: the summary {summary} cannot be written, {error.strerror}"
+        )
     return None

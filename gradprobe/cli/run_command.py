@@ -32,7 +32,8 @@ def run(
         typer.Argument(metavar="-- COMMAND ...", help="The command that runs the program"),
     ] = None,
     watch: Annotated[
-        str | None, typer.Option(metavar="FUNCTION", help="MODULE:FUNCTION, the attention to watch")
+        str | None,
+        typer.Option(metavar="FUNCTION", help="MODULE:FUNCTION, the attention to watch"),
     ] = None,
     target: Annotated[
         str | None,
@@ -44,7 +45,8 @@ def run(
     ] = None,
     keep: Annotated[int, typer.Option(help="The most sets of inputs to keep")] = 16,
     order: Annotated[
-        str, typer.Option(help="Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]")
+        str,
+        typer.Option(help="Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"),
     ] = "bhld",
     folder: Annotated[
         str | None,
@@ -67,7 +69,9 @@ def run(
     """
     # The same function takes its tensors as it did when it was watched.
     order_of_target = {"shapes": order} if target is None and order != PLAIN else {}
-    request = last.CheckRequest(target or watch or "", family, reference, order_of_target | options)
+    request = last.CheckRequest(
+        target or watch or "", family, reference, order_of_target | options
+    )
     words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
     own = last.CheckRequest("", family, reference, options).command("run", **words)
     repro_command = f"{own} -- {shlex.join(command or [])}"

@@ -29,7 +29,8 @@ FIX_BUDGET, SHRINK_BUDGET = 40, 60
 Target = Annotated[
     str | None,
     typer.Argument(
-        metavar="TARGET", help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)"
+        metavar="TARGET",
+        help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)",
     ),
 ]
 Family = Annotated[
@@ -41,7 +42,9 @@ Reference = Annotated[
         metavar="TARGET", help="FILE.py:FUNCTION, a reference of your own, which is audited first"
     ),
 ]
-JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help=FORMS["--json"].help)]
+JsonFile = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help=FORMS["--json"].help)
+]
 Isolate = Annotated[
     bool,
     typer.Option(
@@ -69,7 +72,8 @@ Timeout = Annotated[
 Fresh = Annotated[
     bool,
     typer.Option(
-        "--fresh", help="Run with every cache of compiled kernels empty; yours are left as they are"
+        "--fresh",
+        help="Run with every cache of compiled kernels empty; yours are left as they are",
     ),
 ]
 MaxMemory = Annotated[
@@ -125,7 +129,9 @@ def _is_battery(word: str) -> bool:
     import difflib
 
     near = difflib.get_close_matches(word, BATTERIES, 1)
-    return word in BATTERIES or (bool(near) and word not in BUILTINS and not {":", "."} & set(word))
+    return word in BATTERIES or (
+        bool(near) and word not in BUILTINS and not {":", "."} & set(word)
+    )
 
 
 # What stands in the place of a word that is left out, and whether the next word is one.
@@ -288,7 +294,9 @@ def parameter_of(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 
 def written_as(
-    run: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
+    run: Callable[..., None],
+    command: Callable[..., None],
+    parameters: Sequence[inspect.Parameter],
 ) -> Callable[..., None]:
     """A function that typer takes for the command, with other parameters, all by name."""
     parameters = [

@@ -78,7 +78,9 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
     )
 
     for flag in forms.files.keys() - {"--json", "--html"}:
-        raise UsageFailure(f"{flag}: changes from {old} to {new} are written as --json and --html")
+        raise UsageFailure(
+            f"{flag}: changes from {old} to {new} are written as --json and --html"
+        )
     before, after = read(old), read(new)
     with damage_told(f"{old} or {new}"):
         changes = changes_of(before, after)

@@ -17,7 +17,7 @@ from ..commands.suite.journal import Journal, SweepRequest
 from ..commands.suite.on_ray import RayCluster
 from ..commands.suite.runner import Runner
 from ..commands.suite.sweeps import SweepPlan
-from ..commands.suite.takes import Takes, described
+from ..commands.suite.takes import TargetSignature, described
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
 from ..model.failures import INTERRUPTED, UsageFailure
@@ -59,7 +59,8 @@ def sweep(
     journal: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Append each result to this file (default: .gradprobe/sweep.jsonl)"
+            metavar="FILE",
+            help="Append each result to this file (default: .gradprobe/sweep.jsonl)",
         ),
     ] = None,
     resume: Annotated[
@@ -129,7 +130,9 @@ def sweep(
         asked = _asked(request, target, effective, draw, minutes, grid=grid)
         print_settings(
             effective.line(
-                options, timeout, [plural(len(asked.requests), "target")] if target is None else []
+                options,
+                timeout,
+                [plural(len(asked.requests), "target")] if target is None else [],
             )
         )
         plan = _plan(asked, setting)
@@ -187,7 +190,8 @@ def _asked(
         whole = effective.over(replace(request, target=word, options=fixed))
         requests.append(
             replace(
-                whole, options={name: w for name, w in whole.options.items() if name not in varied}
+                whole,
+                options={name: w for name, w in whole.options.items() if name not in varied},
             )
         )
     return SweepRequest(tuple(requests), varied, draw, minutes)
@@ -202,7 +206,7 @@ def _at_a_time(workers: int | None, options: Mapping[str, Any]) -> int:
 
 def _plan(asked: SweepRequest, setting: Setting) -> SweepPlan:
     """The cases of a sweep; where they depend on what the targets take, these are asked."""
-    takes: list[Takes | None] = [None] * len(asked.requests)
+    takes: list[TargetSignature | None] = [None] * len(asked.requests)
     if asked.is_drawn or not asked.varied:
         takes = list(described(asked.requests, setting.timeout))
     return SweepPlan(asked, takes)

@@ -173,7 +173,10 @@ class _Loop:
         }
         files |= of_settings(self.planned)
         self._sources = Sources(
-            {**Sources.of(files).digests, **{file: known[file] for file in files if file in known}}
+            {
+                **Sources.of(files).digests,
+                **{file: known[file] for file in files if file in known},
+            }
         )
         late = [file for file in files if file not in known and _saved_at(file) > begun]
         note(f"waiting for {told_files(sorted(files, key=self._is_not_the_target))} to be saved")
@@ -189,7 +192,12 @@ class _Answer:
     """Tells how the layout that is measured first stands."""
 
     def __init__(self, before: Report | None, tick: Progress) -> None:
-        self._before, self._tick, self._start, self.is_given = before, tick, time.monotonic(), False
+        self._before, self._tick, self._start, self.is_given = (
+            before,
+            tick,
+            time.monotonic(),
+            False,
+        )
 
     def tick(self, stage: str, _: float, layout: str) -> None:
         self._tick(f"{layout}: {stage}" if layout else stage, None)

@@ -37,7 +37,11 @@ def refuse_dirty(file: Path) -> None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return
-    if ended.returncode == 0 and ended.stdout.strip() and not ended.stdout.startswith(("??", "!!")):
+    if (
+        ended.returncode == 0
+        and ended.stdout.strip()
+        and not ended.stdout.startswith(("??", "!!"))
+    ):
         raise UsageFailure(
             f"--apply: {file} has changes that are not committed", "commit them, or add --force"
         )

@@ -13,8 +13,8 @@ from ..model.case import Case, flag_of
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.intermediates import PRODUCTS
 from ..model.number import listed
-from ..numerics.coarser import Coarser
-from ..numerics.evidence import Measured
+from ..numerics.coarser import CoarserSum
+from ..numerics.evidence import MeasuredRun
 from ..numerics.operands import Operand, evaluation_of
 from ..numerics.rounded_parts import RoundedParts, rounded_parts
 from ..probing.experiment import Experiment, experiment_of, inputs_of
@@ -63,7 +63,9 @@ class Contract:
             return []
         if part == "sums":
             return [self.sums.get(name, "float32")]
-        return next((list(one.parts.get(part, ())) for one in self.roundings if one.of == name), [])
+        return next(
+            (list(one.parts.get(part, ())) for one in self.roundings if one.of == name), []
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The document gradprobe.contract/2."""
@@ -77,7 +79,8 @@ class Contract:
             "operand": self.operand,
             "sums": dict(self.sums),
             "roundings": [
-                {"of": one.of, "parts": dict(one.parts), "left": one.left} for one in self.roundings
+                {"of": one.of, "parts": dict(one.parts), "left": one.left}
+                for one in self.roundings
             ],
             "unread": list(self.unread),
             "absent": list(self.absent),
@@ -120,7 +123,9 @@ def read_contract(request: CheckRequest) -> ReadContract:
         from ..inputs.versions import environment
 
         contract = contract_of(problem.target, problem.case)
-    return ReadContract(contract, environment(problem.case.device), request.command(contract=True))
+    return ReadContract(
+        contract, environment(problem.case.device), request.command(contract=True)
+    )
 
 
 def contract_of(target: Target, case: Case) -> Contract:
@@ -151,14 +156,14 @@ def contract_of(target: Target, case: Case) -> Contract:
         for name, finding in exact.comparison.findings.items()
         if finding.mismatched and name in given
     }
-    sums = {one.name: _sum_in_words(one) for one in exact.coarser if isinstance(one, Coarser)}
+    sums = {one.name: _sum_in_words(one) for one in exact.coarser if isinstance(one, CoarserSum)}
     short = case
     if case.cu_seqlens_q is None and case.seqlen_q == case.seqlen_k:
         length = min(case.seqlen_q, _MOST_ROWS)
         short = case.with_lengths(length, length)
         if sums:  # in a shorter case it may be in other tiles
             exact = _measured(*_ran(target, replace(short, pattern="dyadic")))
-    models = {one.name: one.model for one in exact.coarser if isinstance(one, Coarser)}
+    models = {one.name: one.model for one in exact.coarser if isinstance(one, CoarserSum)}
     operand = next((one for one in exact.coarser if isinstance(one, Operand)), None)
     # A scale that is no power of two, where it may have one.
     scale = 0.8 * short.scale if "scale" in target.takes else short.scale
@@ -191,11 +196,11 @@ def _ran(target: Target, case: Case) -> tuple[Experiment, Trace]:
     return experiment, trace
 
 
-def _measured(experiment: Experiment, trace: Trace) -> Measured:
+def _measured(experiment: Experiment, trace: Trace) -> MeasuredRun:
     return measure(experiment, inputs_of(experiment, ()), trace)
 
 
-def _sum_in_words(of: Coarser) -> str:
+def _sum_in_words(of: CoarserSum) -> str:
     model, along = of.model, "keys" if of.name == "dQ" else "query rows"
     if model.apart:
         return f"{of.dtype}, each query head's rounded before a group's are added up"
@@ -207,7 +212,9 @@ def render_contract(read: ReadContract, width: int) -> list[Text]:
     from rich.text import Text
 
     contract = read.contract
-    verdict, style = ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
+    verdict, style = (
+        ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
+    )
     lines = [*headed(verdict, style, _headline(contract), width), Text("")]
     for parts in contract.roundings:
         title = f"{parts.of} = {PRODUCTS[parts.of].formula}"

@@ -61,5 +61,7 @@ def damage_told(files: str) -> Iterator[None]:
     ) as error:
         if isinstance(error, Failure):
             raise
-        words = f"{files}: damaged, its parts do not fit together ({type(error).__name__}: {error})"
+        words = (
+            f"{files}: damaged, its parts do not fit together ({type(error).__name__}: {error})"
+        )
         raise UsageFailure(words, "write it anew; with --traceback it says where") from error

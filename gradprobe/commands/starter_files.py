@@ -36,7 +36,10 @@ def requirement() -> str:
     if url.startswith("https:"):
         return f"gradprobe @ {_without_user(url)}"
     folder = unquote(urlsplit(url).path)
-    remote, commit = _git(folder, "remote", "get-url", "origin"), _git(folder, "rev-parse", "HEAD")
+    remote, commit = (
+        _git(folder, "remote", "get-url", "origin"),
+        _git(folder, "rev-parse", "HEAD"),
+    )
     web = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", remote)
     return (
         _at_commit(web, commit)
@@ -114,7 +117,9 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
     if ci not in CIS:
         raise UsageFailure(f"--ci must be {' or '.join(CIS)}, got {ci!r}")
     if path.suffix not in (".yml", ".yaml"):
-        raise UsageFailure(f"init --ci writes a YAML file, got {path}", f"for example {DEFAULT_CI}")
+        raise UsageFailure(
+            f"init --ci writes a YAML file, got {path}", f"for example {DEFAULT_CI}"
+        )
     if target is not None:
         _check_target(target)
     text = (Path(__file__).parent / f"{ci}.yml").read_text(encoding="utf-8")
@@ -141,7 +146,8 @@ def _check_target(word: str) -> None:
         )
     if place.suffix == ".py" and not place.is_file():
         raise UsageFailure(
-            f"--target {word}: there is no file {place}", "the path begins at the repository's root"
+            f"--target {word}: there is no file {place}",
+            "the path begins at the repository's root",
         )
 
 

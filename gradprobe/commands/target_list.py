@@ -92,7 +92,9 @@ def _signature(statements: list[ast.stmt], name: str) -> tuple[int, list[str]]:
             function, lacking, *_ = node.value.args
             line, parameters = _signature(statements, ast.unparse(function))
             return line, [
-                parameter for parameter in parameters if parameter not in ast.literal_eval(lacking)
+                parameter
+                for parameter in parameters
+                if parameter not in ast.literal_eval(lacking)
             ]
     raise LookupError(name)
 
@@ -221,7 +223,9 @@ def render_file(targets: FileTargets, width: int) -> list[Text]:
     if len(can) < len(targets.targets):
         lines += [Text(), *_refused([one for one in targets.targets if one.refused], width)]
     return (
-        lines if can else [*lines, Text(), *map(Text, lines_of(_way_out(targets), max(width, 40)))]
+        lines
+        if can
+        else [*lines, Text(), *map(Text, lines_of(_way_out(targets), max(width, 40)))]
     )
 
 

@@ -240,7 +240,9 @@ def in_layout(planned: PlannedCheck, layout: str) -> PlannedCheck | None:
         parse_run(layout)
     except UsageFailure:
         return None
-    return replace(planned, request=replace(planned.request, options={**options, "runs": [layout]}))
+    return replace(
+        planned, request=replace(planned.request, options={**options, "runs": [layout]})
+    )
 
 
 def told_files(paths: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ..frontends import Launches
-from ..frontends.cuda.watch import BLOCK, THREAD, WARP, Recorded
+from ..frontends.cuda.watch import BLOCK, THREAD, WARP, RecordedAccesses
 from ..frontends.triton.interpreter.dataflow import AccessLine, Conflict, Flow, Site
 from ..frontends.triton.interpreter.dataflow.lanes import NOWHERE, OUTSIDE, indices_at
 from ..inputs.memory import Array, elements_of
@@ -60,7 +60,7 @@ class KnownTensor:
 
 
 @dataclass
-class Touched:
+class UnitAccess:
     """What one unit reads at one line of one tensor, or writes."""
 
     all_dims: int
@@ -87,10 +87,12 @@ class Touched:
 class AccessedElements:
     """What one launch touched, by unit: a block, warp or thread that shares nothing further."""
 
-    def __init__(self, launch: Recorded, known: Sequence[KnownTensor], case: Case) -> None:
+    def __init__(
+        self, launch: RecordedAccesses, known: Sequence[KnownTensor], case: Case
+    ) -> None:
         self.launch, self.kernel, self.case = launch, launch.entry.name, case
         self.places: dict[tuple[str, Site], AccessLine] = {}
-        self.units: dict[int, dict[AccessLine, Touched]] = {}
+        self.units: dict[int, dict[AccessLine, UnitAccess]] = {}
         source = launch.entry.source
         self._files = (source.path.name, *(path.name for path, _ in source.included))
         self._inlined = launch.lines(sorted({*np.unique(launch.records["pc"]).tolist()} - {0}))
@@ -114,7 +116,9 @@ class AccessedElements:
         for tensor in known:
             first = (tensor.tensor.data_ptr() - home) // width
             at = indices_at(elements_of(tensor.tensor), tensor.letters, sizes, offset - first)
-            indices = np.stack([at.get(letter, np.full(len(offset), NOWHERE)) for letter in sizes])
+            indices = np.stack(
+                [at.get(letter, np.full(len(offset), NOWHERE)) for letter in sizes]
+            )
             # What is no element belongs to the one tensor that lies there; of several it could be any.
             is_own = (indices[0] != OUTSIDE) | (len(known) == 1)
             self._note(tensor, records[is_own], indices[:, is_own])
@@ -133,7 +137,7 @@ class AccessedElements:
             place = self.places.setdefault((tensor.name, site), AccessLine(tensor.name, site))
             for unit, *key in _distinct(own[: 1 + len(_LETTERS)]):
                 here = self.units.setdefault(unit, {})
-                here.setdefault(place, Touched(dims)).keys.add(tuple(key))
+                here.setdefault(place, UnitAccess(dims)).keys.add(tuple(key))
             for unit, *of_dims in _distinct(own[[0, -2, -1]]):
                 self.units[unit][place].dims.add(max(of_dims))
 
@@ -190,7 +194,7 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
                 if letters := copied(view, inputs.tensors, roles):
                     copies.append(KnownTensor(name, letters, view, letters != "bhm"))
 
-    accesses = list[Recorded]()
+    accesses = list[RecordedAccesses]()
     found = Launches(inputs.tensors, before=learn, accesses=accesses)
     outcome = run_target(experiment.target, case, inputs, found=found)
     if outcome.trace is None:
@@ -211,7 +215,7 @@ def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | Non
 def _known_tensors(
     case: Case,
     inputs: Inputs,
-    accesses: Sequence[Recorded],
+    accesses: Sequence[RecordedAccesses],
     trace: Trace,
     copies: Sequence[KnownTensor],
 ) -> list[KnownTensor]:
@@ -335,7 +339,11 @@ def _left_out(run: RecordedRun, wrong: Sequence[str]) -> Iterator[Suspect]:
 
 
 def _pairs(
-    elements: AccessedElements, here: Mapping[AccessLine, Touched], tensor: str, *, is_load: bool
+    elements: AccessedElements,
+    here: Mapping[AccessLine, UnitAccess],
+    tensor: str,
+    *,
+    is_load: bool,
 ) -> Array:
     """[B, H, M, N] bool: the pairs of what one unit reads, or writes, of a tensor."""
     case = elements.case

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ..faults.fault_rows import DEAD_FIX
-from ..faults.hypothesis import Hypothesis, Observed
+from ..faults.hypothesis import Hypothesis, WrongRun
 from ..model.assignment import Assigned
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
@@ -19,7 +19,7 @@ from ..model.mechanisms import door
 from ..model.report import CONSISTENT, NAMED, Diagnosis
 from ..numerics.compare import allowed_on, compare, judge, tiles_of
 from ..numerics.declared_precision import precision_of
-from ..numerics.evidence import LayoutRun, Measured
+from ..numerics.evidence import LayoutRun, MeasuredRun
 from ..probing.experiment import Experiment, coarser_dots, dots_in_words, dots_of, inputs_of
 from ..probing.measure import measure
 from ..probing.observe import execute
@@ -30,13 +30,13 @@ from .lines import where_at
 Results = Mapping[str, Tensor]
 
 
-def observed_in(experiment: Experiment, run: LayoutRun) -> Observed:
+def observed_in(experiment: Experiment, run: LayoutRun) -> WrongRun:
     """What a run that came to results showed."""
     assert run.measured is not None
     return _observed(experiment, run.measured, inputs_of(experiment, run.assigned).tensors)
 
 
-def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
+def run_again(experiment: Experiment, assigned: Assigned) -> WrongRun | None:
     """What another run shows; None where the target does not take it."""
     try:
         inputs = inputs_of(experiment, assigned)
@@ -48,7 +48,7 @@ def run_again(experiment: Experiment, assigned: Assigned) -> Observed | None:
     return None
 
 
-def _observed(experiment: Experiment, measured: Measured, tensors: Results) -> Observed:
+def _observed(experiment: Experiment, measured: MeasuredRun, tensors: Results) -> WrongRun:
     x, trace, comparison = measured.x, measured.trace, measured.comparison
     actual, right, expected, allowed = (dict[str, Tensor]() for _ in range(4))
     for name, value in trace.values.items():
@@ -62,10 +62,12 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Results) -> O
         for name in actual.keys() & {*BY_ROW}:
             judged = judge(trace.values[name][place], values, budget, name)
             _, expected[name][place], allowed[name][place], right[name][place] = judged
-    own = tuple(name for name, finding in comparison.findings.items() if finding.status == MISMATCH)
+    own = tuple(
+        name for name, finding in comparison.findings.items() if finding.status == MISMATCH
+    )
     launches = bool(experiment.backends)
     expected = {**comparison.expected, **expected}
-    return Observed(
+    return WrongRun(
         experiment.case, x, actual, expected, right, own, tensors, allowed, measured, launches
     )
 
@@ -74,15 +76,15 @@ def _observed(experiment: Experiment, measured: Measured, tensors: Results) -> O
 
 
 @dataclass(frozen=True)
-class Again:
+class FurtherRuns:
     """Further runs of a target in the layout that went wrong."""
 
     experiment: Experiment
     assigned: Assigned
-    seen: Observed
+    seen: WrongRun
 
     @cached_property
-    def second(self) -> Observed | None:
+    def second(self) -> WrongRun | None:
         """The next call."""
         return run_again(self.experiment, self.assigned)
 
@@ -116,7 +118,7 @@ class Again:
 
 
 @door("behaviour/wrong_in_the_first_call_alone")
-def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
+def wrong_in_the_first_call_alone(again: FurtherRuns) -> Diagnosis | None:
     second = again.second
     if second is None or not second.measured.comparison.matches or not again.is_right():
         return None
@@ -130,18 +132,22 @@ def wrong_in_the_first_call_alone(again: Again) -> Diagnosis | None:
 
 
 @door("behaviour/differs_from_run_to_run")
-def differs_from_run_to_run(again: Again) -> Diagnosis | None:
+def differs_from_run_to_run(again: FurtherRuns) -> Diagnosis | None:
     """A race on a GPU, where nobody sees its accesses."""
-    moved = again.moved(again.seen.actual, again.second.actual) if again.second is not None else {}
+    moved = (
+        again.moved(again.seen.actual, again.second.actual) if again.second is not None else {}
+    )
     if not moved:
         return None
     name = next(iter(moved))
-    summary = f"{name} differs from call to call, by more than the order of atomic additions allows"
+    summary = (
+        f"{name} differs from call to call, by more than the order of atomic additions allows"
+    )
     return Diagnosis(f"race/{name}", "RACE", summary, again.share(moved))
 
 
 @door("behaviour/reads_what_was_never_written")
-def reads_what_was_never_written(again: Again) -> Diagnosis | None:
+def reads_what_was_never_written(again: FurtherRuns) -> Diagnosis | None:
     """Two runs differ whose memory held NaN and 7.0 before them."""
     seen, moved = again.seen, again.moved(again.on_memory_of(math.nan), again.on_memory_of(7.0))
     if not moved:
@@ -156,11 +162,13 @@ def reads_what_was_never_written(again: Again) -> Diagnosis | None:
 
 
 @door("behaviour/right_without_dead_rows")
-def right_without_dead_rows(again: Again) -> Diagnosis | None:
+def right_without_dead_rows(again: FurtherRuns) -> Diagnosis | None:
     """Right with a mask that shows every key to the rows from which it hides all."""
     mask, seen = again.experiment.values.get("mask"), again.seen
     broken = [
-        name for name in seen.own if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())
+        name
+        for name in seen.own
+        if bool((~seen.actual[name].isfinite() & ~seen.right[name]).any())
     ]
     if not broken or mask is None or bool(mask.any(-1).all()):
         return None
@@ -173,7 +181,7 @@ def right_without_dead_rows(again: Again) -> Diagnosis | None:
 
 
 @door("behaviour/multiplies_coarser")
-def multiplies_coarser(again: Again) -> Diagnosis | None:
+def multiplies_coarser(again: FurtherRuns) -> Diagnosis | None:
     """Right within the budget of the dots that were compiled, and finer ones were asked for."""
     experiment, measured = again.experiment, again.seen.measured
     dots = coarser_dots(experiment)
@@ -191,7 +199,7 @@ def multiplies_coarser(again: Again) -> Diagnosis | None:
     return Diagnosis(f"precision/{way}", "PREC", summary, 1.0, evidence, where, fix)
 
 
-def behaving(again: Again, best: Hypothesis | None) -> list[Diagnosis]:
+def behaving(again: FurtherRuns, best: Hypothesis | None) -> list[Diagnosis]:
     """The first that explains nearly all; where no hypothesis is named, those of a part.
 
     Args:

@@ -92,11 +92,11 @@ def fresh(case: Case) -> list[Case]:
 def others(
     case: Case, target: Target, lengths: tuple[int, int], laid: Collection[str], *, is_again: bool
 ) -> Iterator[Trial]:
-    """The cases that every edit is to be right in, as far as the target takes them; none of values
-    from a file.
+    """The cases that every edit is to be right in, as far as the target takes them; none of
+    values from a file.
 
-    Args: lengths: the short and the long one; laid: the layouts of the check; is_again: whether all
-    were tried before.
+    Args: lengths: the short and the long one; laid: the layouts of the check; is_again: whether
+    all were tried before.
     """
     if case.inputs is not None or case.cu_seqlens_q:
         return
@@ -144,7 +144,10 @@ def _of_options(
 def _of_softmax(
     few: Case, takes: Collection[str], short: int, long: int
 ) -> Iterator[tuple[str, Case]]:
-    causal, plain = replace(few, causal="causal" in takes or few.causal), replace(few, causal=False)
+    causal, plain = (
+        replace(few, causal="causal" in takes or few.causal),
+        replace(few, causal=False),
+    )
     if "causal" in takes:
         words = "no causal mask" if few.causal else "a causal mask"
         yield words, replace(few, causal=not few.causal)
@@ -166,8 +169,8 @@ def _of_softmax(
 
 
 def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Iterator[Trial]:
-    """More cases, for what none of the others reached; `taken`: the titles of those that the target
-    takes.
+    """More cases, for what none of the others reached; `taken`: the titles of those that the
+    target takes.
     """
     if case.inputs is not None or case.cu_seqlens_q or case.seqlens:
         return

@@ -9,17 +9,17 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from ..faults.hypothesis import Hypothesis, Observed
+from ..faults.hypothesis import Hypothesis, WrongRun
 from ..frontends import CUDA_ON_CPU, INTERPRETED
 from ..model.failures import fault_words
 from ..model.intermediates import AXIS_WORDS, GRADIENT_OF, names, reached, slots, steps, title
 from ..model.layout_run import MATCH, MISMATCH
 from ..model.memory_finding import GUARD, OUTSIDE, RACE
 from ..model.number import in_words, plural, spans
-from ..model.report import CONSISTENT, NAMED, Diagnosis, Where, causes_among
+from ..model.report import CONSISTENT, NAMED, CauseLine, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
-from .behaviour import Again, behaving, observed_in
+from .behaviour import FurtherRuns, behaving, observed_in
 from .lines import Lines
 from .testing import Finalist, explaining, in_parts, ranked
 
@@ -33,7 +33,7 @@ class FailingLayout:
     """One layout in which a target is wrong."""
 
     run: LayoutRun
-    seen: Observed
+    seen: WrongRun
 
     @cached_property
     def spoilt(self) -> frozenset[str]:
@@ -47,7 +47,7 @@ class FailingLayout:
         return frozenset(stored.intersection(GRADIENT_OF.values()))
 
     @cached_property
-    def unspoilt(self) -> Observed:
+    def unspoilt(self) -> WrongRun:
         """What came without those."""
         return self.seen.of(self.seen.right.keys() - self.spoilt)
 
@@ -105,10 +105,12 @@ class CauseSearch:
         parts = in_parts(self._experiment, layout.run.assigned, seen)
         best = [part[0].hypothesis for part in parts if part and part[0].explained >= NAMED]
         fitting = _diagnoses(seen, parts, "" if is_first else f"in {name}: ", self._lines)
-        again = Again(self._experiment, layout.run.assigned, seen)
+        again = FurtherRuns(self._experiment, layout.run.assigned, seen)
         behaved = behaving(again, best[0] if best else None)
         found, named = table.agreeing([*behaved, *fitting]), {each.fault: each for each in best}
-        if is_first or not causes_among(found):  # beside another fault its lines would show as well
+        if is_first or not causes_among(
+            found
+        ):  # beside another fault its lines would show as well
             found = self._with_dataflow(layout.run, table, found, seen, named)
         self._add(layout, found, named)
 
@@ -117,7 +119,7 @@ class CauseSearch:
         run: LayoutRun,
         table: Table,
         found: list[Diagnosis],
-        seen: Observed,
+        seen: WrongRun,
         named: Mapping[str, Hypothesis],
     ) -> list[Diagnosis]:
         causes = causes_among(found)
@@ -131,7 +133,10 @@ class CauseSearch:
             watched = run.watched or seen_in_dataflow(self._experiment, run)
             failures = watched.failures
             left = [diagnosis for diagnosis in found if diagnosis not in causes]
-            found = [*with_dataflow(causes, table.agreeing(watched.seen), self._lines.read), *left]
+            found = [
+                *with_dataflow(causes, table.agreeing(watched.seen), self._lines.read),
+                *left,
+            ]
         except Exception as error:
             failures = (fault_words(error),)
         for fault in failures:
@@ -191,13 +196,16 @@ def _lines_of(diagnosis: Diagnosis) -> set[tuple[str, int]]:
     return {*map(_place, diagnosis.where)}
 
 
-def of_the_formula(seen: Observed) -> list[Diagnosis]:
+def of_the_formula(seen: WrongRun) -> list[Diagnosis]:
     """Diagnoses by hypotheses about the formula and its arithmetic alone."""
     return [*_diagnoses(seen, [[fit for fit in ranked(seen) if not fit.hypothesis.tensor]])]
 
 
 def _diagnoses(
-    seen: Observed, parts: Sequence[Sequence[Finalist]], where: str = "", lines: Lines | None = None
+    seen: WrongRun,
+    parts: Sequence[Sequence[Finalist]],
+    where: str = "",
+    lines: Lines | None = None,
 ) -> Iterator[Diagnosis]:
     """Of the hypotheses that explain half or more, the best of each part first."""
     best, wrong = [part[0] for part in parts if part], seen.wrong_names
@@ -218,7 +226,7 @@ def _diagnoses(
         yield lines.of(of, fit.active, diagnosis) if lines is not None else diagnosis
 
 
-def fact_about(seen: Observed) -> str:
+def fact_about(seen: WrongRun) -> str:
     """How much of the first intermediate that is wrong by itself is wrong, and where."""
     name = seen.own[0]
     wrong, axes = ~seen.right[name], seen.case.axes(name)
@@ -236,8 +244,8 @@ def fact_about(seen: Observed) -> str:
 def with_dataflow(
     named: Sequence[Diagnosis], seen: Sequence[Diagnosis], read: Collection[str] = ()
 ) -> list[Diagnosis]:
-    """The causes that hypotheses name, with the lines that the dataflow shows; where none is named,
-    what it shows.
+    """The causes that hypotheses name, with the lines that the dataflow shows; where none is
+    named, what it shows.
 
     Args:
         read: the faults whose lines were read off the source: these stay the first.
@@ -254,16 +262,16 @@ def with_dataflow(
     # Tiles that are lost may make anything wrong; heads of a group and a program's share that are, their sums alone.
     if never and first.fault_class == "ACC" and (not first.says_wrong or "P" in first.says_wrong):
         return [*never, *others]  # it looks the same, and nothing was lost
-    evidence, shown, addresses = [*first.evidence], list[Where](), list[Where]()
+    evidence, shown, addresses = [*first.evidence], list[CauseLine](), list[CauseLine]()
     for cause in seen:
         evidence += cause.evidence
         shown += cause.where
         addresses += cause.where if cause.kind in ("load", "store", "unstored") else ()
     # Before all others the first line of each kernel, at which something goes wrong in it.
-    heads = dict[str, Where]()
+    heads = dict[str, CauseLine]()
     for where in shown:
         heads.setdefault(where.kernel, where)
-    lines, more = [*heads.values(), *shown], list[Where]()
+    lines, more = [*heads.values(), *shown], list[CauseLine]()
     if first.where and (first.fault in read or first.kind in ("outside", "race", "unwritten")):
         lines, more = [*first.where], addresses
     elif first.kind in ("mask", "factor"):  # the value is computed all the same
@@ -295,12 +303,17 @@ class Table:
                 self._shown.setdefault(name, [("", finding.status)])
 
     def agreeing(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
-        """Those that say nothing that the table denies; else those about what kernels compute anew."""
+        """Those that say nothing that the table denies; else those about what kernels compute
+        anew.
+        """
         found, agreed = list[Diagnosis](), list[Diagnosis]()
         for diagnosis in diagnoses:
             is_denied, stands = self._denies(diagnosis.says_wrong), [diagnosis]
             if diagnosis.kind == "value":
-                is_denied, stands = False, self._in_agreeing_kernels(self._after_export(diagnosis))
+                is_denied, stands = (
+                    False,
+                    self._in_agreeing_kernels(self._after_export(diagnosis)),
+                )
             agreed += [] if is_denied else stands
             found += [] if is_denied and not self._is_made_anew(diagnosis.says_wrong) else stands
         return agreed if causes_among(agreed) or not causes_among(found) else found
@@ -310,7 +323,7 @@ class Table:
         return any("" in dict(self._shown.get(name, ())) for name in steps)
 
     def _in_agreeing_kernels(self, value: Diagnosis) -> list[Diagnosis]:
-        behind, where = set[str](), list[Where]()
+        behind, where = set[str](), list[CauseLine]()
         for name in {*self._names}.difference(value.says_wrong):
             if not {*value.says_right}.isdisjoint(reached([name], self._family)):
                 behind.add(name)
@@ -345,5 +358,7 @@ class Table:
     def _in(self, name: str, kernel: str = "") -> set[str]:
         shown = self._shown.get(name, [])
         return {
-            status for at, status in shown if not kernel or at.partition(" for ")[0] in ("", kernel)
+            status
+            for at, status in shown
+            if not kernel or at.partition(" for ")[0] in ("", kernel)
         }

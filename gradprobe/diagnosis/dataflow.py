@@ -1,5 +1,5 @@
-"""What the dataflow of a failing run shows: the load that reads other elements, or the first wrong
-value.
+"""What the dataflow of a failing run shows: the load that reads other elements, or the first
+wrong value.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from operator import attrgetter
 from ..model.failures import Failure, fault_words
 from ..model.intermediates import SUBEXPRESSIONS
 from ..model.mechanisms import door, gathered
-from ..numerics.evidence import DataflowEvidence, LayoutRun, Measured
+from ..numerics.evidence import DataflowEvidence, LayoutRun, MeasuredRun
 from ..probing.experiment import Experiment
 from .explainers.diagnoses import Suspect, diagnoses_of
 from .explainers.misread import misread, transposed
@@ -22,10 +22,10 @@ from .follow import FollowedRun, followed_run
 def seen_in_dataflow(
     experiment: Experiment,
     run: LayoutRun,
-    read: Callable[[FollowedRun], Measured | None] = lambda followed: None,
+    read: Callable[[FollowedRun], MeasuredRun | None] = lambda followed: None,
 ) -> DataflowEvidence:
-    """What goes wrong by itself in one failing run, or what kept it from being followed; nothing of
-    packed sequences.
+    """What goes wrong by itself in one failing run, or what kept it from being followed; nothing
+    of packed sequences.
 
     Args:
         read: judges what its kernels hold.

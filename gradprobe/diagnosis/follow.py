@@ -151,7 +151,9 @@ def copied(argument: Tensor, known: Mapping[str, Tensor], roles: Roles) -> str:
     is_small = argument.dim() < 2 or argument.numel() < 8 or not argument.is_floating_point()
     if is_small or storage.nbytes() > 1 << 28:
         return ""
-    if any(tensor.untyped_storage().data_ptr() == storage.data_ptr() for tensor in known.values()):
+    if any(
+        tensor.untyped_storage().data_ptr() == storage.data_ptr() for tensor in known.values()
+    ):
         return ""
     got = argument.detach().double().flatten().cpu().numpy()
     most = np.abs(got).max()
@@ -176,7 +178,9 @@ def _axes(shape: Sequence[int], letters: str, sizes: Sequence[int]) -> str:
     words, at = "", 0
     for size in shape:
         first, product = at, 1
-        while at < len(letters) and product * sizes[at] <= size and (at == first or product < size):
+        while (
+            at < len(letters) and product * sizes[at] <= size and (at == first or product < size)
+        ):
             product, at = product * sizes[at], at + 1
         if product != size:
             return ""

@@ -1,7 +1,8 @@
-"""Forms: the intermediates that a tile may be, the steps to one, and by how much a tile may differ
-from each.
+"""Forms: the intermediates that a tile may be, the steps to one, and by how much a tile may
+differ from each.
 
-They may differ by the budgets of results. What is summed so far errs by no more than the whole sum.
+They may differ by the budgets of results. What is summed so far errs by no more than the whole
+sum.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Values = dict[str, Tensor]
 @dataclass(frozen=True)
 class TileForms:
     values: dict[str, Array] = field(default_factory=dict)
-    """By name, [B, H, M, N] or [B, H, M]; none of sums and of maxima so far. Lazy's "dP, masked" is
-    dP too.
+    """By name, [B, H, M, N] or [B, H, M]; none of sums and of maxima so far. Lazy's "dP, masked"
+    is dP too.
     """
     tolerances: dict[str, float] = field(default_factory=dict)
     """By name, how much any element may differ before it is rounded."""
@@ -67,9 +68,11 @@ def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> Values:
     return found
 
 
-def _scaled(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> Values:
-    """What values move by where q, or k, is scaled and rounded once more; twice, as other constants
-    round otherwise.
+def _scaled(
+    x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
+) -> Values:
+    """What values move by where q, or k, is scaled and rounded once more; twice, as other
+    constants round otherwise.
     """
     moved: dict[str, Tensor] = {}
     factor = x.scale * math.log2(math.e)
@@ -81,7 +84,9 @@ def _scaled(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torc
     return moved
 
 
-def _errors(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype) -> Values:
+def _errors(
+    x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
+) -> Values:
     precision = precision_of(str(dtype).removeprefix("torch."), "ieee")
     of, moved = Chain(x, tile, on_tile, precision), _scaled(x, tile, on_tile, dtype)
     scale, shift = abs(x.scale), rounding_shift(x, tile, on_tile, precision)
@@ -105,7 +110,8 @@ def _errors(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torc
         "P * dP": e_p * of.dp.abs() + of.p * e_dp,
         "dT": of.p * spread + e_p * (of.dpe - of.delta).abs(),
         "P after dropout": of.share * e_p + of.u_drop * on_tile["PE"].abs(),
-        "sum of dP / (i + 1)": e_dp.sum(-1) + U32 * long_sum(e_dp.shape[-1]) * of.dp.abs().sum(-1),
+        "sum of dP / (i + 1)": e_dp.sum(-1)
+        + U32 * long_sum(e_dp.shape[-1]) * of.dp.abs().sum(-1),
         "dS K": rows["dQ"] / scale,
     }
     for form, name, factor in (("dS^T Q", "dK", scale), ("dV", "dV", 1.0)):

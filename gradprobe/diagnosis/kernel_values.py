@@ -22,7 +22,7 @@ from ..model.layout_run import MISMATCH, Element
 from ..model.mechanisms import door
 from ..model.number import listed
 from ..numerics.compare import compare, promoted
-from ..numerics.evidence import Measured, SeenRow
+from ..numerics.evidence import MeasuredRun, SeenRow
 from ..numerics.locate import locate
 from ..probing.experiment import MOST_INTERPRETED, Experiment
 from ..probing.runs import RunRecord
@@ -54,12 +54,14 @@ class KernelValue:
 def with_kernel_values(
     experiment: Experiment, records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], bool]:
-    """The records, the first that fails with what its kernels hold, and whether that is all that it
-    hides.
+    """The records, the first that fails with what its kernels hold, and whether that is all that
+    it hides.
     """
     case, found = experiment.case, [*records]
     is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
-    for at, record in enumerate(records if is_small and case.recover and not case.dropout else ()):
+    for at, record in enumerate(
+        records if is_small and case.recover and not case.dropout else ()
+    ):
         run, measured = record.run, record.run.measured
         if measured is None or not measured.is_recoverable or measured.coarser:
             continue
@@ -149,7 +151,9 @@ def _factors(run: FollowedRun, node: Node) -> dict[Node, str]:
     elif operation == "fmul" and len(scores) > 1:
         for made in scores:
             found |= _factors(run, made)
-    elif operation in ("fsub", "fadd") and len(rows) == len(scores) == 1 and _is_dp(run, scores[0]):
+    elif (
+        operation in ("fsub", "fadd") and len(rows) == len(scores) == 1 and _is_dp(run, scores[0])
+    ):
         found |= {scores[0]: "dP", rows[0]: "delta"}
     return found
 
@@ -249,16 +253,16 @@ def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
 
 
 @door("dataflow/seen")
-def shown_in(case: Case, own: Measured, run: FollowedRun) -> Measured | None:
+def shown_in(case: Case, own: MeasuredRun, run: FollowedRun) -> MeasuredRun | None:
     """A run's results with what its kernels hold; None where gradients are made of what is not
     seen.
     """
     return shown_with(case, own, kernel_values(run, case))
 
 
-def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measured | None:
+def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> MeasuredRun | None:
     """The same of what was seen: each gradient is judged with what its own kernel holds."""
-    given, findings, chains = own.trace.values, own.comparison.findings, dict[str, Measured]()
+    given, findings, chains = own.trace.values, own.comparison.findings, dict[str, MeasuredRun]()
     seen = [value for value in seen if value.name not in given]
     for name in filter(given.__contains__, MATRIX_OF):
         chains[name] = _chain(case, own, name, seen)
@@ -274,7 +278,9 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
         for name, finding in measured.comparison.findings.items():
             if name in GRADIENT_OF.values() and finding.own.sum() < known[name].own.sum():
                 known[name] = finding
-    for finding in map(attrgetter("finding"), rows):  # the first that is wrong stands for its name
+    for finding in map(
+        attrgetter("finding"), rows
+    ):  # the first that is wrong stands for its name
         before = known.setdefault(finding.name, finding)
         if finding.status == MISMATCH != before.status:
             known[finding.name] = finding
@@ -287,8 +293,13 @@ def shown_with(case: Case, own: Measured, seen: Sequence[KernelValue]) -> Measur
 
 
 def _chain(
-    case: Case, own: Measured, gradient: str, seen: Sequence[KernelValue], *, coarse: bool = False
-) -> Measured:
+    case: Case,
+    own: MeasuredRun,
+    gradient: str,
+    seen: Sequence[KernelValue],
+    *,
+    coarse: bool = False,
+) -> MeasuredRun:
     values = {**own.trace.values}
     for other in MATRIX_OF.keys() - {gradient}:
         values.pop(other, None)
@@ -300,7 +311,9 @@ def _chain(
             values[value.name] = torch.from_numpy(value.values).to(own.x.q.device, dtype)
     trace, before = Trace(values, dict.fromkeys(values, "seen")), own.comparison
     precision = before.precision.coarser if coarse else before.precision
-    comparison = compare(case, own.x, trace, precision, evaluate=before.evaluate, blame=not coarse)
+    comparison = compare(
+        case, own.x, trace, precision, evaluate=before.evaluate, blame=not coarse
+    )
     return replace(own, trace=trace, comparison=comparison)
 
 
@@ -314,7 +327,7 @@ def _is_rounded(node: Node) -> bool:
 
 
 def _rows(
-    case: Case, own: Measured, seen: Sequence[KernelValue], chains: Mapping[str, Measured]
+    case: Case, own: MeasuredRun, seen: Sequence[KernelValue], chains: Mapping[str, MeasuredRun]
 ) -> list[SeenRow]:
     found, kernels = list[SeenRow](), dict[str, int]()
     times = Counter(map(attrgetter("name", "kernel"), seen))
@@ -328,12 +341,16 @@ def _rows(
             if measured.comparison.findings[value.name].mismatched:
                 # What a coarser arithmetic explains is held to that: what it goes into may be right all the same.
                 coarse = _chain(case, own, into[0], seen, coarse=True)
-                measured = measured if coarse.comparison.findings[value.name].mismatched else coarse
-            found.append(SeenRow(kernel, into, measured.comparison.findings[value.name], measured))
+                measured = (
+                    measured if coarse.comparison.findings[value.name].mismatched else coarse
+                )
+            found.append(
+                SeenRow(kernel, into, measured.comparison.findings[value.name], measured)
+            )
     return sorted(found, key=lambda row: (kernels[row.kernel], names().index(row.finding.name)))
 
 
-def _is_proved(own: Measured, row: SeenRow) -> bool:
+def _is_proved(own: MeasuredRun, row: SeenRow) -> bool:
     """Whether all that a row goes into is wrong where it is."""
     wrong = row.finding.wrong > 0
     for name in row.into:
@@ -344,7 +361,7 @@ def _is_proved(own: Measured, row: SeenRow) -> bool:
     return True
 
 
-def _first(judged: Measured) -> Element | None:
+def _first(judged: MeasuredRun) -> Element | None:
     findings, rows = judged.comparison.findings, judged.rows
     seen = {row.finding.name for row in rows}
     wrong = [name for name in findings if findings[name].status == MISMATCH and name not in seen]

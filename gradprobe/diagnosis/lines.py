@@ -19,7 +19,7 @@ from ..model import memory_finding as memory
 from ..model.intermediates import is_named_after, lookup
 from ..model.mechanisms import gathered
 from ..model.memory_finding import Group, MemoryFinding, grouped
-from ..model.report import Diagnosis, Where
+from ..model.report import CauseLine, Diagnosis
 from ..probing.experiment import Experiment
 from ..source.triton_source import read_function
 
@@ -42,7 +42,7 @@ class Lines:
             self.read.add(of.fault)
         for kernel in self._first.kernels if self._first is not None and not where else ():
             if kernel.line and any(map(partial(is_named_after, kernel.name), active)):
-                where.append(Where(kernel.file, kernel.line, "", kernel=kernel.name))
+                where.append(CauseLine(kernel.file, kernel.line, "", kernel=kernel.name))
         fix = _fix_of(found) or diagnosis.fix
         return replace(diagnosis, where=tuple(map(among, where)), fix=fix)
 
@@ -66,7 +66,7 @@ def _fix_of(findings: Sequence[LintFinding]) -> str:
     return "; ".join(f"{fix} in {', '.join(names)}" for fix, names in kernels.items())
 
 
-def among(where: Where) -> Where:
+def among(where: CauseLine) -> CauseLine:
     """A line with its text, its neighbours, whose relative indentation is kept, and the function
     that holds it.
     """
@@ -87,9 +87,9 @@ def among(where: Where) -> Where:
     )
 
 
-def where_at(file: str, line: int, kernel: str, note: str = "") -> Where:
+def where_at(file: str, line: int, kernel: str, note: str = "") -> CauseLine:
     """A line of a kernel."""
-    return among(Where(file, line, "", kernel=kernel, note=note))
+    return among(CauseLine(file, line, "", kernel=kernel, note=note))
 
 
 # --- what was seen of memory
@@ -111,9 +111,7 @@ _FIX_IN_A_BLOCK = "put a barrier between the two: __syncthreads()"
 # Where the same access stays inside, and alone, as long as all is contiguous, no mask and no barrier is missing.
 _FIX_BY_STRIDES = "address TENSOR by its own strides, all of them; or refuse other layouts before the first launch"
 _FIX_OF_LOOP = "end its loop at the length of the tensor, or mask the access by that"
-_FIX_OF_HUGE = (
-    "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
-)
+_FIX_OF_HUGE = "widen the index before it is multiplied, .to(tl.int64), and address TENSOR by its own strides"
 
 
 def of_strays(
@@ -146,7 +144,7 @@ def _diagnosis(group: Group, ran: Collection[str]) -> Diagnosis:
         fix = _FIX_OF_LOOP
     elif (is_outside or is_race) and "contiguous" in {*ran}.difference(group.layouts):
         fix = _FIX_BY_STRIDES
-    where = dict[tuple[str, int], Where]()
+    where = dict[tuple[str, int], CauseLine]()
     for file, line, kernel, note in _places(group.memory):
         if (file, line) not in where:
             where[file, line] = where_at(file, line, kernel, note)

@@ -15,13 +15,13 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from ..faults.hypothesis import Hypothesis, Observed
+from ..faults.hypothesis import Hypothesis, WrongRun
 from ..faults.index import readable
 from ..faults.variant import BUFFERS, Variant, plain_variant
 from ..frontends.python.events import Event, followed
 from ..inputs.memory import Array
 from ..model.mechanisms import door
-from ..model.report import Diagnosis, Where, causes_among
+from ..model.report import CauseLine, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment, inputs_of
 from ..reference import tiles
@@ -48,7 +48,7 @@ _AXES |= {"LSE": "bhm", "delta": "bhm"} | _RESULTS
 def with_python_lines(
     experiment: Experiment,
     run: LayoutRun,
-    seen: Observed,
+    seen: WrongRun,
     found: Sequence[Diagnosis],
     named: Mapping[str, Hypothesis],
 ) -> list[Diagnosis]:
@@ -70,7 +70,9 @@ def with_python_lines(
 
 def _is_followed(experiment: Experiment) -> bool:
     case = experiment.case
-    is_plain = not (experiment.backends or case.ranks or case.cu_seqlens_q) and case.device == "cpu"
+    is_plain = (
+        not (experiment.backends or case.ranks or case.cu_seqlens_q) and case.device == "cpu"
+    )
     is_small = case.heads == case.kv_heads and case.scores <= _MOST_SCORES
     return is_plain and is_small and case.dtype == "float32"
 
@@ -86,7 +88,7 @@ def _events(experiment: Experiment, run: LayoutRun) -> Sequence[Event]:
     return held
 
 
-def _narrow(held: Sequence[Event], seen: Observed) -> Iterator[Diagnosis]:
+def _narrow(held: Sequence[Event], seen: WrongRun) -> Iterator[Diagnosis]:
     """Where it first computes in few bits, if nothing but rounding is wrong."""
     first = next((event for event in held if event.dtype not in _TOLERANCES), None)
     for name in seen.wrong_names:
@@ -102,13 +104,15 @@ def _narrow(held: Sequence[Event], seen: Observed) -> Iterator[Diagnosis]:
 # --- where a hypothesis shows
 
 
-def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed) -> Where | None:
+def _line(
+    of: Hypothesis, target: Target, held: Sequence[Event], seen: WrongRun
+) -> CauseLine | None:
     if of.kind in ("swap", "twice"):  # of parameters, or of results
         return _at(target, target.source.line) if of.reads else where_it_returns(target)
     if "do" in of.reads and (calls := _lines(target, _is_differentiated)):
         return _at(target, max(calls))
     first, *_ = [*of.made, ""]
-    forms, late, maybe = _Forms(of, seen), None, list[Where]()
+    forms, late, maybe = _Forms(of, seen), None, list[CauseLine]()
     for event in held:
         name, is_due = forms.wrong(event)
         if is_due:
@@ -126,18 +130,20 @@ def _line(of: Hypothesis, target: Target, held: Sequence[Event], seen: Observed)
     return before[-1] if before else late
 
 
-def where_it_returns(target: Target) -> Where | None:
+def where_it_returns(target: Target) -> CauseLine | None:
     returns = _lines(target, lambda node: isinstance(node, ast.Return))
     return _at(target, max(returns)) if returns else None
 
 
 def _lines(target: Target, is_meant: Callable[[Any], bool]) -> list[int]:
-    return [getattr(node, "lineno", 0) for node in filter(is_meant, statements_of(target.function))]
+    return [
+        getattr(node, "lineno", 0) for node in filter(is_meant, statements_of(target.function))
+    ]
 
 
-def _at(target: Target, line: int) -> Where | None:
+def _at(target: Target, line: int) -> CauseLine | None:
     at, text = target.source, python_file(target.source.file).lines
-    return Where(at.file, line, text[line - 1].strip(), kernel=at.name) if text else None
+    return CauseLine(at.file, line, text[line - 1].strip(), kernel=at.name) if text else None
 
 
 def _is_differentiated(node: Any) -> bool:
@@ -166,7 +172,7 @@ class _Form:
 class _Forms:
     """What expressions may hold: due and wrong values, in any order of axes and in part."""
 
-    def __init__(self, of: Hypothesis, seen: Observed) -> None:
+    def __init__(self, of: Hypothesis, seen: WrongRun) -> None:
         self._x = seen.x
         self._shelves: dict[tuple[int, ...], tuple[list[_Form], Array]] = {}
         """By shape, the forms that a value may be a part of, a row each."""
@@ -248,7 +254,7 @@ def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:
         yield moved
 
 
-def _ways(of: Hypothesis, plain: Variant, seen: Observed) -> Iterator[dict[str, Array]]:
+def _ways(of: Hypothesis, plain: Variant, seen: WrongRun) -> Iterator[dict[str, Array]]:
     variant = of.variant(plain)
     first = _whole(variant, {})
     yield first

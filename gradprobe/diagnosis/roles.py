@@ -77,7 +77,9 @@ class Roles:
         return role if are_told else None
 
     def constants(self, name: str) -> Mapping[str, float]:
-        """By words, what kernels multiply an intermediate by; LSE and delta by -1 too, to add them."""
+        """By words, what kernels multiply an intermediate by; LSE and delta by -1 too, to add
+        them.
+        """
         found = self._constants.get(name, self._constants[""])
         if name not in ("LSE", "delta"):
             return found
@@ -130,7 +132,9 @@ class Roles:
         }
         for name, product in PRODUCTS.items():
             matrix = [values[form] for form in in_place_of(product.matrix) if form in values][-1]
-            over, matrix = ("m", matrix.swapaxes(2, 3)) if product.is_transposed else ("n", matrix)
+            over, matrix = (
+                ("m", matrix.swapaxes(2, 3)) if product.is_transposed else ("n", matrix)
+            )
             found[over, self.case.axes(name)[-1]] = [(unscaled(name), matrix, product.other)]
         return found
 
@@ -217,7 +221,9 @@ class Roles:
             self._last = form
             # Behind the last key, in rows that there are.
             beyond = data[(lanes.at["n"] < 0) & (lanes.at["m"] >= 0)]
-            return replace(role, is_open=is_open or self._is_open(role.name, most, visible, beyond))
+            return replace(
+                role, is_open=is_open or self._is_open(role.name, most, visible, beyond)
+            )
         return partly or self._while_running(got, seen, index) or found
 
     def _is_open(self, name: str, most: float, seen: Array, others: Array) -> bool:
@@ -259,12 +265,16 @@ class Roles:
             return _UNKNOWN
         square, here = float(want @ want), _largest(want)
         factor = float(got @ want) / square if square else 1.0
-        words, constant = min(self.constants(name).items(), key=lambda each: abs(factor - each[1]))
+        words, constant = min(
+            self.constants(name).items(), key=lambda each: abs(factor - each[1])
+        )
         off = float(np.abs(got - constant * want).max()) / abs(constant)
         # A tile may differ by the largest tolerance of its form. One whose values are less than twice that may differ
         # by the same share of them; where it differs by more, within the tolerance, it tells nothing.
         allowed = self._allowed(name, most)
-        share = 1.0 if here > 2 * allowed else min(1.0, here / most) if most > 2 * allowed else 0.0
+        share = (
+            1.0 if here > 2 * allowed else min(1.0, here / most) if most > 2 * allowed else 0.0
+        )
         if off <= allowed * share:
             return Role(name, words)
         return None if off <= self._allowed(name, here) else _UNKNOWN
@@ -273,7 +283,9 @@ class Roles:
         return rounded(self.forms.tolerances.get(name, 0.0), most, self._dtype)
 
 
-def elements(lanes: Mapping[str, Array], axes: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
+def elements(
+    lanes: Mapping[str, Array], axes: str, shape: tuple[int, ...]
+) -> tuple[Array, Array]:
     """The numbers of the elements of a tensor that known lanes are of, and which lanes are known."""
     at = np.stack([*map(lanes.__getitem__, axes)])
     known = (at >= 0).all(0)

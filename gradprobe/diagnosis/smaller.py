@@ -15,7 +15,7 @@ from ..model.case import Case
 from ..model.failures import Failure
 from ..model.layout_run import MISMATCH
 from ..model.mechanisms import door
-from ..numerics.evidence import LayoutRun, Measured
+from ..numerics.evidence import LayoutRun, MeasuredRun
 from ..probing.experiment import Experiment, experiment_of
 from ..probing.runs import RunRecord, outcomes_of, records_of
 from .cases import cut_cases
@@ -32,8 +32,8 @@ _COUNTS = ((2, 2), (1, 2), (1, 1))
 def smaller_failing(
     experiment: Experiment, failing: Sequence[LayoutRun]
 ) -> tuple[Experiment, list[LayoutRun], str] | None:
-    """The first smaller case with the same first wrong result, its runs in the failing layouts, and
-    words for it.
+    """The first smaller case with the same first wrong result, its runs in the failing layouts,
+    and words for it.
     """
     case, wrong = experiment.case, failing[0].measured
     if case.mask == "given" or wrong is None:  # nobody knows of which kind a given mask is
@@ -62,7 +62,9 @@ def smaller_failing(
     return None
 
 
-def _run(experiment: Experiment, layouts: Sequence[Assigned]) -> tuple[Experiment, list[LayoutRun]]:
+def _run(
+    experiment: Experiment, layouts: Sequence[Assigned]
+) -> tuple[Experiment, list[LayoutRun]]:
     case = replace(experiment.case, layouts=(), runs=tuple(layouts), repeat=1)
     experiment = replace(experiment, case=case, first=None, backends=frozenset())
     records = [*records_of(experiment)]
@@ -83,17 +85,21 @@ def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list
     return with_insides(experiment, records)
 
 
-def _fails_alike(measured: Measured, failing: Measured) -> bool:
-    """Whether the first result that is wrong by itself is the same, among what both runs returned."""
+def _fails_alike(measured: MeasuredRun, failing: MeasuredRun) -> bool:
+    """Whether the first result that is wrong by itself is the same, among what both runs
+    returned.
+    """
     here, there = _wrong(measured), _wrong(failing)
     for name in here:
         small, large = measured.trace.values.get(name), failing.trace.values.get(name)
         if small is not None and not small.any() and (large is None or large.any()):
-            return False  # where a fault takes all of a short case it leaves no trace of what it is
+            return (
+                False  # where a fault takes all of a short case it leaves no trace of what it is
+            )
     return bool(there) and here[:1] == there[:1]
 
 
-def _wrong(measured: Measured) -> list[str]:
+def _wrong(measured: MeasuredRun) -> list[str]:
     findings = measured.comparison.findings
     return [name for name, finding in findings.items() if finding.status == MISMATCH]
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..faults.hypothesis import Hypothesis, Observed
+from ..faults.hypothesis import Hypothesis, WrongRun
 from ..faults.index import readable
 from ..faults.table import hypotheses
 from ..faults.variant import BUFFERS, Variant, plain_variant
@@ -22,7 +22,7 @@ from ..inputs.draw import draw
 from ..model.assignment import Assigned
 from ..model.intermediates import DERIVED, reached
 from ..model.report import NAMED
-from ..numerics.budget import Whole, tile_budget
+from ..numerics.budget import WholeIntermediates, tile_budget
 from ..numerics.declared_precision import output_rounding
 from ..probing.experiment import Experiment
 from ..reference import Tile, tiles
@@ -49,8 +49,8 @@ Buffers = Mapping[str, Tensor]
 
 
 class Score(NamedTuple):
-    """Wrong elements that a prediction of an intermediate reproduces, and right ones that it would
-    make wrong.
+    """Wrong elements that a prediction of an intermediate reproduces, and right ones that it
+    would make wrong.
     """
 
     reproduced: int = 0
@@ -103,7 +103,7 @@ class _Judgement(NamedTuple):
 
 
 class Tester:
-    def __init__(self, seen: Observed) -> None:
+    def __init__(self, seen: WrongRun) -> None:
         self.seen = seen
         self.wrong = {name: count for name in seen.right if (count := seen.wrong(name))}
         self.hypotheses = list(hypotheses(seen)) if self.wrong else []
@@ -138,7 +138,9 @@ class Tester:
                 if found[name].gain > max(0, best[name].gain):
                     best[name] = found[name]
                     active.add(name)
-            if not contradicted and all(found[name].gain == count for name, count in wrong.items()):
+            if not contradicted and all(
+                found[name].gain == count for name, count in wrong.items()
+            ):
                 break
         shares = {name: best[name].reproduced / count for name, count in wrong.items()}
         reproduced = sum(score.reproduced for score in best.values()) / sum(wrong.values())
@@ -253,7 +255,7 @@ class Tester:
         measured, is_rough = self.seen.measured, portion.is_rough
         precision = measured.comparison.precision
         shapes = {name: tuple(value.shape) for name, value in self.seen.actual.items()}
-        whole = Whole(variant, shapes, bounded=not is_rough)
+        whole = WholeIntermediates(variant, shapes, bounded=not is_rough)
         for tile in portion.tiles:
             values = variant.on(tile, buffers)
             budget = None if is_rough else tile_budget(variant, tile, values, precision)
@@ -300,7 +302,7 @@ def _score(came: _Judgement, value: Tensor, allowed: Tensor, near: Tensor, tiny:
     return Score(int(reproduced.sum()), spoilt, float(bits))
 
 
-def ranked(seen: Observed) -> list[Finalist]:
+def ranked(seen: WrongRun) -> list[Finalist]:
     """The hypotheses that explain anything, best first; each fault once, in its best form.
 
     A number counts log2(1 / p) bits, p being the share of predictions that would have counted as
@@ -329,7 +331,7 @@ def ranked(seen: Observed) -> list[Finalist]:
     return list(best.values())
 
 
-def explaining(seen: Observed, known: Mapping[str, Hypothesis]) -> str:
+def explaining(seen: WrongRun, known: Mapping[str, Hypothesis]) -> str:
     """The first fault whose hypothesis explained another run and explains this one; "" for none."""
     tester = Tester(seen)
     for fault, hypothesis in known.items():
@@ -338,7 +340,7 @@ def explaining(seen: Observed, known: Mapping[str, Hypothesis]) -> str:
     return ""
 
 
-def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[list[Finalist]]:
+def in_parts(experiment: Experiment, assigned: Assigned, seen: WrongRun) -> list[list[Finalist]]:
     """The hypotheses that explain a run, best first; of several faults, each of which explains a
     part, those of all.
     """
@@ -356,7 +358,7 @@ def in_parts(experiment: Experiment, assigned: Assigned, seen: Observed) -> list
     return found if all(each and each[0].explained >= NAMED for each in found) else [tested]
 
 
-def _fitting(experiment: Experiment, assigned: Assigned, seen: Observed) -> list[Finalist]:
+def _fitting(experiment: Experiment, assigned: Assigned, seen: WrongRun) -> list[Finalist]:
     tested = ranked(seen)
     named = [fit for fit in tested if fit.explained >= NAMED]
     second = _second(experiment, assigned, seen.right) if named else None
@@ -386,7 +388,11 @@ def _second(experiment: Experiment, assigned: Assigned, names: Collection[str]) 
 
 def _again(fit: Finalist, second: Tester | None) -> Finalist:
     if second is None:
-        return replace(fit, said=("tested on one draw of values only: the target refused another",))
+        return replace(
+            fit, said=("tested on one draw of values only: the target refused another",)
+        )
     # That what is right stays right the first has shown: of a few dozen zeros the rounding of a fault spoils six.
     again = second.best(fit.hypothesis)
-    return replace(fit, explained=min(fit.explained, again.reproduced), bits=fit.bits + again.bits)
+    return replace(
+        fit, explained=min(fit.explained, again.reproduced), bits=fit.bits + again.bits
+    )

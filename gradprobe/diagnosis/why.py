@@ -1,5 +1,5 @@
-"""Runs -> Reasons: the diagnoses of every failing layout, best first, and what is known where none
-fits.
+"""Runs -> Reasons: the diagnoses of every failing layout, best first, and what is known where
+none fits.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ..faults.hypothesis import Observed
+from ..faults.hypothesis import WrongRun
 from ..model.failures import fault_words
 from ..model.intermediates import is_named_after, title
 from ..model.layout_run import MATCH, MISMATCH
 from ..model.mechanisms import door, spoken
 from ..model.number import LAMBDA, listed
-from ..model.report import Diagnosis, Where, causes_among
+from ..model.report import CauseLine, Diagnosis, causes_among
 from ..numerics.evidence import LayoutRun
 from ..probing.experiment import Experiment
 from .behaviour import observed_in
@@ -219,12 +219,12 @@ def told_once(
     return joined, [*memory]
 
 
-def _by_place(*some: Sequence[Where]) -> tuple[Where, ...]:
+def _by_place(*some: Sequence[CauseLine]) -> tuple[CauseLine, ...]:
     return tuple({(where.file, where.line): where for where in chain(*some)}.values())
 
 
 def _comes_first(
-    memory: Diagnosis, cause: Diagnosis | None, seen: Observed, is_about_them: bool
+    memory: Diagnosis, cause: Diagnosis | None, seen: WrongRun, is_about_them: bool
 ) -> bool:
     """Whether what was seen of memory comes before a named cause.
 
@@ -265,13 +265,19 @@ def by_length(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
     if not words:
         return found
     if first.memory and not explained:
-        merged = [each for each in found if first.layout in each.layouts and each.kind in _MISREAD]
+        merged = [
+            each for each in found if first.layout in each.layouts and each.kind in _MISREAD
+        ]
     if not merged:
         said = "it takes multiples of a block, and does not refuse other lengths"
         check.known.insert(0, f"{first.layout}, it is right at {words}: {said}")
         return found
-    summary = f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
-    fix = "mask its loads and stores by the length, or refuse other lengths before the first launch"
+    summary = (
+        f"lengths that end inside a block are wrong: in {first.layout} it is right at {words}"
+    )
+    fix = (
+        "mask its loads and stores by the length, or refuse other lengths before the first launch"
+    )
     where = _by_place(*map(attrgetter("where"), merged))
     led = _merged(Diagnosis("tail/length", "M3", summary, 1.0, (), where, fix), found, merged)
     check.is_beyond_edits = len(where) > _FEW and not any(each.also for each in led)
@@ -335,7 +341,9 @@ def _led(
     causes, led = causes_among(found), [cause]
     for diagnosis in found:
         if diagnosis not in merged:
-            led.append(structs.replace(diagnosis, also=True) if diagnosis in causes else diagnosis)
+            led.append(
+                structs.replace(diagnosis, also=True) if diagnosis in causes else diagnosis
+            )
     return led
 
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from ..model.case import Case
 from ..model.intermediates import DERIVED, steps, title
-from ..numerics.evidence import Measured
+from ..numerics.evidence import MeasuredRun
 from ..reference import Attention, tiles
 from .variant import Finish, TileScope, Variant
 
 
 @dataclass(frozen=True)
-class Observed:
+class WrongRun:
     """One run that went wrong; tensors in float64, by intermediate."""
 
     case: Case
@@ -29,7 +29,7 @@ class Observed:
     """Those that are wrong by themselves, in dataflow order."""
     tensors: Mapping[str, Tensor]
     allowed: Mapping[str, Tensor]
-    measured: Measured
+    measured: MeasuredRun
     launches: bool = True
 
     def wrong(self, name: str) -> int:
@@ -40,7 +40,7 @@ class Observed:
     def wrong_names(self) -> tuple[str, ...]:
         return tuple(filter(self.wrong, self.right))
 
-    def of(self, names: Collection[str]) -> Observed:
+    def of(self, names: Collection[str]) -> WrongRun:
         """The same run, with some intermediates alone in question."""
         right = {name: self.right[name] for name in self.right if name in names}
         return replace(self, right=right, own=tuple(name for name in self.own if name in names))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..model.intermediates import AXIS_WORDS, DERIVED, KINDS, MATRIX_OF, title
-from .hypothesis import Hypothesis, Observed, entered
+from .hypothesis import Hypothesis, WrongRun, entered
 from .variant import found_at, offsets, whole_storage
 
 _AXES = AXIS_WORDS | {"g": "head", "n": "row"}
@@ -34,13 +34,15 @@ class _Way(NamedTuple):
         return found if self.heads is None else found.index_select(*self.heads)
 
 
-def readable(seen: Observed) -> dict[str, Tensor]:
+def readable(seen: WrongRun) -> dict[str, Tensor]:
     """The tensors that kernels read, as they lie in memory.
 
     LSE, O and delta that were not handed in lie contiguous, with nothing known behind.
     """
     found = {
-        name: tensor for name, tensor in seen.tensors.items() if name in _FIELDS or name in DERIVED
+        name: tensor
+        for name, tensor in seen.tensors.items()
+        if name in _FIELDS or name in DERIVED
     }
     for name, intermediate in DERIVED.items():
         if name not in found and intermediate in seen.expected:
@@ -48,12 +50,12 @@ def readable(seen: Observed) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in found.items() if _axes_of(name, seen)}
 
 
-def _axes_of(name: str, seen: Observed) -> str:
+def _axes_of(name: str, seen: WrongRun) -> str:
     axes, tensor = seen.case.input_axes(name), seen.tensors.get(name)
     return axes if tensor is None or tensor.dim() == len(axes) else ""
 
 
-def elsewhere(seen: Observed) -> Iterator[Hypothesis]:
+def elsewhere(seen: WrongRun) -> Iterator[Hypothesis]:
     """Every tensor that is read, and every gradient that was handed in to be written, at other
     places.
     """
@@ -94,7 +96,7 @@ def _each_once(tensor: Tensor, ways: Iterable[_Way]) -> Iterator[_Way]:
 # --- gradients that are stored elsewhere
 
 
-def _stored(seen: Observed, gradient: str, tensor: Tensor) -> Iterator[Hypothesis]:
+def _stored(seen: WrongRun, gradient: str, tensor: Tensor) -> Iterator[Hypothesis]:
     name, ways = gradient.lower(), list[_Way]()
     ways += _by_other_strides(seen, name, tensor, "store", "is stored")
     summary, axes = f"{gradient} is stored as if it were contiguous", _axes_of(name, seen)
@@ -123,7 +125,7 @@ def _stored_at(
 # --- other strides
 
 
-def _as_contiguous(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
+def _as_contiguous(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]:
     shape, own, dense = tuple(tensor.shape), tensor.stride(), _dense(tensor)
     ways = {"as if it were contiguous": dense}
     if len(shape) > 1:
@@ -145,7 +147,7 @@ def _dense(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _by_other_strides(
-    seen: Observed, name: str, tensor: Tensor, kind: str = "stride", verb: str = "is read"
+    seen: WrongRun, name: str, tensor: Tensor, kind: str = "stride", verb: str = "is read"
 ) -> Iterator[_Way]:
     axes = _axes_of(name, seen)
     tensors = (readable(seen) if seen.launches else {}) | dict(seen.tensors)
@@ -172,7 +174,7 @@ def _by_other_strides(
 # --- other numbers in an index
 
 
-def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
+def _without_a_term(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]:
     axes, of = _axes_of(name, seen), title(name)
     long = {axis for axis, size in zip(axes, tensor.shape, strict=True) if size > 1}
     for missing in ("b", "h", "g", "bh", "bg", "m", "n"):
@@ -192,7 +194,7 @@ def _without_a_term(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]
         yield _Way("-".join((f"index/{name}", *words)), summary, fix, left, missing)
 
 
-def _of_another_head(seen: Observed, name: str, tensor: Tensor) -> Iterator[_Way]:
+def _of_another_head(seen: WrongRun, name: str, tensor: Tensor) -> Iterator[_Way]:
     axes, case = _axes_of(name, seen), seen.case
     letter = next((axis for axis in "hg" if axis in axes), "")
     if not letter or tensor.shape[axis := axes.index(letter)] == 1:

@@ -1,4 +1,6 @@
-"""Every fault that a reference can predict, the likeliest first: of two that fit alike it is named."""
+"""Every fault that a reference can predict, the likeliest first: of two that fit alike it is
+named.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ..model.mechanisms import gathered
 from ..model.number import listed
 from ..reference import Attention, Tile, tiles
 from . import fault_rows, index
-from .hypothesis import Hypothesis, Observed, entered
+from .hypothesis import Hypothesis, WrongRun, entered
 from .variant import TileScope, compiled
 
 _SCORED = frozenset({"LSE", "P", "O", "dP", "dV", "delta"})
@@ -88,7 +90,10 @@ def _words_of(text: str) -> Iterator[dict[str, str]]:
 
 
 def _row(lines: list[str], words: Mapping[str, Any], group: Mapping[str, Any]) -> FormulaRow:
-    titles, formulas = {hole: title(word) for hole, word in words.items()}, list[tuple[str, str]]()
+    titles, formulas = (
+        {hole: title(word) for hole, word in words.items()},
+        list[tuple[str, str]](),
+    )
     for line in lines[1:]:
         results, formula = _filled(line, words).split(" = ", 1)
         formulas += [(name, formula.replace("{}", name)) for name in results.split(", ")]
@@ -108,7 +113,7 @@ def _filled(text: str, words: Mapping[str, Any]) -> str:
 # --- rows of formulas
 
 
-def _of_rows(text: str, seen: Observed) -> Iterator[Hypothesis]:
+def _of_rows(text: str, seen: WrongRun) -> Iterator[Hypothesis]:
     problem, family, places = _problem(seen), seen.case.family, _places(seen.x)
     plain, met = _shown(places, "valid"), set[tuple[bytes, frozenset[str]]]()
     sums = filter(_SUMS.__contains__, (*seen.own, *seen.wrong_names))
@@ -153,7 +158,7 @@ def _hypothesis(row: FormulaRow, filling: Mapping[str, Any], family: str) -> Hyp
     return Hypothesis(fault, summary, made, fix, wrong, sees, reads, is_plain=is_plain)
 
 
-def _problem(seen: Observed) -> dict[str, Any]:
+def _problem(seen: WrongRun) -> dict[str, Any]:
     x, case, met = seen.x, seen.case, set[tuple[str, float]]()
 
     def is_new(what: str, factor: float) -> bool:
@@ -195,7 +200,7 @@ def _ways(holes: Sequence[str], case: Case) -> Iterator[dict[str, Any]]:
 # --- what the numbers that came say themselves
 
 
-def _zeros(seen: Observed) -> Iterator[Hypothesis]:
+def _zeros(seen: WrongRun) -> Iterator[Hypothesis]:
     gradients = filter(seen.own.__contains__, GRADIENT_OF.values())
     made = {name: f"{name} * 0" for name in gradients if not bool(seen.actual[name].any())}
     if made:
@@ -204,7 +209,7 @@ def _zeros(seen: Observed) -> Iterator[Hypothesis]:
         yield Hypothesis(f"zero/{next(iter(made))}", summary, made, is_plain=True)
 
 
-def _measured(seen: Observed) -> Iterator[Hypothesis]:
+def _measured(seen: WrongRun) -> Iterator[Hypothesis]:
     for step in filter(seen.actual.__contains__, seen.own):
         wrong = ~seen.right[step] & seen.actual[step].isfinite()
         actual, expected = seen.actual[step][wrong], seen.expected[step][wrong]
@@ -215,12 +220,12 @@ def _measured(seen: Observed) -> Iterator[Hypothesis]:
             yield Hypothesis(f"factor/{step}", summary, {step: f"{step} * {factor!r}"})
 
 
-def _of_python(seen: Observed) -> Iterator[Hypothesis]:
+def _of_python(seen: WrongRun) -> Iterator[Hypothesis]:
     if not seen.launches and seen.x.n_query == seen.x.n_key:
         yield from _of_rows(fault_rows.PYTHON, seen)
 
 
-_KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
+_KINDS: tuple[tuple[str, Callable[[WrongRun], Iterable[Hypothesis]]], ...] = (
     ("faults/python", _of_python),
     ("faults/factors", _zeros),
     ("faults/index", index.elsewhere),
@@ -232,7 +237,7 @@ _KINDS: tuple[tuple[str, Callable[[Observed], Iterable[Hypothesis]]], ...] = (
 )
 
 
-def hypotheses(seen: Observed) -> Iterator[Hypothesis]:
+def hypotheses(seen: WrongRun) -> Iterator[Hypothesis]:
     """All that may have made a run wrong by itself, and that may show there.
 
     What kernels compute anew may be wrong where what another one exposes is right.

@@ -1,4 +1,6 @@
-"""Variant: a problem as a fault has it computed. TileScope: the names that formulas of faults use."""
+"""Variant: a problem as a fault has it computed. TileScope: the names that formulas of faults
+use.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,9 @@ class TileScope:
     def share(self, tile: int) -> float:
         return 1 / (self.x.n_key + -self.x.n_key % tile)
 
-    def _operands(self, result: str, matrix: Tensor | None = None) -> tuple[Tensor, Tensor, float]:
+    def _operands(
+        self, result: str, matrix: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, float]:
         of = PRODUCTS[result]
         matrix = self["pe" if of.matrix == "P" else of.matrix] if matrix is None else matrix
         matrix, scale = matrix.mT if of.is_transposed else matrix, self.x.scale

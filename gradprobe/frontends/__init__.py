@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..inputs.memory import Unwritten
+    from ..inputs.memory import UnwrittenElements
     from ..model.memory_finding import MemoryFinding
 
 # What runs kernels. Where a target has kernels of two, the first of these words is the report's.
@@ -41,10 +41,10 @@ class Launch:
     """A Triton kernel's arguments."""
 
 
-def _unwritten() -> Unwritten:
-    from ..inputs.memory import Unwritten  # which loads numpy
+def _unwritten() -> UnwrittenElements:
+    from ..inputs.memory import UnwrittenElements  # which loads numpy
 
-    return Unwritten()
+    return UnwrittenElements()
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Launches:
     """Those that the caller knows."""
     schedule: int = 0
     """The order of threads and blocks on a CPU; 0: that of their numbers."""
-    unwritten: Unwritten = field(default_factory=_unwritten)
+    unwritten: UnwrittenElements = field(default_factory=_unwritten)
     """The memory that has no value yet."""
     before: Callable[[Mapping[str, Tensor]], None] = lambda tensors: None
     """Told of the tensors of each CUDA kernel before its launch on a CPU."""

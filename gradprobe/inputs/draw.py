@@ -147,7 +147,9 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
     elif case.pattern == "offset":  # a mean that rounding and cancellation feel
         values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}
     elif case.pattern == "lowrank":  # rows that nearly repeat one another
-        drawn = {name: values[name] for name in ("q", "k", "v") if min(values[name].shape[-2:]) > 1}
+        drawn = {
+            name: values[name] for name in ("q", "k", "v") if min(values[name].shape[-2:]) > 1
+        }
         values |= {name: _of_rank_2(tensor) for name, tensor in drawn.items()}
     return values
 

@@ -48,13 +48,13 @@ def dyadic(
     for _ in range(TRIES):
         try:
             return _drawn(case, values, generator)
-        except _Unfit as unfit:
+        except _UnfitRow as unfit:
             row = unfit.args[0]
     words = f"--pattern dyadic: row {row} sees 1, 2, 4 or 8 keys of no class that was drawn"
     raise UsageFailure(words, "pass another --seed or --mask, or a larger --head-dim")
 
 
-class _Unfit(Exception):
+class _UnfitRow(Exception):
     """A row that fits no class: its argument."""
 
 
@@ -74,9 +74,7 @@ def _drawn(
 def _refuse(case: Case) -> None:
     size = abs(case.scale)
     if size < _LEAST_SCALE or math.frexp(size)[0] != 0.5:
-        words = (
-            f"--pattern dyadic: the scale must be a power of two, 1/64 or more, got {case.scale:g}"
-        )
+        words = f"--pattern dyadic: the scale must be a power of two, 1/64 or more, got {case.scale:g}"
         raise UsageFailure(
             words, "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it"
         )
@@ -95,7 +93,8 @@ def _refuse(case: Case) -> None:
             )
     if math.frexp(1 - case.dropout)[0] != 0.5 and case.dropout:
         raise UsageFailure(
-            f"--pattern dyadic: 1 - dropout must be a power of two, got {case.dropout}", "pass 0.5"
+            f"--pattern dyadic: 1 - dropout must be a power of two, got {case.dropout}",
+            "pass 0.5",
         )
 
 
@@ -173,7 +172,7 @@ def _chosen(is_open: Tensor, classes: Tensor, generator: torch.Generator) -> Ten
     weight = fits * torch.where(seen > 1, 4.0, 1.0)
     unfit, alive = ~fits.any(1), is_open.any(1)
     if bool((unfit & alive).any()):
-        raise _Unfit(int((unfit & alive).nonzero()[0]))
+        raise _UnfitRow(int((unfit & alive).nonzero()[0]))
     weight[unfit, -1] = 1.0
     chosen = weight.multinomial(1, generator=generator)[:, 0]
     return chosen.masked_fill(chosen == len(classes), -1)

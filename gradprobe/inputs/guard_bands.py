@@ -28,7 +28,9 @@ _LOOKED_AT = 1 << 26
 _PERIOD = 1021
 
 
-def guarded(size: int, dtype: torch.dtype, device: torch.device, fill: str, reserve: int) -> Tensor:
+def guarded(
+    size: int, dtype: torch.dtype, device: torch.device, fill: str, reserve: int
+) -> Tensor:
     """[size + reserve] elements that hold guard values.
 
     Args:
@@ -65,7 +67,9 @@ def mapped(size: int, dtype: torch.dtype) -> Tensor:
 def _refuse_without_room(size: int, device: torch.device) -> None:
     if size < _LOOKED_AT:
         return
-    left, limit = (limits.bytes_left(), limits.limit()) if device.type == "cpu" else _of_gpu(device)
+    left, limit = (
+        (limits.bytes_left(), limits.limit()) if device.type == "cpu" else _of_gpu(device)
+    )
     if size > left:
         why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
         raise NoRoom(
@@ -158,7 +162,9 @@ class Guards:
         storages: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if tensor.untyped_storage().nbytes() < MAPPED:
-                storages.setdefault(tensor.untyped_storage().data_ptr(), {})[name] = tensor.detach()
+                storages.setdefault(tensor.untyped_storage().data_ptr(), {})[name] = (
+                    tensor.detach()
+                )
         self._storages, self._fill = list(storages.values()), fill
 
     def breaches(self) -> list[Breach]:
@@ -178,7 +184,8 @@ def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
         return
     starts = {name: int(view.storage_offset()) for name, view in views.items()}
     ends = {
-        name: starts[name] + spanned(view.shape, view.stride()) - 1 for name, view in views.items()
+        name: starts[name] + spanned(view.shape, view.stride()) - 1
+        for name, view in views.items()
     }
     leading, trailing = (
         min(views, key=lambda name: (starts[name], ends[name])),

@@ -62,7 +62,8 @@ class Elements:
         axes = zip(self.shape, self.strides, range(len(self.shape)), strict=True)
         return tuple(
             sorted(
-                ((n, s, i) for n, s, i in axes if n > 1 and s), key=lambda axis: (-axis[1], axis[2])
+                ((n, s, i) for n, s, i in axes if n > 1 and s),
+                key=lambda axis: (-axis[1], axis[2]),
             )
         )
 
@@ -269,7 +270,7 @@ class _SparseUnits:
         return self._units, self._values
 
 
-class Unwritten:
+class UnwrittenElements:
     """A register of the elements that have no value, such as those that torch.empty gave.
 
     Whoever sees torch's operations tells it of allocations and of writes; a watcher of kernels tells it of their
@@ -309,7 +310,9 @@ class Unwritten:
     def among(self, home: int, offsets: Array, width: int) -> Array | None:
         """Which of these accesses, [N] bool, meet what nothing has written; None where the whole storage has values."""
         return (
-            self._storages[home][1].read(offsets, width).any(1) if home in self._storages else None
+            self._storages[home][1].read(offsets, width).any(1)
+            if home in self._storages
+            else None
         )
 
     def by_granule(self, home: int, granule: int) -> Array | None:

@@ -232,7 +232,10 @@ def length_words(case: Case) -> dict[str, Any]:
     ends, of_keys = case.cu_seqlens_q, case.cu_seqlens_k
     if ends:
         is_same = of_keys in (None, ends)
-        return {"cu_seqlens": _listed(ends), "cu_seqlens_k": None if is_same else _listed(of_keys)}
+        return {
+            "cu_seqlens": _listed(ends),
+            "cu_seqlens_k": None if is_same else _listed(of_keys),
+        }
     lengths = {"seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
     if case.seqlen_q == case.seqlen_k:
         lengths = {"seqlen": case.seqlen_q}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedInputs:
     """A set of inputs."""
 
     values: Mapping[str, Tensor]
@@ -34,7 +34,7 @@ class Saved:
     """Those of `contents.OPTIONS` that are known."""
 
 
-def layouts_in_words(saved: Saved) -> str:
+def layouts_in_words(saved: SavedInputs) -> str:
     """The layouts of q, k, v and do: "q k v blhd, do expanded"; packed where they share a buffer."""
     found: dict[str, list[str]] = {}
     for name in REQUIRED:
@@ -48,7 +48,7 @@ def layouts_in_words(saved: Saved) -> str:
     return ", ".join(f"{' '.join(names)} {words}" for words, names in found.items())
 
 
-def save(path: Path, saved: Saved) -> None:
+def save(path: Path, saved: SavedInputs) -> None:
     """Writes a set, .npz or .pt by the path's ending; a reader sees the whole file or none.
 
     Values are written contiguous, however far apart they lay. `q.strides` and `q.offset`, in elements, say where, and
@@ -84,7 +84,7 @@ def _write_npz(stream: IO[bytes], content: dict[str, Any]) -> None:
     np.savez(stream, allow_pickle=False, **arrays)
 
 
-def load(word: str) -> Saved:
+def load(word: str) -> SavedInputs:
     """The set in the file that a word names.
 
     Raises:
@@ -107,7 +107,7 @@ def _read(path: Path) -> dict[Any, Any]:
     raise UsageFailure(f"the name must end in .npz or .pt, got {path.suffix or 'no ending'}")
 
 
-def _sound(content: dict[Any, Any]) -> Saved:
+def _sound(content: dict[Any, Any]) -> SavedInputs:
     contents.check_names(content)
     options = {
         name: contents.checked_option(name, content[name]) for name in OPTIONS if name in content
@@ -130,7 +130,7 @@ def _sound(content: dict[Any, Any]) -> Saved:
                 )
     contents.check_shapes(tensors, family)
     contents.check_finite(tensors)
-    return Saved(
+    return SavedInputs(
         {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
         placements,
         options,
@@ -211,7 +211,9 @@ _OF_DRAWING = ("seed", "pattern", "bias_axes", "mask_axes", "bias_window")
 _SWITCHES = ("bias", "alibi", "sinks")
 
 
-def with_inputs(given: Mapping[str, Any], saved: Saved, word: str, family: str) -> dict[str, Any]:
+def with_inputs(
+    given: Mapping[str, Any], saved: SavedInputs, word: str, family: str
+) -> dict[str, Any]:
     """The options of a case on saved inputs, for `case.resolve`.
 
     Args:
@@ -272,14 +274,20 @@ def _listed(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _decided(saved: Saved, family: str) -> dict[str, Any]:
+def _decided(saved: SavedInputs, family: str) -> dict[str, Any]:
     values = saved.values
     batch, heads, rows, dim = values["q"].shape
     _, kv_heads, keys, value_dim = values["v"].shape
     decided: dict[str, Any] = {
         name: value for name, value in saved.options.items() if name != "family"
     }
-    decided |= {"batch": batch, "heads": heads, "seqlen_q": rows, "seqlen_k": keys, "head_dim": dim}
+    decided |= {
+        "batch": batch,
+        "heads": heads,
+        "seqlen_q": rows,
+        "seqlen_k": keys,
+        "head_dim": dim,
+    }
     decided |= {"dtype": contents.dtype_name(values["q"].dtype), "bias": "bias" in values}
     if family == "lazy" and (kv_heads, value_dim) == (heads, dim):
         decided |= {"bias_window": values["bias"].shape[1]} if "bias" in values else {}
@@ -295,7 +303,9 @@ def _decided(saved: Saved, family: str) -> dict[str, Any]:
     for name, option in (("tau", "tau"), ("seqlens", "seqlens"), ("cu_seqlens_q", "cu_seqlens")):
         decided |= {option: tuple(values[name].tolist())} if name in values else {}
     decided |= (
-        {"cu_seqlens_k": tuple(values["cu_seqlens_k"].tolist())} if "cu_seqlens_k" in values else {}
+        {"cu_seqlens_k": tuple(values["cu_seqlens_k"].tolist())}
+        if "cu_seqlens_k" in values
+        else {}
     )
     return decided
 
@@ -305,7 +315,7 @@ def _axes(tensor: Any) -> str:
     return "".join(letter for letter, size in zip("bhmn", tensor.shape, strict=True) if size > 1)
 
 
-def values_of(saved: Saved, case: Any) -> dict[str, Any]:
+def values_of(saved: SavedInputs, case: Any) -> dict[str, Any]:
     """The values of a case on saved inputs: theirs, and what the command line gave as numbers."""
     numbers = numbers_of(case)
     return {

@@ -219,7 +219,9 @@ def _alone(
     return Placement(strides, offset, f"of {name} alone")
 
 
-def _dense_strides(shape: tuple[int, ...], order: Sequence[int], last: int = 1) -> tuple[int, ...]:
+def _dense_strides(
+    shape: tuple[int, ...], order: Sequence[int], last: int = 1
+) -> tuple[int, ...]:
     """The strides of axes that lie in some order, without gaps but for those that the innermost stride makes."""
     strides = [0] * len(shape)
     for axis in reversed(order):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..model.failures import Untested
+from ..model.failures import UntestedVersion
 
 # What a check computes with, the least release, and the first that is not known, such as "torch<2.16,>=2.11".
 _REQUIRED = re.compile(
@@ -42,10 +42,10 @@ def untested() -> str:
 
 
 def refuse_untested() -> None:
-    """Raises Untested where gradprobe is not tested with what is installed, with the command that installs it."""
+    """Raises UntestedVersion, with the command that installs a tested version, where none is installed."""
     if words := untested():
         wanted = " ".join(f"'{bound}'" for _, bound, _ in _installed())
-        raise Untested(words, f"pip install {wanted}, or go on with --untested")
+        raise UntestedVersion(words, f"pip install {wanted}, or go on with --untested")
 
 
 def release(version: str) -> tuple[int, ...]:

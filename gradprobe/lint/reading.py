@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import filterfalse
 
 from ..model.intermediates import AXIS_WORDS, KINDS
-from ..model.report import Where
+from ..model.report import CauseLine
 from ..source.kernel_file import by_parameter, python_file
 from ..source.parameter_names import is_stride, stride_of, tensor_of, word_of, words_of
 from ..source.pointers import Advance, read_kernel
@@ -25,7 +25,7 @@ _PASSED = "passed here"
 
 @dataclass(frozen=True)
 class LintFinding:
-    where: Where
+    where: CauseLine
     tensor: str
     other: str = ""
     """Whose stride is used."""
@@ -89,7 +89,9 @@ class KernelStrides:
 
     def _due(self, advance: Advance) -> str:
         word, axis = self._words[advance.base], self._strides[advance.stride][1]
-        return next((name for name, of in self._strides.items() if axis and of == (word, axis)), "")
+        return next(
+            (name for name, of in self._strides.items() if axis and of == (word, axis)), ""
+        )
 
     def _finding(self, advance: Advance) -> LintFinding:
         word, (other, axis) = self._words[advance.base], self._strides[advance.stride]
@@ -141,7 +143,9 @@ def passed_of_others(
         for name, argument in given:
             owner, (word, axis) = getattr(owner_of(argument), "id", ""), stride_of(name, words)
             is_own = word_of(owner) in words
-            if (is_own and itself not in ("", owner)) or (word and tensor_of(owner) and not is_own):
+            if (is_own and itself not in ("", owner)) or (
+                word and tensor_of(owner) and not is_own
+            ):
                 instead = itself and itself + file.text_of(argument)[len(owner) :]
                 where = where_of(file.line_of(argument, kernel), kernel, _PASSED, instead)
                 found.append(LintFinding(where, tensor, tensor_of(owner), axis))
@@ -153,5 +157,7 @@ def _along(axes: str, found: list[LintFinding]) -> list[LintFinding]:
     return [each for each in found if each.axis in kinds] or found
 
 
-def where_of(at: SourceLine, kernel: str, note: str, instead: str = "") -> Where:
-    return Where(at.file, at.line, at.code, at.column, at.length, kernel, note, instead=instead)
+def where_of(at: SourceLine, kernel: str, note: str, instead: str = "") -> CauseLine:
+    return CauseLine(
+        at.file, at.line, at.code, at.column, at.length, kernel, note, instead=instead
+    )

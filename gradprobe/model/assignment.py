@@ -127,7 +127,9 @@ def parse_shapes(word: str) -> str:
     """
     shapes = word.lower().replace("s", "l").replace("t", "l")
     if shapes not in SHAPES:
-        way_out = f"{did_you_mean(word, SHAPES, '')} the order of axes of q; s and t mean l".strip()
+        way_out = (
+            f"{did_you_mean(word, SHAPES, '')} the order of axes of q; s and t mean l".strip()
+        )
         raise UsageFailure(f"--shapes must be one of {', '.join(SHAPES)}, got {word!r}", way_out)
     return shapes
 

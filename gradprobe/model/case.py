@@ -186,7 +186,10 @@ class Case:
     def with_heads(self, heads: int, kv_heads: int) -> Case:
         """The case with the first so many of its heads."""
         return replace(
-            self, heads=heads, kv_heads=kv_heads, tau=None if self.tau is None else self.tau[:heads]
+            self,
+            heads=heads,
+            kv_heads=kv_heads,
+            tau=None if self.tau is None else self.tau[:heads],
         )
 
     def with_lengths(self, rows: int, keys: int) -> Case:

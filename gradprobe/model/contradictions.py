@@ -19,7 +19,7 @@ from .layout_run import (
     Window,
 )
 from .memory_finding import ACCESSES, KINDS, MemoryFinding
-from .report import Where
+from .report import CauseLine
 
 # A line of source, and an indent, are no longer than that.
 _LONGEST = 100_000
@@ -95,7 +95,7 @@ def _as_many(name: str, found: Any, other: str, due: Any) -> Wrong:
         yield name, f"it has {len(found)} where {other} has {len(due)}"
 
 
-def _where(where: Where) -> Wrong:
+def _where(where: CauseLine) -> Wrong:
     for name in ("line", "column", "margin"):
         number = getattr(where, name)
         if number is not None and not 0 <= number <= (1 << 31 if name == "line" else _LONGEST):
@@ -109,5 +109,5 @@ _RULES: dict[type, Callable[[Any], Wrong]] = {
     TensorLayout: _laid,
     Window: _window,
     CloseUp: _close_up,
-    Where: _where,
+    CauseLine: _where,
 }

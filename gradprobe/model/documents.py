@@ -177,7 +177,9 @@ _DAMAGE = (
 
 def _damaged(document: Mapping[str, Any], error: Exception | str) -> UsageFailure:
     words = f"$: it has no {error}" if isinstance(error, KeyError) else error
-    return UsageFailure(f"a document of schema {document['schema']} is damaged: {words}", _WAY_OUT)
+    return UsageFailure(
+        f"a document of schema {document['schema']} is damaged: {words}", _WAY_OUT
+    )
 
 
 _WAY_OUT = "gradprobe check --json FILE writes one"
@@ -192,7 +194,9 @@ def parsed(text: str | bytes) -> dict[str, Any]:
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise UsageFailure(f"expected a report, got what is no JSON: {error}", _WAY_OUT) from error
+        raise UsageFailure(
+            f"expected a report, got what is no JSON: {error}", _WAY_OUT
+        ) from error
     if not isinstance(document, dict):
         raise UsageFailure(f"expected a report, got a JSON {type(document).__name__}", _WAY_OUT)
     return document
@@ -210,7 +214,9 @@ def several_document(several: Reports) -> dict[str, Any]:
         {} if several.not_taken is None else {"not_taken": msgspec.to_builtins(several.not_taken)}
     )
     more |= {"groups": list(map(_group_document, several.groups))} if several.groups else {}
-    more |= {} if several.coverage is None else {"coverage": msgspec.to_builtins(several.coverage)}
+    more |= (
+        {} if several.coverage is None else {"coverage": msgspec.to_builtins(several.coverage)}
+    )
     return {
         "schema": SCHEMA_OF_SEVERAL,
         "origin": msgspec.to_builtins(several.origin),
@@ -318,7 +324,10 @@ def _of_the_first_schema(document: Mapping[str, Any]) -> dict[str, Any]:
             "findings": [_present(one) for one in strides.get("findings") or ()],
         }
     if error := document.get("error"):
-        changed["error"] = {**error, "memory": [_present(one) for one in error.get("memory") or ()]}
+        changed["error"] = {
+            **error,
+            "memory": [_present(one) for one in error.get("memory") or ()],
+        }
     if view := document.get("close_up"):
         changed["close_up"] = None if "element" not in view else view
     environment = document.get("environment") or {}

@@ -30,7 +30,7 @@ class UsageFailure(Failure):
     exit_code = 2
 
 
-class Untested(Failure):
+class UntestedVersion(Failure):
     """An installed package has a version that gradprobe is not tested with."""
 
 
@@ -110,7 +110,8 @@ def as_failure(error: BaseException) -> Failure:
             f"the target raised {type(error).__name__}{words}", "--traceback shows where"
         )
     return Failure(
-        f"gradprobe itself failed: {fault_words(error)}", "run again with --traceback and report it"
+        f"gradprobe itself failed: {fault_words(error)}",
+        "run again with --traceback and report it",
     )
 
 
@@ -128,4 +129,6 @@ def did_you_mean(word: str, known: Iterable[str], listed: str = "known") -> str:
         key=lambda name: sorted(name) != sorted(word.lower())
     )  # the same letters in another order come first
     ways = [f"did you mean {names[close[0]]!r}?"] if close else []
-    return " ".join([*ways, f"{listed}: {', '.join(names.values()) or 'none'}"] if listed else ways)
+    return " ".join(
+        [*ways, f"{listed}: {', '.join(names.values()) or 'none'}"] if listed else ways
+    )

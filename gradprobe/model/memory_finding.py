@@ -152,4 +152,6 @@ def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFi
     What nothing has written holds NaN, and a lane without a value gives infinity: a read of it that shows in a result
     leaves something that is not finite; any other is masked later, as that of padded scratch is.
     """
-    return tuple(worst_first(one for one in memory if non_finite or not one.is_read_without_value))
+    return tuple(
+        worst_first(one for one in memory if non_finite or not one.is_read_without_value)
+    )

@@ -32,7 +32,7 @@ from .memory_finding import WARNING, MemoryFinding, WarningNote
 NAMED, CONSISTENT = 0.9, 0.5
 
 
-class Where(Struct, frozen=True):
+class CauseLine(Struct, frozen=True):
     """A line of source that a diagnosis names."""
 
     file: str
@@ -134,7 +134,7 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """The share of wrong elements that it reproduces within budget, less what it spoils of the right ones; of what was
     seen, how sure it is that it is a fault."""
     evidence: tuple[str, ...] = ()
-    where: tuple[Where, ...] = ()
+    where: tuple[CauseLine, ...] = ()
     fix: str = ""
     """The edit, in words; "" where none is known."""
     also: bool = False

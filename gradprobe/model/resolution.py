@@ -294,7 +294,9 @@ def _check(case: Case) -> None:
             )
     refuse_unknown(vars(case))
     if case.heads % case.kv_heads:
-        raise UsageFailure(f"--kv-heads must divide --heads, got {case.kv_heads} and {case.heads}")
+        raise UsageFailure(
+            f"--kv-heads must divide --heads, got {case.kv_heads} and {case.heads}"
+        )
     if case.family == "lazy" and case.seqlen_q != case.seqlen_k:
         raise UsageFailure(
             f"lazy attention needs as many keys as rows, got {case.seqlen_q} and {case.seqlen_k}"

@@ -27,7 +27,9 @@ class Block:
             axes: one letter each, from the table of intermediates; "" of what belongs to all blocks.
         """
         parts = {"b": slice(self.batch, self.batch + 1), "h": self.heads, "g": self.kv_heads}
-        return tensor[tuple(parts.get(letter, slice(None)) for letter in axes)] if axes else tensor
+        return (
+            tensor[tuple(parts.get(letter, slice(None)) for letter in axes)] if axes else tensor
+        )
 
     def inputs(self, case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of a block."""
@@ -44,7 +46,9 @@ class Block:
 
 def block_at(batch: int, kv_head: int, group: int) -> Block:
     """The block of one key head, which so many query heads read."""
-    return Block(batch, slice(kv_head, kv_head + 1), slice(kv_head * group, (kv_head + 1) * group))
+    return Block(
+        batch, slice(kv_head, kv_head + 1), slice(kv_head * group, (kv_head + 1) * group)
+    )
 
 
 def blocks(case: Case, kv_heads: int) -> Iterator[Block]:

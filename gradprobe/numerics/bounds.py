@@ -12,7 +12,15 @@ from ..model.number import LAMBDA
 from ..reference import Attention, Tile
 from ..reference.problem import kept_share
 from ..reference.softmax import distance, sink_weight
-from .declared_precision import TINY, U32, U_FUNCTION, U_TENSOR_CORE, Precision, dot_error, long_sum
+from .declared_precision import (
+    TINY,
+    U32,
+    U_FUNCTION,
+    U_TENSOR_CORE,
+    Precision,
+    dot_error,
+    long_sum,
+)
 
 # tanh of a GPU's special function unit (PTX ISA, tanh.approx.f32), which FlashAttention's softcap uses.
 U_TANH = 2.0**-11
@@ -84,7 +92,9 @@ def _added(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], raw: Tensor
 ) -> Iterator[tuple[Tensor, int]]:
     """The size of each term that is added to a score, and how often it was rounded before."""
-    if x.family == "lazy":  # bias is read by distance: what the reference added is what is no score
+    if (
+        x.family == "lazy"
+    ):  # bias is read by distance: what the reference added is what is no score
         if x.bias is not None:
             yield (values["S"].masked_fill(~values["valid"], 0.0) - raw).abs(), 1
         return
@@ -160,7 +170,9 @@ class Chain:
             sink = x.sinks[self.tile.heads, None, None]
             weight = sink_weight(x, self.tile, self.values["LSE"])[..., None].clamp(max=1.0)
             away = (sink - lse).abs().nan_to_num(posinf=0.0)
-            own = own + weight * (U32 * (2 * sink.abs().nan_to_num(posinf=0.0) + away) + U_FUNCTION)
+            own = own + weight * (
+                U32 * (2 * sink.abs().nan_to_num(posinf=0.0) + away) + U_FUNCTION
+            )
             # What all scores err by alike cancels in P only against a sum of these scores, not against a sink.
             shared = shared + weight * of_scores / self.p.sum(-1, keepdim=True).clamp(min=TINY)
         self.e_lse, self.common = of_scores + own, shared + own
@@ -215,7 +227,9 @@ class Chain:
         dot = dot_error(self.do, self.v.mT, self.precision, unit=self.precision.operand)
         exact = self.share * dot + self.u_drop * self.dpe.abs()
         # dO V^T is rounded, and what dropout makes of it.
-        rounded = (2.0 if self.x.dropout else 1.0) * self.precision.roundings("dP") * self.dpe.abs()
+        rounded = (
+            (2.0 if self.x.dropout else 1.0) * self.precision.roundings("dP") * self.dpe.abs()
+        )
         self.unmasked_dp, self.e_dp = exact + rounded, (exact + rounded) * self.valid
         self.i_dp = (exact + LAMBDA * rounded) * self.valid
         # What a flip moves is the kernel's own rounded dO V^T, at the kernel's own P: where all of a row flips, the

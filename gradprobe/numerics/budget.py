@@ -157,7 +157,7 @@ def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
     return replace(budget, rows=rows, unmasked_dp=budget.unmasked_dp + shift.get("dPE", 0.0))
 
 
-class Whole:
+class WholeIntermediates:
     """Intermediates put together from tiles, with the errors allowed to them.
 
     Args:
@@ -352,7 +352,9 @@ def _shift_of_products(
     """
     _, _, v, do = x.tensors(tile)
     narrow: Narrow = (
-        partial(truncated, precision.operand) if precision.operand else partial(nearest, precision)
+        partial(truncated, precision.operand)
+        if precision.operand
+        else partial(nearest, precision)
     )
     moved: dict[str, Tensor] = {}
     for divisor in {1.0, 1.0 - x.dropout}:

@@ -18,7 +18,7 @@ from ..reference import Tile
 from ..reference.attention import BY_KEY, BY_ROW, MATRICES
 from .block import block_at
 from .compare import allowed_on, judge, judge_whole, tile_size
-from .evidence import Measured, Probed
+from .evidence import MeasuredRun, ProbeResult
 from .locate import locate_at
 from .tally import Judgement, least_telling, tile_of
 
@@ -26,7 +26,7 @@ from .tally import Judgement, least_telling, tile_of
 MOST_CELLS = 2048
 
 
-def close_up_of(probed: Probed, name: str, at: tuple[int, int] | None) -> CloseUp:
+def close_up_of(probed: ProbeResult, name: str, at: tuple[int, int] | None) -> CloseUp:
     """An intermediate in the first layout in which it is wrong, or is at all.
 
     Raises:
@@ -45,7 +45,7 @@ def close_up_of(probed: Probed, name: str, at: tuple[int, int] | None) -> CloseU
     )
 
 
-def kept_close_ups(probed: Probed) -> Iterator[CloseUp]:
+def kept_close_ups(probed: ProbeResult) -> Iterator[CloseUp]:
     """What a report keeps of each intermediate of a mismatch, unless it is large."""
     names = dict.fromkeys(
         name for _, found in probed.measured for name in found.comparison.findings
@@ -63,7 +63,7 @@ def _cells(case: Case, name: str) -> int:
 
 
 def close_up(
-    case: Case, layout: str, measured: Measured, name: str, at: tuple[int, int] | None
+    case: Case, layout: str, measured: MeasuredRun, name: str, at: tuple[int, int] | None
 ) -> CloseUp:
     """An intermediate of one head: of `at` (batch, head), else of its first wrong element, else of its worst.
 
@@ -73,20 +73,26 @@ def close_up(
     finding = measured.comparison.findings.get(name)
     if finding is None:
         shown = ", ".join(measured.comparison.findings)
-        raise UsageFailure(f"diff {name}: the target does not expose {name}", f"it exposes {shown}")
+        raise UsageFailure(
+            f"diff {name}: the target does not expose {name}", f"it exposes {shown}"
+        )
     (n_batch, n_heads), first_wrong = finding.ratio.shape, finding.first or finding.first_wrong
     if at is not None and not (0 <= at[0] < n_batch and 0 <= at[1] < n_heads):
         has = f"{name} has batches 0 to {n_batch - 1} and heads 0 to {n_heads - 1}"
         raise UsageFailure(f"--at {at[0]},{at[1]}: {has}")
     worst = divmod(int(finding.ratio.argmax()), n_heads)
-    batch, head = at or ((first_wrong.batch or 0, first_wrong.head or 0) if first_wrong else worst)
+    batch, head = at or (
+        (first_wrong.batch or 0, first_wrong.head or 0) if first_wrong else worst
+    )
     judged, masked = whole_head(case, measured, name, batch, head)
     ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
     tile, first = tile_of(case, finding.axes, n_cols), _first(ratio, judged.right)
     if first_wrong and (first_wrong.batch or 0, first_wrong.head or 0) == (batch, head):
         first = first_wrong.row or 0, first_wrong.col or 0
     place, budget = (batch, head, *first), float(judged.bound[first])
-    element = locate_at(case, measured.x, measured.trace, measured.comparison, name, place, budget)
+    element = locate_at(
+        case, measured.x, measured.trace, measured.comparison, name, place, budget
+    )
     return CloseUp(
         layout=layout,
         intermediate=name,
@@ -103,7 +109,7 @@ def close_up(
 
 
 def whole_head(
-    case: Case, measured: Measured, name: str, batch: int, head: int
+    case: Case, measured: MeasuredRun, name: str, batch: int, head: int
 ) -> tuple[Judgement, Tensor]:
     """One head judged, and where a mask covers it, each [R, C]."""
     comparison = measured.comparison
@@ -117,7 +123,9 @@ def whole_head(
             judged = judge_whole(came, block.expected[name][0, 0], block.bounds[name][0, 0])
             return judged, torch.zeros_like(judged.right)
         parts = [part[index] for part in comparison.judged(measured.trace, name)]
-        whole = Judgement(*(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts))
+        whole = Judgement(
+            *(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts)
+        )
         return whole, torch.zeros_like(whole.right)
     _, rows = tile_size(case)
     pieces = []

@@ -57,7 +57,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Coarser:
+class CoarserSum:
     """An intermediate whose sum is kept in fewer bits than the contract says."""
 
     name: str
@@ -83,7 +83,7 @@ class Coarser:
 
 def explained(
     case: Case, x: Attention, trace: Trace, comparison: Comparison
-) -> tuple[Comparison, tuple[Coarser, ...]]:
+) -> tuple[Comparison, tuple[CoarserSum, ...]]:
     """The comparison with each sum that is proved to be kept in 16 bits judged as such, and these sums.
 
     Where one is beyond its budget for that reason, those within it are tried as well.
@@ -97,7 +97,7 @@ def explained(
     # Where nothing else is rounded, a single rounding is many times what is allowed.
     largest = math.inf if comparison.precision.exact else LARGEST
     beyond = [name for name in narrow if 1.0 < ratios[name] <= largest]
-    found: dict[str, Coarser] = {}
+    found: dict[str, CoarserSum] = {}
     for name in [*beyond, *(name for name in narrow if ratios[name] <= 1.0)]:
         if name in beyond or found:
             sums = Accumulation(case, x, trace, name)
@@ -133,7 +133,7 @@ def _explains(share: float, share_of_contract: float, turned: float = 0.0) -> bo
 
 def _judged_by(
     model: Model, sums: Accumulation, case: Case, trace: Trace, comparison: Comparison
-) -> tuple[Comparison, Coarser | None]:
+) -> tuple[Comparison, CoarserSum | None]:
     """The comparison with a sum judged by its model; unchanged where the model does not hold in all heads.
 
     Where float32 noise turns a rounding, the accumulator is off by one unit in the last place from there on: two such
@@ -161,7 +161,7 @@ def _judged_by(
         comparison,
         bounds={**comparison.bounds, name: wider},
         findings={**comparison.findings, name: tally.finding()},
-    ), Coarser(name, str(sums.dtype).removeprefix("torch."), model, share, share_of_contract)
+    ), CoarserSum(name, str(sums.dtype).removeprefix("torch."), model, share, share_of_contract)
 
 
 def _other_rows(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterator[slice]:
@@ -205,11 +205,14 @@ class Accumulation:
         tiles = [tile for tile in TILES if tile < self.length]
         if self.group > 1:  # each query head's sum is rounded as it is stored
             yield Model(self.length, scaled=True, backwards=False, shared=False, apart=True)
-        for backwards, is_scaled, is_shared, tile in product((False, True), scaled, shared, tiles):
+        for backwards, is_scaled, is_shared, tile in product(
+            (False, True), scaled, shared, tiles
+        ):
             yield Model(tile, is_scaled, backwards, is_shared)
         if self.group > 1:  # and a sum that heads share, after each of them
             yield from (
-                Model(self.length, is_scaled, backwards=False, shared=True) for is_scaled in scaled
+                Model(self.length, is_scaled, backwards=False, shared=True)
+                for is_scaled in scaled
             )
 
     def share_of(
@@ -234,7 +237,9 @@ class Accumulation:
     def in_float32(self, place: HeadIndex) -> tuple[Tensor, Tensor]:
         """A head's sum before it is rounded, and the sum of its terms' absolute values."""
         sums = [(a @ b, a.abs() @ b.abs()) for a, b in self._terms(place)]
-        value, size = (torch.stack(parts).sum(0) * self.scale for parts in zip(*sums, strict=True))
+        value, size = (
+            torch.stack(parts).sum(0) * self.scale for parts in zip(*sums, strict=True)
+        )
         return value, size.abs()
 
     def by_contract(self, place: HeadIndex) -> Tensor:
@@ -299,7 +304,8 @@ class Accumulation:
             if self.trace.sources.get(name) == "exported"
         }
         return {
-            name: value[tile.batch, tile.heads, tile.rows].double() for name, value in known.items()
+            name: value[tile.batch, tile.heads, tile.rows].double()
+            for name, value in known.items()
         }
 
     def _narrow(self, tensor: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from ..reference import Attention, Tile, evaluate, tiles
 from ..reference.attention import BY_ROW, MATRICES
 from ..runtime.run import Trace, expected_shapes
 from .block import Block
-from .budget import Recovery, TileBudget, Whole, rounding_shift, tile_budget
+from .budget import Recovery, TileBudget, WholeIntermediates, rounding_shift, tile_budget
 from .declared_precision import Precision, ordinary, output_rounding, stored
 from .tally import Finding, Judgement, Tally
 
@@ -174,12 +174,12 @@ class _Pass:
         self.tallies = {
             name: Tally(self.case, name, value.shape) for name, value in self.trace.values.items()
         }
-        self.whole = Whole(
+        self.whole = WholeIntermediates(
             self.x, {name: shape for name, shape in shapes.items() if name not in MATRICES}
         )
         summed = {name: shape for name, shape in shapes.items() if name not in BY_ROW}
         # What is summed over rows, as the target's own P, dP, delta and dS imply it.
-        self.own = Whole(self.x, summed) if self.blame else None
+        self.own = WholeIntermediates(self.x, summed) if self.blame else None
         self.reading: dict[str, float] = {}
         self.undecided = 0
 
@@ -213,7 +213,8 @@ class _Pass:
         for name in self.trace.values.keys() & {*MATRICES}:
             came = self.trace.values[name][tile.batch, tile.heads, tile.rows]
             if bool(
-                (came[..., : seen.keys.start] != 0).any() | (came[..., seen.keys.stop :] != 0).any()
+                (came[..., : seen.keys.start] != 0).any()
+                | (came[..., seen.keys.stop :] != 0).any()
             ):
                 return tile
         return seen
@@ -256,7 +257,9 @@ class _Pass:
         budget = self.recovery.widened(self.x, tile, values, plain, self.precision)
         for name in self.recovery.names & self.tallies.keys():
             added = budget.rows[name] - plain.rows[name]
-            most = float(added.masked_fill(~added.isfinite(), 0.0).max()) if added.numel() else 0.0
+            most = (
+                float(added.masked_fill(~added.isfinite(), 0.0).max()) if added.numel() else 0.0
+            )
             self.reading[name] = max(self.reading.get(name, 0.0), most)
         return budget
 
@@ -275,7 +278,9 @@ class _Pass:
     def _parents(self, tile: Tile) -> dict[str, Tensor]:
         """What came of what others are made of."""
         return {
-            name: self._actual(name, tile).double() for name in PARENTS if name in self.trace.values
+            name: self._actual(name, tile).double()
+            for name in PARENTS
+            if name in self.trace.values
         }
 
     def _inherits_otherwise(
@@ -296,7 +301,12 @@ class _Pass:
         given.setdefault("delta", values["delta"])
         other = self.evaluate(self.x, tile, given)
         budget = allowed_on(
-            self.x, tile, other | given | {"dS": other["dS"]}, self.precision, self.recovery, shift
+            self.x,
+            tile,
+            other | given | {"dS": other["dS"]},
+            self.precision,
+            self.recovery,
+            shift,
         )
         return judge(actual, other, budget, "dS", poisoned=True).right
 
@@ -374,7 +384,12 @@ def judge(
     Args:
         poisoned: from `_within`.
     """
-    dtype, actual, expected, bound = actual.dtype, actual.double(), values[name], budget.rows[name]
+    dtype, actual, expected, bound = (
+        actual.dtype,
+        actual.double(),
+        values[name],
+        budget.rows[name],
+    )
     # Where 0 is expected because nothing flows there, nothing is allowed either.
     if budget.exact:
         bound = stored(actual, expected, bound, dtype)

@@ -84,7 +84,9 @@ def _convention(
 ) -> Convention | None:
     """The first relation by which an export that is wrong comes near to what it should be."""
     finding = plain.findings.get(name)
-    is_wrong = finding is not None and finding.mismatched and trace.sources.get(name) == "exported"
+    is_wrong = (
+        finding is not None and finding.mismatched and trace.sources.get(name) == "exported"
+    )
     below = plain.findings.keys() & {*BELOW[name]}
     if (
         not is_wrong
@@ -137,7 +139,9 @@ def _relations(
     if measured is not None:
         words, factor = _named(case, measured)
         yield Convention(
-            name, f"-{name}" if words == "-1" else f"{words} * {name}", lambda given: given / factor
+            name,
+            f"-{name}" if words == "-1" else f"{words} * {name}",
+            lambda given: given / factor,
         )
 
 

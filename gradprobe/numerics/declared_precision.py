@@ -28,7 +28,13 @@ EXACT_INPUTS = ", exact inputs"
 # The smallest normal float32: below it GPUs may flush to zero.
 TINY = 2.0**-126
 
-UNITS = {"ieee": 0.0, "bf16x6": 2.0**-22, "tf32x3": 2.0**-20, "bf16x3": 2.0**-16, "tf32": 2.0**-10}
+UNITS = {
+    "ieee": 0.0,
+    "bf16x6": 2.0**-22,
+    "tf32x3": 2.0**-20,
+    "bf16x3": 2.0**-16,
+    "tf32": 2.0**-10,
+}
 """By way of multiplying float32: the relative error of an operand. One in two or three parts lacks what the last part
 truncates, and a product of two lacks the least of their products."""
 
@@ -89,7 +95,9 @@ def precision_of(dtype: str, dots: str) -> Precision:
     """
     if dtype == "float32":
         unit = UNITS[dots]
-        return Precision(f"float32, {dots} dots", unit, unit, TINY, U_TENSOR_CORE if unit else U32)
+        return Precision(
+            f"float32, {dots} dots", unit, unit, TINY, U_TENSOR_CORE if unit else U32
+        )
     # Unit roundoff; and half the smallest subnormal, or where subnormals may be flushed, the smallest normal number.
     unit, floor = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, TINY)}[dtype]
     return Precision(f"{dtype}, float32 sums", 0.0, unit, floor, U_TENSOR_CORE)
@@ -98,9 +106,7 @@ def precision_of(dtype: str, dots: str) -> Precision:
 def growth_of(dtype: str) -> str:
     """From which scores on what rounds them, or an operand of theirs, to a dtype, by u S, moves P by a tenth."""
     tenth = 0.1 / precision_of(dtype, "ieee").matrix
-    return (
-        f"; its errors grow with the scores: of scores of {tenth:.0f} and more, P is off by a tenth"
-    )
+    return f"; its errors grow with the scores: of scores of {tenth:.0f} and more, P is off by a tenth"
 
 
 def exactly(precision: Precision) -> Precision:
@@ -197,6 +203,8 @@ def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFind
         if like not in values or trace.sources[name] != "exported":
             continue
         if torch.promote_types(tensor.dtype, values[like].dtype) != tensor.dtype:
-            came, due = (str(each.dtype).removeprefix("torch.") for each in (tensor, values[like]))
+            came, due = (
+                str(each.dtype).removeprefix("torch.") for each in (tensor, values[like])
+            )
             sentence = f"{name} came as {came}, which does not hold the numbers of {due}, the dtype of {like}"
             yield MemoryFinding(DTYPE, name, sentence, actual=came, expected=due)

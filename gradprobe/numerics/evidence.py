@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..model.memory_finding import MemoryFinding
     from ..reference import Attention
     from ..runtime.run import Trace
-    from .coarser import Coarser, CoarserDots
+    from .coarser import CoarserDots, CoarserSum
     from .compare import Comparison
     from .conventions import Convention
     from .operands import Operand, OperandOfEach
@@ -39,7 +39,7 @@ Steps = Mapping[tuple[str, int], tuple[int, int | None]]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """One run of the target, compared."""
 
     problem: Callable[[], Attention]
@@ -49,7 +49,7 @@ class Measured:
     first: Element | None
     invariants: tuple[Identity, ...] = ()
     """Of results in 16 bits how even their errors are, where that is known."""
-    coarser: tuple[Coarser | Operand | OperandOfEach | Roundings | CoarserDots, ...] = ()
+    coarser: tuple[CoarserSum | Operand | OperandOfEach | Roundings | CoarserDots, ...] = ()
     """What proves to be rounded further than the contract says: sums, an operand of the scores, or all of dots."""
     rows: tuple[SeenRow, ...] = ()
     """What its kernels were seen to hold, in the order in which it is shown."""
@@ -57,7 +57,7 @@ class Measured:
     """What it exports in other conventions; the trace has it as it is read by these, unless they count as wrong."""
     unread: Trace | None = None
     """The trace as it came, where it was read by those."""
-    as_read: Measured | None = None
+    as_read: MeasuredRun | None = None
     """Where they count as wrong: the run read by those."""
 
     @cached_property
@@ -95,7 +95,7 @@ class SeenRow:
     into: tuple[str, ...]
     """The gradients that it went into."""
     finding: Finding
-    measured: Measured
+    measured: MeasuredRun
     """The first of those gradients and what its kernel made it of, compared: it has the values."""
 
 
@@ -107,7 +107,7 @@ class DataflowEvidence:
     """What goes wrong by itself, the first first."""
     failures: tuple[str, ...] = ()
     """What kept operations from being followed."""
-    shown: Measured | None = None
+    shown: MeasuredRun | None = None
     """The run's results as they came, and what its kernels hold; None where that is not all that they were made of."""
 
 
@@ -115,11 +115,11 @@ class DataflowEvidence:
 class BlackBoxEvidence:
     """What a black box's answers to one-hot problems showed."""
 
-    measured: Measured
+    measured: MeasuredRun
     """Those problems, which are one, compared; what the target does not expose is recovered."""
     sentences: tuple[str, ...]
     """What their disagreements say; empty where everything is right."""
-    shown: Measured
+    shown: MeasuredRun
     """The ordinary run's results as they came, and what was recovered beside them."""
 
 
@@ -130,7 +130,7 @@ class LayoutRun:
     layout: str
     assigned: tuple[tuple[str, str], ...]
     """(tensor, layout), what makes the layout."""
-    measured: Measured | None
+    measured: MeasuredRun | None
     """None where the target refused the layout."""
     skipped: str | None
     """Why it was skipped: the target's words. What its kernels did to memory before counts all the same."""
@@ -165,13 +165,13 @@ class LayoutRun:
         return is_clean and (self.measured is None or self.measured.matches)
 
     @property
-    def shown(self) -> Measured | None:
+    def shown(self) -> MeasuredRun | None:
         """The run's own results, and with them what was seen or recovered where the target exposes nothing."""
         if self.watched is not None and self.watched.shown is not None:
             return self.watched.shown
         return self.measured if self.inside is None else self.inside.shown
 
-    def holding(self, name: str) -> Measured | None:
+    def holding(self, name: str) -> MeasuredRun | None:
         """The measurement whose values of an intermediate are shown, where any has it."""
         if self.measured is None or name in self.measured.comparison.findings:
             return self.measured
@@ -196,7 +196,7 @@ class LayoutRun:
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeResult:
     """What a probe came to."""
 
     case: Case
@@ -236,18 +236,20 @@ class Probed:
         return FAILED if self.compile_errors else MATCH
 
     @property
-    def measured(self) -> list[tuple[LayoutRun, Measured]]:
+    def measured(self) -> list[tuple[LayoutRun, MeasuredRun]]:
         return [(run, run.shown) for run in self.runs if run.shown is not None]
 
     @property
-    def failing(self) -> tuple[LayoutRun, Measured] | None:
+    def failing(self) -> tuple[LayoutRun, MeasuredRun] | None:
         """The first run with a wrong element; else the first that fails otherwise, and last what was refused too late.
 
         Such a one has no results; those of the first run that has stand beside it, and all of them are right.
         """
         wrong = [(run, found) for run, found in self.measured if not run.matches]
         wrong += [
-            (run, self.measured[0][1]) for run in self.runs if run.shown is None and not run.matches
+            (run, self.measured[0][1])
+            for run in self.runs
+            if run.shown is None and not run.matches
         ]
         return next(
             ((run, found) for run, found in wrong if not found.comparison.matches),
@@ -261,9 +263,9 @@ class Probed:
         for run in self.runs:
             for finding in run.memory:
                 if finding.severity == WARNING:
-                    layouts.setdefault((finding.kind, finding.tensor, finding.sentence), []).append(
-                        run.layout
-                    )
+                    layouts.setdefault(
+                        (finding.kind, finding.tensor, finding.sentence), []
+                    ).append(run.layout)
         return [
             WarningNote(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()
         ]

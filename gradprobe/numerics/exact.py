@@ -22,7 +22,9 @@ from .totals import totals_of
 _NOTHING = 2.0**-40
 
 
-def is_exact(x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision) -> bool:
+def is_exact(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> bool:
     """Whether a right kernel rounds nothing of a tile to 16 bits; O of the lazy family but by what tau adds."""
     free = {"O": _of_tau(x, tile, values) @ x.tensors(tile)[2].abs()}
     for name in ("P", "O", "dP", "delta", "dS"):

@@ -14,7 +14,7 @@ from ..reference import Attention, Tile, evaluate
 from .budget import rounding_shift, tile_budget
 from .compare import attention_of, judge, tiles_of
 from .declared_precision import ROUNDED, precision_of, with_roundings
-from .evidence import Measured
+from .evidence import MeasuredRun
 
 # Results of a forward, and how a file calls them.
 _KEYS = {"LSE": "lse", "O": "o"}
@@ -53,14 +53,18 @@ def refuse_wrong_forward(case: Case, values: Mapping[str, Tensor], keys: frozens
             )
 
 
-def _wrong_rows(case: Case, x: Attention, given: Mapping[str, Tensor]) -> Iterator[tuple[str, int]]:
+def _wrong_rows(
+    case: Case, x: Attention, given: Mapping[str, Tensor]
+) -> Iterator[tuple[str, int]]:
     """How many rows that see a key are wrong, tile by tile."""
     precision = with_roundings(precision_of(case.dtype, "ieee"), ROUNDED, 16)
     if case.dtype == "float32":
         precision = precision_of(case.dtype, "tf32")
     for tile in tiles_of(case, x):
         values = evaluate(x, tile)
-        budget = tile_budget(x, tile, values, precision, rounding_shift(x, tile, values, precision))
+        budget = tile_budget(
+            x, tile, values, precision, rounding_shift(x, tile, values, precision)
+        )
         live = values["valid"].any(-1)
         for name, whole in given.items():
             right = judge(whole[tile.batch, tile.heads, tile.rows], values, budget, name).right
@@ -68,7 +72,7 @@ def _wrong_rows(case: Case, x: Attention, given: Mapping[str, Tensor]) -> Iterat
 
 
 @door("misreading")
-def refuse_misreading(measured: Measured, given: Container[str], target: str) -> None:
+def refuse_misreading(measured: MeasuredRun, given: Container[str], target: str) -> None:
     """Refuses a file's inputs with which O is wrong as they were read, and right as [B, L, H, D].
 
     Args:

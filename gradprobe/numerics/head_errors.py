@@ -46,7 +46,9 @@ def evenness(
                 continue
             expected = comparison.expected[result][head.place]
             errors = trace.values[result][head.place].double() - expected
-            slope, times = steepest(x, result, head, errors, expected, comparison.precision, checks)
+            slope, times = steepest(
+                x, result, head, errors, expected, comparison.precision, checks
+            )
             times = beyond if slope < beyond else times
             found.append(
                 (max(slope, beyond), f"{where} {times:.1f} times as much as roundings make it")

@@ -30,7 +30,7 @@ KEPT = 1.0 - OFF
 SMALLEST_BOUND = 2.0**-120
 
 
-class Later(Mapping[str, Tensor]):
+class LazyTensors(Mapping[str, Tensor]):
     """A mapping of which the names are known, and the values made when one of them is asked for."""
 
     def __init__(self, names: Iterable[str], make: Callable[[], Mapping[str, Tensor]]) -> None:
@@ -139,8 +139,8 @@ class Parts:
             tuple(name for name in shapes if name not in given),
             precision=ordinary(run.precision),
             undecided=self.undecided,
-            expected=Later(linear, lambda: whole().expected),
-            bounds=Later(linear, lambda: whole().bounds),
+            expected=LazyTensors(linear, lambda: whole().expected),
+            bounds=LazyTensors(linear, lambda: whole().bounds),
             by_block=run.by_budget,
         )
         return promoted(found)

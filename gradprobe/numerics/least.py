@@ -189,7 +189,9 @@ class Kink:
         """[h, m, D]: what flips at single entries move dS K by."""
         head, row, key = self.at
         into = k.new_zeros(*self.delta.shape[:2], k.shape[-1])
-        return into.index_put_((head, row), self.ds[:, None] * k[head, key].abs(), accumulate=True)
+        return into.index_put_(
+            (head, row), self.ds[:, None] * k[head, key].abs(), accumulate=True
+        )
 
     @property
     def over_keys(self) -> Tensor:
@@ -240,7 +242,7 @@ def _around(x: Attention, tile: Tile, relative: Tensor) -> tuple[Tensor, Tensor]
     return low.masked_fill(floor <= 0, torch.inf), high
 
 
-class Least:
+class LowerBounds:
     """Lower bounds of one tile's budget, in the shapes of `TileBudget`.
 
     Args:
@@ -256,7 +258,13 @@ class Least:
         precision: Precision,
         kink: Kink | None = None,
     ) -> None:
-        self.x, self.tile, self.values, self.precision, self.kink = x, tile, values, precision, kink
+        self.x, self.tile, self.values, self.precision, self.kink = (
+            x,
+            tile,
+            values,
+            precision,
+            kink,
+        )
         self.q, self.k, self.v, self.do = x.tensors(tile)
         # Where P and dS are rounded their roundings add up in quadrature; else what the sums round adds up as it is.
         self.power = 2 if precision.matrix else 1
@@ -301,7 +309,9 @@ class Least:
         # A row's delta errs for all its entries.
         p = self.pe if self.power == 2 and self.is_p else self.p.square()
         into.add("delta", self.tile, p, self.delta * self.q, 2)
-        if self.x.tau is not None:  # what a row's P errs by together, beside which PE may be small
+        if (
+            self.x.tau is not None
+        ):  # what a row's P errs by together, beside which PE may be small
             into.add("common", self.tile, self.live.square(), self.common * self.do, 2)
         if self.kink is not None:
             into.add("kink", self.tile, self.p, self.kink.delta * self.q, 1)
@@ -324,10 +334,13 @@ class Least:
                 of_p, self.power, dim=-1, keepdim=True, dtype=torch.double
             )
             norm = norm * (1.0 - ROUNDINGS["cpu"])
-            squares, size = (squares + norm.square(), delta) if self.power == 2 else (squares, norm)
+            squares, size = (
+                (squares + norm.square(), delta) if self.power == 2 else (squares, norm)
+            )
         rounded = (self.precision.matrix or U32) * squares.sqrt()
         sums = U32 * (
-            long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True) + long_sum(self.x.n_key) * size
+            long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
+            + long_sum(self.x.n_key) * size
         )
         return LAMBDA * rounded + sums + self.common * delta
 
@@ -365,7 +378,9 @@ class Least:
         """[h, m, n] of dP, in float32."""
         share = kept_share(self.x, self.tile)
         weight = (
-            self.precision.accumulate * long_sum(self.do.shape[-1]) * max(0.0, 1.0 - _off(self.do))
+            self.precision.accumulate
+            * long_sum(self.do.shape[-1])
+            * max(0.0, 1.0 - _off(self.do))
         )
         dot = _surely(sizes(self.do) @ sizes(self.v).mT, weight)
         return (dot if share is None else dot * share.float()).mul_(self.values["valid"])

@@ -39,7 +39,9 @@ def locate_at(
     assert element.window is not None
     row, col = element.window.rows.index(at[2]), element.window.cols.index(at[3])
     return replace(
-        element, actual=element.window.actual[row][col], expected=element.window.expected[row][col]
+        element,
+        actual=element.window.actual[row][col],
+        expected=element.window.expected[row][col],
     )
 
 

@@ -117,7 +117,9 @@ def _roundings(case: Case, x: Attention, trace: Trace, *, is_exact: bool) -> Ite
             yield operand, evaluation
 
 
-def _of_two_kernels(x: Attention, trace: Trace, operands: Sequence[Operand]) -> Iterator[Rounding]:
+def _of_two_kernels(
+    x: Attention, trace: Trace, operands: Sequence[Operand]
+) -> Iterator[Rounding]:
     """q rounded where k is not, where the errors of dQ and of dK say so."""
     scores = x.n_heads // x.k.shape[1] * x.n_query * x.n_key
     if not {"dQ", "dK"} <= trace.values.keys() or scores > _MOST_SCORES:

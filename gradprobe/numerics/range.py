@@ -60,7 +60,9 @@ def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
                 return f"{words}: every P is right, so none can be judged"
             continue
         for dtype in (
-            ("float32", "float16") if case.dtype == "float16" and name in _ROUNDED else ("float32",)
+            ("float32", "float16")
+            if case.dtype == "float16" and name in _ROUNDED
+            else ("float32",)
         ):
             if not size <= _LARGEST[dtype]:
                 return (
@@ -107,7 +109,8 @@ def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, flo
             else:
                 # A NaN counts as beyond.
                 found[name] = max(
-                    found.get(name, 0.0), float(size.nan_to_num(math.inf, math.inf, math.inf).max())
+                    found.get(name, 0.0),
+                    float(size.nan_to_num(math.inf, math.inf, math.inf).max()),
                 )
     return found | {
         name: float(size.nan_to_num(math.inf, math.inf, math.inf).max())
@@ -222,7 +225,9 @@ def without(x: Attention, name: str) -> Attention | None:
 def _of(case: Case, x: Attention, trace: Trace) -> Trace:
     """The exact results of a problem, with the names and dtypes of a trace."""
     heads, rows = tile_size(case)
-    options: Mapping[str, Any] = {name: getattr(x, name) for name in Attention.__dataclass_fields__}
+    options: Mapping[str, Any] = {
+        name: getattr(x, name) for name in Attention.__dataclass_fields__
+    }
     results = manual_attention_backward(
         **options,
         head_tile=heads,

@@ -15,7 +15,7 @@ from ..model.layout_run import MISMATCH, Line, RepeatedResult
 from ..model.number import Number, spans
 from ..runtime.run import Trace
 from .compare import allowed
-from .evidence import Measured
+from .evidence import MeasuredRun
 
 # A few repeats show less than the largest difference that atomics can make. A difference within this multiple of theirs
 # needs no further look. One beyond it is not wrong yet: it is compared with the reference.
@@ -25,20 +25,20 @@ ROOM = 4.0
 class Repeats:
     """Adds up the runs of one layout. Of each intermediate it holds the least and the largest values."""
 
-    def __init__(self, case: Case, first: Measured) -> None:
+    def __init__(self, case: Case, first: MeasuredRun) -> None:
         self._case, self._first, self.count = case, first, 0
         self._least: dict[str, Tensor] = {}
         self._most: dict[str, Tensor] = {}
         self._differs: dict[str, Tensor] = {}
         self._wrong: dict[str, list[Tensor]] = {}
 
-    def add(self, measured: Measured) -> None:
+    def add(self, measured: MeasuredRun) -> None:
         """One more run, measured."""
         if self.count == 0:
             self._add(self._first)
         self._add(measured)
 
-    def _add(self, measured: Measured) -> None:
+    def _add(self, measured: MeasuredRun) -> None:
         self.count += 1
         for name, value in measured.trace.values.items():
             first = self._first.trace.values.get(name)

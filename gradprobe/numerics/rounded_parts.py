@@ -76,7 +76,11 @@ class RoundedParts:
 
 
 def rounded_parts(
-    case: Case, x: Attention, trace: Trace, models: Mapping[str, Model], evaluation: Evaluate | None
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    models: Mapping[str, Model],
+    evaluation: Evaluate | None,
 ) -> Iterator[RoundedParts]:
     """What is known of each result that came.
 
@@ -87,14 +91,17 @@ def rounded_parts(
     for result in (name for name in RESULTS if name in trace.values):
         left = {}
         for way in _ways(case, result, has_o="O" in trace.values):
-            left[way] = _Rounded(case, x, trace, result, way, evaluation or evaluate).residual(
-                models.get(result)
-            )
+            left[way] = _RoundedResult(
+                case, x, trace, result, way, evaluation or evaluate
+            ).residual(models.get(result))
         best = min(left.values(), key=lambda rows: float(rows.mean()))
-        fits = [way.describe(result, case) for way, rows in left.items() if _are_alike(rows, best)]
+        fits = [
+            way.describe(result, case) for way, rows in left.items() if _are_alike(rows, best)
+        ]
         every = dict.fromkeys(part for words in fits for part in words)
         parts = {
-            part: list(dict.fromkeys(words.get(part, FLOAT32) for words in fits)) for part in every
+            part: list(dict.fromkeys(words.get(part, FLOAT32) for words in fits))
+            for part in every
         }
         yield RoundedParts(result, parts, float(best.mean()))
 
@@ -113,7 +120,8 @@ def _ways(case: Case, result: str, *, has_o: bool) -> Iterator[RoundingWay]:
             yield from (RoundingWay(word, rounded=before) for word in (case.dtype, FLOAT32))
             if result == "O":
                 yield from (
-                    RoundingWay(f"{case.dtype}, not yet divided", tile, before) for tile in _RUNNING
+                    RoundingWay(f"{case.dtype}, not yet divided", tile, before)
+                    for tile in _RUNNING
                 )
         return
     words = (f"{case.dtype}, scaled after", FLOAT32, f"{case.dtype}, scaled before")
@@ -124,7 +132,7 @@ def _ways(case: Case, result: str, *, has_o: bool) -> Iterator[RoundingWay]:
         yield RoundingWay(word, 0, (*before, *more), stored)
 
 
-class _Rounded(Accumulation):
+class _RoundedResult(Accumulation):
     """One result of a problem, by one way to round."""
 
     def __init__(
@@ -149,7 +157,9 @@ class _Rounded(Accumulation):
             )
             stored.append(rounding(precision, expected).sum(-1))
         of_rows = torch.cat(stored)
-        return torch.cat(squares) / of_rows.clamp(min=max(_FINEST * float(of_rows.mean()), 1e-300))
+        return torch.cat(squares) / of_rows.clamp(
+            min=max(_FINEST * float(of_rows.mean()), 1e-300)
+        )
 
     def _sum(self, place: tuple[int, int], model: Model | None) -> Tensor:
         return self.in_float32(place)[0] if model is None else self.of_model(model, place)
@@ -161,7 +171,11 @@ class _Rounded(Accumulation):
 
     def _rows(self, batch: int, head: int, rows: slice) -> Tensor:
         """Some rows of P or dS as this way rounds them."""
-        way, tile, known = self._way, Tile(batch, slice(head, head + 1), rows), dict[str, Tensor]()
+        way, tile, known = (
+            self._way,
+            Tile(batch, slice(head, head + 1), rows),
+            dict[str, Tensor](),
+        )
         if way.stored_o:
             known["O"] = self.trace.values["O"][tile.batch, tile.heads, tile.rows].double()
         values = self._evaluate(self.x, tile, known)

@@ -102,7 +102,10 @@ def tile_parts(
     dq |= {name: dq.get(name, 0.0) + row * one for name, one in by_delta.items()}
     terms = {axis: values["valid"].sum(axis).expand(len(q), -1).double() for axis in (-1, -2)}
     from_lse, from_delta = sum(by_lse.values()), sum(by_delta.values())
-    to_dk, to_dv = x.scale**2 * q2 * (ds**2 * from_lse + p**2 * from_delta), do2 * pe**2 * from_lse
+    to_dk, to_dv = (
+        x.scale**2 * q2 * (ds**2 * from_lse + p**2 * from_delta),
+        do2 * pe**2 * from_lse,
+    )
     return {
         "O": TileShare(_times(of_pe, squares(v)), terms[-1]),
         "dQ": TileShare(dq, terms[-1]),

@@ -46,7 +46,9 @@ def key_heads_of_a_block(run: LargeRun) -> int:
     rows, group = min(case.seqlen_q, ROWS[device.type]), case.heads // case.kv_heads
     return max(
         1,
-        TILE_ELEMENTS[device.type] * tiles_of_short_cases(device) // (rows * case.seqlen_k * group),
+        TILE_ELEMENTS[device.type]
+        * tiles_of_short_cases(device)
+        // (rows * case.seqlen_k * group),
     )
 
 
@@ -167,7 +169,9 @@ class SiftedBlock:
             return None
         at = name, self.block.batch
         if at not in self.parts.maps:
-            self.parts.maps[at] = Tally(self.case, name, self.came[name].shape).grid.seen_of(self.x)
+            self.parts.maps[at] = Tally(self.case, name, self.came[name].shape).grid.seen_of(
+                self.x
+            )
         return self.parts.maps[at]
 
     def _rows_of_a_tile(self) -> int:
@@ -188,7 +192,7 @@ class SiftedBlock:
         kink = least.least_kink(self.x, tile, values, self.precision)
         for name in ("S", "dPE"):  # of no more use, and large
             del values[name]
-        of_tile = least.Least(self.x, tile, values, self.precision, kink)
+        of_tile = least.LowerBounds(self.x, tile, values, self.precision, kink)
         if kink:
             self.undecided += kink.counts
         self.totals.add(self.block, of_tile)
@@ -207,7 +211,12 @@ class SiftedBlock:
         of_tile.add_sums(self.sums)
 
     def _judge_matrix(
-        self, name: str, tile: Tile, expected: Tensor, of_tile: least.Least, kink: least.Kink | None
+        self,
+        name: str,
+        tile: Tile,
+        expected: Tensor,
+        of_tile: least.LowerBounds,
+        kink: least.Kink | None,
     ) -> None:
         """Judges P, dP or dS on a tile, and that all keys which it does not see have 0.
 

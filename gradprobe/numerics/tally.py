@@ -70,7 +70,9 @@ class RisingErrors:
         least = least_telling(
             max(filter(math.isfinite, ratios), default=0.0), max(ratios, default=0.0)
         )
-        return next((one for one in self.elements if one.ratio >= least or _is_far_off(one)), None)
+        return next(
+            (one for one in self.elements if one.ratio >= least or _is_far_off(one)), None
+        )
 
     @staticmethod
     def of(elements: Iterable[Element]) -> RisingErrors:
@@ -180,7 +182,9 @@ def element_at(
     )
     along = dict(zip(letters[2:], at[2:], strict=True))
     blocks = {"m": case.block_m, "n": case.block_n}
-    m, n = (along[letter] // block if letter in along else None for letter, block in blocks.items())
+    m, n = (
+        along[letter] // block if letter in along else None for letter, block in blocks.items()
+    )
     return Element(
         intermediate=name,
         batch=batch,
@@ -249,7 +253,9 @@ class Tally:
         worst = self.grid.add(tile, self._first_key(tile), ratio, judged.expected, valid)
         self.ratio[place] = self.ratio[place].maximum(worst.cpu())
         if bool(wrong.any()):
-            explained = wrong.new_zeros(()) if inherited is None else inherited.reshape(wrong.shape)
+            explained = (
+                wrong.new_zeros(()) if inherited is None else inherited.reshape(wrong.shape)
+            )
             self._add_wrong(tile, wrong, wrong & ~explained, judged)
 
     def _add_wrong(self, tile: Tile, wrong: Tensor, own: Tensor, judged: Judgement) -> None:
@@ -281,7 +287,9 @@ class Tally:
         h, rest = divmod(number, rows * columns)
         r, c = divmod(rest, columns)
         at = (tile.batch, tile.heads.start + h, tile.rows.start + r, self._first_key(tile) + c)
-        return element_at(self.case, self.name, at, *(float(part[h, r, c]) for part in judged[:3]))
+        return element_at(
+            self.case, self.name, at, *(float(part[h, r, c]) for part in judged[:3])
+        )
 
     def _first_key(self, tile: Tile) -> int:
         return tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
@@ -330,7 +338,9 @@ class Grid:
             shape: [B, H, R, C] of the intermediate.
         """
         rows, cols = tile_of(case, case.axes(name), shape[3])
-        while (counts := (-(-shape[2] // rows), -(-shape[3] // cols)))[0] * counts[1] > MOST_CELLS:
+        while (counts := (-(-shape[2] // rows), -(-shape[3] // cols)))[0] * counts[
+            1
+        ] > MOST_CELLS:
             is_tall = counts[0] >= counts[1]
             rows, cols = (rows * 2, cols) if is_tall or counts[1] == 1 else (rows, cols * 2)
         self.cell, self.counts = (rows, cols), counts
@@ -381,7 +391,9 @@ class Grid:
             seen: the tiles that masks leave, [R, C]; None of what has no masks.
         """
         of_rows = (
-            pad(worst, (0, -worst.shape[2] % self.cell[0])).unflatten(2, (-1, self.cell[0])).amax(3)
+            pad(worst, (0, -worst.shape[2] % self.cell[0]))
+            .unflatten(2, (-1, self.cell[0]))
+            .amax(3)
         )
         self._seen = self._seen if seen is None else seen.expand_as(self._seen)
         self._worst = of_rows[..., None] * self._seen.double()

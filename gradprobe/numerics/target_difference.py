@@ -13,7 +13,7 @@ from ..model.layout_run import Difference
 from ..model.number import Number
 from ..reference.attention import BY_ROW
 from .compare import allowed_on, judge, judge_whole, tiles_of
-from .evidence import LayoutRun, Measured
+from .evidence import LayoutRun, MeasuredRun
 from .locate import locate_at
 from .tally import Finding, Judgement, Tally
 
@@ -61,15 +61,17 @@ class SideBySide:
                 self.differences += _of_layout(case, run.layout, run.measured, others)
 
 
-def _exported(measured: Measured) -> dict[str, Tensor]:
+def _exported(measured: MeasuredRun) -> dict[str, Tensor]:
     sources = measured.trace.sources
     return {
-        name: value for name, value in measured.trace.values.items() if sources[name] == "exported"
+        name: value
+        for name, value in measured.trace.values.items()
+        if sources[name] == "exported"
     }
 
 
 def _of_layout(
-    case: Case, layout: str, measured: Measured, others: Mapping[str, Tensor]
+    case: Case, layout: str, measured: MeasuredRun, others: Mapping[str, Tensor]
 ) -> Iterator[Difference]:
     """Judges each element by the other target's, with the errors that the reference's values allow."""
     comparison, values = measured.comparison, measured.trace.values
@@ -84,7 +86,9 @@ def _of_layout(
         budget = allowed_on(measured.x, tile, expected, comparison.precision, comparison.recovery)
         for name in tallies.keys() & {*BY_ROW}:
             beside = {**expected, name: others[name][place].double()}
-            tallies[name].add(tile, _alike(judge(values[name][place], beside, budget, name)), None)
+            tallies[name].add(
+                tile, _alike(judge(values[name][place], beside, budget, name)), None
+            )
     for name, tally in tallies.items():
         if name not in BY_ROW:
             judged = judge_whole(values[name], others[name].double(), comparison.bounds[name])
@@ -110,7 +114,7 @@ def _difference(layout: str, finding: Finding, differing: int) -> Difference:
     )  # fmt: skip
 
 
-def _with_first(case: Case, measured: Measured, difference: Difference) -> Difference:
+def _with_first(case: Case, measured: MeasuredRun, difference: Difference) -> Difference:
     """With what the reference gives at the first difference, and what the other target gave there."""
     if (first := difference.first) is None:
         return difference

@@ -20,7 +20,7 @@ from .bounds import Chain
 from .declared_precision import TINY, U32, U_FUNCTION, Precision, long_sum
 
 if TYPE_CHECKING:
-    from .least import Least
+    from .least import LowerBounds
 
 Error = tuple[Tensor, Tensor]
 """What a tile adds to the squares of independent errors, and what it adds as it is."""
@@ -37,7 +37,9 @@ def like_bias(x: Attention, tile: Tile, matrix: Tensor) -> Tensor:
     return matrix.sum_to_size(x.bias_part(x.bias, tile).shape)
 
 
-def _by_position(x: Attention, tile: Tile, values: Mapping[str, Tensor], matrix: Tensor) -> Tensor:
+def _by_position(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], matrix: Tensor
+) -> Tensor:
     """[h] a matrix [h, m, N] summed as dTau sums dP."""
     return (matrix / (x.positions(tile)[0] + 1)).sum((-2, -1))
 
@@ -47,7 +49,9 @@ def _by_sink(x: Attention, tile: Tile, values: Mapping[str, Tensor], rows: Tenso
     return -(sink_weight(x, tile, values["LSE"]) * rows).sum(-1)
 
 
-def _by_distance(x: Attention, tile: Tile, values: Mapping[str, Tensor], matrix: Tensor) -> Tensor:
+def _by_distance(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], matrix: Tensor
+) -> Tensor:
     """[h] a matrix [h, m, N] summed as dAlibi sums dT."""
     return -(distance(x, tile) * matrix).sum((-2, -1))
 
@@ -75,7 +79,9 @@ def _dbias(chain: Chain) -> Error:
     if along_rows:  # the errors of a row's delta and its LSE add up as they are
         p, row = chain.p.sum(-1, keepdim=True), dt.sum(-1, keepdim=True)
         squares = (
-            chain.i_ds.sum(-1, keepdim=True) + (p * chain.i_delta) ** 2 + (row * chain.common) ** 2
+            chain.i_ds.sum(-1, keepdim=True)
+            + (p * chain.i_delta) ** 2
+            + (row * chain.common) ** 2
         )
     sums = chain.kink_ds + U32 * long_sum(addends) * dt.abs()
     cut = like_bias(x, chain.tile, chain.p * chain.cut_delta).abs()
@@ -126,7 +132,7 @@ def _dalibi(chain: Chain) -> Error:
     return squares.sum(-1), of_rows.sum(-1) + (p * chain.cut_delta[..., 0]).sum(-1).abs()
 
 
-def _least_dbias(bounds: Least, case: Case) -> Error:
+def _least_dbias(bounds: LowerBounds, case: Case) -> Error:
     """By what a row's delta errs, and what rounds each term or their sum; softcap's derivative makes no term larger.
 
     Where all keys share a bias the errors of a row add up as they are; but not what LSE errs by, as dS sums to 0.
@@ -154,7 +160,7 @@ def _least_dbias(bounds: Least, case: Case) -> Error:
     return squares, SURELY * like_bias(bounds.x, bounds.tile, sums)
 
 
-def _as_they_are(bounds: Least, case: Case) -> Tensor:
+def _as_they_are(bounds: LowerBounds, case: Case) -> Tensor:
     """The errors of dT that add up as they are: what flips on the ReLU's kink, and the additions of float32."""
     if bounds.power == 2:
         sums = bounds.values["P"].new_zeros(()).expand_as(bounds.p)
@@ -170,7 +176,7 @@ def _as_they_are(bounds: Least, case: Case) -> Tensor:
     return sums
 
 
-def _least_dtau(bounds: Least, case: Case) -> Error:
+def _least_dtau(bounds: LowerBounds, case: Case) -> Error:
     """By each row's sum of dP, what adds the rows up, and what flips there on the ReLU's kink."""
     i, dp = bounds.x.positions(bounds.tile)[0] + 1, bounds.values["dP"]
     rows = U32 * long_sum(case.batch * case.seqlen_q)
@@ -188,7 +194,7 @@ def _least_dtau(bounds: Least, case: Case) -> Error:
     return squares.sum((-2, -1)), sums.sum((-2, -1))
 
 
-def _least_dsink(bounds: Least, case: Case) -> Error:
+def _least_dsink(bounds: LowerBounds, case: Case) -> Error:
     """By delta, LSE and the exponential of each row, and what adds the rows up."""
     sinks, lse, delta = bounds.x.sinks, bounds.values["LSE"], bounds.values["delta"]
     assert sinks is not None
@@ -196,12 +202,12 @@ def _least_dsink(bounds: Least, case: Case) -> Error:
     argument = ((sink - lse).abs() + 2 * sink.abs()).nan_to_num(posinf=0.0)
     relative = bounds.common[..., 0] + U32 * (argument + 3) + U_FUNCTION
     squares = (share * bounds.delta[..., 0]) ** 2 + (share * delta * relative) ** 2
-    return squares.sum(-1), U32 * long_sum(case.batch * case.seqlen_q) * (share * delta).abs().sum(
-        -1
-    )
+    return squares.sum(-1), U32 * long_sum(case.batch * case.seqlen_q) * (
+        share * delta
+    ).abs().sum(-1)
 
 
-def _least_dalibi(bounds: Least, case: Case) -> Error:
+def _least_dalibi(bounds: LowerBounds, case: Case) -> Error:
     """By each row's delta, and by the additions of its sum; softcap's derivative makes no term larger."""
     from .least import sizes
 
@@ -224,7 +230,7 @@ class Total:
     """From that, or what it errs by, and the values on a tile, to the tile's share."""
     budget: Callable[[Chain], Error]
     """In the shape of the tile's share. A row's delta and LSE err for all its entries at once."""
-    least: Callable[[Least, Case], Error]
+    least: Callable[[LowerBounds, Case], Error]
 
 
 TOTALS = {
@@ -267,7 +273,7 @@ class Totals:
             for _ in range(3)
         )
 
-    def add(self, block: Block, bounds: Least) -> None:
+    def add(self, block: Block, bounds: LowerBounds) -> None:
         """Adds a tile of a block."""
         for name in self.expected:
             shares = (bounds.values[name], *TOTALS[name].least(bounds, self.case))

@@ -61,14 +61,23 @@ def _are_equal(known: LargeRun, run: LargeRun) -> bool:
     dtypes = [
         {name: value.dtype for name, value in of.items()} for of in (known.trace.values, results)
     ]
-    if known.precision != run.precision or inputs.keys() != others.keys() or dtypes[0] != dtypes[1]:
+    if (
+        known.precision != run.precision
+        or inputs.keys() != others.keys()
+        or dtypes[0] != dtypes[1]
+    ):
         return False
-    return all(value is others[name] or value.equal(others[name]) for name, value in inputs.items())
+    return all(
+        value is others[name] or value.equal(others[name]) for name, value in inputs.items()
+    )
 
 
 def _walk(run: LargeRun, tick: Callable[[float], None], *, is_kept: bool) -> Parts | None:
     """Both passes over every block; None where something is wrong beside a total, or a total does not pass."""
-    from .sieve import SiftedBlock, key_heads_of_a_block  # as elsewhere here: small runs do without
+    from .sieve import (
+        SiftedBlock,
+        key_heads_of_a_block,
+    )  # as elsewhere here: small runs do without
 
     parts, totals = Parts(run), Totals(run.case, run.trace.values, like=run.values["q"])
     for name in (name for name in run.trace.values if is_kept and name not in MATRICES):
@@ -149,7 +158,9 @@ def _judge_again(known: Parts, parts: Parts, name: str, block: Block) -> bool:
     part = block.of(parts.run.trace.values[name], case.axes(name))
     error, bound = _beside_the_first(known, name, part, block)
     errors = errors_of(error[0], bound[0])
-    findings = {name: errors.finding(block.case(case), name, tuple(part.shape), None, errors.right)}
+    findings = {
+        name: errors.finding(block.case(case), name, tuple(part.shape), None, errors.right)
+    }
     parts.found.append((block, findings))
     return bool(errors.right.all())
 

@@ -1,4 +1,6 @@
-"""Adaptations: changes of a case, tried on a target that refuses it or reads its tensors otherwise."""
+"""Adaptations: changes of a case, tried on a target that refuses it or reads its tensors
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +212,9 @@ class _Search:
         if saved is not None:
             fixed |= {"head_dim", "dtype", "shapes", *OF_LENGTH, *saved.options}
         for adaptation in adaptations:
-            if any(fixed.intersection(_FIXED_BY.get(name, (name,))) for name in adaptation.options):
+            if any(
+                fixed.intersection(_FIXED_BY.get(name, (name,))) for name in adaptation.options
+            ):
                 continue
             if self._runs >= _MOST_RUNS:
                 return

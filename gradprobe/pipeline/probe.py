@@ -18,7 +18,7 @@ from ..model.assignment import missing
 from ..model.case import LOG2, Case, ranked
 from ..model.failures import Refusal, TargetFailure, own_faults
 from ..model.mechanisms import door
-from ..numerics.evidence import LayoutRun, Probed
+from ..numerics.evidence import LayoutRun, ProbeResult
 from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, dots_of, experiment_of
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from ..diagnosis.why import Reasons
 
 
-def probed(problem: Problem, repro_command: str, client: Client) -> tuple[Probed, Problem]:
+def probed(problem: Problem, repro_command: str, client: Client) -> tuple[ProbeResult, Problem]:
     """Runs a target on a case under each layout, beside the reference, and says where it goes
     wrong, and why.
 
     Returns:
-        The report, and the problem that it is about: another one where the target does not take the
-        one given.
+        The report, and the problem that it is about: another one where the target does not take
+        the one given.
 
     Raises:
         UsageFailure: the target does not take the case, or a right kernel overflows on it.
@@ -80,12 +80,14 @@ def _begun(
         strays = [finding.sentence for finding in record.run.memory[:1]]
         words.append(". ".join([f"{record.run.layout}: {record.run.skipped}", *strays]))
     refusals = "; ".join(words)
-    raise Refusal(f"target {target.name!r} refused every layout ({refusals}): nothing was compared")
+    raise Refusal(
+        f"target {target.name!r} refused every layout ({refusals}): nothing was compared"
+    )
 
 
 def _finished(
     experiment: Experiment, records_to_come: Iterable[RunRecord], problem: Problem, client: Client
-) -> Probed:
+) -> ProbeResult:
     records: list[RunRecord] = []
     with Compilation() as compilation:
         for record in records_to_come:
@@ -119,12 +121,12 @@ def _finished(
     return replace(report, compile_errors=compile_errors, notes=tuple(notes), seconds=seconds)
 
 
-def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Probed:
+def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> ProbeResult:
     target, warned = target_that_ran(experiment, records), dict[str, None]()
     for outcome in outcomes_of(records):
         warned |= dict.fromkeys(outcome.warned)
     cache = triton_cache() if target.backend == COMPILED else ""
-    return Probed(
+    return ProbeResult(
         case=replace(experiment.case, dots=dots_of(experiment)),
         provenance=target,
         environment=environment(experiment.case.device) | {"triton_cache": cache},
@@ -137,9 +139,9 @@ def measured_so_far(experiment: Experiment, records: Sequence[RunRecord]) -> Pro
 
 
 def _explained(
-    experiment: Experiment, records: Sequence[RunRecord], report: Probed, compilation: Compilation,
+    experiment: Experiment, records: Sequence[RunRecord], report: ProbeResult, compilation: Compilation,
     problem: Problem, client: Client,
-) -> Probed:  # fmt: skip
+) -> ProbeResult:  # fmt: skip
     # A sharded target is run by its ranks: neither launches nor strides are seen here.
     if experiment.case.ranks:
         from ..sharded import reasons_on_ranks
@@ -158,7 +160,9 @@ def _explained(
         if report.failing is not None and allowance.count:
             experiment.tick("trying edits", 0.0)
             reasons = reasons_with_edits(experiment, report.runs, reasons, allowance)
-    return replace(report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought)
+    return replace(
+        report, diagnoses=reasons.diagnoses, known=reasons.known, sought=reasons.sought
+    )
 
 
 def reasons_with_edits(

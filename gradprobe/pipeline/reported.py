@@ -25,7 +25,7 @@ from ..model.layout_run import (
 )
 from ..model.number import Number
 from ..model.report import Listing, Report, explained_diagnoses
-from ..numerics.evidence import LayoutRun, Measured, Probed, Steps
+from ..numerics.evidence import LayoutRun, MeasuredRun, ProbeResult, Steps
 from ..numerics.tally import Finding
 from ..reference.attention import MATRICES
 from ..runtime.run import dtype_of
@@ -42,7 +42,7 @@ def _fields(of: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(of, name) for name in names}
 
 
-def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
+def report_of(probed: ProbeResult, close_ups: Iterable[CloseUp] = ()) -> Report:
     runs = tuple(map(partial(run_of, probed.case, steps=probed.steps), probed.runs))
     failing, coarser = probed.failing, dict[str, str]()
     for _, found in probed.measured:
@@ -65,7 +65,7 @@ def report_of(probed: Probed, close_ups: Iterable[CloseUp] = ()) -> Report:
     )
 
 
-def _listings(probed: Probed) -> tuple[Listing, ...]:
+def _listings(probed: ProbeResult) -> tuple[Listing, ...]:
     wheres = [where for cause in explained_diagnoses(probed.diagnoses) for where in cause.where]
     if not wheres:
         return ()
@@ -74,7 +74,7 @@ def _listings(probed: Probed) -> tuple[Listing, ...]:
     return listings_of(wheres)
 
 
-def _compile_failure(probed: Probed) -> Error | None:
+def _compile_failure(probed: ProbeResult) -> Error | None:
     if not probed.compile_errors:
         return None
     first, *others = probed.compile_errors
@@ -113,7 +113,7 @@ def _placed(element: Element | None, case: Case, steps: Steps) -> Element | None
     return on_ranks(element, case, steps)
 
 
-def _counts(case: Case, measured: Measured) -> Counts:
+def _counts(case: Case, measured: MeasuredRun) -> Counts:
     rows, heads = list(map(attrgetter("finding"), measured.rows)), case.batch * case.heads
     names = measured.comparison.findings.keys() - set(map(attrgetter("name"), rows))
     findings = [*rows, *map(measured.comparison.findings.__getitem__, names)]
@@ -121,7 +121,7 @@ def _counts(case: Case, measured: Measured) -> Counts:
     return Counts(heads, heads * case.seqlen_q, total, len(findings))
 
 
-def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
+def _intermediates(case: Case, measured: MeasuredRun) -> Iterator[Intermediate]:
     findings, absent = measured.comparison.findings, measured.comparison.absent
     seen = set(map(attrgetter("finding.name"), measured.rows))
     for row, _ in steps(case.family):
@@ -135,7 +135,7 @@ def _intermediates(case: Case, measured: Measured) -> Iterator[Intermediate]:
             yield Intermediate(name=name, status=NOT_EXPOSED)
 
 
-def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
+def _intermediate(finding: Finding, measured: MeasuredRun) -> Intermediate:
     adds = measured.comparison.reading.get(finding.name)
     return Intermediate(
         **_fields(finding, _OF_FINDING),
@@ -151,7 +151,10 @@ def _intermediate(finding: Finding, measured: Measured) -> Intermediate:
 
 
 def _heads(finding: Finding) -> Iterator[Head]:
-    wrong, signs = finding.wrong.tolist(), None if finding.signs is None else finding.signs.tolist()
+    wrong, signs = (
+        finding.wrong.tolist(),
+        None if finding.signs is None else finding.signs.tolist(),
+    )
     for batch, of_batch in enumerate(finding.ratio.tolist()):
         for head, ratio in enumerate(of_batch):
             yield Head(
@@ -161,7 +164,9 @@ def _heads(finding: Finding) -> Iterator[Head]:
                 mismatched=wrong[batch][head],
                 max_budget_ratio=Number(ratio),
                 rows=tuple(finding.row_ranges(batch, head)) if wrong[batch][head] else (),
-                keys=tuple(finding.column_ranges(batch, head)) if finding.name in MATRICES else (),
+                keys=tuple(finding.column_ranges(batch, head))
+                if finding.name in MATRICES
+                else (),
                 tiles=()
                 if signs is None
                 else tuple(bytes(row).decode() for row in signs[batch][head]),

@@ -12,7 +12,7 @@ from ..inputs.options import parse, refuse_unknown_family
 from ..model.failures import UsageFailure
 
 if TYPE_CHECKING:
-    from ..inputs.saved import Saved
+    from ..inputs.saved import SavedInputs
     from ..model.case import Case
     from ..targets.find import Target
 
@@ -22,7 +22,7 @@ class Problem:
     case: Case
     target: Target
     reference: Target | None
-    saved: Saved | None
+    saved: SavedInputs | None
     given: tuple[str, ...]
     """The options that somebody gave, or a file of inputs, and that are not off."""
     request: CheckRequest
@@ -30,7 +30,9 @@ class Problem:
     """The options that stay as they are, since they were given; also those that are off."""
 
     def with_options(self, options: Mapping[str, Any]) -> Problem:
-        """The same target on a case with some more options, as words; Failure where there is none."""
+        """The same target on a case with some more options, as words; Failure where there is
+        none.
+        """
         request = replace(self.request, options={**self.request.options, **options})
         case, _ = _resolved(request, self.target, self.saved, self.case.device)
         return replace(self, request=request, case=case)
@@ -75,7 +77,7 @@ def resolve_problem(
 
 
 def _resolved(
-    request: CheckRequest, target: Target, saved: Saved | None, device: str
+    request: CheckRequest, target: Target, saved: SavedInputs | None, device: str
 ) -> tuple[Case, Mapping[str, Any]]:
     from ..model.resolution import resolve
     from ..runtime.backend import choose_threads, make_interpreter_right

@@ -16,7 +16,7 @@ from ..model.layout_run import MATCH
 from .resolve import resolve_problem
 
 if TYPE_CHECKING:
-    from ..numerics.evidence import Probed
+    from ..numerics.evidence import ProbeResult
 
 
 def run_check(
@@ -27,7 +27,7 @@ def run_check(
     reference: Callable[..., Any] | None = None,
     client: Client = Client(),  # noqa: B008 - it is frozen
     beyond: bool = False,
-) -> Probed:
+) -> ProbeResult:
     """The report that a target and its options ask for; Failure where it cannot be made.
 
     Args:

@@ -18,7 +18,7 @@ from ..model.failures import Failure, NoRoom, UsageFailure
 from ..model.mechanisms import door
 from ..model.memory_finding import ERROR
 from ..model.number import LAMBDA
-from ..numerics.evidence import Probed
+from ..numerics.evidence import ProbeResult
 from ..numerics.range import out_of_range
 from ..probing.compilation import Compilation, compiles
 from ..processes.forks import ParallelWork, may_fork
@@ -51,8 +51,8 @@ class Ability:
     is_plain: bool = False
     """Whether the target's parameters say that it takes it, so that wrong results are a fault."""
     shown_by: tuple[str, ...] = ()
-    """The results of which one that is right throughout shows that it is taken, where no parameter
-    says so.
+    """The results of which one that is right throughout shows that it is taken, where no
+    parameter says so.
     """
 
     @property
@@ -131,7 +131,9 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
 
 
 @door("second-cases", lambda report, problem, *args: (report, problem))
-def with_second_cases(report: Probed, problem: Problem, client: Client) -> tuple[Probed, Problem]:
+def with_second_cases(
+    report: ProbeResult, problem: Problem, client: Client
+) -> tuple[ProbeResult, Problem]:
     """The report of a match, with what it leaves unchecked; that of a second case where one is
     wrong.
     """
@@ -164,7 +166,10 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
     On a GPU only what compiles nothing anew is run; what no parameter tells in a fork, which a
     kernel may end.
     """
-    on_cpu, found = problem.case.device == "cpu", dict.fromkeys(unused_abilities(problem), UNTRIED)
+    on_cpu, found = (
+        problem.case.device == "cpu",
+        dict.fromkeys(unused_abilities(problem), UNTRIED),
+    )
     forks, here, apart = may_fork(), list[Ability](), list[Ability]()
     for ability in found:
         if ability.options and (on_cpu or ability.flag in _OF_NUMBERS):
@@ -172,9 +177,13 @@ def _tried_all(problem: Problem) -> dict[Ability, str]:
     if problem.target.surroundings.sets_threads:
         apart.clear()
     with ExitStack() as stack:
-        fork = stack.enter_context(ParallelWork(partial(_apart, problem, apart))) if apart else None
+        fork = (
+            stack.enter_context(ParallelWork(partial(_apart, problem, apart))) if apart else None
+        )
         asked = {ability: stack.enter_context(Compilation()) for ability in here}
-        both = [ability for ability in here if ability.words in ("a third batch", "another scale")]
+        both = [
+            ability for ability in here if ability.words in ("a third batch", "another scale")
+        ]
         if len(both) == 2:
             together = replace(both[0], options={**both[1].options, **both[0].options})
             if _here(problem, together, asked[both[0]]) == RIGHT:

@@ -71,7 +71,9 @@ def compiles(record: RunRecord) -> bool:
     return not any(errors)
 
 
-def _unasked(calls: dict[Any, KernelCall], waiting: Mapping[Any, object]) -> dict[Any, KernelCall]:
+def _unasked(
+    calls: dict[Any, KernelCall], waiting: Mapping[Any, object]
+) -> dict[Any, KernelCall]:
     return {key: calls[key] for key in calls if key not in waiting and key not in _ASKED}
 
 

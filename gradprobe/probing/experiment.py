@@ -26,7 +26,7 @@ from ..runtime.run import Outcome
 from ..targets.find import Target
 
 if TYPE_CHECKING:
-    from ..inputs.saved import Saved
+    from ..inputs.saved import SavedInputs
     from ..numerics.walk import LargeRuns
     from ..runtime.arithmetic import Dots
     from ..runtime.target_memory import AllocationSpread
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # Elements of all score matrices up to which a target in the interpreter is followed, or shown wholly.
 MOST_INTERPRETED = 1 << 18
 Tick = Callable[..., object]
-"""Told what is being done, which fraction of it is done, and as `layout` for which one, where there
-is one.
+"""Told what is being done, which fraction of it is done, and as `layout` for which one, where
+there is one.
 """
 
 
@@ -63,7 +63,7 @@ class Experiment:
     target: Target
     reference: Target | None
     values: Mapping[str, Tensor]
-    saved: Saved | None = None
+    saved: SavedInputs | None = None
     tick: Tick = silent
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     fill: str = ORDINARY
@@ -92,7 +92,7 @@ class Experiment:
 
 
 def experiment_of(
-    case: Case, target: Target, reference: Target | None = None, saved: Saved | None = None,
+    case: Case, target: Target, reference: Target | None = None, saved: SavedInputs | None = None,
     *, tick: Tick = silent, command: str = "",
 ) -> Experiment:  # fmt: skip
     if saved is None:
@@ -112,7 +112,11 @@ def layouts_of(case: Case) -> tuple[Assigned, ...]:
 
 def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
     """The values in a layout, with what the target takes of the reference, and outputs."""
-    values, case, saved = effective(experiment.values, assigned), experiment.case, experiment.saved
+    values, case, saved = (
+        effective(experiment.values, assigned),
+        experiment.case,
+        experiment.saved,
+    )
     outputs = outputs_of(case, experiment.target.outputs, values, experiment.unwritten)
     everything = {**derived(experiment, values), **values, **outputs}
     placements = saved.placements if saved else None
@@ -120,7 +124,9 @@ def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
 
 
 def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
-    """The values in a layout: `expanded` repeats some, to which O and LSE of a file do not belong."""
+    """The values in a layout: `expanded` repeats some, to which O and LSE of a file do not
+    belong.
+    """
     kept = dict(effective_values(values, assigned))
     if "expanded" in {layout for tensor, layout in assigned if tensor != "do"}:
         kept.pop("o", None)
@@ -182,7 +188,9 @@ def dots_sentence(of: Experiment) -> str:
     case, way, read = of.case, dots_of(of), dots_in_words(_read(of))
     judged = f"dots are judged as {way},"
     if case.dtype != "float32":
-        words = f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
+        words = (
+            f"--dots {case.dots} is for float32: products of {case.dtype} are exact in float32"
+        )
         return "" if case.dots in (None, way) else words
     if case.device == "cpu":
         words = f"{judged} as --dots says; a CPU multiplies in IEEE by itself"

@@ -19,7 +19,7 @@ from ..model.mechanisms import door
 from ..numerics.black_box.look import Examiner, look_inside
 from ..numerics.black_box.recover import obstacle
 from ..numerics.budget import Recovery
-from ..numerics.evidence import LayoutRun, Measured
+from ..numerics.evidence import LayoutRun, MeasuredRun
 from ..runtime.run import Trace
 from .experiment import MOST_INTERPRETED, Experiment, derived, inputs_of
 from .measure import measure
@@ -33,7 +33,8 @@ _TOO_SLOW = "that takes long in Triton's interpreter; a smaller --seqlen shows t
 def with_insides(experiment: Experiment, records: list[RunRecord]) -> list[RunRecord]:
     """Looks into a black box under the first layout and the first that fails.
 
-    One-hot problems that are wrong where the run is right are a run of their own behind the others.
+    One-hot problems that are wrong where the run is right are a run of their own behind the
+    others.
     """
     measured = [at for at, record in enumerate(records) if record.run.measured]
     failing = [at for at in measured if records[at].run.verdict == MISMATCH]
@@ -102,12 +103,14 @@ class _BlackBox:
             placements = for_more_batches(saved.placements, shapes)
         # O and LSE of a file are none of these problems'.
         of = replace(experiment, case=case, saved=None)
-        trace, execution = accepted(of, place(everything, assigned, placements, shapes=case.shapes))
+        trace, execution = accepted(
+            of, place(everything, assigned, placements, shapes=case.shapes)
+        )
         self.executions.append(execution)
         return trace
 
     def measure(
         self, values: Mapping[str, Tensor], trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
-    ) -> Measured:  # fmt: skip
+    ) -> MeasuredRun:  # fmt: skip
         inputs = Inputs(run_name(()), values, values)
         return measure(self._experiment, inputs, trace, recovery, coarse=coarse)

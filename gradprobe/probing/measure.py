@@ -19,7 +19,7 @@ from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
 from ..numerics.declared_precision import Precision, exactly, precision_of
-from ..numerics.evidence import Measured
+from ..numerics.evidence import MeasuredRun
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import Trace, run_target
 from ..targets.find import Target
@@ -39,9 +39,9 @@ LEAST_SCORES = 1 << 22
 
 def measure(
     experiment: Experiment, inputs: Inputs, trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
-) -> Measured:  # fmt: skip
-    """Compares a trace, `coarse` by an arithmetic coarser than the contract, and locates its first
-    mismatch.
+) -> MeasuredRun:  # fmt: skip
+    """Compares a trace, `coarse` by an arithmetic coarser than the contract, and locates its
+    first mismatch.
     """
     of, reference = _Measurement(experiment, inputs, recovery, coarse), None
     is_by_formulas = experiment.reference is None
@@ -52,7 +52,7 @@ def measure(
         is_large = of.case.scores >= LEAST_SCORES and not of.precision.exact
         if is_large and is_by_formulas and recovery is None and not coarse:
             by_block = _by_blocks(experiment, of, trace, whole)
-        found = Measured(of.x, trace, by_block or whole(), None)
+        found = MeasuredRun(of.x, trace, by_block or whole(), None)
         if dots := coarser_dots(experiment):
             from ..numerics.coarser import CoarserDots
 
@@ -113,7 +113,7 @@ def _by_blocks(
     return experiment.large[0].compared(run, whole, of.tick)
 
 
-def _in_its_units(of: _Measurement, found: Measured) -> Measured:
+def _in_its_units(of: _Measurement, found: MeasuredRun) -> MeasuredRun:
     from ..numerics.conventions import in_other_conventions
 
     read, comparison, conventions = in_other_conventions(
@@ -121,7 +121,7 @@ def _in_its_units(of: _Measurement, found: Measured) -> Measured:
     )
     if not conventions:
         return found
-    meant = Measured(found.problem, read, comparison, None)
+    meant = MeasuredRun(found.problem, read, comparison, None)
     if not of.case.strict:
         return replace(meant, coarser=found.coarser, conventions=conventions, unread=found.trace)
     from ..numerics.locate import locate
@@ -130,7 +130,7 @@ def _in_its_units(of: _Measurement, found: Measured) -> Measured:
     return replace(found, conventions=conventions, as_read=replace(meant, first=first))
 
 
-def _by_coarser(of: _Measurement, plain: Measured, is_by_block: bool) -> Measured:
+def _by_coarser(of: _Measurement, plain: MeasuredRun, is_by_block: bool) -> MeasuredRun:
     found, heads = plain, {}
     if of.case.dtype != "float32" and of.case.family == "softmax" and not is_by_block:
         from ..numerics.evenness import heads_by_result
@@ -150,7 +150,7 @@ def _by_coarser(of: _Measurement, plain: Measured, is_by_block: bool) -> Measure
 
 
 def _coarser(
-    of: _Measurement, found: Measured, heads: Mapping[str, Any]
+    of: _Measurement, found: MeasuredRun, heads: Mapping[str, Any]
 ) -> tuple[Comparison, tuple[Any, ...]]:
     from ..numerics.coarser import explained
 
@@ -158,7 +158,9 @@ def _coarser(
     if of.case.dtype != "float32":
         from ..numerics.operands import rounded_operand
 
-        by_operand = rounded_operand(*about, lambda evaluate: of.compared(found.trace, by=evaluate))
+        by_operand = rounded_operand(
+            *about, lambda evaluate: of.compared(found.trace, by=evaluate)
+        )
         if by_operand is not None:
             return by_operand[0], (by_operand[1],)
     lenient, sums = explained(*about)

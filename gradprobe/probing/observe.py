@@ -16,7 +16,7 @@ from typing import Any
 from ..frontends import CUDA, CUDA_ON_CPU, Launches
 from ..frontends.triton import interpreting
 from ..inputs.guard_bands import Guards
-from ..inputs.memory import Unwritten
+from ..inputs.memory import UnwrittenElements
 from ..inputs.tensor_layouts import Inputs
 from ..model.assignment import OUTPUTS
 from ..model.failures import Failure, KernelStopped, TargetFailure
@@ -48,8 +48,8 @@ class Execution:
 def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execution:
     """One run of the target, timed.
 
-    Kernels of a source run between guard bands, since CUDA's allocator often gives zeros in a test;
-    again where only a run shows that there are some, or one was stopped.
+    Kernels of a source run between guard bands, since CUDA's allocator often gives zeros in a
+    test; again where only a run shows that there are some, or one was stopped.
     """
     stopwatch, layout, is_poisoned = experiment.stopwatch, inputs.layout, experiment.case.poison
     number, execution = stopwatch.laps["target"] + 1, None
@@ -63,7 +63,9 @@ def execute(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> Execut
     return execution
 
 
-def accepted(experiment: Experiment, inputs: Inputs, schedule: int = 0) -> tuple[Trace, Execution]:
+def accepted(
+    experiment: Experiment, inputs: Inputs, schedule: int = 0
+) -> tuple[Trace, Execution]:
     """A further run in a layout; TargetFailure where it is refused now."""
     execution = execute(experiment, inputs, schedule)
     if execution.outcome.trace is None:
@@ -109,7 +111,7 @@ def observe(
 def _run(
     of: Experiment, inputs: Inputs, banded: bool, copies: bool, schedule: int, steps: InputsBefore | None = None
 ) -> tuple[Outcome, Any, Allocations | None]:  # fmt: skip
-    unwritten, is_triton = Unwritten(), interprets_triton()
+    unwritten, is_triton = UnwrittenElements(), interprets_triton()
     found = Launches(inputs.tensors, schedule, unwritten)
     for name in inputs.tensors.keys() & OUTPUTS:
         unwritten.allocated(inputs.tensors[name])
@@ -132,8 +134,8 @@ def _run(
 def _overwritten(
     changes: list[MemoryFinding], before: InputsBefore, run: Callable[..., object], watched: Mapping[str, Writer]
 ) -> Iterator[MemoryFinding]:  # fmt: skip
-    """The inputs that changed, with what did it; where nothing saw that, by a run compared step by
-    step.
+    """The inputs that changed, with what did it; where nothing saw that, by a run compared step
+    by step.
     """
     writers = dict(watched)
     if not changes:

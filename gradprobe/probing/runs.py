@@ -118,7 +118,9 @@ def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution
         inputs = inputs_of(of, run.assigned)
         trace, again = accepted(of, inputs, number)
         executions.append(again)
-        is_same = trace.values.keys() == exactly.keys() and not differing(trace, first.raw, exactly)
+        is_same = trace.values.keys() == exactly.keys() and not differing(
+            trace, first.raw, exactly
+        )
         measured = first if is_same else measure(of, inputs, trace)
         seen.add(measured)
         if kept.matches and not measured.matches:
@@ -173,7 +175,9 @@ def notes_of(experiment: Experiment, records: Sequence[RunRecord]) -> tuple[str,
     notes = [f"the values are those of {case.inputs}"] if case.inputs is not None else []
     notes += [*zeros_by_design(case), dots_sentence(experiment)]
     if changed:
-        notes.append(f"the target changes, for all of its process, {changed}: it is judged without")
+        notes.append(
+            f"the target changes, for all of its process, {changed}: it is judged without"
+        )
     for record in records:
         counted = set(map(attrgetter("identity"), record.run.memory))
         for execution in record.executions:

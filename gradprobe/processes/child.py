@@ -155,7 +155,7 @@ _HEAD = struct.Struct("!cQ")
 _LONGEST = 1 << 40
 
 
-class NotAMessage(Exception):
+class ForeignOutput(Exception):
     """The stream holds something other than messages."""
 
 
@@ -181,7 +181,7 @@ class Frames:
         while len(self._held) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._held)
             if kind not in (READY, UNREADY, TOLD, ANSWER, RAISED, LOST) or length > _LONGEST:
-                raise NotAMessage
+                raise ForeignOutput
             end = _HEAD.size + length
             if len(self._held) < end:
                 return
@@ -237,7 +237,12 @@ def search_path() -> list[str]:
 
 
 # Compiled kernels of Triton, of torch's compiler, of CUDA's driver (PTX), and of CUDA kernels on the CPU.
-_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "GRADPROBE_CACHE_DIR")
+_CACHES = (
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "GRADPROBE_CACHE_DIR",
+)
 
 
 @contextlib.contextmanager

@@ -220,7 +220,9 @@ class _Crew:
         """The time at which a child is late; None where it has no limit."""
         if not child.ready:
             return child.since + self._start_limit
-        return None if self._timeout is None or child.index is None else child.since + self._timeout
+        return (
+            None if self._timeout is None or child.index is None else child.since + self._timeout
+        )
 
     def _judged(self, heard: ChildMessage) -> list[TaskResult]:
         child = heard.child
@@ -303,4 +305,6 @@ class _Crew:
             self._left.popleft()
             for _ in range(len(self._left) if hopeless else min(1, len(self._left)))
         ]
-        return [TaskResult(self._items[index], index, crash=crash, raised=raised) for index in lost]
+        return [
+            TaskResult(self._items[index], index, crash=crash, raised=raised) for index in lost
+        ]

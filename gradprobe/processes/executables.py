@@ -42,7 +42,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Ran:
+class EndedProgram:
     """A program that has ended."""
 
     number: int
@@ -60,7 +60,7 @@ def run_programs(
     timeout: float | None = None,
     workers: int = 1,
     grouped: bool = True,
-) -> Iterator[Ran]:
+) -> Iterator[EndedProgram]:
     """Yields each program's end as it comes. When the iterator is closed, no program is left running.
 
     Args:
@@ -96,7 +96,7 @@ class _ChildProgram:
     since: float
     grouped: bool
 
-    def ran(self, timeout: float | None) -> Ran | None:
+    def ran(self, timeout: float | None) -> EndedProgram | None:
         """How the program ended; None while it runs and has time left."""
         code, seconds = self.process.poll(), time.monotonic() - self.since
         if code is None and (timeout is None or seconds < timeout):
@@ -104,7 +104,9 @@ class _ChildProgram:
         with self.output:
             self.stop()
             self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - _TAIL))
-            return Ran(self.number, code, seconds, self.output.read().decode(errors="replace"))
+            return EndedProgram(
+                self.number, code, seconds, self.output.read().decode(errors="replace")
+            )
 
     def stop(self) -> None:
         """Kills the program and, where it has a group, what it started, which may outlive the program itself."""
@@ -130,7 +132,9 @@ def _started(number: int, program: Program, grouped: bool) -> _ChildProgram:
         )
     except OSError as error:
         output.close()
-        raise UsageFailure(f"{shlex.join(command)}: cannot be started, {error.strerror}") from error
+        raise UsageFailure(
+            f"{shlex.join(command)}: cannot be started, {error.strerror}"
+        ) from error
     return _ChildProgram(number, process, output, time.monotonic(), grouped)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..model.failures import Failure
-from .child import READY, WHERE, Frames, NotAMessage, search_path, send, surroundings
+from .child import READY, WHERE, ForeignOutput, Frames, search_path, send, surroundings
 from .resource_limits import SHARE, SHARED_BY, VISIBLE, held_by, in_words
 from .warm import WARM, ForkedChild, forked_from_warm
 
@@ -36,7 +36,7 @@ _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _StartedProcess:
     """A process that waits for its worker, with this side of what it speaks through."""
 
     process: subprocess.Popen[bytes] | ForkedChild
@@ -49,7 +49,7 @@ class _Begun:
     """What its leftovers are known by."""
 
     @staticmethod
-    def now(early: Sequence[str], device: str = "") -> _Begun:
+    def now(early: Sequence[str], device: str = "") -> _StartedProcess:
         """Starts one, which imports these modules while it waits.
 
         Args:
@@ -97,7 +97,7 @@ class _Begun:
             theirs.close()
             os.close(writing)
             os.close(stacks)
-        return _Begun(process, stream, errors, reading, _surroundings(), mark)
+        return _StartedProcess(process, stream, errors, reading, _surroundings(), mark)
 
     def end(self) -> None:
         """Kills it. It has started nothing."""
@@ -112,7 +112,7 @@ def _surroundings() -> tuple[object, ...]:
     return *surroundings(), threading.get_ident()
 
 
-_waiting: list[_Begun] = []
+_waiting: list[_StartedProcess] = []
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def begun_early(modules: Sequence[str]) -> Iterator[None]:
     Where it cannot be started nothing happens: the child says why.
     """
     with contextlib.suppress(Failure):
-        _waiting.append(_Begun.now(modules))
+        _waiting.append(_StartedProcess.now(modules))
     try:
         yield
     finally:
@@ -130,7 +130,7 @@ def begun_early(modules: Sequence[str]) -> Iterator[None]:
             _waiting.pop().end()
 
 
-def _begun_before(device: str) -> _Begun | None:
+def _begun_before(device: str) -> _StartedProcess | None:
     """The process that was started early, unless what it has of this one has changed, or it is to see one GPU alone."""
     if not _waiting:
         return None
@@ -176,7 +176,7 @@ class Child:
     """What was wrong with its stream of messages; "" where nothing was."""
 
     def __post_init__(self) -> None:
-        begun = _begun_before(self.device) or _Begun.now((), self.device)
+        begun = _begun_before(self.device) or _StartedProcess.now((), self.device)
         self._process, self._stream = begun.process, begun.stream
         self._errors, self._stacks, self._mark = begun.errors, begun.stacks, begun.mark
         self._tail = self._stack = b""
@@ -272,7 +272,9 @@ class Child:
         return bool(self.over)
 
     def _lives(self) -> bool:
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        return (
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        )
 
     def _read(self, selector: selectors.BaseSelector, frames: Frames, wait: float) -> bool:
         """Reads what has come; False once no more messages can come."""
@@ -306,7 +308,7 @@ class Child:
         try:
             for kind, payload in frames.feed(piece):
                 self.events.put(ChildMessage(self, kind, payload))
-        except NotAMessage:
+        except ForeignOutput:
             self.broken = "wrote something else on the stream that it answers on"
 
 

@@ -182,7 +182,9 @@ def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
     """The name of each GPU that this process may use."""
     visible = os.environ.get(VISIBLE)
     if visible is not None:
-        return tuple(name for part in visible.split(",") if (name := part.strip()) and name != "-1")
+        return tuple(
+            name for part in visible.split(",") if (name := part.strip()) and name != "-1"
+        )
     count = len(list(root.iterdir())) if root.is_dir() else 0
     return tuple(map(str, range(count)))
 

@@ -51,7 +51,7 @@ class ForkedChild:
 
 
 @dataclass(frozen=True)
-class _Warm:
+class _WarmProcess:
     """This side of a warm process."""
 
     process: subprocess.Popen[bytes]
@@ -71,7 +71,7 @@ class _Warm:
         return ForkedChild(int(answer)) if answer else None
 
 
-WARM: list[_Warm] = []
+WARM: list[_WarmProcess] = []
 
 
 @contextlib.contextmanager
@@ -101,7 +101,7 @@ def warm_process(prepare: str, argument: str) -> Iterator[int]:
     )
     theirs.close()
     stream.settimeout(child.START_LIMIT)  # it imports torch before it answers
-    WARM.append(_Warm(process, stream, surroundings()))
+    WARM.append(_WarmProcess(process, stream, surroundings()))
     try:
         yield process.pid
     finally:

@@ -28,7 +28,7 @@ from .notation import (
 )
 from .source_places import Place, place_of, places_of
 
-Found = Sequence[tuple[Run, Intermediate]]
+SearchResult = Sequence[tuple[Run, Intermediate]]
 """An intermediate, in the runs in which it has a status."""
 
 
@@ -116,7 +116,9 @@ def _warnings(report: Report) -> Iterator[Alert]:
             rule.topic.title + (f": {about}" if about else ""),
             {"kind": warned.kind, "layouts": layouts},
         )
-        alert = _alert(report, rule, about, title, sentences, (*seen, *places_of(report)), details)
+        alert = _alert(
+            report, rule, about, title, sentences, (*seen, *places_of(report)), details
+        )
         yield replace(alert, level=WARNING)
 
 
@@ -131,12 +133,17 @@ def _alert(
     worst: float = float("inf"),
 ) -> Alert:
     """With what every alert of a report says; a place without a file is none."""
-    told = (*filter(None, sentences), *([f"Again: {report.reproduce}"] if report.reproduce else []))
+    told = (
+        *filter(None, sentences),
+        *([f"Again: {report.reproduce}"] if report.reproduce else []),
+    )
     places = tuple(dict.fromkeys(place for place in places if place.file))
     first = report.first_mismatch
     is_first = rule is rules.WRONG and first is not None and what == first.title
     details = {"check": report.name, **details}
-    return Alert(rule, report.name, what, title, told, places, worst, is_first, details, rule.level)
+    return Alert(
+        rule, report.name, what, title, told, places, worst, is_first, details, rule.level
+    )
 
 
 def _cause(report: Report, cause: Diagnosis) -> Alert:
@@ -157,7 +164,7 @@ def _cause(report: Report, cause: Diagnosis) -> Alert:
     )
 
 
-def _wrong(report: Report, name: str, found: Found) -> Alert:
+def _wrong(report: Report, name: str, found: SearchResult) -> Alert:
     firsts = (run.first_mismatch for run, _ in found)
     first = next((one for one in firsts if one is not None and one.title == name), None)
     sentences = [
@@ -168,7 +175,9 @@ def _wrong(report: Report, name: str, found: Found) -> Alert:
         sentences.append(
             "Right when contiguous: the arithmetic is right, an address (a stride) is not."
         )
-    sentences += [cause_in_words(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]]
+    sentences += [
+        cause_in_words(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]
+    ]
     sentences += [element_line(first)] if first else []
     title, places, details = (
         f"{name} is wrong by itself",
@@ -180,7 +189,7 @@ def _wrong(report: Report, name: str, found: Found) -> Alert:
     )
 
 
-def _inherited(report: Report, name: str, found: Found) -> Alert:
+def _inherited(report: Report, name: str, found: SearchResult) -> Alert:
     sentences = [
         f"{name} only inherits: it is wrong, but right given its wrong inputs.",
         _extent(found, INHERITED),
@@ -195,18 +204,18 @@ def _inherited(report: Report, name: str, found: Found) -> Alert:
     return _alert(report, rules.INHERITED, name, title, sentences, places, details, worst)
 
 
-def _worst(found: Found) -> tuple[Run, Intermediate]:
+def _worst(found: SearchResult) -> tuple[Run, Intermediate]:
     return max(found, key=lambda pair: pair[1].ratio)
 
 
-def _extent(found: Found, status: str) -> str:
+def _extent(found: SearchResult, status: str) -> str:
     """In which layouts and heads, and how much."""
     run, intermediate = _worst(found)
     layouts = _layouts([each.layout for each, _ in found])
     return f"{layouts}: {heads_in_words(intermediate, status)}; {counts_in_words(intermediate)} in {run.layout}."
 
 
-def _details(found: Found, status: str) -> dict[str, Any]:
+def _details(found: SearchResult, status: str) -> dict[str, Any]:
     run, intermediate = _worst(found)
     head, worst = next(iter(intermediate.having(status)), None), intermediate.max_budget_ratio
     layouts = [each.layout for each, _ in found]
@@ -250,7 +259,9 @@ def _broken(report: Report) -> Iterator[Alert]:
             "budget": budget,
         }
         title, places = f"{identity.name} is broken", places_of(report)
-        yield _alert(report, rules.IDENTITY, key, title, sentences, places, details, identity.ratio)
+        yield _alert(
+            report, rules.IDENTITY, key, title, sentences, places, details, identity.ratio
+        )
 
 
 def _of_memory(report: Report, finding: MemoryFinding) -> Alert:

@@ -57,7 +57,7 @@ _FAILURES = {
     "GP021": "Timeout",
     "GP022": "TargetFailure RanksFailure Refusal KernelStopped NoKernel",
     "GP023": "ReferenceFailure",
-    "GP025": "UsageFailure Untested InputsFailure",
+    "GP025": "UsageFailure UntestedVersion InputsFailure",
     "GP026": "Incomplete",
     "GP027": "CompileError",
 }

@@ -69,7 +69,9 @@ def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
     """
     found = [] if before is None else [*_of_check(after.name, before, after)]
     of_runs = [
-        one for one in found if one.layout and not {one.before, one.after} & {NOT_EXPOSED, NOT_RUN}
+        one
+        for one in found
+        if one.layout and not {one.before, one.after} & {NOT_EXPOSED, NOT_RUN}
     ]
     has_causes = (
         before is not None and before.causes and after.causes
@@ -80,7 +82,9 @@ def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
 
 def pairs_of(before: Reports, after: Reports) -> list[tuple[str, Report | None, Report | None]]:
     """Each check by its name, old and new; None where it was not made. Those that are gone come first."""
-    old, new = ({report.name: report for report in reports.reports} for reports in (before, after))
+    old, new = (
+        {report.name: report for report in reports.reports} for reports in (before, after)
+    )
     if len(old) == len(new) == 1:  # of one target under two names, as of two files
         new = dict(zip(old, new.values(), strict=True))
     names = [*(name for name in old if name not in new), *new]
@@ -212,7 +216,9 @@ def _of_intermediates(
         if old.status != new.status:
             yield ReportChange(name, new.title, old.status, new.status, "", layout)
         return
-    before, after = (_places([head for head in one.heads if head.mismatched]) for one in (old, new))
+    before, after = (
+        _places([head for head in one.heads if head.mismatched]) for one in (old, new)
+    )
     was, now = wrong_heads(old), wrong_heads(new)
     if was == now and before != after and _places(old.heads) == _places(new.heads):
         now = _apart(new, before, after)

@@ -171,7 +171,9 @@ def wrong_rows(run: Run, first: Element) -> str:
         intermediate for intermediate in run.compares if intermediate.title == first.title
     )
     head = next(
-        head for head in intermediate.heads if (head.batch, head.head) == (first.batch, first.head)
+        head
+        for head in intermediate.heads
+        if (head.batch, head.head) == (first.batch, first.head)
     )
     total = (
         f"{_count(intermediate.shown)} shown" if intermediate.shown else f"{intermediate.length}"

@@ -61,7 +61,9 @@ def close_up_head(view: CloseUp) -> Iterator[Text]:
     """The head, and how much of it is wrong."""
     elements, is_wrong = plural(view.total, "element"), view.mismatched > 0
     state = (
-        f"{view.mismatched:,} of {elements} wrong" if is_wrong else f"all {elements} within budget"
+        f"{view.mismatched:,} of {elements} wrong"
+        if is_wrong
+        else f"all {elements} within budget"
     )
     styled = (state, STYLES[MISMATCH] if is_wrong else "green")
     yield Text.assemble((view.element.title, "bold"), f"  {place_in_words(view)}: ", styled)
@@ -83,7 +85,8 @@ def close_up_map(view: CloseUp, width: int, signs: str) -> Iterator[Text]:
         yield text
     words = ("within budget", "over it", "over 10x", "over 100x", "over 1000x")
     yield Text(
-        "  " + "   ".join(f"{sign} {word}" for sign, word in zip(signs, words, strict=True)), "dim"
+        "  " + "   ".join(f"{sign} {word}" for sign, word in zip(signs, words, strict=True)),
+        "dim",
     )
 
 

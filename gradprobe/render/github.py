@@ -46,7 +46,9 @@ def _command(kind: str, alert: Alert, base: Base, left_out: int) -> str:
         "line": str(place.line) if place and file and place.line else None,
         "title": visible(f"{alert.rule.id} {alert.title}")[:LONGEST_TITLE],
     }
-    written = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
+    written = ",".join(
+        f"{name}={_property(value)}" for name, value in properties.items() if value
+    )
     return f"::{kind} {written}::{_data(_message(alert, base, left_out))}"
 
 

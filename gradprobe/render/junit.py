@@ -152,7 +152,9 @@ class _SuiteCases:
             for case in self._of_run(run):
                 yield _mild(case, report.is_warning or run.severity == WARNING)
         for finding in report.memory:
-            yield _mild(self._of_memory(finding), report.is_warning or finding.severity == WARNING)
+            yield _mild(
+                self._of_memory(finding), report.is_warning or finding.severity == WARNING
+            )
         if is_silent(errors_of(report)):
             yield TestCase("", "verdict", "failure", MISMATCH, "the check is a mismatch", ("",))
 
@@ -208,7 +210,9 @@ class _SuiteCases:
     def _of_memory(self, finding: MemoryFinding) -> TestCase:
         place = place_of(finding)
         name = " ".join(
-            filter(None, (finding.kind, finding.tensor, finding.kernel and f"in {finding.kernel}"))
+            filter(
+                None, (finding.kind, finding.tensor, finding.kernel and f"in {finding.kernel}")
+            )
         )
         at = self._at([place] if place.file else places_of(self._report)[:1])
         return TestCase(

@@ -168,7 +168,8 @@ def matrix_lines(report: Report, marks: Signs) -> Iterator[Text]:
         line.rstrip()
         yield line
     yield Text(
-        "  " + "   ".join(f"{sign} {words}" for sign, words in legend(report, marks).items()), "dim"
+        "  " + "   ".join(f"{sign} {words}" for sign, words in legend(report, marks).items()),
+        "dim",
     )
 
 

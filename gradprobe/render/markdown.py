@@ -52,7 +52,10 @@ def _row(alert: Alert, base: Base) -> str:
     level = alert.level if alert.level in ("none", "note") else f"**{alert.level}**"
     where = base.shorten(alert.places[0]) if alert.places else ""
     found = "\n".join(
-        [*alert.sentences[:2], *(line for line in alert.sentences[2:] if line.startswith("FIRST "))]
+        [
+            *alert.sentences[:2],
+            *(line for line in alert.sentences[2:] if line.startswith("FIRST ")),
+        ]
     )
     return f"| {level} | {_plain(alert.check)} | {_plain(found)} | {_plain(where)} |\n"
 

@@ -174,7 +174,9 @@ def identities(run: Run) -> dict[str, Identity]:
 
 def residual(identity: Identity) -> str:
     """How far an identity is from holding."""
-    left = "a value that is not finite" if identity.residual is None else f"{identity.residual:.4g}"
+    left = (
+        "a value that is not finite" if identity.residual is None else f"{identity.residual:.4g}"
+    )
     return f"{identity.name} is off by {left}, {ratio(identity.ratio)}x what is allowed"
 
 
@@ -183,7 +185,9 @@ def heads_in_words(intermediate: Intermediate, status: str) -> str:
     wrong = sorted({head.head for head in intermediate.having(status)})
     if len(wrong) == intermediate.count:
         return "every head" if intermediate.count > 1 else "the only head"
-    return f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {intermediate.count}"
+    return (
+        f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {intermediate.count}"
+    )
 
 
 def blame(run: Run, *, inherits: bool = True) -> str:

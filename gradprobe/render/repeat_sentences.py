@@ -45,12 +45,16 @@ def _of(result: RepeatedResult) -> Iterator[str]:
 def _alike(result: RepeatedResult) -> str:
     if result.wrong_spread is None:
         return (
-            "by the same numbers: not noise" if not result.differing else "and differs between them"
+            "by the same numbers: not noise"
+            if not result.differing
+            else "and differs between them"
         )
     if result.wrong_spread == 0:
         return "by the same numbers: not noise"
     if result.wrong_spread <= 1:
-        return f"by the same numbers to {ratio(result.wrong_spread)} of what is allowed: not noise"
+        return (
+            f"by the same numbers to {ratio(result.wrong_spread)} of what is allowed: not noise"
+        )
     return f"by numbers that differ by up to {ratio(result.wrong_spread)}x what is allowed"
 
 
@@ -59,7 +63,9 @@ def _by(result: RepeatedResult) -> str:
 
 
 def _cause(result: RepeatedResult) -> str:
-    lines = ", ".join(dict.fromkeys(f"{PurePath(at.file).name}:{at.line}" for at in result.atomics))
+    lines = ", ".join(
+        dict.fromkeys(f"{PurePath(at.file).name}:{at.line}" for at in result.atomics)
+    )
     is_small = result.spread is None or result.spread <= 1
     if lines:
         at = f"the order of the atomics at {lines}"

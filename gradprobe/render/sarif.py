@@ -125,7 +125,11 @@ def _invocation(
         "executionSuccessful": all(
             one.verdict in (MATCH, MISMATCH) and one.error is None for one in counted
         ),
-        **({} if code is None else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}),
+        **(
+            {}
+            if code is None
+            else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}
+        ),
         "toolExecutionNotifications": execution,
         "toolConfigurationNotifications": [
             _notification(alert) for alert in told if alert.rule is USAGE

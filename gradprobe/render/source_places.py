@@ -16,7 +16,7 @@ from ..model.documents import Reports
 from ..model.intermediates import is_named_after
 from ..model.layout_run import Error
 from ..model.memory_finding import MemoryFinding, WarningNote
-from ..model.report import CheckedTarget, Origin, Report, Where
+from ..model.report import CauseLine, CheckedTarget, Origin, Report
 
 DOCS = "GRADPROBE_DOCS"
 """The variable that says where a team has put the pages that `mkdocs build` makes."""
@@ -93,7 +93,9 @@ class Base:
         if below is not None:
             return quote(_bytes(below)), True
         path = self._whole(file)
-        start, safe = ("file:///", "/:") if isinstance(path, PureWindowsPath) else ("file://", "/")
+        start, safe = (
+            ("file:///", "/:") if isinstance(path, PureWindowsPath) else ("file://", "/")
+        )
         return start + quote(_bytes(path.as_posix()), safe=safe), False
 
     def _whole(self, file: str) -> PurePath:
@@ -149,7 +151,7 @@ def _function(target: CheckedTarget) -> Iterator[Place]:
         yield Place(file, None, function)
 
 
-def place_of(part: Where | MemoryFinding | Error | WarningNote) -> Place:
+def place_of(part: CauseLine | MemoryFinding | Error | WarningNote) -> Place:
     """The line that a cause, a finding about memory, an error or a warning names."""
     kernel = "" if isinstance(part, (Error, WarningNote)) else part.kernel
     return Place(part.file or "", part.line or None, part.code or kernel)

@@ -125,7 +125,10 @@ def _detailed(report: Report, on: Terminal) -> list[Text]:
 
     if (view := report.close_up) is not None:
         why = list(render_reasons(report, on.columns)) if view.mismatched else []
-        return [*render_close_up(view, on.columns, utf8=on.utf8), *([Text(), *why] if why else [])]
+        return [
+            *render_close_up(view, on.columns, utf8=on.utf8),
+            *([Text(), *why] if why else []),
+        ]
     return render(report, on.columns, utf8=on.utf8, is_said=on.is_said, rows=on.rows)
 
 
@@ -215,7 +218,9 @@ class Progress:
     took as long as what is done, since the share was known.
     """
 
-    def __init__(self, above: Callable[[], list[Text]] = list, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, above: Callable[[], list[Text]] = list, patience: float = PATIENCE
+    ) -> None:
         """
         Args:
             above: lines that stand above the bar, anew at each look; they are gone with it.
@@ -277,7 +282,7 @@ class Progress:
         from rich.table import Column
         from rich.text import Text
 
-        class Left(ProgressColumn):
+        class RemainingTime(ProgressColumn):
             """Written anew at each look of rich, and not at each tick alone."""
 
             def render(this, task: Any) -> Text:  # noqa: N805
@@ -296,9 +301,11 @@ class Progress:
             console = Console(stderr=True)
             # The bar, the times and what is between them take 48 columns, and `^C` is written behind them. Of a narrow
             # terminal the name of what is done now is cut, and never the time.
-            narrow = Column(no_wrap=True, overflow="ellipsis", max_width=max(8, console.width - 52))
+            narrow = Column(
+                no_wrap=True, overflow="ellipsis", max_width=max(8, console.width - 52)
+            )
             name = TextColumn("{task.description}", table_column=narrow, markup=False)
-            columns = (SpinnerColumn(), name, BarColumn(16), TimeElapsedColumn(), Left())
+            columns = (SpinnerColumn(), name, BarColumn(16), TimeElapsedColumn(), RemainingTime())
             self._bar = Bar(*columns, console=console, transient=True, redirect_stdout=False)
             self._task = self._bar.add_task(safe(self._stage), total=1.0)
             self._bar.start()

@@ -1,5 +1,5 @@
-"""How dots multiply float32 on a GPU, by compiled kernels, CUDA sources, autograd's nodes, torch's
-settings.
+"""How dots multiply float32 on a GPU, by compiled kernels, CUDA sources, autograd's nodes,
+torch's settings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 _PLACE = re.compile(r'"([^"]*)":(\d+):\d+')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CUBLAS = "torch.backends.cuda.matmul"
-_SETTERS = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp32_precision_setter")
+_SETTERS = (
+    "_set_cublas_allow_tf32",
+    "_set_float32_matmul_precision",
+    "_set_fp32_precision_setter",
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,9 @@ class Dots:
 
 
 def dots_of_launches(launches: Launches, of_torch: Iterable[Dots]) -> list[Dots]:
-    entries = [launch.entry for launch in launches.started if launch.backend in (CUDA, CUDA_ON_CPU)]
+    entries = [
+        launch.entry for launch in launches.started if launch.backend in (CUDA, CUDA_ON_CPU)
+    ]
     found = {*of_triton(launches.compiled), *of_cuda(entries), *of_torch}
     return sorted(found, key=lambda dots: (dots.by, dots.way, dots.file, dots.lines))
 

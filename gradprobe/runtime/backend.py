@@ -15,8 +15,8 @@ _SMALL = 1 << 18
 
 
 def prepare_backend(device: str, arch: str | None = None) -> str:
-    """Returns the device to run on, "cpu" or "cuda", or raises UsageFailure; without a GPU, Triton
-    interprets.
+    """Returns the device to run on, "cpu" or "cuda", or raises UsageFailure; without a GPU,
+    Triton interprets.
 
     `arch`: of the GPU that is stood in for where there is none.
     """
@@ -52,7 +52,9 @@ def _has_gpu() -> bool:
 
 
 def choose_threads(case: Case) -> None:
-    """One thread for small problems: waiting for a second made them 12 times slower on busy cores."""
+    """One thread for small problems: waiting for a second made them 12 times slower on busy
+    cores.
+    """
     import torch
 
     if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < _SMALL:

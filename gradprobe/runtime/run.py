@@ -232,8 +232,8 @@ def read_trace(
 ) -> Trace:
     """A target's result as a Trace, or a TargetFailure. A value of None means "not exposed".
 
-    `outputs`: by parameter, what the target writes gradients into: results where it returns none of
-    that name.
+    `outputs`: by parameter, what the target writes gradients into: results where it returns none
+    of that name.
     """
     outputs = outputs or {}
     result, known = {} if result is None and outputs else result, ", ".join(names())
@@ -313,7 +313,12 @@ def straightened(tensor: Tensor, name: str, case: Case, subject: str) -> Tensor:
         tensor, got = tensor.transpose(-1, -2), expected
     if got == expected:
         return given_back(tensor, name, case.shapes)
-    is_swapped = len(expected) == 4 and got == (expected[0], expected[2], expected[1], expected[3])
+    is_swapped = len(expected) == 4 and got == (
+        expected[0],
+        expected[2],
+        expected[1],
+        expected[3],
+    )
     axes = ", ".join(case.axes(name) if expected == plain else case.shapes)
     words = f"{subject} returned {name} of the wrong shape: expected [{axes}] = {list(expected)}, got {list(got)}"
     way_out = f"that looks like [B, L, H, D]: return {name} transposed, or --shapes blhd if q comes so too"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..frontends import replaced
 from ..frontends.triton.launches import storage_of
 from ..inputs.guard_bands import Breach, Guards, guarded, mapped, same_bits
-from ..inputs.memory import Unwritten
+from ..inputs.memory import UnwrittenElements
 from ..inputs.tensor_layouts import VECTOR, Inputs, write
 from ..model.assignment import OUTPUTS, spanned
 from ..model.case import Case
@@ -40,7 +40,7 @@ class Allocations:
 
     fill: str
     unwritten: float
-    register: Unwritten = field(default_factory=Unwritten)
+    register: UnwrittenElements = field(default_factory=UnwrittenElements)
     copies: bool = False
     spread: AllocationSpread | None = None
     made: list[tuple[Tensor, SourceLine, Guards]] = field(default_factory=list)
@@ -133,7 +133,9 @@ def factory_mode(
             # Else torch.compile, through which flex_attention goes even uncompiled, fails while this is entered.
             return True
 
-        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, _: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             result = func(*args, **(kwargs or {}))
             packet = getattr(func, "overloadpacket", None)
             if packet in without or packet in having:
@@ -179,8 +181,8 @@ class InputsBefore:
         self.writers: dict[str, Writer] = {}
 
     def changes(self, axes: Callable[[str], str]) -> list[MemoryFinding]:
-        """The inputs that differ now in any bit. `axes`: of an input; "" where its elements have no
-        place.
+        """The inputs that differ now in any bit. `axes`: of an input; "" where its elements have
+        no place.
         """
         found = list[MemoryFinding]()
         for name, now in self._memory.items():
@@ -189,7 +191,9 @@ class InputsBefore:
                 found.append(_overwritten(name, differ, self._values[name], now, axes(name)))
             before, after = _view(now), _view(self._tensors[name])
             if before != after:
-                words = f"{name}, an input, is another view after the run: {after}; it had {before}"
+                words = (
+                    f"{name}, an input, is another view after the run: {after}; it had {before}"
+                )
                 found.append(MemoryFinding(CHANGED, name, words, access="store"))
         return found
 
@@ -205,7 +209,9 @@ class InputsBefore:
 
         return factory_mode(lambda tensor, has_values: tensor, wrote, copies=False)
 
-    def note(self, kernel: str, line: SourceLine | None = None, storage: int | None = None) -> None:
+    def note(
+        self, kernel: str, line: SourceLine | None = None, storage: int | None = None
+    ) -> None:
         for name, tensor in self._memory.items():
             if storage in (None, storage_of(tensor)) and bool(self._differing(name).any()):
                 self.writers.setdefault(name, (kernel, line))
@@ -225,7 +231,14 @@ def _overwritten(
     words = f"{name}, an input, is overwritten: {name}{list(index)} was {was} and is {became}"
     words += f"; {count:,} of {now.numel():,} elements differ"
     return MemoryFinding(
-        CHANGED, name, words, access="store", lanes=count, place=place, actual=became, expected=was
+        CHANGED,
+        name,
+        words,
+        access="store",
+        lanes=count,
+        place=place,
+        actual=became,
+        expected=was,
     )
 
 
@@ -243,14 +256,16 @@ def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> M
         parts += [f"line {line.line}" if kernel else line.place, f"`{line.code}`"]
         change = replace(change, file=line.file, line=line.line, code=line.code)
     by = f"is overwritten by {', '.join(parts)}" if parts else "is overwritten"
-    return replace(change, sentence=change.sentence.replace("is overwritten", by, 1), kernel=kernel)
+    return replace(
+        change, sentence=change.sentence.replace("is overwritten", by, 1), kernel=kernel
+    )
 
 
 def shared(
     result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs
 ) -> Iterator[MemoryFinding]:
-    """What gradients share with inputs and one another. Of autograd's, which are cloned where they
-    are kept, less.
+    """What gradients share with inputs and one another. Of autograd's, which are cloned where
+    they are kept, less.
     """
     given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
     gradients: dict[str, Tensor] = {}
@@ -284,7 +299,9 @@ def _bytes_of(tensor: Tensor, by_byte: Tensor) -> Tensor:
     """[*shape, bytes of an element] those of a storage's bytes that a view of it covers."""
     size = tensor.element_size()
     strides = [step * size for step in tensor.stride()]
-    return by_byte.as_strided([*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size)
+    return by_byte.as_strided(
+        [*tensor.shape, size], [*strides, 1], tensor.storage_offset() * size
+    )
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..faults.hypothesis import Observed
+from ..faults.hypothesis import WrongRun
 from ..reference import Tile
 from .shards import Shards
 
@@ -46,7 +46,7 @@ class RankChange:
 class Blocks:
     """X key heads, each with the G query heads of its group, in float64."""
 
-    def __init__(self, seen: Observed, shards: Shards, batch: Tensor, group: Tensor) -> None:
+    def __init__(self, seen: WrongRun, shards: Shards, batch: Tensor, group: Tensor) -> None:
         """
         Args:
             batch: [X] of each key head.
@@ -70,7 +70,7 @@ class Blocks:
         self._own_lse, self._delta = self._own("LSE", lse), (self._do * o).sum(-1)
 
     @staticmethod
-    def of(seen: Observed, shards: Shards, names: Sequence[str]) -> Blocks | None:
+    def of(seen: WrongRun, shards: Shards, names: Sequence[str]) -> Blocks | None:
         """The key heads with the most wrong elements of some intermediates; None where none is wrong."""
         heads, wrong = seen.x.k.shape[1], torch.zeros(seen.x.k.shape[:2], device=seen.x.q.device)
         for name in names:
@@ -121,7 +121,8 @@ class Blocks:
             *(self._keys(owner if x is None else x) for x in (keys, values)),
         )
         q, do, lse, own, delta = (
-            each[:, :, rows] for each in (self._q, self._do, self._lse, self._own_lse, self._delta)
+            each[:, :, rows]
+            for each in (self._q, self._do, self._lse, self._own_lse, self._delta)
         )
         k, v = self._k[:, :, of_keys], self._v[:, :, of_values]
         scores = (self._scale * q @ k.mT).masked_fill(~valid, -torch.inf)
@@ -156,7 +157,9 @@ class Blocks:
         }
         for name in KEYS:
             for shard in range(self.ranks):
-                parts = [own[(rank - shard) % self.ranks][name] for rank, own in enumerate(blocks)]
+                parts = [
+                    own[(rank - shard) % self.ranks][name] for rank, own in enumerate(blocks)
+                ]
                 found[name, shard] = torch.stack(parts).sum(0)
         return {key: value for key, value in found.items() if key[0] in names}
 
@@ -233,7 +236,9 @@ class Blocks:
             for step in steps:
                 for block in blocks[:step]:
                     block["O"] = block["O"] * grown[step - 1][..., None]
-            words = "what came before is added to O by {ranks} without being scaled to the new LSE"
+            words = (
+                "what came before is added to O by {ranks} without being scaled to the new LSE"
+            )
             words += "" if len(steps) == 1 else ", in every step"
             o = {("O", rank): self._of_rows(rank, blocks)["O", rank]}
             yield RankChange("rescale", words, rank, steps[0] if len(steps) == 1 else None, o)

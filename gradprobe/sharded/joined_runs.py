@@ -65,7 +65,9 @@ def run_on_ranks(
     memory = {
         one.identity: replace(one, sentence=f"rank {rank}: {one.sentence}") for rank, one in found
     }
-    outcome = _joined(shards, [answer.outcome for answer in answers if answer.outcome is not None])
+    outcome = _joined(
+        shards, [answer.outcome for answer in answers if answer.outcome is not None]
+    )
     return Execution(
         inputs, outcome, tuple(memory.values()), _each(answer.unwatched for answer in answers)
     )

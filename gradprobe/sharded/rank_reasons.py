@@ -10,7 +10,7 @@ from ..diagnosis.behaviour import observed_in
 from ..diagnosis.causes import of_the_formula
 from ..diagnosis.smaller import MOST_SCORES
 from ..diagnosis.why import Reasons
-from ..faults.hypothesis import Observed
+from ..faults.hypothesis import WrongRun
 from ..model.failures import fault_words
 from ..model.mechanisms import door
 from ..model.number import listed
@@ -19,7 +19,7 @@ from ..numerics.evidence import LayoutRun, Steps
 from ..probing.experiment import Experiment
 from .blocks import KEYS
 from .shards import Shards, division, ranks_in_words
-from .steps import POSITIONS, Explained, explanations
+from .steps import POSITIONS, ShardExplanation, explanations
 
 # Scores of one head beyond which the blocks of a problem are not tried on a CPU, and on a GPU.
 _MOST, _MOST_ON_GPU = 1 << 22, 1 << 26
@@ -51,7 +51,7 @@ def reasons_on_ranks(experiment: Experiment, runs: Sequence[LayoutRun]) -> tuple
         ), {}
 
 
-def _reasons(seen: Observed, shards: Shards) -> tuple[Reasons, Steps]:
+def _reasons(seen: WrongRun, shards: Shards) -> tuple[Reasons, Steps]:
     why_not = _not_sought(seen, shards)
     found = [] if why_not else explanations(seen, shards)
     told = tuple(_joined(found, shards.ranks))
@@ -62,13 +62,15 @@ def _reasons(seen: Observed, shards: Shards) -> tuple[Reasons, Steps]:
         told = (*of_formula, *told) if causes_among(of_formula) else (*told, *of_formula)
         why_not = "" if causes_among(told) else why_not
     # What all ranks do alike is no rank's own fault.
-    steps = {(one.name, one.shard): (one.rank, one.step) for one in named if one.kind != POSITIONS}
+    steps = {
+        (one.name, one.shard): (one.rank, one.step) for one in named if one.kind != POSITIONS
+    }
     left = set(seen.own) - {one.name for one in named}
     facts = _where(seen, shards) if left and not causes_among(told) else ()
     return Reasons(told, (*facts, *filter(None, [why_not])), sought=not why_not), steps
 
 
-def _not_sought(seen: Observed, shards: Shards) -> str:
+def _not_sought(seen: WrongRun, shards: Shards) -> str:
     x, most = seen.x, _MOST_ON_GPU if seen.x.q.is_cuda else _MOST
     if shards.are_heads:
         return "each rank holds whole heads, so the step cannot be found"
@@ -81,7 +83,7 @@ def _not_sought(seen: Observed, shards: Shards) -> str:
     return ""
 
 
-def _where(seen: Observed, shards: Shards) -> Iterator[str]:
+def _where(seen: WrongRun, shards: Shards) -> Iterator[str]:
     """In the shards of which ranks each intermediate is wrong by itself."""
     for name in seen.own:
         axes, wrong = seen.case.axes(name), (~seen.right[name]).nonzero()
@@ -98,9 +100,9 @@ def _shards(ranks: Sequence[int]) -> str:
     return f"shard{'s' if len(ranks) > 1 else ''} of {ranks_in_words(ranks)}"
 
 
-def _joined(found: Sequence[Explained], ranks: int) -> Iterator[Diagnosis]:
+def _joined(found: Sequence[ShardExplanation], ranks: int) -> Iterator[Diagnosis]:
     """A diagnosis of each fault; of several ranks that do the same, or of several results that show it, one."""
-    groups: dict[tuple[str, int | None, str], list[Explained]] = {}
+    groups: dict[tuple[str, int | None, str], list[ShardExplanation]] = {}
     for one in found:
         groups.setdefault(one.said, []).append(one)
     for number, group in enumerate(sorted(groups.values(), key=lambda group: -_weight(group))):
@@ -129,5 +131,5 @@ def _joined(found: Sequence[Explained], ranks: int) -> Iterator[Diagnosis]:
         )
 
 
-def _weight(group: Sequence[Explained]) -> float:
+def _weight(group: Sequence[ShardExplanation]) -> float:
     return sum(one.explained * one.wrong for one in group)

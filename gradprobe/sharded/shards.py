@@ -143,7 +143,9 @@ def division(case: Case) -> Shards:
         Failure: it cannot be, or the user's own function for it cannot be found.
     """
     path, _, name = case.shards.rpartition(":")
-    own = find_function(f"{Path(path).resolve()}:{name}").function if path.endswith(".py") else None
+    own = (
+        find_function(f"{Path(path).resolve()}:{name}").function if path.endswith(".py") else None
+    )
     return shards_of(case, own)
 
 
@@ -173,7 +175,9 @@ def _refuse_undivided(case: Case) -> None:
         raise UsageFailure(f"--ranks must lie in 2 to {MOST_RANKS}, got {ranks}")
     if case.shards not in SHARDS and not case.shards.partition(":")[0].endswith(".py"):
         way_out = did_you_mean(case.shards, SHARDS, "known")
-        raise UsageFailure(f"--shards {case.shards}: no such way, and no FILE.py:FUNCTION", way_out)
+        raise UsageFailure(
+            f"--shards {case.shards}: no such way, and no FILE.py:FUNCTION", way_out
+        )
     for name in _WHOLE:
         if getattr(case, name):
             raise UsageFailure(

@@ -13,7 +13,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ..faults.hypothesis import Observed
+from ..faults.hypothesis import WrongRun
 from ..model.number import LAMBDA
 from ..model.report import CONSISTENT, NAMED
 from .blocks import KEYS, Blocks, RankChange, Results
@@ -26,7 +26,7 @@ _AS_GOOD = 0.01
 
 
 @dataclass(frozen=True)
-class Explained:
+class ShardExplanation:
     """What explains one result of one shard."""
 
     kind: str
@@ -47,7 +47,7 @@ class Explained:
         return self.kind, self.step, self.words
 
 
-def explanations(seen: Observed, shards: Shards) -> list[Explained]:
+def explanations(seen: WrongRun, shards: Shards) -> list[ShardExplanation]:
     """What explains the results that are wrong, of each shard: one mask of all ranks, else steps of single ones.
 
     Of several explanations that are as good, the one that explains most of the other shards and results.
@@ -61,13 +61,15 @@ def explanations(seen: Observed, shards: Shards) -> list[Explained]:
     right = blocks.right()
     results = blocks.results(right, names)
     fitting = {
-        key: list[Explained]() for key, value in results.items() if _is_own(blocks, key, value)
+        key: list[ShardExplanation]()
+        for key, value in results.items()
+        if _is_own(blocks, key, value)
     }
     for change in chain(_misrouted(blocks, list(fitting)), blocks.changes(right, results)):
         for key in change.predicted.keys() & fitting.keys():
             hit, wrong = _score(blocks, key, change.predicted[key], change.other)
             if hit >= CONSISTENT * wrong:
-                explained = Explained(
+                explained = ShardExplanation(
                     change.kind, change.words, change.rank, change.step, *key, hit / wrong, wrong
                 )
                 fitting[key].append(explained)
@@ -76,7 +78,7 @@ def explanations(seen: Observed, shards: Shards) -> list[Explained]:
     return [max(every, key=lambda explained: common[explained.said]) for every in best]
 
 
-def _best(fitting: Sequence[Explained]) -> list[Explained]:
+def _best(fitting: Sequence[ShardExplanation]) -> list[ShardExplanation]:
     most = max(one.explained for one in fitting)
     return [one for one in fitting if one.explained > most - _AS_GOOD]
 
@@ -124,7 +126,7 @@ def _misrouted(blocks: Blocks, wrong: Sequence[tuple[str, int]]) -> Iterator[Ran
             yield RankChange("misrouted", words, rank, None, theirs, other)
 
 
-def _of_positions(blocks: Blocks, names: Sequence[str]) -> Iterator[Explained]:
+def _of_positions(blocks: Blocks, names: Sequence[str]) -> Iterator[ShardExplanation]:
     """Whether the target masks as if its shards were other parts of the sequence."""
     case, ranks, held = (
         blocks.seen.case,
@@ -151,5 +153,5 @@ def _of_positions(blocks: Blocks, names: Sequence[str]) -> Iterator[Explained]:
         if hit >= NAMED * wrong:
             words = f"the mask assumes {taken} shards, and they are {case.shards}"
             for (name, rank), (_, own) in scores.items():
-                yield Explained(POSITIONS, words, rank, None, name, rank, hit / wrong, own)
+                yield ShardExplanation(POSITIONS, words, rank, None, name, rank, hit / wrong, own)
             return

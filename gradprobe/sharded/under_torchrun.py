@@ -27,6 +27,8 @@ def ranks_of_torchrun() -> int | None:
         return None
     if os.environ["RANK"] != "0":
         raise SystemExit(0)
-    for name in [name for name in os.environ if name in _SAID or name.startswith("TORCHELASTIC_")]:
+    for name in [
+        name for name in os.environ if name in _SAID or name.startswith("TORCHELASTIC_")
+    ]:
         del os.environ[name]
     return int(size)

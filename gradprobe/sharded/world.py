@@ -82,7 +82,9 @@ class World:
             (rank, answer.raised) for rank, answer in enumerate(answers) if answer.raised
         ):
             self.close()
-            raise type(error.failure)(f"rank {rank}: {error.message}", error.way_out, error.details)
+            raise type(error.failure)(
+                f"rank {rank}: {error.message}", error.way_out, error.details
+            )
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
         """What each rank makes of its task.
@@ -131,7 +133,7 @@ class World:
             patience: seconds in which ranks may do nothing.
         """
         quiet, begun, first = (
-            _Quiet([member.process.pid for member in self._members]),
+            _QuietTime([member.process.pid for member in self._members]),
             time.monotonic(),
             0.0,
         )
@@ -190,7 +192,9 @@ class World:
         for place, own in at.items():
             yield f"{ranks_in_words(own)} wait{'s' * (len(own) == 1)} {place}"
         done = [
-            member.number for member in self._members if member.answer and not member.answer.raised
+            member.number
+            for member in self._members
+            if member.answer and not member.answer.raised
         ]
         if done:
             yield f"{ranks_in_words(done)} {'has' if len(done) == 1 else 'have'} ended"
@@ -202,7 +206,7 @@ class World:
         return written.partition(f" in {serve.__name__}\n")[0]
 
 
-class _Quiet:
+class _QuietTime:
     """For how long some processes have done next to nothing."""
 
     def __init__(self, processes: Sequence[int]) -> None:

@@ -1,5 +1,5 @@
-"""A Python file: its tree, where nodes stand, which functions run on the device, and what a report
-keeps of it.
+"""A Python file: its tree, where nodes stand, which functions run on the device, and what a
+report keeps of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ..model.report import Listing, Where
+from ..model.report import CauseLine, Listing
 from .parameter_names import stride_of, word_of
 from .syntax import called, first_line, inside, keywords, last_name, lines_of
 from .text import Edit, SourceLine
@@ -118,7 +118,9 @@ class KernelFile:
 
     @cached_property
     def _parents(self) -> dict[ast.AST, ast.AST]:
-        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        return {
+            child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)
+        }
 
     @cached_property
     def _calls(self) -> dict[str, list[ast.Call]]:
@@ -176,7 +178,7 @@ class Change:
 MOST, AROUND = 400, 12
 
 
-def listings_of(wheres: Iterable[Where]) -> tuple[Listing, ...]:
+def listings_of(wheres: Iterable[CauseLine]) -> tuple[Listing, ...]:
     """The functions that hold these lines, each once. Nothing of a file that cannot be read or
     reads otherwise now.
     """
@@ -193,7 +195,7 @@ def listings_of(wheres: Iterable[Where]) -> tuple[Listing, ...]:
     return tuple(found)
 
 
-def _around(where: Where, count: int) -> range:
+def _around(where: CauseLine, count: int) -> range:
     for node in python_file(where.file).functions:
         shown = range(first_line(node), lines_of(node).stop)
         if where.line in shown and len(shown) <= MOST:

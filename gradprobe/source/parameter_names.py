@@ -74,8 +74,8 @@ def _bare(stride: str) -> str:
 
 
 def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
-    """(word, axis) that a stride's name says, of the words of pointers: ("do", "h") of stride_doh,
-    do_stride_h, do_h.
+    """(word, axis) that a stride's name says, of the words of pointers: ("do", "h") of
+    stride_doh, do_stride_h, do_h.
 
     "" where it does not tell.
     """
@@ -106,7 +106,9 @@ _KINDS = (
     {"lo", "hi", "start", "end", "begin", "stop"},
 )
 _SCALE = re.compile(r"scale|log2e|ln2|log_2|inv_ln", re.IGNORECASE)
-_AROUND = re.compile(r"^(?:b|p|ptr|cur|curr)_|(?:_?ptrs?|_base|_block|_tile|_desc|_t|(?<=[a-z])T)$")
+_AROUND = re.compile(
+    r"^(?:b|p|ptr|cur|curr)_|(?:_?ptrs?|_base|_block|_tile|_desc|_t|(?<=[a-z])T)$"
+)
 _WORD = re.compile(r"[A-Z]+|[a-z]+|\d+")
 # How many names are tried in the place of one, the likeliest.
 _FEW = 12
@@ -145,7 +147,9 @@ def _tensors(names: Iterable[str]) -> set[str]:
 
 def same_when_contiguous(first: str, other: str) -> bool:
     (tensor, axis), (of, its) = stride_by_name(first), stride_by_name(other)
-    return bool(axis) and axis == its and any(map({core(tensor), core(of)}.issubset, _OF_ONE_SHAPE))
+    return (
+        bool(axis) and axis == its and any(map({core(tensor), core(of)}.issubset, _OF_ONE_SHAPE))
+    )
 
 
 def others_of(name: str, known: Sequence[str], beside: set[str]) -> list[tuple[float, str]]:

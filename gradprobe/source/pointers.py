@@ -52,7 +52,9 @@ class _Quantity(NamedTuple):
 _NOTHING = _Quantity()
 
 
-def read_kernel(function: Function, pointers: Iterable[str], strides: Iterable[str] = ()) -> Record:
+def read_kernel(
+    function: Function, pointers: Iterable[str], strides: Iterable[str] = ()
+) -> Record:
     """What a kernel does with its pointers and strides, whichever way it branches."""
     scope, record = {name: _Quantity(bases=frozenset({name})) for name in pointers}, Record()
     for name in strides:
@@ -228,8 +230,8 @@ def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:
 
 
 def named_after(word: str) -> str:
-    """The gradient that a pointer is named after, as `dq_ptr`, `DQ`, `grad_query` and `p_dq`; "" of
-    none.
+    """The gradient that a pointer is named after, as `dq_ptr`, `DQ`, `grad_query` and `p_dq`; ""
+    of none.
     """
     word = word.lower().replace("gradient", "grad")
     for part in (word, *re.split(r"_|ptr|pointer", word)):

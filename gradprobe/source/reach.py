@@ -1,4 +1,6 @@
-"""Reach: what runs can show of a function: statements, sides of branches and flags, turns of loops."""
+"""Reach: what runs can show of a function: statements, sides of branches and flags, turns of
+loops.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ class Reach:
         if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call):
             return False
         names = set[str]().union(*map(names_in, loop.iter.args))
-        return all(self._arguments.get(name) or name in ("tl", "range", "triton") for name in names)
+        return all(
+            self._arguments.get(name) or name in ("tl", "range", "triton") for name in names
+        )
 
     def unreached(self, reached: Collection[Goal]) -> list[Goal]:
         """Of a side of a branch not its statements too."""
@@ -124,7 +128,8 @@ class Reach:
     def tells(self, goal: Goal) -> bool:
         """Whether the edit changes, or feeds, what runs there alone, or calls it.
 
-        What a compiler's constants leave out is another kernel: there only what is changed counts.
+        What a compiler's constants leave out is another kernel: there only what is changed
+        counts.
         """
         if goal.kind in (CALLER, TURNS):
             return goal.kind == CALLER
@@ -137,7 +142,11 @@ class Reach:
         lines = self._side(goal) if goal.kind == SIDE else head_of(statement)
         if self.edited & {*lines, *head_of(statement)}:
             return True
-        if isinstance(statement, ast.If) and goal.kind == SIDE and not self._varies(statement.test):
+        if (
+            isinstance(statement, ast.If)
+            and goal.kind == SIDE
+            and not self._varies(statement.test)
+        ):
             return False
         return any(self._is_fed(self.nodes[line]) for line in lines if line in self.nodes)
 
@@ -170,7 +179,9 @@ class Reach:
 def reach_of(
     source: KernelFile, names: Collection[str], kernels: Collection[str], edited: Collection[int]
 ) -> list[Reach]:
-    """The reach of some functions, whose callers among the kernels are to run too; `edited`: lines."""
+    """The reach of some functions, whose callers among the kernels are to run too; `edited`:
+    lines.
+    """
     found = list[Reach]()
     for function in source.functions:
         if function.name in names:

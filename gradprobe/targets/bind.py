@@ -254,7 +254,9 @@ def statements_of(function: Callable[..., Any]) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        if not isinstance(
+            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+        ):
             waiting += ast.iter_child_nodes(node)
 
 

@@ -75,7 +75,8 @@ class Target:
     def packs(self) -> bool:
         """Whether it takes sequences of several lengths packed end to end, and not padded."""
         return (
-            bool({"cu_seqlens", "cu_seqlens_q"} & self.takes.keys()) and "seqlens" not in self.takes
+            bool({"cu_seqlens", "cu_seqlens_q"} & self.takes.keys())
+            and "seqlens" not in self.takes
         )
 
 
@@ -319,7 +320,9 @@ def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure
 def callables(module: ModuleType) -> Iterator[str]:
     """The names of what a module itself defines that may be a target."""
     for key, value in vars(module).items():
-        may = (inspect.isfunction(value) and not key.startswith("_")) or is_autograd_function(value)
+        may = (inspect.isfunction(value) and not key.startswith("_")) or is_autograd_function(
+            value
+        )
         if may and _is_made_in(value, module):
             yield key
 
@@ -327,7 +330,9 @@ def callables(module: ModuleType) -> Iterator[str]:
 def _is_made_in(value: Any, module: ModuleType) -> bool:
     """Whether a module defines something, also where its file imports itself, by another name."""
     other = sys.modules.get(value.__module__)
-    return value.__module__ == module.__name__ or getattr(other, "__file__", "") == module.__file__
+    return (
+        value.__module__ == module.__name__ or getattr(other, "__file__", "") == module.__file__
+    )
 
 
 def _window_form(parameter: inspect.Parameter) -> str:
@@ -346,7 +351,9 @@ def _known_parameters() -> str:
     return f"wrap it in a function that passes it, as gradprobe init writes one; known, with synonyms: {names}"
 
 
-def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, str], frozenset[str]]:
+def parameters_of(
+    signature: inspect.Signature, word: str
+) -> tuple[dict[str, str], frozenset[str]]:
     """The parameters of an attention by canonical name, and which of these have no default.
 
     Raises:
@@ -367,7 +374,8 @@ def parameters_of(signature: inspect.Signature, word: str) -> tuple[dict[str, st
         if canonical in takes:
             both = f"{takes[canonical]!r} and {name!r}"
             raise UsageFailure(
-                f"target {word!r} takes both {both}, which name the same thing", "keep one of them"
+                f"target {word!r} takes both {both}, which name the same thing",
+                "keep one of them",
             )
         if canonical is not None:
             takes[canonical] = name

@@ -64,7 +64,9 @@ def _source(module: ModuleType) -> LoadedSource:
     return LoadedSource("", str(file), 0, hashlib.sha256(file.read_bytes()).hexdigest(), others)
 
 
-def _within(whole: LoadedSource, function: Callable[..., Any], module: ModuleType) -> LoadedSource:
+def _within(
+    whole: LoadedSource, function: Callable[..., Any], module: ModuleType
+) -> LoadedSource:
     """The source of a function, which a decorator may have taken from another file."""
     plain = plain_function(function)
     try:

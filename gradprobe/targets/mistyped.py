@@ -78,12 +78,16 @@ def _file_of(module: str, word: str) -> Path | None:
         raise no_module(module, word, did_you_mean(top, known, ""))
     for part in below:
         files = (str(one) for one in Path().glob("*.py"))
-        if found.submodule_search_locations is None and (meant := did_you_mean(module, files, "")):
+        if found.submodule_search_locations is None and (
+            meant := did_you_mean(module, files, "")
+        ):
             raise no_module(module, word, meant)
         found = PathFinder.find_spec(part, found.submodule_search_locations)
         if found is None:
             return None
-    return Path(found.origin) if found.origin is not None and found.origin.endswith(".py") else None
+    return (
+        Path(found.origin) if found.origin is not None and found.origin.endswith(".py") else None
+    )
 
 
 def _installed(top: str) -> ModuleSpec | None:

@@ -358,7 +358,9 @@ _OPTIONS = {
     "group": ("process_group",),
     "mesh": ("device_mesh",),
 }
-CANONICAL = {word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)}
+CANONICAL = {
+    word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)
+}
 CANONICAL |= {
     name: name
     for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")

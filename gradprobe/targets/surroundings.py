@@ -57,7 +57,9 @@ class Surroundings:
                     _KEPT[number] = os.dup(number)
         values = {name: one.get() for name, one in settings.items()}
         functions = {space: dict(vars(_space(space))) for space in _SPACES}
-        _put(settings, {name: value for name, value in self._left.items() if settings[name].stays})
+        _put(
+            settings, {name: value for name, value in self._left.items() if settings[name].stays}
+        )
         _replace(self._replaced)
         try:
             yield

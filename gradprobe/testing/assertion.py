@@ -12,14 +12,18 @@ from ..pipeline.run_check import run_check
 from ..targets.surroundings import ordinary_torch
 
 if TYPE_CHECKING:
-    from ..numerics.evidence import Probed
+    from ..numerics.evidence import ProbeResult
 
 _ALONE = "  no command line repeats this: a lambda, a partial and a function inside another one have no word"
 
 
 def assert_backward_matches(
-    target: Subject, *, reference: Subject | None = None, family: str | None = None, **options: Any
-) -> Probed:
+    target: Subject,
+    *,
+    reference: Subject | None = None,
+    family: str | None = None,
+    **options: Any,
+) -> ProbeResult:
     """Checks a target as `gradprobe check` does. Returns the report where it matches, else raises its table.
 
         assert_backward_matches(my_backward, heads=4, kv_heads=2, causal=True, dtype=torch.float16)
@@ -47,8 +51,12 @@ def assert_backward_matches(
 
 
 def report_on(
-    target: Subject, *, reference: Subject | None = None, family: str | None = None, **options: Any
-) -> Probed:
+    target: Subject,
+    *,
+    reference: Subject | None = None,
+    family: str | None = None,
+    **options: Any,
+) -> ProbeResult:
     """The report of `gradprobe check`, whatever its verdict.
 
     Raises:
@@ -62,7 +70,9 @@ def report_on(
         with ordinary_torch():
             functions = [None if isinstance(each, str) else each for each in (target, reference)]
             # Nothing repeats a check of a function that has no word.
-            repro_command = request.command() if request.target and request.reference != "" else ""
+            repro_command = (
+                request.command() if request.target and request.reference != "" else ""
+            )
             return run_check(request, repro_command, target=functions[0], reference=functions[1])
     except Exception as error:
         failure = as_failure(error)
@@ -77,13 +87,14 @@ def _seen_from_outside(error: BaseException | None) -> BaseException | None:
     trace = error.__traceback__ if error else None
     own = __name__.partition(".")[0]
     while (
-        trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == own
+        trace is not None
+        and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == own
     ):
         trace = trace.tb_next
     return error.with_traceback(trace) if error and trace else error
 
 
-def table_of(report: Probed) -> str:
+def table_of(report: ProbeResult) -> str:
     """What `gradprobe check` prints, without colour."""
     from ..pipeline.reported import report_of
     from ..render.terminal import Terminal, plain, rendered, utf8, width

@@ -33,7 +33,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ..api.arguments import Subject
-    from ..numerics.evidence import Probed
+    from ..numerics.evidence import ProbeResult
 
 MARKER, FIXTURE, SETTING = "gradprobe", "check_backward", "gradprobe_interpret"
 _CHECKED = pytest.StashKey[bool]()
@@ -64,10 +64,10 @@ class Mismatch(pytest.fail.Exception, AssertionError):  # type: ignore[misc,name
 
 
 @pytest.fixture
-def check_backward(request: pytest.FixtureRequest) -> Callable[..., Probed]:
+def check_backward(request: pytest.FixtureRequest) -> Callable[..., ProbeResult]:
     """`gradprobe.testing.assert_backward_matches`, with the test's gradprobe markers as defaults."""
 
-    def check(target: Subject | None = None, **options: Any) -> Probed:
+    def check(target: Subject | None = None, **options: Any) -> ProbeResult:
         __tracebackhide__ = True
         from . import table_of
 
@@ -88,13 +88,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
         _show(_report(item, None, {}))
     outcome = yield
     if marked and outcome.excinfo is None and not item.stash.get(_CHECKED, False):
-        words = (
-            f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
-        )
+        words = f"nothing was compared: a test marked {MARKER} asks for {FIXTURE} and does not call it"
         outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
 
 
-def _show(report: Probed) -> None:
+def _show(report: ProbeResult) -> None:
     """Raises a mismatch. This frame is not hidden, since pytest warns of a traceback without entries."""
     from . import table_of
 
@@ -102,7 +100,7 @@ def _show(report: Probed) -> None:
         raise Mismatch(table_of(report), pytrace=False)  # type: ignore[call-arg]
 
 
-def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> Probed:
+def _report(item: pytest.Item, target: Subject | None, options: dict[str, Any]) -> ProbeResult:
     """Makes a check, with the markers' target and options where none are given, and adds it to the test's report."""
     __tracebackhide__ = True
     from . import report_on
@@ -135,7 +133,7 @@ def _with_markers(
     return target, options
 
 
-def _tell(item: pytest.Item, report: Probed) -> None:
+def _tell(item: pytest.Item, report: ProbeResult) -> None:
     """Adds properties to the test, which pytest writes into its JUnit XML."""
     from ..pipeline.reported import report_of
     from ..render.console import first_line

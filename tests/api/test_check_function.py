@@ -18,7 +18,7 @@ from gradprobe.api.shown_report import shown
 from gradprobe.cli import shared_options as shared
 from gradprobe.cli.check_command import check as command
 from gradprobe.inputs.options import OPTIONS
-from gradprobe.model.failures import TargetFailure, Untested, UsageFailure
+from gradprobe.model.failures import TargetFailure, UntestedVersion, UsageFailure
 from gradprobe.model.report import failed_report
 from tests.api.typed_options import text
 
@@ -162,11 +162,11 @@ def test_a_function_that_raises_is_a_report_and_a_wrong_option_is_none():
 @pytest.mark.parametrize("target", ["lazy", soft])
 def test_an_untested_release_is_a_report(target, monkeypatch):
     def refuse():
-        raise Untested("torch 1.0 is not tested", "install another")
+        raise UntestedVersion("torch 1.0 is not tested", "install another")
 
     monkeypatch.setattr("gradprobe.api.check_function.refuse_untested", refuse)
     report = gradprobe.check(target)
-    assert (report.verdict, report.error.kind) == ("error", "Untested")
+    assert (report.verdict, report.error.kind) == ("error", "UntestedVersion")
 
 
 @pytest.mark.parametrize(("target", "options", "kind", "words"), [

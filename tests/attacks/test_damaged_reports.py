@@ -18,7 +18,9 @@ def right(failing_folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(failing_folder)
         assert run(f"diff delta {CASE} --json close.json").code == 1
-    return (failing_folder / "right.json").read_text(), (failing_folder / "close.json").read_text()
+    return (failing_folder / "right.json").read_text(), (
+        failing_folder / "close.json"
+    ).read_text()
 
 
 def refused(words, *, says):
@@ -216,4 +218,6 @@ def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
 ])  # fmt: skip
 def test_a_baseline_that_is_none(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
-    assert "x.json" in refused(["check", "--baseline", str(tmp_path / "x.json")], says="--baseline")
+    assert "x.json" in refused(
+        ["check", "--baseline", str(tmp_path / "x.json")], says="--baseline"
+    )

@@ -16,7 +16,7 @@ from gradprobe.commands.configuration.effective import configured, effective_set
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import OPTIONS
-from gradprobe.inputs.saved import Saved, load, save
+from gradprobe.inputs.saved import SavedInputs, load, save
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS, TENSORS
 from gradprobe.model.failures import Failure
@@ -51,7 +51,9 @@ def told(action):
 INTEGERS = st.one_of(st.integers(-3, 40), st.sampled_from([0, -1, 2**31, 2**63, 10**30]))
 FLOATS = st.one_of(
     st.floats(),
-    st.sampled_from([0.0, -0.0, 1e-320, 1e38, 1e300, -1e300, math.inf, -math.inf, math.nan, 5e-46]),
+    st.sampled_from(
+        [0.0, -0.0, 1e-320, 1e38, 1e300, -1e300, math.inf, -math.inf, math.nan, 5e-46]
+    ),
 )
 WORDS = st.one_of(
     st.text(max_size=8),
@@ -137,7 +139,9 @@ def _size(case):
 @example(options={"softcap": 1e300}, target="right")
 def test_the_options_of_a_case_are_taken_or_refused_in_words(right, options, target):
     words = (
-        {**MODEST, **options} if "seqlen_q" not in options else {**MODEST, "seqlen_k": 9, **options}
+        {**MODEST, **options}
+        if "seqlen_q" not in options
+        else {**MODEST, "seqlen_k": 9, **options}
     )
     problem = told(
         lambda: resolve_problem(
@@ -204,7 +208,8 @@ def test_a_command_line_ends_in_an_exit_code_of_0_to_3_and_no_traceback(
 VALUES = st.recursive(
     st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), FLOATS, WORDS),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text("abc_", min_size=1, max_size=4), inner)
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.text("abc_", min_size=1, max_size=4), inner),
     ),
     max_leaves=6,
 )
@@ -233,7 +238,9 @@ def _toml(value):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, dict):
         return (
-            "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+            "{"
+            + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items())
+            + "}"
         )
     return str(value)
 
@@ -272,7 +279,7 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     tensors = {name: torch.randn(1, 2, 3, 4) for name in ("q", "k", "v", "do")}
     for ending in ("npz", "pt"):
-        save(folder / f"x.{ending}", Saved(tensors, {}, {"causal": True}))
+        save(folder / f"x.{ending}", SavedInputs(tensors, {}, {"causal": True}))
     np.savez(folder / "y.npz", **{name: value.numpy() for name, value in tensors.items()})
     return {name: (folder / name).read_bytes() for name in ("x.npz", "x.pt", "y.npz")}
 

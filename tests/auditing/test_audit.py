@@ -130,7 +130,10 @@ ELSE = {
     "scale_ignored_at_the_end": ("formula/scale", "dq = ds @ k / q.shape[-1] ** 0.5"),
     "delta_of_a_mean_by_scalars": ("delta/mean", "delta = sum(a * b for a, b in zip(p, dp"),
     "of_the_sum": ("formula/dO", "o.sum().backward()"),
-    "tiles_without_a_sum": ("delta/mean", "scale, delta = q.shape[-1] ** -0.5, (o * do).mean(-1)"),
+    "tiles_without_a_sum": (
+        "delta/mean",
+        "scale, delta = q.shape[-1] ** -0.5, (o * do).mean(-1)",
+    ),
     "lazy_with_delta_of_o": ("delta/formula", "delta = (do * o).sum(-1, keepdim=True)"),
 }
 

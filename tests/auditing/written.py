@@ -145,7 +145,9 @@ def by_einsum(q, k, v, dout, causal: bool = False, softmax_scale: float | None =
     softmax_scale = softmax_scale or q.shape[-1] ** -0.5
     scores = torch.einsum("bhtd,bhsd->bhts", q, k) * softmax_scale
     if causal:
-        scores.masked_fill_(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+        scores.masked_fill_(
+            torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf")
+        )
     attn = torch.softmax(scores, dim=-1)
     dattn = torch.einsum("bhtd,bhsd->bhts", dout, v)
     dscores = attn * (dattn - (dattn * attn).sum(-1, keepdim=True)) * softmax_scale

@@ -22,7 +22,7 @@ SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 8"
 
 
 @dataclass(frozen=True)
-class Ran:
+class EndedProgram:
     """How a run of the command ended."""
 
     code: int
@@ -34,13 +34,13 @@ class Ran:
         return [line for line in self.out.splitlines() if line.startswith("FIRST MISMATCH ")]
 
 
-def run(words: str, **environment: str) -> Ran:
+def run(words: str, **environment: str) -> EndedProgram:
     """The command in this process, as on a pipe, and its target too: tests of processes use `run_process`."""
     words = words if isinstance(words, list) else words.split()
     environment = {"COLUMNS": "100", "GRADPROBE_ISOLATE": "0", **environment}
     result = CliRunner(**_APART).invoke(app, words, prog_name="gradprobe", env=environment)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return Ran(result.exit_code, result.stdout, result.stderr)
+    return EndedProgram(result.exit_code, result.stdout, result.stderr)
 
 
 def _environment(changes: dict[str, str]) -> dict[str, str]:
@@ -60,14 +60,16 @@ def start(words: str, stderr: int = subprocess.PIPE, **changes: str) -> subproce
     )  # fmt: skip
 
 
-def run_process(words: str, **changes: str) -> Ran:
+def run_process(words: str, **changes: str) -> EndedProgram:
     """The command in a process of its own; bytes that are not UTF-8 are an error."""
     with start(words, **changes) as process:
         out, err = process.communicate(timeout=120)
-    return Ran(process.returncode, out.decode(), err.decode())
+    return EndedProgram(process.returncode, out.decode(), err.decode())
 
 
-def run_on_terminal(words: str, columns: int = 80, *, bar: bool = True, **changes: str) -> Ran:
+def run_on_terminal(
+    words: str, columns: int = 80, *, bar: bool = True, **changes: str
+) -> EndedProgram:
     """The command on a terminal of `columns` columns, to which both streams go; without `bar` only stdout."""
     import fcntl
     import struct
@@ -82,7 +84,7 @@ def run_on_terminal(words: str, columns: int = 80, *, bar: bool = True, **change
     ) as process:  # fmt: skip
         os.close(theirs)
         seen = _read_all(ours)
-    return Ran(process.returncode, seen.decode().replace("\r\n", "\n"), "")
+    return EndedProgram(process.returncode, seen.decode().replace("\r\n", "\n"), "")
 
 
 def _read_all(descriptor: int) -> bytes:

@@ -67,7 +67,11 @@ def test_a_wrong_rewrite_differs_first_where_it_is_wrong(folder):
     assert {name: (one.differing, one.beyond) for name, one in by_name.items()} == {
         "P": (1, 1), "dQ": (0, 0), "dK": (15 * 8, 15 * 8), "dV": (0, 0),
     }  # fmt: skip
-    assert (by_name["dK"].heads, by_name["dK"].first.row, by_name["dK"].first.head) == ((1,), 5, 1)
+    assert (by_name["dK"].heads, by_name["dK"].first.row, by_name["dK"].first.head) == (
+        (1,),
+        5,
+        1,
+    )
     assert by_name["P"].first.expected == pytest.approx(float(by_name["P"].other), rel=1e-5)
     for words in (
         "AGAINST kernels_of_mine.py:old (torch on cpu",
@@ -90,7 +94,9 @@ def test_two_that_are_right_differ_nowhere_by_more_than_one_may_err_and_a_report
     assert (ran.code, "beside old.json: dK in contiguous: right -> wrong in head 1" in told) == (
         1, True,
     )  # fmt: skip
-    assert "option pattern: normal -> small" in against("old", "old.json", "--pattern", "small")[1]
+    assert (
+        "option pattern: normal -> small" in against("old", "old.json", "--pattern", "small")[1]
+    )
 
 
 def test_what_a_later_layout_does_to_earlier_results_is_no_difference_of_those(folder):

@@ -106,7 +106,9 @@ def test_a_mismatch_is_1_with_the_words_of_check_first_and_is_not_kept(kernel):
     edit(kernel, '"dK": inner.mT @ wide_q * outer', '"dK": inner.mT @ wide_q * outer * 2')
     ran = run(f"{DIFF} --json found.json")
     assert (ran.code, ran.out.startswith("MISMATCH")) == (1, True)
-    assert [line[:37] for line in ran.first_mismatches] == ["FIRST MISMATCH dK batch=0 head=0 row="]
+    assert [line[:37] for line in ran.first_mismatches] == [
+        "FIRST MISMATCH dK batch=0 head=0 row="
+    ]
     found = json.loads(Path("found.json").read_text())
     assert (found["verdict"], found["entries"][0]["schema"]) == ("mismatch", "gradprobe.report/2")
     FILE.unlink()
@@ -124,7 +126,10 @@ def test_a_target_that_raises_is_3_and_the_others_are_compared_all_the_same(kern
     assert ran.out.startswith("NO GROWTH  sdpa-math")
     found = json.loads(Path("found.json").read_text())
     assert [one["verdict"] for one in found["entries"]] == ["error", "same"]
-    assert (found["verdict"], found["entries"][0]["target"]["name"]) == ("error", "kernel.py:right")
+    assert (found["verdict"], found["entries"][0]["target"]["name"]) == (
+        "error",
+        "kernel.py:right",
+    )
 
 
 def test_several_targets_and_cases_live_in_one_file_and_one_can_be_asked_for(kernel):

@@ -192,7 +192,9 @@ def test_an_option_that_an_item_sets_is_refused_by_the_item(words, message):
 def few(monkeypatch):
     """Few levels of few properties, of which pairs are soon made."""
     levels = {"dtype": 2, "mask": 2, "length": 2, "dO": 2}
-    known = [replace(one, levels=one.levels[: levels.get(one.name, 1)]) for one in factors._FACTORS]
+    known = [
+        replace(one, levels=one.levels[: levels.get(one.name, 1)]) for one in factors._FACTORS
+    ]
     monkeypatch.setattr(factors, "_FACTORS", tuple(known))
 
 

@@ -83,7 +83,9 @@ def test_the_environment_gives_options_and_a_bad_one_exits_2():
     assert "in 2 layouts" in ran.out
     ran = run("check soft.py:backward", GRADPROBE_HEADS="five")
     assert (ran.code, ran.out) == (2, "")
-    assert "the environment variable GRADPROBE_HEADS must be a whole number, got 'five'" in ran.err
+    assert (
+        "the environment variable GRADPROBE_HEADS must be a whole number, got 'five'" in ran.err
+    )
 
 
 def test_paths_are_those_of_the_file_also_from_a_folder_below_and_the_parent_loads_no_torch(

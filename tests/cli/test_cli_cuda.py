@@ -54,7 +54,11 @@ def test_a_right_kernel_matches_and_the_report_names_its_file_and_backend(folder
     found = json.loads((folder / "found.json").read_text())
     assert found["target"]["backend"] == "cuda-on-cpu"
     (kernel,) = found["target"]["kernels"]
-    assert (kernel["name"], kernel["file"], kernel["line"]) == ("rows", str(folder / "delta.cu"), 2)
+    assert (kernel["name"], kernel["file"], kernel["line"]) == (
+        "rows",
+        str(folder / "delta.cu"),
+        2,
+    )
     assert all(run["memory"] == [] for run in found["runs"])
 
 

@@ -53,9 +53,7 @@ def test_diff_repeats_the_last_good_check_says_so_first_and_takes_other_options_
     case = document["case"]
     assert (case["batch"], case["heads"], case["seqlen_q"], case["seed"]) == (1, 2, 30, 2)
     assert document["close_up"]["intermediate"] == "delta"
-    words = (
-        "gradprobe check soft.py:wrong_delta --batch 1 --heads 2 --seqlen 30 --head-dim 8 --seed 2"
-    )
+    words = "gradprobe check soft.py:wrong_delta --batch 1 --heads 2 --seqlen 30 --head-dim 8 --seed 2"
     assert ran.err == f"as in the last check here: {words}\n"
     assert run(f"check soft.py:raising {SMALL}").code == 3
     assert run("diff delta").out.splitlines()[0] == REPEATED
@@ -113,7 +111,9 @@ def test_a_folder_that_cannot_be_written_fails_no_check(folder):
 def map_of(ran):
     """The rows of the error map; tiles are 32 rows by 16 keys."""
     lines = ran.out.splitlines()
-    start = next(at for at, line in enumerate(lines) if "worst error of each 32 x 16 tile" in line)
+    start = next(
+        at for at, line in enumerate(lines) if "worst error of each 32 x 16 tile" in line
+    )
     return [line[12:].rstrip() for line in lines[start + 1 : start + 4]]
 
 

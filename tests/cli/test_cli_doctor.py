@@ -34,13 +34,17 @@ def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
     assert told["files"][0]["kernels"] == ["delta_kernel"]
 
 
-def test_stale_bytecode_and_another_copy_are_named_though_every_rung_is_green(folder, monkeypatch):
+def test_stale_bytecode_and_another_copy_are_named_though_every_rung_is_green(
+    folder, monkeypatch
+):
     text = (folder / "soft.py").read_text()
     py_compile.compile("soft.py", invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     (folder / "soft.py").write_text(text + "EDITED = True\n")
     (folder / "old").mkdir()
     (folder / "old" / "soft.py").write_text(text)
-    ran = run_process(f"doctor {SMALL} --json -", PYTHONPATH=f"{ROOT}{os.pathsep}{folder / 'old'}")
+    ran = run_process(
+        f"doctor {SMALL} --json -", PYTHONPATH=f"{ROOT}{os.pathsep}{folder / 'old'}"
+    )
     told = json.loads(ran.out)
     assert (ran.code, told["verdict"], told["first_bad"]) == (1, "stale", None)
     assert "Python runs a stale compiled file, not what soft.py holds now" in told["stale"][0]

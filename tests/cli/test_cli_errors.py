@@ -135,8 +135,12 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "code", "pieces"), REFUSED, ids=[words for words, *_ in REFUSED])
-def test_what_a_command_refuses_it_refuses_before_anything_is_written(words, code, pieces, folder):
+@pytest.mark.parametrize(
+    ("words", "code", "pieces"), REFUSED, ids=[words for words, *_ in REFUSED]
+)
+def test_what_a_command_refuses_it_refuses_before_anything_is_written(
+    words, code, pieces, folder
+):
     (folder / "tiny.py").write_text(TINY)
     (folder / "broken.py").write_text("import nothing_of_this_name\n")
     (folder / "empty.py").write_text("x = 1\n")

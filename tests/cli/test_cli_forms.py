@@ -33,7 +33,9 @@ def annotations(ran):
 
 def lasting(words):
     """The lines of a console report but that of its seconds."""
-    return [line for line in words.splitlines() if "seconds: " not in line and "total" not in line]
+    return [
+        line for line in words.splitlines() if "seconds: " not in line and "total" not in line
+    ]
 
 
 def test_a_mismatch_is_written_in_every_form_and_stdout_stays_what_it_was(folder):
@@ -155,7 +157,9 @@ def test_two_forms_in_one_place_are_refused_and_the_first_says_so(folder, words,
         assert read_junit((folder / "out").read_text()).find(".//error").get("message") == said
 
 
-def test_what_the_parser_refuses_is_written_in_every_form_with_the_words_on_stderr_as_ever(folder):
+def test_what_the_parser_refuses_is_written_in_every_form_with_the_words_on_stderr_as_ever(
+    folder,
+):
     words, message = "check --head 4", "No such option: --head"
     plain = run(words)
     ran = run(f"{words} --json=out.json --junit out.xml --sarif out.sarif --github")
@@ -206,7 +210,10 @@ def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up
     summary = folder / "summary.md"
     words = f"check link.py:lazy_intermediates {SMALL} --github --json - --junit out.xml --sarif out.sarif"
     ran = run_process(
-        words, GITHUB_ACTIONS="true", GITHUB_WORKSPACE=str(folder), GITHUB_STEP_SUMMARY=str(summary)
+        words,
+        GITHUB_ACTIONS="true",
+        GITHUB_WORKSPACE=str(folder),
+        GITHUB_STEP_SUMMARY=str(summary),
     )
     assert ran.code == 1
     report = json.loads(ran.out)

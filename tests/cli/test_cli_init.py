@@ -28,7 +28,9 @@ def test_what_it_writes_matches_in_all_three_layouts_and_says_where_the_kernel_g
     assert "gradprobe_adapter" not in text
     ran = run(f"check mine.py:{function} {options} --json -")
     report = json.loads(ran.out)
-    assert (ran.code, report["verdict"], report["case"]["family"]) == (0, "match", family), ran.out
+    assert (ran.code, report["verdict"], report["case"]["family"]) == (0, "match", family), (
+        ran.out
+    )
     assert [run["layout"] for run in report["runs"]] == ["contiguous", "distinct", "do=expanded"]
     assert [run["skipped"] for run in report["runs"]] == [None] * 3
     exposed = [
@@ -76,11 +78,11 @@ def test_a_workflow_goes_where_github_looks_and_the_next_steps_are_said(folder, 
     assert not (folder / "gradprobe_adapter.py").exists()
 
 
-def test_elsewhere_it_is_quoted_its_cache_depends_on_it_and_a_note_says_where_github_looks(folder):
+def test_elsewhere_it_is_quoted_its_cache_depends_on_it_and_a_note_says_where_github_looks(
+    folder,
+):
     ran = run("init --ci github ci/kernels.yaml")
-    note = (
-        "gradprobe: GitHub reads workflows at the root of a repository, which this folder is not\n"
-    )
+    note = "gradprobe: GitHub reads workflows at the root of a repository, which this folder is not\n"
     assert (ran.code, ran.err) == (0, note)
     text = (folder / "ci" / "kernels.yaml").read_text()
     assert 'cache-dependency-path: "ci/kernels.yaml"\n' in text

@@ -87,7 +87,9 @@ def test_a_stride_taken_for_contiguous_is_wrong_as_saved_and_right_contiguous(re
 
 def test_the_values_are_the_file_s_and_not_drawn(real):
     one = tensors(1, 1, 1, 1)
-    one = {name: torch.full_like(tensor, 2.0 + at) for at, (name, tensor) in enumerate(one.items())}
+    one = {
+        name: torch.full_like(tensor, 2.0 + at) for at, (name, tensor) in enumerate(one.items())
+    }
     torch.save(one, real / "one.pt")
     # One key: P = 1, so dV = dO = 5, and a target that doubles it shows 10.
     (real / "twice.py").write_text(
@@ -131,7 +133,10 @@ def test_a_lazy_file_brings_its_tau_and_its_bias_of_5_distances_and_lacks_neithe
     ("bias", "axes"),
     [
         (torch.randn(3, 20, 20), "hmn"),
-        (torch.zeros(3, 20, 20).masked_fill(torch.ones(20, 20).triu(1).bool(), -torch.inf), "hmn"),
+        (
+            torch.zeros(3, 20, 20).masked_fill(torch.ones(20, 20).triu(1).bool(), -torch.inf),
+            "hmn",
+        ),
     ],
 )
 def test_a_bias_of_h_m_n_gets_its_gradient_compared_and_masks_where_it_is_minus_infinity(

@@ -16,9 +16,7 @@ def test_a_check_says_what_is_recovered_and_where_it_goes_wrong_inside():
     ran = run(f"check {FAILING} --json out.json", COLUMNS="80")
     lines = ran.out.splitlines()
     assert ran.code == 1
-    words = (
-        "MISMATCH  delta is the first wrong intermediate in every head; only inherited: dS, dQ, dK"
-    )
+    words = "MISMATCH  delta is the first wrong intermediate in every head; only inherited: dS, dQ, dK"
     assert " ".join(ran.out.split()).startswith(
         f"{' '.join(words.split())} (soft.py:half_a_delta_inside, contiguous)"
     )

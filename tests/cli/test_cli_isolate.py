@@ -132,7 +132,9 @@ def test_what_was_measured_before_the_end_is_reported_and_the_layout_that_came_t
     assert shown[3].startswith("  do=expanded    match, worst " if kept else "  again: ")
 
 
-def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_every_form(folder):
+def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_every_form(
+    folder,
+):
     words = f"check fatal.py:wrong_then_segfault {SMALL} --json report.json --junit report.xml --sarif report.sarif"
     ran = run_apart(words)
     assert ran.code == 1
@@ -150,7 +152,9 @@ def test_a_mismatch_before_a_crash_exits_1_and_is_shown_whole_with_the_crash_in_
     assert [run["verdict"] for run in document["runs"]] == ["mismatch", "crashed", "mismatch"]
     junit, sarif = (folder / "report.xml").read_text(), (folder / "report.sarif").read_text()
     assert junit.count('<error type="Crash"') == 1
-    (result,) = [one for one in json.loads(sarif)["runs"][0]["results"] if one["ruleId"] == "GP020"]
+    (result,) = [
+        one for one in json.loads(sarif)["runs"][0]["results"] if one["ruleId"] == "GP020"
+    ]
     place = result["locations"][0]["physicalLocation"]
     line = next(
         at for at, text in enumerate(FATAL.splitlines(), 1) if "then(lambda: ctypes" in text
@@ -196,7 +200,10 @@ def test_a_failure_and_its_traceback_are_told_as_in_this_process():
     [
         ("--timeout nan", "--timeout must be seconds above 0"),
         ("--timeout 0", "--timeout must be seconds above 0"),
-        ("--timeout 5 --no-isolate", "--timeout stops a process, and --no-isolate is in this one"),
+        (
+            "--timeout 5 --no-isolate",
+            "--timeout stops a process, and --no-isolate is in this one",
+        ),
     ],
 )
 def test_a_timeout_that_is_no_time_or_has_no_process_to_stop_exits_2(words, told):

@@ -134,7 +134,9 @@ def test_the_fault_in_delta_is_one_mismatch_at_head_1_row_7():
         "delta", 0, 1, 7, None, [0, None], None,
     ]  # fmt: skip
     assert first["actual"] - first["expected"] == pytest.approx(3.5, abs=1e-5)
-    delta = next(found for found in report["runs"][0]["intermediates"] if found["name"] == "delta")
+    delta = next(
+        found for found in report["runs"][0]["intermediates"] if found["name"] == "delta"
+    )
     assert [delta[key] for key in ("status", "mismatched", "total", "non_finite")] == [
         "mismatch", 1, 40, 0,
     ]  # fmt: skip

@@ -113,7 +113,9 @@ def test_what_is_killed_at_a_drawn_moment_reads_as_right_in_no_file_and_leaves_n
     ],
 )
 def test_an_interruption_is_neither_a_match_nor_a_mismatch(number, code, folder):
-    (folder / "sleeping.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    (folder / "sleeping.py").write_text(
+        "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+    )
     with start("check sleeping.py:f --json out.json") as process:
         while b"here" not in process.stderr.readline():
             pass
@@ -131,7 +133,9 @@ def test_every_command_that_writes_a_report_is_known_to_begin_with_its_files():
     for name in root.COMMANDS:
         command = root.imported(name)
         each = getattr(command, "commands", {name: command}).values()
-        options = {option for one in each for parameter in one.params for option in parameter.opts}
+        options = {
+            option for one in each for parameter in one.params for option in parameter.opts
+        }
         found[name] = tuple(flag for flag in ALL if flag in options)
     # What only reads comes to its end at once.
     at_once = ("init", "show")

@@ -103,7 +103,9 @@ def watched(function, options="", command=None):
 
 
 @pytest.mark.nightly
-def test_a_right_function_matches_in_2_shapes_and_the_program_prints_what_it_prints_alone(program):
+def test_a_right_function_matches_in_2_shapes_and_the_program_prints_what_it_prints_alone(
+    program,
+):
     command = [PYTHON, "train.py", "right"]
     alone = subprocess.run(command, capture_output=True, text=True, check=True)
     ran = watched("right", "--json out.json")
@@ -129,7 +131,9 @@ def test_a_right_function_matches_in_2_shapes_and_the_program_prints_what_it_pri
 @pytest.mark.nightly
 def test_a_fault_of_batch_2_alone_is_found_in_the_second_set_and_its_line_repeats_it(program):
     train = (program / "train.py").read_text()
-    (program / "train.py").write_text(train.replace("print(", "raise RuntimeError('lost')\nprint("))
+    (program / "train.py").write_text(
+        train.replace("print(", "raise RuntimeError('lost')\nprint(")
+    )
     ran = watched("one_batch")
     assert ran.code == 1
     assert "the command ended with exit code 1; 2 sets" in ran.err

@@ -145,9 +145,13 @@ def test_what_is_no_report_and_an_address_of_pages_that_is_none_are_refused(fold
         ran = run("show any.json")
         assert (ran.code, ran.out, words in ran.err) == (2, "", True)
         assert ran.err.startswith("gradprobe: any.json: ")
-    (folder / "r.json").write_text(json.dumps(document(a_run("contiguous", entry("dP", head(0))))))
+    (folder / "r.json").write_text(
+        json.dumps(document(a_run("contiguous", entry("dP", head(0)))))
+    )
     shown = run("show r.json --sarif r.sarif", GRADPROBE_DOCS="docs/site")
-    told = "GRADPROBE_DOCS must be an address that begins with https:// or http://, got 'docs/site'"
+    told = (
+        "GRADPROBE_DOCS must be an address that begins with https:// or http://, got 'docs/site'"
+    )
     assert (shown.code, told in shown.err) == (2, True)
 
 

@@ -30,7 +30,9 @@ def shrunken(tmp_path_factory):
         patched.chdir(folder)
         checked = run(f"check soft.py:doubled_dq {NEAR}")
         ran = run("shrink")
-        told = f"gradprobe: as in the last check here: gradprobe check soft.py:doubled_dq {NEAR}\n"
+        told = (
+            f"gradprobe: as in the last check here: gradprobe check soft.py:doubled_dq {NEAR}\n"
+        )
         assert (ran.code, ran.err[: len(told)]) == (1, told)
         assert ran.out.splitlines()[-1] == f"  again: {DOUBLED}"
         again = run(DOUBLED.removeprefix("gradprobe "))

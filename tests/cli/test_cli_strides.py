@@ -38,7 +38,9 @@ def test_a_match_says_in_how_many_layouts_and_lists_them(tmp_path):
     assert lines[-1].startswith("  again: gradprobe strides ")
 
 
-def test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_must_be_equal(wrong):
+def test_a_mismatch_has_the_verdict_first_then_the_place_then_the_strides_that_must_be_equal(
+    wrong,
+):
     ran, folder = wrong
     assert (ran.code, "\x1b" in ran.out) == (1, False)
     lines = ran.out.splitlines()

@@ -54,7 +54,9 @@ def test_a_target_that_changes_all_it_can_is_judged_as_any_other_and_finds_all_a
     begins = "the target changes, for all of its process, "
     (note,) = [note for note in report["notes"] if note.startswith(begins)]
     assert note.startswith(f"{begins}math.sqrt, torch.Tensor.__matmul__, ")
-    assert note.endswith("the default dtype, whether gradients are recorded: it is judged without")
+    assert note.endswith(
+        "the default dtype, whether gradients are recorded: it is judged without"
+    )
     assert "spoken at the import\n" in ran.err
     assert (folder / "rude.sarif").exists()
 

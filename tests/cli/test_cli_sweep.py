@@ -74,7 +74,12 @@ def test_a_crash_and_a_hang_are_cases_among_others(folder):
     heads = " ".join(f"--heads {count}" for count in (1, 2, 3, 4))
     ran = run(f"sweep fatal.py:f {TINY} --seqlen 9 {heads} --timeout 5 --json all.json")
     assert ran.code == 3
-    assert [report["verdict"] for report in reports(folder)] == ["match", "error", "error", "match"]
+    assert [report["verdict"] for report in reports(folder)] == [
+        "match",
+        "error",
+        "error",
+        "match",
+    ]
     assert [report["error"]["kind"] for report in reports(folder)[1:3]] == ["Crash", "Timeout"]
     assert ran.out.splitlines()[-1].endswith(": 2 match, 2 errors")
 
@@ -92,7 +97,8 @@ def test_a_project_s_targets_are_swept_where_none_is_named(folder):
     ran = run(f"sweep {TINY} --seqlen 9 --heads 2 --heads 3 --json all.json")
     assert ran.code == 1
     assert (
-        ran.err == "gradprobe: [tool.gradprobe] of pyproject.toml: 2 targets, layouts contiguous\n"
+        ran.err
+        == "gradprobe: [tool.gradprobe] of pyproject.toml: 2 targets, layouts contiguous\n"
     )
     assert [(report["title"], report["verdict"]) for report in reports(folder)] == [
         ("soft.py:backward H=2", "match"), ("soft.py:backward H=3", "match"),
@@ -158,6 +164,8 @@ def test_cases_are_drawn_from_all_that_a_target_takes_and_what_it_refuses_is_not
     assert run(f"sweep picky.py:backward {words} --json all.json").code == 0
     document = json.loads((folder / "all.json").read_text())
     assert all("as many keys as rows, please" in one["why"] for one in document["not_taken"])
-    assert 0 < len(document["not_taken"]) == 8 - len(document["reports"]) == 8 - document["planned"]
+    assert (
+        0 < len(document["not_taken"]) == 8 - len(document["reports"]) == 8 - document["planned"]
+    )
     cases = [one["case"] for one in document["reports"]]
     assert {(case["heads"], case["head_dim"]) for case in cases} == {(1, 8)}

@@ -155,7 +155,9 @@ def found(folder, text=FILE):
     return ran.out, {target["name"].removeprefix("kernels.py:"): target for target in targets}
 
 
-def test_the_functions_of_a_file_are_listed_with_the_words_to_type_and_why_others_are_none(folder):
+def test_the_functions_of_a_file_are_listed_with_the_words_to_type_and_why_others_are_none(
+    folder,
+):
     out, targets = found(folder)
     begins = "gradprobe check kernels.py:"
     assert {name: one["command"].removeprefix(begins) for name, one in targets.items()} == {

@@ -48,7 +48,12 @@ def test_each_save_is_answered_with_what_it_changed(folder):
         put("own.py", importing.replace("    p =", "    __import__('time').sleep(60)\n    p ="))
         watch.until("saved")
         time.sleep(0.3)
-        for text in (importing + "(((", "", importing.replace("scaled(ds)", "(ds).abs()"), KERNEL):
+        for text in (
+            importing + "(((",
+            "",
+            importing.replace("scaled(ds)", "(ds).abs()"),
+            KERNEL,
+        ):
             own.write_text(text)
         assert "now: match, was mismatch" in watch.until(seconds=30)
     assert watch.code == 130

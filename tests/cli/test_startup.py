@@ -126,12 +126,16 @@ def test_the_process_that_imports_torch_while_words_are_read_checks_and_is_gone_
         "check lasy --no-isolate": [],
     }.items():
         command = [sys.executable, "-c", EARLY, *words.split()]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment
+        )
         assert ran.stdout.splitlines()[-1] == str(codes), words
 
 
 def test_the_list_of_commands_tells_of_each_what_its_own_help_begins_with():
-    begins = {name: inspect.cleandoc(imported(name).help).partition("\n\n")[0] for name in COMMANDS}
+    begins = {
+        name: inspect.cleandoc(imported(name).help).partition("\n\n")[0] for name in COMMANDS
+    }
     assert begins == COMMANDS
 
 

@@ -83,7 +83,9 @@ def _kept(made, q, k, scale, *, tile, backwards=False):
     push=1,
 )
 def test_the_tile_and_order_of_a_sum_in_16_bits_are_read(how, words):
-    found = contract(Arithmetic(), "bfloat16", change=partial(_kept, **how), seqlen=96, head_dim=64)
+    found = contract(
+        Arithmetic(), "bfloat16", change=partial(_kept, **how), seqlen=96, head_dim=64
+    )
     assert found.unread == ()
     assert f"bfloat16, {words}" in found.of("dK", "sums")
     assert all("float32" not in word for word in found.of("dK", "sums"))

@@ -2,13 +2,13 @@
 
 from gradprobe.commands.kernel_reading import Inquiry, render_lint
 from gradprobe.lint.reading import LintFinding
-from gradprobe.model.report import Where
+from gradprobe.model.report import CauseLine
 
 UNTOLD = tuple(f"{name} of kernel_{at}" for at in range(30) for name in ("q_ptr", "k_ptr"))
 
 
 def finding(line, code="do_ptr += h * stride_qh"):
-    where = Where(
+    where = CauseLine(
         "/f.py", line, code, 14, 9, f"kernel_{line}", "q's head stride", instead="stride_doh"
     )
     return LintFinding(where, "do", "q", "h")

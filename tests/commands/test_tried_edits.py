@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradprobe.commands.shrink.case_worker import Attempts
-from gradprobe.commands.strides.trials import BenchSetup, Sought
+from gradprobe.commands.strides.trials import BenchSetup, FailedTrial
 from gradprobe.commands.strides.worker import Trials
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.allowance import Allowance
@@ -24,7 +24,7 @@ def target(tmp_path):
 def of_survey(target, count):
     request = CheckRequest(target, None, None, OPTIONS)
     trials = Trials(BenchSetup(request, "again", True, frozenset()))
-    diagnoses, known = trials(Sought("do=blhd", Allowance(count)))
+    diagnoses, known = trials(FailedTrial("do=blhd", Allowance(count)))
     assert known == ()
     return diagnoses
 

@@ -76,7 +76,10 @@ OUT, HALVES = torch.zeros(8), torch.zeros(8, dtype=torch.float16)
     ("arguments", "words"),
     [
         ((OUT, HALVES, 1), "kernel numbers of my.cu takes 7 arguments, got 3"),
-        ((OUT, OUT, 1, True, 1.0, 1, 1), "parameter 'in' is half*, got a tensor of torch.float32"),
+        (
+            (OUT, OUT, 1, True, 1.0, 1, 1),
+            "parameter 'in' is half*, got a tensor of torch.float32",
+        ),
         (
             (OUT.double(), HALVES, 1, True, 1.0, 1, 1),
             "parameter 'out' is float*, got a tensor of torch.float64",
@@ -167,7 +170,9 @@ def test_sizes(module):
     assert "1,025 threads a block; 1,024 fit" in str(failure(module["many<1>"], 1, 1025, 0, OUT))
     assert "1,088 threads" in str(failure(module["many<1>"], 1, (32, 34), 0, OUT))
     for grid in (0, (1, 0), (1, 1, 1, 1), ()):
-        assert "must be 1 to 3 numbers above 0" in str(failure(module["many<1>"], grid, 1, 0, OUT))
+        assert "must be 1 to 3 numbers above 0" in str(
+            failure(module["many<1>"], grid, 1, 0, OUT)
+        )
     assert "must be 1 to 3 numbers above 0, got (0,)" in str(
         failure(module["many<1>"], 1, (0,), 0, OUT)
     )
@@ -178,8 +183,9 @@ def test_sizes(module):
 
 def test_a_thread_that_returned_before_a_barrier(module):
     error = failure(module.returned_early, 2, 8, 0, OUT, 5)
-    assert "returned_early: thread (0, 0, 0) of block (0, 0, 0) waits at the barrier my.cu:" in str(
-        error
+    assert (
+        "returned_early: thread (0, 0, 0) of block (0, 0, 0) waits at the barrier my.cu:"
+        in str(error)
     )
     assert "early-barrier" in str(error)
     assert "thread (5, 0, 0) of block (0, 0, 0) has ended" in str(error)
@@ -233,7 +239,9 @@ def test_asserts_and_traps_do_not_end_the_process(module):
     ],
 )
 def test_sources_that_do_not_compile(tmp_path, line, words):
-    source = f"__device__ void missing(float*);\n__global__ void k(float* out) {{\n    {line}\n}}\n"
+    source = (
+        f"__device__ void missing(float*);\n__global__ void k(float* out) {{\n    {line}\n}}\n"
+    )
     error = failure(loaded(tmp_path, source).k, 1, 1, 0, OUT)
     assert "my.cu" in str(error)
     assert words in str(error)

@@ -73,7 +73,13 @@ def test_those_that_launch_and_take_values_of_c_are_found(module):
     assert found["doubled"].line == 1 + SOURCE[: SOURCE.index("doubled(")].count("\n")
     parameters = found["twice_and_more"].parameters
     assert [one.name for one in parameters if one.is_const] == ["in"]
-    assert [one.type for one in parameters] == ["float*", "float*", "int", "float", "cudaStream_t"]
+    assert [one.type for one in parameters] == [
+        "float*",
+        "float*",
+        "int",
+        "float",
+        "cudaStream_t",
+    ]
 
 
 def test_lines_stay_what_they_are(module):
@@ -126,7 +132,11 @@ def test_what_lies_beside_an_argument_is_not_its_own(module):
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("doubled", (torch.zeros(1), torch.zeros(1)), "doubled of my.cu takes 3 arguments, got 2"),
+        (
+            "doubled",
+            (torch.zeros(1), torch.zeros(1)),
+            "doubled of my.cu takes 3 arguments, got 2",
+        ),
         (
             "doubled",
             (torch.zeros(1).double(), torch.zeros(1), 1),

@@ -7,7 +7,7 @@ import torch
 
 from gradprobe.cuda import load
 from gradprobe.frontends import Launches
-from gradprobe.inputs.memory import Unwritten
+from gradprobe.inputs.memory import UnwrittenElements
 from gradprobe.model.failures import KernelStopped, TargetFailure
 from gradprobe.model.memory_finding import OUTSIDE, RACE, UNWRITTEN
 from tests.cuda.written import Watch, at, clean, findings, loaded, watched
@@ -239,7 +239,12 @@ def one(module, kernel, *launch, **options):
 def test_two_writes_of_a_shared_element_race(module):
     out = torch.zeros(1)
     race = one(module, "write_write", 1, 8, 0, out, 0)
-    assert (race.kind, race.kernel, race.array, race.where) == (RACE, "write_write", "cell", "[5]")
+    assert (race.kind, race.kernel, race.array, race.where) == (
+        RACE,
+        "write_write",
+        "cell",
+        "[5]",
+    )
     assert race.is_shared
     assert race.count == 1
     assert race.now.thread == (7, 0, 0)
@@ -527,13 +532,18 @@ def test_each_block_has_shared_memory_of_its_own(module):
 
 def test_allocated_memory_has_no_value_before_it_is_stored_to(module):
     empty, out = torch.empty(4, 2), torch.empty(8)
-    unwritten = Unwritten()
+    unwritten = UnwrittenElements()
     unwritten.allocated(empty)
     unwritten.allocated(out)
     with watched(Watch(Launches(unwritten=unwritten))) as watch:
         module.copy(1, 8, 0, out, empty)
         (found,) = watch.findings
-        assert (found.kind, found.array, found.where, found.count) == (UNWRITTEN, "in", "[0, 0]", 8)
+        assert (found.kind, found.array, found.where, found.count) == (
+            UNWRITTEN,
+            "in",
+            "[0, 0]",
+            8,
+        )
         assert at(found.now, module, "copy")
         module.copy(1, 8, 0, torch.zeros(8), out)  # the kernel has stored to it
         assert len(watch.findings) == 1
@@ -541,13 +551,15 @@ def test_allocated_memory_has_no_value_before_it_is_stored_to(module):
         module.copy(1, 6, 0, torch.zeros(8), empty)
         assert len(watch.findings) == 1
         module.copy(1, 8, 0, torch.zeros(8), empty)
-        assert [(finding.where, finding.count) for finding in watch.findings[1:]] == [("[3, 0]", 2)]
+        assert [(finding.where, finding.count) for finding in watch.findings[1:]] == [
+            ("[3, 0]", 2)
+        ]
 
 
 def test_two_tensors_of_one_storage_are_without_values_each_and_a_narrower_write_gives_them_some(
     module,
 ):
-    packed, out, unwritten = torch.empty(16), torch.zeros(8), Unwritten()
+    packed, out, unwritten = torch.empty(16), torch.zeros(8), UnwrittenElements()
     first, second = packed[:8], packed[8:]
     for tensor in (first, second):
         unwritten.allocated(tensor)
@@ -641,5 +653,7 @@ def test_a_vector_load_off_its_alignment_stops_the_kernel_and_names_the_line(
     with watched(Watch()), pytest.raises(KernelStopped) as stopped:
         module[kernel](1, 1, 0, out, given)
     assert words in str(stopped.value)
-    assert f"{kernel.removeprefix('by_')}-{'store' if starts[0] else 'load'}" in str(stopped.value)
+    assert f"{kernel.removeprefix('by_')}-{'store' if starts[0] else 'load'}" in str(
+        stopped.value
+    )
     clean(module, kernel, 1, 1, 0, torch.zeros(4), torch.zeros(4, dtype=dtypes[1]))

@@ -70,7 +70,9 @@ def is_unordered(one: Access, other: Access, is_fenced: bool) -> bool:
 
 def is_race(one: Access, other: Access, is_fenced: bool, is_equal: bool) -> bool:
     """Whether two accesses race, where all stores are of one value or each thread stores another."""
-    return is_unordered(one, other, is_fenced) and not (is_equal and one.how == other.how == WRITE)
+    return is_unordered(one, other, is_fenced) and not (
+        is_equal and one.how == other.how == WRITE
+    )
 
 
 def is_equal_store(one: Access, other: Access, is_fenced: bool) -> bool:
@@ -85,7 +87,12 @@ def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
     steps = draw.randint(3, 12)
     program = torch.zeros(BLOCKS, THREADS, steps, 2, dtype=torch.int32)
     kinds = draw.choice(
-        ([READ, WRITE, ATOMIC], [READ, READ, READ, WRITE], [ATOMIC, ATOMIC, READ], [WRITE, ATOMIC])
+        (
+            [READ, WRITE, ATOMIC],
+            [READ, READ, READ, WRITE],
+            [ATOMIC, ATOMIC, READ],
+            [WRITE, ATOMIC],
+        )
     )
     # Few threads, so that the same ones come again.
     threads = draw.sample(range(THREADS), draw.choice((3, 6, 20)))
@@ -108,7 +115,9 @@ def drawn(seed: int) -> tuple[torch.Tensor, list[Access]]:
                     how, array = draw.choice(kinds), draw.randrange(len(ARRAYS))
                     program[block, thread, step] = torch.tensor([how, array])
                     accesses.append(
-                        Access(block, thread, how, ARRAYS[array], epoch, warp_epochs[thread // 32])
+                        Access(
+                            block, thread, how, ARRAYS[array], epoch, warp_epochs[thread // 32]
+                        )
                     )
     return program, accesses
 

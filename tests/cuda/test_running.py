@@ -274,7 +274,11 @@ def test_shared_memory_static_and_dynamic(module):
 
 def test_namespaces(module):
     assert module.source.using == "using namespace outer::inner;\n"
-    for kernel, value in (("hidden_room", 2), ("in_a_namespace", 3), ("of_a_namespace<Three>", 3)):
+    for kernel, value in (
+        ("hidden_room", 2),
+        ("in_a_namespace", 3),
+        ("of_a_namespace<Three>", 3),
+    ):
         out = torch.zeros(32)
         clean(module, kernel, 1, 32, 32 * 4, out)
         assert torch.equal(out, torch.full((32,), float(value)))
@@ -391,7 +395,8 @@ def test_shared_arrays_of_templates_are_those_of_each_library(tmp_path):
     kernels = loaded(
         tmp_path,
         "\n".join(
-            f"template <int N> __global__ void {name}(float* out) {{ {fill} {turn}" for name in "ab"
+            f"template <int N> __global__ void {name}(float* out) {{ {fill} {turn}"
+            for name in "ab"
         ),
     )
     out = torch.arange(32.0)

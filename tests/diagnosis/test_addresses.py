@@ -22,7 +22,10 @@ from tests.sampling import sampled
 ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
 SMALL = {"batch": 1, "heads": 2, "head_dim": 16, "block_m": 32, "block_n": 16}
 # Three tiles of rows, the last one partial.
-LENGTHS = {"flash-cuda": {"seqlen": 72, "causal": True}, "lazy-cuda": {"seqlen": 40, "block_m": 16}}
+LENGTHS = {
+    "flash-cuda": {"seqlen": 72, "causal": True},
+    "lazy-cuda": {"seqlen": 40, "block_m": 16},
+}
 RESULTS = ("O", "LSE", "delta", "P", "dP", "dS", "dQ", "dK", "dV")
 RIGHT: list[tuple[str, str, dict[str, Any]]] = [
     ("flash-cuda", "distinct", {"heads": 4, "kv_heads": 2}),
@@ -39,7 +42,9 @@ RIGHT: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def visited(of: str, layout: str, options: dict[str, Any], file: Path | None = None) -> RecordedRun:
+def visited(
+    of: str, layout: str, options: dict[str, Any], file: Path | None = None
+) -> RecordedRun:
     """One recorded run of a file's kernels."""
     case = lazy_case if of == "lazy-cuda" else softmax_case
     lengths = {

@@ -8,7 +8,7 @@ from msgspec import structs
 from gradprobe.diagnosis.causes import Table
 from gradprobe.model.intermediates import entered_by, parents_of
 from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
-from gradprobe.model.report import Diagnosis, Where
+from gradprobe.model.report import CauseLine, Diagnosis
 
 
 def finding(name, status):
@@ -28,7 +28,7 @@ def table(results, **kernels):
 
 
 def value(form, *kernels):
-    where = tuple(Where("k.py", 7, "", kernel=kernel) for kernel in kernels)
+    where = tuple(CauseLine("k.py", 7, "", kernel=kernel) for kernel in kernels)
     said = tuple(f"{kernel}, line 7: P is right" for kernel in kernels)
     return Diagnosis(
         f"value/{form}",
@@ -87,9 +87,9 @@ def test_what_nothing_was_shown_of_denies_nothing():
 def test_a_hypothesis_about_what_is_right_everywhere_does_not_stand():
     factor = Diagnosis("factor/dS", "A", "", 1.0, says_wrong=("dS",))
     assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MATCH}).agreeing([factor]) == []
-    assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MISMATCH}).agreeing([factor]) == [
-        factor
-    ]
+    assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MISMATCH}).agreeing(
+        [factor]
+    ) == [factor]
 
 
 def test_a_value_that_was_exported_right_is_spoilt_on_the_way_to_what_is_wrong():
@@ -102,7 +102,9 @@ def test_a_value_that_was_exported_right_is_spoilt_on_the_way_to_what_is_wrong()
         parents_of("dS", "softmax"),
     )
     assert told.summary == "one makes a wrong dQ from line 7 on: its inputs are right"
-    assert table({"P": MISMATCH, "dS": MATCH, "dQ": MISMATCH}).agreeing([value("dS", "one")]) == []
+    assert (
+        table({"P": MISMATCH, "dS": MATCH, "dQ": MISMATCH}).agreeing([value("dS", "one")]) == []
+    )
     assert table({"dS": MATCH, "dQ": MATCH}).agreeing([value("dS", "one")]) == []
 
 
@@ -116,5 +118,7 @@ def test_a_hypothesis_about_what_was_exported_right_gives_way_to_one_that_agrees
 
 def test_a_value_that_a_kernel_spoils_after_it_was_seen_is_told_with_what_that_makes_wrong():
     spoilt = structs.replace(value("dP", "one"), says_right=("dP",))
-    (told,) = table({"dQ": MATCH}, one={"P": MATCH, "dP": MATCH, "dS": MISMATCH}).agreeing([spoilt])
+    (told,) = table({"dQ": MATCH}, one={"P": MATCH, "dP": MATCH, "dS": MISMATCH}).agreeing(
+        [spoilt]
+    )
     assert (told.fault, told.says_wrong) == ("value/dS", ("dS",))

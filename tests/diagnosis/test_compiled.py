@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gradprobe.diagnosis.behaviour import Again, multiplies_coarser
+from gradprobe.diagnosis.behaviour import FurtherRuns, multiplies_coarser
 from gradprobe.diagnosis.causes import failing_layouts
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.arithmetic import Dots
@@ -31,11 +31,14 @@ def backward(q, k, v, do, *, scale):
     ds = p * (dp - (p * dp).sum(-1, keepdim=True))
     return {{"dQ": scale * ds @ k, "dK": scale * ds.mT @ q * {factor}, "dV": p.mT @ do}}
 """)
-    case, kernel = softmax_case(**SMALL, recover=False), find_target(f"{file}:backward", "softmax")
+    case, kernel = (
+        softmax_case(**SMALL, recover=False),
+        find_target(f"{file}:backward", "softmax"),
+    )
     experiment = replace(experiment_of(case, kernel), backends=frozenset({"triton"}))
     failing = [run for run in probe(case, kernel, why=False).runs if not run.matches]
     return [
-        Again(experiment, one.run.assigned, one.seen)
+        FurtherRuns(experiment, one.run.assigned, one.seen)
         for one in failing_layouts(experiment, failing)
     ]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.saved import Saved
+from gradprobe.inputs.saved import SavedInputs
 from tests.cases import softmax_case
 from tests.emulated import softmax, target_of
 from tests.probe import probe
@@ -52,7 +52,7 @@ def test_a_factor_that_another_draw_does_not_have_is_no_cause(target):
 
 def test_values_of_a_file_are_drawn_once_more_as_the_same_rows_in_another_order():
     case = softmax_case(**SMALL)
-    saved = Saved(draw(case), {}, {})
+    saved = SavedInputs(draw(case), {}, {})
     seen = []
 
     def watched(q, k, v, do, *, scale):

@@ -8,7 +8,7 @@ import torch
 
 from gradprobe.diagnosis.why import FailedCheck, by_contiguity
 from gradprobe.inputs.history import CheckRequest
-from gradprobe.model.report import Diagnosis, Where, causes_among
+from gradprobe.model.report import CauseLine, Diagnosis, causes_among
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.render.screen.details import render
@@ -19,10 +19,17 @@ interpreted = pytest.mark.skipif(
 )
 IN = {"kernel": "backward"}
 K = Diagnosis(
-    "load/k", "S1", "of k", 1.0, (), (Where("a.py", 9, "k", **IN),), seen="seen in backward"
+    "load/k", "S1", "of k", 1.0, (), (CauseLine("a.py", 9, "k", **IN),), seen="seen in backward"
 )
 DO = Diagnosis(
-    "outside/dO", "M3", "of dO", 1.0, (), (Where("a.py", 8, "do", **IN),), also=True, seen="seen"
+    "outside/dO",
+    "M3",
+    "of dO",
+    1.0,
+    (),
+    (CauseLine("a.py", 8, "do", **IN),),
+    also=True,
+    seen="seen",
 )
 MASK = Diagnosis("pairs/dQ", "M3", "the tail", 1.0, also=True, seen="seen in backward")
 
@@ -43,7 +50,9 @@ def runs(first="match", second="mismatch"):
         SimpleNamespace(
             layout=layout,
             verdict=verdict,
-            laid=[SimpleNamespace(name=name, strides=STRIDES[layout]) for name in ("q", "k", "do")],
+            laid=[
+                SimpleNamespace(name=name, strides=STRIDES[layout]) for name in ("q", "k", "do")
+            ],
         )
         for layout, verdict in (("contiguous", first), ("distinct", second))
     ]
@@ -53,7 +62,9 @@ def test_the_kernels_that_misread_are_given_no_stride():
     of = FailedCheck(None, runs(), CALLS)
     (cause,) = causes_among(by_contiguity(of, [K, DO]))
     assert cause.fault == "layout/contiguous"
-    assert cause.summary == "no stride of k and dO reaches backward: they are taken for contiguous"
+    assert (
+        cause.summary == "no stride of k and dO reaches backward: they are taken for contiguous"
+    )
     assert [where.line for where in cause.where] == [9, 8]
     assert of.is_beyond_edits
 

@@ -30,7 +30,7 @@ from gradprobe.frontends.triton.interpreter.dataflow import (
 from gradprobe.frontends.triton.interpreter.dataflow.accesses import IndexedAccesses
 from gradprobe.frontends.triton.interpreter.dataflow.lanes import Cover
 from gradprobe.frontends.triton.interpreter.dataflow.tracer import lane_by_lane
-from gradprobe.model.report import Diagnosis, Where
+from gradprobe.model.report import CauseLine, Diagnosis
 from gradprobe.source.text import SourceLine
 from gradprobe.targets.find import find_target
 from tests.cases import softmax_case
@@ -58,7 +58,12 @@ def test_in_a_right_kernel_nothing_disagrees_and_every_result_is_what_it_is_call
     run = followed(of, layout, options)
     assert not run.flow.conflicts
     stored = [(run.outcome.storages.get(one.home, ""), one.node.role) for one in run.flow.stores]
-    for name, words in {"O": "O", "dQ": "scale * dS K", "dK": "scale * dS^T Q", "dV": "dV"}.items():
+    for name, words in {
+        "O": "O",
+        "dQ": "scale * dS K",
+        "dK": "scale * dS^T Q",
+        "dV": "dV",
+    }.items():
         # None of a tile that is too small to tell.
         known = [role.formula for of, role in stored if of == name and role is not None]
         assert known
@@ -228,7 +233,7 @@ def test_of_several_kernels_the_first_line_of_each_comes_before_what_enters_ther
             "A",
             "",
             1.0,
-            where=tuple(Where("f.py", line, "", kernel=kernel) for kernel, line in some),
+            where=tuple(CauseLine("f.py", line, "", kernel=kernel) for kernel, line in some),
         )
         for some in places
     ]
@@ -264,7 +269,9 @@ def test_a_fault_in_following_costs_the_dataflows_own_sentences_alone(
 
 
 @pytest.mark.parametrize(
-    ("storages", "is_sure"), [({1: "dQ"}, True), ({}, False)], ids=["of the kernel", "of the host"]
+    ("storages", "is_sure"),
+    [({1: "dQ"}, True), ({}, False)],
+    ids=["of the kernel", "of the host"],
 )
 def test_a_result_stored_without_its_scale_is_sure_where_no_host_code_can_multiply_it(
     storages: dict[int, str], is_sure: bool

@@ -9,12 +9,12 @@ import pytest
 from msgspec import structs
 
 from gradprobe.diagnosis.edits import judge
-from gradprobe.diagnosis.edits.candidates_search import Found, Search
+from gradprobe.diagnosis.edits.candidates_search import Search, SearchResult
 from gradprobe.diagnosis.edits.judge import EditResult, JudgedEdit, result_of
 from gradprobe.diagnosis.edits.tried import _placed, faults_of
 from gradprobe.model.allowance import NOTHING, Allowance, Client
 from gradprobe.model.patch import patched
-from gradprobe.model.report import Diagnosis, Where, passing_edit
+from gradprobe.model.report import CauseLine, Diagnosis, passing_edit
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of
 from gradprobe.probing.runs import records_of
@@ -56,12 +56,16 @@ def test_the_edit_is_shown_with_what_matches_with_it_and_the_cause_is_certain(tm
     assert cause.is_certain
     assert patched(EXAMPLE, cause.edit.diff) == RIGHT
     layouts = ", ".join(run.layout for run in report.runs if "," not in run.layout)
-    assert cause.edit.words == f"with it all matches: {layouts} and a fresh draw (seed 1, 25 rows)"
+    assert (
+        cause.edit.words == f"with it all matches: {layouts} and a fresh draw (seed 1, 25 rows)"
+    )
     assert (tmp_path / "delta.py").read_text() == EXAMPLE
 
 
 def test_nothing_is_tried_without_a_budget_and_nothing_where_all_matches(tmp_path):
-    assert all(one.edit is None for one in report_on(tmp_path, EXAMPLE, allowed=NOTHING).diagnoses)
+    assert all(
+        one.edit is None for one in report_on(tmp_path, EXAMPLE, allowed=NOTHING).diagnoses
+    )
     assert report_on(tmp_path, RIGHT).diagnoses == ()
 
 
@@ -91,7 +95,9 @@ def test_a_search_that_the_last_resort_stops_says_so(tmp_path):
 def test_a_fault_of_gradprobe_in_a_trial_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "compiles", lambda record: 1 / 0)
     report = report_on(tmp_path, EXAMPLE)
-    assert report.known[-1].endswith("by a fault of gradprobe: ZeroDivisionError: division by zero")
+    assert report.known[-1].endswith(
+        "by a fault of gradprobe: ZeroDivisionError: division by zero"
+    )
 
 
 def test_what_a_launch_passes_by_the_name_of_another_tensor_is_replaced_first(tmp_path):
@@ -153,7 +159,7 @@ def passing(edit, **more):
 
 def told_of(*passed):
     """What is told of the best of some edits that pass."""
-    (cause,) = _placed((), Found(list(passed)), 0.0)
+    (cause,) = _placed((), SearchResult(list(passed)), 0.0)
     return cause.edit
 
 
@@ -239,20 +245,26 @@ def test_what_is_stored_but_for_a_constant_wants_the_scale(tmp_path):
         "A",
         "dQ is stored as dS K",
         1.0,
-        where=(Where(f"{tmp_path}/delta.py", 20, ""),),
+        where=(CauseLine(f"{tmp_path}/delta.py", 20, ""),),
     )
     assert faults_of(begun, [seen], [])[0].wanted == ("scale",)
 
 
 def test_an_edit_at_the_line_of_a_runner_up_is_told_at_the_cause():
     file = KernelFile("mine.py", "a = 1\nb = 2\n")
-    first = Diagnosis("factor/dQ", "A", "", 1.0, where=(Where("mine.py", 1, "a = 1"),))
-    second = Diagnosis("factor/P", "A", "", 1.0, where=(Where("mine.py", 2, "b = 2"),))
+    first = Diagnosis("factor/dQ", "A", "", 1.0, where=(CauseLine("mine.py", 1, "a = 1"),))
+    second = Diagnosis("factor/P", "A", "", 1.0, where=(CauseLine("mine.py", 2, "b = 2"),))
     edit = Candidate(file, (Edit(10, 11, "3"),), 0.0)
-    passed = Found([passing(edit)])
-    assert [one.edit is not None for one in _placed((first, second), passed, 0.0)] == [True, False]
+    passed = SearchResult([passing(edit)])
+    assert [one.edit is not None for one in _placed((first, second), passed, 0.0)] == [
+        True,
+        False,
+    ]
     beside = structs.replace(second, also=True)
-    assert [one.edit is not None for one in _placed((first, beside), passed, 0.0)] == [False, True]
+    assert [one.edit is not None for one in _placed((first, beside), passed, 0.0)] == [
+        False,
+        True,
+    ]
 
 
 def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_path, monkeypatch):
@@ -281,7 +293,9 @@ def test_what_may_not_be_imported_twice_stays_beside_what_holds_kernels(tmp_path
     monkeypatch.syspath_prepend(tmp_path)
     find_target(f"{adapter}:delta", "softmax")
     held = holding(str(package / "kernels.py"))
-    assert [name in held for name in ("registered_once.operators", "registered_once.kernels")] == [
+    assert [
+        name in held for name in ("registered_once.operators", "registered_once.kernels")
+    ] == [
         False,
         True,
     ]

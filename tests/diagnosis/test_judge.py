@@ -101,7 +101,9 @@ def judge_of(*, lengths=(), dims=(), wrong=(), run=None, laid=()):
         if trial.is_spread and wrong:
             return EditResult(dict.fromkeys(wrong, 5), errors=dict.fromkeys(wrong, 0.25))
         goals = {goal for reach in trial.traced for goal in reach.goals}
-        reached = {goal for goal in goals if goal.line != 11 and (goal.line, goal.value) != (10, 1)}
+        reached = {
+            goal for goal in goals if goal.line != 11 and (goal.line, goal.value) != (10, 1)
+        }
         never = {
             goal
             for goal in reached

@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.diagnosis.why import FailedCheck, by_length
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
-from gradprobe.model.report import Diagnosis, Where, causes_among
+from gradprobe.model.report import CauseLine, Diagnosis, causes_among
 
 HERE, SEEN = (
     {"layouts": ("contiguous",), "seen": "seen while it ran"},
@@ -18,7 +18,7 @@ OUT = Diagnosis(
     "loads outside k",
     1.0,
     (),
-    tuple(Where("a.py", at, "k") for at in range(4)),
+    tuple(CauseLine("a.py", at, "k") for at in range(4)),
     **HERE,
 )
 LOAD = Diagnosis(
@@ -27,19 +27,21 @@ LOAD = Diagnosis(
     "reads other elements of v",
     1.0,
     (),
-    (Where("a.py", 9, "v"),),
+    (CauseLine("a.py", 9, "v"),),
     also=True,
     **HERE,
 )
 STRIDE = Diagnosis(
-    "load/q", "S1", "of q", 1.0, (), (Where("a.py", 5, "q"),), layouts=("distinct",), **SEEN
+    "load/q", "S1", "of q", 1.0, (), (CauseLine("a.py", 5, "q"),), layouts=("distinct",), **SEEN
 )
 
 
 def check(*memory, ratio=100.0, right_at=lambda first: "--seqlen 128"):
     comparison = SimpleNamespace(findings={"dQ": SimpleNamespace(max_ratio=ratio)})
     measured = SimpleNamespace(comparison=comparison)
-    run = SimpleNamespace(layout="contiguous", memory=memory, measured=measured, verdict="mismatch")
+    run = SimpleNamespace(
+        layout="contiguous", memory=memory, measured=measured, verdict="mismatch"
+    )
     return FailedCheck(None, [run], right_at=right_at)
 
 

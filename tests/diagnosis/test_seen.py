@@ -15,7 +15,7 @@ from gradprobe.model.case import Case
 from gradprobe.model.documents import document_of, report_from
 from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
 from gradprobe.numerics.closeup import close_up_of
-from gradprobe.numerics.evidence import Measured, Probed
+from gradprobe.numerics.evidence import MeasuredRun, ProbeResult
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure
@@ -29,7 +29,10 @@ from tests.sampling import sampled
 from tests.strangers.faults import STRANGERS, file_of
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
-FLASH, LAZY = f"{KERNELS / 'flash.py'}:flash_black_box", f"{KERNELS / 'lazy.py'}:lazy_intermediates"
+FLASH, LAZY = (
+    f"{KERNELS / 'flash.py'}:flash_black_box",
+    f"{KERNELS / 'lazy.py'}:lazy_intermediates",
+)
 DQ, DKDV = "flash_dq_kernel", "flash_dkdv_kernel"
 GRADIENTS = ("dQ", "dK", "dV")
 NAMES = ("P", "dP", "delta", "dS")
@@ -37,7 +40,7 @@ NAMES = ("P", "dP", "delta", "dS")
 
 def held_by(
     target: str, case: Case, layout: str = "contiguous"
-) -> tuple[Measured, list[KernelValue]]:
+) -> tuple[MeasuredRun, list[KernelValue]]:
     """The gradients of a run alone, compared, and what its kernels hold."""
     experiment, assigned = experiment_of(case, find_target(target)), (("all", layout),)
     run = followed_run(experiment, assigned)
@@ -97,7 +100,7 @@ def test_all_that_right_kernels_hold_is_right(
 
 def planted(
     folder: Path, edits: tuple[Edit, ...], layout: str = "contiguous", **options: Any
-) -> Probed:
+) -> ProbeResult:
     """A probe of the flash kernels with a fault in them, in one layout."""
     file = folder / "planted.py"
     file.write_text(edited((KERNELS / "flash.py").read_text(), edits))
@@ -179,7 +182,9 @@ def test_a_constant_left_out_behind_ds_leaves_ds_right(tmp_path: Path) -> None:
 def test_what_a_kernel_does_not_compute_everywhere_is_no_row_and_is_recovered(
     tmp_path: Path,
 ) -> None:
-    lost = Edit(DQ, "range(first, end, BLOCK_N)", "range(first, end // BLOCK_N * BLOCK_N, BLOCK_N)")
+    lost = Edit(
+        DQ, "range(first, end, BLOCK_N)", "range(first, end // BLOCK_N * BLOCK_N, BLOCK_N)"
+    )
     run, shown = planted(tmp_path, (lost,), heads=1, seqlen=20).failing or pytest.fail(
         "it is wrong"
     )

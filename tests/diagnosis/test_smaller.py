@@ -8,7 +8,7 @@ from gradprobe.diagnosis import why
 from gradprobe.diagnosis.smaller import MOST_SCORES, size_in_words, smaller_failing
 from gradprobe.diagnosis.why import told_once
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.saved import Saved, with_inputs
+from gradprobe.inputs.saved import SavedInputs, with_inputs
 from gradprobe.model.report import Diagnosis
 from gradprobe.probing.experiment import experiment_of
 from tests.cases import softmax_case
@@ -96,8 +96,13 @@ def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_on
 
 def test_every_layout_that_failed_is_run_on_the_smaller_case(tmp_path):
     case = replace(softmax_case(**LARGE), recover=False, runs=((), (("do", "expanded"),)))
-    report = probe(case, target(tmp_path, "dk = dk * 2; dv = dv * (3 if do.stride(3) == 0 else 1)"))
-    assert [one.fault for one in report.diagnoses if one.is_named][:2] == ["factor/dK", "factor/dV"]
+    report = probe(
+        case, target(tmp_path, "dk = dk * 2; dv = dv * (3 if do.stride(3) == 0 else 1)")
+    )
+    assert [one.fault for one in report.diagnoses if one.is_named][:2] == [
+        "factor/dK",
+        "factor/dV",
+    ]
     assert "in do=expanded: explains 100%" in report.diagnoses[1].evidence[0]
 
 
@@ -117,7 +122,8 @@ DOUBLED = Planted(make=lambda kernel, name, tensor: tensor * 2 if name == "dK" e
 )
 def test_lengths_that_are_given_one_by_one_are_shortened_one_by_one(options, words):
     report = probe(
-        replace(softmax_case(**options), layouts=(("all", "contiguous"),)), softmax_target(DOUBLED)
+        replace(softmax_case(**options), layouts=(("all", "contiguous"),)),
+        softmax_target(DOUBLED),
     )
     assert report.diagnoses[0].fault == "factor/dK"
     assert report.diagnoses[0].evidence[-1].endswith(words)
@@ -126,7 +132,7 @@ def test_lengths_that_are_given_one_by_one_are_shortened_one_by_one(options, wor
 def of_a_file(**options):
     """A case whose values are those of a file, and the file."""
     drawn = softmax_case(**options)
-    saved = Saved(draw(drawn), {}, {"causal": drawn.causal})
+    saved = SavedInputs(draw(drawn), {}, {"causal": drawn.causal})
     return replace(
         softmax_case(**with_inputs({}, saved, "values.pt", "softmax")), recover=False
     ), saved
@@ -136,7 +142,5 @@ def test_of_values_of_a_file_a_smaller_case_is_drawn():
     case, saved = of_a_file(**LARGE, causal=True)
     report = probe(case, softmax_target(DOUBLED), saved=saved)
     assert report.diagnoses[0].fault == "factor/dK"
-    words = (
-        "a smaller case of drawn values that fails in the same way: --batch 1 --heads 2 --seqlen 80"
-    )
+    words = "a smaller case of drawn values that fails in the same way: --batch 1 --heads 2 --seqlen 80"
     assert words in report.diagnoses[0].evidence[-1]

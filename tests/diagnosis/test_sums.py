@@ -16,12 +16,16 @@ RESULTS = ("O", "dQ", "dK", "dV")
 LOST = Diagnosis("accumulation/dK", "ACC", "it is overwritten, not added to", 1.0)
 
 
-def test_a_sum_that_begins_with_nothing_times_nan_holds_what_is_added_once(tmp_path: Path) -> None:
+def test_a_sum_that_begins_with_nothing_times_nan_holds_what_is_added_once(
+    tmp_path: Path,
+) -> None:
     seen = "seen = visible(m, n, distance, live_m, live_n, left, right)"
     nan = Edit(FORWARD, 'tl.where(new_max == float("-inf"), 0.0, new_max)', "new_max")
     _, run = planted(tmp_path, Edit(FORWARD, seen, f"{seen} & (m > 0)"), nan)
     (visits,) = (
-        counts for home, counts in run.flow.visits.items() if run.outcome.storages.get(home) == "O"
+        counts
+        for home, counts in run.flow.visits.items()
+        if run.outcome.storages.get(home) == "O"
     )
     assert visits.max() == 1
 

@@ -98,7 +98,9 @@ def tile_of(roles, head, index=slice(None)):
 
     m, n = (at.astype(np.int32)[index] for at in np.mgrid[:36, :36])
     lanes = Lanes({"b": np.zeros_like(m), "h": np.full_like(m, head), "m": m, "n": n}, {})
-    return {name: roles.forms.values[name][0, head][index].copy() for name in roles._scores}, lanes
+    return {
+        name: roles.forms.values[name][0, head][index].copy() for name in roles._scores
+    }, lanes
 
 
 @pytest.mark.parametrize("dtype", MOST)

@@ -133,7 +133,9 @@ def steady(text: str) -> str:
     decides. Whole numbers stay: they are places, lines and sizes.
     """
     text = re.sub(r"\bsha256 [0-9a-f]+", "sha256 #", text)
-    text = re.sub(r"\d+(?:,\d{3})+|\d*\.\d+(?:e[+-]?\d+)?|\b\d+e[+-]?\d+|\b\d+(?=[x×])", "#", text)
+    text = re.sub(
+        r"\d+(?:,\d{3})+|\d*\.\d+(?:e[+-]?\d+)?|\b\d+e[+-]?\d+|\b\d+(?=[x×])", "#", text
+    )
     text = re.sub(r"on cpu \(\w+\)", "on cpu (#)", text)
     return " ".join(text.split())
 

@@ -31,7 +31,9 @@ def test_every_command_with_output_stands_in_a_block_that_is_run():
     for page in PAGES:
         run = {line for block in blocks(page) for line in range(*block.lines)}
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines()):
-            assert number in run or not line.lstrip().startswith("$ "), f"{page.name}:{number + 1}"
+            assert number in run or not line.lstrip().startswith("$ "), (
+                f"{page.name}:{number + 1}"
+            )
 
 
 def _mentioned(page):
@@ -40,7 +42,9 @@ def _mentioned(page):
         spans = [inner.content for inner in token.children or [] if inner.type == "code_inline"]
         lines = token.content.splitlines() if token.type == "code_block" else spans
         found = [
-            piece for line in lines for piece in re.findall(r"(?:^|[ ;/])gradprobe ([^;#&]+)", line)
+            piece
+            for line in lines
+            for piece in re.findall(r"(?:^|[ ;/])gradprobe ([^;#&]+)", line)
         ]
         yield from (words for words in found if not words.startswith(("-", "@")))
 

@@ -57,7 +57,8 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.parametrize(
-    "word", re.findall(r"^readme '?([a-z ]+)'?$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    "word",
+    re.findall(r"^readme '?([a-z ]+)'?$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE),
 )
 def test_ci_runs_the_one_command_of_the_readme_that_has_the_word(word):
     commands = re.findall(
@@ -73,7 +74,9 @@ def test_what_was_found_is_shown_without_gradprobe(script):
     """Each script compiles, and imports nothing of ours; one that the page shows is shown as it is."""
     text = script.read_text(encoding="utf-8")
     imports = [
-        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert not any("gradprobe" in ast.unparse(node) for node in imports)
     page = (_DOCS / "found.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradprobe.numerics.evidence import Probed
+from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.targets.find import Target
 from tests.emulated import case_of, target_of
 from tests.probe import probe
@@ -166,7 +166,9 @@ def _probabilities(p: Problem, kernel: str) -> tuple[Tensor, Tensor, Tensor | No
 def _preprocess(p: Problem) -> Tensor:
     if p.family == "softmax":
         return p.planted.make(
-            "preprocess", "delta", (p.read("preprocess", "do") * p.read("preprocess", "o")).sum(-1)
+            "preprocess",
+            "delta",
+            (p.read("preprocess", "do") * p.read("preprocess", "o")).sum(-1),
         )
     valid, weights, _ = _probabilities(p, "preprocess")
     dp = _dp(p, "preprocess", weights, valid)
@@ -271,7 +273,7 @@ def told(
     family: str = "softmax",
     exposed: tuple[str, ...] = EVERYTHING,
     **options,
-) -> Probed:
+) -> ProbeResult:
     """What a probe says of a fault, by default on a small case whose tensors lie contiguous."""
     sizes = {"batch": 2, "heads": 2, "seqlen": 40, "head_dim": 8}
     sizes |= {"head_dim_v": 8} if family == "softmax" else {}
@@ -287,7 +289,7 @@ def told(
     )
 
 
-def named(report: Probed) -> str:
+def named(report: ProbeResult) -> str:
     """The fault that is named as the cause, where one is."""
     assert not any("fault of gradprobe" in sentence for sentence in report.known), report.known
     first = next(iter(report.diagnoses), None)
@@ -327,7 +329,9 @@ def making(
     )
 
 
-def remembering(name: str, change: Callable[[Callable[[str], Tensor], Tensor], Tensor]) -> Planted:
+def remembering(
+    name: str, change: Callable[[Callable[[str], Tensor], Tensor], Tensor]
+) -> Planted:
     """An intermediate is made of what its kernel read and made before, by name."""
     known: dict[tuple[str, str], Tensor] = {}
 

@@ -15,5 +15,6 @@ def test_a_member_that_alone_is_added_is_named(member, exposed):
         return tensor * (torch.arange(4) % 2 == member)[:, None, None]
 
     assert (
-        named(told(Planted(make=alone), exposed=exposed, heads=4, kv_heads=2)) == "accumulation/dK"
+        named(told(Planted(make=alone), exposed=exposed, heads=4, kv_heads=2))
+        == "accumulation/dK"
     )

@@ -69,4 +69,6 @@ def test_another_head_or_batch_is_named_in_a_black_box_whatever_the_tensor(
 
 @both_ways
 def test_a_bias_that_is_left_out_is_not_called_a_bias_of_one_key(exposed):
-    assert named(told(reading("bias", lambda t: t * 0), exposed=exposed, bias=True)) == "mask/bias"
+    assert (
+        named(told(reading("bias", lambda t: t * 0), exposed=exposed, bias=True)) == "mask/bias"
+    )

@@ -40,7 +40,9 @@ PLANTED = {
     ],
 )
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_comparison_of_the_mask_is_named_in_whichever_kernels_it_is_wrong(name, kernels, exposed):
+def test_a_comparison_of_the_mask_is_named_in_whichever_kernels_it_is_wrong(
+    name, kernels, exposed
+):
     fault, change, options = PLANTED[name]
     assert named(told(making("valid", change, kernels), exposed=exposed, **options)) == fault
 

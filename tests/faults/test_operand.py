@@ -49,7 +49,9 @@ def test_the_row_of_a_thread_in_place_of_that_of_the_loop_is_named(name, exposed
 
 @both_ways
 def test_a_ds_that_is_not_transposed_is_named_by_the_dk_that_it_makes(exposed):
-    assert named(told(making("dS", lambda t: t.mT, ("dkdv",)), exposed=exposed)) == "transposed/dK"
+    assert (
+        named(told(making("dS", lambda t: t.mT, ("dkdv",)), exposed=exposed)) == "transposed/dK"
+    )
 
 
 @both_ways

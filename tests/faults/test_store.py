@@ -21,7 +21,9 @@ def storing(exposed, axes=()):
     def softmax(q, k, v, do, dq, dk, dv, *, causal, scale):
         tensors = {"q": q, "k": k, "v": v, "do": do}
         found = backward(Planted(), "softmax", tensors, {"causal": causal, "scale": scale})
-        strides = [do.stride(axis) if axis in axes else own for axis, own in enumerate(dq.stride())]
+        strides = [
+            do.stride(axis) if axis in axes else own for axis, own in enumerate(dq.stride())
+        ]
         for place in ((b, h) for b in range(q.shape[0]) for h in range(q.shape[1])):
             first = dq.storage_offset() + place[0] * strides[0] + place[1] * strides[1]
             dq.as_strided(dq.shape[2:], strides[2:], first).copy_(found["dQ"][place])

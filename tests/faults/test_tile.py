@@ -25,7 +25,9 @@ def test_what_tiles_leave_of_a_sum_is_named_by_the_first_sum_that_they_spoil(fau
 
 def test_rows_beyond_the_last_whole_tile_are_told_with_the_size_of_the_tile():
     report = told(making("valid", lambda t: t & (rows_of(t) < 32), ("dkdv",)))
-    assert report.diagnoses[0].summary == "dK leaves out the rows beyond the last whole tile of 32"
+    assert (
+        report.diagnoses[0].summary == "dK leaves out the rows beyond the last whole tile of 32"
+    )
 
 
 @pytest.mark.nightly

@@ -34,7 +34,8 @@ def probed(word, **options):
     target = find_target(word)
     given = {**parse(options), "device": "cuda"}
     return probe(
-        resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs), target
+        resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs),
+        target,
     )
 
 

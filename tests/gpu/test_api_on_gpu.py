@@ -9,7 +9,9 @@ pytestmark = pytest.mark.gpu
 
 
 def attention(q, k, v, causal=False, scale=None):
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, is_causal=causal, scale=scale
+    )
 
 
 def test_a_function_runs_on_the_gpu_in_this_process():

@@ -91,7 +91,9 @@ def test_an_error_of_1e_4_in_one_head_of_dq_is_found_in_ieee_kernels(kernel, seq
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_dots_that_are_coarser_than_declared_are_told_with_their_lines(kernel):
-    report = probe(KERNELS[kernel][1](seqlen=200, head_dim=64, dots="ieee"), target(kernel, "tf32"))
+    report = probe(
+        KERNELS[kernel][1](seqlen=200, head_dim=64, dots="ieee"), target(kernel, "tf32")
+    )
     assert report.verdict == "mismatch"
     assert report.diagnoses[0].fault == "precision/tf32"
     assert report.diagnoses[0].where

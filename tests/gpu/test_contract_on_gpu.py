@@ -64,7 +64,9 @@ def test_a_backend_of_pytorch_is_read_twice_alike(name, dtype):
 @pytest.mark.parametrize("name", [*SDPA, "flex", "flash", "lazy"])
 def test_a_right_kernel_is_not_accused_on_dyadic_values(name, dtype, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = f"check {name} --dtype {dtype} --pattern dyadic --head-dim 64 --seqlen 300 --no-recover"
+    words = (
+        f"check {name} --dtype {dtype} --pattern dyadic --head-dim 64 --seqlen 300 --no-recover"
+    )
     for seed in range(4):
         ran = run(f"{words} --seed {seed}")
         assert ran.code == 0, ran.out

@@ -81,7 +81,9 @@ def test_the_device_says_that_it_is_lost_in_every_form_and_after_an_error_that_l
     tmp_path,
 ):
     ways = ["nothing", "store_far", "nothing", "load_four", "assertion", "stop", "nothing"]
-    ends = list(run_each("tests.gpu.test_crashes_on_gpu:Losing", str(tmp_path), ways, timeout=120))
+    ends = list(
+        run_each("tests.gpu.test_crashes_on_gpu:Losing", str(tmp_path), ways, timeout=120)
+    )
     print([(ended.item, ended.crash and ended.crash.words) for ended in ends])
     assert [ended.crash.kind if ended.crash else ended.result for ended in ends] == [
         "nothing", "DeviceLost", "nothing", "DeviceLost", "DeviceLost", "DeviceLost", "nothing",
@@ -104,7 +106,12 @@ def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_in
         (stray,) = result.memory
         assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
         assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
-    assert {result.verdict for result in found.results} <= {"match", "error", "mismatch", "skipped"}
+    assert {result.verdict for result in found.results} <= {
+        "match",
+        "error",
+        "mismatch",
+        "skipped",
+    }
     assert len(found.having("match")) + len(found.having("skipped")) == len(found.results) - len(
         {*crashed, *wrong}
     )
@@ -119,7 +126,11 @@ def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the
     assert set(crashed) == {"offset"}
     assert MISALIGNED in crashed["offset"].words
     (stray,) = crashed["offset"].memory
-    assert (stray.kind, stray.tensor, stray.kernel) == ("misaligned", "do", "copy_by_pairs_kernel")
+    assert (stray.kind, stray.tensor, stray.kernel) == (
+        "misaligned",
+        "do",
+        "copy_by_pairs_kernel",
+    )
     assert stray.code.startswith("x = tl.load(from_row[:, None]")
     assert {result.verdict for result in found.results} == {"match", "error", "skipped"}
 

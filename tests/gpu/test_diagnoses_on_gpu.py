@@ -29,7 +29,9 @@ def test_do_read_with_q_head_stride_is_named_with_its_three_lines(options, tmp_p
     cause = report.diagnoses[0]
     assert (cause.fault, cause.is_named) == ("stride/do-head", True)
     lines = (tmp_path / f"{HISTORICAL.name}.py").read_text().splitlines()
-    assert [where.code for where in cause.where] == ["do_ptr += b * stride_dob + h * stride_qh"] * 3
+    assert [where.code for where in cause.where] == [
+        "do_ptr += b * stride_dob + h * stride_qh"
+    ] * 3
     assert all(lines[where.line - 1].strip() == where.code for where in cause.where)
     assert cause.fix.startswith("stride_qh -> stride_doh in lazy_preprocess_kernel")
     assert report.seconds["diagnose"] < 20  # 2 alone, 10 beside fourteen tests

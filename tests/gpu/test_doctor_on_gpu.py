@@ -79,7 +79,9 @@ def test_a_cache_that_holds_another_kernel_s_code_is_named(tmp_path):
     poisoned = [entry for entry in of_right if arguments(entry) in of_wrong]
     assert poisoned
     for entry in poisoned:
-        shutil.copy(of_wrong[arguments(entry)] / "delta_kernel.cubin", entry / "delta_kernel.cubin")
+        shutil.copy(
+            of_wrong[arguments(entry)] / "delta_kernel.cubin", entry / "delta_kernel.cubin"
+        )
     file.write_text(RIGHT)
     code, out, told = doctor(words, tmp_path, TRITON_CACHE_DIR=str(cache))
     assert code == 1, out

@@ -31,7 +31,10 @@ def test_a_map_made_of_tensors_on_a_gpu_is_that_of_the_same_on_the_cpu():
         grid.add(
             tile,
             0,
-            *(part.to(device) for part in (ratio.masked_fill(~valid, 0.0), valid.double(), valid)),
+            *(
+                part.to(device)
+                for part in (ratio.masked_fill(~valid, 0.0), valid.double(), valid)
+            ),
         )
         maps.append(grid.signs())
     assert maps[0].equal(maps[1])
@@ -51,7 +54,8 @@ def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch)
     whole = compare(case, attention_of(case, there), trace, precision_of("bfloat16", "ieee"))
     for name, finding in passed.findings.items():
         bounds, exact = (
-            bytes(one.signs.flatten().tolist()).decode() for one in (finding, whole.findings[name])
+            bytes(one.signs.flatten().tolist()).decode()
+            for one in (finding, whole.findings[name])
         )
         assert finding.bounded
         assert all(

@@ -18,7 +18,9 @@ def placed(layout, names=("q", "k", "v"), fill="ordinary"):
 
 
 def flat(tensor):
-    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    return tensor.as_strided(
+        (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0
+    )
 
 
 def last_of(tensor):
@@ -27,7 +29,9 @@ def last_of(tensor):
 
 
 @pytest.mark.parametrize("layout", ["distinct", "packed"])
-def test_guards_that_nothing_wrote_tell_nothing_and_the_elements_themselves_may_be_written(layout):
+def test_guards_that_nothing_wrote_tell_nothing_and_the_elements_themselves_may_be_written(
+    layout,
+):
     for fill in FILLS:
         tensors = placed(layout, fill=fill)
         guards = Guards(tensors, fill)

@@ -134,7 +134,11 @@ def test_outputs_have_the_shapes_of_the_gradients_and_the_dtypes_of_the_inputs()
 )
 def test_what_is_written_or_returned_is_compared_in_every_layout(function):
     report = probed(function)
-    assert verdicts(report) == {"contiguous": "match", "distinct": "match", "do=expanded": "match"}
+    assert verdicts(report) == {
+        "contiguous": "match",
+        "distinct": "match",
+        "do=expanded": "match",
+    }
     assert list(report.runs[0].measured.comparison.findings) == ["dQ", "dK", "dV"]
 
 
@@ -185,7 +189,13 @@ def test_dbias_and_dsink_may_be_written_too():
     options = {"bias": True, "bias_axes": "bn", "sinks": True, "heads": 3, "head_dim_v": 5}
     report = probed(writes_all, **options, recover=False)
     assert set(verdicts(report).values()) == {"match"}
-    assert list(report.runs[0].measured.comparison.findings) == ["dQ", "dK", "dV", "dBias", "dSink"]
+    assert list(report.runs[0].measured.comparison.findings) == [
+        "dQ",
+        "dK",
+        "dV",
+        "dBias",
+        "dSink",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.placement import for_more_batches, placements_of
-from gradprobe.inputs.saved import Saved, load, save
+from gradprobe.inputs.saved import SavedInputs, load, save
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import AS_SAVED
 from gradprobe.model.failures import UsageFailure
@@ -27,7 +27,7 @@ def plain(**more):
 
 def as_set(tensors, **options):
     values = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    return Saved(values, placements_of(tensors), options)
+    return SavedInputs(values, placements_of(tensors), options)
 
 
 def written(tmp_path, ending, tensors, **options):
@@ -68,7 +68,9 @@ def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path, ending)
     offsets = [found[name].storage_offset() for name in "qkv"]
     assert offsets == [offsets[0] + each for each in (0, 24, 48)]
     assert found["q"].stride() == (360, 8, 72, 1)
-    assert all(torch.equal(found[name], tensor) for name, tensor in (("q", q), ("k", k), ("v", v)))
+    assert all(
+        torch.equal(found[name], tensor) for name, tensor in (("q", q), ("k", k), ("v", v))
+    )
 
 
 @pytest.mark.parametrize("ending", ["pt", "npz"])

@@ -157,7 +157,9 @@ def test_packed_k_and_v_without_q_are_the_two_slots_of_one_storage(names):
     for shapes, assigned in ((SHAPES, alone), (of_another_shape, (("all", "packed"),))):
         tensors = place(values_of(shapes), assigned).tensors
         assert sharing(tensors, *names)
-        found = [(tensors[name].storage_offset() - FRONT, tensors[name].stride()) for name in names]
+        found = [
+            (tensors[name].storage_offset() - FRONT, tensors[name].stride()) for name in names
+        ]
         assert found == [(0, (120, 4, 24, 1)), (12, (120, 4, 24, 1))]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import gradprobe
 from gradprobe.inputs import versions
-from gradprobe.model.failures import Untested
+from gradprobe.model.failures import UntestedVersion
 from gradprobe.testing import report_on
 from tests.cli.command import ROOT, run, run_process
 
@@ -29,7 +29,9 @@ def pretend(tmp_path, monkeypatch):
 
     def install(**packages):
         for name, version in packages.items():
-            needs = [f"Requires-Dist: {need}\n" for need in REQUIRED] if name == "gradprobe" else []
+            needs = (
+                [f"Requires-Dist: {need}\n" for need in REQUIRED] if name == "gradprobe" else []
+            )
             folder = tmp_path / f"{name}-{version}.dist-info"
             folder.mkdir(exist_ok=True)
             (folder / "METADATA").write_text(
@@ -68,10 +70,16 @@ OUTSIDE = "outside what gradprobe is tested with, "
 )
 def test_any_other_release_is_refused_with_what_pip_is_to_be_told(pretend, given, said):
     pretend(**INSIDE | given)
-    with pytest.raises(Untested) as refused:
+    with pytest.raises(UntestedVersion) as refused:
         versions.refuse_untested()
-    assert (str(refused.value), refused.value.way_out, refused.value.exit_code) == (said, WANTED, 3)
-    with pytest.raises(Untested, match=re.escape(WANTED)):  # pytest shows no more than the message
+    assert (str(refused.value), refused.value.way_out, refused.value.exit_code) == (
+        said,
+        WANTED,
+        3,
+    )
+    with pytest.raises(
+        UntestedVersion, match=re.escape(WANTED)
+    ):  # pytest shows no more than the message
         report_on("no such target")
 
 
@@ -115,7 +123,7 @@ def test_nothing_is_imported_for_it_and_its_document_says_it_too(pretend, tmp_pa
         (tmp_path / f"{name}.py").write_text("import os; os._exit(77)")
     ran = run_process("check lazy --json - --github", PYTHONPATH=path)
     error = json.loads(ran.out)["error"]
-    assert (ran.code, error["kind"], error["way_out"]) == (3, "Untested", WANTED)
+    assert (ran.code, error["kind"], error["way_out"]) == (3, "UntestedVersion", WANTED)
     assert "::error title=GP025" in ran.err
     assert run_process("check --help", PYTHONPATH=path).code == 0
     assert run_process(f"init {tmp_path / 'mine.py'}", PYTHONPATH=path).code == 0

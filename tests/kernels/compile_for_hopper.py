@@ -61,7 +61,10 @@ def source(kernel, dtype: str, present: set[str], dots: str) -> ASTSource:
     }
     meta |= {"DOTS": dots, "BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_D": 16, "BLOCK_DV": 32}
     absent = {
-        name for option, names in ABSENT.items() if option not in present for name in names.split()
+        name
+        for option, names in ABSENT.items()
+        if option not in present
+        for name in names.split()
     }
     constants = {
         name: meta.get(name) for name in kernel.arg_names if name in meta or name in absent

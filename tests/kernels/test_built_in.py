@@ -126,7 +126,9 @@ def test_a_fault_planted_in_the_source_is_found_where_it_is(
     assert report.failing[1].first.intermediate == first
 
 
-on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="tensors of the CPU are interpreted")
+on_cpu = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="tensors of the CPU are interpreted"
+)
 
 
 def of_softmax(**options):
@@ -149,7 +151,9 @@ def test_a_bias_of_minus_infinity_hides_its_keys_and_row_2_altogether():
 def test_a_mask_that_hides_everything_leaves_every_result_0_and_a_sink_its_lse():
     hidden = torch.zeros(17, 17, dtype=torch.bool)
     actual = of_softmax(mask=hidden)
-    assert all(value.eq(-torch.inf if name == "LSE" else 0).all() for name, value in actual.items())
+    assert all(
+        value.eq(-torch.inf if name == "LSE" else 0).all() for name, value in actual.items()
+    )
     assert of_softmax(mask=hidden, sinks=torch.tensor([1.5]))["LSE"].eq(1.5).all()
     assert of_softmax(sinks=torch.tensor([-torch.inf]))["dSink"].eq(0).all()
 

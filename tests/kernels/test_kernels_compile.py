@@ -17,7 +17,9 @@ PUSH = [("flash", "3"), ("lazy", "0")]
 def test_every_kernel_compiles_for_hopper_with_and_without_its_optional_inputs(
     tmp_path, family, variants
 ):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"
+    }
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     script = ROOT / "tests" / "kernels" / "compile_for_hopper.py"
     command = [sys.executable, script, family, *variants.split()]

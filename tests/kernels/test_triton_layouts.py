@@ -151,7 +151,9 @@ def test_offsets_beyond_2_to_the_31_elements_give_the_same_bits(kernel, tensor, 
     extent = 1 + sum((n - 1) * stride for n, stride in zip(value.shape, strides, strict=True))
     assert extent > 2**31
     file = tmp_path / "holes"
-    storage = torch.from_numpy(np.memmap(file, value.numpy().dtype, "w+", shape=(2**31 + extent,)))
+    storage = torch.from_numpy(
+        np.memmap(file, value.numpy().dtype, "w+", shape=(2**31 + extent,))
+    )
     file.unlink()
     far = storage.as_strided(value.shape, strides, 2**31).copy_(value)
     assert_same_bits(kernel.run(kernel.values | {tensor: far}), kernel.expected)
@@ -198,8 +200,12 @@ def test_tiles_that_a_window_of_5_and_2_hides_altogether_are_not_visited(m, n, a
     kernel = Kernel(flash_forward, flash_backward, options, dict(inputs))
     shift = n - m if align == "bottom-right" else 0
     # The first and last key that each tile of rows sees, and the first and last row that sees each tile of keys.
-    keys = {rows: (rows + shift - 5, min(rows + 15, m - 1) + shift + 2) for rows in range(0, m, 16)}
-    rows = {keys: (keys - shift - 2, min(keys + 15, n - 1) - shift + 5) for keys in range(0, n, 16)}
+    keys = {
+        rows: (rows + shift - 5, min(rows + 15, m - 1) + shift + 2) for rows in range(0, m, 16)
+    }
+    rows = {
+        keys: (keys - shift - 2, min(keys + 15, n - 1) - shift + 5) for keys in range(0, n, 16)
+    }
     for poisoned, reached, names in (("k", keys, ("O", "LSE", "dQ")), ("q", rows, ("dK", "dV"))):
         bad = inputs[poisoned].clone()
         bad[:, :, 40] = torch.nan
@@ -220,7 +226,9 @@ def test_without_export_no_matrix_is_returned_or_allocated_and_the_rest_has_the_
     zeros, shapes = torch.Tensor.new_zeros, []
     noting = lambda *args, **kw: shapes.append(args[1]) or zeros(*args, **kw)  # noqa: E731
     monkeypatch.setattr(torch.Tensor, "new_zeros", noting)
-    rest = {name: value for name, value in kernel.expected.items() if name not in ("P", "dP", "dS")}
+    rest = {
+        name: value for name, value in kernel.expected.items() if name not in ("P", "dP", "dS")
+    }
     assert_same_bits(kernel.run(kernel.values, export=False), rest)
     batch, heads, rows, _ = kernel.values["q"].shape
     assert (batch, heads, rows, rows) not in shapes

@@ -115,7 +115,9 @@ def test_strides_that_are_passed_as_a_tuple_are_those_of_its_name(tmp_path):
     assert reading(tmp_path, *edits).verdict == CLEAN
 
 
-def test_an_offset_that_is_right_for_its_own_tensor_is_wrong_where_it_is_added_to_another(tmp_path):
+def test_an_offset_that_is_right_for_its_own_tensor_is_wrong_where_it_is_added_to_another(
+    tmp_path,
+):
     found = reading(tmp_path, ("do_ptr += off_do", "do_ptr += off_q")).findings
     assert {
         (each.where.line, marked(each), each.tensor, each.other, each.fix) for each in found

@@ -246,7 +246,9 @@ def test_what_the_softmax_options_draw():
     # 24,000 draws: five standard deviations of their mean are 0.014
     assert abs(values["keep"].double().mean() - 0.75) < 0.014
     dead = draw(softmax(mask="dead-rows"))["mask"]
-    assert torch.equal(dead.any(-1)[0, 0].logical_not().nonzero().flatten(), torch.arange(3, 72, 7))
+    assert torch.equal(
+        dead.any(-1)[0, 0].logical_not().nonzero().flatten(), torch.arange(3, 72, 7)
+    )
     padding = draw(softmax(mask="padding"))["mask"]
     assert padding.shape == (2, 1, 1, 72)
     assert padding[..., 0].all()

@@ -73,7 +73,11 @@ def test_so_does_one_that_is_set_beside_another(report, other, number):
 
 
 def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
-    numbers = {"actual": Number(math.nan), "expected": Number(-math.inf), "ratio": Number(math.inf)}
+    numbers = {
+        "actual": Number(math.nan),
+        "expected": Number(-math.inf),
+        "ratio": Number(math.inf),
+    }
     row = CloseUpRow(row=0, mismatched=1, col=0, **numbers)
     place = Element(
         intermediate="dK", batch=0, head=1, row=3, col=2, tile=(None, 0), actual=Number(math.nan),
@@ -87,7 +91,11 @@ def test_what_is_not_finite_is_a_word_in_json_which_stays_strict():
     text = dump(report)
     strict = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     (found,) = strict["close_up"]["rows"]
-    assert (found["actual"], found["expected"], found["ratio"]) == ("NaN", "-Infinity", "Infinity")
+    assert (found["actual"], found["expected"], found["ratio"]) == (
+        "NaN",
+        "-Infinity",
+        "Infinity",
+    )
     assert load(text) == report
     assert math.isnan(load(text).close_up.rows[0].actual)
 

@@ -68,7 +68,9 @@ def test_each_intermediate_has_its_place_in_the_reference_and_a_budget():
     summed = {"dBias", *BY_KEY, *BY_HEAD}
     assert {*BY_ROW, *summed} == {*names()}
     assert {*TOTALS} == {"dBias", *BY_HEAD}
-    assert {*MATRICES} == {row.name for row in TABLE if row.softmax and row.softmax.axes == "bhmn"}
+    assert {*MATRICES} == {
+        row.name for row in TABLE if row.softmax and row.softmax.axes == "bhmn"
+    }
     assert all(lookup(name).needs == needed for name, needed in BY_HEAD.items())
     # No forward is differentiated for its slopes.
     assert {*GRADIENT_OF.values()} == {"dQ", *summed} - {"dAlibi"}

@@ -51,8 +51,21 @@ def drawn(random: Random) -> Roundings:
         "mixed": [("product", "PE", "dP", "dS"), ("product", "scores", "PE", "dP", "dS", "scaled dS")], "any": [()],
     }[style]  # fmt: skip
     at = {*random.choice(of_scores)}
-    every = ("product", "scores", "shifted", "P", "PE", "dP", "spread", "delta", "dS", "scaled dS")
-    at |= {name for name in every if random.random() < {"any": 0.5, "fused": 0.0}.get(style, 0.15)}
+    every = (
+        "product",
+        "scores",
+        "shifted",
+        "P",
+        "PE",
+        "dP",
+        "spread",
+        "delta",
+        "dS",
+        "scaled dS",
+    )
+    at |= {
+        name for name in every if random.random() < {"any": 0.5, "fused": 0.0}.get(style, 0.15)
+    }
     tiles = [(name, random.choice((16, 32, 64, 128))) for name in SUMS if random.random() < 0.25]
     delta = random.choice(("stored", "unrounded", "P dP"))
     folded = random.choice(("", "", "q", "k"))
@@ -78,7 +91,9 @@ def backward(
         return tensor.to(dtype).float() if name in how.at else tensor
 
     def folded(name: str, tensor: Tensor) -> Tensor:
-        return (tensor.float() * scale).to(dtype).float() if how.folded == name else tensor.float()
+        return (
+            (tensor.float() * scale).to(dtype).float() if how.folded == name else tensor.float()
+        )
 
     def dot(name: str, a: Tensor, b: Tensor) -> Tensor:
         tile = dict(how.tiles).get(name)

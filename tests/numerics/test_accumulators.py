@@ -31,7 +31,12 @@ def coarse(q, k, v, do, *, scale=None, tile=32, backwards=False, causal=False, f
         shares = [matrix[:, :, m : m + tile].mT @ b[:, :, m : m + tile].float() for m in parts]
         return kept(torch.stack(shares, 2), tile, backwards=backwards, dtype=q.dtype)
 
-    found = {"O": exact["O"], "dQ": exact["dQ"], "dK": (summed(ds, q) * scale), "dV": summed(p, do)}
+    found = {
+        "O": exact["O"],
+        "dQ": exact["dQ"],
+        "dK": (summed(ds, q) * scale),
+        "dV": summed(p, do),
+    }
     results = {name: value.to(q.dtype) for name, value in found.items()}
     return fault(results) if fault else results
 
@@ -120,7 +125,9 @@ def test_noise_of_the_size_of_coarse_sums_is_not_taken_for_them():
     error = (results["dK"].float() - exact).flatten()
     order = torch.randperm(error.numel(), generator=torch.Generator().manual_seed(0))
     mixed = error[order].view_as(exact)
-    comparison, lenient, _ = judged(case, results | {"dK": (exact + mixed).to(results["dK"].dtype)})
+    comparison, lenient, _ = judged(
+        case, results | {"dK": (exact + mixed).to(results["dK"].dtype)}
+    )
     assert comparison.findings["dK"].mismatched
     assert lenient.findings["dK"].mismatched
 
@@ -140,7 +147,9 @@ def flash(q, k, v, *, causal=False, scale=None):
     from torch.nn.functional import scaled_dot_product_attention
 
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=True)
+        return scaled_dot_product_attention(
+            q, k, v, is_causal=causal, scale=scale, enable_gqa=True
+        )
 
 
 @pytest.mark.nightly

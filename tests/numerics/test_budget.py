@@ -146,7 +146,9 @@ EVERY = (
 def test_no_budget_is_more_than_100_times_what_a_right_kernel_errs_by(options, dtype):
     """The largest of thousands of errors, as a share of its budget, with every result kept in float32."""
     lengths = {} if "cu_seqlens" in options else {"seqlen": 200}
-    options = {"family": "softmax", "heads": 4, "head_dim": 64, "dtype": dtype} | lengths | options
+    options = (
+        {"family": "softmax", "heads": 4, "head_dim": 64, "dtype": dtype} | lengths | options
+    )
     how = Arithmetic(tensor_core=dtype != "float32", stored=torch.float32)
     findings = compared(case_of(**options), how).findings
     # dTau, and in float32 dSink and dAlibi, add up thousands of terms of either sign, whose sizes their budgets add.

@@ -26,7 +26,9 @@ def compared_in(arithmetic, family, fault, names=None, **options):
 
 def statuses(comparison):
     return {
-        name: finding.status for name, finding in comparison.findings.items() if finding.mismatched
+        name: finding.status
+        for name, finding in comparison.findings.items()
+        if finding.mismatched
     }
 
 
@@ -109,7 +111,9 @@ def test_a_wrong_dp_is_no_fault_of_delta_however_the_kernel_comes_by_it(family, 
     found = compared(
         case, Arithmetic(delta_from_o=from_o), fault=changed("dP", lambda t: t[0, 2].mul_(1.1))
     )
-    assert [name for name, status in statuses(found).items() if status == "mismatch"][:1] == ["dP"]
+    assert [name for name, status in statuses(found).items() if status == "mismatch"][:1] == [
+        "dP"
+    ]
     assert statuses(found).get("delta") in (None, "inherited")
 
 

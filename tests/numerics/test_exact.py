@@ -118,7 +118,9 @@ def test_a_head_of_a_group_that_is_rounded_to_16_bits_before_the_sum_is_beyond_t
         for name, matrix, other, scale in (("dK", "dS", x.q, x.scale), ("dV", "PE", x.do, 1.0)):
             shares = (values[matrix].mT @ other[tile.batch]).to(narrow).double() * scale
             results[name][tile.batch] += shares.unflatten(0, (2, 2)).sum(1)
-    trace = read_trace({name: value.to(narrow) for name, value in results.items()}, case, "written")
+    trace = read_trace(
+        {name: value.to(narrow) for name, value in results.items()}, case, "written"
+    )
     comparison = compare(case, x, trace, exactly(precision_of("bfloat16", "ieee")))
     assert not comparison.matches
     lenient, coarser = explained(case, x, trace, comparison)

@@ -157,11 +157,11 @@ def test_a_change_that_only_a_repeat_or_only_a_look_inside_makes_is_told():
 
 def test_a_kernel_that_stores_into_an_input_is_named_with_its_line(tmp_path):
     source = (KERNELS / "flash.py").read_text()
-    find = (
-        "    store_tile(dv_ptr, dv, offs_n, offs_dv, stride_dvn, stride_dvd, n_keys, head_dim_v)\n"
-    )
+    find = "    store_tile(dv_ptr, dv, offs_n, offs_dv, stride_dvn, stride_dvd, n_keys, head_dim_v)\n"
     assert source.count(find) == 1
-    more = "    store_tile(v_ptr, dv, offs_n, offs_dv, stride_vn, stride_vd, n_keys, head_dim_v)\n"
+    more = (
+        "    store_tile(v_ptr, dv, offs_n, offs_dv, stride_vn, stride_vd, n_keys, head_dim_v)\n"
+    )
     path = tmp_path / "spoils_v.py"
     path.write_text(source.replace(find, find + more))
     options = {
@@ -209,7 +209,9 @@ def as_(dtype, *names):
 @pytest.mark.parametrize(
     ("own", "came"), [("float32", torch.float16), ("float16", torch.bfloat16), ("bfloat16", torch.float16)]
 )  # fmt: skip
-def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_names_both(own, came):
+def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_names_both(
+    own, came
+):
     report = probed(as_(came, "dK"), dtype=own, pattern="small")
     words = str(came).removeprefix("torch.")
     found = memory(report, DTYPE).values()

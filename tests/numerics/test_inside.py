@@ -308,7 +308,12 @@ def test_what_is_wrong_in_one_hot_problems_alone_by_more_than_any_rounding_convi
 
 def doubled_dq_beside_ds(q, k, v, do, *, scale):
     results = softmax(q, k, v, do, scale=scale)
-    return {"dS": results["dS"], "dQ": 2 * results["dQ"], "dK": results["dK"], "dV": results["dV"]}
+    return {
+        "dS": results["dS"],
+        "dQ": 2 * results["dQ"],
+        "dK": results["dK"],
+        "dV": results["dV"],
+    }
 
 
 def test_an_exported_ds_is_shown_as_it_came_beside_a_dq_that_would_show_another():
@@ -342,7 +347,9 @@ def test_value_dims_beyond_those_of_q_that_one_kernel_leaves_out_are_missed_insi
     said = report.runs[0].inside.sentences[0]
     assert said.startswith("the kernel of dQ is at fault: dQ shows dS wrong")
     # dS is right in one kernel and wrong in the other: no number stands for both.
-    assert {name for name, source in shown.trace.sources.items() if source == "recovered"} == {"P"}
+    assert {name for name, source in shown.trace.sources.items() if source == "recovered"} == {
+        "P"
+    }
 
 
 def test_what_one_hot_problems_do_not_reach_is_not_shown_as_right():
@@ -350,7 +357,9 @@ def test_what_one_hot_problems_do_not_reach_is_not_shown_as_right():
     case = softmax_case(seqlen=40, head_dim=16, head_dim_v=24, runs=((),))
     report = probe(case, target_of(of_fewer_dims(slice(1, 2))))
     shown = report.runs[0].shown
-    assert {name for name, source in shown.trace.sources.items() if source == "recovered"} == {"P"}
+    assert {name for name, source in shown.trace.sources.items() if source == "recovered"} == {
+        "P"
+    }
     assert report.runs[0].inside.sentences == (
         "dQ is wrong, and right in one-hot problems: what is wrong shows with other values only, and dP, delta and dS "
         "are not reached",
@@ -413,7 +422,11 @@ def test_two_faults_in_two_places_leave_nothing_that_is_right_called_wrong(
 def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of_one_kernel):
     case = case_of("softmax", **SIZES)
     values, measure = draw(case), measure_of(case)
-    answers = {"dQ": answer_of(fault=HALF_DP), "dK": answer_of(fault=ROWS_OF_P), "dV": answer_of()}
+    answers = {
+        "dQ": answer_of(fault=HALF_DP),
+        "dK": answer_of(fault=ROWS_OF_P),
+        "dV": answer_of(),
+    }
 
     def answer(assigned, *request):
         traces = {name: one(*request) for name, one in answers.items()}

@@ -37,7 +37,9 @@ def as_in_the_tutorial(
         "dK": scale * ds_16.mT @ wide["q"],
         "dV": p_16.mT @ do.float(),
     }
-    return {"O": o, "P": p, "dS": ds} | {name: value.to(q.dtype) for name, value in results.items()}
+    return {"O": o, "P": p, "dS": ds} | {
+        name: value.to(q.dtype) for name, value in results.items()
+    }
 
 
 def by_two_kernels(q, k, v, do, *, rounds="", **how):
@@ -76,7 +78,11 @@ def told(report):
 
 @pytest.mark.parametrize(
     ("rounds", "log2e", "forward", "dtype"),
-    [("k", True, False, "float16"), ("q", True, False, "bfloat16"), ("k", False, True, "float16")],
+    [
+        ("k", True, False, "float16"),
+        ("q", True, False, "bfloat16"),
+        ("k", False, True, "float16"),
+    ],
 )
 def test_a_rounded_operand_of_the_scores_is_told_and_matches_and_fails_when_strict(
     rounds, log2e, forward, dtype

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.saved import Saved
+from gradprobe.inputs.saved import SavedInputs
 from gradprobe.model.failures import UsageFailure
 from tests.cases import lazy_case, softmax_case
 from tests.emulated import lazy, softmax, target_of
@@ -18,7 +18,7 @@ def times(factors, **options):
     items = draw(softmax_case(**SMALL, seqlen=64, **options)).items()
     values = {name: (value * factors.get(name, 1.0)).to(value.dtype) for name, value in items}
     case = softmax_case(**SMALL, seqlen=64, **options, inputs="real.pt", recover=False)
-    return case, Saved(values, {}, {})
+    return case, SavedInputs(values, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,9 @@ def everywhere(dv):
     ("change", "verdict"),
     [(right, "match"), (negated, "mismatch"), (nan, "mismatch"), (everywhere, "mismatch")],
 )
-def test_an_infinity_of_the_right_sign_is_right_where_float16_holds_no_such_number(change, verdict):
+def test_an_infinity_of_the_right_sign_is_right_where_float16_holds_no_such_number(
+    change, verdict
+):
     """Eight query heads add up to a dV between 46,000 and 85,000; float16 ends at 65,504."""
     options = {
         "batch": 2, "heads": 8, "kv_heads": 1, "head_dim": 8, "seqlen": 20, "dtype": "float16",
@@ -84,7 +86,7 @@ def test_an_infinity_of_the_right_sign_is_right_where_float16_holds_no_such_numb
         results = softmax(q, k, v, do, scale=scale)
         return {"dQ": results["dQ"], "dK": results["dK"], "dV": change(results["dV"])}
 
-    report = probe(case, target_of(summed), saved=Saved(values, {}, {}), why=False)
+    report = probe(case, target_of(summed), saved=SavedInputs(values, {}, {}), why=False)
     assert report.verdict == verdict
     assert {run.verdict for run in report.runs} == {verdict}
 
@@ -95,12 +97,12 @@ def test_a_ds_beyond_float16_is_refused_since_kernels_round_it_on_the_way():
     case = softmax_case(**SMALL, seqlen=20, dtype="float16", inputs="real.pt")
     words = "dS and the sums that make it may reach .* beyond the 6.55e[+]04 of float16"
     with pytest.raises(UsageFailure, match=words):
-        probe(case, target_of(softmax), saved=Saved(values, {}, {}))
+        probe(case, target_of(softmax), saved=SavedInputs(values, {}, {}))
 
 
 def test_the_lazy_family_is_refused_too():
     options = {**SMALL, "seqlen": 20, "tau": (0.5, -0.5)}
     values = draw(lazy_case(**options))
-    saved = Saved(values | {name: values[name] * 1e20 for name in "qk"}, {}, {})
+    saved = SavedInputs(values | {name: values[name] * 1e20 for name in "qk"}, {}, {})
     with pytest.raises(UsageFailure, match="S and the sums that make it"):
         probe(lazy_case(**options, inputs="real.pt"), target_of(lazy, "lazy"), saved=saved)

@@ -16,7 +16,7 @@ from gradprobe.numerics.black_box.onehot import plan
 from gradprobe.numerics.black_box.recover import obstacle, recover
 from gradprobe.numerics.budget import slope_of
 from gradprobe.numerics.compare import attention_of
-from gradprobe.numerics.evidence import Measured
+from gradprobe.numerics.evidence import MeasuredRun
 from gradprobe.reference import manual_attention_backward, tiles
 from tests.black_box import GRADIENTS, answer_of, inside_of, measure_of, recovered_of
 from tests.emulated import case_of
@@ -124,7 +124,9 @@ def test_what_is_exposed_decides_what_is_recovered(exposed, seen):
 
 def test_delta_is_read_at_a_key_that_the_softcap_has_not_flattened():
     """At scores of tens under a cap of 1 the derivative is 0 in float64 at many keys, often those of the largest P."""
-    case = case_of("softmax", batch=1, heads=2, seqlen=60, softcap=1.0, pattern="large", scale=1.0)
+    case = case_of(
+        "softmax", batch=1, heads=2, seqlen=60, softcap=1.0, pattern="large", scale=1.0
+    )
     recovered = recovered_of(case)
     x = attention_of(case, recovered.values)
     (tile,) = tiles(x)
@@ -182,4 +184,4 @@ def test_there_is_nothing_to_recover_of_a_target_that_exposes_p_and_ds_or_no_gra
         (("P", "dQ"), True),
     ):
         trace = answer_of(exposed=exposed)(case, values, values)
-        assert Measured(lambda: None, trace, None, None, ()).is_recoverable is is_recoverable
+        assert MeasuredRun(lambda: None, trace, None, None, ()).is_recoverable is is_recoverable

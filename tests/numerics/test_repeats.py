@@ -84,7 +84,9 @@ def test_what_is_wrong_in_some_runs_or_by_other_numbers_is_told_as_that(
     words, found, _ = repeated(tmp_path, wrong)
     assert found[name]["wrong_in"] == wrong_in
     assert said in words
-    assert "dk[:, 2] *= 2" not in wrong or "no atomic was found that adds into it; a race" in words
+    assert (
+        "dk[:, 2] *= 2" not in wrong or "no atomic was found that adds into it; a race" in words
+    )
 
 
 @pytest.mark.nightly

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradprobe.model.case import Case
 from gradprobe.model.resolution import resolve
-from gradprobe.numerics.evidence import Measured
+from gradprobe.numerics.evidence import MeasuredRun
 from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure
 from gradprobe.runtime.run import Trace, read_trace
@@ -43,17 +43,19 @@ class Judge:
         q, k, v, do = (self.experiment.values[name] for name in ("q", "k", "v", "do"))
         self.results = backward(q, k, v, do, how, causal=case.causal)
 
-    def __call__(self, results: dict[str, Tensor]) -> Measured:
+    def __call__(self, results: dict[str, Tensor]) -> MeasuredRun:
         return measure(self.experiment, self.inputs, self.trace(results))
 
     def trace(self, results: dict[str, Tensor]) -> Trace:
         return read_trace(results, self.case, "drawn")
 
-    def doubled(self, right: Measured, name: str, head: int) -> dict[str, Tensor]:
+    def doubled(self, right: MeasuredRun, name: str, head: int) -> dict[str, Tensor]:
         """The results with errors of one head twice as large."""
         results = self.results | {name: self.results[name].clone()}
         place = results[name][0, head]
-        place.copy_((2 * place.double() - right.comparison.expected[name][0, head]).to(place.dtype))
+        place.copy_(
+            (2 * place.double() - right.comparison.expected[name][0, head]).to(place.dtype)
+        )
         return results
 
 

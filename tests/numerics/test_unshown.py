@@ -102,6 +102,10 @@ def test_a_fault_in_finding_it_out_is_told_and_changes_no_verdict(monkeypatch):
         raise KeyError("tiles")
 
     monkeypatch.setattr("gradprobe.pipeline.probe.unshown", raising)
-    report = probe(case_of("softmax", **SMALL, softcap=1e4), target_of(softmax), given=("softcap",))
+    report = probe(
+        case_of("softmax", **SMALL, softcap=1e4), target_of(softmax), given=("softcap",)
+    )
     assert report.verdict == "match"
-    assert "could not be found out, by a fault of gradprobe: KeyError: 'tiles'" in report.notes[-1]
+    assert (
+        "could not be found out, by a fault of gradprobe: KeyError: 'tiles'" in report.notes[-1]
+    )

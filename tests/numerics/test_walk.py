@@ -84,7 +84,9 @@ def right(case, names=GRADIENTS):
     [(*each, ("float32", "bfloat16")[at % 2]) for at, each in enumerate(ALL)],
     ids=str,
 )
-def test_a_right_run_passes_with_ratios_that_are_not_too_small(family, options, dtype, monkeypatch):
+def test_a_right_run_passes_with_ratios_that_are_not_too_small(
+    family, options, dtype, monkeypatch
+):
     case = case_with(dtype, family, **options)
     values, trace = right(case, names=None)
     precision = precision_of(dtype, "ieee")
@@ -103,7 +105,9 @@ def test_a_right_run_passes_with_ratios_that_are_not_too_small(family, options, 
         for bound, sign in zip(bounds, exact, strict=True):
             assert bound.lower() >= sign.lower(), name
         if name in MATRICES and not options.keys() & {"mask", "seqlens"}:
-            assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], name
+            assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], (
+                name
+            )
 
 
 def on_the_kink(values, random):
@@ -172,7 +176,9 @@ def test_a_further_run_needs_no_reference_and_is_judged_by_its_own_values(monkey
     found = walked(case, values, spoilt, precision, runs)
     assert found.findings["dK"].wrong.tolist() == [[0, 0], [1, 0]]
     moved = {**values, "q": values["q"].flip(2)}
-    assert not walked(case, moved, trace, precision, runs).matches, "other values, another problem"
+    assert not walked(case, moved, trace, precision, runs).matches, (
+        "other values, another problem"
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,7 +213,9 @@ FAULTS = {
     "one key head": times("dK", 1.01, 1, 1),
     "one query head": times("dQ", 1.1, 0, 3),
     "some rows of two heads": times("dV", NAN, slice(None), 0, slice(7, 9)),
-    "dS, and what comes of it": lambda of: [times(name, 1.5, 1)(of) for name in ("dS", "dQ", "dK")],
+    "dS, and what comes of it": lambda of: [
+        times(name, 1.5, 1)(of) for name in ("dS", "dQ", "dK")
+    ],
     "everywhere": times("dQ", 1.5),
 }
 
@@ -223,7 +231,13 @@ def run_of(fault, names):
 
 
 def told_of(finding):
-    counts = (finding.total, finding.non_finite, finding.status, finding.first, finding.first_wrong)
+    counts = (
+        finding.total,
+        finding.non_finite,
+        finding.status,
+        finding.first,
+        finding.first_wrong,
+    )
     return (*counts, *(of.tolist() for of in (finding.wrong, finding.own, finding.wrong_rows)))
 
 

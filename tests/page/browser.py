@@ -37,7 +37,9 @@ def started(file: str) -> Iterator[Any]:
 
 
 @contextmanager
-def opened(browser: Any, file: Path, *, width: int = 1280, scheme: str = "light") -> Iterator[Any]:
+def opened(
+    browser: Any, file: Path, *, width: int = 1280, scheme: str = "light"
+) -> Iterator[Any]:
     """A page, opened from its file; afterwards nothing was logged, nothing raised, and nothing fetched."""
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
     context.set_default_timeout(10_000)

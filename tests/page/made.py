@@ -36,7 +36,9 @@ def right() -> Report:
     """A right kernel's."""
     return report_from(
         document(
-            run("contiguous", *(entry(name, head(0), head(1)) for name in ("P", "dP", "dS", "dQ")))
+            run(
+                "contiguous", *(entry(name, head(0), head(1)) for name in ("P", "dP", "dS", "dQ"))
+            )
         )
     )
 

@@ -26,7 +26,8 @@ def test_on_paper_all_is_unfolded_light_and_within_the_margins(open_page, name):
         page.emulate_media(media="print", color_scheme="dark")
         expect(page.locator(FOLDED)).to_have_count(0)
         assert (
-            page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+            page.evaluate("getComputedStyle(document.body).backgroundColor")
+            == "rgb(255, 255, 255)"
         )
         assert page.evaluate(BEYOND) == []
         assert not page.locator("#scheme").is_visible()

@@ -50,5 +50,6 @@ def test_no_page_keeps_anything_from_assistive_techniques(open_page, name):
             page.evaluate(program)
             found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
             assert [
-                (one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]
+                (one["id"], [node["html"] for node in one["nodes"]])
+                for one in found["violations"]
             ] == []

@@ -157,7 +157,9 @@ def test_what_is_found_matches_and_stands_in_the_notes_and_in_the_command_that_r
 
 
 def test_a_refusal_is_told_in_its_own_words():
-    _, report = checked(f"forms.py:fussy {SMALL} --heads 1 --as-cuda --dtype float16 --seqlen 128")
+    _, report = checked(
+        f"forms.py:fussy {SMALL} --heads 1 --as-cuda --dtype float16 --seqlen 128"
+    )
     assert report["notes"][0] == (
         "head dim 24 was refused (AssertionError: forms.py:28: assert q.shape[-1] in (64, 128)): it runs with "
         "--head-dim 64, found by trying"
@@ -231,7 +233,9 @@ def test_lengths_are_told_with_the_unit_of_lse_where_both_are_needed():
         f"forms.py:whole_blocks_of_an_lse_to_base_2 {SMALL} --heads 1 --head-dim 8"
     )
     assert code == 1
-    assert report["known"][0].startswith("contiguous, it is right at --seqlen 128 --lse-as log2: ")
+    assert report["known"][0].startswith(
+        "contiguous, it is right at --seqlen 128 --lse-as log2: "
+    )
 
 
 @pytest.mark.nightly

@@ -136,7 +136,9 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
     assert report.diagnoses[0].fix.startswith("address dv by its own strides")
     assert (report.runs[1].memory[0].tensor, report.runs[1].memory[0].access) == ("dv", "store")
     said = "\n".join(text.plain for text in render(report_of(report), 200))
-    assert "lazy_dkdv_kernel reads or writes outside a tensor before the layout is refused" in said
+    assert (
+        "lazy_dkdv_kernel reads or writes outside a tensor before the layout is refused" in said
+    )
     assert "distinct       mismatch, then refused: ValueError: dO must be contiguous" in said
     (document,) = (
         run for run in document_of(report_of(report))["runs"] if run["layout"] == "distinct"
@@ -148,7 +150,9 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
         "mismatch",
         "skipped",
     ]
-    with pytest.raises(Refusal, match="dO must be contiguous. lazy_dkdv_kernel stores outside dv"):
+    with pytest.raises(
+        Refusal, match="dO must be contiguous. lazy_dkdv_kernel stores outside dv"
+    ):
         run_check(request("distinct"), "")
 
 
@@ -200,7 +204,9 @@ def test_a_target_that_imports_triton_only_when_it_is_called_is_watched_all_the_
     # Whether Triton is there: not before the first run, and from then on.
     there = iter([False, False])
     monkeypatch.setattr(observe, "interprets_triton", lambda: next(there, True))
-    report, _ = checked(tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1)
+    report, _ = checked(
+        tmp_path, DKDV, STORE_DV, STORE_DV.replace("n_ctx", "n_ctx + 32"), heads=1
+    )
     assert [stray.tensor for stray in report.runs[0].memory if stray.kind == OUTSIDE] == ["dv"]
 
 
@@ -235,7 +241,10 @@ def test_what_leaves_a_tensor_in_huge_strides_alone_is_to_be_widened():
 @interpreted
 def test_two_gradients_in_one_buffer_are_not_taken_for_one_another(tmp_path):
     path = tmp_path / f"{tmp_path.name}.py"
-    made, source = '_written("dk", dk, k), _written("dv", dv, v)', (KERNELS / "lazy.py").read_text()
+    made, source = (
+        '_written("dk", dk, k), _written("dv", dv, v)',
+        (KERNELS / "lazy.py").read_text(),
+    )
     assert made in source
     source = source.replace(made, "*torch.zeros((2, *k.shape), dtype=k.dtype)")
     path.write_text(source.replace("h * stride_doh", "h * stride_qh"))

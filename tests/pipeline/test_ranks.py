@@ -103,7 +103,9 @@ def test_a_target_is_given_the_rank_that_is_asked_for(words):
     code, report = checked(f"ranks.py:{words}")
     assert (code, report["verdict"]) == (0, "match")
     came = [
-        row["name"] for row in report["runs"][0]["intermediates"] if row["status"] != "not exposed"
+        row["name"]
+        for row in report["runs"][0]["intermediates"]
+        if row["status"] != "not exposed"
     ]
     assert ("dBias" in came) == ("--bias" in words)
 
@@ -127,7 +129,8 @@ def test_where_a_rank_is_refused_the_shape_is_named():
     ran = run(f"check ranks.py:bias_of_5 --bias {SMALL}")
     assert ran.code == 3
     assert (
-        "bias of shape [1, 3, 72, 72] was given; --bias-axes and --bias-rank say another" in ran.err
+        "bias of shape [1, 3, 72, 72] was given; --bias-axes and --bias-rank say another"
+        in ran.err
     )
 
 

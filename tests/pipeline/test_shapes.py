@@ -104,7 +104,9 @@ def test_a_result_of_another_shape_is_told_in_the_targets_own_order(folder):
         "check shaped.py:blhd --shapes blhd --heads 2 --seqlen 37 --head-dim 8 --runs contiguous"
     )
     assert found.code == 3
-    assert "expected [b, l, h, d] = [2, 37, 2, 8], got [2, 2, 37, 8]" in " ".join(found.err.split())
+    assert "expected [b, l, h, d] = [2, 37, 2, 8], got [2, 2, 37, 8]" in " ".join(
+        found.err.split()
+    )
 
 
 def test_shapes_without_batches_take_one(folder):

@@ -22,7 +22,9 @@ def drawn(draws: random.Random) -> tuple[str, Arithmetic, dict[str, Any]]:
     """An arithmetic and the options of a case."""
     pick, whole = draws.choice, draws.randint
     name = pick(list(ARITHMETICS))
-    tanh = ["exact", "sigmoid"] if name.startswith("float32") else ["exact", "sigmoid", "hardware"]
+    tanh = (
+        ["exact", "sigmoid"] if name.startswith("float32") else ["exact", "sigmoid", "hardware"]
+    )
     how = replace(
         ARITHMETICS[name],
         late=pick([True, False]),
@@ -147,7 +149,9 @@ def test_scores_that_steep_slopes_make_of_thousands_accuse_nothing(by_key):
 
 def test_one_key_1500_times_over_beside_a_sink_of_its_weight_accuses_nothing():
     """All scores of a row are one number and err alike, which a sum of them cancels and a sink does not."""
-    case = case_of("softmax", batch=1, heads=1, seqlen_q=24, seqlen_k=1500, head_dim=64, sinks=True)
+    case = case_of(
+        "softmax", batch=1, heads=1, seqlen_q=24, seqlen_k=1500, head_dim=64, sinks=True
+    )
     values = draw(case)
     values |= {
         "q": values["q"].abs() * 2,

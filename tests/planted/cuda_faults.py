@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gradprobe.kernels
-from gradprobe.numerics.evidence import Probed
+from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
@@ -228,7 +228,7 @@ CUDA_FAULTS = (
 )  # fmt: skip
 
 
-def probed(fault: CudaFault, folder: Path, **options: Any) -> Probed:
+def probed(fault: CudaFault, folder: Path, **options: Any) -> ProbeResult:
     """The report on a copy of the file with the fault in it, in distinct strides."""
     source = folder / f"{fault.family}.cu"
     source.write_text(fault.plant())

@@ -71,7 +71,9 @@ def figures(judged: Sequence[Judged]) -> list[Figure]:
         Figure("cause named first", sum(each.named for each in planted), len(planted), 0.99),
         Figure("line of a planted fault right", sum(each.line for each in planted), len(planted)),
         Figure(
-            "line of an uncovered fault right", sum(each.line for each in uncovered), len(uncovered)
+            "line of an uncovered fault right",
+            sum(each.line for each in uncovered),
+            len(uncovered),
         ),
         Figure(
             "no hypothesis fits an uncovered fault",
@@ -106,7 +108,9 @@ def by_class(judged: Sequence[Judged]) -> list[OfClass]:
             }
             counts.setdefault(each.trial.fault_class, Counter()).update(one)
     keys = ("faults", "found", "placed", "named")
-    return [OfClass(name, *(counts[name][key] for key in keys)) for name in SEEN if name in counts]
+    return [
+        OfClass(name, *(counts[name][key] for key in keys)) for name in SEEN if name in counts
+    ]
 
 
 def diagnosing(judged: Sequence[Judged]) -> tuple[float, float] | None:

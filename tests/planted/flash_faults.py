@@ -31,7 +31,9 @@ LSE_OF_HEAD_0 = (
 NO_SCALE = (Edit(DQ, "dq * scale", "dq"), Edit(DKDV, "dk * scale", "dk"))
 DO_BY_Q = (
     Edit(
-        DQ, "do_ptr += b * stride_dob + h * stride_doh", "do_ptr += b * stride_dob + h * stride_qh"
+        DQ,
+        "do_ptr += b * stride_dob + h * stride_doh",
+        "do_ptr += b * stride_dob + h * stride_qh",
     ),
     Edit(DKDV, "do_ptr + h * stride_doh", "do_ptr + h * stride_qh"),
 )

@@ -11,7 +11,7 @@ import torch
 
 import gradprobe.kernels
 from gradprobe.model.case import Case
-from gradprobe.numerics.evidence import Probed
+from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.targets.find import find_target
 from tests.probe import probe
 
@@ -97,7 +97,9 @@ def everywhere(kernels: tuple[str, ...], find: str, replace: str) -> tuple[Edit,
     return tuple(Edit(kernel, find, replace) for kernel in kernels)
 
 
-def probe_planted(fault: Planted, folder: Path, file: str, function: str, case: Case) -> Probed:
+def probe_planted(
+    fault: Planted, folder: Path, file: str, function: str, case: Case
+) -> ProbeResult:
     """A probe of a function of a kernel file with the fault in it.
 
     Args:
@@ -109,7 +111,7 @@ def probe_planted(fault: Planted, folder: Path, file: str, function: str, case: 
     return probe(case, find_target(f"{copy}:{function}"), why=False)
 
 
-def assert_as_recorded(fault: Planted, report: Probed) -> None:
+def assert_as_recorded(fault: Planted, report: ProbeResult) -> None:
     """The verdict, the layouts, the first place and every status are those of the record."""
     assert report.verdict == "mismatch"
     measured = report.failing[1]

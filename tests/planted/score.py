@@ -89,7 +89,11 @@ def _parser() -> argparse.ArgumentParser:
         help="those with one of these in their names",
     )
     parser.add_argument(
-        "--without", nargs="+", metavar="CLASS", default=[], help="none of these classes of faults"
+        "--without",
+        nargs="+",
+        metavar="CLASS",
+        default=[],
+        help="none of these classes of faults",
     )
     parser.add_argument(
         "--list", action="store_true", help="only print the names, with class and cause"

@@ -40,7 +40,14 @@ def _of_cuda(fault: CudaFault) -> Scored:
         fault.name, f"{fault.family}-cuda", edits, {}, unzeroed="not_zeroed" in fault.name
     )
     return Scored(
-        changed, fault.fault_class, fault.cause, fault.first, fault.head, None, fault.row, fault.why
+        changed,
+        fault.fault_class,
+        fault.cause,
+        fault.first,
+        fault.head,
+        None,
+        fault.row,
+        fault.why,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gradprobe.model.layout_run import MATCH, MISMATCH
 from gradprobe.model.report import CONSISTENT, NAMED, Diagnosis
-from gradprobe.numerics.evidence import Probed
+from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.pipeline.reported import report_of
 from tests.planted.denied import denied
 from tests.planted.equivalents import EQUIVALENTS
@@ -24,7 +24,7 @@ TRIALS: dict[str, Trial] = {trial.name: trial for trial in (*SCORED, *EQUIVALENT
 FACTORY = "tests.planted.scoring:Prober"
 KINDS = ("load/", "masked/", "store/", "value/", "stored/", "pairs/")
 """What the fault of a diagnosis begins with that no hypothesis gives, but the dataflow of the kernels."""
-DIAGNOSES = any(field.name == "diagnoses" for field in dataclasses.fields(Probed))
+DIAGNOSES = any(field.name == "diagnoses" for field in dataclasses.fields(ProbeResult))
 """Whether reports say why."""
 
 
@@ -86,7 +86,7 @@ def _end_if_the_device_is_lost(error: Exception) -> None:
         os._exit(1)
 
 
-def _outcome(name: str, report: Probed, seconds: float) -> Outcome:
+def _outcome(name: str, report: ProbeResult, seconds: float) -> Outcome:
     outcome = Outcome(
         name, report.verdict, diagnoses=tuple(getattr(report, "diagnoses", ())), seconds=seconds,
         memory=frozenset(stray.tensor.lower() for run in report.runs for stray in run.memory),
@@ -129,7 +129,11 @@ class Judged:
         assert isinstance(trial, Scored)
         if outcome.first is None:
             return any(trial.first.lower() in array.split("_") for array in outcome.memory)
-        known = ((trial.head, outcome.head), (trial.batch, outcome.batch), (trial.row, outcome.row))
+        known = (
+            (trial.head, outcome.head),
+            (trial.batch, outcome.batch),
+            (trial.row, outcome.row),
+        )
         return outcome.first == trial.first and all(
             record in (None, came) for record, came in known
         )

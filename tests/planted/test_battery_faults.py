@@ -42,7 +42,10 @@ def test_the_default_check_passes_and_the_battery_does_not(planted):
     shown_by = set()
     for entry in entries:
         # An item of several cases shows a fault where one of them does.
-        if entry.number in fault.shown_by - shown_by and verdict(word, entry.options) == "mismatch":
+        if (
+            entry.number in fault.shown_by - shown_by
+            and verdict(word, entry.options) == "mismatch"
+        ):
             shown_by.add(entry.number)
     assert shown_by == fault.shown_by
 

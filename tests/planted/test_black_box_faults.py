@@ -15,7 +15,8 @@ EXPOSED = [fault.name for fault in EXPORTED][:1]
 def probed(fault, folder, function, on_push):
     """At night 36 rows and keys: a full and a partial tile along both axes."""
     case = softmax_case(
-        **{"batch": 1, "heads": 2, "seqlen": 20 if on_push else 36, "head_dim": 16} | fault.options
+        **{"batch": 1, "heads": 2, "seqlen": 20 if on_push else 36, "head_dim": 16}
+        | fault.options
     )
     return probe_planted(fault, folder, "flash.py", function, case)
 

@@ -91,7 +91,9 @@ def test_where_several_causes_are_right_the_record_says_why():
 
 
 def test_every_cause_is_a_class_s_own_words():
-    assert [trial.name for trial in SCORED if not all("/" in cause for cause in trial.causes)] == []
+    assert [
+        trial.name for trial in SCORED if not all("/" in cause for cause in trial.causes)
+    ] == []
 
 
 def judged(name, **came):
@@ -136,7 +138,9 @@ def test_an_uncovered_fault_that_is_given_a_cause_and_an_edit_that_is_flagged_ar
     uncovered, equivalent = UNCOVERED[0].name, EQUIVALENTS[0].name
     assert judged(uncovered, verdict="mismatch").right
     assert judged(uncovered, verdict="mismatch", diagnoses=(diagnosed("factor/dS", 0.6),)).right
-    assert not judged(uncovered, verdict="mismatch", diagnoses=(diagnosed("factor/dS", 0.9),)).right
+    assert not judged(
+        uncovered, verdict="mismatch", diagnoses=(diagnosed("factor/dS", 0.9),)
+    ).right
     assert not judged(uncovered, verdict="match").right
     assert judged(equivalent, verdict="match").right
     assert not judged(equivalent, verdict="mismatch", first="dQ").right

@@ -59,7 +59,9 @@ def numbers(title, heads):
         return set(range(heads))
     spans = [part.split("-") for part in title.split(", ")]
     return {
-        head for first, *last in spans for head in range(int(first), int((last or [first])[0]) + 1)
+        head
+        for first, *last in spans
+        for head in range(int(first), int((last or [first])[0]) + 1)
     }
 
 
@@ -109,7 +111,9 @@ def changes_told(lines):
 
 def is_cut_of(shown, code):
     return (
-        re.fullmatch(".*".join(map(re.escape, re.split(r"^\.\.\. | \.\.\.$", shown.strip()))), code)
+        re.fullmatch(
+            ".*".join(map(re.escape, re.split(r"^\.\.\. | \.\.\.$", shown.strip()))), code
+        )
         is not None
     )
 

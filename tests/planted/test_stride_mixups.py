@@ -77,7 +77,9 @@ def test_strides_finds_every_one_and_contiguous_alone_finds_none(
     file, first, step, record_property
 ):
     planted = [mixup for mixup in mixups(file) if not mixup.obstacle][first::step]
-    right, *ends = run_each("tests.planted.stride_runs:Mixups", file, [None, *planted], timeout=120)
+    right, *ends = run_each(
+        "tests.planted.stride_runs:Mixups", file, [None, *planted], timeout=120
+    )
     assert (right.result.contiguous, right.result.distinct) == ("match", "match")
     assert {
         ended.item.name: ended.crash or ended.raised for ended in ends if ended.result is None

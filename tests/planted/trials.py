@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gradprobe.numerics.evidence import Probed
+from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
@@ -62,7 +62,9 @@ class Changed:
         """The file's source with the replacements made."""
         source = TARGETS[self.of][0].read_text()
         return (
-            _edited_cuda(source, self.edits) if self.of in _ADAPTERS else edited(source, self.edits)
+            _edited_cuda(source, self.edits)
+            if self.of in _ADAPTERS
+            else edited(source, self.edits)
         )
 
     def lines(self) -> frozenset[int]:
@@ -90,7 +92,7 @@ class Changed:
         ]
         return frozenset(changed.union(*(lines for lines in simple if changed & set(lines))))
 
-    def probe(self, folder: Path, rows: int | None = None) -> Probed:
+    def probe(self, folder: Path, rows: int | None = None) -> ProbeResult:
         """The report on a copy of the file, written into a folder.
 
         Args:

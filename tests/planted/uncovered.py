@@ -8,7 +8,11 @@ from tests.planted.planting import Edit
 from tests.planted.trials import Changed, Uncovered
 
 PREPROCESS, DQ, DKDV = "lazy_preprocess_kernel", "lazy_dq_kernel", "lazy_dkdv_kernel"
-FLASH_PRE, FLASH_DQ, FLASH_DKDV = "flash_preprocess_kernel", "flash_dq_kernel", "flash_dkdv_kernel"
+FLASH_PRE, FLASH_DQ, FLASH_DKDV = (
+    "flash_preprocess_kernel",
+    "flash_dq_kernel",
+    "flash_dkdv_kernel",
+)
 
 
 def _in(of: str, name: str, *edits: tuple[str, str, str], **options: Any) -> Uncovered:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradprobe.frontends.triton.launches import KernelCall, Pointed
+from gradprobe.frontends.triton.launches import KernelCall, PointerArgument
 from gradprobe.probing.runs import makes_together
 
 
@@ -23,7 +23,7 @@ from gradprobe.probing.runs import makes_together
 def test_one_kernel_makes_two_results_where_it_was_given_both(pointers, together):
     kernels = {name: object() for name, _, _ in pointers}
     calls = [
-        KernelCall(kernels[name], {parameter: Pointed(None, storage)})
+        KernelCall(kernels[name], {parameter: PointerArgument(None, storage)})
         for name, parameter, storage in pointers
     ]
     outcome = SimpleNamespace(calls=calls, storages={1: "dQ", 2: "dK"})

@@ -10,7 +10,7 @@ from gradprobe.model.failures import ReferenceFailure
 from gradprobe.numerics.closeup import close_up
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
-from gradprobe.numerics.evidence import Measured
+from gradprobe.numerics.evidence import MeasuredRun
 from gradprobe.numerics.locate import locate
 from gradprobe.reference import manual_attention_backward
 from gradprobe.runtime.run import Trace
@@ -36,7 +36,9 @@ def in_float32(q, k, v, do, *, causal=False, scale=None):
 def off_by(*names, factor):
     def reference(q, k, v, do, *, causal=False, scale=None):
         results = in_float64(q, k, v, do, causal=causal, scale=scale)
-        return {name: value * (factor if name in names else 1.0) for name, value in results.items()}
+        return {
+            name: value * (factor if name in names else 1.0) for name, value in results.items()
+        }
 
     return reference
 
@@ -54,7 +56,9 @@ def nan_in_dq(q, k, v, do, *, causal=False, scale=None):
 def refused(reference, **options):
     with pytest.raises(ReferenceFailure, match="the verdict is about the reference: ") as raised:
         probe(
-            case_of("softmax", **PLAIN | options), target_of(right), reference=target_of(reference)
+            case_of("softmax", **PLAIN | options),
+            target_of(right),
+            reference=target_of(reference),
         )
     assert raised.value.exit_code == 3
     return str(raised.value).partition("reference: ")[2], raised.value.way_out
@@ -131,7 +135,9 @@ def test_a_float64_reference_by_autograd_may_judge(pattern):
 
 def test_a_reference_that_takes_o_and_lse_is_given_them_in_float64():
     def from_saved(q, k, v, do, o, lse, *, causal=False, scale=None):
-        s = (scale * q @ k.mT).masked_fill(torch.ones(40, 40, dtype=torch.bool).triu(1), -torch.inf)
+        s = (scale * q @ k.mT).masked_fill(
+            torch.ones(40, 40, dtype=torch.bool).triu(1), -torch.inf
+        )
         p = (s - lse[..., None]).exp()
         ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True))
         return {"P": p, "dQ": scale * ds @ k, "dK": scale * ds.mT @ q, "dV": p.mT @ do}
@@ -159,7 +165,7 @@ def test_the_numbers_around_a_mismatch_are_those_that_it_was_judged_by(name):
                first.window.expected[first.window.rows.index(first.row)])]  # fmt: skip
     assert around == [first.actual, first.expected]
     close = close_up(
-        case, "contiguous", Measured(lambda: x, trace, comparison, first, ()), name, None
+        case, "contiguous", MeasuredRun(lambda: x, trace, comparison, first, ()), name, None
     )
     assert (close.element.actual, close.element.expected) == tuple(around)
     assert all(row.expected == pytest.approx(1.5 * row.actual) for row in close.rows)

@@ -103,12 +103,20 @@ def test_a_check_that_costs_the_device_keeps_what_it_measured_and_names_the_line
     options = {"seqlen": 20, "head_dim": 8, "runs": ["contiguous", "huge"]}
     request = CheckRequest(write(tmp_path, "narrow", losing=True), None, None, options)
     (checked,) = check_each([PlannedCheck("", request)], Setting())
-    assert (checked.code, checked.verdict, checked.report.error.kind) == (3, "error", "DeviceLost")
+    assert (checked.code, checked.verdict, checked.report.error.kind) == (
+        3,
+        "error",
+        "DeviceLost",
+    )
     assert [(run.layout, run.verdict) for run in checked.report.runs] == [
         ("contiguous", "match"), ("huge", "crashed"),
     ]  # fmt: skip
     (finding,) = checked.report.runs[1].memory
-    assert (finding.kind, finding.tensor, finding.kernel) == ("outside", "do", "narrow_copy_kernel")
+    assert (finding.kind, finding.tensor, finding.kernel) == (
+        "outside",
+        "do",
+        "narrow_copy_kernel",
+    )
     assert (
         "an illegal memory access was encountered; small in the interpreter narrow_copy_kernel loads outside do"
         in checked.report.error.message

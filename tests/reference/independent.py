@@ -51,7 +51,11 @@ def lazy_inputs(
     heads = len(tau)
     inputs = softmax_inputs(n_ctx, n_ctx, d, d, heads, heads)
     bias = None if window is None else draw(heads, window, seed=4)
-    return inputs | {"family": "lazy", "bias": bias, "tau": torch.tensor(tau, dtype=torch.float64)}
+    return inputs | {
+        "family": "lazy",
+        "bias": bias,
+        "tau": torch.tensor(tau, dtype=torch.float64),
+    }
 
 
 def sequence_of(
@@ -148,7 +152,9 @@ def forward(
         by_head = torch.nn.functional.pad(bias, (0, n)).unbind()
         t = [row + by_head[h][i - js] for row, js, (_, h, i) in zip(t, keys, places, strict=True)]
     if alibi is not None:
-        far = [torch.tensor([abs(back) for back in row.values()], dtype=s.dtype) for row in behind]
+        far = [
+            torch.tensor([abs(back) for back in row.values()], dtype=s.dtype) for row in behind
+        ]
         t = [row - alibi[h] * away for row, away, (_, h, _) in zip(t, far, places, strict=True)]
     if sinks is not None:
         t = [torch.cat([row, sinks[h : h + 1]]) for row, (_, h, _) in zip(t, places, strict=True)]

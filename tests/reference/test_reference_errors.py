@@ -125,7 +125,9 @@ def test_cu_seqlens_that_cut_nothing(words, n, ends):
 
 
 def test_packed_sequences_that_are_padded_too():
-    words = "seqlens (right padding) and cu_seqlens (packed sequences) exclude each other, got both"
+    words = (
+        "seqlens (right padding) and cu_seqlens (packed sequences) exclude each other, got both"
+    )
     both = {"cu_seqlens_q": torch.tensor([0, 7]), "seqlens": torch.tensor([7])}
     assert_refused(words, packed_inputs(), **both)
 
@@ -152,7 +154,9 @@ def test_lazy_with_what_only_softmax_has():
         assert_refused(words, lazy_inputs(), **option)
     with pytest.raises(ValueError, match=f"^{words}$"):
         Attention(**lazy_inputs(), scale=1.0, causal=False)
-    assert_refused("the lazy family has no align, got 'top-left'", lazy_inputs(), align="top-left")
+    assert_refused(
+        "the lazy family has no align, got 'top-left'", lazy_inputs(), align="top-left"
+    )
     assert_refused("the lazy family has no dropout, got 0.5", lazy_inputs(), dropout=0.5)
     for name in ("alibi", "mask", "sinks", "keep", "cu_seqlens_q", "cu_seqlens_k"):
         words = f"the lazy family has no {name}, got [3]"

@@ -31,7 +31,12 @@ def full() -> Attention:
     return softmax(mask=mask, keep=keep, dropout=0.25, **per_head)
 
 
-PROBLEMS = {"softmax": softmax, "softcap": lambda: softmax(softcap=0.5), "full": full, "lazy": lazy}
+PROBLEMS = {
+    "softmax": softmax,
+    "softcap": lambda: softmax(softcap=0.5),
+    "full": full,
+    "lazy": lazy,
+}
 AUXILIARY = {"S", "Z", "PE", "dPE", "valid"}
 
 

@@ -24,7 +24,9 @@ PLAIN = {
 KEEP = draw(2, 4, 9, 9, seed=8) > -0.2
 DROPPED = {"dropout 0.4": GROUPED | {"dropout": 0.4, "keep": KEEP, "mask": DEAD_ROW}}
 SUNK = {"sinks": GROUPED | {"sinks": 2 * draw(4, seed=8), "mask": DEAD_ROW}}
-CAPPED = {"softcap 0.5": GROUPED | {"softcap": 0.5, "scale": 2.0, "bias": draw(2, 4, 9, 9, seed=9)}}
+CAPPED = {
+    "softcap 0.5": GROUPED | {"softcap": 0.5, "scale": 2.0, "bias": draw(2, 4, 9, 9, seed=9)}
+}
 LAZY = {
     "lazy W 9": lazy_inputs(9, window=9),
     "lazy W 12, lengths 6 and 9": lazy_inputs(9, window=12) | {"seqlens": torch.tensor([6, 9])},
@@ -72,7 +74,9 @@ def test_i5_holds_for_dt_under_softcap_for_sinks_with_dsink_and_for_a_lazy_dbias
     assert zero(manual_attention_backward(**CAPPED["softcap 0.5"])["dBias"].sum(-1))
     of_sinks = manual_attention_backward(**SUNK["sinks"])
     assert zero(of_sinks["dS"].sum((0, 2, 3)) + of_sinks["dSink"])
-    sums = [manual_attention_backward(**lazy_inputs(9, window=w))["dBias"].sum(-1) for w in (3, 9)]
+    sums = [
+        manual_attention_backward(**lazy_inputs(9, window=w))["dBias"].sum(-1) for w in (3, 9)
+    ]
     assert off(sums[0])
     assert zero(sums[1])
 

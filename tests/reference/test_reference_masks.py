@@ -68,7 +68,9 @@ def test_a_mask_hides_where_it_is_false_and_by_its_own_head():
     assert seen(2, 3, mask=mask) == ["#.#", "..."]
     assert seen(2, 3, mask=mask, causal=True) == ["#..", "..."]
     q = torch.zeros(1, 2, 2, 1, dtype=torch.float64)
-    x = Attention("softmax", q, q, q, q, 1.0, False, mask=torch.tensor([True, False]).view(2, 1, 1))
+    x = Attention(
+        "softmax", q, q, q, q, 1.0, False, mask=torch.tensor([True, False]).view(2, 1, 1)
+    )
     assert x.valid(Tile(0, slice(0, 2), slice(0, 1)))[:, 0].expand(2, 2).tolist() == [
         [True, True],
         [False, False],

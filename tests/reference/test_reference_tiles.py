@@ -102,7 +102,10 @@ def packed(of_queries, of_keys, **options) -> Attention:
 
 def test_a_padded_tile_sees_no_key_beyond_its_length_and_one_where_it_sees_none():
     x = Attention(
-        **{"family": "softmax", **softmax_inputs(13, 13)}, scale=0.5, causal=False, seqlens=LENGTHS
+        **{"family": "softmax", **softmax_inputs(13, 13)},
+        scale=0.5,
+        causal=False,
+        seqlens=LENGTHS,
     )
     seen = [x.seen_keys(Tile(batch, slice(0, 2), slice(4, 13))) for batch in (0, 1)]
     assert seen == [slice(0, 9), slice(0, 13)]

@@ -112,7 +112,9 @@ def packed(ends: str, **shapes: int) -> tuple[Inputs, Inputs]:
     ends_q, ends_k = ENDS[ends]
     inputs = {name: t[:1] for name, t in softmax_inputs(ends_q[-1], ends_k[-1], **shapes).items()}
     cu_seqlens = {"cu_seqlens_q": ends_q, "cu_seqlens_k": ends_k}
-    return inputs, {name: torch.tensor(one, dtype=torch.int32) for name, one in cu_seqlens.items()}
+    return inputs, {
+        name: torch.tensor(one, dtype=torch.int32) for name, one in cu_seqlens.items()
+    }
 
 
 def test_cu_seqlens_of_the_keys_are_those_of_the_queries_where_they_are_not_given():
@@ -165,7 +167,8 @@ def test_any_features_together(seed):
 
 def test_the_drawn_problems_hold_every_pair_of_features():
     problems = [
-        {name for name, value in drawn(seed)[1].items() if value is not None} for seed in range(80)
+        {name for name, value in drawn(seed)[1].items() if value is not None}
+        for seed in range(80)
     ]
     names = ("alibi", "mask", "sinks", "keep", "bias", "softcap", "cu_seqlens_q")
     for one, other in product(names, names):

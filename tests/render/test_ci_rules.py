@@ -34,7 +34,7 @@ def test_kinds_of_memory_findings_and_failures_keep_their_ids():
         "Crash": "GP020", "DeviceLost": "GP020", "NoRoom": "GP020", "Timeout": "GP021", "TargetFailure": "GP022",
         "RanksFailure": "GP022", "Refusal": "GP022", "KernelStopped": "GP022", "NoKernel": "GP022",
         "ReferenceFailure": "GP023",
-        "UsageFailure": "GP025", "Untested": "GP025", "InputsFailure": "GP025",
+        "UsageFailure": "GP025", "UntestedVersion": "GP025", "InputsFailure": "GP025",
         "Incomplete": "GP026", "CompileError": "GP027",
     }  # fmt: skip
 

@@ -27,7 +27,9 @@ def wrong_in(*heads, layout="contiguous", ratio=51.0):
     statuses = ["mismatch" if number in heads else "match" for number in range(12)]
     entries = [head(number, status=status) for number, status in enumerate(statuses)]
     for one in entries:
-        one["max_budget_ratio"] = ratio if one["status"] == "mismatch" else one["max_budget_ratio"]
+        one["max_budget_ratio"] = (
+            ratio if one["status"] == "mismatch" else one["max_budget_ratio"]
+        )
     return run(layout, entry("dS", *entries))
 
 
@@ -67,20 +69,32 @@ def test_a_verdict_is_worse_or_better_and_a_layout_that_is_new_and_wrong_is_wors
 @pytest.mark.parametrize(
     ("before", "after", "became"), [(10.0, 19.0, None), (10.0, 21.0, WORSE), (21.0, 10.0, BETTER)]
 )
-def test_an_error_beyond_its_budget_is_worse_where_it_grew_more_than_twofold(before, after, became):
+def test_an_error_beyond_its_budget_is_worse_where_it_grew_more_than_twofold(
+    before, after, became
+):
     found = told(reports(wrong_in(1, ratio=before)), reports(wrong_in(1, ratio=after)))
     assert [change[3] for change in found] == ([] if became is None else [became])
 
 
 def test_a_cause_that_came_is_worse_and_one_that_went_is_better():
-    cause = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": 1.0}
+    cause = {
+        "fault": "stride/do-head",
+        "class": "S1",
+        "summary": "dO is misread",
+        "explained": 1.0,
+    }
     without, having = reports(wrong_in(1)), reports(wrong_in(1), diagnoses=[cause])
     assert told(without, having) == [("cause stride/do-head", "none", "dO is misread", WORSE)]
     assert told(having, without) == [("cause stride/do-head", "dO is misread", "gone", BETTER)]
 
 
 def test_a_save_changes_only_what_both_checks_have_and_no_cause_of_what_is_right():
-    cause = {"fault": "stride/do-head", "class": "S1", "summary": "dO is misread", "explained": 1.0}
+    cause = {
+        "fault": "stride/do-head",
+        "class": "S1",
+        "summary": "dO is misread",
+        "explained": 1.0,
+    }
     runs = wrong_in(), wrong_in(1, 2, layout="distinct"), wrong_in(3, layout="other")
     wrong = reports(*runs, diagnoses=[cause])
     # Such as the layout that is tried first, beside all those of the last check.
@@ -132,7 +146,9 @@ def test_the_command_tells_what_is_worse_first_and_exits_1_only_there(tmp_path):
 def test_what_changed_alike_is_one_line_that_fits_the_terminal():
     layouts = ("contiguous", "distinct", "contiguous, dO doubled")
     of = (([], layouts), ([1, 3], layouts))
-    before, after = (reports(*(wrong_in(*heads, layout=one) for one in each)) for heads, each in of)
+    before, after = (
+        reports(*(wrong_in(*heads, layout=one) for one in each)) for heads, each in of
+    )
     lines = [line.plain for line in render_comparison(changes_of(before, after), 60)]
     assert max(map(len, lines)) <= 60
     assert " ".join(" ".join(lines).split()) == (

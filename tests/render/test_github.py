@@ -138,9 +138,7 @@ def test_no_cell_breaks_the_table_or_is_read_as_markup():
     (row,) = table(text)[2:]
     assert len(row) == 4
     assert not re.search(r"[`*_\[\]<>@\\](?!br>)", "".join(row[1:]).replace("<br>", ""))
-    words = (
-        "a&#124;b &#60;img src=x&#62; &#91;l&#93;&#40;u&#41; &#64;me &#35;4 &#58;x&#58; www&#46;a.b"
-    )
+    words = "a&#124;b &#60;img src=x&#62; &#91;l&#93;&#40;u&#41; &#64;me &#35;4 &#58;x&#58; www&#46;a.b"
     assert words in row[1]
 
 

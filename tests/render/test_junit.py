@@ -66,7 +66,9 @@ def test_messages_say_where_and_whether_it_is_inherited_and_how_to_repeat_it():
         "again: gradprobe check lazy",
     ]
     worst = "9 elements wrong, worst {} what is allowed"
-    assert second.get("message").startswith(f"dV is wrong by itself: {worst.format('3e8x')}, rows")
+    assert second.get("message").startswith(
+        f"dV is wrong by itself: {worst.format('3e8x')}, rows"
+    )
     assert "at: kernels/lazy.py:251 lazy_dkdv_kernel" in second.text
     inherited = case_of(cases, "dS batch 0 head 1")[0]
     assert inherited.get("message").startswith(f"dS only inherits: {worst.format('900x')}")
@@ -90,7 +92,9 @@ CAUSE = {
 
 
 def test_the_first_mismatch_and_the_suite_have_the_cause_as_in_the_terminal_with_the_edit():
-    suite = read_junit(as_junit(reports(faulty() | {"diagnoses": [CAUSE]}), BASE)).find("testsuite")
+    suite = read_junit(as_junit(reports(faulty() | {"diagnoses": [CAUSE]}), BASE)).find(
+        "testsuite"
+    )
     cases = suite.findall("testcase")
     names = ("dP", "dV", "dS")
     first, other, inherited = (case_of(cases, f"{name} batch 0 head 1")[0].text for name in names)
@@ -142,7 +146,9 @@ def test_memory_findings_are_failures_at_their_own_lines():
     kinds = ("outside do", "guard do", "unwritten do", "race do", "race do")
     names = [f"{kind} in lazy_dkdv_kernel" for kind in kinds]
     names[-1] += " (2)"
-    assert [one[:3] for one in outcomes(cases)] == [("lazy.memory", of, "failure") for of in names]
+    assert [one[:3] for one in outcomes(cases)] == [
+        ("lazy.memory", of, "failure") for of in names
+    ]
     assert "at: kernels/lazy.py:270 tl.load(do_ptrs)" in cases[1][0].text
 
 

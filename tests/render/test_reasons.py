@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from gradprobe.model.documents import report_from
-from gradprobe.model.report import Diagnosis, Report, TriedEdit, Where
+from gradprobe.model.report import CauseLine, Diagnosis, Report, TriedEdit
 from gradprobe.render.alerts import alerts_of
 from gradprobe.render.github import annotation_commands
 from gradprobe.render.markdown import as_markdown
@@ -12,7 +12,7 @@ from gradprobe.render.screen.reasons import render_reasons
 from gradprobe.render.source_places import places_of
 from tests.render.written import BASE, assert_is_sarif, faulty, reports
 
-WHERE = Where(
+WHERE = CauseLine(
     "/somewhere/lazy.py", 204, "do_ptr += b * stride_dob + h * stride_qh", 31, 9, "lazy_dq_kernel", "q.stride(1)",
     ("lse_ptr += b * stride_lseb", "dq_ptr += b * stride_dqb"),
 )  # fmt: skip
@@ -126,7 +126,9 @@ def test_the_closest_edit_is_called_no_fix_and_of_none_the_count_is_told():
 
 
 def test_sarif_annotations_and_markdown_carry_the_edit():
-    report = structs.replace(report_from(faulty()), diagnoses=(structs.replace(CAUSE, edit=TRIED),))
+    report = structs.replace(
+        report_from(faulty()), diagnoses=(structs.replace(CAUSE, edit=TRIED),)
+    )
     log = as_sarif([report], BASE, 1)
     assert_is_sarif(log)
     (fix,) = next(result["fixes"] for result in log["runs"][0]["results"] if "fixes" in result)

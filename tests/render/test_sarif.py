@@ -34,7 +34,9 @@ def run_of(*documents, code=1, **options):
 
 def told(found):
     results = found["results"]
-    return [(one["ruleId"], one["level"], one["properties"].get("intermediate")) for one in results]
+    return [
+        (one["ruleId"], one["level"], one["properties"].get("intermediate")) for one in results
+    ]
 
 
 def test_a_faulty_check_is_one_result_a_finding_the_first_mismatch_first():
@@ -50,7 +52,9 @@ def test_a_faulty_check_is_one_result_a_finding_the_first_mismatch_first():
 def test_a_result_carries_its_place_its_line_and_its_numbers():
     first, second, *_ = run_of(faulty())["results"]
     assert FIRST_LINE in first["message"]["text"].splitlines()
-    words = "Layout distinct: head 1 of 2; 9 elements wrong, worst 51x what is allowed in distinct."
+    words = (
+        "Layout distinct: head 1 of 2; 9 elements wrong, worst 51x what is allowed in distinct."
+    )
     assert words in first["message"]["text"]
     assert "Right when contiguous" in first["message"]["text"]
     assert first["locations"][0]["physicalLocation"] == {
@@ -98,7 +102,9 @@ def test_a_wrong_command_is_a_notification_of_the_configuration_and_no_result():
     assert found["results"] == []
     assert notification["level"] == "error"
     assert notification["associatedRule"]["id"] == "GP025"
-    assert "--heads must be at least 1, got 0\ngive at least one" in notification["message"]["text"]
+    assert (
+        "--heads must be at least 1, got 0\ngive at least one" in notification["message"]["text"]
+    )
 
 
 def test_a_target_that_failed_is_a_result_in_its_file_and_without_one_a_notification():
@@ -123,7 +129,9 @@ def test_a_refused_layout_is_a_note_of_the_invocation():
 
 
 def fingerprints(found):
-    return [result["partialFingerprints"]["primaryLocationLineHash"] for result in found["results"]]
+    return [
+        result["partialFingerprints"]["primaryLocationLineHash"] for result in found["results"]
+    ]
 
 
 def test_fingerprints_stay_where_lines_numbers_and_values_change_and_differ_between_findings():

@@ -18,7 +18,7 @@ from gradprobe.model.layout_run import (
 )
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
-from gradprobe.model.report import CheckedTarget, Diagnosis, Report, TriedEdit, Where
+from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Report, TriedEdit
 from gradprobe.render.screen.code import excerpt, window
 from gradprobe.render.screen.screen import render_screen
 from gradprobe.render.source_places import Base
@@ -57,7 +57,7 @@ def entry(name, states):
 
 def where(line, file="lazy.py", code="do_ptr += b * stride_dob + h * stride_qh"):
     note = "q.stride(1); stride_doh is passed and never used"
-    return Where(file, line, code, 31, 9, "lazy_dq_kernel", note)
+    return CauseLine(file, line, code, 31, 9, "lazy_dq_kernel", note)
 
 
 def edit(*lines, file="lazy.py"):
@@ -203,7 +203,8 @@ def test_heads_that_are_alike_share_a_column_also_where_they_are_no_neighbours()
 def match(**more):
     layouts = ("contiguous", "distinct")
     right = [
-        Run(layout=layout, verdict=MATCH, intermediates=(entry("dP", "rr"),)) for layout in layouts
+        Run(layout=layout, verdict=MATCH, intermediates=(entry("dP", "rr"),))
+        for layout in layouts
     ]
     return Report(
         verdict=MATCH, target=CheckedTarget(name=f"{LONG}/lazy.py:f", backend="torch"), case=softmax_case(heads=2),
@@ -237,6 +238,6 @@ def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
 
 
 def test_a_line_without_a_column_and_without_a_note_has_no_mark():
-    lines = excerpt([Where("k.cu", 7, "sum += x[i];")], Base("/", "/"), 80)
+    lines = excerpt([CauseLine("k.cu", 7, "sum += x[i];")], Base("/", "/"), 80)
     place, code = (line.plain for line in lines)
     assert (place.strip(), code) == ("k.cu:7", "  7 | sum += x[i];")

@@ -45,7 +45,8 @@ def test_layouts_that_say_the_same_are_one_sentence_that_names_few_of_them():
     refused = [result(f"layout {at}", "skipped", "", run=run) for at, run in enumerate(runs)]
     text = " ".join(line.strip() for line in printed((result("blhd"), *refused)))
     assert (
-        "refused in do=layout 0, do=layout 1, do=layout 2 and 3 more: dO has strides (0, 1)" in text
+        "refused in do=layout 0, do=layout 1, do=layout 2 and 3 more: dO has strides (0, 1)"
+        in text
     )
 
 

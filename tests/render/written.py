@@ -71,9 +71,7 @@ FIRST = {
     "intermediate": "dP", "batch": 0, "head": 1, "row": 0, "col": 3, "tile": [0, 0], "actual": 0.4662,
     "expected": -0.014, "budget": 0.0094, "masked": False,
 }  # fmt: skip
-FIRST_LINE = (
-    "FIRST MISMATCH dP batch=0 head=1 row=0 col=3 tile=0,0 actual=0.4662 expected=-0.014 ratio=51x"
-)
+FIRST_LINE = "FIRST MISMATCH dP batch=0 head=1 row=0 col=3 tile=0,0 actual=0.4662 expected=-0.014 ratio=51x"
 KERNELS = [
     {"name": name, "file": "/repository/kernels/lazy.py", "line": line, "sha256": ""}
     for name, line in (("lazy_forward_kernel", 56), ("lazy_dkdv_kernel", 251))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import Ran, run
+from tests.cli.command import EndedProgram, run
 
 INPUTS = Path(__file__).parent / "inputs"
 SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 16"
@@ -29,10 +29,10 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def check() -> Callable[[str], tuple[Ran, dict[str, Any]]]:
+def check() -> Callable[[str], tuple[EndedProgram, dict[str, Any]]]:
     """What `check` did with words like `row_factor.py:gate --bias`, and its report as JSON, {} without one."""
 
-    def checked(words: str) -> tuple[Ran, dict[str, Any]]:
+    def checked(words: str) -> tuple[EndedProgram, dict[str, Any]]:
         ran = run(f"check {words} --json report.json")
         written = Path("report.json")
         return ran, json.loads(written.read_text()) if written.exists() else {}

@@ -65,13 +65,20 @@ def test_strict_calls_such_an_export_wrong_and_no_gradient(check, name):
     wrong, _, relation = CONVENTIONS[name].partition(" = ")
     (cause,) = report["diagnoses"]
     assert (ran.code, report["first_mismatch"]["intermediate"]) == (1, wrong)
-    words = f"exports {relation} as {wrong}, another convention; the gradients made of it are right"
+    words = (
+        f"exports {relation} as {wrong}, another convention; the gradients made of it are right"
+    )
     assert cause["summary"] == words
-    assert (cause["fix"], cause["edit"]) == (f"return {wrong} itself, or leave out --strict", None)
+    assert (cause["fix"], cause["edit"]) == (
+        f"return {wrong} itself, or leave out --strict",
+        None,
+    )
 
 
 def test_strict_looks_for_the_cause_of_what_else_is_wrong(check):
-    causes = check(f"conventions.py:negative_delta_and_doubled_dv {SMALL} --strict")[1]["diagnoses"]
+    causes = check(f"conventions.py:negative_delta_and_doubled_dv {SMALL} --strict")[1][
+        "diagnoses"
+    ]
     assert [one["fault"] for one in causes[:2]] == ["convention/delta", "factor/dV"]
 
 

@@ -93,7 +93,9 @@ def test_a_first_mismatch_is_wrong_by_the_order_of_the_worst(check):
     assert (first["intermediate"], first["batch"], first["head"]) == ("P", 0, 0)
     assert first["row"] == 7
     assert first["col"] >= 10
-    assert abs(first["actual"] - first["expected"]) / first["budget"] >= p["max_budget_ratio"] / 10
+    assert (
+        abs(first["actual"] - first["expected"]) / first["budget"] >= p["max_budget_ratio"] / 10
+    )
     head = p["heads"][0]
     assert head["rows"] == [[0, 0], [7, 19]]
     assert head["keys"] == [[0, 19]]
@@ -161,9 +163,12 @@ def test_rows_that_see_nothing_are_part_of_what_is_inherited(check):
 
 
 @pytest.mark.parametrize(
-    ("function", "first", "code"), [("heavier", "P", "0.125 * (rows"), ("absolute", "dP", "tl.abs")]
+    ("function", "first", "code"),
+    [("heavier", "P", "0.125 * (rows"), ("absolute", "dP", "tl.abs")],
 )
-def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(function, first, code, check):
+def test_what_follows_of_a_wrong_value_inherits_where_delta_was_given(
+    function, first, code, check
+):
     _, report = check(f"keys_kernels.py:{function} --implied causal --fix-budget 0 {SMALL}")
     expected = {"P": {"P": "mismatch", "dS": "inherited", "dK": "inherited", "dV": "inherited"}}
     expected["dP"] = {"dP": "mismatch", "dS": "inherited", "dK": "inherited"}

@@ -73,7 +73,9 @@ def judged(folder: Path, kind: Kind, new: str, *, only_first: bool = False) -> J
     }  # fmt: skip
     begun = experiment_of(softmax_case(**options), find_target(f"{folder / FILE.name}:attention"))
     places = [found.start() for found in re.finditer(re.escape(kind.fault), text)]
-    edits = tuple(Edit(at, at + len(kind.fault), new) for at in places[: 1 if only_first else None])
+    edits = tuple(
+        Edit(at, at + len(kind.fault), new) for at in places[: 1 if only_first else None]
+    )
     candidate = Candidate(KernelFile(str(folder / FILE.name), text), edits, 0.0)
     search = Search(begun, [record.run for record in records_of(begun)], folder, Allowance(40))
     assert search.wrong

@@ -29,7 +29,10 @@ def test_a_fault_behind_another_form_is_found(check):
     assert (report["verdict"], report["case"]["window"]) == ("mismatch", [6, 0])
     assert "mask/window-left" in [found["fault"] for found in report["diagnoses"]]
     _, report = check(f"forms_of_options.py:a_wrong_array {SMALL} --layout contiguous")
-    assert (report["first_mismatch"]["intermediate"], report["first_mismatch"]["head"]) == ("dK", 1)
+    assert (report["first_mismatch"]["intermediate"], report["first_mismatch"]["head"]) == (
+        "dK",
+        1,
+    )
 
 
 def test_a_function_with_enable_gqa_whose_groups_share_a_key_head_is_wrong(check):

@@ -43,5 +43,7 @@ def test_what_is_made_like_k_and_v_does_not_lie_alike(layout, shape):
     tensors = place(values, (("all", layout),)).tensors
     alike = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
     long = [axis for axis, size in enumerate(shape) if size > 1]
-    assert [alike["k"].stride(axis) for axis in long] != [alike["v"].stride(axis) for axis in long]
+    assert [alike["k"].stride(axis) for axis in long] != [
+        alike["v"].stride(axis) for axis in long
+    ]
     assert all(tensor.stride(-1) == 1 for tensor in alike.values())

@@ -27,7 +27,9 @@ def test_a_parameter_is_a_tensor(check):
     ("function", "code", "words"),
     [("flattering", 1, ""), ("wrapping", 3, "Wrapping, a subclass of Tensor without values")],
 )
-def test_a_result_is_what_lies_in_its_memory_whatever_its_class_says(check, function, code, words):
+def test_a_result_is_what_lies_in_its_memory_whatever_its_class_says(
+    check, function, code, words
+):
     ran, report = check(f"children.py:{function} {SMALL} --fix-budget 0")
     assert ran.code == code
     if words:

@@ -15,7 +15,11 @@ from tests.reported.conftest import SMALL
     ("function", "line", "words"),
     [
         ("plain_global", "total = total * WEIGHT", "Cannot access global variable WEIGHT"),
-        ("loop", "for _ in range(head + 1):", "Loop-carried variable mean has initial type int32"),
+        (
+            "loop",
+            "for _ in range(head + 1):",
+            "Loop-carried variable mean has initial type int32",
+        ),
         ("behind_the_loop", "total = last", "last is not defined"),
     ],
 )
@@ -140,5 +144,7 @@ def test_a_fork_of_the_front_end_that_ends_is_asked_once_more_and_then_told(
 
     monkeypatch.setattr(compilation, "_errors_of", asked)
     ran, report = check(f"uncompiled.py:plain_global {SMALL} --layout all=contiguous")
-    told = [note for note in report["notes"] if "whether rows_kernel compiles is not known" in note]
+    told = [
+        note for note in report["notes"] if "whether rows_kernel compiles is not known" in note
+    ]
     assert (ran.code, bool(told)) == (code, code == 0)

@@ -56,7 +56,9 @@ def ttir(made: ASTSource) -> str:
 
 
 def main() -> None:
-    found = {way: ttir(source(lazy.lazy_dq_kernel, "fp32", set(), way)) for way in ("ieee", "tf32")}
+    found = {
+        way: ttir(source(lazy.lazy_dq_kernel, "fp32", set(), way)) for way in ("ieee", "tf32")
+    }
     found["fp16"] = ttir(source(lazy.lazy_dq_kernel, "fp16", set(), "tf32"))
     types = {"x_ptr": "*fp32", "n": "i32", "WAY": "constexpr"}
     found["two"] = ttir(ASTSource(two_ways_kernel, types, constexprs={"WAY": "tf32x3"}))

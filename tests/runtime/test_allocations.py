@@ -22,7 +22,9 @@ class Noting:
 
 
 def whole(tensor):
-    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    return tensor.as_strided(
+        (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ def test_what_a_launch_was_compiled_to_is_kept(monkeypatch):
 
 @pytest.mark.nightly  # a compiler
 def test_it_is_read_from_what_the_compiler_makes_of_kernels_for_hopper(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"
+    }
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "tests.runtime.dots_for_hopper"]
     made = json.loads(

@@ -88,7 +88,9 @@ class ThreadedWorld:
         self._barrier, self._sent = threading.Barrier(ranks), dict[int, list[Any]]()
         self._target.function.__globals__["exchange"] = self._exchange
 
-    def _exchange(self, tensors: list[Any], rank: int, world_size: int, group: object) -> list[Any]:
+    def _exchange(
+        self, tensors: list[Any], rank: int, world_size: int, group: object
+    ) -> list[Any]:
         self._sent[rank] = [tensor.clone() for tensor in tensors]
         self._barrier.wait()
         found = self._sent[(rank - 1) % world_size]

@@ -59,7 +59,11 @@ def test_each_value_is_told_with_its_place_and_the_results_are_the_same(module):
     with followed(module.outer) as values:
         assert called(module) == due
     told = [
-        (value.at.kernel, value.at.code[value.at.column :][: value.at.length], value.array.tolist())
+        (
+            value.at.kernel,
+            value.at.code[value.at.column :][: value.at.length],
+            value.array.tolist(),
+        )
         for value in values
     ]
     assert ("twice", "2 * x", [4]) in told

@@ -1,6 +1,6 @@
 """What a report keeps of the source that it accuses is the function of each line, and nothing of what has changed."""
 
-from gradprobe.model.report import Listing, Where
+from gradprobe.model.report import CauseLine, Listing
 from gradprobe.source.kernel_file import AROUND, listings_of
 
 KERNEL = """import triton
@@ -19,9 +19,9 @@ def test_the_functions_of_two_lines_are_kept_each_once_with_what_stands_above_de
     file = tmp_path / "k.py"
     file.write_text(KERNEL)
     wheres = [
-        Where(str(file), 5, "y = x * 2"),
-        Where(str(file), 6, "return y"),
-        Where(str(file), 9, "return x"),
+        CauseLine(str(file), 5, "y = x * 2"),
+        CauseLine(str(file), 6, "return y"),
+        CauseLine(str(file), 9, "return x"),
     ]
     lines = KERNEL.splitlines()
     assert listings_of(wheres) == (
@@ -33,12 +33,15 @@ def test_the_functions_of_two_lines_are_kept_each_once_with_what_stands_above_de
 def test_of_cuda_some_lines_around_are_kept(tmp_path):
     file = tmp_path / "k.cu"
     file.write_text("".join(f"int x{at};\n" for at in range(1, 101)))
-    (listing,) = listings_of([Where(str(file), 50, "int x50;")])
+    (listing,) = listings_of([CauseLine(str(file), 50, "int x50;")])
     assert (listing.first, len(listing.lines)) == (50 - AROUND, 2 * AROUND + 1)
 
 
 def test_of_a_line_that_reads_otherwise_now_and_of_a_file_that_is_gone_nothing_is(tmp_path):
     file = tmp_path / "k.py"
     file.write_text(KERNEL)
-    gone = Where(str(tmp_path / "gone.py"), 5, "y = x * 2")
-    assert listings_of([Where(str(file), 5, "y = x * 3"), Where(str(file), 99, "y"), gone]) == ()
+    gone = CauseLine(str(tmp_path / "gone.py"), 5, "y = x * 2")
+    assert (
+        listings_of([CauseLine(str(file), 5, "y = x * 3"), CauseLine(str(file), 99, "y"), gone])
+        == ()
+    )

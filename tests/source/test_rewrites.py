@@ -91,7 +91,9 @@ def test_it_is_found_from_the_lines_that_the_wrong_value_flows_into():
 def test_a_launch_is_reached_from_the_pointer_that_takes_its_argument():
     text, _ = faulty("", "do.stride(0), do.stride(1), scale", "q.stride(0), do.stride(1), scale")
     load = next(
-        at for at, line in enumerate(text.split("\n"), 1) if line.strip().startswith("do = tl.load")
+        at
+        for at, line in enumerate(text.split("\n"), 1)
+        if line.strip().startswith("do = tl.load")
     )
     assert place_of(text, load, most=400) is not None
 
@@ -223,7 +225,9 @@ def test_a_store_of_the_result_that_is_wrong_makes_it():
 
 
 def test_a_launch_passes_the_strides_of_the_tensor_that_its_parameters_are_called_after():
-    text, line = faulty("", "do.stride(0), do.stride(1), scale", "q.stride(0), do.stride(1), scale")
+    text, line = faulty(
+        "", "do.stride(0), do.stride(1), scale", "q.stride(0), do.stride(1), scale"
+    )
     assert place_of(text, line, most=1) == 0
     start, end = text.index("bwd_dq[grid]"), text.index("bwd_dk[grid]")
     starred = text[start:end].replace("q.stride(0), do.stride(1)", "*k.stride()")
@@ -281,7 +285,8 @@ def test_what_stands_in_the_wrong_place_is_moved(name):
         if each.strip().startswith(begins)
     )
     found = [
-        one.text for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)
+        one.text
+        for one in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), FIRST)
     ]
     assert any(in_kernel(right).removeprefix(in_kernel("")[:-5]) in each for each in found)
 
@@ -330,7 +335,8 @@ def test_a_hint_to_the_compiler_is_not_edited_but_what_its_value_was_computed_fr
     text = TEXT.replace(use, hint + use, 1)
     line = text[: text.index(hint + use)].count("\n") + 2
     found = [
-        each.text for each in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 400)
+        each.text
+        for each in islice(candidates_of(KernelFile("mine.py", text), [Fault(line)]), 400)
     ]
     assert all(hint in each for each in found)
     assert any("range(0, n_ctx, BLOCK_N)" not in each.partition("bwd_dk")[0] for each in found)
@@ -341,7 +347,11 @@ def test_a_hint_to_the_compiler_is_not_edited_but_what_its_value_was_computed_fr
     [
         ("tl.dot(q, tl.trans(k)) * scale", "tl.dot(q, tl.trans(k))", "a factor is missing"),
         ("dq *= scale", "dq *= 1.0", "1.0 stands for scale"),
-        ("off_h * stride_doh", "off_h * stride_qh", "stride_qh stands in the place of stride_doh"),
+        (
+            "off_h * stride_doh",
+            "off_h * stride_qh",
+            "stride_qh stands in the place of stride_doh",
+        ),
         ("tl.exp(s", "tl.exp2(s", "exp2 stands for exp"),
         ("torch.zeros_like(q)", "torch.empty_like(q)", "memory that nobody wrote is added to"),
     ],
@@ -370,5 +380,7 @@ def test_what_can_be_seen_to_fail_or_to_change_nothing_is_not_tried():
 def test_most_of_what_mutate_plants_is_undone_at_its_line():
     file = KernelFile("mine.py", TEXT)
     mutants = [mutant for mutant in mutants_of(file) if bare(mutant.plant(TEXT)) != bare(TEXT)]
-    undone = [mutant for mutant in mutants if place_of(mutant.plant(TEXT), mutant.line) is not None]
+    undone = [
+        mutant for mutant in mutants if place_of(mutant.plant(TEXT), mutant.line) is not None
+    ]
     assert len(undone) > 0.85 * len(mutants)

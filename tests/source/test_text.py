@@ -16,7 +16,9 @@ def größe(q, *, schärfe=("ä", 1)):  # Σ (
     return -é  # ends
 """
 SOURCE = KernelFile("größe.py", TEXT)
-NODES = [node for node in ast.walk(SOURCE.tree) if isinstance(node, (ast.expr, ast.stmt, ast.arg))]
+NODES = [
+    node for node in ast.walk(SOURCE.tree) if isinstance(node, (ast.expr, ast.stmt, ast.arg))
+]
 
 
 @pytest.mark.parametrize(

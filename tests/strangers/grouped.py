@@ -16,9 +16,9 @@ TILE = 16
 @triton.jit
 def _matrix(ptr, i, d, stride_i, stride_d, n_i, n_d):
     inside = (i[:, None] < n_i) & (d[None, :] < n_d)
-    return tl.load(ptr + i[:, None] * stride_i + d[None, :] * stride_d, mask=inside, other=0.0).to(
-        tl.float32
-    )
+    return tl.load(
+        ptr + i[:, None] * stride_i + d[None, :] * stride_d, mask=inside, other=0.0
+    ).to(tl.float32)
 
 
 @triton.jit
@@ -61,11 +61,16 @@ def grouped_forward(
         p = tl.exp(s - m[:, None])
         mass = mass * alpha + tl.sum(p, 1)
         acc = tl.dot(
-            p, _matrix(V, j, d, vi, vd, n_k, n_d), acc=acc * alpha[:, None], input_precision="ieee"
+            p,
+            _matrix(V, j, d, vi, vd, n_k, n_d),
+            acc=acc * alpha[:, None],
+            input_precision="ieee",
         )
     inside = (i[:, None] < n_q) & (d[None, :] < n_d)
     tl.store(
-        Out + b * ob + h * oh + i[:, None] * oi + d[None, :] * od, acc / mass[:, None], mask=inside
+        Out + b * ob + h * oh + i[:, None] * oi + d[None, :] * od,
+        acc / mass[:, None],
+        mask=inside,
     )
     tl.store(L + tl.program_id(1) * n_q + i, m + tl.log(mass), mask=i < n_q)
 
@@ -123,7 +128,9 @@ def grouped_dq(
         ds = p * tl.dot(g, tl.trans(v), acc=less, input_precision="ieee")
         dq = tl.dot(ds, k, acc=dq, input_precision="ieee")
     inside = (i[:, None] < n_q) & (d[None, :] < n_d)
-    tl.store(DQ + b * dqb + h * dqh + i[:, None] * dqi + d[None, :] * dqd, dq * scale, mask=inside)
+    tl.store(
+        DQ + b * dqb + h * dqh + i[:, None] * dqi + d[None, :] * dqd, dq * scale, mask=inside
+    )
 
 
 @triton.jit

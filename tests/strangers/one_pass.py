@@ -45,7 +45,9 @@ def _absorb(
 ):  # fmt: skip
     keys = start + tl.arange(0, KEYS)
     s = (
-        tl.dot(q, tl.trans(_tile(k_ptr, keys, k_l, k_d, length, dim, DIM)), input_precision="ieee")
+        tl.dot(
+            q, tl.trans(_tile(k_ptr, keys, k_l, k_d, length, dim, DIM)), input_precision="ieee"
+        )
         * scale2
     )
     if CUT:

@@ -98,7 +98,8 @@ def test_the_dataflow_tells_the_line(name, options, wrong, kind, of, tmp_path):
     case = softmax_case(**{**fault.options, "heads": 1, "head_dim": 8, **options})
     prepare_backend("auto")
     run = followed_run(
-        experiment_of(case, find_target(f"{copy}:{fault.function}")), (parse_layout("contiguous"),)
+        experiment_of(case, find_target(f"{copy}:{fault.function}")),
+        (parse_layout("contiguous"),),
     )
     sure = [one for one in suspects(run, wrong.split()) if one.is_sure]
     assert [(one.kind, one.name) for one in sure][:1] == [(kind, of)]

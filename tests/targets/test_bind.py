@@ -26,7 +26,17 @@ def writes(q, k, v, dout, dq, dk, dv, dbias=None, dsinks=None, dtau=None): ...
 
 
 def writes_in_other_words(
-    query, key, value, grad_out, grad_query, dkey, grad_v, grad_bias, d_sink, bias=None, sinks=None
+    query,
+    key,
+    value,
+    grad_out,
+    grad_query,
+    dkey,
+    grad_v,
+    grad_bias,
+    d_sink,
+    bias=None,
+    sinks=None,
 ): ...
 
 
@@ -73,7 +83,9 @@ def additive(q, k, v, do, bias=None): ...
 )  # fmt: skip
 def test_an_option_that_the_target_has_no_parameter_for_is_refused_by_name(options):
     flag = "--" + next(iter(options)).replace("_", "-")
-    with pytest.raises(UsageFailure, match=f"plain' cannot take {flag}: it has no such parameter"):
+    with pytest.raises(
+        UsageFailure, match=f"plain' cannot take {flag}: it has no such parameter"
+    ):
         bound(plain, **options)
 
 

@@ -76,7 +76,10 @@ def test_a_layout_that_it_is_not_told_of_is_refused(target):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ("const float *o, const float *dout, float *delta, int magic", "needs a parameter 'magic'"),
+        (
+            "const float *o, const float *dout, float *delta, int magic",
+            "needs a parameter 'magic'",
+        ),
         (
             "const float *o, const float *dout, const float *delta, int n, int d",
             "writes nothing that is an intermediate",

@@ -56,7 +56,9 @@ def test_a_target_that_matches_returns_its_report():
 
 @pytest.mark.usefixtures("with_causes")
 @pytest.mark.parametrize(("name", "columns"), [("half_a_delta_inside", "100"), ("leaky_p", "72")])
-def test_the_message_of_a_mismatch_is_the_table_that_the_command_prints(name, columns, monkeypatch):
+def test_the_message_of_a_mismatch_is_the_table_that_the_command_prints(
+    name, columns, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", columns)
     ran = run(f"check soft.py:{name} {SMALL}", GRADPROBE_DETAILS="0", COLUMNS=columns)
     table = table_of(f"soft.py:{name}")
@@ -163,7 +165,9 @@ def test_every_form_of_a_function_is_checked_under_its_name_and_told_by_its_word
         ran = run(again.partition("gradprobe ")[2])
         assert (ran.code, len(ran.first_mismatches)) == (1, 1)
     else:
-        assert table.endswith("a lambda, a partial and a function inside another one have no word")
+        assert table.endswith(
+            "a lambda, a partial and a function inside another one have no word"
+        )
 
 
 def test_a_file_of_a_package_has_the_word_of_its_module(folder, monkeypatch):

@@ -48,7 +48,12 @@ PASSING = {
     "test_fixture_right[1]",
     "test_marked_right",
 }
-FAILING = {"test_function_wrong", "test_fixture_wrong", "test_fixture_raising", "test_marked_wrong"}
+FAILING = {
+    "test_function_wrong",
+    "test_fixture_wrong",
+    "test_fixture_raising",
+    "test_marked_wrong",
+}
 FIRST = "FIRST MISMATCH dQ batch=0 head=1 row=0 col=0 tile=0,- "
 
 
@@ -64,7 +69,9 @@ ALL, MARKED_ALONE = PASSING | FAILING, {"test_marked_right", "test_marked_wrong"
 
 
 @sampled("options, kept", [("", ALL), ("-n 2 -k marked", MARKED_ALONE)], push=1)
-def test_a_run_fails_by_the_mismatches_alone_and_its_junit_file_names_them(project, options, kept):
+def test_a_run_fails_by_the_mismatches_alone_and_its_junit_file_names_them(
+    project, options, kept
+):
     project.makepyfile(test_mixed=MIXED)
     project.makeini("[pytest]\npythonpath = .\n")
     words = f"--strict-markers --strict-config -W error --junitxml=junit.xml {options}".split()

@@ -20,7 +20,7 @@ from ...model.writing import replace_file
 from ...pipeline.run_check import run_check
 
 if TYPE_CHECKING:
-    from ...numerics.evidence import Probed
+    from ...numerics.evidence import ProbeResult
     from ...numerics.tally import Finding
 
 # Draws a side. Of fewer the spread is known too badly: with 66 figures compared, t may come to 67 over three draws and
@@ -74,9 +74,9 @@ DIGITS = 4
 def measure(
     request: CheckRequest,
     seeds: Sequence[int],
-    accept: Callable[[Probed], None] = lambda report: None,
+    accept: Callable[[ProbeResult], None] = lambda report: None,
     told: Callable[[int, int], object] = lambda number, of: None,
-) -> Entry | Probed:
+) -> Entry | ProbeResult:
     """The errors of a target over several draws; the report of the first draw that is a mismatch, where one is.
 
     A black box is not looked into unless `--recover` asks for it: recovered intermediates are not the target's results.
@@ -86,7 +86,7 @@ def measure(
         accept: given the first report, raises where there is no use in going on.
         told: told before each draw its number, from 1, and how many there are.
     """
-    reports: list[Probed] = []
+    reports: list[ProbeResult] = []
     for number, seed in enumerate(seeds, 1):
         told(number, len(seeds))
         drawn = replace(request, options={**request.options, "seed": seed})
@@ -112,11 +112,11 @@ def measure(
     )
 
 
-def ran_on(report: Probed) -> str:
+def ran_on(report: ProbeResult) -> str:
     return f"{report.provenance.backend} on {report.case.device}"
 
 
-def case_of(report: Probed) -> dict[str, Any]:
+def case_of(report: ProbeResult) -> dict[str, Any]:
     """The resolved options, without those that are off and the seed."""
     from ...pipeline.reported import report_of
 
@@ -128,7 +128,7 @@ def case_of(report: Probed) -> dict[str, Any]:
     }
 
 
-def _coarser(reports: Sequence[Probed]) -> tuple[str, ...]:
+def _coarser(reports: Sequence[ProbeResult]) -> tuple[str, ...]:
     """Of most reports: a kernel at the border of its budget may show it in one draw and not in the next."""
     found = Counter(
         name
@@ -138,7 +138,7 @@ def _coarser(reports: Sequence[Probed]) -> tuple[str, ...]:
     return tuple(sorted(name for name, times in found.items() if 2 * times > len(reports)))
 
 
-def _errors(reports: Sequence[Probed]) -> dict[str, dict[str, Errors]]:
+def _errors(reports: Sequence[ProbeResult]) -> dict[str, dict[str, Errors]]:
     """What every draw has, in the order of the first."""
     draws = [
         {run.layout: found.comparison.findings for run, found in report.measured}

@@ -50,7 +50,9 @@ def growth(before: Sequence[float], after: Sequence[float], comparisons: int) ->
     means, squares = zip(*(_moments(figures) for figures in (before, after)), strict=True)
     spread = math.sqrt(sum(squares) / (2 * count - 2))
     limit = (
-        _quantile(ALARMS / OTHER_LAWS / comparisons, 2 * count - 2) * spread * math.sqrt(2 / count)
+        _quantile(ALARMS / OTHER_LAWS / comparisons, 2 * count - 2)
+        * spread
+        * math.sqrt(2 / count)
     )
     return Growth(_exp(means[1] - means[0]), max(_exp(limit), LEAST))
 

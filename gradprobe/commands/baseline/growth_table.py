@@ -50,9 +50,7 @@ def _headline(changes: Changes, width: int) -> Iterator[Text]:
     )
     words += f", {len(changes.gone)} gone" if changes.gone else ""
     verdict, style = ("GROWN", "bold red") if changes.fails else ("NO GROWTH", "bold green")
-    words = (
-        f"{changes.before.command_words}: {words}, over {plural(len(changes.before.seeds), 'draw')}"
-    )
+    words = f"{changes.before.command_words}: {words}, over {plural(len(changes.before.seeds), 'draw')}"
     return headed(verdict, style, words, width)
 
 
@@ -109,7 +107,9 @@ def changes_as_json(changes: Changes) -> dict[str, Any]:
         "ran": before.ran,
         "environment": {"before": dict(before.environment), "after": dict(after.environment)},
         "cells": [_cell_as_json(changes, cell) for cell in changes.cells],
-        "gone": [{"layout": layout, "intermediate": name or None} for layout, name in changes.gone],
+        "gone": [
+            {"layout": layout, "intermediate": name or None} for layout, name in changes.gone
+        ],
         "new": [{"layout": layout, "intermediate": name or None} for layout, name in changes.new],
         "coarser": list(changes.coarser),
         "notes": list(changes.notes),

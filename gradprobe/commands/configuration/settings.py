@@ -201,7 +201,9 @@ class _Reader:
         """A target with its file from the current folder; a built-in or a module's as it is."""
         place, colon, name = word.rpartition(":")
         return (
-            f"{self._from_here(place)}:{name}" if colon and place.endswith((".py", ".cu")) else word
+            f"{self._from_here(place)}:{name}"
+            if colon and place.endswith((".py", ".cu"))
+            else word
         )
 
     def _from_here(self, file: str) -> str:
@@ -213,7 +215,11 @@ def _layouts(value: Any, where: str) -> Any:
 
 
 def _as_strings(value: Any, where: str) -> list[str]:
-    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(word, str) for word in value)
+    ):
         raise UsageFailure(
             f"{where} must be an array of at least one string, got {value_in_words(value)}"
         )
@@ -228,7 +234,9 @@ def _word(value: Any, where: str) -> str:
 
 def _family(value: Any, where: str) -> str:
     if value not in FAMILIES:
-        raise UsageFailure(f"{where} must be {' or '.join(FAMILIES)}, got {value_in_words(value)}")
+        raise UsageFailure(
+            f"{where} must be {' or '.join(FAMILIES)}, got {value_in_words(value)}"
+        )
     return str(value)
 
 
@@ -237,7 +245,8 @@ def _tables(value: Any, where: str) -> Mapping[str, Any]:
         isinstance(content, Mapping) for content in value.values()
     ):
         raise UsageFailure(
-            f"{where} must hold tables", "write [tool.gradprobe.cases.NAME] above a case's options"
+            f"{where} must hold tables",
+            "write [tool.gradprobe.cases.NAME] above a case's options",
         )
     return value
 
@@ -337,7 +346,9 @@ def word_of(option: Option, value: Any) -> Any:
     if option.numbers and not isinstance(value, str):
         items = value if isinstance(value, list) else [value]
         return (
-            ",".join(map(str, items)) if items and all(is_number(item) for item in items) else None
+            ",".join(map(str, items))
+            if items and all(is_number(item) for item in items)
+            else None
         )
     if option.kind is str:
         return value if isinstance(value, str) else None

@@ -144,7 +144,9 @@ class Climber:
         with contextlib.redirect_stdout(sys.stderr):
             found, _ = probed(problem, rung.planned.repro_command, Client())
         report = report_of(found)
-        return (RED, visible(first_line(report)), report) if found.failing else (GREEN, "", report)
+        return (
+            (RED, visible(first_line(report)), report) if found.failing else (GREEN, "", report)
+        )
 
 
 def _of_check(checked: CheckOutcome) -> tuple[str, str, Report | None]:
@@ -185,7 +187,9 @@ def _climb(
         if ended.item is None and ended.result is None:
             raise _failure("torch" if request is None else f"target {request.target!r}", ended)
         yield (
-            ended.result if isinstance(ended.result, (RungResult, MachineSurvey)) else _died(ended)
+            ended.result
+            if isinstance(ended.result, (RungResult, MachineSurvey))
+            else _died(ended)
         )
 
 
@@ -251,7 +255,9 @@ def _ways() -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     ways = [(COMPILED, "cuda"), (CUDA, "cuda"), (INTERPRETED, "cpu")]
     if importlib.util.find_spec("cuda") is not None:
         return ways, ()
-    return [ways[0], ways[2]], ("CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')",)
+    return [ways[0], ways[2]], (
+        "CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')",
+    )
 
 
 def examine_target(

@@ -54,7 +54,9 @@ def _verdict(made: Examination) -> str:
         more = f", {refused} refused by the target" if refused else ""
         return f"{green} of {plural(len(made.climbed), 'rung')} green{more} ({subject})"
     how = f", {bad.rung.how}" if bad.rung.how else ""
-    below = [one for one in made.climbed[: made.climbed.index(bad)] if one.rung.how == bad.rung.how]
+    below = [
+        one for one in made.climbed[: made.climbed.index(bad)] if one.rung.how == bad.rung.how
+    ]
     if not below:
         return f'"{bad.rung.title}"{how}, the lowest rung ({subject})'
     green = sum(one.state == GREEN for one in below)

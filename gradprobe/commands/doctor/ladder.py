@@ -70,7 +70,13 @@ class RungResult:
 
 
 _SMALL: Mapping[str, Any] = {"batch": 1, "heads": 1, "seqlen": 16, "head_dim": 16}
-_FULL: Mapping[str, Any] = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "recover": False}
+_FULL: Mapping[str, Any] = {
+    "batch": 1,
+    "heads": 2,
+    "seqlen": 37,
+    "head_dim": 16,
+    "recover": False,
+}
 _DOTS = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee"))
 
 
@@ -135,7 +141,7 @@ _LONG_BIAS = 3 * _LARGEST_TILE
 
 
 @dataclass(frozen=True)
-class Built:
+class TargetTraits:
     """What of a target decides its rungs."""
 
     family: str
@@ -159,7 +165,7 @@ def refuse_set(request: CheckRequest) -> None:
             )
 
 
-def target_rungs(request: CheckRequest, built: Built) -> list[Rung]:
+def target_rungs(request: CheckRequest, built: TargetTraits) -> list[Rung]:
     """The rungs of a user's own kernel: heads, then tiles, then one tensor moved at a time, then the whole case.
 
     What is given on the command line is never exceeded, and a length that is given stays.
@@ -171,7 +177,7 @@ def target_rungs(request: CheckRequest, built: Built) -> list[Rung]:
     return list(found.values())
 
 
-def _of_target(request: CheckRequest, built: Built) -> Iterator[Rung]:
+def _of_target(request: CheckRequest, built: TargetTraits) -> Iterator[Rung]:
     given = request.options
     per_batch = any(name in given for name in _PER_BATCH)
     is_fixed = any(name in given for name in _LENGTHS)
@@ -197,7 +203,9 @@ def _of_target(request: CheckRequest, built: Built) -> Iterator[Rung]:
         yield rung(f"{name}{whole}", "what tells heads apart")
     if not is_fixed:
         yield rung(f"{name}, many tiles", "loops over tiles", seqlen=3 * tile)
-        yield rung(f"{name}, a partial tile", "the end of a tile", seqlen=2 * tile + tile // 2 + 1)
+        yield rung(
+            f"{name}, a partial tile", "the end of a tile", seqlen=2 * tile + tile // 2 + 1
+        )
     # dO first: it comes from autograd, and nobody chose how it lies.
     for tensor in sorted(built.tensors, key=lambda tensor: tensor != "do"):
         yield rung(
@@ -209,7 +217,10 @@ def _of_target(request: CheckRequest, built: Built) -> Iterator[Rung]:
     yield rung(f"{name}, all moved, no unit stride", "last strides taken as 1", "distinct")
     if batch > 1 and not per_batch:
         yield rung(
-            f"{batch} batches, all moved", "what tells batches apart", "distinct-unit", batch=batch
+            f"{batch} batches, all moved",
+            "what tells batches apart",
+            "distinct-unit",
+            batch=batch,
         )
     yield Rung(
         "the case of gradprobe check", "what no rung below covers", "", PlannedCheck("", request)

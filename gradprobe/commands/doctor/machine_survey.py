@@ -15,7 +15,7 @@ from ...frontends import replaced
 from ...inputs.versions import installed_versions, untested
 from ...model.assignment import TENSORS
 from ...targets.naming import source_of, triton_folder
-from .ladder import Built
+from .ladder import TargetTraits
 from .module_copies import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ _PREFIXES = (
 
 def variables_here() -> dict[str, str]:
     """What is set that may change which code runs, or how it computes."""
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
+    return {
+        name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)
+    }
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class MachineSurvey:
     """Its name and memory; "" where there is none."""
     files: tuple[LoadedFile, ...]
     """Those of the target and of its kernels; without a target those of the libraries."""
-    built: Built | None = None
+    built: TargetTraits | None = None
     cache: str = field(default_factory=lambda: str(triton_folder()))
     """The folder of Triton's compiled kernels."""
     versions: dict[str, str] = field(default_factory=installed_versions)
@@ -79,7 +81,7 @@ def survey_target(problem: Problem) -> MachineSurvey:
         name for name in TENSORS if name in values and not name.startswith(("seqlens", "cu_"))
     )
     tile = max((size for call in calls for size in _tiles(call)), default=_TILE)
-    built = Built(problem.target.family, tensors, tile)
+    built = TargetTraits(problem.target.family, tensors, tile)
     return MachineSurvey(problem.case.device, _gpu(), tuple(_files(problem, launched)), built)
 
 
@@ -123,7 +125,9 @@ def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelC
         stack.enter_context(replaced(Kernel, "__call__", call))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         with contextlib.suppress(Exception):  # the rungs will tell what it takes
-            run_target(problem.target, problem.case, place(values, (), shapes=problem.case.shapes))
+            run_target(
+                problem.target, problem.case, place(values, (), shapes=problem.case.shapes)
+            )
     for launch in record.started:
         found.setdefault(source_of(launch.entry).file, {})[launch.call.name] = None
     return [launch.call for launch in record.started], found

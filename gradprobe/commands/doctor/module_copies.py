@@ -73,7 +73,9 @@ def loaded_file(
     stale = (*stale_bytecode(path), *_stale_kernels(path, those))
     names = tuple(str(kernel.fn.__name__) for kernel in those)
     why = "the file that was named" if named else why_imported(plain, path)
-    return LoadedFile(plain, str(path), own, path.stat().st_mtime, why, tuple(copies), stale, names)
+    return LoadedFile(
+        plain, str(path), own, path.stat().st_mtime, why, tuple(copies), stale, names
+    )
 
 
 def cuda_file(file: str, kernels: tuple[str, ...]) -> LoadedFile:

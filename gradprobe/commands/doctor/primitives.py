@@ -79,7 +79,8 @@ def _dots(kernels: Any, device: str, dtype: str, precision: str) -> str:
     draw = torch.Generator().manual_seed(0)
     kind = getattr(torch, dtype)
     a, b = (
-        torch.randn(*shape, generator=draw).to(kind) for shape in ((_SIZE, _DEPTH), (_DEPTH, _SIZE))
+        torch.randn(*shape, generator=draw).to(kind)
+        for shape in ((_SIZE, _DEPTH), (_DEPTH, _SIZE))
     )
     came = kernels.dots(a.to(device), b.to(device), precision).cpu().double()
     exact, contract = a.double() @ b.double(), precision_of(dtype, precision)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...model.failures import TargetFailure, UsageFailure
 from ...processes.ended import words_of
-from ...processes.executables import Program, Ran, gradprobe_command, run_programs
+from ...processes.executables import EndedProgram, Program, gradprobe_command, run_programs
 from ...source.kernel_file import KernelFile
 from .mutant import Mutant
 from .shadow import Shadow
@@ -49,7 +49,9 @@ class Gate:
         """The line of what a gate wrote that says most: its first mismatch, its first failure, else the last."""
         heads = ("FIRST MISMATCH ", "gradprobe: ") if self.own else ("FAILED ", "ERROR ")
         lines = [line.strip() for line in output.splitlines() if line.strip()]
-        return next((line for line in lines if line.startswith(heads)), lines[-1] if lines else "")
+        return next(
+            (line for line in lines if line.startswith(heads)), lines[-1] if lines else ""
+        )
 
 
 def own_gate(words: str) -> Gate:
@@ -163,7 +165,9 @@ def campaign(
             shadows.append(shadow)
 
         def so_far() -> Campaign:
-            in_order = tuple(outcomes[mutant.name] for mutant in chosen if mutant.name in outcomes)
+            in_order = tuple(
+                outcomes[mutant.name] for mutant in chosen if mutant.name in outcomes
+            )
             return replace(found, outcomes=in_order, seconds=time.perf_counter() - start)
 
         timeout = terms.timeout or _TIMES * plain.seconds + _MORE
@@ -182,22 +186,22 @@ def campaign(
 
 def _as_it_is(
     gate: Gate, file: KernelFile, folder: Path, terms: CampaignTerms
-) -> tuple[Ran, frozenset[int]]:
+) -> tuple[EndedProgram, frozenset[int]]:
     """What the gate does to the file as it is, and the lines of it that run."""
     shadow = Shadow(file.path, folder / "as-it-is", terms.watches_lines)
     shadow.write(file.text)
     (plain,) = run_programs([_program(gate, shadow)], timeout=terms.timeout)
     if plain.code != 0:
         what = "took too long" if plain.code is None else f"ended with exit code {plain.code}"
-        words = (
-            f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
-        )
+        words = f"the gate fails without any fault: {gate.words}: {what}: {gate.telling(plain.output)}"
         wrong_words = gate.own and plain.code == UsageFailure.exit_code
         raise (UsageFailure if wrong_words else TargetFailure)(
             words, "make it pass on the file as it is first"
         )
     if not shadow.was_loaded:
-        way_out = f"name the file that it runs with --file, or import {file.path.name} as a module"
+        way_out = (
+            f"name the file that it runs with --file, or import {file.path.name} as a module"
+        )
         raise TargetFailure(f"{gate.words}: passes, but never imports {file.path}", way_out)
     return plain, shadow.lines
 
@@ -224,7 +228,7 @@ def _runs(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | Non
     return any(mutant.statement[0] <= line <= mutant.statement[1] for line in lines)
 
 
-def _judged(gate: Gate, ended: Ran, shadow: Shadow, timeout: float) -> tuple[str, str]:
+def _judged(gate: Gate, ended: EndedProgram, shadow: Shadow, timeout: float) -> tuple[str, str]:
     """The verdict, and what the gate says."""
     if ended.code is None:
         return KILLED, f"{LATE} {timeout:.0f} s: stopped"

@@ -23,7 +23,9 @@ def mutants_of(file: KernelFile) -> list[Mutant]:
             operator(file), key=lambda change: [(edit.start, edit.text) for edit in change.edits]
         )
         kept = [mutant for change in changes if (mutant := _mutant(file, change)) is not None]
-        found += [replace(mutant, name=f"{name}-{number}") for number, mutant in enumerate(kept, 1)]
+        found += [
+            replace(mutant, name=f"{name}-{number}") for number, mutant in enumerate(kept, 1)
+        ]
     return found
 
 

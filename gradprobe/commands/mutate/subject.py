@@ -9,7 +9,7 @@ from ...inputs.history import CheckRequest
 from ...model.failures import Failure, TargetFailure, UsageFailure
 from ...processes import run_each
 from ...source.kernel_file import KernelFile
-from ..suite.takes import DESCRIBER, Takes
+from ..suite.takes import DESCRIBER, TargetSignature
 
 
 def read_file(path: Path, function: str | None) -> KernelFile:
@@ -28,7 +28,9 @@ def read_file(path: Path, function: str | None) -> KernelFile:
     except (SyntaxError, ValueError) as error:
         raise TargetFailure(f"{path} is not Python: {error}") from error
     if not kernels:
-        what = f"{path} holds no Triton kernel" + (f" that {function} reaches" if function else "")
+        what = f"{path} holds no Triton kernel" + (
+            f" that {function} reaches" if function else ""
+        )
         raise UsageFailure(
             f"{what}; faults are planted in Triton kernels",
             "name the file that holds them: --file KERNELS.py",
@@ -74,7 +76,7 @@ def subject_of(request: CheckRequest, file: str | None) -> Subject:
         raise Failure(
             f"target {request.target!r} was {ended.crash.words} at its import{ended.crash.where}"
         )
-    found: Takes = ended.result  # type: ignore[assignment]
+    found: TargetSignature = ended.result  # type: ignore[assignment]
     if file is not None and Path(file).resolve() != Path(found.file).resolve():
         return Subject(Path(file), None)
     if not found.file:

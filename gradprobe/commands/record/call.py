@@ -135,7 +135,8 @@ def together(watches: Iterable[WatchedCalls]) -> WatchedCalls:
 def read(folder: Path) -> list[WatchedCalls]:
     """What each process wrote."""
     return [
-        WatchedCalls(**json.loads(file.read_text())) for file in sorted(folder.glob("seen-*.json"))
+        WatchedCalls(**json.loads(file.read_text()))
+        for file in sorted(folder.glob("seen-*.json"))
     ]
 
 
@@ -144,7 +145,7 @@ ORDERS = ("bhld", "blhd")
 _ORDERED = ("q", "k", "v", "do", "o")
 
 
-class Unfit(Exception):
+class UnfitCall(Exception):
     """A call cannot be kept. The message says why."""
 
 
@@ -182,14 +183,14 @@ class Reader:
         }
         missing = [name for name in ("q", "k", "v") if name not in tensors]
         if missing:
-            raise Unfit(f"{self.name} was called without a tensor for {', '.join(missing)}")
+            raise UnfitCall(f"{self.name} was called without a tensor for {', '.join(missing)}")
         for name, tensor in tensors.items():
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
-                raise Unfit(
+                raise UnfitCall(
                     f"{self.name} was called with {name} of type {type(tensor).__name__}, which is not kept"
                 )
         if tensors["q"].is_cuda and torch.cuda.is_current_stream_capturing():
-            raise Unfit(f"a call of {self.name} inside a CUDA graph's capture was not kept")
+            raise UnfitCall(f"a call of {self.name} inside a CUDA graph's capture was not kept")
         tensors |= {name: self.in_order(tensors[name]) for name in _ORDERED if name in tensors}
         options, more = self._options(given, tensors)
         return RecordedCall(tensors, options, (*notes, *more))
@@ -259,7 +260,7 @@ def _plain(name: str, value: Any) -> Any:
         return str(value)
     if name == "window":
         if not isinstance(value, (tuple, list)) or len(value) != 2:
-            raise Unfit(f"a window of {value!r} cannot be kept: it must be (left, right)")
+            raise UnfitCall(f"a window of {value!r} cannot be kept: it must be (left, right)")
         left, right = (int(side) for side in value)
         return (left, right) if (left, right) != (-1, -1) else None
     number = float(value)

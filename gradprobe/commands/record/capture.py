@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...inputs import history
 from ...inputs.placement import Placement, placements_of
-from ...inputs.saved import Saved, save
+from ...inputs.saved import SavedInputs, save
 from ...model.failures import UsageFailure
-from .call import ORDERS, Reader, Unfit, WatchedCalls
+from .call import ORDERS, Reader, UnfitCall, WatchedCalls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +65,7 @@ class _CallForm:
 class _PendingCall:
     """A call whose dO has not come yet. It lives as long as the graph behind the call's output."""
 
-    def __init__(self, form: _CallForm, key: tuple[Any, ...], copy: Saved | None) -> None:
+    def __init__(self, form: _CallForm, key: tuple[Any, ...], copy: SavedInputs | None) -> None:
         self.form, self.key, self.copy = form, key, copy
 
 
@@ -120,7 +120,7 @@ class WatchedFunction:
             except Exception as error:
                 own = f"watching {self.name} failed: {type(error).__name__}: {error}"
                 words, failures = (
-                    str(error) if isinstance(error, Unfit) else own,
+                    str(error) if isinstance(error, UnfitCall) else own,
                     self.seen.failures,
                 )
                 if words in failures or len(failures) < _MOST_FAILURES:
@@ -164,7 +164,7 @@ class WatchedFunction:
             else _layout({"do": grad}, placements_of({"do": grad})) in form.layouts
         )
         waiting = _PendingCall(
-            form, key, None if enough else Saved(_copies(tensors), placements, options)
+            form, key, None if enough else SavedInputs(_copies(tensors), placements, options)
         )
         if grad is not None:  # the function is itself a backward, whose dO is an argument
             self._arrived(waiting, grad)
@@ -176,7 +176,7 @@ class WatchedFunction:
 
         output = output[0] if isinstance(output, (tuple, list)) and output else output
         if not isinstance(output, torch.Tensor):
-            raise Unfit(
+            raise UnfitCall(
                 f"{self.name} returned {type(output).__name__} and not its output tensor first"
             )
         if not output.requires_grad:
@@ -214,10 +214,12 @@ class WatchedFunction:
             waiting.copy = None
             values = {**copy.values, **_copies({"do": grad})}
             self._keep(
-                waiting, Saved(values, {**copy.placements, **placement}, copy.options), layout
+                waiting,
+                SavedInputs(values, {**copy.placements, **placement}, copy.options),
+                layout,
             )
 
-    def _keep(self, waiting: _PendingCall, found: Saved, layout: Any) -> None:
+    def _keep(self, waiting: _PendingCall, found: SavedInputs, layout: Any) -> None:
         if not all(bool(found.values[name].isfinite().all()) for name in ("q", "k", "v", "do")):
             self.seen.not_finite += 1
             return
@@ -258,7 +260,9 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _layout(tensors: Mapping[str, Tensor], placements: Mapping[str, Placement]) -> tuple[Any, ...]:
+def _layout(
+    tensors: Mapping[str, Tensor], placements: Mapping[str, Placement]
+) -> tuple[Any, ...]:
     """The shapes, dtypes, strides, alignments and sharing by which two sets of tensors count as the same.
 
     Strides of axes of size 1 address nothing, and PyTorch sets them as it likes.
@@ -270,7 +274,9 @@ def _layout(tensors: Mapping[str, Tensor], placements: Mapping[str, Placement]) 
         )
 
     def memory(name: str, tensor: Tensor) -> tuple[Any, ...]:
-        return tensor.data_ptr() % 16 == 0, placements[name].buffer if name in placements else None
+        return tensor.data_ptr() % 16 == 0, placements[
+            name
+        ].buffer if name in placements else None
 
     return tuple(
         (name, str(tensor.dtype), tuple(tensor.shape), steps(tensor), *memory(name, tensor))

@@ -89,7 +89,9 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
         """The awaited module as the other finders find it; None for every other module."""
         if self.done or self.busy:
             return None
-        if sys.meta_path[0] is not self:  # pytest puts its finder for test files before all others
+        if (
+            sys.meta_path[0] is not self
+        ):  # pytest puts its finder for test files before all others
             sys.meta_path.remove(self)
             sys.meta_path.insert(0, self)
         if fullname != self.module:

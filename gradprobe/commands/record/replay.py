@@ -32,7 +32,7 @@ from .capture import ENDING, FOLDER, CapturePlan
 from .capturing import parted
 
 if TYPE_CHECKING:
-    from ...numerics.evidence import Probed
+    from ...numerics.evidence import ProbeResult
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CheckedInputs:
     """One set of inputs, checked."""
 
     file: str
-    report: Probed | None
+    report: ProbeResult | None
     failure: Failure | None
     """Why there is no report."""
     layouts: str
@@ -102,7 +102,9 @@ def run_watched(
             "run: no command", f"for example gradprobe run --watch {watch} -- python3 train.py"
         )
     if shutil.which(command[0]) is None:
-        way_out = f"what follows -- is run as it stands; gradprobe itself runs in {sys.executable}"
+        way_out = (
+            f"what follows -- is run as it stands; gradprobe itself runs in {sys.executable}"
+        )
         raise UsageFailure(f"run: there is no command {command[0]!r}", way_out)
     folder = how.folder
     _clear(folder)
@@ -146,7 +148,9 @@ def look_where_it_looked(ended: ProgramResult) -> None:
     sys.path += [entry for entry in ended.seen.path if entry not in sys.path]
 
 
-def check_inputs(files: Sequence[str], check: Callable[[str], Probed]) -> Iterator[CheckedInputs]:
+def check_inputs(
+    files: Sequence[str], check: Callable[[str], ProbeResult]
+) -> Iterator[CheckedInputs]:
     """Checks one set after another. One that fails does not stop the others."""
     for file in files:
         try:
@@ -171,7 +175,9 @@ def line_of(number: int, checked: CheckedInputs) -> Text:
         return Text.assemble(f"  {number:>2}  ", ("NOT RUN ", CAUTION), words)
     wrong = report.failing
     verdict = ("MISMATCH", "bold red") if wrong else ("MATCH   ", "bold green")
-    line = Text.assemble(f"  {number:>2}  ", verdict, f"  {_shape(report.case)}; {checked.layouts}")
+    line = Text.assemble(
+        f"  {number:>2}  ", verdict, f"  {_shape(report.case)}; {checked.layouts}"
+    )
     if wrong:
         place = (
             first_line(report_of(report)).split()[2:7]
@@ -195,7 +201,9 @@ def as_document(checked: CheckedInputs, repro_command: str) -> dict[str, Any]:
 def summary_line(verdicts: Sequence[str]) -> Text:
     """What the sets came to together."""
     wrong, failed = verdicts.count(MISMATCH), verdicts.count("error")
-    words = f"{plural(len(verdicts), 'real set')} of inputs: {len(verdicts) - wrong - failed} match"
+    words = (
+        f"{plural(len(verdicts), 'real set')} of inputs: {len(verdicts) - wrong - failed} match"
+    )
     words += f", {wrong} do not" if wrong else ""
     return Text(words + (f", {failed} could not be checked" if failed else ""), "bold")
 
@@ -203,7 +211,9 @@ def summary_line(verdicts: Sequence[str]) -> Text:
 def _shape(case: Case) -> str:
     heads = f"{case.heads}" if case.kv_heads == case.heads else f"{case.heads}/{case.kv_heads}"
     length = (
-        f"{case.seqlen_q}" if case.seqlen_q == case.seqlen_k else f"{case.seqlen_q}x{case.seqlen_k}"
+        f"{case.seqlen_q}"
+        if case.seqlen_q == case.seqlen_k
+        else f"{case.seqlen_q}x{case.seqlen_k}"
     )
     words = [f"B {case.batch}, H {heads}, L {length}, D {case.head_dim}", case.dtype]
     words += [name for name in ("causal", "bias", "alibi", "sinks") if getattr(case, name)]

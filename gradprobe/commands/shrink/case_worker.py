@@ -29,7 +29,7 @@ from .simpler_cases import Simplification
 from .symptom import CRASHED, Symptom, TriedCase, plain_symptom, symptom_of
 
 if TYPE_CHECKING:
-    from ...numerics.evidence import Probed
+    from ...numerics.evidence import ProbeResult
     from ...pipeline.resolve import Problem
 
 FACTORY = f"{__name__}:ShrinkWorker"
@@ -126,7 +126,7 @@ class ShrinkWorker:
         found = plain_symptom(runs, case.heads)
         return found[1] if found else None
 
-    def _probed(self, order: Order) -> Probed:
+    def _probed(self, order: Order) -> ProbeResult:
         request = replace(self._asked, options=order.options)
         return run_check(request, request.command(), client=Client(budget=lambda: order.edits))
 
@@ -138,7 +138,9 @@ class ShrinkWorker:
         run = None
         if first is not None and (first in own or first.assigned in layouts_of(probed.case)):
             run = first.assigned
-        looked = CaseCheck(symptom_of(probed), found[1] if found else None, run, report_of(probed))
+        looked = CaseCheck(
+            symptom_of(probed), found[1] if found else None, run, report_of(probed)
+        )
         if not order.scripted:
             return looked
         case, target = self._case(order), self._problem.target
@@ -256,7 +258,9 @@ class Attempts:
         symptom = seen.symptom
         if symptom is None or not symptom.is_like(wanted) or wanted.fault is None or in_full:
             return seen
-        whole = _as_seen(next(self._carried_out([Order(TRY_IN_FULL, options, self.fits)]))).symptom
+        whole = _as_seen(
+            next(self._carried_out([Order(TRY_IN_FULL, options, self.fits)]))
+        ).symptom
         fault, alike = (whole.fault, whole.alike) if whole else (None, ())
         return TriedCase(replace(symptom, fault=fault, alike=alike))
 

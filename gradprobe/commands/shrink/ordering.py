@@ -29,7 +29,8 @@ def key(case: Case) -> tuple[Any, ...]:
 def settled(case: Case) -> Case:
     """The case with its layouts in normal form: as runs, without the tensors that lie contiguous."""
     runs = (
-        tuple(pair for pair in assigned if pair[1] != "contiguous") for assigned in layouts_of(case)
+        tuple(pair for pair in assigned if pair[1] != "contiguous")
+        for assigned in layouts_of(case)
     )
     return replace(case, layouts=(), runs=tuple(runs))
 

@@ -31,7 +31,7 @@ from .program_text import (
 if TYPE_CHECKING:
     from ...inputs.tensor_layouts import Inputs
     from ...model.case import Case
-    from ...numerics.evidence import Probed
+    from ...numerics.evidence import ProbeResult
 
 _HERE = "@HERE@"
 
@@ -47,10 +47,12 @@ class Script:
 
     def at(self, file: Path) -> str:
         """The source of the script as that file."""
-        return self.source.replace(_HERE, os.path.relpath(self.path or ".", file.resolve().parent))
+        return self.source.replace(
+            _HERE, os.path.relpath(self.path or ".", file.resolve().parent)
+        )
 
 
-def no_program(report: Probed, case: Case, target: Target) -> str:
+def no_program(report: ProbeResult, case: Case, target: Target) -> str:
     """Why no script without gradprobe can show the fault; "" where one can."""
     if report.failing is None:
         return "nothing is wrong"
@@ -76,7 +78,9 @@ def no_program(report: Probed, case: Case, target: Target) -> str:
     return ""
 
 
-def program_of(report: Probed, case: Case, target: Target, experiment: Experiment) -> Script | None:
+def program_of(
+    report: ProbeResult, case: Case, target: Target, experiment: Experiment
+) -> Script | None:
     """The script of a case with one run; None where a plain comparison does not see what is wrong."""
     import torch
 
@@ -94,7 +98,7 @@ def program_of(report: Probed, case: Case, target: Target, experiment: Experimen
     return Script(re.sub("\n{4,}", "\n\n\n", source), path)
 
 
-def _head(report: Probed, imports: Sequence[str]) -> str:
+def _head(report: ProbeResult, imports: Sequence[str]) -> str:
     from ...pipeline.reported import report_of
     from ...render.console import first_line
 
@@ -137,7 +141,7 @@ def _import(target: Target) -> tuple[list[str], str, str]:
     return ["import sys", "from pathlib import Path"], found + line, os.getcwd()
 
 
-def _body(report: Probed, case: Case, target: Target, inputs: Inputs) -> Iterator[str]:
+def _body(report: ProbeResult, case: Case, target: Target, inputs: Inputs) -> Iterator[str]:
     as_bytes = sum(value.numel() for value in inputs.values.values()) > MOST_NUMBERS
     yield f"\nDEVICE = {case.device!r}\n"
     yield OF_BYTES if as_bytes else ""

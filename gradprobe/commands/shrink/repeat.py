@@ -135,7 +135,9 @@ def pytest_source(request: CheckRequest, first: str, file: Path) -> str:
     name = re.sub(r"\W+", "_", request.target.rpartition(":")[2] or request.target).lower()
     call = f"    assert_backward_matches(\n        {subject},\n{options}    )\n"
     title = visible(first).replace("\\", r"\\").replace('"""', "'''")
-    return _HEAD.format(first=title, imports=imports) + here + f"def test_{name}_shrunk():\n{call}"
+    return (
+        _HEAD.format(first=title, imports=imports) + here + f"def test_{name}_shrunk():\n{call}"
+    )
 
 
 def _subject(target: str, file: Path) -> tuple[str, bool]:

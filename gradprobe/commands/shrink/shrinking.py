@@ -18,7 +18,7 @@ from .symptom import CRASHED, Symptom, TriedCase
 
 
 @dataclass(frozen=True)
-class Shrunk:
+class ShrunkCase:
     """Where the search ended."""
 
     case: Case
@@ -45,7 +45,7 @@ class ShrinkSearch:
     told: Callable[[Simplification, int], object]
     """Told of each step that was taken, and the number of tries so far."""
 
-    def run(self, start: Case, first: Sequence[tuple[tuple[str, str], ...]] = ()) -> Shrunk:
+    def run(self, start: Case, first: Sequence[tuple[tuple[str, str], ...]] = ()) -> ShrunkCase:
         """The simplest case that is reached from one that fails, one step after another.
 
         The axes are gone through in their order, each until nothing simpler along it fails in the same way, and all of
@@ -61,7 +61,9 @@ class ShrinkSearch:
         while True:
             before = case
             for axis in AXES:
-                while (smaller := self._taken(simpler(case, axis, self.facts.tensors))) is not None:
+                while (
+                    smaller := self._taken(simpler(case, axis, self.facts.tensors))
+                ) is not None:
                     assert key(smaller) < key(case)
                     case = smaller
             if case == before:
@@ -78,9 +80,11 @@ class ShrinkSearch:
         return None
 
     def _is_it(self, found: Symptom | None) -> bool:
-        return found is not None and found.is_like(self.wanted) and found.is_named_like(self.wanted)
+        return (
+            found is not None and found.is_like(self.wanted) and found.is_named_like(self.wanted)
+        )
 
-    def _shrunk(self, case: Case) -> Shrunk:
+    def _shrunk(self, case: Case) -> ShrunkCase:
         known = self.attempts.known
         others: dict[tuple[object, ...], tuple[Case, Symptom]] = {}
         for tried, seen in known.items():
@@ -97,7 +101,7 @@ class ShrinkSearch:
         for subject, (step, seen) in nearest.items():
             if not seen.is_usage and subject != ALL_OPTIONS:
                 needs.append(f"{subject}: {step.change} {seen.sentence}")
-        return Shrunk(
+        return ShrunkCase(
             case, self.wanted, not self.attempts.is_over, tuple(needs), tuple(others.values())
         )
 
@@ -112,7 +116,7 @@ class ShrinkResult:
 
     facts: Facts
     """Of the target, and the case asked for."""
-    shrunk: Shrunk | None
+    shrunk: ShrunkCase | None
     """None where the case asked for matches."""
     told: CaseCheck | None
     """A whole check of the shrunken case; None where the case matches or crashes the process that runs it."""
@@ -187,7 +191,9 @@ def shrink(
         attempts, facts, words, wanted, in_full, lambda step, _: tell(step.case, step)
     )
     failing = (
-        [pair for pair in looked.run if pair[1] != "contiguous"] if looked.run is not None else None
+        [pair for pair in looked.run if pair[1] != "contiguous"]
+        if looked.run is not None
+        else None
     )
     shrunk = search.run(facts.case, [] if failing is None else [tuple(failing)])
     fewest = fewest_words(shrunk.case, facts, words)

@@ -29,7 +29,9 @@ def case_in_words(case: Case) -> str:
     """A case in one line: "batch=1 heads=2 seqlen=1 head-dim=1 layout=do=distinct"."""
     names = ["batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v"]
     names = [
-        name for name in names if getattr(case, name) != getattr(case, _BESIDE.get(name, ""), None)
+        name
+        for name in names
+        if getattr(case, name) != getattr(case, _BESIDE.get(name, ""), None)
     ]
     words = [_word(case, name) for name in (*names, *options_on(case))]
     if "seqlen_k" not in names:
@@ -44,7 +46,10 @@ def case_in_words(case: Case) -> str:
 
 
 def _word(case: Case, name: str) -> str:
-    value, flag = getattr(case, name), name.replace("cu_seqlens_q", "cu_seqlens").replace("_", "-")
+    value, flag = (
+        getattr(case, name),
+        name.replace("cu_seqlens_q", "cu_seqlens").replace("_", "-"),
+    )
     if isinstance(value, bool):
         return flag
     return f"{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}"

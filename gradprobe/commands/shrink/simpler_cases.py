@@ -79,7 +79,9 @@ def _batch(case: Case, _: Sequence[str]) -> Steps:
                 fewer = _repacked(case, rows[part], keys[part])
             else:
                 fewer = replace(
-                    case, batch=count, seqlens=case.seqlens[part] if case.seqlens else case.seqlens
+                    case,
+                    batch=count,
+                    seqlens=case.seqlens[part] if case.seqlens else case.seqlens,
                 )
             yield Simplification(f"{noun} {have}", f"with {plural(count, noun)}", fewer)
 
@@ -230,7 +232,9 @@ def _layouts(case: Case, tensors: Sequence[str]) -> Steps:
         )
         return
     # With fewer tensors: none, each one alone, each half, and all but one.
-    order = sorted(tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
+    order = sorted(
+        tensors, key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL)
+    )
     named = [
         (name, layout) for name in order if (layout := layout_of(name, runs[0])) != "contiguous"
     ]

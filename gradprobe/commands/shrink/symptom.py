@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING
 from ...model.layout_run import MISMATCH
 
 if TYPE_CHECKING:
-    from ...numerics.evidence import LayoutRun, Measured, Probed
+    from ...numerics.evidence import LayoutRun, MeasuredRun, ProbeResult
 
-NUMBERS, NAN, MEMORY, IDENTITY, CRASH = "wrong numbers", "not finite", "memory", "identity", "crash"
+NUMBERS, NAN, MEMORY, IDENTITY, CRASH = (
+    "wrong numbers",
+    "not finite",
+    "memory",
+    "identity",
+    "crash",
+)
 
 
 @dataclass(frozen=True)
@@ -86,13 +92,15 @@ class TriedCase:
         return f"it does not run: {self.why_not}" if self.why_not else "it matches"
 
 
-def symptom_of(report: Probed) -> Symptom | None:
+def symptom_of(report: ProbeResult) -> Symptom | None:
     """In which way a report fails; None where it matches."""
     if report.failing is None:
         return None
     run, shown = report.failing
     named = [diagnosis.fault for diagnosis in report.diagnoses if diagnosis.is_named]
-    fault = report.diagnoses[0].fault if report.diagnoses and report.diagnoses[0].is_named else None
+    fault = (
+        report.diagnoses[0].fault if report.diagnoses and report.diagnoses[0].is_named else None
+    )
     alike = tuple(dict.fromkeys(named[1:]))
     return replace(_symptom(run, shown, report.case.heads), fault=fault, alike=alike)
 
@@ -105,7 +113,7 @@ def plain_symptom(runs: Sequence[LayoutRun], heads: int) -> tuple[LayoutRun, Sym
     return None
 
 
-def _symptom(run: LayoutRun, measured: Measured, heads: int) -> Symptom:
+def _symptom(run: LayoutRun, measured: MeasuredRun, heads: int) -> Symptom:
     findings = measured.comparison.findings
     if measured.first is None:
         if measured.broken:

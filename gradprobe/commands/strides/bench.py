@@ -14,7 +14,7 @@ from ...inputs.tensor_layouts import laid, place
 from ...model.failures import DeviceLost, NoRoom, TargetFailure
 from ...model.layout_run import BITS, BUDGET, MATCH, MISMATCH, TOGETHER, TensorLayout
 from ...model.memory_finding import ERROR, HUGE, UNWRITTEN, WARNING, MemoryFinding, telling
-from ...numerics.evidence import LayoutRun, Measured
+from ...numerics.evidence import LayoutRun, MeasuredRun
 from ...numerics.repeats import differing, floors
 from ...pipeline.reported import run_of
 from ...probing.experiment import Experiment, derived, effective
@@ -45,7 +45,7 @@ class _Base:
     """What repeats of the run differ by."""
     taken: frozenset[str]
     """The tensors that kernels were given where they lay."""
-    measured: Measured
+    measured: MeasuredRun
     result: TrialResult
 
 
@@ -109,7 +109,7 @@ class Bench:
         except TargetFailure:
             return False
 
-    def contiguous(self) -> Measured:
+    def contiguous(self) -> MeasuredRun:
         """The contiguous run of the case's own values. Raises TargetFailure where the target cannot be run so."""
         return self._base(FIRST).measured
 
@@ -174,14 +174,18 @@ class Bench:
         if not other:
             return replace(self._result(trial, base.measured, memory, BITS), copied=copied)
         results = [
-            self._result(trial, measure(self.experiment, each.inputs, _trace(each)), memory, BUDGET)
+            self._result(
+                trial, measure(self.experiment, each.inputs, _trace(each)), memory, BUDGET
+            )
             for each in other
         ]
         return replace(
             next((one for one in results if one.verdict == MISMATCH), results[0]), copied=copied
         )
 
-    def _observed(self, trial: LayoutTrial, fill: Fill, values: Mapping[str, Tensor]) -> Execution:
+    def _observed(
+        self, trial: LayoutTrial, fill: Fill, values: Mapping[str, Tensor]
+    ) -> Execution:
         around, unwritten = fill
         inputs = place(
             self._given(values, unwritten),
@@ -207,13 +211,19 @@ class Bench:
         )
 
     def _result(
-        self, trial: LayoutTrial, measured: Measured, memory: tuple[MemoryFinding, ...], how: str
+        self,
+        trial: LayoutTrial,
+        measured: MeasuredRun,
+        memory: tuple[MemoryFinding, ...],
+        how: str,
     ) -> TrialResult:
         run = LayoutRun(
             trial.title, trial.assigned, measured, None, laid=self._laid.get(trial.title, ())
         )
         verdict = MISMATCH if memory else run.verdict
-        told = structs.replace(run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS)
+        told = structs.replace(
+            run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS
+        )
         if run.verdict == MATCH:
             return TrialResult(trial, verdict, "" if memory else how, memory=memory, run=told)
         return TrialResult(trial, verdict, memory=memory, run=told)
@@ -255,7 +265,9 @@ def never_written(
         unwritten: what memory without values held in the first and in the second run, two different numbers.
     """
     for name in first.values.keys() & second.values.keys():
-        left = _holds(first.values[name], unwritten[0]) & _holds(second.values[name], unwritten[1])
+        left = _holds(first.values[name], unwritten[0]) & _holds(
+            second.values[name], unwritten[1]
+        )
         if bool(left.any()):
             where = left.nonzero()
             at = ", ".join(map(str, where[0].tolist()))

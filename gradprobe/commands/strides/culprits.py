@@ -22,7 +22,7 @@ from .wide import (
     Claim,
     Stride,
     Strides,
-    Wide,
+    WideTensors,
     any_of,
     differ,
     not_contiguous,
@@ -64,7 +64,7 @@ def _said(
 
 
 def _claims(bench: Bench) -> list[Claim]:
-    wide = Wide(bench.experiment.case, bench.shapes())
+    wide = WideTensors(bench.experiment.case, bench.shapes())
     if not bench.is_wrong(wide.placements()):
         return _mixed_up(bench, wide)
     alone = [name for name, place in wide.placements().items() if bench.is_wrong({name: place})]
@@ -78,7 +78,7 @@ def _claims(bench: Bench) -> list[Claim]:
     return [_assumed(bench, wide, name) for name in alone]
 
 
-def _assumed(bench: Bench, wide: Wide, name: str) -> Claim:
+def _assumed(bench: Bench, wide: WideTensors, name: str) -> Claim:
     """What the target assumes of one tensor's strides, while the other tensors are contiguous."""
     shape = bench.shapes()[name]
     axes = [axis for axis, size in enumerate(shape) if size > 1]
@@ -86,22 +86,26 @@ def _assumed(bench: Bench, wide: Wide, name: str) -> Claim:
     return not_contiguous(name, shape) if broken in ([], axes) else not_dense(name, broken, shape)
 
 
-def _mixed_up(bench: Bench, wide: Wide, apart: Collection[str] = ()) -> list[Claim]:
+def _mixed_up(bench: Bench, wide: WideTensors, apart: Collection[str] = ()) -> list[Claim]:
     """The mix-ups of strides, while the tensors set apart are contiguous."""
     strides = [stride for stride in wide.strides() if stride[0] not in apart]
     spoiling = [
-        stride for stride in strides if bench.is_spoilt(wide.placements([stride], apart), stride[0])
+        stride
+        for stride in strides
+        if bench.is_spoilt(wide.placements([stride], apart), stride[0])
     ]
     claims: list[Claim] = []
     while spoiling:
         group = _mixed_with(spoiling, bench, wide, apart)
         spoiling = [stride for stride in spoiling if stride not in group]
-        claims.append(differ(group) if len(group) > 1 else _single(group[0], strides, bench, wide))
+        claims.append(
+            differ(group) if len(group) > 1 else _single(group[0], strides, bench, wide)
+        )
     return list(_merged(claims, strides))
 
 
 def _mixed_with(
-    spoiling: Sequence[Stride], bench: Bench, wide: Wide, apart: Collection[str]
+    spoiling: Sequence[Stride], bench: Bench, wide: WideTensors, apart: Collection[str]
 ) -> tuple[Stride, ...]:
     """The fewest strides with the first among them that spoil nothing when all are longer; else the first alone."""
     first, *others = spoiling
@@ -113,7 +117,7 @@ def _mixed_with(
     return (first,)
 
 
-def _single(stride: Stride, strides: Sequence[Stride], bench: Bench, wide: Wide) -> Claim:
+def _single(stride: Stride, strides: Sequence[Stride], bench: Bench, wide: WideTensors) -> Claim:
     """The claim about one stride that is misread alone. An innermost stride is assumed to be 1."""
     name, axis = stride
     if wide.kind(stride) == "d":
@@ -165,7 +169,9 @@ def hazards(results: Sequence[TrialResult]) -> tuple[Hazard, ...]:
             about = "" if result.hazard == HUGE else result.trial.row
             groups.setdefault((result.hazard, about, result.severity), []).append(result)
     return tuple(
-        Hazard(kind, severity, _overflow(found) if kind == HUGE else _strided(about), tuple(found))
+        Hazard(
+            kind, severity, _overflow(found) if kind == HUGE else _strided(about), tuple(found)
+        )
         for (kind, about, severity), found in groups.items()
     )
 
@@ -174,7 +180,10 @@ def _overflow(results: Sequence[TrialResult]) -> Culprit:
     """The tensors that fail alone; or those outside which an access was seen."""
     alone = [result.trial.row for result in results if result.trial.row != "all"]
     seen = [
-        finding.tensor for result in results for finding in result.memory if finding.kind == OUTSIDE
+        finding.tensor
+        for result in results
+        for finding in result.memory
+        if finding.kind == OUTSIDE
     ]
     names = sorted(set(alone or seen) & set(TENSORS), key=TENSORS.index)
     into = f" into {any_of(names)}" if names else ""

@@ -21,7 +21,7 @@ from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
 from ..suite.plan import for_the_interpreter
 from .culprits import Hazard, hazards
-from .trials import EXPANDED, NOT_RUN, BenchSetup, Sought, SurveyPlan, TrialResult
+from .trials import EXPANDED, NOT_RUN, BenchSetup, FailedTrial, SurveyPlan, TrialResult
 
 # More than any case has trials. Their true number comes with the plan.
 _MOST = 10_000
@@ -57,7 +57,9 @@ class Survey:
     def having(self, verdict: str) -> list[TrialResult]:
         """The trials of one verdict that are no warnings."""
         return [
-            result for result in self.results if result.verdict == verdict and not result.is_warning
+            result
+            for result in self.results
+            if result.verdict == verdict and not result.is_warning
         ]
 
     @property
@@ -188,12 +190,16 @@ def survey(
     # Those that ended their processes are made again without their hazards, to see what is to blame.
     ended_by = [result for result in found.having(NOT_RUN) if result.trial.hazard]
     again = each(setup, ended_by) if ended_by else ()
-    weighed = {ended.item.trial.title: ended.result for ended in again if ended.result is not None}
+    weighed = {
+        ended.item.trial.title: ended.result for ended in again if ended.result is not None
+    }
     found = replace(
         found, results=tuple(weighed.get(result.trial.title, result) for result in found.results)
     )
     limit = None if timeout is None else timeout * len(found.results)
-    found = replace(found, culprits=_blamed(found, functools.partial(each, blaming, timeout=limit)))
+    found = replace(
+        found, culprits=_blamed(found, functools.partial(each, blaming, timeout=limit))
+    )
     edits = Allowance(fix_budget, LAST_RESORT if limit is None else limit / 3)
     diagnoses, known = _diagnosed(found, edits, functools.partial(each, blaming, timeout=limit))
     found = replace(found, diagnoses=diagnoses, known=known)
@@ -206,7 +212,8 @@ def _so_far(
     """The results that have come, in the order of the plan."""
     numbers = [number for number in range(1, len(plan.trials) + 1) if number in came]
     results = [
-        came[number].result or TrialResult(plan.trials[number - 1], NOT_RUN, words=came[number].why)
+        came[number].result
+        or TrialResult(plan.trials[number - 1], NOT_RUN, words=came[number].why)
         for number in numbers
     ]
     return Survey(
@@ -235,21 +242,27 @@ def _explained(crashed: TrialResult, seen: TaskResult | None) -> TrialResult:
         return replace(crashed, memory=memory, hazard=watched.hazard, severity=watched.severity)
     why = seen.why or (watched.words if watched else "")
     shows = f"could not be run: {why}" if why else "shows no access that a GPU would not allow"
-    return replace(crashed, words=f"{crashed.words}; the same layout run small on the CPU {shows}")
+    return replace(
+        crashed, words=f"{crashed.words}; the same layout run small on the CPU {shows}"
+    )
 
 
 def _blamed(
     survey: Survey, each: Callable[[Sequence[Any]], Iterator[TaskResult]]
 ) -> tuple[Culprit, ...]:
     """The culprits, where layouts are to blame. A crash during the search changes no verdict."""
-    known = tuple(hazard.culprit for hazard in hazards(survey.results) if hazard.severity == ERROR)
+    known = tuple(
+        hazard.culprit for hazard in hazards(survey.results) if hazard.severity == ERROR
+    )
     failing = [result for result in survey.results if result.is_failing]
     if all(result.hazard for result in failing):
         return known
     # Copies hide a fault of strides, and so do values that are all equal.
     bare = [result for result in survey.having(MATCH) if not result.copied]
     fine = [
-        result for result in bare if all(layout != EXPANDED for _, layout in result.trial.assigned)
+        result
+        for result in bare
+        if all(layout != EXPANDED for _, layout in result.trial.assigned)
     ]
     titles = tuple([result.trial.title for result in results] for results in (failing, fine))
     return (*(next(each([titles])).result or ()), *known)
@@ -268,5 +281,5 @@ def _diagnosed(
         (one for one in wrong if one.trial.kind != PROGRAM),
         key=lambda result: result.trial.kind != ALONE,
     )
-    sought = [Sought(one.trial.title, edits) for one in plain[:1]]
+    sought = [FailedTrial(one.trial.title, edits) for one in plain[:1]]
     return next((ended.result for ended in each(sought) if ended.result), ((), ()))

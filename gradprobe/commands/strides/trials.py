@@ -217,7 +217,7 @@ class SurveyPlan:
 
 
 @dataclass(frozen=True)
-class Sought:
+class FailedTrial:
     """A trial whose cause is asked for."""
 
     title: str

@@ -21,14 +21,15 @@ _GAP = VECTOR
 _FOUR = "bhmd"
 
 
-class Wide:
+class WideTensors:
     """The tensors of a case with wide strides. Vectors of parameters stay contiguous."""
 
     def __init__(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> None:
         moved = (name for name in shapes if case.input_axes(name) and name not in VECTORS)
         self._shapes = {name: shapes[name] for name in moved}
         self._kinds = {
-            name: _kinds(case.input_axes(name), len(shape)) for name, shape in self._shapes.items()
+            name: _kinds(case.input_axes(name), len(shape))
+            for name, shape in self._shapes.items()
         }
         self._strides = self._common()
 
@@ -147,11 +148,16 @@ def not_dense(name: str, axes: Sequence[int], shape: tuple[int, ...]) -> Claim:
         return f"{name}.stride({axis}) != {'1' if axis == len(shape) - 1 else inner}"
 
     def holds(strides: Strides) -> bool:
-        spans = [size * step for size, step in zip(shape[1:], strides[name][1:], strict=True)] + [1]
+        spans = [size * step for size, step in zip(shape[1:], strides[name][1:], strict=True)] + [
+            1
+        ]
         return any(strides[name][axis] != spans[axis] for axis in axes)
 
     return Claim(
-        WITHIN, tuple((name, axis) for axis in axes), any_of([claim(axis) for axis in axes]), holds
+        WITHIN,
+        tuple((name, axis) for axis in axes),
+        any_of([claim(axis) for axis in axes]),
+        holds,
     )
 
 

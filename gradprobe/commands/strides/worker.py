@@ -23,7 +23,15 @@ from ...probing.experiment import Experiment, experiment_of
 from ...probing.runs import RunRecord, notes_of, outcomes_of, records_of
 from .bench import FIRST, Bench
 from .culprits import culprits
-from .trials import BenchSetup, LayoutTrial, Sought, SurveyPlan, TrialResult, programs_of, trials_of
+from .trials import (
+    BenchSetup,
+    FailedTrial,
+    LayoutTrial,
+    SurveyPlan,
+    TrialResult,
+    programs_of,
+    trials_of,
+)
 
 
 class Trials:
@@ -40,7 +48,7 @@ class Trials:
         self._problem = replace(resolve_problem(setup.request), fixed=setup.given)
 
     def __call__(
-        self, order: int | str | TrialResult | Sought | tuple[Sequence[str], Sequence[str]]
+        self, order: int | str | TrialResult | FailedTrial | tuple[Sequence[str], Sequence[str]]
     ) -> Any:
         bench, _ = self._found
         if isinstance(order, TrialResult):
@@ -53,7 +61,7 @@ class Trials:
                 [known[title] for title in titles if title in known] for titles in order
             )
             return culprits(bench, failing, right)
-        if isinstance(order, Sought):
+        if isinstance(order, FailedTrial):
             return _reasons(bench.experiment, known[order.title].assigned, order.edits)
         trial = (known | dict(enumerate(self._trials, 1))).get(order)
         return bench.tried(trial) if trial is not None else None

@@ -23,7 +23,7 @@ from .battery import (
 )
 from .covering import Level as Place
 from .covering import Row, Space
-from .takes import Takes
+from .takes import TargetSignature
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Factors:
 
     each: tuple[Factor, ...]
     """Those of which it takes two levels or more."""
-    takes: Takes
+    takes: TargetSignature
     on_gpu: bool
     always: Mapping[str, Any]
     """Options that every case has."""
@@ -257,7 +257,9 @@ class Factors:
         rows, keys = self._rows_and_keys(levels)
         sizes: dict[str, Any] = {"heads": 1}
         if "h" in shapes:
-            heads, kv_heads = _HEADS[levels[HEADS].name if HEADS in levels else _EACH][self.on_gpu]
+            heads, kv_heads = _HEADS[levels[HEADS].name if HEADS in levels else _EACH][
+                self.on_gpu
+            ]
             sizes = (
                 {"heads": heads} if heads == kv_heads else {"heads": heads, "kv_heads": kv_heads}
             )
@@ -319,7 +321,7 @@ def found_by_trying(case: Case) -> dict[str, Any]:
     return found
 
 
-def factors_of(takes: Takes, given: Mapping[str, Any], *, on_gpu: bool) -> Factors:
+def factors_of(takes: TargetSignature, given: Mapping[str, Any], *, on_gpu: bool) -> Factors:
     """The factors of the cases for a target.
 
     Args:
@@ -345,7 +347,7 @@ def factors_of(takes: Takes, given: Mapping[str, Any], *, on_gpu: bool) -> Facto
     return Factors(tuple(each), takes, on_gpu, always, tuple(lacks))
 
 
-def _is_always(level: Level, takes: Takes, always: Mapping[str, Any]) -> bool:
+def _is_always(level: Level, takes: TargetSignature, always: Mapping[str, Any]) -> bool:
     """Whether a level asks for what every case of the target has, or what another level asks for too."""
     packs, pads = bool(PACKING & takes.required), "seqlens" in takes.required
     told = {_PACKED: packs, _PADDED: packs or pads, "mask=padding": "seqlens" in takes.names}

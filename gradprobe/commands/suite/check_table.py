@@ -17,7 +17,16 @@ from ...model.number import plural, ratio
 from ...model.report import Report
 from ...render.console import render_layouts
 from ...render.notation import CAUTION
-from ...render.rows import MOST, MOST_OF_A_MATCH, Section, fitted, folded, headed, headed_in, short
+from ...render.rows import (
+    MOST,
+    MOST_OF_A_MATCH,
+    Section,
+    fitted,
+    folded,
+    headed,
+    headed_in,
+    short,
+)
 from ...render.screen.screen import core
 from ...render.terminal import Terminal, rendered
 from .outcome import LATE, LOST, CheckOutcome
@@ -167,7 +176,9 @@ def _with_reasons(
     for why, those in titles.items():
         words = f"{_listed(those, '; ')}: {why}"
         lines += (
-            [Text(f"  {words}", style)] if look.rows is None else folded(words, look.columns, style)
+            [Text(f"  {words}", style)]
+            if look.rows is None
+            else folded(words, look.columns, style)
         )
     return lines
 
@@ -180,7 +191,9 @@ def _counts(several: Reports) -> str:
         if found[word]:
             words.append(plural(found[word], word) if word == FAILED else f"{found[word]} {word}")
     warned = len(several.reports) - len(several.counted)
-    return ", ".join([*(words or ["none made"]), *([plural(warned, "warning")] if warned else [])])
+    return ", ".join(
+        [*(words or ["none made"]), *([plural(warned, "warning")] if warned else [])]
+    )
 
 
 def _summary(several: Reports, seconds: float) -> Text:
@@ -188,7 +201,9 @@ def _summary(several: Reports, seconds: float) -> Text:
     made = len(several.counted)
     planned = made if several.planned is None else several.planned
     left = f", {planned - made} not made" if made < planned else ""
-    return Text(f"{plural(planned, 'check')} in {seconds:.1f} s: {_counts(several)}{left}", "bold")
+    return Text(
+        f"{plural(planned, 'check')} in {seconds:.1f} s: {_counts(several)}{left}", "bold"
+    )
 
 
 def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> list[Text]:

@@ -22,8 +22,8 @@ from ...pipeline.run_check import run_check
 from ...processes import TaskResult, run_each, run_here, tell
 from ...processes.ended import DEVICE, TIMEOUT
 from .outcome import (
+    CheckMessages,
     CheckOutcome,
-    Heard,
     Stage,
     code_of,
     code_of_report,
@@ -39,7 +39,7 @@ from .source_hashes import sources_of
 if TYPE_CHECKING:
     from ...model.layout_run import Difference
     from ...model.report import Report
-    from ...numerics.evidence import Probed
+    from ...numerics.evidence import ProbeResult
     from ...numerics.target_difference import SideBySide
 
 # Seconds between two words of how far one stage is: a comparison has hundreds.
@@ -87,14 +87,14 @@ class Checker:
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
         from ...pipeline.reported import report_of
 
-        start, heard, other = time.perf_counter(), Heard(), planned.against
+        start, heard, other = time.perf_counter(), CheckMessages(), planned.against
         beside: SideBySide | None = None
 
         def say(value: Stage | Report) -> None:
             heard.take(value)
             tell(value)
 
-        def pass_on(so_far: Probed) -> None:
+        def pass_on(so_far: ProbeResult) -> None:
             say(report_of(so_far))
             if beside is not None:
                 beside.take(so_far.case, so_far.runs)
@@ -123,7 +123,7 @@ class Checker:
 
 
 def _outcome_of(
-    planned: PlannedCheck, probed: Probed, differences: Sequence[Difference]
+    planned: PlannedCheck, probed: ProbeResult, differences: Sequence[Difference]
 ) -> CheckOutcome:
     from ...model.report import SecondCheck
     from ...numerics.closeup import close_up_of, kept_close_ups
@@ -136,12 +136,14 @@ def _outcome_of(
     if planned.close_up is not None:
         report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
     if (other := planned.against) is not None:
-        against = SecondCheck(name=other.name, report=other.report, differences=tuple(differences))
+        against = SecondCheck(
+            name=other.name, report=other.report, differences=tuple(differences)
+        )
         report = structs.replace(report, against=against)
     return CheckOutcome(request, report, code_of_report(report))
 
 
-def probed_as(planned: PlannedCheck, client: Client, *, beyond: bool = False) -> Probed:
+def probed_as(planned: PlannedCheck, client: Client, *, beyond: bool = False) -> ProbeResult:
     """What a check came to."""
     # What is set beside another, or kept whole, is of the case that was asked for.
     is_plain = not (planned.close_up or planned.kept or planned.against)
@@ -197,7 +199,7 @@ def check_each(
     groups: list[Sequence[PlannedCheck]] = [list(group) for _, group in groupby(planned, shares)]
     first = 0
     for plans in groups if len(groups) > 1 else [planned]:
-        heard, done = defaultdict[int, Heard](Heard), set[int]()
+        heard, done = defaultdict[int, CheckMessages](CheckMessages), set[int]()
         ends = _ends(plans, heard, setting, echo, tick, told, alike)
         try:
             for ended in ends:
@@ -216,7 +218,7 @@ def check_each(
 
 def _ends(
     plans: Sequence[PlannedCheck],
-    heard: dict[int, Heard],
+    heard: dict[int, CheckMessages],
     setting: Setting,
     echo: Callable[[str], object] | None,
     tick: Callable[[str, float, str], object],
@@ -249,7 +251,7 @@ def shares(planned: PlannedCheck) -> tuple[object, ...]:
     return request.target, request.reference, request.options.get("device")
 
 
-def _ended(ended: TaskResult, heard: Heard, setting: Setting) -> CheckOutcome:
+def _ended(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckOutcome:
     planned: PlannedCheck = ended.item
     if ended.crash is not None:
         layout = heard.stage.layout if heard.stage else ""
@@ -263,7 +265,9 @@ def _ended(ended: TaskResult, heard: Heard, setting: Setting) -> CheckOutcome:
     return ended.result
 
 
-def _seen_small(planned: PlannedCheck, layout: str, setting: Setting) -> tuple[MemoryFinding, ...]:
+def _seen_small(
+    planned: PlannedCheck, layout: str, setting: Setting
+) -> tuple[MemoryFinding, ...]:
     """What a small case in the interpreter does to memory; nothing where it cannot be run there, or is right.
 
     Args:
@@ -291,7 +295,7 @@ def _with_rest(
     """The check; where a layout ended it, with those that it had not come to, in processes after it."""
     before = None
     while setting.isolate and (rest := _rest_of(planned, outcome)) not in (None, before):
-        before, heard = rest, defaultdict[int, Heard](Heard)
+        before, heard = rest, defaultdict[int, CheckMessages](CheckMessages)
         (ended,) = _ends(
             [rest], heard, setting, echo, lambda *_: None, lambda _: None, lambda _: None
         )
@@ -339,7 +343,7 @@ def _rest_of(planned: PlannedCheck, outcome: CheckOutcome) -> PlannedCheck | Non
     return replace(planned, request=request, kept="", against=None) if left else None
 
 
-def _joined(outcome: CheckOutcome, rest: CheckOutcome, heard: Heard) -> CheckOutcome:
+def _joined(outcome: CheckOutcome, rest: CheckOutcome, heard: CheckMessages) -> CheckOutcome:
     """A check that a layout ended, with those that were checked after it.
 
     Args:

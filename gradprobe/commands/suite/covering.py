@@ -81,7 +81,10 @@ def _cross_off(row: Row, wanted: dict[frozenset[Level], None]) -> None:
 
 
 def _drawn(
-    space: Space, first: frozenset[Level], wanted: Collection[frozenset[Level]], rng: random.Random
+    space: Space,
+    first: frozenset[Level],
+    wanted: Collection[frozenset[Level]],
+    rng: random.Random,
 ) -> Row | None:
     """A row, grown factor after factor in a drawn order, each with a level that covers most; None where stuck."""
     chosen = dict(first)
@@ -91,7 +94,9 @@ def _drawn(
         gains = {}
         for level in space.levels(factor):
             if space.allows(level, chosen.items()):
-                gains[level] = sum(frozenset([level, other]) in wanted for other in chosen.items())
+                gains[level] = sum(
+                    frozenset([level, other]) in wanted for other in chosen.items()
+                )
         if not gains:
             return None
         best = [level for level, gain in gains.items() if gain == max(gains.values())]

@@ -13,18 +13,25 @@ from ...model.failures import UsageFailure
 from ...model.resolution import resolve
 from .battery import ALWAYS, FEWER, OWN_DIM, PACKING, SOFTCAPS, TWO_LENGTHS, ends
 from .plan import titled
-from .takes import Takes
+from .takes import TargetSignature
 
 # Draws of one case before it is said that none suits.
 _MOST = 1000
 _LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
 # The options that decide one another: where one is given, none of the others is drawn.
-_TOGETHER = (_LENGTHS, ("heads", "kv_heads", "tau"), ("layout", "runs"), ("head_dim", "head_dim_v"))
+_TOGETHER = (
+    _LENGTHS,
+    ("heads", "kv_heads", "tau"),
+    ("layout", "runs"),
+    ("head_dim", "head_dim_v"),
+)
 _PATTERNS = ("normal", "normal", "wide", "small", "large", "negative", "offset", "lowrank")
 _LAYOUTS = ("contiguous", "contiguous", "blhd", "distinct-unit", "distinct", "offset")
 
 
-def drawn(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
+def drawn(
+    takes: TargetSignature, given: Mapping[str, Sequence[Any]], seed: int
+) -> Iterator[dict[str, Any]]:
     """Options of cases that a target may take, none twice, until there are no others.
 
     Args:
@@ -52,7 +59,7 @@ def drawn(takes: Takes, given: Mapping[str, Sequence[Any]], seed: int) -> Iterat
             )
 
 
-def case_of(options: Mapping[str, Any], takes: Takes) -> Case | None:
+def case_of(options: Mapping[str, Any], takes: TargetSignature) -> Case | None:
     """The case of options; None where there is none."""
     takes_bias, packs = "bias" in takes.names, bool(PACKING & takes.required)
     try:
@@ -64,7 +71,7 @@ def case_of(options: Mapping[str, Any], takes: Takes) -> Case | None:
 
 
 def _options(
-    takes: Takes, given: Mapping[str, Sequence[Any]], rng: random.Random
+    takes: TargetSignature, given: Mapping[str, Sequence[Any]], rng: random.Random
 ) -> dict[str, Any]:
     """Some case; what is given is chosen among, and nothing is drawn that it decides."""
     chosen = {name: rng.choice(words) for name, words in given.items()}
@@ -79,7 +86,7 @@ def _options(
     return own
 
 
-def _lazy(takes: Takes, rng: random.Random) -> dict[str, Any]:
+def _lazy(takes: TargetSignature, rng: random.Random) -> dict[str, Any]:
     options: dict[str, Any] = {
         "batch": rng.choice((1, 2)),
         "heads": rng.choice((1, 2, 3, 4)),
@@ -93,7 +100,7 @@ def _lazy(takes: Takes, rng: random.Random) -> dict[str, Any]:
     return options
 
 
-def _softmax(takes: Takes, rng: random.Random) -> dict[str, Any]:
+def _softmax(takes: TargetSignature, rng: random.Random) -> dict[str, Any]:
     options: dict[str, Any] = {"head_dim": rng.choice((16, 16, 32, 64)), "layout": _layout(rng)}
     kv_heads, group = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 1, 2, 3))
     options |= {"heads": kv_heads * group, "kv_heads": kv_heads}
@@ -119,7 +126,7 @@ def _softmax(takes: Takes, rng: random.Random) -> dict[str, Any]:
     return options
 
 
-def _sized(takes: Takes, rng: random.Random) -> dict[str, Any]:
+def _sized(takes: TargetSignature, rng: random.Random) -> dict[str, Any]:
     """Batches and lengths: of one sequence each, padded or packed as the target takes it."""
     rows, batch = _length(rng), rng.choice((1, 2))
     if PACKING & takes.required or (PACKING & takes.names and rng.random() < 0.4):
@@ -138,7 +145,9 @@ def _sized(takes: Takes, rng: random.Random) -> dict[str, Any]:
 def _length(rng: random.Random) -> int:
     """Below a tile, a multiple of one, and one more or less; seldom more than two tiles of 64."""
     tile = rng.choice((16, 16, 32, 32, 64, 128))
-    return rng.choice((rng.randrange(1, 16), tile, tile - 1, tile + 1, rng.randrange(1, 2 * tile)))
+    return rng.choice(
+        (rng.randrange(1, 16), tile, tile - 1, tile + 1, rng.randrange(1, 2 * tile))
+    )
 
 
 def _layout(rng: random.Random) -> list[str]:
@@ -177,14 +186,15 @@ def title_of(options: Mapping[str, Any], alike: Collection[str]) -> str:
         else [word for word in options.get("layout", ()) if word[:2] not in ("k=", "v=")]
     )
     placed = [
-        f"qkv{word[1:]}" if word.startswith("q=") else word.removeprefix("all=") for word in layout
+        f"qkv{word[1:]}" if word.startswith("q=") else word.removeprefix("all=")
+        for word in layout
     ]
     return " ".join(
         [*titled({name: word for name, word in options.items() if name not in skipped}), *placed]
     )
 
 
-def beyond(options: Mapping[str, Any], takes: Takes) -> str:
+def beyond(options: Mapping[str, Any], takes: TargetSignature) -> str:
     """What a drawn case asks for that no parameter of the target tells; "" where there is no such thing."""
     asked = [FEWER] if options.get("kv_heads", 1) != options.get("heads", 1) else []
     asked += (
@@ -193,5 +203,7 @@ def beyond(options: Mapping[str, Any], takes: Takes) -> str:
         else []
     )
     lengths = options.get("seqlen_q") != options.get("seqlen_k")
-    asked += [TWO_LENGTHS["beyond"]] if lengths and not TWO_LENGTHS["told_by"] & takes.names else []
+    asked += (
+        [TWO_LENGTHS["beyond"]] if lengths and not TWO_LENGTHS["told_by"] & takes.names else []
+    )
     return " and ".join(asked)

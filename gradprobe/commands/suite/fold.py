@@ -137,7 +137,9 @@ class _CheckedCases:
                 for run in report.runs
                 if run.verdict == MATCH and run.layout not in wrong
             ]
-            self._matching.setdefault(report.target.name, []).extend(self._instances(report, right))
+            self._matching.setdefault(report.target.name, []).extend(
+                self._instances(report, right)
+            )
 
     def _of(self, report: Report) -> Case | None:
         """The case of a check, also of one that nobody got as far as making; None where there is none."""
@@ -179,7 +181,7 @@ def _wrong_layouts(report: Report) -> list[str]:
 
 
 @dataclass(frozen=True)
-class ToShrink:
+class ShrinkRequest:
     """The simplest failing case of a group."""
 
     request: CheckRequest
@@ -193,7 +195,7 @@ class Shrinker:
     def __init__(self, setup: None) -> None:
         import torch  # noqa: F401 - outside the time of a search
 
-    def __call__(self, asked: ToShrink) -> Report | None:
+    def __call__(self, asked: ShrinkRequest) -> Report | None:
         from ..shrink.shrinking import shrink
 
         result = shrink(asked.request, most=asked.tries, scripted=False, echo=sys.stderr.write)
@@ -210,10 +212,12 @@ def with_smallest(
         requests: of each check, by its number.
     """
     wanted = [
-        at for at, group in enumerate(groups) if group.numbers[0] in requests and group.is_mismatch
+        at
+        for at, group in enumerate(groups)
+        if group.numbers[0] in requests and group.is_mismatch
     ]
     share = math.ceil(tries / max(1, len(wanted)))
-    asked = [ToShrink(requests[groups[at].numbers[0]], share) for at in wanted]
+    asked = [ShrinkRequest(requests[groups[at].numbers[0]], share) for at in wanted]
     found = list(groups)
     for ended in (
         run_each(SHRINKER, None, asked, timeout=LAST_RESORT, workers=workers) if share else ()

@@ -26,7 +26,9 @@ _OF_MEMORY = ("outside/", "race/", "unwritten/", "shared/")
 def small_case(planned: PlannedCheck) -> PlannedCheck:
     """The check in the interpreter, where operations are followed and so nothing has to be recovered."""
     small = for_the_interpreter(planned.request)
-    return PlannedCheck(planned.title, replace(small, options={**small.options, "recover": False}))
+    return PlannedCheck(
+        planned.title, replace(small, options={**small.options, "recover": False})
+    )
 
 
 def is_compiled(planned: PlannedCheck, report: Report) -> bool:
@@ -61,9 +63,7 @@ def with_causes_of(report: Report, planned: PlannedCheck, small: Report) -> Repo
     if not small.causes or not there or there[0] not in here:
         return report
     first, *others = map(_as_interpreted, small.diagnoses)
-    seen = (
-        f"seen in Triton's interpreter, where {_size_in_words(planned)} goes wrong in the same way"
-    )
+    seen = f"seen in Triton's interpreter, where {_size_in_words(planned)} goes wrong in the same way"
     first = structs.replace(first, evidence=(*first.evidence, seen))
     named = {diagnosis.fault for diagnosis in small.diagnoses}
     is_all = set(here) <= set(there)
@@ -99,6 +99,8 @@ def _size_in_words(planned: PlannedCheck) -> str:
     """What is smaller there."""
     asked, options = planned.request.options, for_the_interpreter(planned.request).options
     smaller = {
-        name: word for name, word in options.items() if asked.get(name) != word and name != "device"
+        name: word
+        for name, word in options.items()
+        if asked.get(name) != word and name != "device"
     }
     return " ".join(["the same case", *(["with", *flags(smaller)] if smaller else [])])

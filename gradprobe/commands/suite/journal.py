@@ -68,7 +68,8 @@ class Journal:
         with contextlib.suppress(OSError):  # a pipe or a device
             stream.truncate(0)
         _write(
-            stream, {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked)}
+            stream,
+            {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked)},
         )
         return cls(asked, name, stream)
 

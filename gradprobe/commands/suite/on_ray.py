@@ -21,7 +21,7 @@ from ...processes import resource_limits as limits
 from ...processes.ended import CRASH
 from ...processes.resource_limits import VISIBLE
 from .checking import Setting, check_each, shares
-from .outcome import CheckOutcome, Heard, of_crash
+from .outcome import CheckMessages, CheckOutcome, of_crash
 from .plan import PlannedCheck
 
 EMBEDDED = "local"
@@ -181,7 +181,7 @@ def _result(ray: Any, over: Any, planned: PlannedCheck, on: RayCluster) -> Check
     except ray.exceptions.RayError as error:
         times = f", {on.retries + 1} times" if on.retries else ""
         words = f"the worker of Ray that made it was lost ({type(error).__name__}{times})"
-        return of_crash(planned, Crash(CRASH, words, "", 0.0), Heard())
+        return of_crash(planned, Crash(CRASH, words, "", 0.0), CheckMessages())
     if folder == os.getcwd():
         return checked
     return replace(checked, report=load(dump(checked.report).replace(folder, os.getcwd())))
@@ -231,7 +231,9 @@ def made_in_task(
         )
     if folder:
         os.chdir(folder)
-    if limits.SHARE not in os.environ:  # a check has one core, and that share of what is free here
+    if (
+        limits.SHARE not in os.environ
+    ):  # a check has one core, and that share of what is free here
         cores = os.cpu_count() or 1
         os.environ[limits.SHARE] = str(max(limits.LEAST, limits.limit() // cores))
         os.environ[limits.SHARED_BY] = str(cores)

@@ -47,7 +47,9 @@ def report_beside(
     request, (own, reference) = planned.request, planned.functions
     if function is None and word in _RUN_OTHERWISE:
         if not setting.isolate:
-            raise UsageFailure(f"--against {word}: one process cannot do both", "drop --no-isolate")
+            raise UsageFailure(
+                f"--against {word}: one process cannot do both", "drop --no-isolate"
+            )
         other = replace(request, options={**request.options, "device": _RUN_OTHERWISE[word]})
     else:
         known = [*_RUN_OTHERWISE, *BUILTINS]

@@ -59,7 +59,9 @@ class CheckOutcome:
     def as_warning(self, warned: WarningNote) -> CheckOutcome:
         """The same, of which one sentence is told and which does not count."""
         return replace(
-            self, report=structs.replace(self.report, severity=WARNING, warnings=(warned,)), code=0
+            self,
+            report=structs.replace(self.report, severity=WARNING, warnings=(warned,)),
+            code=0,
         )
 
 
@@ -107,7 +109,7 @@ class Stage:
 
 
 @dataclass
-class Heard:
+class CheckMessages:
     """All that was said of one check, the latest of each."""
 
     stage: Stage | None = None
@@ -143,7 +145,7 @@ _WAYS_OUT = {
 
 
 def of_error(
-    planned: PlannedCheck, error: BaseException, heard: Heard, seconds: float, stack: str
+    planned: PlannedCheck, error: BaseException, heard: CheckMessages, seconds: float, stack: str
 ) -> CheckOutcome:
     """A check that an exception ended, also one that asks for the end of its process."""
     failure = as_failure(error)
@@ -152,12 +154,16 @@ def of_error(
         words = f"{heard.subject(planned)} raised {type(error).__name__}{where}"
         failure = TargetFailure(words, failure.way_out)
     return _ended(
-        planned, structs.replace(error_of(failure), stack=stack), failure.exit_code, heard, seconds
+        planned,
+        structs.replace(error_of(failure), stack=stack),
+        failure.exit_code,
+        heard,
+        seconds,
     )
 
 
 def of_raised(
-    planned: PlannedCheck, raised: WorkerException, heard: Heard, stack: str
+    planned: PlannedCheck, raised: WorkerException, heard: CheckMessages, stack: str
 ) -> CheckOutcome:
     """The same of an exception in another process."""
     more: dict[str, Any] = {"details": raised.details, "way_out": raised.way_out, "stack": stack}
@@ -171,7 +177,10 @@ def of_raised(
 
 
 def of_crash(
-    planned: PlannedCheck, crash: Crash, heard: Heard, memory: Sequence[MemoryFinding] = ()
+    planned: PlannedCheck,
+    crash: Crash,
+    heard: CheckMessages,
+    memory: Sequence[MemoryFinding] = (),
 ) -> CheckOutcome:
     """A check whose process died or was stopped.
 
@@ -196,7 +205,7 @@ def of_crash(
     return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
 
 
-def of_interrupt(planned: PlannedCheck, heard: Heard) -> CheckOutcome:
+def of_interrupt(planned: PlannedCheck, heard: CheckMessages) -> CheckOutcome:
     """A check that Ctrl-C ended, with the layouts that were measured."""
     done = len(heard.so_far.runs) if heard.so_far else 0
     failure = interrupted(done, max(done, len(planned.layouts)), "layouts")
@@ -205,7 +214,7 @@ def of_interrupt(planned: PlannedCheck, heard: Heard) -> CheckOutcome:
 
 
 def _ended(
-    planned: PlannedCheck, error: Error, code: int, heard: Heard, seconds: float
+    planned: PlannedCheck, error: Error, code: int, heard: CheckMessages, seconds: float
 ) -> CheckOutcome:
     """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
     so_far, request = heard.so_far, planned.request

@@ -73,7 +73,9 @@ class PairRounds:
             if came != _UNTAKEN:
                 held |= standing(row)
         missing = [
-            pair for pair in space.pairs() if pair not in held and simplest(space, pair) is not None
+            pair
+            for pair in space.pairs()
+            if pair not in held and simplest(space, pair) is not None
         ]
         return Coverage(
             strength=PAIRS,
@@ -168,7 +170,9 @@ class PairRounds:
         takes = self._factors.takes
         own = self._factors.options(self._simplest_row)
         kept = {
-            name: word for name, word in own.items() if name in ("head_dim", *self._factors.always)
+            name: word
+            for name, word in own.items()
+            if name in ("head_dim", *self._factors.always)
         }
         items = battery(takes.family, takes.names, takes.required)
         alone = [item for item in items if item.is_alone and not item.why_not]

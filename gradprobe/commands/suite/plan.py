@@ -63,7 +63,9 @@ class PlannedCheck:
     def case_line(self) -> str:
         """The target and its case, as far as the words say: before anything is imported that could say more."""
         options = {
-            name: word for name, word in self.request.options.items() if not isinstance(word, list)
+            name: word
+            for name, word in self.request.options.items()
+            if not isinstance(word, list)
         }
         sizes = {
             "batch": Case.batch,
@@ -155,7 +157,9 @@ def for_the_interpreter(request: CheckRequest) -> CheckRequest:
         if "batch" in options:
             options["batch"] = min(options["batch"], _FEW)
     if "heads" in options and "," not in str(options.get("tau", "")):
-        heads, keys = fewer_heads(options["heads"], options.get("kv_heads", options["heads"]), _FEW)
+        heads, keys = fewer_heads(
+            options["heads"], options.get("kv_heads", options["heads"]), _FEW
+        )
         options["heads"] = heads
         if "kv_heads" in options:
             options["kv_heads"] = keys

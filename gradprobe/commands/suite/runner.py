@@ -75,7 +75,9 @@ class Runner:
                 self.plan.untaken.append(RefusedCase(outcome.title, words_of(outcome.report)))
                 self._refused += 1
                 continue
-            insort(self.warned if outcome.report.is_warning else self.checks, outcome, key=_number)
+            insort(
+                self.warned if outcome.report.is_warning else self.checks, outcome, key=_number
+            )
             yield outcome
 
     def _arriving(self, tick: Tick) -> Iterator[tuple[int, CheckOutcome]]:
@@ -134,7 +136,9 @@ class Runner:
             (again,) = check_each([PlannedCheck("", request)], self.setting)
             if again.verdict != MATCH:
                 return outcome
-            words = "right in the same strides when they are small, so an index is held in 32 bits"
+            words = (
+                "right in the same strides when they are small, so an index is held in 32 bits"
+            )
             return outcome.as_warning(
                 WarningNote(HUGE, outcome.title, f"{words}: {words_of(report)}", (HUGE,))
             )
@@ -143,7 +147,9 @@ class Runner:
             and outcome.error_kind == TargetFailure.__name__
             and outcome.verdict == FAILED
         ):
-            words = f"given {planned.beyond}, which none of its parameters says: {words_of(report)}"
+            words = (
+                f"given {planned.beyond}, which none of its parameters says: {words_of(report)}"
+            )
             return outcome.as_warning(WarningNote(UNDECLARED, outcome.title, words, ()))
         return outcome
 

@@ -29,7 +29,10 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
         before: the names of modules that were here before any target: of these what the target leads to counts.
     """
     target = report.target
-    ran = {target.file: target.sha256, **{kernel.file: kernel.sha256 for kernel in target.kernels}}
+    ran = {
+        target.file: target.sha256,
+        **{kernel.file: kernel.sha256 for kernel in target.kernels},
+    }
     ran.pop("", None)
     named = {*map(os.path.abspath, _named(request))}
     files = named | {*_imported(before, {*named, *ran})}
@@ -42,7 +45,8 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
 def _imported(before: Collection[str], roots: Collection[str]) -> Iterator[str]:
     """The files of the modules that came since, and of those that the modules of some files lead to."""
     modules = {
-        name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())
+        name: getattr(module, "__file__", None) or ""
+        for name, module in list(sys.modules.items())
     }
     since = (file for name, file in modules.items() if name not in before)
     yield from (file for file in since if os.path.isabs(file) and is_edited(file))

@@ -17,7 +17,7 @@ from .drawing import beyond, case_of, cost, drawn, title_of
 from .journal import SweepRequest
 from .outcome import CheckOutcome
 from .plan import Plan, PlannedCheck, titled
-from .takes import Takes
+from .takes import TargetSignature
 
 # Of combinations: days of checks.
 LARGEST = 10_000
@@ -36,11 +36,15 @@ def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
     count = math.prod(len(words) for words in values.values())
     if count > LARGEST:
-        raise UsageFailure(f"sweep: {count:,} cases are more than {LARGEST:,}", "give fewer values")
-    return [dict(zip(values, words, strict=True)) for words in itertools.product(*values.values())]
+        raise UsageFailure(
+            f"sweep: {count:,} cases are more than {LARGEST:,}", "give fewer values"
+        )
+    return [
+        dict(zip(values, words, strict=True)) for words in itertools.product(*values.values())
+    ]
 
 
-def suiting(takes: Takes, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def suiting(takes: TargetSignature, given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A dozen or so cases for a target: lengths of less than a tile, of one and a bit, and of several; both head dims.
 
     An option that is given is the same in all.
@@ -68,13 +72,15 @@ def titles(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each case: the options in which they differ."""
     names = dict.fromkeys(name for case in cases for name in case)
     vary = [name for name in names if len({str(case.get(name)) for case in cases}) > 1]
-    return [" ".join(titled({name: case[name] for name in vary if name in case})) for case in cases]
+    return [
+        " ".join(titled({name: case[name] for name in vary if name in case})) for case in cases
+    ]
 
 
 class SweepPlan(Plan):
     """The cases of a sweep, the cheapest first; of one by minutes, more while it lasts."""
 
-    def __init__(self, asked: SweepRequest, takes: Sequence[Takes | None]) -> None:
+    def __init__(self, asked: SweepRequest, takes: Sequence[TargetSignature | None]) -> None:
         """
         Args:
             takes: what each target takes; None of one that cannot be imported, which is asked once, and says why.
@@ -97,7 +103,12 @@ class SweepPlan(Plan):
                 self._combine(asked, request, taken, is_one=is_one)
 
     def _combine(
-        self, asked: SweepRequest, request: CheckRequest, taken: Takes | None, *, is_one: bool
+        self,
+        asked: SweepRequest,
+        request: CheckRequest,
+        taken: TargetSignature | None,
+        *,
+        is_one: bool,
     ) -> None:
         if asked.varied and not asked.is_drawn:
             matrix = combinations(asked.varied)
@@ -106,18 +117,23 @@ class SweepPlan(Plan):
         names, first = titles(matrix), len(self.checks)
         added = []
         for at, options in enumerate(matrix):
-            title = names[at] if is_one and names[at] else f"{request.target} {names[at]}".rstrip()
+            title = (
+                names[at] if is_one and names[at] else f"{request.target} {names[at]}".rstrip()
+            )
             whole = replace(request, options={**request.options, **options})
             price = cost(_case_of_either(whole.options, request.family))
             added.append(PlannedCheck(title, whole, number=first + at, cost=price))
         self.checks += _cheapest_first(added)
 
     def _draw(
-        self, asked: SweepRequest, request: CheckRequest, taken: Takes, *, is_one: bool
+        self, asked: SweepRequest, request: CheckRequest, taken: TargetSignature, *, is_one: bool
     ) -> None:
         """Adds cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
         fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
-        given, seed = {"recover": [False], **fixed, **asked.varied}, request.options.get("seed", 0)
+        given, seed = (
+            {"recover": [False], **fixed, **asked.varied},
+            request.options.get("seed", 0),
+        )
 
         def planned(options: Mapping[str, Any]) -> PlannedCheck:
             title = title_of(options, [*fixed, "recover"])
@@ -148,7 +164,9 @@ class SweepPlan(Plan):
     def progress(self, done: Sequence[PlannedCheck]) -> tuple[str, float]:
         if not self._seconds:
             return super().progress(done)
-        return f"{len(done)} made", min(1.0, 1.0 - (self._until - time.monotonic()) / self._seconds)
+        return f"{len(done)} made", min(
+            1.0, 1.0 - (self._until - time.monotonic()) / self._seconds
+        )
 
 
 def _cheapest_first(checks: Iterable[PlannedCheck]) -> list[PlannedCheck]:
@@ -162,7 +180,8 @@ def _case_of_either(options: Mapping[str, Any], family: str | None) -> Case | No
     for name in ("softmax", "lazy"):
         if (
             family in (None, name)
-            and (case := case_of(options, Takes(name, frozenset(), frozenset()))) is not None
+            and (case := case_of(options, TargetSignature(name, frozenset(), frozenset())))
+            is not None
         ):
             return case
     return None

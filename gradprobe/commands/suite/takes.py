@@ -15,7 +15,7 @@ DESCRIBER = f"{__name__}:Describer"
 
 
 @dataclass(frozen=True)
-class Takes:
+class TargetSignature:
     """A target's signature."""
 
     family: str
@@ -38,7 +38,7 @@ class Describer:
 
         self._device = prepare_backend(device)
 
-    def __call__(self, request: CheckRequest) -> Takes:
+    def __call__(self, request: CheckRequest) -> TargetSignature:
         from ...frontends.triton import stand_in_for
         from ...targets.find import find_target
 
@@ -46,7 +46,7 @@ class Describer:
         with contextlib.redirect_stdout(sys.stderr):
             target = find_target(request.target, request.family)
         own = target.source
-        return Takes(
+        return TargetSignature(
             target.family,
             frozenset(target.takes),
             target.required,
@@ -58,7 +58,7 @@ class Describer:
 
 def described(
     requests: Sequence[CheckRequest], timeout: float | None, *, isolate: bool = True
-) -> Iterator[Takes | None]:
+) -> Iterator[TargetSignature | None]:
     """What the target of each takes, in order; None of one that cannot be imported, which its checks will tell.
 
     Args:

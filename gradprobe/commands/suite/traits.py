@@ -134,7 +134,9 @@ def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tupl
     if not failing or not matching:
         return ()
     count = _count(failing)
-    common = [trait for trait in failing[0].traits if all(trait in case.traits for case in failing)]
+    common = [
+        trait for trait in failing[0].traits if all(trait in case.traits for case in failing)
+    ]
     if count == 1:  # a number of its own is nothing that it has in common
         common = [trait for trait in common if not re.search(r" = .*\d$", trait[1])]
     having = {

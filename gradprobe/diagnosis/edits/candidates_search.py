@@ -57,7 +57,7 @@ class FileFaults:
 
 
 @dataclass
-class Found:
+class SearchResult:
     passed: list[JudgedEdit] = field(default_factory=list)
     closest: tuple[Candidate, EditResult, EditResult] | None = None
     """What makes some of it right, and what came with and without it."""
@@ -69,8 +69,8 @@ class Found:
 
 @dataclass(eq=False)
 class Ground:
-    """What candidates are put on top of, an edit or nothing, and the small case that they are tried
-    on.
+    """What candidates are put on top of, an edit or nothing, and the small case that they are
+    tried on.
     """
 
     number: int
@@ -99,7 +99,9 @@ class Ground:
         self.quick = None
 
     def candidates(self, of: FileFaults, late: float) -> Source:
-        """The printed one, None, and those for some lines on top of the base, the likeliest first."""
+        """The printed one, None, and those for some lines on top of the base, the likeliest
+        first.
+        """
         if of.printed and not self.number:
             yield _NOW, Candidate(of.file, of.printed, 0.0, is_wanted=True)
         yield late - SOONEST, None
@@ -117,21 +119,29 @@ Asked = tuple[Ground, Candidate]
 
 class Search:
     def __init__(
-        self, experiment: Experiment, runs: Sequence[LayoutRun], folder: Path, allowance: Allowance
+        self,
+        experiment: Experiment,
+        runs: Sequence[LayoutRun],
+        folder: Path,
+        allowance: Allowance,
     ) -> None:
         self._experiment, self._folder, self._left = experiment, folder, float(allowance.count)
         self._until = time.monotonic() + allowance.seconds
         self._plain = [run for run in runs if run.is_plain and run.measured is not None]
         self.wrong = [run for run in self._plain if not run.matches]
         self.spoilt = set[str]().union(*map(attrgetter("names"), map(result_of, self.wrong)))
-        self._found, self._grounds, self._faults = Found(), list[Ground](), list[FileFaults]()
+        self._found, self._grounds, self._faults = (
+            SearchResult(),
+            list[Ground](),
+            list[FileFaults](),
+        )
         self._queue = list[tuple[float, int, int, Ground, Candidate | None, Source]]()
         """A heap: (cost, the newest ground first, number, ground, candidate, those behind it)."""
         self._numbers, self._modules_of = count(), cache(holding)
         self._laid = [run.layout for run in self._plain]
         self._judge = Judge(experiment, self._all, self.spoilt, self._laid)
 
-    def run(self, faults: Sequence[FileFaults]) -> Found:
+    def run(self, faults: Sequence[FileFaults]) -> SearchResult:
         """Tries candidates until one is certain, or as many were tried as may be."""
         self._faults = [*faults]
         self._build_on(Candidate(faults[0].file, (), 0.0), self.wrong[0])
@@ -195,7 +205,9 @@ class Search:
             for (ground, trial, candidate), result in self._answers(forks):
                 self._found.tried += 1
                 self._left -= _weight(trial)
-                if result is not None and ground.trial is not trial:  # that was too small meanwhile
+                if (
+                    result is not None and ground.trial is not trial
+                ):  # that was too small meanwhile
                     if result.matches:
                         self._put(ground, iter([(_NOW, candidate)]))
                 elif result is not None and (result.matches or self._is_closer(result, ground)):
@@ -261,7 +273,8 @@ class Search:
         return None, None
 
     def _titles(self, candidate: Candidate) -> list[str]:
-        """The layouts, and the fresh draw with which all matches as well; none where one is wrong.
+        """The layouts, and the fresh draw with which all matches as well; none where one is
+        wrong.
 
         Where a length that ends inside a tile is wrong, twice the own one is to match: the judge
         says what it doubts.

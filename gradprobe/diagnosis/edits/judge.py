@@ -55,8 +55,8 @@ class EditResult:
         return {name for name, count in self.wrong.items() if count}
 
     def is_better_than(self, other: EditResult) -> bool:
-        """Whether some result has come right, or most of its wrong elements, and nothing has become
-        wrong.
+        """Whether some result has come right, or most of its wrong elements, and nothing has
+        become wrong.
         """
         here, there, is_less = Counter(self.wrong), Counter(other.wrong), self.harm < other.harm
         if other.names:

@@ -24,7 +24,7 @@ from ...frontends.triton.interpreter import launch_replay
 from ...frontends.triton.interpreter.launch_replay import Changes, Codes, RecordedLaunch, Replay
 from ...model.failures import Failure, fault_words
 from ...numerics.compare import judge_whole
-from ...numerics.evidence import Measured
+from ...numerics.evidence import MeasuredRun
 from ...probing.runs import records_of
 from ...processes.forks import ParallelWork
 from ...source.kernel_file import KernelFile
@@ -119,7 +119,7 @@ class _StoredResult:
         return int((~judged.right).sum())
 
 
-def _results_in(launch: RecordedLaunch, measured: Measured) -> Iterator[_StoredResult]:
+def _results_in(launch: RecordedLaunch, measured: MeasuredRun) -> Iterator[_StoredResult]:
     """The results that arguments of a launch hold after it as the target returned them."""
     launch.restore(launch.after, {})
     of, values = measured.comparison, measured.raw.values
@@ -154,7 +154,7 @@ class _Witness:
 
 class _RecordedCase:
     def __init__(
-        self, replay: Replay, launches: list[RecordedLaunch], measured: Measured, base: Codes
+        self, replay: Replay, launches: list[RecordedLaunch], measured: MeasuredRun, base: Codes
     ) -> None:
         self._replay, self._base, self._changes = replay, base, Changes()
         self._launches, self._witnesses = list[_Witness](), dict[int, _Witness]()
@@ -167,7 +167,9 @@ class _RecordedCase:
             self._launches.append(whole)
             written = [each for each in results if is_same and each.storage in replay.written]
             if (before := self._result_of(written)).names:
-                self._witnesses[at] = self._narrowed(replace(whole, results=written, before=before))
+                self._witnesses[at] = self._narrowed(
+                    replace(whole, results=written, before=before)
+                )
 
     def _narrowed(self, whole: _Witness) -> _Witness:
         """The program that leaves most wrong of what is stored and never read; all of them where
@@ -205,7 +207,7 @@ class _RecordedCase:
 
     def _rerun(self, witness: _Witness, codes: Codes) -> EditResult | None:
         def late(*_: Any) -> None:
-            raise launch_replay.TooLong
+            raise launch_replay.TooManyAccesses
 
         witness.launch.restore(witness.launch.before, self._changes)
         for each in witness.results if witness.is_filled else ():
@@ -215,7 +217,7 @@ class _RecordedCase:
         self._replay.reset(_TIMES * witness.work + _BESIDES)
         try:
             self._replay.run(witness.launch, codes, witness.programs)
-        except (launch_replay.TooLong, Exception):  # whatever an edited kernel raises
+        except (launch_replay.TooManyAccesses, Exception):  # whatever an edited kernel raises
             return None
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)

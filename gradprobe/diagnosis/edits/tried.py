@@ -22,7 +22,7 @@ from ...model.allowance import Allowance
 from ...model.intermediates import is_named_after
 from ...model.mechanisms import door
 from ...model.number import listed, plural
-from ...model.report import Diagnosis, TriedEdit, Where, causes_among
+from ...model.report import CauseLine, Diagnosis, TriedEdit, causes_among
 from ...numerics.evidence import LayoutRun
 from ...probing.experiment import Experiment
 from ...processes.ended import is_users
@@ -34,7 +34,7 @@ from ...source.text import Edit, Edits
 from ..explainers.diagnoses import LOOP
 from ..lines import where_at
 from ..why import Reasons
-from .candidates_search import FileFaults, Found, Search
+from .candidates_search import FileFaults, Search, SearchResult
 from .judge import JudgedEdit
 
 # The kinds of faults that say of a tensor that it is read or stored otherwise, and how the field abbreviates axes.
@@ -74,7 +74,7 @@ def with_edits(
 
 
 def _placed(
-    diagnoses: tuple[Diagnosis, ...], found: Found, seconds: float
+    diagnoses: tuple[Diagnosis, ...], found: SearchResult, seconds: float
 ) -> tuple[Diagnosis, ...]:
     if not found.passed:
         edit = TriedEdit(matches=False, tried=found.tried, seconds=seconds, **_of_none(found))
@@ -83,7 +83,7 @@ def _placed(
     best, *others = sorted(found.passed, key=_rank)
     told, file = _of_passed(best, others), best.candidate.file.file
     edit = TriedEdit(matches=True, tried=found.tried, seconds=seconds, **told)
-    changed, named = dict[tuple[str, int], Where](), causes_among(diagnoses)
+    changed, named = dict[tuple[str, int], CauseLine](), causes_among(diagnoses)
     for line in best.candidate.lines:
         function = source(file).function_at(line)
         changed[file, line] = where_at(file, line, function, "what the tried edit changes")
@@ -118,7 +118,7 @@ def _of_passed(best: JudgedEdit, others: Sequence[JudgedEdit]) -> dict[str, Any]
     )
 
 
-def _of_none(found: Found) -> dict[str, Any]:
+def _of_none(found: SearchResult) -> dict[str, Any]:
     if found.closest is None:
         return {"words": f"none of {plural(found.tried, 'edit')} brings a result right"}
     candidate, result, before = found.closest
@@ -131,8 +131,8 @@ def _of_none(found: Found) -> dict[str, Any]:
 
 
 def _rank(passed: JudgedEdit) -> tuple[float, ...]:
-    """What is certain first, then right in more cases, then the file's own text, then what adds the
-    least.
+    """What is certain first, then right in more cases, then the file's own text, then what adds
+    the least.
     """
     candidate, changes = passed.candidate, passed.candidate.changes
     there = set(map(str.strip, candidate.file.text.splitlines()))
@@ -154,7 +154,7 @@ def faults_of(
     """
     read, found = cache(_editable), list[FileFaults]()
     for diagnosis in diagnoses:
-        places = dict[str, list[Where]]()
+        places = dict[str, list[CauseLine]]()
         for where in diagnosis.where:
             places.setdefault(where.file, []).append(where)
         for name in places:
@@ -164,15 +164,19 @@ def faults_of(
     kernels = [kernel for kernel in getattr(experiment.first, "kernels", ()) if kernel.line]
     for file in filter(None, map(read, dict.fromkeys(kernel.file for kernel in kernels))):
         found += _of_hosts(file, wrong, len(found) * _NEXT)
-    named = [kernel for kernel in kernels if any(map(partial(is_named_after, kernel.name), wrong))]
+    named = [
+        kernel for kernel in kernels if any(map(partial(is_named_after, kernel.name), wrong))
+    ]
     for kernel in named or reversed(kernels):
         if (file := read(kernel.file)) is not None:
-            found.append(FileFaults(file, (Fault(kernel.line),), late=len(found) * _NEXT + unnamed))
+            found.append(
+                FileFaults(file, (Fault(kernel.line),), late=len(found) * _NEXT + unnamed)
+            )
     return found
 
 
 def _of_diagnosis(
-    diagnosis: Diagnosis, file: KernelFile, places: Sequence[Where], late: float
+    diagnosis: Diagnosis, file: KernelFile, places: Sequence[CauseLine], late: float
 ) -> FileFaults:
     of, notes = diagnosis.fault.partition("/")[2], [where.note for where in diagnosis.where]
     has_range = diagnosis.kind in _OF_RANGES and LOOP in notes
@@ -190,7 +194,9 @@ def _is_turned(diagnosis: Diagnosis) -> bool:
 def _of_hosts(file: KernelFile, wrong: Collection[str], late: float) -> Iterator[FileFaults]:
     for kernel in file.kernels:
         for call, host in file.callers_of(kernel.name):
-            names = {tensor_of(name): name for name in names_in(host)} if host in file.hosts else {}
+            names = (
+                {tensor_of(name): name for name in names_in(host)} if host in file.hosts else {}
+            )
             for parameter, argument in by_parameter(call, parameters(kernel)):
                 due, given = tensor_of(parameter), tensor_of(getattr(argument, "id", ""))
                 if due and given and given != due and due in names:
@@ -204,7 +210,7 @@ def _of_hosts(file: KernelFile, wrong: Collection[str], late: float) -> Iterator
                 yield FileFaults(file, (Fault(node.lineno, of="delta"),), late=late)
 
 
-def _printed(file: KernelFile, places: Sequence[Where]) -> Edits:
+def _printed(file: KernelFile, places: Sequence[CauseLine]) -> Edits:
     found = dict[int, Edit]()
     for place in places:
         if place.instead and place.column is not None:
@@ -215,8 +221,8 @@ def _printed(file: KernelFile, places: Sequence[Where]) -> Edits:
 
 
 def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value; of a factor its
-    name.
+    """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value; of a factor
+    its name.
     """
     kind, _, rest = diagnosis.fault.partition("/")
     if _is_turned(diagnosis):

@@ -1,4 +1,6 @@
-"""Suspects, operations that go wrong although what they work on is right; and what is told of them."""
+"""Suspects, operations that go wrong although what they work on is right; and what is told of
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from ...frontends.triton.interpreter.dataflow import Site
 from ...lint.reading import passed_of_others
 from ...model.intermediates import entered_by, parents_of, title
 from ...model.mechanisms import gathered
-from ...model.report import CONSISTENT, Diagnosis, Where
+from ...model.report import CONSISTENT, CauseLine, Diagnosis
 from ...source.text import SourceLine
 from ..lines import among
 
@@ -88,7 +90,7 @@ def diagnoses_of(found: Sequence[Suspect], family: str = "softmax") -> list[Diag
 
 
 def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
-    first, evidence, where = group[0], dict[str, None](), dict[Place, Where]()
+    first, evidence, where = group[0], dict[str, None](), dict[Place, CauseLine]()
     fault_class, done, _ = _KINDS[first.kind]
     says_wrong = says_right = tuple[str, ...]()
     if first.kind == "value":
@@ -99,7 +101,7 @@ def _diagnosis(group: Sequence[Suspect], family: str, also: bool) -> Diagnosis:
     def note(kernel: str, place: Place, words: str) -> None:
         if place not in where:  # a line has the first of its notes
             code = linecache.getline(*place).strip()
-            where[place] = among(Where(*place, code, kernel=kernel, note=words))
+            where[place] = among(CauseLine(*place, code, kernel=kernel, note=words))
 
     for suspect in group:
         place, kernel = _last(suspect.lines), suspect.site.kernel

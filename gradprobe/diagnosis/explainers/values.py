@@ -35,11 +35,15 @@ class WrongTile:
 
     @cached_property
     def name(self) -> str:
-        """What it is elsewhere where it is right, or what is made of such operands; "" if unknown."""
+        """What it is elsewhere where it is right, or what is made of such operands; "" if
+        unknown.
+        """
         elsewhere = self.run.right.get(self.node.site)
         if elsewhere:
             return elsewhere.most_common(1)[0][0]
-        return made_of({operand.name for operand in self.node.operands if operand.role is not None})
+        return made_of(
+            {operand.name for operand in self.node.operands if operand.role is not None}
+        )
 
     def suspect(self) -> Suspect:
         return self._masked() or self._of_value()

@@ -74,7 +74,9 @@ def written_types(source: CudaSource, parameters: Sequence[Declaration]) -> list
     for parameter in parameters:
         declared = parameter.type
         number = POINTER if declared.endswith("**") else number_type(source, declared.rstrip("*"))
-        found.append((ctypes.sizeof(number) if number else 0) if declared.endswith("*") else number)
+        found.append(
+            (ctypes.sizeof(number) if number else 0) if declared.endswith("*") else number
+        )
     return found
 
 

@@ -64,10 +64,13 @@ class Kernel(KernelEntry):
             arguments: tensors, all of one device; None for a null pointer; numbers.
 
         Raises:
-            TargetFailure: it does not compile, the arguments do not fit, or it could not run to its
-            end.
+            TargetFailure: it does not compile, the arguments do not fit, or it could not run to
+            its end.
         """
-        who, parameters = f"kernel {self.name} of {self.source.path.name}", self.function.parameters
+        who, parameters = (
+            f"kernel {self.name} of {self.source.path.name}",
+            self.function.parameters,
+        )
         given = Arguments(who, parameters, arguments)
         library = None if given.is_on_gpu else library_of(self.source, self.instance)
         if library is None:
@@ -125,7 +128,9 @@ class _HostCall:
         """Its cudaError_t."""
         loaded = self._library.loaded
         asked = [
-            self._callable(self._launch, ctypes.c_char_p, _SIZES, _SIZES, _BYTES, POINTER, POINTER),
+            self._callable(
+                self._launch, ctypes.c_char_p, _SIZES, _SIZES, _BYTES, POINTER, POINTER
+            ),
             self._callable(self._allocate, ctypes.POINTER(POINTER), _BYTES),
             self._callable(self._store, POINTER, POINTER, ctypes.c_int, _BYTES),
         ]

@@ -35,7 +35,9 @@ def run(launch: LaunchPlan) -> None:
     # By the driver, to which every argument is the address of a value: cuda-core knows no structures.
     stream = torch.cuda.current_stream().cuda_stream
     sizes = (*launch.grid, *launch.block, launch.shared_bytes)
-    (code,) = driver.cuLaunchKernel(driver.CUfunction(handle), *sizes, stream, launch.arguments, 0)
+    (code,) = driver.cuLaunchKernel(
+        driver.CUfunction(handle), *sizes, stream, launch.arguments, 0
+    )
     if code != driver.CUresult.CUDA_SUCCESS:
         raise TargetFailure(f"kernel {name} could not be launched: {code.name}")
 
@@ -60,10 +62,14 @@ def _compiled(source: CudaSource, instance: str, device: int) -> Any:
             lineinfo=True, include_path=folders,
         )  # fmt: skip
         program = core.Program(f"{source.of_kernels}\n{source.using}", "c++", options)
-        return program.compile("cubin", name_expressions=tuple(source.kernels(instance)), logs=log)
+        return program.compile(
+            "cubin", name_expressions=tuple(source.kernels(instance)), logs=log
+        )
     except Exception as error:
         errors = compile_errors(f"{log.getvalue()}\n{error}")
-        raise TargetFailure(f"{source.path.name} does not compile for the GPU: {errors}") from error
+        raise TargetFailure(
+            f"{source.path.name} does not compile for the GPU: {errors}"
+        ) from error
 
 
 def _headers() -> list[str]:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 # What only nvcc or a GPU can make something of.
-_ON_A_GPU = {"<<<": "a launch <<<...>>> in a kernel", "asm": "inline PTX", "__asm__": "inline PTX"}
+_ON_A_GPU = {
+    "<<<": "a launch <<<...>>> in a kernel",
+    "asm": "inline PTX",
+    "__asm__": "inline PTX",
+}
 _ON_A_GPU |= {"cooperative_groups": "cooperative groups", "wmma": "matrix instructions (wmma)"}
 # Headers of PyTorch and of Python, and those of the C++ library that no device code can use.
 _HEADERS = (
@@ -28,9 +32,7 @@ _HEADERS = (
 )
 _ON_DEVICE = {"__global__", "__device__", "__constant__", "__shared__"}
 # What needs PyTorch or Python, without which no compiler can read it, and the host's own program.
-_PYTHON = (
-    r"\b(?:torch|c10|pybind11|PYBIND11_MODULE|TORCH_\w+|namespace at)\b|\bat\s*::|^[\w ]*\bmain ?\("
-)
+_PYTHON = r"\b(?:torch|c10|pybind11|PYBIND11_MODULE|TORCH_\w+|namespace at)\b|\bat\s*::|^[\w ]*\bmain ?\("
 _HOST = (
     r"<<<|\bcuda(?!Texture|Surface)[A-Z]"
     r"|\bstd\s*::\s*(?:cout|cerr|endl|vector|string|map|chrono|unique_ptr|shared_ptr)\b"

@@ -70,7 +70,15 @@ class CudaFinding:
     @property
     def finding(self) -> memory.MemoryFinding:
         line, access = self.now.line, _ACCESSES.get(self.now.how, "")
-        about = (self.kind, self.array, self.sentence, self.kernel, line.file, line.line, line.code)
+        about = (
+            self.kind,
+            self.array,
+            self.sentence,
+            self.kernel,
+            line.file,
+            line.line,
+            line.code,
+        )
         return memory.MemoryFinding(
             *about, access=access, lanes=self.count, in_block=self.is_shared
         )
@@ -100,7 +108,7 @@ THREAD, WARP, BLOCK = range(3)
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedAccesses:
     entry: KernelEntry
     lines: Callable[[Sequence[int]], Mapping[int, tuple[SourceLine, ...]]]
     """Of addresses of its code, the innermost first."""
@@ -113,6 +121,6 @@ class Recorded:
     one_of: int
     """Of how many threads one was recorded."""
     copies: Array | None
-    """The reads of shared memory as those of what it holds copies of; None where threads give each
-    other more.
+    """The reads of shared memory as those of what it holds copies of; None where threads give
+    each other more.
     """

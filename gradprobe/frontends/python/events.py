@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ...inputs.memory import Array
-from ...model.report import Where
+from ...model.report import CauseLine
 from ...source.kernel_file import KernelFile
 from .. import plain_function
 
@@ -35,7 +35,7 @@ _MOST, _LARGEST = 48, 1 << 20
 class Event:
     """What an expression gave, or a variable held after a statement."""
 
-    at: Where
+    at: CauseLine
     array: Array
     dtype: str
 
@@ -96,7 +96,7 @@ def _as_array(value: Any) -> Array | None:
 
 
 @lru_cache(maxsize=4)
-def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[Where]]:
+def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], list[CauseLine]]:
     hooks = _Hooks(KernelFile(str(Path(file).resolve()), text))
     found = dict[tuple[str, int], CodeType]()
     tree = ast.fix_missing_locations(hooks.visit(ast.parse(text)))
@@ -111,7 +111,7 @@ def _hooked(file: str, text: str) -> tuple[Mapping[tuple[str, int], CodeType], l
 
 class _Hooks(ast.NodeTransformer):
     def __init__(self, source: KernelFile) -> None:
-        self.places: list[Where] = []
+        self.places: list[CauseLine] = []
         self._source, self._inside = source, ""
 
     def visit_Module(self, node: Any) -> Any:
@@ -129,7 +129,9 @@ class _Hooks(ast.NodeTransformer):
         return node
 
     def visit_Assign(self, node: Any) -> list[ast.stmt]:
-        hooks = [ast.Expr(self._call(ast.Name(name, ast.Load()), node)) for name in _written(node)]
+        hooks = [
+            ast.Expr(self._call(ast.Name(name, ast.Load()), node)) for name in _written(node)
+        ]
         super().generic_visit(node)
         return [node, *(ast.copy_location(hook, node) for hook in hooks)]
 
@@ -138,7 +140,9 @@ class _Hooks(ast.NodeTransformer):
     def generic_visit(self, node: Any) -> Any:
         if isinstance(node, _WHOLE):
             return node
-        if isinstance(node, ast.Call):  # what is called has no value of interest, but its owner has
+        if isinstance(
+            node, ast.Call
+        ):  # what is called has no value of interest, but its owner has
             if isinstance(node.func, ast.Attribute):
                 node.func.value = self.visit(node.func.value)
             node.args = list(map(self.visit, node.args))
@@ -149,7 +153,7 @@ class _Hooks(ast.NodeTransformer):
         return self._call(node, node) if isinstance(node, _VALUES) and is_loaded else node
 
     def _call(self, value: ast.expr, at: ast.AST) -> ast.expr:
-        self.places.append(Where(*astuple(self._source.line_of(at, self._inside))))
+        self.places.append(CauseLine(*astuple(self._source.line_of(at, self._inside))))
         number = ast.Constant(len(self.places) - 1)
         return ast.copy_location(ast.Call(ast.Name(_HOOK, ast.Load()), [number, value], []), at)
 

@@ -50,8 +50,8 @@ def architecture() -> str | None:
 
 @contextlib.contextmanager
 def gpu_stood_in(*, as_cuda: bool = False) -> Iterator[None]:
-    """While open, where kernels are interpreted, Triton and torch speak of a GPU, and tensors on it
-    lie on the CPU.
+    """While open, where kernels are interpreted, Triton and torch speak of a GPU, and tensors on
+    it lie on the CPU.
 
     `torch.cuda.is_available()` stays False. `as_cuda`: whether every tensor's `is_cuda` is True.
     """
@@ -97,7 +97,9 @@ def _properties(gpu: Architecture) -> Any:
 
 
 def _on_the_cpu() -> Any:
-    """A mode of torch in which "cuda" is the CPU: many files make a tensor when they are imported."""
+    """A mode of torch in which "cuda" is the CPU: many files make a tensor when they are
+    imported.
+    """
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -106,7 +108,9 @@ def _on_the_cpu() -> Any:
         return torch.device("cpu") if is_gpu else value
 
     class Mode(TorchFunctionMode):
-        def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, _: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if func is torch.Tensor.cuda:
                 return args[0]
             named = {name: there(value) for name, value in (kwargs or {}).items()}
@@ -125,7 +129,11 @@ class _DriverWatcher:
 
     def find_spec(self, *_: Any) -> None:
         module: Any = sys.modules.get("triton.runtime.driver")
-        if self._driver is None and hasattr(module, "driver") and not module.__spec__._initializing:
+        if (
+            self._driver is None
+            and hasattr(module, "driver")
+            and not module.__spec__._initializing
+        ):
             self._driver, self._before = module.driver, dict(vars(module.driver))
             self._driver.set_active(_driver(self._gpu))
 

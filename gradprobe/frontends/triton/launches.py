@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pointed:
+class PointerArgument:
     dtype: Any
     storage: int = field(default=0, repr=False)
 
@@ -108,7 +108,7 @@ def _described(value: Any) -> Any:
     if hasattr(value, "data_ptr"):
         tensor = getattr(value, "base", value)
         is_tensor = hasattr(tensor, "untyped_storage")  # a user's own object may have none
-        return Pointed(value.dtype, storage_of(tensor) if is_tensor else 0)
+        return PointerArgument(value.dtype, storage_of(tensor) if is_tensor else 0)
     if hasattr(value, "block_shape") and hasattr(value, "base"):
         descriptor = copy.copy(value)
         descriptor.base = _described(value.base)
@@ -204,8 +204,8 @@ def _run_first_fitting(tuner: Any, notes: list[str], *args: Any, **kwargs: Any) 
 
 
 def _does_not_fit(error: Exception) -> bool:
-    """Whether the compiler, the GPU, or a first program in the interpreter (static_assert) refused
-    it.
+    """Whether the compiler, the GPU, or a first program in the interpreter (static_assert)
+    refused it.
     """
     kind = type(error).__name__
     if kind in ("OutOfResources", "CompileTimeAssertionFailure"):

@@ -50,7 +50,9 @@ _ASKS = re.compile(r"TRITON_INTERPRET|runtime\.interpret\b")
 
 
 def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
-    """What keeps each kernel from being compiled at any size, for the GPU asked for, else for any."""
+    """What keeps each kernel from being compiled at any size, for the GPU asked for, else for
+    any.
+    """
     gc.disable()  # what it would go through is shared with the process before the fork
     _restore_language()
     return list(map(_error_of, calls))
@@ -89,7 +91,9 @@ def _error_of(call: KernelCall) -> CompileError | None:
 def _refused(call: KernelCall, target: GPUTarget) -> _Refused | None:
     try:
         kernel, backend = _compilable(call.kernel), make_backend(target)
-        given = {name: _compilable(value) for name, value in call.given.items()} | {"debug": False}
+        given = {name: _compilable(value) for name, value in call.given.items()} | {
+            "debug": False
+        }
         bind = create_function_from_signature(kernel.signature, kernel.params, backend)
         bound, types, named = bind(**given)
         options, signature, constants, attributes = kernel._pack_args(

@@ -14,7 +14,7 @@ from ...model.intermediates import MATRIX_OF
 from ...model.layout_run import MISMATCH
 from ...model.number import listed
 from ...runtime.run import Trace
-from ..evidence import BlackBoxEvidence, Measured
+from ..evidence import BlackBoxEvidence, MeasuredRun
 from .recover import (
     SUMS,
     ZERO,
@@ -53,7 +53,7 @@ class Examiner:
     run: Callable[[Assigned, Case, Mapping[str, Tensor], Mapping[str, Tensor]], Trace]
     """Runs the target, given a layout and what an `Answer` is given."""
     measure: Measure
-    own: Measured
+    own: MeasuredRun
     """The ordinary run."""
     tensors: Callable[[], Mapping[str, Tensor]]
     """Gives its inputs as they lay in memory."""
@@ -70,7 +70,7 @@ class Examiner:
         answer = partial(self.run, assigned)
         return recover(self.case, self.values, answer, one_by_one=one_by_one, with_p=with_p)
 
-    def compared(self, recovered: RecoveredValues) -> Measured:
+    def compared(self, recovered: RecoveredValues) -> MeasuredRun:
         """What was recovered, judged."""
         return self.measure(recovered.values, recovered.trace, recovered.recovery)
 
@@ -87,7 +87,9 @@ def look_inside(examiner: Examiner) -> BlackBoxEvidence:
     elif any(one.is_coarse or not one.is_reached for one in evidence):
         # What is wrong in the one-hot problems, if anything, is no more than a coarser arithmetic makes.
         recovered, unreached = _reached(examiner, _held_to_coarser(recovered, evidence), evidence)
-        notes = {one.through: one.note for one in evidence if one.is_coarse and one.beside == RIGHT}
+        notes = {
+            one.through: one.note for one in evidence if one.is_coarse and one.beside == RIGHT
+        }
         measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
     if inseparable(measured.trace, measured.comparison.findings):
         words.append("dP or delta is wrong: P and dS show their difference alone")
@@ -99,7 +101,7 @@ def _with_a_fault(
     recovered: RecoveredValues,
     scales: Scales,
     evidence: Sequence[ResultEvidence],
-) -> tuple[Measured, list[str]]:
+) -> tuple[MeasuredRun, list[str]]:
     """What the one-hot problems show of a fault, and which kernel has it."""
     words = [_ONLY_HERE] if examiner.own.comparison.matches else []
     recovered, of_p = _p_without_do(examiner, recovered, scales)
@@ -110,7 +112,9 @@ def _with_a_fault(
         *scales.shown(recovered, whole),
     ]
     recovered, unreached = _reached(examiner, _held_to_coarser(recovered, evidence), evidence)
-    recovered, of_ds = _either_ds(examiner, recovered, [one for one in evidence if one.is_reached])
+    recovered, of_ds = _either_ds(
+        examiner, recovered, [one for one in evidence if one.is_reached]
+    )
     recovered = _with_sums(examiner, recovered)
     measured, of_dp = _inseparable(examiner, recovered, examiner.compared(recovered))
     shapes = shape_in_words(recovered, measured, may_read_lse=examiner.may_read_lse)
@@ -119,8 +123,8 @@ def _with_a_fault(
 
 
 def _of_one_result(
-    examiner: Examiner, recovered: RecoveredValues, measured: Measured
-) -> tuple[Measured, list[str]]:
+    examiner: Examiner, recovered: RecoveredValues, measured: MeasuredRun
+) -> tuple[MeasuredRun, list[str]]:
     """Without a P or dS that is wrong as one gradient alone shows it: that gradient's own sum may be what is wrong.
 
     A dS that is right but for its delta, one number a row, is no sum's doing.
@@ -218,7 +222,9 @@ def _p_without_do(
         return _without(recovered, ("P", *QUOTIENTS)), [words]
     # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
     of_ds = examiner.recovered(one_by_one=True, with_p=False)
-    return with_matrices(replace(of_ds, by={**of_ds.by, "dV": p}), examiner.case, {"P": p}), [words]
+    return with_matrices(replace(of_ds, by={**of_ds.by, "dV": p}), examiner.case, {"P": p}), [
+        words
+    ]
 
 
 def _right_p(
@@ -275,7 +281,12 @@ def _either_ds(
 
 
 def _of_kernels(
-    seen: list[str], wrong: list[str], factors: list[str], wrong_gradients: list[str], *, two: bool
+    seen: list[str],
+    wrong: list[str],
+    factors: list[str],
+    wrong_gradients: list[str],
+    *,
+    two: bool,
 ) -> list[str]:
     if not wrong:
         return []
@@ -300,14 +311,18 @@ def _without(recovered: RecoveredValues, names: Collection[str]) -> RecoveredVal
     """The same without some of what was recovered; what the target exposes stays."""
     trace = recovered.trace
     sources = {
-        name: how for name, how in trace.sources.items() if name not in names or how != "recovered"
+        name: how
+        for name, how in trace.sources.items()
+        if name not in names or how != "recovered"
     }
-    return replace(recovered, trace=Trace({name: trace.values[name] for name in sources}, sources))
+    return replace(
+        recovered, trace=Trace({name: trace.values[name] for name in sources}, sources)
+    )
 
 
 def _inseparable(
-    examiner: Examiner, recovered: RecoveredValues, measured: Measured
-) -> tuple[Measured, list[str]]:
+    examiner: Examiner, recovered: RecoveredValues, measured: MeasuredRun
+) -> tuple[MeasuredRun, list[str]]:
     """Where dP or delta came out wrong: both left out again where the split of dS into them means nothing.
 
     So it is where dS as a whole is explained; where P is wrong and does not explain them, since dV may show another P

@@ -89,7 +89,9 @@ def plan(case: Case, *, with_p: bool = True) -> ProbePlan | None:
     rows, n_keys = _rows(case), case.seqlen_k
     keys = min(max(round(len(free) * n_keys / (n_keys + rows)), 1), len(free) - 1)
     count = max(
-        -(-n_keys // keys), -(-rows // (len(free) - keys)), -(-rows // len(free_v)) if free_v else 0
+        -(-n_keys // keys),
+        -(-rows // (len(free) - keys)),
+        -(-rows // len(free_v)) if free_v else 0,
     )
     height = 2.0 ** -min(max(round(math.log2(abs(case.scale))), -_HIGHEST), _HIGHEST)
     return ProbePlan(own, free, own_v, free_v, keys, count, height * case.scale, height)
@@ -168,7 +170,10 @@ def read_probe(
         into["dQ"][..., keys] = _divided(
             gradients["dQ"][..., plan.of_keys(keys)], plan.factor, into["dQ"]
         )
-    ways = (("dK", plan.rows, plan.of_rows, plan.factor), ("dV", plan.rows_v, plan.of_rows_v, 1.0))
+    ways = (
+        ("dK", plan.rows, plan.of_rows, plan.factor),
+        ("dV", plan.rows_v, plan.of_rows_v, 1.0),
+    )
     for name, size, columns, factor in ways:
         if name in gradients and name in into:
             slots = _block(index, size, _rows(case))

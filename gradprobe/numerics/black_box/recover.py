@@ -17,7 +17,7 @@ from ...reference import Attention, evaluate
 from ...runtime.run import Trace, expected_shapes
 from ..budget import RECOVERABLE, Recovery, quotient_error, slope_of
 from ..compare import allowed_on, attention_of, tiles_of
-from ..evidence import Measured
+from ..evidence import MeasuredRun
 from ..range import out_of_range
 from .onehot import ZERO_KEYS, ProbePlan, end_to_end, plan, problem, read_probe, shown_together
 
@@ -102,7 +102,9 @@ def _at_once(case: Case) -> int:
         * max(case.seqlen_q, case.seqlen_k)
         * max(case.head_dim, case.head_dim_v)
     )
-    return max(1, min(CALL_ELEMENTS // size, CALL_SCORES // math.prod(expected_shapes(case)["P"])))
+    return max(
+        1, min(CALL_ELEMENTS // size, CALL_SCORES // math.prod(expected_shapes(case)["P"]))
+    )
 
 
 def _recover(
@@ -131,7 +133,9 @@ def _recover(
             )
     assert first is not None
     unseen = next(iter(shown.values())).new_full(expected_shapes(case)["LSE"], -1).long()
-    recovery = Recovery(_dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen)
+    recovery = Recovery(
+        _dtype(first, "dV"), _dtype(first, "dQ", "dK"), abs(layout.factor), unseen
+    )
     recovered = RecoveredValues(
         problem(case, layout, values, 0), first, shown, recovery, case, layout
     )
@@ -277,7 +281,7 @@ def are_one_fault(recovered: RecoveredValues) -> bool:
     return apart <= UNEXPLAINED * errors
 
 
-def is_one_delta_a_row(measured: Measured, recovered: RecoveredValues) -> bool:
+def is_one_delta_a_row(measured: MeasuredRun, recovered: RecoveredValues) -> bool:
     """Whether all keys without a value show the same delta for each row."""
     x, values, precision = measured.x, recovered.trace.values, measured.comparison.precision
     for tile in tiles_of(recovered.case, x):

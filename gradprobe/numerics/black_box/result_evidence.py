@@ -17,7 +17,7 @@ from ...reference import Attention, evaluate
 from ...runtime.run import Trace
 from ..budget import RECOVERABLE, Recovery
 from ..compare import Comparison, promoted, tiles_of
-from ..evidence import Measured
+from ..evidence import MeasuredRun
 from ..locate import locate
 from ..tally import Finding, RisingErrors
 from .recover import RecoveredValues
@@ -38,7 +38,7 @@ class Measure(Protocol):
         recovery: Recovery | None = None,
         *,
         coarse: bool = False,
-    ) -> Measured:
+    ) -> MeasuredRun:
         """What it comes to; by the arithmetic that is coarser than the contract, if `coarse`."""
         ...
 
@@ -94,11 +94,11 @@ class ResultEvidence:
 class Scales:
     """What weighs the results of one-hot problems against those of the ordinary run."""
 
-    def __init__(self, measure: Measure, own: Measured, values: Mapping[str, Tensor]) -> None:
+    def __init__(self, measure: Measure, own: MeasuredRun, values: Mapping[str, Tensor]) -> None:
         self._measure, self._own, self._values = measure, own, values
         self._beside: dict[str, int] = {}
 
-    def all(self, recovered: RecoveredValues, measured: Measured) -> list[ResultEvidence]:
+    def all(self, recovered: RecoveredValues, measured: MeasuredRun) -> list[ResultEvidence]:
         """What every exported result says.
 
         Args:
@@ -157,7 +157,9 @@ class Scales:
         grade = RIGHT
         if finding.mismatched:
             grade = COARSE if self._alone(recovered, name, value, coarse=True).matches else WRONG
-        return ResultEvidence(name, through, grade, self.beside(through), grade, finding.max_ratio)
+        return ResultEvidence(
+            name, through, grade, self.beside(through), grade, finding.max_ratio
+        )
 
     def beside(self, name: str) -> int:
         """The grade of a result of the ordinary run."""
@@ -190,7 +192,7 @@ def _only(name: str, value: Tensor) -> Trace:
     return Trace({name: value}, {name: "exported"})
 
 
-def beside(own: Measured, inner: Measured) -> Measured:
+def beside(own: MeasuredRun, inner: MeasuredRun) -> MeasuredRun:
     """What a report shows of a run that was looked into.
 
     What the target exposed stays as it came, number for number. Where it is wrong, and is so in the one-hot problems
@@ -212,11 +214,15 @@ def beside(own: Measured, inner: Measured) -> Measured:
         },
     )
     sources = {name: (own if name in known else inner).trace.sources[name] for name in order}
-    shown = replace(own, trace=replace(own.trace, sources=sources), comparison=promoted(comparison))
+    shown = replace(
+        own, trace=replace(own.trace, sources=sources), comparison=promoted(comparison)
+    )
     return replace(shown, first=_first(own, inner, findings))
 
 
-def _first(own: Measured, inner: Measured, findings: Mapping[str, Finding]) -> Element | None:
+def _first(
+    own: MeasuredRun, inner: MeasuredRun, findings: Mapping[str, Finding]
+) -> Element | None:
     """The first mismatch, in the run whose it is."""
     name = next((name for name, finding in findings.items() if finding.status == MISMATCH), None)
     if name is None:
@@ -247,7 +253,9 @@ def _blamed(own: Finding, inner: Finding | None) -> Finding:
         return own
     inherits = (inner.wrong > 0) & (inner.own == 0)
     left = own.own.masked_fill(inherits, 0)
-    return replace(own, own=left, rising_own=own.rising_own if bool(left.any()) else RisingErrors())
+    return replace(
+        own, own=left, rising_own=own.rising_own if bool(left.any()) else RisingErrors()
+    )
 
 
 # Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, or all.

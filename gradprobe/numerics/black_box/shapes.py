@@ -7,7 +7,7 @@ from torch import Tensor
 from ...model.number import in_words, spans
 from ...reference import evaluate
 from ..compare import tiles_of
-from ..evidence import Measured
+from ..evidence import MeasuredRun
 from .recover import UNEXPLAINED, RecoveredValues
 
 # P that is no rounding error of 0.
@@ -17,7 +17,7 @@ _ALIKE = 0.02
 
 
 def shape_in_words(
-    recovered: RecoveredValues, measured: Measured, *, may_read_lse: bool
+    recovered: RecoveredValues, measured: MeasuredRun, *, may_read_lse: bool
 ) -> list[str]:
     """What the errors of P look like.
 
@@ -32,7 +32,7 @@ def shape_in_words(
     )
 
 
-def _of_entries(recovered: RecoveredValues, measured: Measured) -> list[str]:
+def _of_entries(recovered: RecoveredValues, measured: MeasuredRun) -> list[str]:
     """Entries that are 0 or that are not, where the others are what they should be but for a factor of their row."""
     leaked = hidden = 0
     alike, scattered = True, False
@@ -64,7 +64,9 @@ def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
     return bool(((actual - factor * p).abs() <= _ALIKE * factor * p.amax(-1, keepdim=True)).all())
 
 
-def _of_factors(recovered: RecoveredValues, measured: Measured, *, may_read_lse: bool) -> list[str]:
+def _of_factors(
+    recovered: RecoveredValues, measured: MeasuredRun, *, may_read_lse: bool
+) -> list[str]:
     """One factor for each row, or for each key, by least squares."""
     shape = measured.trace.values["P"].shape
     # By row and by key: sums of the squares of what came, of that times what is expected, and of the squares of this.
@@ -91,4 +93,6 @@ def _of_factors(recovered: RecoveredValues, measured: Measured, *, may_read_lse:
 def _explain(sums: Tensor, error: float) -> bool:
     """Whether factors leave next to nothing of a squared error, so that they differ from 1 by more than the rest."""
     squares, products, expected = sums
-    return float((squares - products**2 / expected.clamp(min=1e-300)).sum()) <= UNEXPLAINED * error
+    return (
+        float((squares - products**2 / expected.clamp(min=1e-300)).sum()) <= UNEXPLAINED * error
+    )

@@ -31,7 +31,9 @@ def sign_of(times: float | None) -> str:
     """The letter of a tile whose worst error is so many times the budget; None where all is masked."""
     if times is None:
         return HIDDEN
-    beyond = (at for at, letter in enumerate(LEVELS) if times <= 2.0 ** (at - LEVELS.index(WITHIN)))
+    beyond = (
+        at for at, letter in enumerate(LEVELS) if times <= 2.0 ** (at - LEVELS.index(WITHIN))
+    )
     return LEVELS[next(beyond, len(LEVELS) - 1)]
 
 

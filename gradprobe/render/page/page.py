@@ -61,7 +61,12 @@ def page_of_several(several: Reports, reports: Sequence[Report]) -> str:
         first = next((report for report in reports if report.title == group.titles[0]), None)
         causes = tuple(map(cause_in_words, first.causes)) if first else ()
         groups.append(
-            (f"cause-{at}", group, causes, [(ids.get(title, ""), title) for title in group.titles])
+            (
+                f"cause-{at}",
+                group,
+                causes,
+                [(ids.get(title, ""), title) for title in group.titles],
+            )
         )
     counted = Reports(reports=tuple(reports), planned=several.planned)
     counts = ", ".join(

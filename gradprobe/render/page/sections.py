@@ -108,14 +108,19 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 def _of_element(report: Report, element: Element) -> Iterator[tuple[str, str]]:
     yield (
         "head",
-        f"{element.head}" if element.batch is None else f"{element.head} of batch {element.batch}",
+        f"{element.head}"
+        if element.batch is None
+        else f"{element.head} of batch {element.batch}",
     )
     yield "tile", _indices(*element.tile)
     yield "row, col", _indices(element.row, element.col)
     yield "actual", value(element.actual)
     yield "expected", value(element.expected)
     is_finite = element.ratio != float("inf")
-    yield "error", f"{ratio(element.ratio)}x what is allowed" if is_finite else "beyond every bound"
+    yield (
+        "error",
+        f"{ratio(element.ratio)}x what is allowed" if is_finite else "beyond every bound",
+    )
 
 
 def _indices(*indices: int | None) -> str:

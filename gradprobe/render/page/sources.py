@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...model.report import Diagnosis, Listing, Report, Where
+from ...model.report import CauseLine, Diagnosis, Listing, Report
 from ..source_places import Base
 
 # Neighbours of a named line, and how many of all lines are shown: a screen has room for no more.
@@ -34,13 +34,13 @@ class CodeBlock:
 
 def excerpts(report: Report, cause: Diagnosis, base: Base) -> list[CodeBlock]:
     """The lines that a cause names, file by file: the first among its neighbours, then the others."""
-    files: dict[str, list[Where]] = {}
+    files: dict[str, list[CauseLine]] = {}
     for where in cause.where[:_MOST]:
         files.setdefault(where.file, []).append(where)
     return [_block(report.listings, wheres, base) for wheres in files.values()]
 
 
-def _block(listings: Sequence[Listing], wheres: Sequence[Where], base: Base) -> CodeBlock:
+def _block(listings: Sequence[Listing], wheres: Sequence[CauseLine], base: Base) -> CodeBlock:
     lines = _neighbours(listings, wheres[0])
     for where in wheres:
         lines[where.line] = _named(where)
@@ -50,7 +50,7 @@ def _block(listings: Sequence[Listing], wheres: Sequence[Where], base: Base) -> 
     )
 
 
-def _neighbours(listings: Sequence[Listing], where: Where) -> dict[int, CodeLine]:
+def _neighbours(listings: Sequence[Listing], where: CauseLine) -> dict[int, CodeLine]:
     """The lines beside one: of its listing, else those that the cause itself holds."""
     found = {}
     for number, line in zip((where.line - 1, where.line + 1), where.around, strict=True):
@@ -73,7 +73,7 @@ def _plain(number: int, line: str) -> CodeLine:
     return CodeLine(number, (line, "", ""))
 
 
-def _named(where: Where) -> CodeLine:
+def _named(where: CauseLine) -> CodeLine:
     start = where.column or 0
     end = start + where.length
     margin = " " * max(where.margin, 4)

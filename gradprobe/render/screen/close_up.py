@@ -15,7 +15,9 @@ from .screen import closed
 _FIRST = 2
 
 
-def close_up_screen(report: Report, view: CloseUp, width: int, *, utf8: bool = True) -> list[Text]:
+def close_up_screen(
+    report: Report, view: CloseUp, width: int, *, utf8: bool = True
+) -> list[Text]:
     """The close-up in at most 24 rows of 80 columns; one in which nothing is wrong in 10."""
     is_wrong = view.mismatched > 0
     head, *_ = close_up_head(view)

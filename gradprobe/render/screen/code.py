@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from ...model.report import TriedEdit, Where
+from ...model.report import CauseLine, TriedEdit
 from ..rows import lines_of
 from ..source_places import Base
 
@@ -20,7 +20,7 @@ _AROUND = 12
 _CUT = " ..."
 
 
-def excerpt(wheres: Sequence[Where], base: Base, width: int) -> Iterator[Text]:
+def excerpt(wheres: Sequence[CauseLine], base: Base, width: int) -> Iterator[Text]:
     """The first line of a cause: its place, the code, and a mark below what is wrong in it."""
     where = wheres[0]
     alike = [
@@ -28,7 +28,9 @@ def excerpt(wheres: Sequence[Where], base: Base, width: int) -> Iterator[Text]:
         for one in wheres
         if (one.file, one.code, one.column) == (where.file, where.code, where.column)
     ]
-    yield Text(_place(where, [str(one.line) for one in alike[1:]], base, width), overflow="ignore")
+    yield Text(
+        _place(where, [str(one.line) for one in alike[1:]], base, width), overflow="ignore"
+    )
     gutter = f"  {where.line} | "
     room = width - len(gutter)
     code, first = window(where.code, where.column or 0, where.length, room)
@@ -37,10 +39,13 @@ def excerpt(wheres: Sequence[Where], base: Base, width: int) -> Iterator[Text]:
         yield Text.assemble((f"{'| ':>{len(gutter)}}", "dim"), (mark, _MARKED))
 
 
-def _place(where: Where, others: Sequence[str], base: Base, width: int) -> str:
+def _place(where: CauseLine, others: Sequence[str], base: Base, width: int) -> str:
     """`my_lazy.py:145 in lazy_dq_kernel (the same in lines 203, 275)`, as far as that fits."""
     function = where.function or where.kernel
-    file, place = base.short(where.file), f":{where.line}" + (f" in {function}" if function else "")
+    file, place = (
+        base.short(where.file),
+        f":{where.line}" + (f" in {function}" if function else ""),
+    )
     more = f" (the same in line{'s' * (len(others) > 1)} {', '.join(others)})" if others else ""
     for words in (f"{place}{more}", place, f":{where.line}"):
         if len(file) + len(words) + 2 <= width:
@@ -48,7 +53,7 @@ def _place(where: Where, others: Sequence[str], base: Base, width: int) -> str:
     return f"  .../{os.path.basename(file)}:{where.line}"
 
 
-def _mark(where: Where, first: int, room: int) -> str:
+def _mark(where: CauseLine, first: int, room: int) -> str:
     """Carets below what is wrong and beside them what stands there, of which the first clause where all is too long."""
     if where.column is None:
         return _first_line(where.note, room)

@@ -30,7 +30,12 @@ from .reasons import render_reasons
 
 
 def render(
-    report: Report, width: int, *, utf8: bool = True, is_said: bool = False, rows: int | None = None
+    report: Report,
+    width: int,
+    *,
+    utf8: bool = True,
+    is_said: bool = False,
+    rows: int | None = None,
 ) -> list[Text]:
     """The report as lines; tables fit `width`, sentences are folded to it. Nothing where nothing was measured.
 
@@ -61,7 +66,9 @@ def render(
     for sentence in (*_rows_told(report), *all_notes(report), receipt(report)):
         lines += folded(sentence, width)
     lines += _provenance(report, width)
-    return [*lines, *headline(report, width)] if rows is not None and len(lines) >= rows else lines
+    return (
+        [*lines, *headline(report, width)] if rows is not None and len(lines) >= rows else lines
+    )
 
 
 def _place(report: Report, width: int) -> Iterator[Text]:

@@ -99,7 +99,9 @@ def _strays(report: Report) -> list[Group]:
 def _memory(report: Report) -> Iterator[str]:
     if groups := _strays(report):
         more = (
-            f" ({plural(len(groups) - 1, 'finding')} more about memory)" if len(groups) > 1 else ""
+            f" ({plural(len(groups) - 1, 'finding')} more about memory)"
+            if len(groups) > 1
+            else ""
         )
         yield f"{in_short(groups[0].sentence)}{more}"
 
@@ -177,7 +179,10 @@ _IMPORTANCE: Sequence[tuple[Callable[[Report], Iterator[str]], str]] = (
     (_warned, "the next case may be wrong"),
     (_arithmetic, "it says that no formula is wrong"),
     (_asked_for, "it was asked for"),
-    (lambda report: iter(report.known if report.causes else ()), "the cause does not explain all"),
+    (
+        lambda report: iter(report.known if report.causes else ()),
+        "the cause does not explain all",
+    ),
     (_identities, "a sum is off though every element is within budget"),
     (_notes, "it says what the verdict is about"),
     (target_warnings, "no number is wrong for it"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from ...model.number import plural
-from ...model.report import CONSISTENT, Diagnosis, Report, TriedEdit, Where, passing_edit
+from ...model.report import CONSISTENT, CauseLine, Diagnosis, Report, TriedEdit, passing_edit
 from ..notation import CAUTION
 from ..rows import folded, headed_in, lines_of, short
 from ..source_places import Base, base_of
@@ -24,7 +24,9 @@ def named_causes(report: Report) -> list[tuple[str, Diagnosis]]:
     words = ["CAUSE", *["AND ALSO"] * len(report.causes)]
     if report.causes:
         return list(zip(words, report.causes, strict=False))
-    return [("CONSISTENT WITH", one) for one in report.diagnoses[:1] if one.explained >= CONSISTENT]
+    return [
+        ("CONSISTENT WITH", one) for one in report.diagnoses[:1] if one.explained >= CONSISTENT
+    ]
 
 
 def render_reasons(report: Report, width: int) -> Iterator[Text]:
@@ -53,9 +55,9 @@ def _long(words: str, head: int, style: str, width: int) -> list[Text]:
     return [line, *(Text(f"  {more}") for more in rest)]
 
 
-def _lines(wheres: Sequence[Where], base: Base, width: int) -> Iterator[Text]:
+def _lines(wheres: Sequence[CauseLine], base: Base, width: int) -> Iterator[Text]:
     """Each line of a cause once, with its places."""
-    groups: dict[tuple[str, int | None, str], list[Where]] = {}
+    groups: dict[tuple[str, int | None, str], list[CauseLine]] = {}
     for where in wheres:
         groups.setdefault((where.code, where.column, where.file), []).append(where)
     for group in list(groups.values())[:_MOST_LINES]:
@@ -71,9 +73,7 @@ def _edit(edit: TriedEdit, cause: Diagnosis, base: Base, width: int) -> Iterator
         return
     head, style = _edit_head(edit)
     certain = ": the cause is certain" if edit.is_certain else ""
-    words = (
-        f"{head}: {edit.words} ({plural(edit.tried, 'edit')} tried, {edit.seconds:.0f} s){certain}"
-    )
+    words = f"{head}: {edit.words} ({plural(edit.tried, 'edit')} tried, {edit.seconds:.0f} s){certain}"
     yield from _long(words, len(head) + 1, style, width)
     yield from changes(edit, cause.where[0].file if cause.where else "", base, width)
     for sentence in (

@@ -100,9 +100,7 @@ def closed(
 def _of_match(report: Report, width: int) -> list[Section]:
     verdict = headed_in(f"{MATCH.upper()} ", _GOOD, verdict_words(report), width)
     backend, device = report.target.backend, report.environment.get("device")
-    ran = (
-        f"{receipt(report)}; ran {backend} on {device} in {report.seconds.get('total', 0.0):.1f} s"
-    )
+    ran = f"{receipt(report)}; ran {backend} on {device} in {report.seconds.get('total', 0.0):.1f} s"
     return [
         Section([*verdict, *_against(report, width)]),
         Section(list(_worst(report))),
@@ -113,10 +111,14 @@ def _of_match(report: Report, width: int) -> list[Section]:
 
 def _worst(report: Report) -> Iterator[Text]:
     """The worst error of all layouts."""
-    found = [(one.ratio, one.title, run.layout) for run in report.measured for one in run.compares]
+    found = [
+        (one.ratio, one.title, run.layout) for run in report.measured for one in run.compares
+    ]
     if found:
         times, title, layout = max(found)
-        yield Text(f"  the worst error is {ratio(times)} of what is allowed, in {title} ({layout})")
+        yield Text(
+            f"  the worst error is {ratio(times)} of what is allowed, in {title} ({layout})"
+        )
 
 
 def _against(report: Report, width: int) -> list[Text]:
@@ -147,7 +149,12 @@ def core(report: Report, width: int) -> list[Text]:
     """The verdict, the place, the cause with its line, the edit and the command that repeats it."""
     place = [*_verdict(report, width), Text(first_line(report), "bold")]
     edit = Section(list(edit_lines(report, width)), 4).cut(5, width)
-    return [*place, *cause_lines(report, width), *edit.lines, Text(f"  again: {report.reproduce}")]
+    return [
+        *place,
+        *cause_lines(report, width),
+        *edit.lines,
+        Text(f"  again: {report.reproduce}"),
+    ]
 
 
 def _verdict(report: Report, width: int) -> list[Text]:
@@ -181,7 +188,9 @@ def _place(report: Report, width: int) -> list[Text]:
 def _layouts(report: Report) -> Iterator[str]:
     """Which layouts are wrong, and which are right."""
     for verdict, word in ((MISMATCH, "wrong in"), (MATCH, "right in")):
-        layouts = [run.layout for run in report.measured if run.verdict == verdict and run.is_plain]
+        layouts = [
+            run.layout for run in report.measured if run.verdict == verdict and run.is_plain
+        ]
         if layouts:
             yield f"{word} {', '.join(layouts)}"
 

@@ -79,7 +79,9 @@ def _sentences(report: Report, wrong: list[Run]) -> list[str]:
     """What is told besides, the most important first."""
     causes = {cause.summary for cause in report.causes}
     told = [warning_told(report, one) for one in report.warnings]
-    warned = [words for warning, seen in told for words in (f"WARNING  {warning}", in_short(seen))]
+    warned = [
+        words for warning, seen in told for words in (f"WARNING  {warning}", in_short(seen))
+    ]
     memory = [in_short(words) for words in memory_told(report, wrong) if words not in causes]
     return [*warned, *memory, *sentences_of(report), *target_warnings(report)]
 

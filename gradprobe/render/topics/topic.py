@@ -105,7 +105,9 @@ def topics_of(word: str) -> tuple[Topic, ...]:
     if not found:
         spelled = (name for topic in topics() for name in (*topic.names, *topic.classes))
         way_out = (
-            _other_word(meant) or did_you_mean(before, spelled, "") or "gradprobe explain lists all"
+            _other_word(meant)
+            or did_you_mean(before, spelled, "")
+            or "gradprobe explain lists all"
         )
         raise UsageFailure(f"explain: {word!r} is no fault, rule, identity or budget", way_out)
     return found

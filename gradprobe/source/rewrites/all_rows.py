@@ -25,7 +25,7 @@ from ..syntax import (
 )
 from ..text import Edit, Edits
 from . import grammar
-from .patterns import FAMILIES, Found, fits, is_infinite, parsed, replaced
+from .patterns import FAMILIES, SearchResult, fits, is_infinite, parsed, replaced
 from .spots import Spot, Undone, spots_in
 
 # In these a size is part of a shape: another one does not fit the tiles beside it.
@@ -45,9 +45,9 @@ class Swap:
     rank: float = 0.0
     place: str = "_it"
     fault: str = ""
-    when: Callable[[Spot, Found], bool] | None = None
+    when: Callable[[Spot, SearchResult], bool] | None = None
 
-    def edit(self, at: Spot, found: Found) -> Edit | None:
+    def edit(self, at: Spot, found: SearchResult) -> Edit | None:
         if self.when is not None and not self.when(at, found):
             return None
         if self.text[0] != ".":
@@ -62,7 +62,9 @@ class Swap:
 Rule = Swap | Callable[[Spot], Undone]
 
 
-def rules(text: str, when: Callable[[Spot, Found], bool] | None = None) -> tuple[Swap, ...]:
+def rules(
+    text: str, when: Callable[[Spot, SearchResult], bool] | None = None
+) -> tuple[Swap, ...]:
     """Of `RANK: PATTERN -> TEXT in PLACE as FAULT; ...`: rank, place and fault may be left out."""
     found = list[Swap]()
     for rule in text.split(";"):
@@ -158,7 +160,9 @@ def other_block(at: Spot) -> Undone:
     for use in at.names:
         match = re.fullmatch(r"(BLOCK_?(?:SIZE_?)?)([MN])(\d?)", use.id)
         other = f"{match[1]}{'N' if match[2] == 'M' else 'M'}{match[3]}" if match else ""
-        if other in parameters(at.function) and _SHAPES.isdisjoint(map(called, at.file.above(use))):
+        if other in parameters(at.function) and _SHAPES.isdisjoint(
+            map(called, at.file.above(use))
+        ):
             yield 0.0, (at.file.replaced(use, other),)
 
 
@@ -216,7 +220,7 @@ def class_of(file: KernelFile, node: ast.AST) -> str:
     return "M1"
 
 
-def is_scalar_term(at: Spot, found: Found) -> bool:
+def is_scalar_term(at: Spot, found: SearchResult) -> bool:
     term = found["_term"]
     is_product = isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult)
     if not is_product or not has_strides(term) or inside(term, ast.Subscript):
@@ -236,14 +240,14 @@ def _vectors_of(kernel: ast.FunctionDef) -> set[str]:
     return found
 
 
-def are_counts(at: Spot, found: Found) -> bool:
+def are_counts(at: Spot, found: SearchResult) -> bool:
     for side in (found["_a"], found["_b"]):
         if is_infinite(side) or isinstance(getattr(side, "value", None), float):
             return False
     return True
 
 
-def is_sum(at: Spot, found: Found) -> bool:
+def is_sum(at: Spot, found: SearchResult) -> bool:
     name, loop = at.file.text_of(found["_a"]), next(at.file.above(at.statement, ast.For), None)
     for each in inside(at.function, ast.Assign) if loop is not None else ():
         if called(each.value) in ("zeros", "full") and name in bound_in(*each.targets):
@@ -251,21 +255,23 @@ def is_sum(at: Spot, found: Found) -> bool:
     return False
 
 
-def has_value(at: Spot, found: Found) -> bool:
-    before = [each for each in inside(at.function, ast.Assign) if each.lineno < at.statement.lineno]
+def has_value(at: Spot, found: SearchResult) -> bool:
+    before = [
+        each for each in inside(at.function, ast.Assign) if each.lineno < at.statement.lineno
+    ]
     return isinstance(found["_a"], ast.Name) and found["_a"].id in bound_in(*before)
 
 
-def is_statement(at: Spot, found: Found) -> bool:
+def is_statement(at: Spot, found: SearchResult) -> bool:
     return isinstance(at.statement, ast.Expr) and at.statement.value is found["_it"]
 
 
-def is_clamp(at: Spot, found: Found) -> bool:
+def is_clamp(at: Spot, found: SearchResult) -> bool:
     """Not `tl.max(s, 1)`, which is the largest along an axis."""
     return not at.file.text_of(found["_it"]).partition("(")[0].endswith((".min", ".max"))
 
 
-def is_no_address(at: Spot, found: Found) -> bool:
+def is_no_address(at: Spot, found: SearchResult) -> bool:
     return not has_strides(at.statement)
 
 

@@ -215,7 +215,10 @@ def test_added(at: Spot) -> Undone:
 def mask_put_on(at: Spot) -> Undone:
     for call in calls_in(at.root, *FAMILIES["ACCESS"]):
         if "mask" not in keywords(call):
-            other, end = ", other=0.0" if called(call) == "load" else "", at.file.span(call)[1] - 1
+            other, end = (
+                ", other=0.0" if called(call) == "load" else "",
+                at.file.span(call)[1] - 1,
+            )
             for rank, test in _tests(at):
                 yield rank, (Edit(end, end, f", mask={test}{other}"),)
 

@@ -30,7 +30,7 @@ FAMILIES = {
 _CLOSED = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 TOKEN = re.compile(r'"[^"\n]*"|\d+\.\d*|\w+|[-+*/&|<>=!]=|//|\s+|.', re.DOTALL)
 _HOLE = re.compile(r"\b(_[a-z]\w*)")
-Found = dict[str, ast.AST]
+SearchResult = dict[str, ast.AST]
 """What fills each hole; `_it` is all that fits."""
 
 
@@ -79,7 +79,7 @@ def parsed(text: str) -> ast.AST:
     return node.value if isinstance(node, ast.Expr) else node
 
 
-def fits(pattern: object, node: Any, found: Found) -> bool:
+def fits(pattern: object, node: Any, found: SearchResult) -> bool:
     """Whether a node is like a pattern; notes what fills its holes."""
     match pattern:
         case ast.Name(id=name) if name[0] == "_":
@@ -107,7 +107,7 @@ def fits(pattern: object, node: Any, found: Found) -> bool:
     return bool(pattern == node)
 
 
-def _fills(name: str, node: ast.AST, found: Found) -> bool:
+def _fills(name: str, node: ast.AST, found: SearchResult) -> bool:
     if name in HOLES and not HOLES[name](node):
         return False
     first = found.setdefault(name, node)

@@ -91,7 +91,9 @@ class Spot:
                 return value
         return None
 
-    def put(self, rank: float, node: ast.AST, template: str, new: str = "") -> tuple[float, Edits]:
+    def put(
+        self, rank: float, node: ast.AST, template: str, new: str = ""
+    ) -> tuple[float, Edits]:
         """A template in a node's place: `_it` is the node, `_new` a text."""
         return rank, (replaced(self.file, node, template, {"_it": node, "_new": new}),)
 

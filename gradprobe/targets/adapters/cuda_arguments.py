@@ -110,7 +110,9 @@ def written(name: str, given: Tensor | None, like: Tensor) -> Tensor:
         raise ValueError(
             f"{name} must match {name[1:]}, {own}, got {tuple(given.shape)} {given.dtype}"
         )
-    if any(size > 1 and step == 0 for size, step in zip(given.shape, given.stride(), strict=True)):
+    if any(
+        size > 1 and step == 0 for size, step in zip(given.shape, given.stride(), strict=True)
+    ):
         raise ValueError(
             f"{name} must hold each element apart, got stride 0 among {given.stride()} of {tuple(given.shape)}"
         )

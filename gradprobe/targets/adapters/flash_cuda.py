@@ -102,7 +102,9 @@ def _plan(
     scores = block_m * (block_n + 1)
     lengths = None if seqlens is None else seqlens.to(torch.int32)
     return CudaPlan(
-        module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
+        module=cuda_arguments.load(
+            SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv
+        ),
         row_grid=batch * heads * -(-rows // block_m),
         key_grid=batch * kv_heads * -(-keys // block_n),
         # The structs ForwardTiles and BackwardTiles of flash.cu.
@@ -145,14 +147,18 @@ def _check_shapes(
     if lse is not None and lse.dtype != torch.float32:
         raise ValueError(f"lse must be float32, got {lse.dtype}")
     if kv_heads == 0 or heads % kv_heads:
-        raise ValueError(f"the heads of k and v must divide those of q, got {kv_heads} and {heads}")
+        raise ValueError(
+            f"the heads of k and v must divide those of q, got {kv_heads} and {heads}"
+        )
 
 
 def _check_options(align: str, window: tuple[int, int] | None, softcap: float | None) -> None:
     if align not in ("bottom-right", "top-left"):
         raise ValueError(f"align must be bottom-right or top-left, got {align!r}")
     if window is not None and (len(window) != 2 or min(window) < -1):
-        raise ValueError(f"window must be (left, right), each -1 (no limit) or more, got {window}")
+        raise ValueError(
+            f"window must be (left, right), each -1 (no limit) or more, got {window}"
+        )
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be above 0, got {softcap}")
 

@@ -67,8 +67,12 @@ def flex(
         q,
         k,
         v,
-        score_mod=_score_mod(distance, softcap, None if bias is None else bias.expand(full), alibi),
-        block_mask=create_block_mask(and_masks(*masks), *full, device=q.device) if masks else None,
+        score_mod=_score_mod(
+            distance, softcap, None if bias is None else bias.expand(full), alibi
+        ),
+        block_mask=create_block_mask(and_masks(*masks), *full, device=q.device)
+        if masks
+        else None,
         scale=scale,
         enable_gqa=heads != k.shape[1],
         return_aux=AuxRequest(lse=True),
@@ -145,7 +149,9 @@ def _eager(*args: Any, **options: Any) -> Any:
     check, module._validate_device = module._validate_device, lambda *_: None
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+            warnings.filterwarnings(
+                "ignore", message="flex_attention called without torch.compile"
+            )
             return flex_attention(*args, **options)
     finally:
         module._validate_device = check

@@ -89,7 +89,9 @@ class Visibility:
             parts.append(torch.arange(self.rows, device=self.device)[:, None] < ends)
             parts.append(torch.arange(self.keys, device=self.device) < ends)
         if self.cu_seqlens_q is not None:
-            parts.append((self.sequence_of_rows()[:, None] == self.sequence_of_keys())[None, None])
+            parts.append(
+                (self.sequence_of_rows()[:, None] == self.sequence_of_keys())[None, None]
+            )
         return functools.reduce(torch.logical_and, parts) if parts else None
 
 

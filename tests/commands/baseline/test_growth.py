@@ -27,7 +27,9 @@ def test_a_sum_that_is_now_kept_in_16_bits_fails_though_its_wider_budget_hides_i
 
 def test_another_version_and_another_kernel_file_are_told():
     environment = {"gradprobe": "0.1.0", "torch": "2.14.0", "triton": "3.7.1", "device": "cpu"}
-    notes = became(None, environment=environment, kernels={"lazy_dq_kernel": "000000000000"}).notes
+    notes = became(
+        None, environment=environment, kernels={"lazy_dq_kernel": "000000000000"}
+    ).notes
     assert notes == [
         "the environment has changed, and the noise may have: torch 2.13.0 -> 2.14.0",
         "its kernels' file changed: lazy_dq_kernel",

@@ -55,7 +55,9 @@ def test_the_command_that_is_printed_makes_the_wheel_that_the_workflow_installs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(origin, "_recorded", lambda: {})
     command = origin.wheel_command()
-    assert command == f"python3 -m pip wheel --no-deps --wheel-dir vendor {shlex.quote(str(ROOT))}"
+    assert (
+        command == f"python3 -m pip wheel --no-deps --wheel-dir vendor {shlex.quote(str(ROOT))}"
+    )
     (tmp_path / "vendor").mkdir()
     (tmp_path / WHEEL).touch()
     assert origin.wheel_command() == ""

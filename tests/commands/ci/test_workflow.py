@@ -210,7 +210,8 @@ def test_action_and_hooks_are_valid():
 def test_what_the_page_shows_is_yaml_that_needs_no_address():
     page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
     action, hooks = (
-        YAML(typ="safe").load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+        YAML(typ="safe").load(block)
+        for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     )
     assert action["steps"][1]["uses"] == "./vendor/gradprobe"
     assert action["steps"][1]["with"].keys() <= load(ACTION)["inputs"].keys()

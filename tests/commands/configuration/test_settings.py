@@ -90,12 +90,16 @@ def test_files_are_told_from_the_current_folder(folder, monkeypatch):
     assert found.place == "../../pyproject.toml"
 
 
-def test_the_nearest_file_that_has_the_table_is_taken_and_others_are_passed_by(folder, monkeypatch):
+def test_the_nearest_file_that_has_the_table_is_taken_and_others_are_passed_by(
+    folder, monkeypatch
+):
     assert nearest_table(folder) is None
     (folder / "a" / "b").mkdir(parents=True)
     (folder / "pyproject.toml").write_text("[tool.gradprobe]\ntimeout = 1\n")
     (folder / "a" / "pyproject.toml").write_text("[tool.ruff]\n")
-    (folder / "a" / "b" / "pyproject.toml").write_text('[project]\ndependencies = ["gradprobe"]\n')
+    (folder / "a" / "b" / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["gradprobe"]\n'
+    )
     monkeypatch.chdir(folder / "a" / "b")
     assert nearest_table(Path.cwd()).file == folder / "pyproject.toml"
     (folder / "a" / "pyproject.toml").write_text("[tool]\ngradprobe = {timeout = 2}\n")

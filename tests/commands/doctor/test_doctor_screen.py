@@ -17,9 +17,9 @@ from gradprobe.commands.doctor.ladder import (
     NOT_RUN,
     RED,
     REFUSED,
-    Built,
     Rung,
     RungResult,
+    TargetTraits,
     machine_rungs,
 )
 from gradprobe.commands.doctor.machine_survey import MachineSurvey
@@ -29,7 +29,7 @@ HOME = str(Path.home())
 PLACE = "the current folder, place 1 of 5 on the search path"
 FILE = LoadedFile("mine", f"{HOME}/mine.py", "ab" * 32, 1.0, PLACE, (), ())
 CACHE = f"{HOME}/.triton/cache"
-SURVEY = MachineSurvey("cpu", "", (FILE,), Built("softmax", ("q",), 32), CACHE)
+SURVEY = MachineSurvey("cpu", "", (FILE,), TargetTraits("softmax", ("q",), 32), CACHE)
 MADE = Examination("mine.py:f", SURVEY, (), (), (), 1.0, "gradprobe doctor mine.py:f")
 
 
@@ -103,4 +103,6 @@ def test_every_way_of_a_machine_fits_80_columns_and_a_red_rung_is_told_in_words(
     first = 'RED  first at "dots in float16", compiled; the 4 rungs below it are green (this'
     assert first in lines[0]
     assert "  dots in float16                  red      green       green  in wrong dots" in lines
-    assert "  dots in bfloat16                 green    green       green  out wrong dots" in lines
+    assert (
+        "  dots in bfloat16                 green    green       green  out wrong dots" in lines
+    )

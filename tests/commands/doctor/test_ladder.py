@@ -6,7 +6,7 @@ from gradprobe.commands.doctor.ladder import (
     COMPILED,
     CUDA,
     INTERPRETED,
-    Built,
+    TargetTraits,
     machine_rungs,
     refuse_set,
     target_rungs,
@@ -15,8 +15,8 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.options import parse
 from gradprobe.model.failures import UsageFailure
 
-SOFTMAX = Built("softmax", ("q", "k", "v", "do"), 64)
-LAZY = Built("lazy", ("q", "k", "v", "do", "bias", "tau"), 64)
+SOFTMAX = TargetTraits("softmax", ("q", "k", "v", "do"), 64)
+LAZY = TargetTraits("lazy", ("q", "k", "v", "do", "bias", "tau"), 64)
 
 
 def rungs(built, **options):
@@ -40,7 +40,9 @@ def test_heads_then_tiles_of_the_kernel_then_one_tensor_at_a_time_with_do_first(
 def test_the_lazy_family_has_one_tau_and_a_long_bias_below_those_of_its_case():
     by_title = {rung.title: rung.planned.request.options for rung in rungs(LAZY)}
     assert by_title["2 heads, dO moved"]["tau"] == "-0.5"
-    assert by_title["2 heads, dO moved"]["bias_window"] >= by_title["2 heads, many tiles"]["seqlen"]
+    assert (
+        by_title["2 heads, dO moved"]["bias_window"] >= by_title["2 heads, many tiles"]["seqlen"]
+    )
     assert "tau" not in by_title["the case of gradprobe check"]
     found = rungs(LAZY, tau="-0.5,0.25", seqlens="20,12", batch=2)
     assert [rung.planned.request.options["tau"] for rung in found[:2]] == ["-0.5", "-0.5,0.25"]
@@ -74,7 +76,8 @@ def test_an_option_that_the_rungs_set_is_refused_with_a_way_out(option):
 
 def test_only_compiled_triton_has_dots_of_tf32():
     compiled, interpreted, cuda = (
-        {rung.title for rung in machine_rungs(how, "cpu")} for how in (COMPILED, INTERPRETED, CUDA)
+        {rung.title for rung in machine_rungs(how, "cpu")}
+        for how in (COMPILED, INTERPRETED, CUDA)
     )
     assert compiled - interpreted == {"dots in float32, TF32"}
     assert interpreted == cuda

@@ -118,7 +118,9 @@ def test_a_kernel_whose_file_was_edited_after_its_import_is_named_and_an_unedite
     assert not loaded_file("planted_kernel", str(file), kernels=kernels).stale
     file.write_text(KERNEL.replace("2.0", "33.0"))
     # Interpreted, Triton reads the text only now; compiled it has the old one.
-    monkeypatch.setattr(kernels[0], "raw_src", KERNEL.splitlines(keepends=True)[4:], raising=False)
+    monkeypatch.setattr(
+        kernels[0], "raw_src", KERNEL.splitlines(keepends=True)[4:], raising=False
+    )
     (words,) = loaded_file("planted_kernel", str(file), kernels=kernels).stale
     assert words.startswith(
         "doubled_kernel was made from other text than planted_kernel.py holds now"

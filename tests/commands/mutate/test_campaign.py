@@ -52,7 +52,9 @@ def made(file, gate, terms=TERMS):
 
 def test_a_mutant_that_hangs_is_stopped_and_counts_as_killed(file):
     program = "import kernels, time; kernels.run(2) == 6 or time.sleep(600)"
-    found = made(file, gate_of(program), CampaignTerms(workers=1, timeout=2.0, watches_lines=False))
+    found = made(
+        file, gate_of(program), CampaignTerms(workers=1, timeout=2.0, watches_lines=False)
+    )
     (killed,) = found.having("killed")
     assert killed.words == "no answer within 2 s: stopped"
 
@@ -80,7 +82,9 @@ def test_programs_that_are_not_waited_for_are_stopped_with_what_they_started(fil
     shadows = [Shadow(file.path, tmp_path / "a"), Shadow(file.path, tmp_path / "b")]
     for shadow in shadows:
         shadow.write(file.text)
-    first = gate_of(f"import os\nif os.path.exists('first'): exec({program!r})\nopen('first', 'w')")
+    first = gate_of(
+        f"import os\nif os.path.exists('first'): exec({program!r})\nopen('first', 'w')"
+    )
     programs = [Program(first.command, shadow.environment(os.environ)) for shadow in shadows]
     ends = run_programs(programs)
     assert next(ends).code == 0

@@ -28,7 +28,9 @@ def attention(q, k, v, scale=0.5, causal=False):
 
 
 def inputs(batch=2, heads=3, rows=5, dim=4):
-    return [torch.randn(batch, rows, heads, dim).transpose(1, 2).requires_grad_() for _ in range(3)]
+    return [
+        torch.randn(batch, rows, heads, dim).transpose(1, 2).requires_grad_() for _ in range(3)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +111,9 @@ def test_changes_in_place_after_the_call_do_not_reach_the_set(watched):
         k.zero_()
     do = torch.ones(2, 3, 5, 4)
     output.register_hook(lambda grad: None)
-    (output * 3).backward(do)  # dO is what arrives at the output, and not what the loss began with
+    (output * 3).backward(
+        do
+    )  # dO is what arrives at the output, and not what the loss began with
     (found,) = sets(function)
     assert all(map(torch.equal, (found.values[name] for name in "qkv"), before))
     assert bool((found.values["do"] == 3).all())
@@ -185,7 +189,9 @@ def test_a_graph_kept_for_a_second_and_a_double_backward_stays_right(watched):
 def test_a_tuple_s_first_tensor_is_the_output_and_its_other_parts_and_exceptions_come_through(
     tmp_path,
 ):
-    function = gradprobe.capture(lambda q, k, v: (attention(q, k, v), "more"), folder=str(tmp_path))
+    function = gradprobe.capture(
+        lambda q, k, v: (attention(q, k, v), "more"), folder=str(tmp_path)
+    )
     output, more = function(*inputs())
     output.sum().backward()
     assert (more, len(function.watch.files)) == ("more", 1)
@@ -258,8 +264,12 @@ def test_torch_s_own_attention_is_kept_with_its_options(tmp_path):
     word = "torch.nn.functional:scaled_dot_product_attention"
     with gradprobe.capture(word, folder=str(tmp_path)) as watch:
         q, k, v = inputs()
-        functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3).sum().backward()
-        functional.scaled_dot_product_attention(q[:, :, :3], k, v, is_causal=True).sum().backward()
+        functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=0.3
+        ).sum().backward()
+        functional.scaled_dot_product_attention(
+            q[:, :, :3], k, v, is_causal=True
+        ).sum().backward()
     assert functional.scaled_dot_product_attention is original
     options = [load(str(path)).options for path in watch.files]
     assert options == [{"causal": True, "scale": 0.3}, {"causal": True, "align": "top-left"}]

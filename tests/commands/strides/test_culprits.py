@@ -100,7 +100,10 @@ def test_grouped_heads_and_other_lengths_have_a_common_wide_layout_too(kv_heads)
 
 def test_a_stride_that_only_makes_a_wrapper_copy_is_not_blamed(tmp_path):
     edits = (
-        ("*v.stride(), *do.stride(),", "*v.stride(), do.stride(0), q.stride(1), *do.stride()[2:],"),
+        (
+            "*v.stride(), *do.stride(),",
+            "*v.stride(), do.stride(0), q.stride(1), *do.stride()[2:],",
+        ),
         (
             "    o, lse = lazy_forward(q, k, v, **options)\n    gradients",
             "    q, do = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, do))\n"

@@ -32,7 +32,9 @@ def test_a_right_target_is_a_match_and_something_is_told_after_every_layout(tmp_
     assert document_of(found.report)["verdict"] == "match"
 
 
-def test_a_crash_and_a_hang_in_one_layout_each_are_errors_there_and_the_others_are_tried(tmp_path):
+def test_a_crash_and_a_hang_in_one_layout_each_are_errors_there_and_the_others_are_tried(
+    tmp_path,
+):
     found, _ = surveyed(write(tmp_path, "crash_in_one_layout_and_hang_in_another"), timeout=3)
     assert (found.verdict, found.exit_code) == ("error", 3)
     late = ("distinct", "distinct-unit", "packed qkv, dO a [B, L, H, D] view")

@@ -6,7 +6,7 @@ import pytest
 
 from gradprobe.commands.suite.case_factors import factors_of, set_by_factors
 from gradprobe.commands.suite.covering import covering
-from gradprobe.commands.suite.takes import Takes
+from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.options import OPTIONS, parse
 from gradprobe.model.case import Case
@@ -29,7 +29,7 @@ SIGNATURES = {
 
 def factors(name, *, on_gpu=False, given=()):
     family, takes, required = SIGNATURES[name]
-    takes = Takes(family, frozenset(takes), frozenset(required))
+    takes = TargetSignature(family, frozenset(takes), frozenset(required))
     return factors_of(takes, dict(given), on_gpu=on_gpu)
 
 

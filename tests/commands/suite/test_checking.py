@@ -31,7 +31,9 @@ def test_a_slow_check_may_do_as_much_as_a_quick_one_and_a_timeout_leaves_a_third
     ],
 )  # fmt: skip
 def test_the_line_of_a_case_says_what_its_words_say_before_anything_else_is_known(options, line):
-    assert PlannedCheck("", CheckRequest("lazy", None, None, options)).case_line == f"lazy  {line}"
+    assert (
+        PlannedCheck("", CheckRequest("lazy", None, None, options)).case_line == f"lazy  {line}"
+    )
 
 
 @pytest.mark.parametrize(

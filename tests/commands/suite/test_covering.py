@@ -25,7 +25,8 @@ def drawn_space(seed):
     rng = random.Random(seed)
     counts = tuple(rng.randint(1, 4) for _ in range(rng.randint(3, 6)))
     factors = [
-        sorted(rng.sample(range(len(counts)), rng.randint(1, 2))) for _ in range(rng.randint(0, 6))
+        sorted(rng.sample(range(len(counts)), rng.randint(1, 2)))
+        for _ in range(rng.randint(0, 6))
     ]
     forbidden = [frozenset((at, rng.randrange(counts[at])) for at in one) for one in factors]
     return Space(counts, frozenset(forbidden))

@@ -5,14 +5,14 @@ from itertools import islice
 import pytest
 
 from gradprobe.commands.suite.drawing import beyond, case_of, drawn, title_of
-from gradprobe.commands.suite.takes import Takes
+from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.model.failures import UsageFailure
 
 _PLAIN = frozenset({"q", "k", "v", "do", "scale"})
-PLAIN = Takes("softmax", _PLAIN, frozenset({"q", "k", "v"}))
+PLAIN = TargetSignature("softmax", _PLAIN, frozenset({"q", "k", "v"}))
 _REST = "causal window softcap bias alibi mask sinks keep seqlens cu_seqlens align"
-ALL = Takes("softmax", _PLAIN | {*_REST.split()}, frozenset({"q", "k", "v"}))
-LAZY = Takes("lazy", _PLAIN | {"tau", "bias", "causal"}, frozenset())
+ALL = TargetSignature("softmax", _PLAIN | {*_REST.split()}, frozenset({"q", "k", "v"}))
+LAZY = TargetSignature("lazy", _PLAIN | {"tau", "bias", "causal"}, frozenset())
 
 
 def cases(takes, count, **given):
@@ -22,7 +22,9 @@ def cases(takes, count, **given):
 @pytest.mark.parametrize("takes", [PLAIN, ALL, LAZY])
 def test_a_seed_gives_one_sweep_in_which_each_case_is_allowed_and_none_stands_twice(takes):
     found = list(islice(drawn(takes, {}, 7), 200))
-    assert found == list(islice(drawn(takes, {}, 7), 200)) != list(islice(drawn(takes, {}, 8), 200))
+    assert (
+        found == list(islice(drawn(takes, {}, 7), 200)) != list(islice(drawn(takes, {}, 8), 200))
+    )
     assert all(case_of(options, takes) is not None for options in found)
     assert len({str({**options, "seed": 0}) for options in found}) == 200
     assert len({title_of(options, ()) for options in found}) == 200
@@ -55,7 +57,7 @@ def test_every_value_of_every_axis_that_the_target_takes_is_drawn_and_nothing_th
 
 def test_what_is_required_is_in_every_case_and_what_is_given_decides_what_it_decides():
     needs = {"cu_seqlens", "bias"}
-    packed = Takes("softmax", _PLAIN | needs, frozenset({"q", "k", "v", *needs}))
+    packed = TargetSignature("softmax", _PLAIN | needs, frozenset({"q", "k", "v", *needs}))
     assert all(case.cu_seqlens_q and case.bias for case in cases(packed, 50))
     found = cases(ALL, 50, seqlen=[20, 30], dtype=["float16"], runs=[["contiguous"]])
     assert {(case.seqlen_q, case.seqlen_k) for case in found} == {(20, 20), (30, 30)}
@@ -67,7 +69,13 @@ def test_what_is_required_is_in_every_case_and_what_is_given_decides_what_it_dec
 def test_where_no_case_is_allowed_that_is_said_and_where_there_are_few_each_is_drawn():
     with pytest.raises(UsageFailure, match="this target takes no case with these options"):
         next(drawn(PLAIN, {"batch": [0]}, 0))
-    one = {"batch": [1], "heads": [1], "head_dim": [8], "scale": [0.5], "layout": [["contiguous"]]}
+    one = {
+        "batch": [1],
+        "heads": [1],
+        "head_dim": [8],
+        "scale": [0.5],
+        "layout": [["contiguous"]],
+    }
     several = {"dtype": ["float32"], "seqlen": [9, 10], "pattern": ["normal", "small"]}
     few = list(drawn(PLAIN, one | several, 0))
     assert sorted((case["seqlen"], case["pattern"]) for case in few) == [

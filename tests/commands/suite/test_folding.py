@@ -6,12 +6,12 @@ from gradprobe.model.case import Case
 from gradprobe.model.documents import Reports, load_several, several_document, text_of
 from gradprobe.model.layout_run import Element, Error, Run
 from gradprobe.model.memory_finding import WARNING
-from gradprobe.model.report import CheckedTarget, Diagnosis, Report, Where
+from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Report
 from tests.commands.suite.plans import planned
 
 STRIDE = Diagnosis(
     fault="stride/do-head", fault_class="S1", summary="dO is read with q's head stride", explained=1.0,
-    where=(Where(file="/a/delta.py", line=19, code="x"),),
+    where=(CauseLine(file="/a/delta.py", line=19, code="x"),),
 )  # fmt: skip
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from gradprobe.commands.suite.sweeps import combinations, suiting, titles
-from gradprobe.commands.suite.takes import Takes
+from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.model.failures import UsageFailure
 
 _NAMES = frozenset({"q", "k", "v", "do", "scale", "causal"})
-SOFTMAX = Takes("softmax", _NAMES, frozenset({"q", "k", "v"}))
-LAZY = Takes("lazy", frozenset({"q", "k", "v", "do", "tau", "causal"}), frozenset())
+SOFTMAX = TargetSignature("softmax", _NAMES, frozenset({"q", "k", "v"}))
+LAZY = TargetSignature("lazy", frozenset({"q", "k", "v", "do", "tau", "causal"}), frozenset())
 
 
 def test_combinations_are_all_of_them_and_the_last_option_varies_fastest():
@@ -34,7 +34,7 @@ def test_a_softmax_target_has_14_cases_with_both_masks_three_lengths_two_head_di
 
 
 def test_a_target_is_not_asked_for_what_it_does_not_take():
-    plain = Takes("softmax", frozenset({"q", "k", "v"}), frozenset())
+    plain = TargetSignature("softmax", frozenset({"q", "k", "v"}), frozenset())
     assert not any("causal" in case for case in suiting(plain, {}))
     assert not any("causal" in case or "kv_heads" in case for case in suiting(LAZY, {}))
     assert len(suiting(LAZY, {})) == 7

@@ -116,7 +116,9 @@ def test_on_two_nodes_the_table_is_the_one_without_ray_but_for_a_check_whose_wor
             (lost,) = (line for line in out.decode().splitlines() if line.startswith("  ERROR"))
             assert lost.endswith("the worker of Ray that made it was lost (WorkerCrashedError)")
             assert "1 error" in out.decode().splitlines()[-1]
-    assert len(set((targets / "nodes.txt").read_text().split())) == 4, "two raylets of two clusters"
+    assert len(set((targets / "nodes.txt").read_text().split())) == 4, (
+        "two raylets of two clusters"
+    )
 
 
 def test_without_ray_or_a_cluster_there_it_is_said_before_anything_runs(monkeypatch):

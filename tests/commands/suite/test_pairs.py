@@ -7,10 +7,12 @@ import pytest
 
 from gradprobe.commands.suite.case_factors import factors_of
 from gradprobe.commands.suite.pairs import PairRounds
-from gradprobe.commands.suite.takes import Takes
+from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.model.case import Case
 
-TAKES = Takes("softmax", frozenset({"q", "k", "v", "causal", "window", "scale"}), frozenset())
+TAKES = TargetSignature(
+    "softmax", frozenset({"q", "k", "v", "causal", "window", "scale"}), frozenset()
+)
 
 
 @dataclass

@@ -52,7 +52,9 @@ def test_a_sweep_of_what_was_mended_is_not_resumed():
 
 
 def test_what_a_dead_process_came_to_is_made_again():
-    Path("mine/kernels.py").write_text("import os\n\ndef backward(q, k, v, do):\n    os.abort()\n")
+    Path("mine/kernels.py").write_text(
+        "import os\n\ndef backward(q, k, v, do):\n    os.abort()\n"
+    )
     words = f"{SMALL} --seed 1 --seed 2 --journal j.jsonl"
     assert run(f"sweep mine.kernels:backward {words}").code == 3
     Path("mine/kernels.py").write_text(TARGET.replace("FACTOR", "1.0"))
@@ -62,7 +64,9 @@ def test_what_a_dead_process_came_to_is_made_again():
 
 def kept(words):
     """The report of a check of mine/kernels.py with these words."""
-    words = f"check mine/kernels.py:backward {words} --fix-budget 0 --no-recover --json report.json"
+    words = (
+        f"check mine/kernels.py:backward {words} --fix-budget 0 --no-recover --json report.json"
+    )
     assert run(words).code == 1
     return report_from(json.loads(Path("report.json").read_text()))
 
@@ -77,7 +81,9 @@ def test_files_and_versions_that_made_a_report_stand_in_it(tmp_path, monkeypatch
     assert history.changed_since(older) == ["torch"]
     # Wheels of torch say 2.13.0 in their metadata and 2.13.0+cu130 in themselves.
     version = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version(name).partition("+")[0])
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: version(name).partition("+")[0]
+    )
     installed_versions.cache_clear()
     assert history.changed_since(report) == []
     os.remove("mine/helper.py")

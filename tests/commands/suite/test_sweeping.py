@@ -12,13 +12,13 @@ from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.runner import Runner
 from gradprobe.commands.suite.sweeps import SweepPlan
-from gradprobe.commands.suite.takes import Takes
+from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
 from gradprobe.model.report import CheckedTarget, Report
 
 _NAMES = frozenset({"q", "k", "v", "do", "scale", "causal"})
-TAKES = Takes("softmax", _NAMES, frozenset({"q", "k", "v"}))
+TAKES = TargetSignature("softmax", _NAMES, frozenset({"q", "k", "v"}))
 REQUEST = CheckRequest("soft.py:backward", None, None, {"batch": 1})
 DRAWN = SweepRequest((REQUEST,), {}, draw=12)
 GRID = SweepRequest((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
@@ -59,7 +59,9 @@ def run(asked, journal, bench, told=lambda words, share: None):
     return found
 
 
-@pytest.mark.parametrize(("asked", "killed_after"), [(DRAWN, 0), (DRAWN, 5), (GRID, 1), (GRID, 5)])
+@pytest.mark.parametrize(
+    ("asked", "killed_after"), [(DRAWN, 0), (DRAWN, 5), (GRID, 1), (GRID, 5)]
+)
 def test_killed_and_resumed_it_gives_what_it_gives_whole(asked, killed_after):
     whole, first, rest = Bench(), Bench(killed_after, MemoryError), Bench()
     with Journal.begun(asked, "whole.jsonl") as journal:
@@ -104,7 +106,9 @@ def test_a_sweep_of_minutes_draws_until_its_time_is_up_and_resumed_for_what_is_l
         for at, planned in enumerate(plan):
             now[0] += 10
             checked = made(planned, at)
-            yield replace(checked, report=structs.replace(checked.report, seconds={"total": 10.0}))
+            yield replace(
+                checked, report=structs.replace(checked.report, seconds={"total": 10.0})
+            )
 
     with Journal.begun(asked, "minutes.jsonl") as journal:
         found = run(asked, journal, slow, lambda words, share: shares.append(share))

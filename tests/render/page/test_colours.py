@@ -16,7 +16,9 @@ TEXT = [
     *(("on-light", ground) for ground in ("r0", "r1", "w1", "w2")), ("on-dark", "w3"), ("on-dark", "w4"),
     ("page", "wrong"), ("right", "r0"),
 ]  # fmt: skip
-PICTURES = [(mark, "page") for mark in ("wrong", "inherited", "right", "soft", "w3", "w4", "link")]
+PICTURES = [
+    (mark, "page") for mark in ("wrong", "inherited", "right", "soft", "w3", "w4", "link")
+]
 
 
 def themes():
@@ -30,7 +32,9 @@ def themes():
 def linear(colour):
     digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
     parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
 
 
 def contrast(one, other):

@@ -8,7 +8,7 @@ from msgspec import structs
 from gradprobe.model.documents import Reports, load
 from gradprobe.model.layout_run import INCOMPLETE
 from gradprobe.model.number import Number
-from gradprobe.model.report import CheckedTarget, Diagnosis, Listing, Report, TriedEdit, Where
+from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Listing, Report, TriedEdit
 from gradprobe.render.page.maps import class_of, maps_of, sign_of
 from gradprobe.render.page.page import page_of, page_of_comparison, text
 from tests.page.made import heads_128, right, saved, several
@@ -26,8 +26,8 @@ LINES = tuple(f"    line {at}" for at in range(1, 10))
 CAUSE = Diagnosis(
     "stride/do-head", "S1", "dO is read with q's head stride", 1.0,
     where=(
-        Where("/repository/k.py", 5, "line 5", column=5, length=1, note="five"),
-        Where("/repository/k.py", 9, "line 9"),
+        CauseLine("/repository/k.py", 5, "line 5", column=5, length=1, note="five"),
+        CauseLine("/repository/k.py", 9, "line 9"),
     ),
     edit=TriedEdit(matches=True, words="all matches", diff="--- k.py\n+++ k.py\n-    line 5\n+    line <b>\n", tried=1),
 )  # fmt: skip
@@ -114,7 +114,9 @@ def test_wrong_heads_whose_maps_are_alike_share_one():
 
 def test_every_head_stands_in_the_table_and_128_take_less_than_2_mb():
     cells = tree(FAULTY).xpath("//table[@class='heads']//td")
-    assert any(cell.text.startswith("✗") and cell.get("class").startswith("t-w") for cell in cells)
+    assert any(
+        cell.text.startswith("✗") and cell.get("class").startswith("t-w") for cell in cells
+    )
     assert len(page_of(heads_128()).encode()) < 2_000_000
 
 

@@ -18,7 +18,9 @@ from gradprobe.render.topics.topic import BUDGET, FAULT, IDENTITY, topics, topic
 from gradprobe.render.topics.topic_forms import in_markdown, page
 
 PACKAGE = Path(gradprobe.__file__).parent
-_LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+(/(issues|pull)/\d+|/commit/[0-9a-f]{7,})?")
+_LINK = re.compile(
+    r"https://github\.com/[\w.-]+/[\w.-]+(/(issues|pull)/\d+|/commit/[0-9a-f]{7,})?"
+)
 _OWN = {"GP003", "GP024", "GP025", "GP026", "GP027", "I11", "convention", "formula"}
 # Of pieces of the source that give a diagnosis its word.
 _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
@@ -27,7 +29,9 @@ _WORD = re.compile(r"""["']([a-z]+)/(?:[\w{-]|["'])""")
 def _words_of_faults():
     """What stands before the slash in every fault that the source can name."""
     files = [file for file in (PACKAGE / "faults").glob("*.py") if file.name != "fault_rows.py"]
-    files += [PACKAGE / "diagnosis" / f"{name}.py" for name in ("behaviour", "why", "plain_python")]
+    files += [
+        PACKAGE / "diagnosis" / f"{name}.py" for name in ("behaviour", "why", "plain_python")
+    ]
     found = {
         word
         for file in files
@@ -39,7 +43,8 @@ def _words_of_faults():
     ]
     found |= {word for text in told for word in re.findall(r'f?"(ring|edit)/', text)}
     rows = "\n".join(
-        getattr(fault_rows, name) for name in ("FORMULAS", "OPERANDS", "FACTORS", "SUMS", "PYTHON")
+        getattr(fault_rows, name)
+        for name in ("FORMULAS", "OPERANDS", "FACTORS", "SUMS", "PYTHON")
     )
     found |= set(re.findall(r"^(\w+)/.* \| ", rows, re.M))
     found |= {

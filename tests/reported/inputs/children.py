@@ -67,7 +67,9 @@ class Wrapping(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return func(*(one.inner if isinstance(one, cls) else one for one in args), **(kwargs or {}))
+        return func(
+            *(one.inner if isinstance(one, cls) else one for one in args), **(kwargs or {})
+        )
 
 
 def flattering(q, k, v, do, *, scale):

@@ -15,7 +15,14 @@ def weight_of(turn):
 
 @triton.jit
 def rows_kernel(
-    o_ptr, do_ptr, count_ptr, out_ptr, length, KIND: tl.constexpr, M: tl.constexpr, D: tl.constexpr
+    o_ptr,
+    do_ptr,
+    count_ptr,
+    out_ptr,
+    length,
+    KIND: tl.constexpr,
+    M: tl.constexpr,
+    D: tl.constexpr,
 ):
     head, m = tl.program_id(1), tl.program_id(0) * M + tl.arange(0, M)
     at, seen = head * length * D + m[:, None] * D + tl.arange(0, D)[None, :], m[:, None] < length

@@ -16,8 +16,12 @@ def dkdv_kernel(
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     d = tl.arange(0, D)
     here = n[:, None] < keys
-    k = tl.load(k_ptr + b * k_sb + h * k_sh + n[:, None] * k_sl + d[None, :], mask=here, other=0.0)
-    v = tl.load(v_ptr + b * v_sb + h * v_sh + n[:, None] * v_sl + d[None, :], mask=here, other=0.0)
+    k = tl.load(
+        k_ptr + b * k_sb + h * k_sh + n[:, None] * k_sl + d[None, :], mask=here, other=0.0
+    )
+    v = tl.load(
+        v_ptr + b * v_sb + h * v_sh + n[:, None] * v_sl + d[None, :], mask=here, other=0.0
+    )
     dk = tl.zeros([BN, D], tl.float32)
     dv = tl.zeros([BN, D], tl.float32)
     for start in range(0, rows, BM):
@@ -27,12 +31,16 @@ def dkdv_kernel(
             q_ptr + b * q_sb + h * q_sh + m[:, None] * q_sl + d[None, :], mask=there, other=0.0
         )
         do = tl.load(
-            do_ptr + b * do_sb + h * do_sh + m[:, None] * do_sl + d[None, :], mask=there, other=0.0
+            do_ptr + b * do_sb + h * do_sh + m[:, None] * do_sl + d[None, :],
+            mask=there,
+            other=0.0,
         )
         lse = tl.load(lse_ptr + tl.program_id(1) * rows + m, mask=m < rows, other=0.0)
         delta = tl.load(delta_ptr + tl.program_id(1) * rows + m, mask=m < rows, other=0.0)
         p = tl.where(
-            there & (n[None, :] < keys), tl.exp(tl.dot(q, tl.trans(k)) * scale - lse[:, None]), 0.0
+            there & (n[None, :] < keys),
+            tl.exp(tl.dot(q, tl.trans(k)) * scale - lse[:, None]),
+            0.0,
         )
         dv += tl.dot(tl.trans(p), do)
         ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])

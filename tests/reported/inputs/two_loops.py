@@ -65,7 +65,10 @@ def forward(Q, K, V, OUT, LSE, scale, q_h, q_m, k_h, k_n, v_h, v_n, o_h, o_m, l_
 @triton.jit
 def deltas(OUT, G, E, o_h, o_m, g_h, g_m, e_h, n_q, D: tl.constexpr, T: tl.constexpr):
     h, rows, dims = tl.program_id(1), tl.program_id(0) * T + tl.arange(0, T), tl.arange(0, D)
-    o, g = tile_of(OUT + h * o_h, rows, dims, o_m, n_q), tile_of(G + h * g_h, rows, dims, g_m, n_q)
+    o, g = (
+        tile_of(OUT + h * o_h, rows, dims, o_m, n_q),
+        tile_of(G + h * g_h, rows, dims, g_m, n_q),
+    )
     tl.store(E + h * e_h + rows, tl.sum(o.to(tl.float32) * g.to(tl.float32), 1))
 
 

@@ -10,7 +10,9 @@ def attention(q, k, v, do, scale=None, causal=False):
     scores = (q @ k.mT * scale).double()
     if causal:
         rows, keys = scores.shape[-2:]
-        scores = scores.masked_fill(torch.ones(rows, keys).triu(1 + keys - rows).bool(), -torch.inf)
+        scores = scores.masked_fill(
+            torch.ones(rows, keys).triu(1 + keys - rows).bool(), -torch.inf
+        )
     p = scores.softmax(-1)
     dp = (do @ v.mT).double()
     ds = p * (dp - (p * dp).sum(-1, keepdim=True))

@@ -37,7 +37,11 @@ def test_right_kernels_compile_with_all_that_they_reach():
 
 @pytest.mark.parametrize(
     ("kernel", "named"),
-    [(kernels.small_dot, {"K": 4}), (kernels.odd_range, {"D": 24}), (kernels.asserting, {"D": 16})],
+    [
+        (kernels.small_dot, {"K": 4}),
+        (kernels.odd_range, {"D": 24}),
+        (kernels.asserting, {"D": 16}),
+    ],
 )
 def test_what_comes_of_the_sizes_of_a_case_is_no_error(kernel, named):
     assert errors((kernel, named)) == [None]

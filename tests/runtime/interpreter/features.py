@@ -325,7 +325,9 @@ def atomics(x_ptr, y_ptr, out_ptr, n, D: tl.constexpr):
     d = tl.arange(0, D)
     tl.store(out_ptr + d, tl.load(x_ptr + d))
     tl.atomic_add(out_ptr + d, tl.load(y_ptr + d), sem="relaxed", scope="cta")
-    tl.atomic_max(out_ptr + d, tl.load(x_ptr + d) + tl.load(y_ptr + d), sem="acq_rel", scope="gpu")
+    tl.atomic_max(
+        out_ptr + d, tl.load(x_ptr + d) + tl.load(y_ptr + d), sem="acq_rel", scope="gpu"
+    )
 
 
 @gives(lambda x, y: x.sort().values)

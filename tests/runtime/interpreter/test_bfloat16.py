@@ -313,7 +313,11 @@ def cast_to(x, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_a_float_becomes_the_nearest_bfloat16(dtype):
     random = torch.randint(
-        -(2**31), 2**31, (SIZE * 40,), generator=torch.Generator().manual_seed(2), dtype=torch.int32
+        -(2**31),
+        2**31,
+        (SIZE * 40,),
+        generator=torch.Generator().manual_seed(2),
+        dtype=torch.int32,
     )
     x = torch.cat((torch.tensor(SPECIAL * 32)[: SIZE * 8], random.view(torch.float32))).to(dtype)
     found, expected = cast_to(x, torch.bfloat16), x.to(torch.bfloat16)
@@ -322,7 +326,9 @@ def test_a_float_becomes_the_nearest_bfloat16(dtype):
     assert torch.equal(found.signbit()[~x.isnan()], x.signbit()[~x.isnan()])
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+)
 def test_an_integer_becomes_the_nearest_bfloat16_and_goes_back(dtype):
     x = torch.randint(-128, 127, (SIZE,)).to(dtype) * (
         257 if dtype not in (torch.int8, torch.uint8) else 1

@@ -76,7 +76,9 @@ def test_a_bfloat16_check_matches_and_its_errors_are_those_of_bfloat16():
         assert findings["LSE"].max_abs_err < 1e-5
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.nightly)]
+)
 def test_do_read_with_q_head_stride_is_found_in_16_bits(tmp_path, dtype):
     file = tmp_path / "planted.py"
     file.write_text(HISTORICAL.plant((KERNELS / "lazy.py").read_text()))

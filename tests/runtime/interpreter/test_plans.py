@@ -153,7 +153,9 @@ def test_an_operand_that_is_returned_is_the_operand_and_a_constant_is_made_anew(
     made = [call() for _ in range(4)]
     assert len(runs) == 1
     assert (
-        len({id(each.handle) for each in made}) == len({id(each.handle.data) for each in made}) == 4
+        len({id(each.handle) for each in made})
+        == len({id(each.handle.data) for each in made})
+        == 4
     )
 
 

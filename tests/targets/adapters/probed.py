@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from gradprobe.inputs.options import parse
 from gradprobe.model.resolution import resolve
-from gradprobe.numerics.evidence import Probed
+from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.targets.find import find_target
 from tests.probe import probe
 
 
-def probed(word: str, reference: str | None = None, **options: object) -> Probed:
+def probed(word: str, reference: str | None = None, **options: object) -> ProbeResult:
     """The report of a target, under options as words of the command line."""
     target = find_target(word)
     given = {**parse(options), "device": "cpu"}
@@ -17,7 +17,7 @@ def probed(word: str, reference: str | None = None, **options: object) -> Probed
     return probe(case, target, reference=find_target(reference) if reference else None)
 
 
-def ratios(report: Probed) -> dict[str, float]:
+def ratios(report: ProbeResult) -> dict[str, float]:
     """The worst ratio of each intermediate over all layouts."""
     worst: dict[str, float] = {}
     for _, measured in report.measured:

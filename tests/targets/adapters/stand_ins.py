@@ -134,7 +134,8 @@ class BlockDiagonalMask:
     def seen(self, rows: int, keys: int) -> Tensor:
         assert self.device is not None
         right = [
-            0 if self.causal else m + n for m, n in zip(self.q_seqlen, self.kv_seqlen, strict=True)
+            0 if self.causal else m + n
+            for m, n in zip(self.q_seqlen, self.kv_seqlen, strict=True)
         ]
         lengths = zip(self.q_seqlen, self.kv_seqlen, right, strict=True)
         blocks = [_band(m, n, n - m, m + n, most) for m, n, most in lengths]

@@ -38,7 +38,9 @@ def test_the_math_kernel_matches_under_every_option(options):
 @pytest.mark.parametrize(
     ("name", "options"), [("sdpa-flash", {**PACKED, "causal": True}), ("sdpa", {"alibi": True, "bias": True})]
 )  # fmt: skip
-def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agrees(name, options):
+def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agrees(
+    name, options
+):
     report = probed(name, reference="sdpa-math", **options)
     assert report.verdict == "match", ratios(report)
     assert report.provenance.reference == "sdpa-math"

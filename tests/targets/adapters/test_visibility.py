@@ -30,7 +30,9 @@ def expected(view, batch, i, j):
     sees = not view.causal or key <= diagonal
     sees &= left < 0 or diagonal - left <= key
     sees &= right < 0 or key <= diagonal + right
-    sees &= view.mask is None or bool(view.mask.expand(2, 1, view.rows, view.keys)[batch, 0, i, j])
+    sees &= view.mask is None or bool(
+        view.mask.expand(2, 1, view.rows, view.keys)[batch, 0, i, j]
+    )
     sees &= view.seqlens is None or max(i, j) < int(view.seqlens[batch])
     return sees, diagonal - key
 
@@ -65,6 +67,10 @@ def test_rows_see_the_keys_that_the_rules_say(rules, align):
         (9, "top-left", {"window": (3, 0)}, False), (9, "top-left", {"seqlens": torch.tensor([3, 4])}, False),
     ],
 )  # fmt: skip
-def test_plain_causal_is_what_begins_at_row_0_and_key_0_and_nothing_more(keys, align, more, is_so):
-    of = (Visibility(9, keys, CPU, causal=causal, align=align, **more) for causal in (True, False))
+def test_plain_causal_is_what_begins_at_row_0_and_key_0_and_nothing_more(
+    keys, align, more, is_so
+):
+    of = (
+        Visibility(9, keys, CPU, causal=causal, align=align, **more) for causal in (True, False)
+    )
     assert [one.is_causal_from_top_left for one in of] == [is_so, False]

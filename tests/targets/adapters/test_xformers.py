@@ -41,7 +41,9 @@ def _installed(monkeypatch):
 
 
 # On every push each class, and a tensor for each reason.
-@sampled("options, kind", ASKED, push=[ASKED[at] for at in (0, 2, 4, 5, 8, 9, 12, 13, 15, 17, 18)])
+@sampled(
+    "options, kind", ASKED, push=[ASKED[at] for at in (0, 2, 4, 5, 8, 9, 12, 13, 15, 17, 18)]
+)
 def test_it_matches_under_every_option_and_asks_for_the_class_that_says_the_same(options, kind):
     report = probed(XFORMERS, **options)
     assert report.verdict == "match", ratios(report)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....inputs.memory import Array, Unwritten, elements_of, entries_of, home_of
+from ....inputs.memory import Array, UnwrittenElements, elements_of, entries_of, home_of
 from ....model.failures import KernelStopped, TargetFailure
 from ....model.memory_finding import BARRIER, RACE, SHUFFLE
 from ....model.number import in_words, spans
@@ -21,8 +21,8 @@ from ....processes.child import add_to_stack
 from ....source.text import SourceLine
 from ... import OPEN, Launches
 from ..c_types import LaunchPlan, number_type
-from ..watch import EQUAL, KINDS, CudaFinding, CudaSite, Recorded, by_lines
-from .library import MOST_SHARED, ROOM, STRUCTURES, Library, Named
+from ..watch import EQUAL, KINDS, CudaFinding, CudaSite, RecordedAccesses, by_lines
+from .library import MOST_SHARED, ROOM, STRUCTURES, Library, NamedArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,9 +65,11 @@ def run(launch: LaunchPlan, library: Library, found: Launches) -> None:
         copied = copies[: ran.n_copies].copy() if ran.is_apart and ran.n_copies <= room else None
         about = (launch.kernel, library.lines, memory.tensors, records[: ran.n_records].copy())
         bases = [region.base for region in regions]
-        found.accesses.append(Recorded(*about, bases, ran.together, ran.one_of, copied))
+        found.accesses.append(RecordedAccesses(*about, bases, ran.together, ran.one_of, copied))
     seen = list(map(memory.finding, findings[: ran.n_findings]))
-    words = memory.signal(ran) if ran.signal else f"{name}: {ran.message.decode(errors='replace')}"
+    words = (
+        memory.signal(ran) if ran.signal else f"{name}: {ran.message.decode(errors='replace')}"
+    )
     if ran.is_last_fatal:
         words = seen.pop().sentence
     for finding in by_lines(seen):
@@ -94,18 +96,20 @@ def _name_of(parameter: str, tensor: Tensor, found: Launches) -> str:
 class LaunchMemory:
     def __init__(self, launch: LaunchPlan, library: Library, found: Launches) -> None:
         self._launch, self._library = launch, library
-        self.regions, self._arrays = list[Any](), list[Named]()
+        self.regions, self._arrays = list[Any](), list[NamedArray]()
         self._maps = list[Any]()  # which regions only hold the addresses of
-        self.tensors = [(_name_of(name, tensor, found), tensor) for name, tensor in launch.tensors]
+        self.tensors = [
+            (_name_of(name, tensor, found), tensor) for name, tensor in launch.tensors
+        ]
         self._add_tensors(found.unwritten)
         self._add_arrays()
 
-    def _add_tensors(self, unwritten: Unwritten) -> None:
-        storages = defaultdict[int, list[Named]](list)
+    def _add_tensors(self, unwritten: UnwrittenElements) -> None:
+        storages = defaultdict[int, list[NamedArray]](list)
         for name, tensor in self.tensors:
             if tensor.numel():
                 unit, span = tensor.element_size(), elements_of(tensor).span
-                named = Named(name, False, tensor.data_ptr(), span * unit, unit, tensor)
+                named = NamedArray(name, False, tensor.data_ptr(), span * unit, unit, tensor)
                 storages[home_of(tensor)].append(named)
         for base, views in storages.items():
             first, granule = len(self._arrays) + 1, min(view.element for view in views)
@@ -131,7 +135,7 @@ class LaunchMemory:
             if name:
                 type_ = number_type(source, source.shared_type(name))
                 width = ctypes.sizeof(type_) if type_ else 0
-                self._arrays.append(Named(name, array.is_shared, start, size, width))
+                self._arrays.append(NamedArray(name, array.is_shared, start, size, width))
             if size:
                 number = len(self._arrays) if name else 0
                 about = (start, size, None, None, granule, number, array.is_shared)
@@ -145,7 +149,9 @@ class LaunchMemory:
 
     def finding(self, found: Any) -> CudaFinding:
         kind = KINDS[found.kind]
-        named, where = (Named(""), _shuffle(found)) if kind == SHUFFLE else self._place(found)
+        named, where = (
+            (NamedArray(""), _shuffle(found)) if kind == SHUFFLE else self._place(found)
+        )
         before = self._site(found.before) if kind in (RACE, EQUAL, BARRIER) else None
         about = (kind, self._launch.kernel.name, named.name, named.is_shared, where)
         return CudaFinding(*about, self._site(found.now), before, found.count)
@@ -167,12 +173,12 @@ class LaunchMemory:
         line = lines[0] if lines else _UNKNOWN
         return CudaSite(line, tuple(site.thread), tuple(site.block), _HOW[site.access])
 
-    def _place(self, found: Any) -> tuple[Named, str]:
+    def _place(self, found: Any) -> tuple[NamedArray, str]:
         if found.region < 0:
-            return Named(""), ""
+            return NamedArray(""), ""
         address = self.regions[found.region].base + found.offset
 
-        def distance(each: Named) -> int:
+        def distance(each: NamedArray) -> int:
             return int(max(each.start - address, address - each.start - each.bytes, -1))
 
         is_own = found.array > 0
@@ -180,7 +186,7 @@ class LaunchMemory:
         return named, named.where(address, found.bytes, is_inside=is_own)
 
 
-def _owners(views: Sequence[Named], first: int, count: int, granule: int) -> Array:
+def _owners(views: Sequence[NamedArray], first: int, count: int, granule: int) -> Array:
     """The number of the tensor that owns each granule; 0 between elements."""
     owners = np.zeros(count, np.uint8)
     for number, view in enumerate(views, first):

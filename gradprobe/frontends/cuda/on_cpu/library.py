@@ -50,7 +50,7 @@ _OF_THE_COMPILER = (*_BESIDE_ARRAYS, "completed.", "_", "DW.ref.", "typeinfo")
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedArray:
     name: str
     """"" for the compiler's own data."""
     is_shared: bool = False
@@ -120,8 +120,8 @@ def _symbols(file: Path, *options: str) -> Iterator[tuple[str, int, int, bool]]:
             yield name, int(fields[0] or "0", 16), int(fields[3] or "0", 16), fields[2] == "TLS"
 
 
-def _arrays_in(file: Path) -> Iterable[Named]:
-    found: dict[tuple[int, bool], Named] = {}
+def _arrays_in(file: Path) -> Iterable[NamedArray]:
+    found: dict[tuple[int, bool], NamedArray] = {}
     for symbol, at, size, is_shared in _symbols(file, "--demangle", "--defined-only"):
         if not size or (not is_shared and symbol.startswith(_OF_THE_COMPILER)):
             continue
@@ -129,17 +129,19 @@ def _arrays_in(file: Path) -> Iterable[Named]:
         name = re.sub(r"(\[abi:\w+\]|\.\d+)$", "", symbol.rpartition("::")[2])
         name = "" if symbol.startswith(_BESIDE_ARRAYS) else name
         if name or (at, is_shared) not in found:
-            found[at, is_shared] = Named(name, is_shared, at, size)
+            found[at, is_shared] = NamedArray(name, is_shared, at, size)
     return found.values()
 
 
 @functools.cache
 def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
-    """Of its kernels, an instance of a template, and its host code; TargetFailure where that cannot
-    be made.
+    """Of its kernels, an instance of a template, and its host code; TargetFailure where that
+    cannot be made.
     """
     if unsupported := source.unsupported_on_a_cpu():
-        raise TargetFailure(f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out")
+        raise TargetFailure(
+            f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out"
+        )
     kernels = source.kernels(instance)
     text = _text(source, kernels, has_host=has_host)
     folders = [f"-I{HERE / 'include'}", f"-iquote{source.path.parent}"]
@@ -179,7 +181,9 @@ def _build(name: str, text: str, options: Sequence[str], folder: Path) -> Path:
         linked += [f"-Wl,--defsym,{symbol}={ROOM}"] if is_shared else []
 
     def make(other: Path) -> Path:  # once for all sources
-        return _compile(name, other, *_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o")
+        return _compile(
+            name, other, *_RUNTIME, "-c", str(HERE / "runtime.cpp"), "-o", "runtime.o"
+        )
 
     runtime = str(_cached("runtime-", ".o", _RUNTIME, make))
     return compiled(*linked, "kernels.o", runtime, "-o", "library.so")

@@ -51,8 +51,8 @@ def _patch_tensor(original: Method, tensor: Any, scope: Any) -> None:
 
 
 def _spread(original: Method, self: Any, shape: Any, scalar: Any) -> Any:
-    """Spreads a comparison as bools: it keeps its operands' type, as which 3.9 would refuse it as a
-    mask.
+    """Spreads a comparison as bools: it keeps its operands' type, as which 3.9 would refuse it as
+    a mask.
     """
     is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
     return original(self, shape, Handle(scalar.data, tl.int1) if is_compared else scalar)
@@ -155,8 +155,8 @@ def _places() -> dict[int, tuple[Any, str]]:
 
 class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
     def visit_For(self, node: ast.For) -> ast.For:
-        """Makes the variable of a `range(...)` a tensor where a kernel needs one: numbers take less
-        time.
+        """Makes the variable of a `range(...)` a tensor where a kernel needs one: numbers take
+        less time.
         """
         self.generic_visit(node)
         function = node.iter.func if isinstance(node.iter, ast.Call) else None
@@ -219,7 +219,9 @@ PATCHES: dict[str, Method] = {
     "InterpreterBuilder.create_splat": _spread,
     "GridExecutor._init_args_hst": _begin_launch,
     "GridExecutor._restore_args_dev": _copy_back,
-    "FunctionRewriter._compile_and_exec": lambda made, self, tree: named(made(self, tree), self.fn),
+    "FunctionRewriter._compile_and_exec": lambda made, self, tree: named(
+        made(self, tree), self.fn
+    ),
     "_patch_lang_tensor": _patch_tensor,
     "_patch_lang": _patch_language,
     "_patch_attr": _patch_builtin,
@@ -242,7 +244,9 @@ def mend_interpreter() -> None:
     # Each way to multiply float32 that GPUs have is taken; overflow is sought only where it would be told.
     builder, options = shipped.interpreter_builder, shipped.interpreter_builder.options
     sought = options.sanitize_overflow and options.debug
-    builder.options = replace(options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought)
+    builder.options = replace(
+        options, allowed_dot_input_precisions=DOTS, sanitize_overflow=sought
+    )
     for module, name in _device_functions():
         if not name.startswith("_"):
             setattr(module, name, functools.partial(_computed, name))

@@ -33,7 +33,7 @@ Codes = Mapping[tuple[str, str], CodeType]
 """By file and name, functions that are edited: from `code_of`."""
 
 
-class TooLong(BaseException):  # noqa: N818 - an edit that never ends is no error; it is to pass whoever catches those
+class TooManyAccesses(BaseException):  # noqa: N818 - an edit that never ends is no error; it is to pass whoever catches those
     """A kernel made more accesses than it may."""
 
 
@@ -121,7 +121,10 @@ def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
         launch.before = launch.copies() if is_kept else {}
         result = method(kernel, *args, grid=grid, warmup=warmup, **named)
         if is_kept:
-            launch.grid, launch.after = tuple(shipped.interpreter_builder.grid_dim), launch.copies()
+            launch.grid, launch.after = (
+                tuple(shipped.interpreter_builder.grid_dim),
+                launch.copies(),
+            )
             found.append(launch)
         return result
 
@@ -135,7 +138,11 @@ class Replay(Watcher):
     @contextlib.contextmanager
     def opened(self) -> Iterator[Replay]:
         self.reset(0)
-        with Stream({}, (self,), {}).opened(), np.errstate(all="ignore"), warnings.catch_warnings():
+        with (
+            Stream({}, (self,), {}).opened(),
+            np.errstate(all="ignore"),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             yield self
 
@@ -165,7 +172,7 @@ class Replay(Watcher):
     def before(self, access: Access) -> Array | None:
         self.accesses += 1
         if self.accesses > self._most:
-            raise TooLong
+            raise TooManyAccesses
         kept = np.zeros(access.lanes.shape, bool)
         for view, lanes, addresses in access.parts:
             inside = view.in_storage(addresses, access.width)

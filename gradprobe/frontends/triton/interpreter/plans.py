@@ -157,8 +157,15 @@ def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Metho
         for name, value in vars(result).items():
             lines.append(f"made.{name} = {word(value)}")
     constants = "".join(map(", c{}".format, range(len(values))))
-    text = [f"def make(new, tensor{constants}):", f" def repeat({', '.join(['builder', *given])}):"]
-    text += [*map("  ".__add__, lines), f"  return {end.get(id(result), 'made')}", " return repeat"]
+    text = [
+        f"def make(new, tensor{constants}):",
+        f" def repeat({', '.join(['builder', *given])}):",
+    ]
+    text += [
+        *map("  ".__add__, lines),
+        f"  return {end.get(id(result), 'made')}",
+        " return repeat",
+    ]
     return _maker("\n".join(text))(object.__new__, _Tensor, *values)  # type: ignore[no-any-return]
 
 
@@ -242,5 +249,9 @@ def wrapped(path: str, patch: Method) -> tuple[Any, str, Method]:
         raise InterpreterNotKnown(f"triton {triton.__version__}: its interpreter has no {path}")
     original = getattr(owner, name)
     if not kind:
-        return owner, name, functools.partial(patch, original)  # takes less time, and is no method
+        return (
+            owner,
+            name,
+            functools.partial(patch, original),
+        )  # takes less time, and is no method
     return owner, name, lambda *args, **kwargs: patch(original, *args, **kwargs)

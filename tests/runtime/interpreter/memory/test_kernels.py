@@ -13,7 +13,7 @@ from gradprobe.frontends.triton import interpreter
 from gradprobe.frontends.triton.interpreter.memory import stream
 from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
 from gradprobe.frontends.triton.interpreter.memory.views import View, without_ptr
-from gradprobe.inputs.memory import Elements, Unwritten
+from gradprobe.inputs.memory import Elements, UnwrittenElements
 from tests.runtime.interpreter.memory import kernels
 from tests.runtime.interpreter.memory.watching import says, the_finding, watched
 
@@ -121,7 +121,7 @@ def over_untouched_memory(rows, step):
 def test_a_view_over_sixteen_gigabytes_of_untouched_memory_is_watched_exactly():
     step, rows = 1 << 26, 64
     huge = over_untouched_memory(rows, step)
-    out, unwritten = torch.zeros(rows, 16), Unwritten()
+    out, unwritten = torch.zeros(rows, 16), UnwrittenElements()
     strides = (step, 1, 16, 1)
     right = watched(
         lambda: kernels.copy_strided[(1,)](huge, out, *strides, M=rows, N=16),
@@ -159,7 +159,10 @@ def test_an_offset_that_overflows_32_bits_is_outside_on_the_other_side():
     )
     finding = the_finding(memory)
     # From row 32 on the product is 2^31 and more, which 32 bits take for what lies 2^32 below.
-    assert (finding.lanes, says(finding, f": {1 << 31:,} elements before its start")) == (32, True)
+    assert (finding.lanes, says(finding, f": {1 << 31:,} elements before its start")) == (
+        32,
+        True,
+    )
 
 
 def test_a_store_of_equal_bits_by_two_programs_is_no_finding_and_of_different_bits_is_one():
@@ -260,7 +263,7 @@ def test_a_program_that_takes_no_lock_races_with_those_that_do():
 
 
 def test_what_torch_or_an_earlier_launch_has_written_may_be_read_and_the_rest_not():
-    x, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
+    x, out, unwritten = torch.zeros(16), torch.zeros(16), UnwrittenElements()
     unwritten.allocated(x)
     unwritten.written(x[12:])
     kernels_run = lambda: (  # noqa: E731
@@ -279,7 +282,7 @@ def test_what_torch_or_an_earlier_launch_has_written_may_be_read_and_the_rest_no
 
 
 def test_what_is_allocated_once_more_has_lost_its_values():
-    x, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
+    x, out, unwritten = torch.zeros(16), torch.zeros(16), UnwrittenElements()
     read = lambda: kernels.copy_all[(1,)](x, out, SIZE=16)  # noqa: E731
     unwritten.allocated(x)
     assert (
@@ -293,7 +296,7 @@ def test_what_is_allocated_once_more_has_lost_its_values():
 
 
 def test_a_read_outside_of_its_tensor_is_no_read_of_the_unwritten_memory_there():
-    both, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
+    both, out, unwritten = torch.zeros(16), torch.zeros(16), UnwrittenElements()
     unwritten.allocated(both)
     unwritten.written(both[:8])
     memory = watched(
@@ -303,16 +306,17 @@ def test_a_read_outside_of_its_tensor_is_no_read_of_the_unwritten_memory_there()
 
 
 def test_a_masked_load_of_unwritten_memory_is_no_read():
-    x, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
+    x, out, unwritten = torch.zeros(16), torch.zeros(16), UnwrittenElements()
     unwritten.allocated(x)
     unwritten.written(x[:8])
     assert (
-        watched(lambda: kernels.copy[(1,)](x, out, 0, 0, 8, SIZE=16), {}, unwritten).findings == ()
+        watched(lambda: kernels.copy[(1,)](x, out, 0, 0, 8, SIZE=16), {}, unwritten).findings
+        == ()
     )
 
 
 def test_an_atomic_on_memory_without_a_value_reads_it_once():
-    out, unwritten = torch.zeros(16), Unwritten()
+    out, unwritten = torch.zeros(16), UnwrittenElements()
     unwritten.allocated(out)
     finding = the_finding(
         watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten)
@@ -329,7 +333,7 @@ def test_an_atomic_on_memory_without_a_value_reads_it_once():
 
 
 def test_a_read_of_unwritten_memory_is_told_with_the_line_that_allocated_it():
-    out, unwritten = torch.zeros(16), Unwritten()
+    out, unwritten = torch.zeros(16), UnwrittenElements()
     unwritten.allocated(out, ("/some/mine.py", 12))
     finding = the_finding(
         watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten)
@@ -338,7 +342,7 @@ def test_a_read_of_unwritten_memory_is_told_with_the_line_that_allocated_it():
 
 
 def test_a_read_of_unwritten_memory_is_told_with_who_stored_the_rest():
-    x, out, unwritten = torch.zeros(16), torch.zeros(16), Unwritten()
+    x, out, unwritten = torch.zeros(16), torch.zeros(16), UnwrittenElements()
     unwritten.allocated(out)
     few = lambda: kernels.copy[(1, 2)](x, out, 0, 0, 8, SIZE=8)  # noqa: E731
     read = lambda: kernels.copy_all[(1,)](out, x, SIZE=16)  # noqa: E731
@@ -364,17 +368,20 @@ def test_a_loop_that_runs_on_is_told_from_an_address_that_is_wrong_and_from_a_pa
 
 def test_a_view_in_a_guard_band_is_unwritten_without_the_band():
     x, storage = inside(16, guard=8)
-    out, unwritten = torch.zeros(16), Unwritten()
+    out, unwritten = torch.zeros(16), UnwrittenElements()
     unwritten.allocated(x)
     memory = watched(lambda: kernels.copy[(1,)](x, out, -8, 0, 8, SIZE=8), {"x": x}, unwritten)
     assert [finding.kind for finding in memory.findings] == ["outside"]
     unwritten.written(storage)
     assert (
-        watched(lambda: kernels.copy_all[(1,)](x, out, SIZE=16), {"x": x}, unwritten).findings == ()
+        watched(lambda: kernels.copy_all[(1,)](x, out, SIZE=16), {"x": x}, unwritten).findings
+        == ()
     )
 
 
-@pytest.mark.parametrize("how", ["reshape", "trans", "broadcast", "integers", "property", "select"])
+@pytest.mark.parametrize(
+    "how", ["reshape", "trans", "broadcast", "integers", "property", "select"]
+)
 def test_a_pointer_keeps_its_origin_through_whatever_moves_it(how):
     # a and b are neighbours in one storage, so that only a's origin tells that b is outside of it.
     storage = ramp(256)
@@ -461,7 +468,8 @@ def test_a_descriptor_made_on_the_host_and_a_tuple_of_tensors_are_arguments_too(
     good = TensorDescriptor(x, [6, 16], [16, 1], [8, 16])
     bad = TensorDescriptor(x, [7, 16], [16, 1], [8, 16])
     assert (
-        watched(lambda: kernels.copy_from_descriptor[(1,)](good, out, M=8, N=16), {}).findings == ()
+        watched(lambda: kernels.copy_from_descriptor[(1,)](good, out, M=8, N=16), {}).findings
+        == ()
     )
     finding = the_finding(
         watched(lambda: kernels.copy_from_descriptor[(1,)](bad, out, M=8, N=16), {})
@@ -490,7 +498,9 @@ def test_an_address_that_is_no_arguments_is_left_alone_and_counted():
 
 def test_bools_are_loaded_through_a_pointer_of_another_type():
     mask, out = torch.ones(16, dtype=torch.bool), torch.zeros(1, dtype=torch.int32)
-    assert watched(lambda: kernels.count_seen[(1,)](mask, out, N=16), {"mask": mask}).findings == ()
+    assert (
+        watched(lambda: kernels.count_seen[(1,)](mask, out, N=16), {"mask": mask}).findings == ()
+    )
     finding = the_finding(
         watched(lambda: kernels.count_seen[(1,)](mask[:10], out, N=16), {"mask": mask})
     )
@@ -509,7 +519,7 @@ def test_a_finding_names_the_kernels_line_first_and_then_each_function_on_the_wa
 
 
 def test_a_part_of_a_known_tensor_is_judged_as_it_was_passed_and_told_by_the_tensors_own_index():
-    x, out, unwritten = ramp(4, 16), torch.zeros(32), Unwritten()
+    x, out, unwritten = ramp(4, 16), torch.zeros(32), UnwrittenElements()
     memory = watched(lambda: kernels.copy[(1,)](x[1], out, 0, 0, 20, SIZE=32), {"x": x})
     finding = the_finding(memory)
     assert (finding.tensor, finding.lanes, says(finding, ": 1 element after its end")) == (
@@ -543,7 +553,7 @@ def test_a_parameter_names_its_tensor(parameter, name):
 def test_arguments_that_the_interpreter_copies_are_followed_into_the_copies(monkeypatch):
     # As it does with tensors of a GPU: the kernel sees other addresses than torch.
     monkeypatch.setattr(torch.UntypedStorage, "cpu", lambda self: self.clone())
-    (x, storage), out, unwritten = inside(16, guard=1), torch.zeros(16), Unwritten()
+    (x, storage), out, unwritten = inside(16, guard=1), torch.zeros(16), UnwrittenElements()
     x[:] = ramp(16)
     unwritten.allocated(x)
     unwritten.written(x[1:])

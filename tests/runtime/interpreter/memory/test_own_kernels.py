@@ -5,7 +5,7 @@ import torch
 
 from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.memory import Unwritten, elements_of
+from gradprobe.inputs.memory import UnwrittenElements, elements_of
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.assignment import LAYOUTS
 from gradprobe.runtime.run import run_target
@@ -107,7 +107,7 @@ def test_the_own_kernels_read_nothing_that_they_have_not_written(target, monkeyp
         if target == "lazy"
         else softmax_case(**SIZES, seqlens=(37, 9))
     )
-    inputs, unwritten = place(draw(case), ()), Unwritten()
+    inputs, unwritten = place(draw(case), ()), UnwrittenElements()
     allocating(unwritten, monkeypatch)
     with watched_memory(inputs.tensors, unwritten) as memory:
         run_target(find_target(target), case, inputs)

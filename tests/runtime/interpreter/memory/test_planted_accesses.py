@@ -7,7 +7,7 @@ import torch
 
 from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.memory import Unwritten
+from gradprobe.inputs.memory import UnwrittenElements
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.number import plural
 from gradprobe.runtime.run import run_target
@@ -125,7 +125,7 @@ def test_a_row_that_is_never_written_is_named_in_each_kernel_that_reads_it(tmp_p
     edit = Edit(FORWARD, "tl.store(lse_ptr + offs_m * stride_lsem, lse, mask=offs_m < n_ctx)",
                 "tl.store(lse_ptr + offs_m * stride_lsem, lse, mask=offs_m < n_ctx - 1)")  # fmt: skip
     run_planted(tmp_path, [edit], lazy_case(**SIZES))
-    case, unwritten = lazy_case(**SIZES), Unwritten()
+    case, unwritten = lazy_case(**SIZES), UnwrittenElements()
     inputs = place(draw(case), ())
     allocating(unwritten, monkeypatch)
     with watched_memory(inputs.tensors, unwritten) as memory:
@@ -163,7 +163,10 @@ def test_a_store_in_the_place_of_an_atomic_is_a_race(tmp_path):
     assert (finding.kind, finding.access, finding.tensor) == ("race", "store", "dtau")
     # Of the eight programs the first of each head finds nothing of another.
     assert says(
-        finding, "writes dtau[0] from", ": (1, 0, 0) after (0, 0, 0), line", "6 lanes in 6 programs"
+        finding,
+        "writes dtau[0] from",
+        ": (1, 0, 0) after (0, 0, 0), line",
+        "6 lanes in 6 programs",
     )
     assert stands_at(finding, lines, "tl.store(dtau_ptr")
 
@@ -185,7 +188,9 @@ def test_an_atomic_beside_another_programs_plain_store_is_a_race_of_both(tmp_pat
 
 
 def test_a_load_of_a_partial_tile_without_a_mask_is_named(tmp_path):
-    memory, lines = planted(tmp_path, DQ, LOAD_LSE, "lse = tl.load(lse_ptr + offs_m * stride_lsem)")
+    memory, lines = planted(
+        tmp_path, DQ, LOAD_LSE, "lse = tl.load(lse_ptr + offs_m * stride_lsem)"
+    )
     finding = the_finding(memory)
     assert summary(finding) == (
         "outside",
@@ -240,7 +245,8 @@ def test_do_read_with_qs_head_stride_falls_between_the_elements_of_do(tmp_path):
         list(index) for index in every_index(do.shape) if offset_in(strides, index) == below
     ]
     assert says(
-        memory.findings[1], f": {plural(wrong[0] - below, 'element')} past {index}, in a gap of it"
+        memory.findings[1],
+        f": {plural(wrong[0] - below, 'element')} past {index}, in a gap of it",
     )
 
 

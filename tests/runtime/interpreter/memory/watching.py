@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradprobe.frontends.triton.interpreter.memory.memory_watch import Memory, watched_memory
 from gradprobe.inputs.draw import draw
-from gradprobe.inputs.memory import Unwritten
+from gradprobe.inputs.memory import UnwrittenElements
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.case import Case
 from gradprobe.model.memory_finding import MemoryFinding
@@ -20,7 +20,9 @@ from tests.planted.planting import KERNELS, Edit, Planted
 
 
 def watched(
-    launch: Callable[[], Any], tensors: Mapping[str, Tensor], unwritten: Unwritten | None = None
+    launch: Callable[[], Any],
+    tensors: Mapping[str, Tensor],
+    unwritten: UnwrittenElements | None = None,
 ) -> Memory:
     """What is seen of some launches, none of which may trouble the watcher."""
     with watched_memory(tensors, unwritten) as memory:

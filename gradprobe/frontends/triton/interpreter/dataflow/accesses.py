@@ -1,4 +1,6 @@
-"""Accesses: which elements loads and stores touch, and what stores leave in memory for later loads."""
+"""Accesses: which elements loads and stores touch, and what stores leave in memory for later
+loads.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _STEPS = (
 
 
 class IndexedAccesses(Watcher):
-    """Gives loaded lanes the index of their element: by its address, else by what was stored there."""
+    """Gives loaded lanes the index of their element: by its address, else by what was stored
+    there.
+    """
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow

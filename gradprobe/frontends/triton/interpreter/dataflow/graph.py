@@ -136,7 +136,9 @@ class StoredTile:
     node: Node
     site: Site
     offsets: Array | None = None
-    """[lanes] int64, bytes from the start of the storage; None where the tensor's axes were known."""
+    """[lanes] int64, bytes from the start of the storage; None where the tensor's axes were
+    known.
+    """
     lanes: Lanes = UNKNOWN
     """[lanes], of what was stored."""
     behind: frozenset[int] = frozenset()
@@ -184,7 +186,9 @@ class Flow:
         for x in sorted(left.at.keys() & right.at.keys()):
             example = differ(left.at[x], right.at[x])
             if example is not None:
-                self.conflicts.append(Conflict(site, x, left.origins[x], right.origins[x], example))
+                self.conflicts.append(
+                    Conflict(site, x, left.origins[x], right.origins[x], example)
+                )
             for number in left.origins[x] | right.origins[x] if example is None else ():
                 self.sources[number].agreed[x] += 1
 

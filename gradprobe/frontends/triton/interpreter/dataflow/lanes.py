@@ -140,8 +140,8 @@ def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
 
 
 def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
-    """The indices but for lanes behind the last row or key: kernels read the next head's there, and
-    use none.
+    """The indices but for lanes behind the last row or key: kernels read the next head's there,
+    and use none.
     """
     behind: Any = False
     for x in at.keys() & {"m", "n"}:

@@ -160,8 +160,8 @@ def lane_by_lane(flow: Flow, lanes: Sequence[Lanes], name: str, site: Site) -> L
 def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
     """The letters in which two tiles differ and may.
 
-    A sum goes on over heads or batches, of sums or of what the same loads made; dims of one tensor
-    meet in a rotation.
+    A sum goes on over heads or batches, of sums or of what the same loads made; dims of one
+    tensor meet in a rotation.
     """
     found = set[str]()
     are_sums = left.cover is not None and right.cover is not None
@@ -235,7 +235,9 @@ def _compare_sums(
             yield both
         elif ours is not None or theirs is not None:
             # One side has another index in each column, so that most of them differ.
-            flow.conflicts.append(Conflict(site, x, a.origins[x], b.origins[x], (NOWHERE, NOWHERE)))
+            flow.conflicts.append(
+                Conflict(site, x, a.origins[x], b.origins[x], (NOWHERE, NOWHERE))
+            )
     x, y = (next(filter(side.__contains__, "mnde"), "") for side in summed)
     if x and y and not left.keys() & right.keys():
         loads = a.origins[x], b.origins[y]

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 from triton.runtime import interpreter as shipped
 
-from .....inputs.memory import Array, Marks, Unwritten
+from .....inputs.memory import Array, Marks, UnwrittenElements
 from .....model.assignment import OUTPUTS
 from .....model.memory_finding import MISALIGNED, OUTSIDE, RACE, UNWRITTEN, MemoryFinding
 from .....model.number import plural
@@ -24,7 +24,9 @@ RacingStore = tuple[Program, SourceLine, bool]
 """Of a store: its program, its line, and whether it is atomic."""
 
 
-def _deed(kind: str, access: Access, view: View, address: int, earlier: RacingStore | None) -> str:
+def _deed(
+    kind: str, access: Access, view: View, address: int, earlier: RacingStore | None
+) -> str:
     does, by = _VERBS[access.kind], f"(program {access.program})"
     if kind == OUTSIDE:
         return f"{does} outside {view.name}: {view.beyond(address)[0]} {by}"
@@ -52,8 +54,8 @@ def _where(outer: SourceLine, inner: SourceLine) -> str:
 class Stores:
     """The stores of one launch, whose programs run one after another.
 
-    A plain store leaves its number at each address, an atomic its negative number where nothing has
-    stored yet.
+    A plain store leaves its number at each address, an atomic its negative number where nothing
+    has stored yet.
     """
 
     def __init__(self) -> None:
@@ -93,7 +95,7 @@ class Stores:
 class Memory(Watcher):
     """What was seen of the accesses of kernels."""
 
-    def __init__(self, unwritten: Unwritten) -> None:
+    def __init__(self, unwritten: UnwrittenElements) -> None:
         self._unwritten = unwritten
         self.failures: dict[str, None] = {}
         """What went wrong in watching."""
@@ -189,7 +191,9 @@ class Memory(Watcher):
             self._found[key] = first, set()
         first, programs = self._found[key]
         programs.add((access.launch, access.program))
-        runs_on = first.runs_on and bool(which.all()) and _program_and_line(access) in self._inside
+        runs_on = (
+            first.runs_on and bool(which.all()) and _program_and_line(access) in self._inside
+        )
         first = replace(first, lanes=first.lanes + int(which.sum()), runs_on=runs_on)
         self._found[key] = first, programs
 
@@ -229,7 +233,7 @@ def _bits_at(addresses: Array, width: int) -> Array:
 @contextlib.contextmanager
 def watched_memory(
     tensors: Mapping[str, Tensor],
-    unwritten: Unwritten | None = None,
+    unwritten: UnwrittenElements | None = None,
     followers: Sequence[Watcher] = (),
 ) -> Iterator[Memory]:
     """While open, every access of a kernel in Triton's interpreter is judged.
@@ -238,14 +242,14 @@ def watched_memory(
     0.
 
     Args:
-        tensors: those that the caller knows by name. Others are named after the kernel's parameter,
-        without "ptr".
+        tensors: those that the caller knows by name. Others are named after the kernel's
+        parameter, without "ptr".
         unwritten: which memory has no value as yet.
         followers: look on too.
 
     Raises:
         InterpreterNotKnown: this release of Triton lacks what has to be watched.
     """
-    memory = Memory(unwritten or Unwritten())
+    memory = Memory(unwritten or UnwrittenElements())
     with Stream(tensors, (memory, *followers), memory.failures).opened():
         yield memory

@@ -1,5 +1,5 @@
-"""Stream: the one patch of Triton's interpreter that watching goes through; what nobody asks for is
-not patched.
+"""Stream: the one patch of Triton's interpreter that watching goes through; what nobody asks for
+is not patched.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class View:
     high: int
     """The address behind that."""
     home: int
-    """The address of its storage as torch has it: another one where the interpreter copied it from
-    a GPU.
+    """The address of its storage as torch has it: another one where the interpreter copied it
+    from a GPU.
     """
     known: View | None = None
     """The caller's tensor that it is a part of, or is."""
@@ -187,7 +187,9 @@ class Access:
     def lanes(self) -> Array:
         """bool, flat: those that are not masked."""
         shape = self.pointers.data.shape
-        return (self.on if self.on.shape == shape else np.broadcast_to(self.on, shape)).reshape(-1)
+        return (self.on if self.on.shape == shape else np.broadcast_to(self.on, shape)).reshape(
+            -1
+        )
 
     @cached_property
     def parts(self) -> list[tuple[View, Array, Array]]:
