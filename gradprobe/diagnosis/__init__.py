@@ -1,3 +1,1 @@
-"""Why a target is wrong: what was seen, each hypothesis tested against all of it, and what is
-said where none fits.
-"""
+"""Why a target is wrong: what was seen, and each hypothesis tested against all of it."""

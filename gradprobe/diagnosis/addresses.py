@@ -1,6 +1,4 @@
-"""The lines of CUDA kernels that read or write other rows, keys or heads than the others of their
-block.
-"""
+"""Lines of CUDA kernels that touch other rows, keys or heads than the rest of their block."""
 
 from __future__ import annotations
 
@@ -180,9 +178,7 @@ class RecordedRun:
 
 
 def visited_run(experiment: Experiment, assigned: Assigned) -> RecordedRun | None:
-    """Runs the target once more in a layout and records its accesses; None where it refused the
-    layout.
-    """
+    """Runs the target again in a layout and records its accesses; None where it refused."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     shapes = {value.shape for _, value in roles.whole()}
@@ -251,9 +247,7 @@ def _of_attention(
 
 
 def misread(run: RecordedRun, wrong: Sequence[str]) -> list[Suspect]:
-    """The lines that touch other elements than they should; where there are none, what wrong
-    results leave out.
-    """
+    """The lines that touch other elements than they should; else what wrong results leave out."""
     flow = Flow(lambda view: "", {})
     for elements in run.launches:
         _compare(flow, elements)

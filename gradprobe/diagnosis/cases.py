@@ -1,6 +1,4 @@
-"""Cases made of a case: smaller ones that may fail alike, fresh draws, and others that an edit is
-put to.
-"""
+"""Cases made of a case: smaller ones that may fail alike, fresh draws, others for an edit."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ class Trial:
 
 
 def cut_cases(case: Case, spans: Sequence[int], counts: Sequence[tuple[int, int]]) -> list[Case]:
-    """The smaller cases, each once: of two spans or more one and the remainder, and few (batches,
-    key heads).
-    """
+    """The smaller cases, each once: one span of several and the remainder, few heads."""
     found = dict.fromkeys(_cut(case, span, *count) for span, count in product(spans, counts))
     return [each for each in found if each != case]
 
@@ -79,9 +75,7 @@ def quicker(case: Case) -> list[Case]:
 
 
 def fresh(case: Case) -> list[Case]:
-    """Other values, in lengths that end inside a tile, twice its own, and its own; none of a
-    file's.
-    """
+    """Other values, in lengths that end inside a tile, twice it, and its own; none of files."""
     other, rows, keys = replace(case, seed=case.seed + 1), case.seqlen_q, case.seqlen_k
     if case.inputs or case.seqlens or case.cu_seqlens_q:
         return [] if case.inputs else [other]
@@ -169,9 +163,7 @@ def _of_softmax(
 
 
 def further(case: Case, takes: Collection[str], taken: Collection[str]) -> Iterator[Trial]:
-    """More cases, for what none of the others reached; `taken`: the titles of those that the
-    target takes.
-    """
+    """Cases for what none of the others reached; `taken`: titles of those the target takes."""
     if case.inputs is not None or case.cu_seqlens_q or case.seqlens:
         return
     for dim in _DIMS:
@@ -194,9 +186,7 @@ def _of_dim(few: Case, dim: int) -> tuple[str, Case]:
 
 
 def _small(case: Case, lengths: tuple[int, int]) -> Case:
-    """Three batches and key heads, where it has axes for them, of a short length, with other
-    values.
-    """
+    """Three batches and key heads, where it has axes for them, of a short length."""
     keys = _SEVERAL if "h" in case.shapes else case.kv_heads
     heads = case.heads // case.kv_heads * keys
     tau = None if case.tau is None else (case.tau * heads)[:heads]

@@ -37,9 +37,7 @@ class FailingLayout:
 
     @cached_property
     def spoilt(self) -> frozenset[str]:
-        """The results that kernels stored outside themselves, or raced for: wrong whatever was
-        computed.
-        """
+        """The results that kernels stored outside themselves, or raced for: always wrong."""
         stored = set[str]()
         for found in self.run.memory:
             if found.kind in (RACE, OUTSIDE, GUARD) and found.access != "load":
@@ -58,9 +56,7 @@ class FailingLayout:
 
 
 def failing_layouts(experiment: Experiment, failing: Sequence[LayoutRun]) -> list[FailingLayout]:
-    """The runs in the order to explain them: the first, then those that move one tensor alone or
-    show the least.
-    """
+    """The runs in the order to explain them: the first, then those that show the least."""
     first, *others = [FailingLayout(run, observed_in(experiment, run)) for run in failing]
 
     def order(layout: FailingLayout) -> tuple[bool, int]:
@@ -303,9 +299,7 @@ class Table:
                 self._shown.setdefault(name, [("", finding.status)])
 
     def agreeing(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
-        """Those that say nothing that the table denies; else those about what kernels compute
-        anew.
-        """
+        """Those that nothing in the table denies; else those about what kernels compute anew."""
         found, agreed = list[Diagnosis](), list[Diagnosis]()
         for diagnosis in diagnoses:
             is_denied, stands = self._denies(diagnosis.says_wrong), [diagnosis]

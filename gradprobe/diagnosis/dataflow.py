@@ -1,6 +1,4 @@
-"""What the dataflow of a failing run shows: the load that reads other elements, or the first
-wrong value.
-"""
+"""What the dataflow of a failing run shows: a load of other elements, the first wrong value."""
 
 from __future__ import annotations
 

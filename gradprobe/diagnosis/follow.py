@@ -50,9 +50,7 @@ class FollowedRun:
 
     @cached_property
     def stores(self) -> list[StoredTile]:
-        """The stores of what is wrong; where host code made a result of them, all that have no
-        name.
-        """
+        """The stores of what is wrong; all unnamed ones where host code made a result of them."""
         names = {self.outcome.storages.get(home, "") for home in self.flow.empty}
         names.update(map(self.stored_into, self.flow.stores))
         wanted = {*self.wrong} if names >= {*self.wrong} else {*self.wrong, ""}
@@ -82,9 +80,7 @@ class FollowedRun:
 
 
 def followed_run(experiment: Experiment, assigned: Assigned) -> FollowedRun | None:
-    """Runs the target once more in a layout and follows its values; None where it refused the
-    layout.
-    """
+    """Runs the target again in a layout and follows its values; None where it refused."""
     case, inputs = experiment.case, inputs_of(experiment, assigned)
     roles = Roles(case, attention_of(case, inputs.values), inputs.values)
     copies: dict[int, str] = {}
@@ -144,9 +140,7 @@ def in_shape(tensor: Tensor, shape: Sequence[int]) -> Iterator[Tensor]:
 
 
 def copied(argument: Tensor, known: Mapping[str, Tensor], roles: Roles) -> str:
-    """The axes of a scaled copy of an input, in any order, those that were made one in brackets:
-    "(bh)md".
-    """
+    """The axes of a scaled copy of an input, in any order, those of one axis as "(bh)md"."""
     storage = argument.untyped_storage()
     is_small = argument.dim() < 2 or argument.numel() < 8 or not argument.is_floating_point()
     if is_small or storage.nbytes() > 1 << 28:
@@ -172,9 +166,7 @@ def copied(argument: Tensor, known: Mapping[str, Tensor], roles: Roles) -> str:
 
 
 def _axes(shape: Sequence[int], letters: str, sizes: Sequence[int]) -> str:
-    """The axes of a shape that holds letters of these sizes, in their order; "" where it splits
-    one.
-    """
+    """The axes of a shape that holds letters of these sizes, in order; "" where it splits one."""
     words, at = "", 0
     for size in shape:
         first, product = at, 1

@@ -28,9 +28,7 @@ Values = dict[str, Tensor]
 @dataclass(frozen=True)
 class TileForms:
     values: dict[str, Array] = field(default_factory=dict)
-    """By name, [B, H, M, N] or [B, H, M]; none of sums and of maxima so far. Lazy's "dP, masked"
-    is dP too.
-    """
+    """By name, [B, H, M, N] or [B, H, M]; none of partial sums. Lazy's "dP, masked" is dP too."""
     tolerances: dict[str, float] = field(default_factory=dict)
     """By name, how much any element may differ before it is rounded."""
 
@@ -71,9 +69,7 @@ def _values(x: Attention, tile: Tile, on_tile: Mapping[str, Tensor]) -> Values:
 def _scaled(
     x: Attention, tile: Tile, on_tile: Mapping[str, Tensor], dtype: torch.dtype
 ) -> Values:
-    """What values move by where q, or k, is scaled and rounded once more; twice, as other
-    constants round otherwise.
-    """
+    """What values move by where q, or k, is scaled and rounded once more, by two constants."""
     moved: dict[str, Tensor] = {}
     factor = x.scale * math.log2(math.e)
     for name in ("q", "k") if dtype != torch.float32 else ():

@@ -54,9 +54,7 @@ class KernelValue:
 def with_kernel_values(
     experiment: Experiment, records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], bool]:
-    """The records, the first that fails with what its kernels hold, and whether that is all that
-    it hides.
-    """
+    """The records, the first that fails with its kernels' values, and whether that is all."""
     case, found = experiment.case, [*records]
     is_small = experiment.reference is None and case.scores <= MOST_INTERPRETED
     for at, record in enumerate(
@@ -75,9 +73,7 @@ def with_kernel_values(
 
 
 def kernel_values(run: FollowedRun, case: Case) -> list[KernelValue]:
-    """What kernels computed of P, dP, delta and dS for all rows and keys that see one another, in
-    order.
-    """
+    """What kernels computed of P, dP, delta, dS for the rows and keys that see one another."""
     found, culprits = list[KernelValue](), culprits_of(run.flow).keys()
     for value in _parts_of(run, case):
         values = _values(run, value, culprits)
@@ -254,9 +250,7 @@ def _constants(run: FollowedRun, value: KernelValue) -> dict[Site, float]:
 
 @door("dataflow/seen")
 def shown_in(case: Case, own: MeasuredRun, run: FollowedRun) -> MeasuredRun | None:
-    """A run's results with what its kernels hold; None where gradients are made of what is not
-    seen.
-    """
+    """A run's results with its kernels' values; None where gradients are made of others."""
     return shown_with(case, own, kernel_values(run, case))
 
 

@@ -33,9 +33,7 @@ class Lines:
         """The faults whose lines were read off the addresses in the source."""
 
     def of(self, of: Hypothesis, active: Collection[str], diagnosis: Diagnosis) -> Diagnosis:
-        """A diagnosis with where an address is made; else where the kernels of what is active
-        begin.
-        """
+        """A diagnosis with where an address is made; else where the active kernels begin."""
         found = gathered("lint", self._reading, of) if of.tensor else []
         where = [*dict.fromkeys(map(attrgetter("where"), found))]
         if where:
@@ -67,9 +65,7 @@ def _fix_of(findings: Sequence[LintFinding]) -> str:
 
 
 def among(where: CauseLine) -> CauseLine:
-    """A line with its text, its neighbours, whose relative indentation is kept, and the function
-    that holds it.
-    """
+    """A line with its text, its neighbours, indented as they are, and its function."""
     try:
         text = ["", *Path(where.file).read_text(errors="replace").splitlines(), "", ""]
     except OSError:

@@ -52,9 +52,7 @@ def with_python_lines(
     found: Sequence[Diagnosis],
     named: Mapping[str, Hypothesis],
 ) -> list[Diagnosis]:
-    """The diagnoses, with the lines of those that are named; without any, whether it computes in
-    few bits.
-    """
+    """The diagnoses with their lines; where there is none, whether it computes in few bits."""
     causes = causes_among(found)
     if not _is_followed(experiment) or (causes and not named):
         return [*found]

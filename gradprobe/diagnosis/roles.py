@@ -1,6 +1,4 @@
-"""Roles: which intermediate a tile is, by comparison with the reference at the indices of its
-lanes.
-"""
+"""Roles: which intermediate a tile is, compared with the reference at its lanes' indices."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ class Roles:
         return role if are_told else None
 
     def constants(self, name: str) -> Mapping[str, float]:
-        """By words, what kernels multiply an intermediate by; LSE and delta by -1 too, to add
-        them.
-        """
+        """By words, what kernels multiply an intermediate by; LSE and delta by -1 too."""
         found = self._constants.get(name, self._constants[""])
         if name not in ("LSE", "delta"):
             return found

@@ -1,6 +1,4 @@
-"""A smaller case that fails in the same way, where the one asked for has too many scores for
-hypotheses.
-"""
+"""A smaller case that fails alike, where the one asked for has too many scores for hypotheses."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ _COUNTS = ((2, 2), (1, 2), (1, 1))
 def smaller_failing(
     experiment: Experiment, failing: Sequence[LayoutRun]
 ) -> tuple[Experiment, list[LayoutRun], str] | None:
-    """The first smaller case with the same first wrong result, its runs in the failing layouts,
-    and words for it.
-    """
+    """The first smaller case with the same first wrong result, its failing runs, and words."""
     case, wrong = experiment.case, failing[0].measured
     if case.mask == "given" or wrong is None:  # nobody knows of which kind a given mask is
         return None
@@ -86,9 +82,7 @@ def with_intermediates(experiment: Experiment, records: list[RunRecord]) -> list
 
 
 def _fails_alike(measured: MeasuredRun, failing: MeasuredRun) -> bool:
-    """Whether the first result that is wrong by itself is the same, among what both runs
-    returned.
-    """
+    """Whether the first result that is wrong by itself is the same, of what both returned."""
     here, there = _wrong(measured), _wrong(failing)
     for name in here:
         small, large = measured.trace.values.get(name), failing.trace.values.get(name)

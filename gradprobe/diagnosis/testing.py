@@ -1,6 +1,4 @@
-"""A hypothesis held against what came: which wrong elements it reproduces, which right ones it
-spoils.
-"""
+"""A hypothesis held against a run: which wrong elements it reproduces, which right it spoils."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ Buffers = Mapping[str, Tensor]
 
 
 class Score(NamedTuple):
-    """Wrong elements that a prediction of an intermediate reproduces, and right ones that it
-    would make wrong.
-    """
+    """Wrong elements that a prediction reproduces, and right ones that it would make wrong."""
 
     reproduced: int = 0
     spoilt: int = 0
@@ -119,9 +115,7 @@ class Tester:
             self._has_nan |= bool(finite.any()) and not bool((finite | right).all())
 
     def best(self, known: Hypothesis) -> Finalist:
-        """A hypothesis about other values; in all forms of its fault, if a number is measured off
-        them.
-        """
+        """A hypothesis about other values; in all its forms, if a number is measured off them."""
         same = [other for other in self.hypotheses if other.fault == known.fault]
         forms = [other for other in same if other.summary == known.summary] or same
         return max(map(self.fit, forms), key=lambda fit: fit.explained, default=Finalist(known))
@@ -341,9 +335,7 @@ def explaining(seen: WrongRun, known: Mapping[str, Hypothesis]) -> str:
 
 
 def in_parts(experiment: Experiment, assigned: Assigned, seen: WrongRun) -> list[list[Finalist]]:
-    """The hypotheses that explain a run, best first; of several faults, each of which explains a
-    part, those of all.
-    """
+    """The hypotheses that explain a run, best first; of several faults those of all."""
     tested = _fitting(experiment, assigned, seen)
     if not tested or tested[0].explained >= NAMED:
         return [tested]

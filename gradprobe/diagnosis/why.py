@@ -1,6 +1,4 @@
-"""Runs -> Reasons: the diagnoses of every failing layout, best first, and what is known where
-none fits.
-"""
+"""Runs -> Reasons: the diagnoses of every failing layout, best first, or what is known."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ class FailedCheck:
 
 
 def reasons_of(check: FailedCheck) -> Reasons:
-    """Why runs with a wrong element went wrong. What goes wrong in here is told, and no verdict
-    depends on it.
-    """
+    """Why runs with a wrong element went wrong. An error in here is told; no verdict needs it."""
     strays = ((run.layout, stray) for run in check.runs for stray in run.memory)
     found = [*of_strays(strays, [run.layout for run in check.runs if run.measured is not None])]
     for explain in EXPLAINERS:
@@ -155,9 +151,7 @@ def _by_a_smaller_case(
 
 
 def by_convention(check: FailedCheck, found: list[Diagnosis]) -> list[Diagnosis]:
-    """What --strict alone counts as wrong, as it is exported in another convention, before all
-    else.
-    """
+    """What --strict alone counts as wrong, exported in another convention, before all else."""
     measured = filter(None, map(attrgetter("measured"), check.runs))
     read = next(filter(attrgetter("as_read"), measured), None)
     if read is None:

@@ -56,9 +56,7 @@ def _axes_of(name: str, seen: WrongRun) -> str:
 
 
 def elsewhere(seen: WrongRun) -> Iterator[Hypothesis]:
-    """Every tensor that is read, and every gradient that was handed in to be written, at other
-    places.
-    """
+    """Every tensor that is read, and every gradient handed in to be written, at other places."""
     case, tensors = seen.case, readable(seen)
     for ways in (_as_contiguous, _by_other_strides, _without_a_term, _of_another_head):
         for name, tensor in tensors.items():

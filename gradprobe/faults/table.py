@@ -1,6 +1,4 @@
-"""Every fault that a reference can predict, the likeliest first: of two that fit alike it is
-named.
-"""
+"""Every fault that a reference can predict, the likeliest first: of equals it is named."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Variant: a problem as a fault has it computed. TileScope: the names that formulas of faults
-use.
-"""
+"""Variant: a problem as a fault has it computed. TileScope: the names that formulas use."""
 
 from __future__ import annotations
 
@@ -113,9 +111,7 @@ class TileScope:
 
     @cached_property
     def reach(self) -> tuple[int, int]:
-        """From where to where (exclusive) a row sees keys, from its own number on, by causal and
-        the window.
-        """
+        """From where to where (exclusive) a row sees keys, relative to its own number."""
         x, everything = self.x, 2 * (self.x.n_query + self.x.n_key)
         shift = x.n_key - x.n_query if x.cu_seqlens_q is None and x.align == "bottom-right" else 0
         left, right = x.window or (-1, -1)
@@ -124,9 +120,7 @@ class TileScope:
         return shift - left, shift + 1 + right
 
     def tile_sees(self, rows: int, keys: int) -> Tensor:
-        """[m, n] bool: keys whose tile has any that causal shows to the last row of this row's
-        tile.
-        """
+        """[m, n] bool: keys in tiles of which causal shows any to the last row of this tile."""
         return self.j // keys * keys <= self.diagonal + (rows - 1 - self.i % rows)
 
     def of_first_key(self, bound: Tensor, n: int) -> Tensor:

@@ -1,6 +1,4 @@
-"""A folder for each language that targets are written in; what is known of one elsewhere is its
-LANGUAGE, as below.
-"""
+"""A folder for each language of targets; what is known of one elsewhere is its LANGUAGE."""
 
 from __future__ import annotations
 

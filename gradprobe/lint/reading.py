@@ -106,9 +106,7 @@ class KernelStrides:
 
 
 def _strides_of(function: Function, pointers: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """(word of its pointer, axis) of each parameter that is called a stride; "" where it does not
-    say.
-    """
+    """(word of its pointer, axis) of each parameter that is called a stride; "" if unsaid."""
     spelt, found = dict[str, str](), dict[str, tuple[str, str]]()
     for name, word in pointers.items():
         spelt |= dict.fromkeys(words_of(name) - spelt.keys(), word)

@@ -1,3 +1,1 @@
-"""The stages in order: what was asked for, the case that fits, the runs, the diagnosis, the
-evidence.
-"""
+"""The stages in order: the request, the case that fits, the runs, the diagnosis, the evidence."""

@@ -1,6 +1,4 @@
-"""Adaptations: changes of a case, tried on a target that refuses it or reads its tensors
-otherwise.
-"""
+"""Adaptations of a case, tried on a target that refuses it or reads its tensors otherwise."""
 
 from __future__ import annotations
 

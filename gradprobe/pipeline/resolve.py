@@ -30,9 +30,7 @@ class Problem:
     """The options that stay as they are, since they were given; also those that are off."""
 
     def with_options(self, options: Mapping[str, Any]) -> Problem:
-        """The same target on a case with some more options, as words; Failure where there is
-        none.
-        """
+        """The same target on a case with more options, as words; Failure where there is none."""
         request = replace(self.request, options={**self.request.options, **options})
         case, _ = _resolved(request, self.target, self.saved, self.case.device)
         return replace(self, request=request, case=case)
@@ -44,9 +42,7 @@ def resolve_problem(
     target: Callable[..., Any] | None = None,
     reference: Callable[..., Any] | None = None,
 ) -> Problem:
-    """Imports what the words need, chooses the backend, and resolves the case; Failure where it
-    cannot be run.
-    """
+    """Imports the target, chooses the backend, resolves the case; Failure where it cannot run."""
     given = parse(request.options)
     refuse_unknown_family(request.family)
     from ..model.resolution import refuse_unknown

@@ -51,9 +51,7 @@ class Ability:
     is_plain: bool = False
     """Whether the target's parameters say that it takes it, so that wrong results are a fault."""
     shown_by: tuple[str, ...] = ()
-    """The results of which one that is right throughout shows that it is taken, where no
-    parameter says so.
-    """
+    """The results of which one that is right shows that it is taken, where no parameter does."""
 
     @property
     def sentence(self) -> str:
@@ -134,9 +132,7 @@ def _small(problem: Problem, **options: Any) -> dict[str, Any]:
 def with_second_cases(
     report: ProbeResult, problem: Problem, client: Client
 ) -> tuple[ProbeResult, Problem]:
-    """The report of a match, with what it leaves unchecked; that of a second case where one is
-    wrong.
-    """
+    """The report of a match with what it leaves unchecked; of a second case if one is wrong."""
     client.tick("small second cases", 0.0)
     found = _tried_all(problem)
     told = defaultdict[str, dict[str, Ability]](dict)

@@ -1,3 +1,1 @@
-"""One probe: the runs of a target under its layouts, second runs that must agree, looks inside,
-the receipt.
-"""
+"""One probe: runs of a target in its layouts, repeats that must agree, looks inside, receipt."""

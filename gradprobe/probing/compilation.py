@@ -62,9 +62,7 @@ class Compilation(contextlib.ExitStack):
 
 
 def compiles(record: RunRecord) -> bool:
-    """Whether the front end takes the launches, asked in this process, which interprets none
-    afterwards.
-    """
+    """Whether the front end takes the launches; this process interprets none afterwards."""
     waiting = _unasked(_calls(record), {})
     errors = _errors_of(waiting) if waiting and is_on("front-end") else []
     _keep(waiting, errors)

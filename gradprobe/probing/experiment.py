@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 # Elements of all score matrices up to which a target in the interpreter is followed, or shown wholly.
 MOST_INTERPRETED = 1 << 18
 Tick = Callable[..., object]
-"""Told what is being done, which fraction of it is done, and as `layout` for which one, where
-there is one.
-"""
+"""Told what is being done, which fraction of it, and for which layout, where there is one."""
 
 
 def silent(stage: str, fraction: float, layout: str = "") -> None:

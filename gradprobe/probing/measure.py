@@ -40,9 +40,7 @@ LEAST_SCORES = 1 << 22
 def measure(
     experiment: Experiment, inputs: Inputs, trace: Trace, recovery: Recovery | None = None, *, coarse: bool = False
 ) -> MeasuredRun:  # fmt: skip
-    """Compares a trace, `coarse` by an arithmetic coarser than the contract, and locates its
-    first mismatch.
-    """
+    """Compares a trace, `coarse` by a coarser arithmetic, and locates its first mismatch."""
     of, reference = _Measurement(experiment, inputs, recovery, coarse), None
     is_by_formulas = experiment.reference is None
     if experiment.reference is not None:

@@ -1,6 +1,4 @@
-"""One run of a target: its results, and what it does to memory around its tensors and to its
-inputs.
-"""
+"""One run of a target: its results, and what it does to its inputs and to memory around them."""
 
 from __future__ import annotations
 
@@ -134,9 +132,7 @@ def _run(
 def _overwritten(
     changes: list[MemoryFinding], before: InputsBefore, run: Callable[..., object], watched: Mapping[str, Writer]
 ) -> Iterator[MemoryFinding]:  # fmt: skip
-    """The inputs that changed, with what did it; where nothing saw that, by a run compared step
-    by step.
-    """
+    """The inputs that changed, and by what; where nothing saw that, by comparing steps."""
     writers = dict(watched)
     if not changes:
         return

@@ -102,9 +102,7 @@ def _record(experiment: Experiment, assigned: Assigned) -> RunRecord:
 
 
 def _repeated(experiment: Experiment, run: LayoutRun, executions: list[Execution]) -> LayoutRun:
-    """The run, or its first wrong repeat, each in another order of CUDA threads on the CPU;
-    `executions` grows.
-    """
+    """The run, or its first wrong repeat, in other orders of CUDA's threads on the CPU."""
     case, first = experiment.case, run.measured
     if case.repeat == 1 or first is None:
         return run

@@ -1,6 +1,4 @@
-"""How dots multiply float32 on a GPU, by compiled kernels, CUDA sources, autograd's nodes,
-torch's settings.
-"""
+"""How dots multiply float32 on a GPU: kernels, CUDA sources, autograd, torch's settings."""
 
 from __future__ import annotations
 
@@ -106,9 +104,7 @@ def matmuls_watched(found: list[Dots]) -> Iterator[None]:
 
 
 def of_autograd(output: Any) -> Iterator[Dots]:
-    """Of PyTorch's memory-efficient kernels: DefaultGemmType in ATen's gemm_kernel_utils.h,
-    OpMultiplyAddFastF32.
-    """
+    """Of PyTorch's memory-efficient kernels, by DefaultGemmType in ATen's gemm_kernel_utils.h."""
     waiting, done = [output.grad_fn], set()
     while waiting:
         node = waiting.pop()

@@ -52,9 +52,7 @@ def _has_gpu() -> bool:
 
 
 def choose_threads(case: Case) -> None:
-    """One thread for small problems: waiting for a second made them 12 times slower on busy
-    cores.
-    """
+    """One thread for small problems: waiting for a second is 12 times slower on busy cores."""
     import torch
 
     if case.device == "cpu" and case.heads * case.seqlen_q * case.seqlen_k < _SMALL:

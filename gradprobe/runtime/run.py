@@ -1,6 +1,4 @@
-"""Runs a target on inputs. The Outcome holds its Trace, or the words with which it refused the
-layout.
-"""
+"""Runs a target on inputs: its Trace, or the words with which it refused the layout."""
 
 from __future__ import annotations
 

@@ -34,9 +34,7 @@ _PATIENCE = 60.0
 def refusal_of(
     error: BaseException, target: Target, layout: str, calls: Sequence[KernelCall]
 ) -> str:
-    """The words with which a target refused a layout; or raises DeviceLost, Refusal,
-    TargetFailure.
-    """
+    """The words with which a target refused; or raises DeviceLost, Refusal, TargetFailure."""
     name = f"target {target.name!r}"
     # Once the device is lost, every exception follows from that.
     if (lost := words_of_loss()) is not None:

@@ -167,9 +167,7 @@ Writer = tuple[str, SourceLine | None]
 
 
 class InputsBefore:
-    """The inputs of a run as they were, but for those that may be written over, and what was seen
-    to change them.
-    """
+    """The inputs as they were, but for those that may be written over, and what changed them."""
 
     def __init__(self, inputs: Inputs, allowed: Collection[str]) -> None:
         # A backward may write into its results, and into delta, which no other step of a program reads.
@@ -181,9 +179,7 @@ class InputsBefore:
         self.writers: dict[str, Writer] = {}
 
     def changes(self, axes: Callable[[str], str]) -> list[MemoryFinding]:
-        """The inputs that differ now in any bit. `axes`: of an input; "" where its elements have
-        no place.
-        """
+        """The inputs that differ now in any bit. `axes`: of an input; "" where it has none."""
         found = list[MemoryFinding]()
         for name, now in self._memory.items():
             differ = self._differing(name)
@@ -264,9 +260,7 @@ def written_by(change: MemoryFinding, kernel: str, line: SourceLine | None) -> M
 def shared(
     result: Mapping[str, Any], target: Target, case: Case, inputs: Inputs
 ) -> Iterator[MemoryFinding]:
-    """What gradients share with inputs and one another. Of autograd's, which are cloned where
-    they are kept, less.
-    """
+    """What gradients share with inputs and one another; less of autograd's, which are cloned."""
     given, allowed = inputs.tensors, {*OUTPUTS, *case.inplace}
     gradients: dict[str, Tensor] = {}
     for name, tensor in (*given.items(), *result.items()):

@@ -1,6 +1,4 @@
-"""A Python file: its tree, where nodes stand, which functions run on the device, and what a
-report keeps of it.
-"""
+"""A Python file: its tree, its nodes' places, its device functions, what a report keeps of it."""
 
 from __future__ import annotations
 
@@ -179,9 +177,7 @@ MOST, AROUND = 400, 12
 
 
 def listings_of(wheres: Iterable[CauseLine]) -> tuple[Listing, ...]:
-    """The functions that hold these lines, each once. Nothing of a file that cannot be read or
-    reads otherwise now.
-    """
+    """The functions that hold these lines, each once; nothing of a file that has changed."""
     found = dict[Listing, None]()
     for where in wheres:
         try:

@@ -62,9 +62,7 @@ def is_stride(parameter: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def stride_by_name(name: str) -> tuple[str, str]:
-    """(tensor, axis) as a stride's name spells them: ("q", "head") of q_head_stride; "" where it
-    does not tell.
-    """
+    """(tensor, axis) of a stride's name: ("q", "head") of q_head_stride; "" if unsaid."""
     match = _ENDS.fullmatch(_bare(name)) if is_stride(name) else None
     return (match[1], match[2]) if match else ("", "")
 

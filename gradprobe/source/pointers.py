@@ -230,9 +230,7 @@ def cuda_atomics(file: str, text: str) -> Iterator[tuple[str, Line]]:
 
 
 def named_after(word: str) -> str:
-    """The gradient that a pointer is named after, as `dq_ptr`, `DQ`, `grad_query` and `p_dq`; ""
-    of none.
-    """
+    """The gradient that a pointer is named after: `dq_ptr`, `DQ`, `grad_query`, `p_dq`; or ""."""
     word = word.lower().replace("gradient", "grad")
     for part in (word, *re.split(r"_|ptr|pointer", word)):
         name = title(tensor_of(part)) if part else ""

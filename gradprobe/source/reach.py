@@ -1,6 +1,4 @@
-"""Reach: what runs can show of a function: statements, sides of branches and flags, turns of
-loops.
-"""
+"""Reach: what runs can show of a function: statements, branches and flags, turns of loops."""
 
 from __future__ import annotations
 
@@ -179,9 +177,7 @@ class Reach:
 def reach_of(
     source: KernelFile, names: Collection[str], kernels: Collection[str], edited: Collection[int]
 ) -> list[Reach]:
-    """The reach of some functions, whose callers among the kernels are to run too; `edited`:
-    lines.
-    """
+    """The reach of functions, whose callers among the kernels are to run too; `edited`: lines."""
     found = list[Reach]()
     for function in source.functions:
         if function.name in names:

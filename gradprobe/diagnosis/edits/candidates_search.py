@@ -45,9 +45,7 @@ Source = Iterator[tuple[float, Candidate | None]]
 
 @dataclass(frozen=True)
 class FileFaults:
-    """What a diagnosis says of a file: lines, words of the right text, its own edit, and how late
-    they are tried.
-    """
+    """What a diagnosis says of a file: lines, right text, its own edit, when they are tried."""
 
     file: KernelFile
     faults: tuple[Fault, ...]
@@ -69,9 +67,7 @@ class SearchResult:
 
 @dataclass(eq=False)
 class Ground:
-    """What candidates are put on top of, an edit or nothing, and the small case that they are
-    tried on.
-    """
+    """What candidates are put on top of, if anything, and the small case they are tried on."""
 
     number: int
     base: Candidate
@@ -99,9 +95,7 @@ class Ground:
         self.quick = None
 
     def candidates(self, of: FileFaults, late: float) -> Source:
-        """The printed one, None, and those for some lines on top of the base, the likeliest
-        first.
-        """
+        """None (no edit), and the edits for some lines on top of the base, likeliest first."""
         if of.printed and not self.number:
             yield _NOW, Candidate(of.file, of.printed, 0.0, is_wanted=True)
         yield late - SOONEST, None
@@ -232,9 +226,7 @@ class Search:
             self._put(ground, ground.candidates(each, late + each.late))
 
     def _confirm(self, ground: Ground, candidate: Candidate, result: EditResult) -> None:
-        """Puts an edit to the whole check, and to the judge; seeks more on top of what makes some
-        of it right.
-        """
+        """Puts an edit to the whole check and the judge; seeks more where it is right in part."""
         trial, failing = ground.trial, ground.failing
         is_asked = result.matches or trial.case != self._experiment.case
         wrong, other = self._first_wrong(candidate) if is_asked else (failing, result)

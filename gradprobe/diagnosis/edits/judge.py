@@ -1,6 +1,4 @@
-"""Judge: an edit is run in forks, and put to other cases until they have come to all that it may
-change.
-"""
+"""Judge: an edit is run in forks, on other cases until all that it may change was reached."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ class EditResult:
         return {name for name, count in self.wrong.items() if count}
 
     def is_better_than(self, other: EditResult) -> bool:
-        """Whether some result has come right, or most of its wrong elements, and nothing has
-        become wrong.
-        """
+        """Whether a result, or most of its elements, has come right and nothing wrong."""
         here, there, is_less = Counter(self.wrong), Counter(other.wrong), self.harm < other.harm
         if other.names:
             is_less = here <= there and 2 * here.total() <= there.total()
@@ -95,9 +91,7 @@ class EditedTarget:
             return EditResult(failure="gradprobe failed", fault=fault_words(error))
 
     def begun(self, trial: Trial) -> Experiment:
-        """The experiment of a trial, its target imported anew; Refusal where nothing can be laid
-        apart.
-        """
+        """The experiment of a trial, its target imported anew; Refusal where none can be made."""
         load_from_copy(self.candidate.file.file, str(self.copy), os.devnull)
         for name in self.modules:
             sys.modules.pop(name, None)
@@ -248,9 +242,7 @@ class Judge:
 
 
 def edited_functions(candidate: Candidate) -> list[Reach]:
-    """The kernels that an edit changes, or the launch of; of other host code those that this
-    launches, or all.
-    """
+    """The kernels that an edit changes, or whose launch; of other host code what it launches."""
     file = KernelFile(candidate.file.file, candidate.text, candidate.file.function)
     lines, shift = set[int](), 0
     for edit in sorted(candidate.edits, key=attrgetter("start")):

@@ -1,6 +1,4 @@
-"""Quick trials: forks note the launches of a small case, and run single programs again with an
-edit, on that memory.
-"""
+"""Quick trials: forks run single programs of a small case again with an edit, on noted memory."""
 
 from __future__ import annotations
 
@@ -172,9 +170,7 @@ class _RecordedCase:
                 )
 
     def _narrowed(self, whole: _Witness) -> _Witness:
-        """The program that leaves most wrong of what is stored and never read; all of them where
-        there is none.
-        """
+        """The program that leaves most wrong of what is stored and never read; else all."""
         plain = [each for each in whole.results if each.storage not in self._replay.read]
         found, most = whole, 0
         for program in whole.programs[:_PROGRAMS] if self._result_of(plain).names else ():
@@ -185,9 +181,7 @@ class _RecordedCase:
         return found
 
     def tried(self, codes: Codes | None) -> Answer | None:
-        """Whether an edit, run in earlier launches too, makes less wrong; None where no program
-        tells.
-        """
+        """Whether an edit makes less wrong, run in earlier launches too; None if unknown."""
         changed = {key for key, code in (codes or {}).items() if self._base.get(key) != code}
         touched = [at for at, of in enumerate(self._launches) if changed & of.launch.functions]
         later = [at for at in self._witnesses if touched and at >= touched[0]]

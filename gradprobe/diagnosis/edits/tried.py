@@ -1,6 +1,4 @@
-"""Runs and diagnoses -> diagnoses with the edit that was tried: as a diff, with what matches with
-it.
-"""
+"""Runs and diagnoses -> diagnoses with the tried edit: a diff, and what matches with it."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ _FAULT = "an edit could not be tried as it should, by a fault of gradprobe: {}"
 def with_edits(
     experiment: Experiment, runs: Sequence[LayoutRun], reasons: Reasons, allowance: Allowance
 ) -> Reasons:
-    """The reasons with the edits that were tried; with one more where an edit is of no cause that
-    they name.
-    """
+    """The reasons with the edits that were tried; one more where an edit is of no named cause."""
     is_compiled = experiment.case.device != "cpu" or not interpreting()
     if not allowance.count or reasons.is_beyond_edits or is_compiled:
         return reasons
@@ -131,9 +127,7 @@ def _of_none(found: SearchResult) -> dict[str, Any]:
 
 
 def _rank(passed: JudgedEdit) -> tuple[float, ...]:
-    """What is certain first, then right in more cases, then the file's own text, then what adds
-    the least.
-    """
+    """What is certain first, then right in more cases, then the file's own text, then short."""
     candidate, changes = passed.candidate, passed.candidate.changes
     there = set(map(str.strip, candidate.file.text.splitlines()))
     unlike, words = 0, 0
@@ -149,9 +143,7 @@ def _rank(passed: JudgedEdit) -> tuple[float, ...]:
 def faults_of(
     experiment: Experiment, diagnoses: Sequence[Diagnosis], wrong: Collection[str]
 ) -> list[FileFaults]:
-    """The lines that are named, the best diagnosis first; host code; the kernels named after what
-    is wrong.
-    """
+    """The lines that are named, the best diagnosis first; host code; kernels named like it."""
     read, found = cache(_editable), list[FileFaults]()
     for diagnosis in diagnoses:
         places = dict[str, list[CauseLine]]()
@@ -221,9 +213,7 @@ def _printed(file: KernelFile, places: Sequence[CauseLine]) -> Edits:
 
 
 def _wanted(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Of "stride/do-head": do and h. Of a mask that is missing: what masks a value; of a factor
-    its name.
-    """
+    """Of "stride/do-head" do and h; of a missing mask what masks; of a factor its name."""
     kind, _, rest = diagnosis.fault.partition("/")
     if _is_turned(diagnosis):
         return ()

@@ -1,3 +1,1 @@
-"""Explainers of a run that was followed: each a function of one signature, asked in the order of
-`suspects`.
-"""
+"""Explainers of a followed run: functions of one signature, asked in the order of `suspects`."""

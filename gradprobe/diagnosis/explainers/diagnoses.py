@@ -1,6 +1,4 @@
-"""Suspects, operations that go wrong although what they work on is right; and what is told of
-them.
-"""
+"""Suspects: operations that go wrong although their operands are right; and their sentences."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ class Suspect:
     reason: str
     is_sure: bool = True
     beside: Sequence[Chain] = ()
-    """Where what enters is made: an address, what was compared with nothing, other dots of the
-    pairs.
-    """
+    """Where what enters is made: an address, a value compared with nothing, other dots."""
     is_open: bool = False
     """Whether it is right where rows see keys, not masked where they do not, and summed over."""
     is_lost: bool = False

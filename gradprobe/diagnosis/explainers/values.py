@@ -35,9 +35,7 @@ class WrongTile:
 
     @cached_property
     def name(self) -> str:
-        """What it is elsewhere where it is right, or what is made of such operands; "" if
-        unknown.
-        """
+        """What it is elsewhere where it is right, or what such operands make; "" if unknown."""
         elsewhere = self.run.right.get(self.node.site)
         if elsewhere:
             return elsewhere.most_common(1)[0][0]

@@ -41,9 +41,7 @@ def blank(text: str) -> str:
 
 
 def without_comments(text: str) -> str:
-    """The text with spaces for comments, the contents of literals, and what a known `#if` leaves
-    out.
-    """
+    """The text with spaces for comments, literals, and what a known `#if` leaves out."""
     lines = _LEXICAL.sub(_without_content, text).splitlines(keepends=True)
     branches: list[bool | None] = []
     for number, line in enumerate(lines):

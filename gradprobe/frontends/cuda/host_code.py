@@ -59,9 +59,7 @@ class Meaning(NamedTuple):
 
 
 def host_function(file: Path, name: str, word: str) -> tuple[Any, int]:
-    """The one of a name, else the first, as a function of q, k, v, do and more by name; and its
-    line.
-    """
+    """The one of a name, else the first, as a function of q, k, v, do by name; and its line."""
     source = read_source(file)
     function = source.launchers.get(name or next(iter(source.launchers), ""))
     if function is None:

@@ -121,6 +121,4 @@ class RecordedAccesses:
     one_of: int
     """Of how many threads one was recorded."""
     copies: Array | None
-    """The reads of shared memory as those of what it holds copies of; None where threads give
-    each other more.
-    """
+    """Reads of shared memory as those of what it copies; None where threads give more."""

@@ -97,9 +97,7 @@ def _properties(gpu: Architecture) -> Any:
 
 
 def _on_the_cpu() -> Any:
-    """A mode of torch in which "cuda" is the CPU: many files make a tensor when they are
-    imported.
-    """
+    """A mode of torch in which "cuda" is the CPU: files make tensors when they are imported."""
     import torch
     from torch.overrides import TorchFunctionMode
 

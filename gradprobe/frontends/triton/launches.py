@@ -204,9 +204,7 @@ def _run_first_fitting(tuner: Any, notes: list[str], *args: Any, **kwargs: Any) 
 
 
 def _does_not_fit(error: Exception) -> bool:
-    """Whether the compiler, the GPU, or a first program in the interpreter (static_assert)
-    refused it.
-    """
+    """Whether the compiler, the GPU or a first interpreted program (static_assert) refused."""
     kind = type(error).__name__
     if kind in ("OutOfResources", "CompileTimeAssertionFailure"):
         return True

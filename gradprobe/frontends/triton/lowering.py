@@ -1,6 +1,4 @@
-"""Lowers launches of interpreted kernels to TTIR, and says which no compiler takes; in a process
-that then ends.
-"""
+"""Lowers interpreted launches to TTIR, and says which no compiler takes; in a last process."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ _ASKS = re.compile(r"TRITON_INTERPRET|runtime\.interpret\b")
 
 
 def compile_errors(calls: Sequence[KernelCall]) -> list[CompileError | None]:
-    """What keeps each kernel from being compiled at any size, for the GPU asked for, else for
-    any.
-    """
+    """What keeps each kernel from being compiled at any size, for the GPU asked for, else any."""
     gc.disable()  # what it would go through is shared with the process before the fork
     _restore_language()
     return list(map(_error_of, calls))

@@ -126,9 +126,7 @@ def _makes(spot: Spot, intermediate: str) -> bool:
 
 
 def as_parsed(file: KernelFile, edits: Iterable[Edit]) -> str | None:
-    """The statements with an edit, by their syntax; None where that is no Python, or nothing is
-    changed.
-    """
+    """The edited statements, by their syntax; None where that is no Python or no change."""
     before, after, left = list[str](), list[tuple[int, str]](), set(edits)
     for start, end in _pieces(file) if left else ():
         own = {edit for edit in left if start <= edit.start <= edit.end <= end}

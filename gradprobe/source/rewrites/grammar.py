@@ -1,6 +1,4 @@
-"""Edits that no pattern says: names, terms, factors, constants, tests, order, and what other
-statements say.
-"""
+"""Edits that no pattern says: names, terms, factors, constants, tests, order, statements."""
 
 from __future__ import annotations
 

@@ -135,9 +135,7 @@ def _arrays_in(file: Path) -> Iterable[NamedArray]:
 
 @functools.cache
 def library_of(source: CudaSource, instance: str = "", *, has_host: bool = False) -> Library:
-    """Of its kernels, an instance of a template, and its host code; TargetFailure where that
-    cannot be made.
-    """
+    """An instance of a template of its kernels, and its host code; else TargetFailure."""
     if unsupported := source.unsupported_on_a_cpu():
         raise TargetFailure(
             f"a CPU cannot run {unsupported}", "run it on a GPU, or take that out"

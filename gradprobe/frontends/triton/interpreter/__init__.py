@@ -1,6 +1,4 @@
-"""Triton's interpreter, mended, and watched. Import this only once TRITON_INTERPRET=1 is in the
-environment.
-"""
+"""Triton's interpreter, mended and watched. Import it only once TRITON_INTERPRET=1 is set."""
 
 from .language_patches import mend_interpreter
 from .plans import InterpreterNotKnown

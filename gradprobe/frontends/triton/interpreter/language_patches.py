@@ -51,9 +51,7 @@ def _patch_tensor(original: Method, tensor: Any, scope: Any) -> None:
 
 
 def _spread(original: Method, self: Any, shape: Any, scalar: Any) -> Any:
-    """Spreads a comparison as bools: it keeps its operands' type, as which 3.9 would refuse it as
-    a mask.
-    """
+    """Spreads a comparison as bools: of its operands' type, Triton 3.9 refuses it as a mask."""
     is_compared = scalar.data.dtype == np.bool_ and scalar.dtype != tl.int1
     return original(self, shape, Handle(scalar.data, tl.int1) if is_compared else scalar)
 
@@ -107,9 +105,7 @@ def shipped_language() -> Mapping[Any, Mapping[str, Any]]:
 
 
 def named(made: FunctionType, function: FunctionType) -> FunctionType:
-    """Lets what was made of a kernel find the language by names of its own, and what its closure
-    holds.
-    """
+    """Lets functions made of a kernel find the language by its names, and their closure."""
     values = map(function.__globals__.get, made.__code__.co_names)
     if function.__closure__ or not _places().keys().isdisjoint(map(id, values)):
         return with_globals(_Names(function), made)
@@ -155,9 +151,7 @@ def _places() -> dict[int, tuple[Any, str]]:
 
 class _Loops(shipped.ASTTransformer):  # type: ignore[misc]
     def visit_For(self, node: ast.For) -> ast.For:
-        """Makes the variable of a `range(...)` a tensor where a kernel needs one: numbers take
-        less time.
-        """
+        """Makes a `range(...)` variable a tensor where a kernel needs one: numbers are faster."""
         self.generic_visit(node)
         function = node.iter.func if isinstance(node.iter, ast.Call) else None
         is_range = getattr(function, "id", getattr(function, "attr", "")) == "range"

@@ -1,6 +1,4 @@
-"""Replay: launches in Triton's interpreter, noted with their memory, and run again by other
-functions.
-"""
+"""Replay: interpreted launches, noted with their memory, and run again by other functions."""
 
 from __future__ import annotations
 
@@ -106,9 +104,7 @@ class RecordedLaunch:
 
 @contextlib.contextmanager
 def recorded_kernels(most: int) -> Iterator[list[RecordedLaunch]]:
-    """While open, launches are noted with copies of their memory, of at most `most` bytes; else
-    none.
-    """
+    """While open, launches are noted with copies of at most `most` bytes of memory; else none."""
     found, method, left = list[RecordedLaunch](), shipped.InterpretedFunction.run, most
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
@@ -155,9 +151,7 @@ class Replay(Watcher):
     def run(
         self, launch: RecordedLaunch, codes: Codes, programs: Sequence[tuple[int, ...]]
     ) -> None:
-        """Runs some programs on what the storages hold. Raises TooLong, and whatever the kernel
-        raises.
-        """
+        """Runs some programs on the storages. Raises TooManyAccesses, and what the kernel may."""
         kernel, builder, grid = launch.kernel, shipped.InterpreterBuilder, (len(programs),)
         function = _rebound(launch, codes)
         executor = shipped.GridExecutor(function, kernel.arg_names, grid, kernel.pre_run_hooks)

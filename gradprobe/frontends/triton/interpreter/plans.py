@@ -124,9 +124,7 @@ class _Recorder:
 
 
 def plan_of(steps: Sequence[Step], tensors: Sequence[Any], result: Any) -> Method | None:
-    """A call as a function of the builder and the tensors; None where its steps do not give the
-    result.
-    """
+    """A call as a function of builder and tensors; None where its steps give no result."""
     given, returned = [*map("t{}".format, range(len(tensors)))], getattr(result, "handle", None)
     values, words, end = list[Any](), dict[int, str](), {id(None): "None"}
     for name, tensor in zip(given, tensors, strict=True):

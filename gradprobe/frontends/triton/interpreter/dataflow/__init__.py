@@ -1,6 +1,4 @@
-"""Dataflow: what the tiles of interpreted Triton kernels hold, element by element, and what they
-were made of.
-"""
+"""Dataflow: what tiles of interpreted kernels hold, by element, and what they are made of."""
 
 from ..memory.stream import attempted
 from ..memory.views import Site, view_of

@@ -1,6 +1,4 @@
-"""Accesses: which elements loads and stores touch, and what stores leave in memory for later
-loads.
-"""
+"""Accesses: which elements loads and stores touch, and what later loads find there."""
 
 from __future__ import annotations
 
@@ -29,20 +27,14 @@ _STEPS = (
 
 
 class IndexedAccesses(Watcher):
-    """Gives loaded lanes the index of their element: by its address, else by what was stored
-    there.
-    """
+    """Gives loaded lanes their element's index: by its address, else by what was stored there."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._shadows: dict[int, dict[str, Array]] = {}
-        """By home and letter, the index that was stored with each element; as _NODE its node's
-        number.
-        """
+        """By home and letter, the index stored with each element; as _NODE its node's number."""
         self._kept: dict[int, str] = {}
-        """By home of sums, whether each is of an m or n; "" where parts of the dims are stored
-        apart.
-        """
+        """By home of sums, whether each is of an m or n; "" where parts of dims lie apart."""
 
     def notes(self) -> Iterator[tuple[str, Note]]:
         for name in f"{MOVES} {POINTING} int_cast".split():

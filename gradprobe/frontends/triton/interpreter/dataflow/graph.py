@@ -1,6 +1,4 @@
-"""Graph: each operation of interpreted kernels as a node, with the indices of its lanes and the
-role of its value.
-"""
+"""Graph: each operation of interpreted kernels as a node: its lanes' indices, its role."""
 
 from __future__ import annotations
 
@@ -136,9 +134,7 @@ class StoredTile:
     node: Node
     site: Site
     offsets: Array | None = None
-    """[lanes] int64, bytes from the start of the storage; None where the tensor's axes were
-    known.
-    """
+    """[lanes] int64, bytes from the storage's start; None where the tensor's axes were known."""
     lanes: Lanes = UNKNOWN
     """[lanes], of what was stored."""
     behind: frozenset[int] = frozenset()

@@ -1,6 +1,4 @@
-"""Lanes: batch b, head h, key head g, row m, key n and dim d or e of each lane of a tile; w is a
-distance.
-"""
+"""Lanes: batch b, head h, key head g, row m, key n, dim d or e of each lane; w: a distance."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class Lanes:
         return "m" in self.at and "n" in self.at
 
     def of_sum(self) -> tuple[str, Array, Array, Array] | None:
-        """Of a sum over rows or keys: the letter of the other; of each lane its batch, its index,
-        what it sums.
-        """
+        """Of a sum over rows or keys: the letter of the other; by lane batch, index, summand."""
         cover, at = self.cover, self.at
         kept = {"m": "n", "n": "m"}[cover.letter] if cover is not None else ""
         if cover is None or "b" not in at or kept not in at:
@@ -140,9 +136,7 @@ def together(left: Cover, right: Cover, *, is_sum: bool) -> Cover | None:
 
 
 def without_tail(at: dict[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
-    """The indices but for lanes behind the last row or key: kernels read the next head's there,
-    and use none.
-    """
+    """The indices but for unused lanes behind the last row or key, which are the next head's."""
     behind: Any = False
     for x in at.keys() & {"m", "n"}:
         last = at[x] == sizes[x] - 1

@@ -177,9 +177,7 @@ def _lost(flow: Flow, left: Lanes, right: Lanes, *, is_sum: bool) -> set[str]:
 
 
 def _less_across(tile: Tile, other: Tile) -> Lanes:
-    """The lanes of a tile, without the index of a vector that goes along another axis of scores
-    than it should.
-    """
+    """The lanes of a tile without a vector's index that goes along the wrong axis of scores."""
     (node, lanes), scores, lost = tile, other.lanes, set[str]()
     vector = node.lanes if node else UNKNOWN  # with one axis, however many it has by now
     if not scores.is_matrix or any(index.ndim != 1 for index in vector.at.values()):
@@ -198,9 +196,7 @@ def _less_across(tile: Tile, other: Tile) -> Lanes:
 def product(
     flow: Flow, site: Site, a: Lanes, b: Lanes, left: Array, right: Array, lacking: set[int]
 ) -> Lanes:
-    """The lanes of a dot of [M, K] and [K, N]; `lacking` takes the loads that give a part of what
-    it sums over.
-    """
+    """The lanes of a dot [M, K] x [K, N]; `lacking` takes loads of a part of what it sums."""
     kept, summed, cover = list[Lanes](), list[dict[str, Array | None]](), None
     shape = left.shape[0], right.shape[1]
     for lanes, axis in ((a, 1), (b, 0)):

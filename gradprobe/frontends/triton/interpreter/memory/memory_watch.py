@@ -103,9 +103,7 @@ class Memory(Watcher):
         self._last: dict[int, tuple[InterpretedLaunch, SourceLine]] = {}
         """By home of what nothing had written: who stored there last."""
         self._found: dict[tuple[object, ...], tuple[MemoryFinding, set[object]]] = {}
-        """What one line did to one tensor in one way: the first, with the lanes of all; and the
-        programs.
-        """
+        """What a line did to a tensor in a way: the first, with all lanes; and programs."""
         self.writers: dict[str, tuple[str, SourceLine]] = {}
         """By input: the kernel that changed it first, and its line."""
         self._inside: set[tuple[object, ...]] = set()

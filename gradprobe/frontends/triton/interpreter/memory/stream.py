@@ -1,6 +1,4 @@
-"""Stream: the one patch of Triton's interpreter that watching goes through; what nobody asks for
-is not patched.
-"""
+"""Stream: the one patch of Triton's interpreter for watching, of no more than is asked for."""
 
 from __future__ import annotations
 

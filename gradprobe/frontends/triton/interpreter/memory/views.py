@@ -34,9 +34,7 @@ class View:
     high: int
     """The address behind that."""
     home: int
-    """The address of its storage as torch has it: another one where the interpreter copied it
-    from a GPU.
-    """
+    """The address of its storage as torch has it: the interpreter copies it from a GPU."""
     known: View | None = None
     """The caller's tensor that it is a part of, or is."""
 
@@ -65,9 +63,7 @@ class View:
         return bracketed(owner.elements.index((address - owner.start) // self.elements.itemsize))
 
     def beyond(self, address: int) -> tuple[str, bool]:
-        """Where an address on no element lies; whether an element's offset leads there, cut to 32
-        bits.
-        """
+        """Where an address on no element lies; whether its offset, cut to 32 bits, is on one."""
         offset = int(self.in_elements(np.array([address], np.uint64))[0])
         words, wrapped = self.elements.beyond(offset), self.elements.wrapped(offset)
         if wrapped is not None:
@@ -113,15 +109,11 @@ class InterpretedLaunch:
         self.kernel: str = getattr(function, "__name__", str(function))
         self.code: CodeType | None = getattr(function, "__code__", None)
         self.views: dict[int, View] = {}
-        """By the id of an argument, named after the smallest of the caller's tensors that it lies
-        in.
-        """
+        """By the id of an argument, named after the smallest caller's tensor it lies in."""
         self._known = known
 
     def learn(self, given: Mapping[str, Any], on_host: Mapping[str, Any]) -> None:
-        """Takes the arguments by name, as torch has them and as the interpreter gives them to the
-        kernel.
-        """
+        """Takes arguments by name, as torch has them and as the interpreter gives them."""
         moves = dict[int, int]()
         for parameter, argument in given.items():
             copies = tensors_in(on_host[parameter], parameter)
