@@ -181,6 +181,8 @@ class _Forms:
         for way in _ways(of, plain, seen):
             for name, values in way.items():
                 self._add_wrong(name, _finite(values), _finite(due[name]))
+            by_key = _subtracted(way), _subtracted(due)
+            self._add_wrong("delta", *by_key, "bhn")
 
     def _steps(self, due: Mapping[str, Array]) -> Iterator[_Form]:
         x, p, rows = self._x, due["P"], due["delta"][..., None]
@@ -194,13 +196,13 @@ class _Forms:
             yield _Form("", "bhmn", p * dp)
             yield _Form("", "bhmn", dp - rows)
 
-    def _add_wrong(self, name: str, values: Array, due: Array) -> None:
+    def _add_wrong(self, name: str, values: Array, due: Array, axes: str = "") -> None:
         room = _TOLERANCES["float64"] * max(np.abs(due).max(), np.abs(values).max())
         if np.abs(values - due).max() > room:
             factor = float((values * due).sum() / max((due * due).sum(), 1e-300))
             is_multiple = np.abs(values - factor * due).max() <= room
             factor = factor if is_multiple else 0.0
-            self._forms.append(_Form(name, _AXES[name], values, True, factor))
+            self._forms.append(_Form(name, axes or _AXES[name], values, True, factor))
 
     def wrong(self, event: Event) -> tuple[str, bool]:
         """The intermediate that a value is by the fault, or ""; and whether it may be due."""
@@ -235,6 +237,14 @@ class _Forms:
                     forms += [form] * len(rows[-1])
             self._shelves[shape] = forms, np.concatenate(rows)
         return self._shelves[shape]
+
+
+def _subtracted(values: Mapping[str, Array]) -> Array:
+    """[B, H, N], what dS subtracts from dP of each key, in the last row that sees it."""
+    seen = values["P"] > 0
+    last = seen.shape[2] - 1 - seen[:, :, ::-1].argmax(2, keepdims=True)
+    p, dp, ds = (np.take_along_axis(values[name], last, 2)[:, :, 0] for name in ("P", "dP", "dS"))
+    return dp - ds / np.where(p > 0, p, np.inf)
 
 
 def _parts(form: _Form, shape: tuple[int, ...]) -> Iterator[Array]:

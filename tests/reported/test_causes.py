@@ -38,8 +38,9 @@ def sentences(report):
     return [*report["known"], *(said for run in report["runs"] for said in run["inside"])]
 
 
-def test_dp_and_delta_are_both_named_where_the_gradients_show_their_difference_alone(check):
-    ran, report = check(f"torch_backwards.py:delta_of_keys --causal {SMALL}")
+@pytest.mark.parametrize("sees", ["--causal", "--causal --window 5,0"])
+def test_dp_and_delta_are_both_named_where_the_gradients_show_their_difference_alone(sees, check):
+    ran, report = check(f"torch_backwards.py:delta_of_keys {sees} {SMALL}")
     first = report["first_mismatch"]
     assert (first["intermediate"], first["inseparable"]) == ("dP", ["delta"])
     assert ran.out.startswith("MISMATCH  dP or delta is the first wrong intermediate")

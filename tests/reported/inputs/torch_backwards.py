@@ -3,12 +3,13 @@
 import torch
 
 
-def _parts(q, k, v, do, scale, causal=False):
+def _parts(q, k, v, do, scale, causal=False, left=None):
     scores = q @ k.mT * scale
+    every = torch.ones(scores.shape[-2:], dtype=torch.bool)
     if causal:
-        scores = scores.masked_fill(
-            torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf")
-        )
+        scores = scores.masked_fill(every.triu(1), float("-inf"))
+    if left is not None:
+        scores = scores.masked_fill(every.tril(-1 - left), float("-inf"))
     return scores.softmax(-1), do @ v.mT
 
 
@@ -16,10 +17,11 @@ def _gradients(q, k, do, p, ds, scale):
     return {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
 
 
-def delta_of_keys(q, k, v, do, scale, causal):
+def delta_of_keys(q, k, v, do, scale, causal, window=None):
     """delta is summed over rows, so that each key has one."""
-    p, dp = _parts(q, k, v, do, scale, causal)
-    return _gradients(q, k, do, p, p * (dp - (p * dp).sum(dim=2, keepdim=True)), scale)
+    p, dp = _parts(q, k, v, do, scale, causal, window and window[0])
+    delta = (p * dp).sum(dim=2, keepdim=True)
+    return _gradients(q, k, do, p, p * (dp - delta), scale)
 
 
 def every_third_key(q, k, v, do, scale):
