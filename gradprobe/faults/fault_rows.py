@@ -31,11 +31,11 @@ if not causal
 mask/causal | a causal mask is applied where none was asked for
   sees = visible(causal=True)
 if window
-each side ends = left window[0]-1,window[1], left window[0]+1,window[1]
-mask/window-{side} | the window is taken for ({ends})
+each side said ends = left fewer window[0]-1,window[1], left more window[0]+1,window[1]
+mask/window-{side} | the window reaches one key {said} to the {side}
   sees = visible(window=({ends}))
-each side ends = right window[0],window[1]-1, right window[0],window[1]+1
-mask/window-{side} | the window is taken for ({ends})
+each side said ends = right fewer window[0],window[1]-1, right more window[0],window[1]+1
+mask/window-{side} | the window reaches one key {said} to the {side}
   sees = visible(window=({ends}))
 if (causal or window) and x.n_query != x.n_key
 mask/align | the diagonal ends in the other corner of the scores
@@ -215,11 +215,11 @@ operand/{of} | {of} is made with {other} in place of {meant}
   {of} = product('{of}', {other})
 if True
 fix transpose {matrix} where it is to be
-each of matrix other = dQ dS k, dK dS q, dV P do
+each of matrix other own summed = dQ dS k row key, dK dS q key row, dV P do key row
 transposed/{of} | {of} is made of the transpose of what {other} is to be multiplied by, in tiles of {size}
   {of} = by_tiles('{of}', {other}, {size}, 'hrsji,hsjd->hrid')
-fix read {other} at the number that the loop is at, not at that of the thread
-operand/{of}-row | {of} reads {other} at its own number, not at each number of its sum, in tiles of {size}
+fix read {other} at the {summed} of the loop, not at that of the thread
+operand/{of}-row | {of} reads {other} at the number of its own {own}, not at each {summed} summed, in tiles of {size}
   {of} = by_tiles('{of}', {other}, {size}, 'hrsij,hsid->hrid')
 if {meant}.shape[-1] == {own}.shape[-1]
 fix multiply by {meant}

@@ -122,9 +122,7 @@ def inputs_of(experiment: Experiment, assigned: Assigned) -> Inputs:
 
 
 def effective(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
-    """The values in a layout: `expanded` repeats some, to which O and LSE of a file do not
-    belong.
-    """
+    """The values in a layout: `expanded` repeats some, which a file's O and LSE do not fit."""
     kept = dict(effective_values(values, assigned))
     if "expanded" in {layout for tensor, layout in assigned if tensor != "do"}:
         kept.pop("o", None)

@@ -30,9 +30,7 @@ _FITS = (
     "launched by a function of the file's host code"
 )
 ParameterType = Any
-"""Of a number its ctypes type, of a pointer the bytes of a number there, 0 where it is none; None
-of a structure.
-"""
+"""A number's ctypes type; the bytes of what a pointer points at, 0 if unknown; or None."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Plans:
         if self.is_used or not is_on("plans"):
             return
         self.is_used = True
-        initialize = _Tensor.__init__
+        initialize, check = _Tensor.__init__, self._semantic.binary_op_type_checking_impl
 
         def init(tensor: Any, handle: Any, type: Any) -> None:
             key = type.name, getattr(type.scalar, "address_space", None)
@@ -58,7 +58,17 @@ class Plans:
             vars(tensor).update(self._types[key])
             tensor.handle, tensor.type = handle, type
 
+        def check_without_spreading(*args: Any, **named: Any) -> Any:
+            found = check(*args, **named)
+            for before, after in zip(args, found, strict=False):
+                is_other = type(before) is _Tensor and after is not before and not named
+                # An operand that was spread and not cast gets its values back: numpy spreads as it computes.
+                if is_other and before.dtype == after.dtype:
+                    after.handle = before.handle
+            return found
+
         _Tensor.__init__ = init
+        self._semantic.binary_op_type_checking_impl = check_without_spreading
 
     def forget(self, many: int = -1) -> None:
         """Forgets all where there are more. Not while a kernel runs: its tensors have the types."""
