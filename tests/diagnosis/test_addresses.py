@@ -1,14 +1,10 @@
 """Which elements CUDA kernels on the CPU touch: nothing is said of right ones, and the line of wrong ones."""
 
-from __future__ import annotations
-
 import importlib
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gradprobe.diagnosis.addresses import RecordedRun, misread, visited_run
+from gradprobe.diagnosis.addresses import misread, visited_run
 from gradprobe.frontends import source
 from gradprobe.model.assignment import parse_layout
 from gradprobe.probing.experiment import experiment_of
@@ -27,7 +23,7 @@ LENGTHS = {
     "lazy-cuda": {"seqlen": 40, "block_m": 16},
 }
 RESULTS = ("O", "LSE", "delta", "P", "dP", "dS", "dQ", "dK", "dV")
-RIGHT: list[tuple[str, str, dict[str, Any]]] = [
+RIGHT = [
     ("flash-cuda", "distinct", {"heads": 4, "kv_heads": 2}),
     ("flash-cuda", "contiguous", {"window": (8, 4), "causal": False, "batch": 2}),
     ("flash-cuda", "packed", {"seqlens": (72, 11), "batch": 2}),
@@ -42,16 +38,10 @@ RIGHT: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def visited(
-    of: str, layout: str, options: dict[str, Any], file: Path | None = None
-) -> RecordedRun:
+def visited(of, layout, options, file=None):
     """One recorded run of a file's kernels."""
     case = lazy_case if of == "lazy-cuda" else softmax_case
-    lengths = {
-        name: value
-        for name, value in LENGTHS[of].items()
-        if not (name == "seqlen" and "seqlen_q" in options)
-    }
+    lengths = {x: n for x, n in LENGTHS[of].items() if x != "seqlen" or "seqlen_q" not in options}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ADAPTERS[of], "SOURCE", file or ADAPTERS[of].SOURCE)
         experiment = experiment_of(case(**{**SMALL, **lengths, **options}), find_target(of))
@@ -61,21 +51,16 @@ def visited(
 
 
 @sampled("of, layout, options", RIGHT, push=(RIGHT[2], RIGHT[8]))
-def test_a_right_kernel_is_accused_of_nothing(
-    of: str, layout: str, options: dict[str, Any]
-) -> None:
+def test_a_right_kernel_is_accused_of_nothing(of, layout, options):
     run = visited(of, layout, options)
     assert len(run.launches) == 4
     assert misread(run, RESULTS) == []
 
 
-def test_of_threads_that_are_apart_a_part_is_recorded_and_of_a_block_all_or_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_threads_that_are_apart_a_part_is_recorded_and_of_a_block_all_or_nothing(monkeypatch):
     # The name of the module is that of a function in its package.
-    monkeypatch.setattr(
-        importlib.import_module("gradprobe.frontends.cuda.on_cpu.launch"), "MOST_RECORDS", 1 << 13
-    )
+    launch = importlib.import_module("gradprobe.frontends.cuda.on_cpu.launch")
+    monkeypatch.setattr(launch, "MOST_RECORDS", 1 << 13)
     (preprocess,) = visited("flash-cuda", "distinct", {}).launches
     assert preprocess.kernel == "flash_preprocess"
     assert preprocess.launch.one_of > 1
@@ -85,52 +70,38 @@ def test_of_threads_that_are_apart_a_part_is_recorded_and_of_a_block_all_or_noth
 DQ, DKDV, LAZY_DQ, LAZY_DKDV = "flash_dq", "flash_dkdv", "lazy_dq", "lazy_dkdv"
 LATE_TILE = ("long long start_n = first_n;", "long long start_n = first_n + BLOCK_N;")
 KEY_HEAD = ("k_ptr += b * stride_kb + kv_h", "k_ptr += b * stride_kb + h % (n_heads / group)")
-PLANTED: list[tuple[str, str, str, Edit]] = [
-    ("flash-cuda", "load", "do", Edit("flash_preprocess", "h * stride_doh", "h * stride_oh")),
-    ("flash-cuda", "load", "lse", Edit(DQ, "b * stride_lseb + h * stride_lseh", "b * stride_lseb")),
-    ("flash-cuda", "load", "k", Edit(DQ, *KEY_HEAD)),
-    ("flash-cuda", "load", "v", Edit(DQ, "stride_vn, stride_vn, stride_vd", "stride_vn, stride_vn, 1")),
-    ("flash-cuda", "pairs", "dQ", Edit(DQ, *LATE_TILE)),
-    ("flash-cuda", "load", "q", Edit(DKDV, "b * stride_qb + h * stride_qh", "b * stride_qb + kv_h * stride_qh")),
-    ("flash-cuda", "store", "dK", Edit(DKDV, "n * stride_dkn + d", "n * stride_dvn + d")),
-    ("lazy-cuda", "load", "bias", Edit(LAZY_DQ, "bias_ptr += h * stride_biash", "bias_ptr += 0 * stride_biash")),
-    ("lazy-cuda", "load", "tau", Edit(LAZY_DQ, "tau_ptr[h * stride_tauh]", "tau_ptr[0]")),
-    ("lazy-cuda", "load", "do", Edit(LAZY_DKDV, "do_ptr += b * stride_dob + ", "do_ptr += ")),
-    ("lazy-cuda", "store", "dQ", Edit(LAZY_DQ, "b * stride_dqb + h", "b * stride_dqb + (n_heads - 1 - h)")),
-]  # fmt: skip
 # One compilation shows several; those of one kernel are of different tensors. The pairs are told where nothing else is.
-TOGETHER = {"flash-cuda": (0, 1, 2, 3, 6), "lazy-cuda": (7, 9, 10)}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "flash-cuda": {"heads": 4, "kv_heads": 2},
-    "lazy-cuda": {"batch": 2},
-}
+PLANTED = {
+    "flash-cuda": [
+        ("load", "do", Edit("flash_preprocess", "h * stride_doh", "h * stride_oh")),
+        ("load", "lse", Edit(DQ, "b * stride_lseb + h * stride_lseh", "b * stride_lseb")),
+        ("load", "k", Edit(DQ, *KEY_HEAD)),
+        ("load", "v", Edit(DQ, "stride_vn, stride_vn, stride_vd", "stride_vn, stride_vn, 1")),
+        ("store", "dK", Edit(DKDV, "n * stride_dkn + d", "n * stride_dvn + d")),
+    ],
+    "lazy-cuda": [
+        ("load", "bias", Edit(LAZY_DQ, "bias_ptr += h * stride_biash", "bias_ptr += 0 * stride_biash")),
+        ("load", "do", Edit(LAZY_DKDV, "do_ptr += b * stride_dob + ", "do_ptr += ")),
+        ("store", "dQ", Edit(LAZY_DQ, "b * stride_dqb + h", "b * stride_dqb + (n_heads - 1 - h)")),
+    ],
+    "flash-cuda alone": [("pairs", "dQ", Edit(DQ, *LATE_TILE))],
+}  # fmt: skip
+OPTIONS = {"flash-cuda": {"heads": 4, "kv_heads": 2}, "lazy-cuda": {"batch": 2}}
 
 
-def told(of: str, edits: tuple[Edit, ...], folder: Path) -> list[tuple[str, str, str, bool]]:
-    """The suspects of a file with edits: kind, name, kernel, and whether an edited line is at fault or flows in."""
-    changed = Changed("planted", of, edits)
-    file = folder / f"planted_{of}.cu"
+@sampled("which", PLANTED, push=["flash-cuda", "lazy-cuda"])
+def test_each_of_several_wrong_lines_is_told_by_its_tensor(which, tmp_path):
+    of, planted = which.split()[0], PLANTED[which]
+    changed, file = (
+        Changed("planted", of, tuple(edit for *_, edit in planted)),
+        tmp_path / "planted.cu",
+    )
     file.write_text(changed.plant())
     found = []
     for one in misread(visited(of, "distinct", OPTIONS[of], file), RESULTS):
-        (line,) = {line.line for line in one.lines[-1:]}  # type: ignore[union-attr]
+        (line,) = {line.line for line in one.lines[-1:]}
         around = {line, *source(str(file)).address(line), *source(str(file)).loops(line)}
         found.append((one.kind, one.name, one.site.kernel, bool(around & changed.lines())))
-    return found
-
-
-@pytest.mark.parametrize("of", TOGETHER)
-def test_each_of_several_wrong_lines_is_told_by_its_tensor(of: str, tmp_path: Path) -> None:
-    planted = [PLANTED[number] for number in TOGETHER[of]]
-    found = told(of, tuple(edit for *_, edit in planted), tmp_path)
     assert sorted(found) == sorted(
-        (kind, name, edit.kernel, True) for _, kind, name, edit in planted
+        (kind, name, edit.kernel, True) for kind, name, edit in planted
     )
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("of", "kind", "name", "edit"), PLANTED)
-def test_a_wrong_line_alone_is_told(
-    of: str, kind: str, name: str, edit: Edit, tmp_path: Path
-) -> None:
-    assert told(of, (edit,), tmp_path) == [(kind, name, edit.kernel, True)]

@@ -15,8 +15,8 @@ def finding(name, status):
     return SimpleNamespace(name=name, status=status, mismatched=int(status != MATCH))
 
 
-def table(results, **kernels):
-    """What a run shows: its results, and by kernel what that was seen to hold."""
+def agreeing(found, results, **kernels):
+    """What stands of what was found beside results, and by kernel what that was seen to hold."""
     rows = [
         SimpleNamespace(kernel=kernel.replace("_for_", " for "), finding=finding(*pair))
         for kernel, of in kernels.items()
@@ -24,101 +24,67 @@ def table(results, **kernels):
     ]
     findings = {name: finding(name, status) for name, status in results.items()}
     shown = SimpleNamespace(rows=rows, comparison=SimpleNamespace(findings=findings))
-    return Table("softmax", SimpleNamespace(shown=shown))
+    return Table("softmax", SimpleNamespace(shown=shown)).agreeing(found)
 
 
 def value(form, *kernels):
     where = tuple(CauseLine("k.py", 7, "", kernel=kernel) for kernel in kernels)
     said = tuple(f"{kernel}, line 7: P is right" for kernel in kernels)
+    wrong, right = entered_by(form), parents_of(form, "softmax")
     return Diagnosis(
-        f"value/{form}",
-        "A",
-        "",
-        1.0,
-        said,
-        where,
-        says_wrong=entered_by(form),
-        says_right=parents_of(form, "softmax"),
+        f"value/{form}", "A", "", 1.0, said, where, says_wrong=wrong, says_right=right
     )
 
 
-@pytest.mark.parametrize("form", ["dV", "dS", "dP - delta", "dS K"])
-def test_a_value_is_not_accused_where_what_it_is_made_of_is_wrong(form):
-    shown = table(
-        {"dQ": MISMATCH, "dV": MISMATCH}, one={"P": MISMATCH, "dP": MISMATCH, "dS": MISMATCH}
-    )
-    assert shown.agreeing([value(form, "one")]) == []
+DQ = {"dQ": MISMATCH}
+OF_DS = Diagnosis("factor/dS", "A", "", 1.0, says_wrong=("dS",))
+OF_BOTH = Diagnosis("factor/dQ", "A", "", 1.0, says_wrong=("dQ", "dK"))
+EXPORTED = {"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MISMATCH}
 
 
-@pytest.mark.parametrize("status", [MATCH, INHERITED])
-@pytest.mark.parametrize("form", ["P", "S", "S - LSE"])
-def test_a_value_is_not_accused_that_is_right_or_right_given_what_it_is_made_of(form, status):
-    assert (
-        table({"dQ": MISMATCH, "LSE": MATCH, "O": MATCH}, one={"P": status}).agreeing(
-            [value(form, "one")]
-        )
-        == []
-    )
+@pytest.mark.parametrize(
+    ("found", "results", "kernels", "stand"),
+    [
+        # What is made of something wrong, and what is right, or right given what it is made of.
+        *((value(form, "one"), DQ | {"dV": MISMATCH}, {"one": {"P": MISMATCH, "dP": MISMATCH, "dS": MISMATCH}}, False)
+          for form in ("dV", "dS", "dP - delta", "dS K")),
+        *((value(form, "one"), DQ | {"LSE": MATCH, "O": MATCH}, {"one": {"P": status}}, False)
+          for form, status in (("P", MATCH), ("S", INHERITED), ("S - LSE", MATCH))),
+        # Of dP P is no part, where the family is not lazy.
+        (value("dP", "one"), DQ, {"one": {"P": MISMATCH, "dP": MISMATCH}}, True),
+        (value("S", "one"), DQ, {}, True), (OF_DS, DQ, {}, True),
+        (OF_DS, DQ, {"one": {"dS": MATCH}, "two": {"dS": MATCH}}, False),
+        (OF_DS, DQ, {"one": {"dS": MATCH}, "two": {"dS": MISMATCH}}, True),
+        (value("dS", "one"), {"P": MISMATCH, "dS": MATCH, "dQ": MISMATCH}, {}, False),
+        (value("dS", "one"), {"dS": MATCH, "dQ": MATCH}, {}, False),
+        (OF_DS, EXPORTED, {}, True),
+    ],
+)  # fmt: skip
+def test_what_stands_is_what_the_table_does_not_deny(found, results, kernels, stand):
+    assert agreeing([found], results, **kernels) == [found] * stand
+    assert parents_of("dP", "lazy") == ("P",)
 
 
 def test_a_value_of_one_kernel_is_nothing_to_another():
-    of_both = value("dS", "one", "two")
-    shown = table(
-        {"dQ": MISMATCH},
-        one_for_dQ={"P": MISMATCH, "dS": INHERITED},
-        two={"P": MATCH, "dS": MISMATCH},
-    )
-    (left,) = shown.agreeing([of_both])
+    seen = {"one_for_dQ": {"P": MISMATCH, "dS": INHERITED}, "two": {"P": MATCH, "dS": MISMATCH}}
+    (left,) = agreeing([value("dS", "one", "two")], DQ, **seen)
     assert [where.kernel for where in left.where] == ["two"]
     assert left.evidence == ()
 
 
-def test_dp_is_made_of_p_in_the_lazy_family_alone():
-    shown = table({"dQ": MISMATCH}, one={"P": MISMATCH, "dP": MISMATCH})
-    assert shown.agreeing([value("dP", "one")]) == [value("dP", "one")]
-    assert parents_of("dP", "lazy") == ("P",)
-
-
-def test_what_nothing_was_shown_of_denies_nothing():
-    accused = [value("dS", "one"), value("S", "one"), Diagnosis("stride/do-head", "S1", "", 1.0)]
-    assert table({"dQ": MISMATCH}).agreeing(accused) == accused
-
-
-def test_a_hypothesis_about_what_is_right_everywhere_does_not_stand():
-    factor = Diagnosis("factor/dS", "A", "", 1.0, says_wrong=("dS",))
-    assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MATCH}).agreeing([factor]) == []
-    assert table({"dQ": MISMATCH}, one={"dS": MATCH}, two={"dS": MISMATCH}).agreeing(
-        [factor]
-    ) == [factor]
-
-
-def test_a_value_that_was_exported_right_is_spoilt_on_the_way_to_what_is_wrong():
-    (told,) = table({"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH}).agreeing(
-        [value("dS", "one")]
-    )
-    assert (told.fault, told.says_wrong, told.says_right) == (
-        "value/dQ",
-        ("dQ",),
-        parents_of("dS", "softmax"),
-    )
+def test_a_value_that_is_right_where_it_was_seen_is_spoilt_on_the_way_to_what_is_wrong():
+    found = [value("dS", "one")]
+    (told,) = agreeing(found, {"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MATCH})
+    assert (told.fault, told.says_wrong) == ("value/dQ", ("dQ",))
+    assert told.says_right == parents_of("dS", "softmax")
     assert told.summary == "one makes a wrong dQ from line 7 on: its inputs are right"
-    assert (
-        table({"P": MISMATCH, "dS": MATCH, "dQ": MISMATCH}).agreeing([value("dS", "one")]) == []
+    spoilt, held = (
+        structs.replace(value("dP", "one"), says_right=("dP",)),
+        {"P": MATCH, "dP": MATCH},
     )
-    assert table({"dS": MATCH, "dQ": MATCH}).agreeing([value("dS", "one")]) == []
+    (told,) = agreeing([spoilt], {"dQ": MATCH}, one=held | {"dS": MISMATCH})
+    assert (told.fault, told.says_wrong) == ("value/dS", ("dS",))
 
 
 def test_a_hypothesis_about_what_was_exported_right_gives_way_to_one_that_agrees_better():
-    exported = table({"P": MATCH, "dS": MATCH, "dQ": MISMATCH, "dK": MISMATCH})
-    of_ds = Diagnosis("factor/dS", "A", "", 1.0, says_wrong=("dS",))
-    of_both = Diagnosis("factor/dQ", "A", "", 1.0, says_wrong=("dQ", "dK"))
-    assert exported.agreeing([of_ds, of_both]) == [of_both]
-    assert exported.agreeing([of_ds]) == [of_ds]
-
-
-def test_a_value_that_a_kernel_spoils_after_it_was_seen_is_told_with_what_that_makes_wrong():
-    spoilt = structs.replace(value("dP", "one"), says_right=("dP",))
-    (told,) = table({"dQ": MATCH}, one={"P": MATCH, "dP": MATCH, "dS": MISMATCH}).agreeing(
-        [spoilt]
-    )
-    assert (told.fault, told.says_wrong) == ("value/dS", ("dS",))
+    assert agreeing([OF_DS, OF_BOTH], EXPORTED) == [OF_BOTH]

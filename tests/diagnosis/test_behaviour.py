@@ -16,73 +16,47 @@ import torch
 
 CALLS = []
 
-
 def backward(q, k, v, do, *, scale):
     CALLS.append(1)
     q, k, v = (tensor.detach().clone().requires_grad_() for tensor in (q, k, v))
     o = torch.softmax(scale * q @ k.mT, -1) @ v
     dq, dk, dv = torch.autograd.grad(o, (q, k, v), do)
-    rows = 1 + torch.arange(q.shape[2])[:, None] % 3
     {fault}
     return {{"dQ": dq, "dK": dk, "dV": dv}}
 """
-SMALL = {
-    "batch": 1,
-    "heads": 2,
-    "seqlen": 20,
-    "head_dim": 8,
-    "recover": False,
-    "layouts": (("q", "contiguous"),),
+SMALL = dict(
+    batch=1, heads=2, seqlen=20, head_dim=8, recover=False, layouts=(("q", "contiguous"),)
+)
+FAULTS = {
+    "autotune/dQ": "dq = dq * (1 + torch.arange(q.shape[2])[:, None] % 3) if len(CALLS) == 1 else dq",
+    "race/dQ": "dq = dq * (1 + torch.rand_like(dq))",
+    "unwritten/dQ": "w = torch.empty_like(dq); w[:, :, 3:] = dq[:, :, 3:]; w[:, :, :3] += dq[:, :, :3]; dq = w",
 }
-ODD = "dq = dq * rows"
 
 
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    """Writes the module of the target into a folder, and forgets what was imported of it."""
-
-    def write(folder, fault):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "some_kernels.py").write_text(SOURCE.format(fault=fault))
-        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / folder)])
-        importlib.invalidate_caches()
-
-    yield write
-    sys.modules.pop("some_kernels", None)
-
-
-def told(**options):
-    return probe(softmax_case(**SMALL, **options), find_target("some_kernels:backward"))
-
-
-def test_a_first_call_that_is_wrong_alone_is_named(module):
-    module("one", "dq = dq * rows if len(CALLS) == 1 else dq")
-    cause = told().diagnoses[0]
-    assert (cause.fault, cause.is_named) == ("autotune/dQ", True)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_runs_differ_in_is_named(fault, tmp_path, monkeypatch):
+    (tmp_path / "some_kernels.py").write_text(SOURCE.format(fault=FAULTS[fault]))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    importlib.invalidate_caches()
+    case = softmax_case(**SMALL, poison=fault.startswith("unwritten"))
+    try:
+        named = [
+            one
+            for one in probe(case, find_target("some_kernels:backward")).diagnoses
+            if one.is_named
+        ]
+    finally:
+        sys.modules.pop("some_kernels", None)
+    assert fault in [one.fault for one in (named if case.poison else named[:1])]
 
 
 def test_calls_on_either_side_of_a_bound_differ_in_nothing_that_is_named(monkeypatch):
-    right = SimpleNamespace(
-        measured=SimpleNamespace(comparison=SimpleNamespace(matches=True)), actual={}
-    )
+    comparison = SimpleNamespace(matches=True)
+    right = SimpleNamespace(measured=SimpleNamespace(comparison=comparison), actual={})
     monkeypatch.setattr(behaviour, "run_again", lambda *of: right)
-    moved, is_right = lambda first, other: {}, lambda: True
     again = SimpleNamespace(
-        second=right, experiment=None, assigned=(), seen=right, moved=moved, is_right=is_right
-    )
+        second=right, experiment=None, assigned=(), seen=right, moved=lambda first, other: {},
+        is_right=lambda: True,
+    )  # fmt: skip
     assert behaviour.wrong_in_the_first_call_alone(again) is None
-
-
-def test_results_that_differ_from_call_to_call_are_named(module):
-    module("one", "dq = dq * (1 + torch.rand_like(dq))")
-    cause = told().diagnoses[0]
-    assert (cause.fault, cause.is_named) == ("race/dQ", True)
-
-
-def test_memory_that_nobody_wrote_is_named(module):
-    module(
-        "one",
-        "whole = torch.empty_like(dq); whole[:, :, 3:] = dq[:, :, 3:]; whole[:, :, :3] += dq[:, :, :3]; dq = whole",
-    )
-    cause = next(one for one in told(poison=True).diagnoses if one.fault == "unwritten/dQ")
-    assert cause.is_named

@@ -6,38 +6,23 @@ from tests.cases import softmax_case
 from tests.emulated import softmax, target_of
 from tests.probe import probe
 
-SMALL = {
-    "batch": 1,
-    "heads": 2,
-    "seqlen": 20,
-    "head_dim": 8,
-    "recover": False,
-    "runs": ((),),
-    "mask": "dead-rows",
-}
+SMALL = dict(batch=1, heads=2, seqlen=20, head_dim=8, recover=False, runs=((),), mask="dead-rows")
 
 
-def nan_of_dead_rows(q, k, v, do, mask, *, scale):
-    results = softmax(q, k, v, do, scale=scale, mask=mask)
-    spoilt = 1.0 if mask.any(-1).all() else torch.nan
-    return {"dQ": results["dQ"], "dK": results["dK"] * spoilt, "dV": results["dV"]}
+def with_nan(is_always):
+    def backward(q, k, v, do, mask, *, scale):
+        results = softmax(q, k, v, do, scale=scale, mask=mask)
+        spoilt = 1.0 if mask.any(-1).all() and not is_always else torch.nan
+        return {"dQ": results["dQ"], "dK": results["dK"] * spoilt, "dV": results["dV"]}
+
+    return target_of(backward)
 
 
-def nan_always(q, k, v, do, mask, *, scale):
-    results = softmax(q, k, v, do, scale=scale, mask=mask)
-    return {"dQ": results["dQ"], "dK": results["dK"] * torch.nan, "dV": results["dV"]}
-
-
-def test_nan_that_goes_once_every_row_sees_a_key_is_one_of_dead_rows():
-    cause = probe(softmax_case(**SMALL), target_of(nan_of_dead_rows)).diagnoses[0]
-    assert (cause.fault, cause.summary) == (
-        "dead/nan",
-        "rows that see no key make dK NaN: exp(-inf - -inf), or 0 / 0",
-    )
-
-
-def test_nan_that_stays_is_not():
-    report = probe(softmax_case(**SMALL), target_of(nan_always))
+def test_nan_is_one_of_dead_rows_where_it_goes_once_every_row_sees_a_key():
+    cause = probe(softmax_case(**SMALL), with_nan(False)).diagnoses[0]
+    said = "rows that see no key make dK NaN: exp(-inf - -inf), or 0 / 0"
+    assert (cause.fault, cause.summary) == ("dead/nan", said)
+    report = probe(softmax_case(**SMALL), with_nan(True))
     assert report.verdict == "mismatch"
     assert "dead/nan" not in {one.fault for one in report.diagnoses}
 

@@ -38,9 +38,7 @@ ALLOWED = Allowance(40)
 
 def experiment_on(folder, text):
     (folder / "delta.py").write_text(text)
-    case = softmax_case(
-        batch=1, heads=2, kv_heads=2, seqlen_q=20, seqlen_k=20, head_dim=8, head_dim_v=8
-    )
+    case = softmax_case(batch=1, heads=2, seqlen=20, head_dim=8)
     return experiment_of(case, find_target(f"{folder}/delta.py:delta", "softmax"))
 
 
@@ -55,24 +53,16 @@ def test_the_edit_is_shown_with_what_matches_with_it_and_the_cause_is_certain(tm
     assert cause.fault == "stride/do-head"
     assert cause.is_certain
     assert patched(EXAMPLE, cause.edit.diff) == RIGHT
+    assert cause.edit.tried == 1  # the stride that the cause wants ends the search
     layouts = ", ".join(run.layout for run in report.runs if "," not in run.layout)
-    assert (
-        cause.edit.words == f"with it all matches: {layouts} and a fresh draw (seed 1, 25 rows)"
-    )
+    words = f"with it all matches: {layouts} and a fresh draw (seed 1, 25 rows)"
+    assert cause.edit.words == words
     assert (tmp_path / "delta.py").read_text() == EXAMPLE
 
 
 def test_nothing_is_tried_without_a_budget_and_nothing_where_all_matches(tmp_path):
-    assert all(
-        one.edit is None for one in report_on(tmp_path, EXAMPLE, allowed=NOTHING).diagnoses
-    )
+    assert all(one.edit is None for one in report_on(tmp_path, EXAMPLE, NOTHING).diagnoses)
     assert report_on(tmp_path, RIGHT).diagnoses == ()
-
-
-def test_the_stride_that_the_cause_wants_is_tried_first_and_ends_the_search(tmp_path):
-    report = report_on(tmp_path, EXAMPLE)
-    assert patched(EXAMPLE, passing_edit(report).diff) == RIGHT
-    assert passing_edit(report).tried == 1
 
 
 def strides(tensor):
@@ -95,9 +85,8 @@ def test_a_search_that_the_last_resort_stops_says_so(tmp_path):
 def test_a_fault_of_gradprobe_in_a_trial_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "compiles", lambda record: 1 / 0)
     report = report_on(tmp_path, EXAMPLE)
-    assert report.known[-1].endswith(
-        "by a fault of gradprobe: ZeroDivisionError: division by zero"
-    )
+    said = "by a fault of gradprobe: ZeroDivisionError: division by zero"
+    assert report.known[-1].endswith(said)
 
 
 def test_what_a_launch_passes_by_the_name_of_another_tensor_is_replaced_first(tmp_path):
@@ -114,10 +103,9 @@ def test_where_only_what_is_made_of_delta_is_wrong_the_statement_of_the_host_tha
 
 
 def test_what_no_hypothesis_names_is_a_cause_once_an_edit_is_found(tmp_path):
-    report = report_on(
-        tmp_path, RIGHT.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) - 0.125 * h")
-    )
-    assert patched((tmp_path / "delta.py").read_text(), passing_edit(report).diff) == RIGHT
+    wrong = RIGHT.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) - 0.125 * h")
+    report = report_on(tmp_path, wrong)
+    assert patched(wrong, passing_edit(report).diff) == RIGHT
     assert report.causes[0].is_certain
 
 
@@ -135,22 +123,17 @@ def test_an_edit_that_matches_this_case_alone_or_does_harm_is_not_shown(tmp_path
     assert (whole and search._titles(edit) != []) is matches
 
 
-@pytest.mark.parametrize(
-    ("right", "breaks"),
-    [("0", True), pytest.param("(0 if causal else right)", False, marks=pytest.mark.nightly)],
-)
 def test_an_edit_that_is_right_only_where_causal_is_as_it_was_breaks_what_is_right_without_it(
-    tmp_path, right, breaks
+    tmp_path,
 ):
     text, was = (KERNELS / "flash.py").read_text(), "0 if causal else right"
     (tmp_path / "flash.py").write_text(text)
     case = softmax_case(batch=1, heads=1, seqlen=20, head_dim=16, causal=True)
     begun = experiment_of(case, find_target(f"{tmp_path}/flash.py:flash_backward"))
     at = text.index(was)
-    edit = Candidate(
-        KernelFile(f"{tmp_path}/flash.py", text), (Edit(at, at + len(was), right),), 0.0
-    )
-    assert (Search(begun, (), tmp_path, ALLOWED)._judge.judged(edit) is None) is breaks
+    file = KernelFile(f"{tmp_path}/flash.py", text)
+    edit = Candidate(file, (Edit(at, at + len(was), "0"),), 0.0)
+    assert Search(begun, (), tmp_path, ALLOWED)._judge.judged(edit) is None
 
 
 def passing(edit, **more):
@@ -171,31 +154,23 @@ def candidate(*edits):
     )
 
 
-def test_the_edit_that_adds_the_least_is_told_and_of_the_others_none_that_does_the_same_and_more():
+def test_the_edit_that_adds_the_least_and_whose_text_the_file_has_is_told_and_none_that_does_more():
     longer, same = candidate(("x = a", "x = a * c")), candidate(("x = a", "x = b"))
     more, other = candidate(("x = a", "x = b"), ("y = b", "y = c")), candidate(("y = b", "y = c"))
     told = told_of(*map(passing, (longer, more, same, other, other)))
     assert told.diff == same.diff
     assert told.others == ("line 4: y = c", "line 3: x = a * c")
-
-
-def test_text_that_the_file_has_elsewhere_is_preferred_to_what_is_new():
     new, known = candidate(("x = a", "x = c")), candidate(("x = a", "y = b"))
     assert told_of(*map(passing, (new, known))).diff == known.diff
 
 
 def test_what_is_certain_is_preferred_and_what_is_doubted_or_not_run_is_told():
-    small, large = (
-        candidate(("x = a", "x = b")),
-        candidate(("x = a", "x = b * c"), ("y = b", "y = b * c")),
-    )
+    small = candidate(("x = a", "x = b"))
+    large = candidate(("x = a", "x = b * c"), ("y = b", "y = b * c"))
     doubted = passing(small, doubts=["13 rows"], not_run=["line 3"])
     certain = passing(large)
-    told = told_of(doubted)
-    assert (told.is_certain, told.reservations) == (
-        False,
-        ("not run: line 3", "wrong with it and without it: 13 rows"),
-    )
+    told, words = told_of(doubted), ("not run: line 3", "wrong with it and without it: 13 rows")
+    assert (told.is_certain, told.reservations) == (False, words)
     assert told_of(doubted, certain).diff == large.diff
 
 
@@ -205,12 +180,6 @@ def test_the_edits_for_two_causes_are_one_fix(tmp_path):
     report = report_on(tmp_path, both)
     assert len(report.causes) == 2
     assert patched(both, passing_edit(report).diff) == RIGHT
-
-
-@pytest.mark.nightly
-def test_two_faults_at_once_are_undone_one_after_the_other(tmp_path):
-    both = EXAMPLE.replace("tl.sum(o * do, axis=1)", "tl.sum(o * do, axis=1) - 0.125 * h")
-    assert patched(both, passing_edit(report_on(tmp_path, both)).diff) == RIGHT
 
 
 @pytest.mark.parametrize(
@@ -240,13 +209,8 @@ def test_a_small_case_in_which_memory_suffers_that_does_not_in_the_layout_is_non
 
 def test_what_is_stored_but_for_a_constant_wants_the_scale(tmp_path):
     begun = experiment_on(tmp_path, EXAMPLE)
-    seen = Diagnosis(
-        "stored/dQ",
-        "A",
-        "dQ is stored as dS K",
-        1.0,
-        where=(CauseLine(f"{tmp_path}/delta.py", 20, ""),),
-    )
+    where = (CauseLine(f"{tmp_path}/delta.py", 20, ""),)
+    seen = Diagnosis("stored/dQ", "A", "dQ is stored as dS K", 1.0, where=where)
     assert faults_of(begun, [seen], [])[0].wanted == ("scale",)
 
 
@@ -271,9 +235,8 @@ def test_modules_that_launch_the_kernels_of_a_file_are_loaded_anew_with_it(tmp_p
     """A decorated kernel is an object of Triton's: what it was made of says whose it is."""
     prepare_backend("auto")
     kernels, launching = tmp_path / "held_kernels.py", tmp_path / "held_launch.py"
-    kernels.write_text(
-        "import triton\n\n\n@triton.autotune([triton.Config({})], [])\n@triton.jit\ndef kernel(x):\n    pass\n"
-    )
+    tuned = "@triton.autotune([triton.Config({})], [])\n@triton.jit\ndef kernel(x):\n    pass\n"
+    kernels.write_text(f"import triton\n\n\n{tuned}")
     launching.write_text("from held_kernels import kernel\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("held_launch")
@@ -295,14 +258,11 @@ def test_what_may_not_be_imported_twice_stays_beside_what_holds_kernels(tmp_path
     held = holding(str(package / "kernels.py"))
     assert [
         name in held for name in ("registered_once.operators", "registered_once.kernels")
-    ] == [
-        False,
-        True,
-    ]
+    ] == [False, True]
 
 
 LAUNCHES = """
-KEPT
+from .kept import kernels
 from .kernels import delta as _delta
 
 def delta(q, k, v, do, *, o):
@@ -310,33 +270,18 @@ def delta(q, k, v, do, *, o):
 """
 
 
-@pytest.mark.parametrize(
-    ("kept", "count", "words"),
-    [
-        ("from .kept import kernels", 10, "with it all matches"),
-        pytest.param(
-            "import os; kernels = vars(os)", 8, "none of 8 edits", marks=pytest.mark.nightly
-        ),
-    ],
-)
 def test_what_a_package_keeps_is_loaded_anew_and_it_is_no_library_by_its_folders_name(
-    tmp_path, monkeypatch, kept, count, words
+    tmp_path, monkeypatch
 ):
-    package = tmp_path / "triton" / f"of_{len(kept)}"
+    package = tmp_path / "triton" / "of_a_test"
     package.mkdir(parents=True)
-    files = {
-        "__init__": "from .launch import delta",
-        "launch": LAUNCHES.replace("KEPT", kept),
-        "kept": "kernels = {}",
-        "kernels": EXAMPLE,
-    }
-    for name, text in files.items():
+    files = {"__init__": "from .launch import delta", "launch": LAUNCHES, "kept": "kernels = {}"}
+    for name, text in {**files, "kernels": EXAMPLE}.items():
         (package / f"{name}.py").write_text(text + "\n")
     (tmp_path / "adapter.py").write_text(f"from {package.name} import delta\n")
     monkeypatch.syspath_prepend(package.parent)
     experiment = experiment_on(tmp_path, EXAMPLE)
     target = find_target(f"{tmp_path}/adapter.py:delta", "softmax")
-    report = report_of(
-        probe(experiment.case, target, client=Client(budget=lambda: Allowance(count)))
-    )
-    assert words in report.causes[0].edit.words
+    client = Client(budget=lambda: Allowance(10))
+    report = report_of(probe(experiment.case, target, client=client))
+    assert "with it all matches" in report.causes[0].edit.words

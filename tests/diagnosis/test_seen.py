@@ -1,21 +1,15 @@
 """What kernels hold of P, dP, delta and dS: all of it right in right kernels, and wrong in the kernel of the fault."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from gradprobe.diagnosis.follow import followed_run
-from gradprobe.diagnosis.kernel_values import KernelValue, kernel_values, shown_with
-from gradprobe.model.case import Case
+from gradprobe.diagnosis.kernel_values import kernel_values, shown_with
 from gradprobe.model.documents import document_of, report_from
 from gradprobe.model.layout_run import INHERITED, MATCH, MISMATCH
 from gradprobe.numerics.closeup import close_up_of
-from gradprobe.numerics.evidence import MeasuredRun, ProbeResult
 from gradprobe.pipeline.reported import report_of
 from gradprobe.probing.experiment import experiment_of, inputs_of
 from gradprobe.probing.measure import measure
@@ -29,78 +23,52 @@ from tests.sampling import sampled
 from tests.strangers.faults import STRANGERS, file_of
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
-FLASH, LAZY = (
-    f"{KERNELS / 'flash.py'}:flash_black_box",
-    f"{KERNELS / 'lazy.py'}:lazy_intermediates",
-)
+TALL = {"batch": 1, "heads": 2, "seqlen_q": 50, "seqlen_k": 30, "head_dim": 16, "causal": True}
+FLASH, LAZY = f"{KERNELS}/flash.py:flash_black_box", f"{KERNELS}/lazy.py:lazy_intermediates"
 DQ, DKDV = "flash_dq_kernel", "flash_dkdv_kernel"
-GRADIENTS = ("dQ", "dK", "dV")
 NAMES = ("P", "dP", "delta", "dS")
 
 
-def held_by(
-    target: str, case: Case, layout: str = "contiguous"
-) -> tuple[MeasuredRun, list[KernelValue]]:
+def held_by(target, case, layout="contiguous"):
     """The gradients of a run alone, compared, and what its kernels hold."""
     experiment, assigned = experiment_of(case, find_target(target)), (("all", layout),)
     run = followed_run(experiment, assigned)
-    assert run is not None
-    assert run.outcome.trace is not None
-    own, trace = (
-        measure(experiment, inputs_of(experiment, assigned), run.outcome.trace),
-        run.outcome.trace,
-    )
-    alone = replace(trace, values={name: trace.values[name] for name in GRADIENTS})
+    trace = run.outcome.trace
+    own = measure(experiment, inputs_of(experiment, assigned), trace)
+    alone = replace(trace, values={name: trace.values[name] for name in ("dQ", "dK", "dV")})
     return replace(own, trace=alone), kernel_values(run, case)
 
 
-RIGHT: list[tuple[str, str, dict[str, Any], str]] = [
+RIGHT = [
     ("flash", FLASH, {**SMALL, "causal": True, "heads": 4, "kv_heads": 2}, "distinct"),
     ("flash", FLASH, {**SMALL, "softcap": 5.0, "window": (8, 4)}, "contiguous"),
     ("flash", FLASH, {**SMALL, "causal": True, "dtype": "float16"}, "blhd"),
     ("flash", FLASH, {**SMALL, "dtype": "bfloat16"}, "contiguous"),
     ("flash", FLASH, {**SMALL, "batch": 2, "seqlens": (20, 36), "bias": True}, "contiguous"),
-    (
-        "flash",
-        FLASH,
-        {**SMALL, "seqlen": None, "seqlen_q": 50, "seqlen_k": 30, "causal": True},
-        "contiguous",
-    ),
+    ("flash", FLASH, TALL, "contiguous"),
     ("lazy", LAZY, SMALL, "distinct"),
     ("lazy", LAZY, {**SMALL, "dtype": "bfloat16"}, "contiguous"),
-    *(
-        (name, f"{file_of(name)}:{function}", options, "distinct")
-        for name, (function, options) in STRANGERS.items()
-    ),
-    *(
-        (name, f"{file_of(name)}:{function}", {**options, "dtype": "float16"}, "contiguous")
-        for name, (function, options) in STRANGERS.items()
-    ),
-]
+    *((name, f"{file_of(name)}:{function}", {**options, **more}, layout)
+      for more, layout in (({}, "distinct"), ({"dtype": "float16"}, "contiguous"))
+      for name, (function, options) in STRANGERS.items()),
+]  # fmt: skip
 
 
 @sampled("of, target, options, layout", RIGHT, push=[RIGHT[at] for at in (0, 8)])
-def test_all_that_right_kernels_hold_is_right(
-    of: str, target: str, options: dict[str, Any], layout: str
-) -> None:
-    options = {name: value for name, value in options.items() if value is not None}
+def test_all_that_right_kernels_hold_is_right(of, target, options, layout):
     case = (lazy_case if of == "lazy" else softmax_case)(**options)
     own, seen = held_by(target, case, layout)
-    shown = shown_with(case, own, seen)
+    rows = shown_with(case, own, seen).rows
     assert own.matches
-    assert shown is not None
-    assert {row.finding.status for row in shown.rows} == {MATCH}
+    assert {row.finding.status for row in rows} == {MATCH}
     # One kernel begins dP with -delta: what it holds is dP less delta alone.
     names = ("P", "dS") if of == "grouped" else NAMES
-    kernels = dict.fromkeys(row.kernel for row in shown.rows)
-    assert [(row.kernel, row.finding.name) for row in shown.rows] == [
-        (k, name) for k in kernels for name in names
-    ]
+    kernels = dict.fromkeys(row.kernel for row in rows)
+    held = [(kernel, name) for kernel in kernels for name in names]
+    assert [(row.kernel, row.finding.name) for row in rows] == held
 
 
-def planted(
-    folder: Path, edits: tuple[Edit, ...], layout: str = "contiguous", **options: Any
-) -> ProbeResult:
+def planted(folder, edits, layout="contiguous", **options):
     """A probe of the flash kernels with a fault in them, in one layout."""
     file = folder / "planted.py"
     file.write_text(edited((KERNELS / "flash.py").read_text(), edits))
@@ -108,91 +76,63 @@ def planted(
     return probe(case, find_target(f"{file}:flash_black_box"), why=False)
 
 
-WRONG: list[tuple[str, tuple[Edit, ...], str, str, str, int, set[str]]] = [
-    ("P in the kernel of dQ", LSE_OF_HEAD_0[:1], "contiguous", "P", DQ, 1, {"dS"}),
-    ("dS in the kernel of dK and dV", NO_DELTA[1:], "contiguous", "dS", DKDV, 0, set()),
-    ("dP by another stride of dO", DO_BY_Q[:1], "distinct", "dP", DQ, 1, {"dS"}),
-]
+def rows_of(shown, status):
+    return {(row.finding.name, row.kernel) for row in shown.rows if row.finding.status == status}
 
 
-@sampled(
-    "title, edits, layout, name, kernel, head, inherits", WRONG, push=[WRONG[0], WRONG[2]],
-    ids=lambda each: each if isinstance(each, str) else None,
-)  # fmt: skip
-def test_the_first_mismatch_is_the_row_of_the_kernel_with_the_fault(
-    tmp_path: Path, title: str, edits: tuple[Edit, ...], layout: str, name: str, kernel: str, head: int,
-    inherits: set[str],
-) -> None:  # fmt: skip
+WRONG = {
+    "P in the kernel of dQ": (LSE_OF_HEAD_0[:1], "contiguous", "P", DQ, 1, {"dS"}),
+    "dS in the kernel of dK and dV": (NO_DELTA[1:], "contiguous", "dS", DKDV, 0, set()),
+    "dP by another stride of dO": (DO_BY_Q[:1], "distinct", "dP", DQ, 1, {"dS"}),
+}
+
+
+@pytest.mark.parametrize("title", WRONG)
+def test_the_first_mismatch_is_the_row_of_the_kernel_with_the_fault(tmp_path, title, monkeypatch):
+    edits, layout, name, kernel, head, inherits = WRONG[title]
+    if kernel == DKDV:
+        # As of a GPU's tensors: to a kernel on the CPU a copy has other addresses than torch.
+        monkeypatch.setattr(torch.UntypedStorage, "cpu", lambda self: self.clone())
     probed = planted(tmp_path, edits, layout)
-    run, shown = probed.failing or pytest.fail(title)
+    run, shown = probed.failing
     first = shown.first
-    assert first is not None
     assert (first.intermediate, first.kernel, first.head) == (name, kernel, head)
-    own = {(row.finding.name, row.kernel) for row in shown.rows if row.finding.status == MISMATCH}
-    inherited = {
-        (row.finding.name, row.kernel) for row in shown.rows if row.finding.status == INHERITED
-    }
-    assert own == {(name, kernel)}
-    assert inherited == {(each, kernel) for each in inherits}
-    result = "dQ" if kernel == DQ else "dK"
-    assert shown.comparison.findings[result].status == INHERITED
+    assert rows_of(shown, MISMATCH) == {(name, kernel)}
+    assert rows_of(shown, INHERITED) == {(each, kernel) for each in inherits}
+    assert shown.comparison.findings["dQ" if kernel == DQ else "dK"].status == INHERITED
     assert run.inside is None
-
-
-def test_what_the_interpreter_copies_from_a_gpu_is_seen_in_the_copies(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    # To a kernel on the CPU a copy has other addresses than torch, as of a GPU's tensors.
-    monkeypatch.setattr(torch.UntypedStorage, "cpu", lambda self: self.clone())
-    _, shown = planted(tmp_path, NO_DELTA[1:]).failing or pytest.fail("it matches")
-    own = {(row.finding.name, row.kernel) for row in shown.rows if row.finding.status == MISMATCH}
-    assert own == {("dS", DKDV)}
-
-
-def test_a_seen_row_is_in_every_form_and_comes_back_from_json(tmp_path: Path) -> None:
-    probed = planted(tmp_path, LSE_OF_HEAD_0[:1])
+    if name != "P":
+        return
     view = close_up_of(probed, "P", None)
     assert (view.element.title, view.head) == (f"P in {DQ}", 1)
     report = report_of(probed, [view])
     document = document_of(report)
     assert report_from(document) == report
-    assert (document["first_mismatch"]["intermediate"], document["first_mismatch"]["kernel"]) == (
-        "P",
-        DQ,
-    )
-    (run,) = document["runs"][:1]
-    assert [
-        (one["name"], one["kernel"], one["source"])
-        for one in run["intermediates"]
-        if one.get("kernel")
-    ] == [(name, kernel, "seen") for kernel in (DQ, DKDV) for name in NAMES]
+    found = document["first_mismatch"]
+    assert (found["intermediate"], found["kernel"]) == ("P", DQ)
+    table = [one for one in document["runs"][0]["intermediates"] if one.get("kernel")]
+    of = [(one["name"], one["kernel"], one["source"]) for one in table]
+    assert of == [(name, kernel, "seen") for kernel in (DQ, DKDV) for name in NAMES]
     lines = [line.plain for line in render(report, 200)]
     assert f"MISMATCH  P in {DQ} is the first wrong intermediate in head 1 of 2" in lines[0]
     assert [line for line in lines if line.startswith(f"  P in {DQ} ")]
 
 
-def test_a_constant_left_out_behind_ds_leaves_ds_right(tmp_path: Path) -> None:
-    probed = planted(tmp_path, NO_SCALE[:1])
-    run, shown = probed.failing or pytest.fail("it is wrong")
-    assert shown.first is not None
+def test_a_constant_left_out_behind_ds_leaves_ds_right(tmp_path):
+    _, shown = planted(tmp_path, NO_SCALE[:1]).failing
     assert (shown.first.intermediate, shown.first.kernel) == ("dQ", None)
     assert {row.finding.status for row in shown.rows} == {MATCH}
 
 
-def test_what_a_kernel_does_not_compute_everywhere_is_no_row_and_is_recovered(
-    tmp_path: Path,
-) -> None:
-    lost = Edit(
-        DQ, "range(first, end, BLOCK_N)", "range(first, end // BLOCK_N * BLOCK_N, BLOCK_N)"
-    )
-    run, shown = planted(tmp_path, (lost,), heads=1, seqlen=20).failing or pytest.fail(
-        "it is wrong"
-    )
+def test_what_a_kernel_does_not_compute_everywhere_is_no_row_and_is_recovered(tmp_path):
+    short = "range(first, end // BLOCK_N * BLOCK_N, BLOCK_N)"
+    lost = Edit(DQ, "range(first, end, BLOCK_N)", short)
+    run, shown = planted(tmp_path, (lost,), heads=1, seqlen=20).failing
     assert not shown.rows
     assert run.inside is not None
 
 
-def test_a_wrong_row_of_which_nothing_wrong_is_made_is_not_shown() -> None:
+def test_a_wrong_row_of_which_nothing_wrong_is_made_is_not_shown():
     case = softmax_case(**SMALL)
     own, seen = held_by(FLASH, case)
     doubled = [

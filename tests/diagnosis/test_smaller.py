@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradprobe.diagnosis import why
-from gradprobe.diagnosis.smaller import MOST_SCORES, size_in_words, smaller_failing
-from gradprobe.diagnosis.why import told_once
+from gradprobe.diagnosis.smaller import MOST_SCORES, smaller_failing
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import SavedInputs, with_inputs
 from gradprobe.model.report import Diagnosis
@@ -17,76 +16,45 @@ from tests.faults.plain import Planted, softmax_target
 from tests.probe import probe
 
 LARGE = {"batch": 1, "heads": 2, "kv_heads": 2, "seqlen_q": 400, "seqlen_k": 400}
+CONTIGUOUS = {"layouts": (("all", "contiguous"),)}
 
 
 def target(folder, line):
     return backward_with(folder, line, results=("P", "dP", "dS", *GRADIENTS))
 
 
-def report_of(folder, line):
-    case = softmax_case(**LARGE)
+def test_causes_are_found_on_fewer_rows_in_every_layout_that_failed(tmp_path):
+    case = softmax_case(**LARGE, recover=False, runs=((), (("do", "expanded"),)))
     assert case.scores > MOST_SCORES
-    return probe(replace(case, layouts=(("all", "contiguous"),)), target(folder, line))
-
-
-def test_the_cause_is_found_on_fewer_rows_and_the_report_says_on_which(tmp_path):
-    report = report_of(tmp_path, "dk = dk * 2")
-    first = report.diagnoses[0]
-    assert (first.fault, first.is_named) == ("factor/dK", True)
-    assert first.evidence[-1].endswith("fails in the same way: --batch 1 --heads 2 --seqlen 80")
+    both = target(tmp_path, "dk = dk * 2; dv = dv * (3 if do.stride(3) == 0 else 1)")
+    first, second = (one for one in probe(case, both).diagnoses if one.is_named)
+    assert (first.fault, second.fault) == ("factor/dK", "factor/dV")
+    on = "fails in the same way: --batch 1 --heads 2 --seqlen 80"
+    assert any(said.endswith(on) for said in first.evidence)
+    assert "in do=expanded: explains 100%" in second.evidence[0]
 
 
 def test_a_smaller_case_of_which_nothing_is_left_does_not_fail_in_the_same_way(tmp_path):
-    first = report_of(tmp_path, "dk = dk * 2 * (dk.shape[2] > 100)").diagnoses[0]
-    assert (first.fault, first.is_named) == ("factor/dK", True)
-    assert first.evidence[-1].endswith("fails in the same way: --batch 1 --heads 2 --seqlen 144")
+    case = softmax_case(**LARGE, recover=False, runs=((),))
+    (cause, *_) = probe(case, target(tmp_path, "dk = dk * 2 * (dk.shape[2] > 100)")).diagnoses
+    assert cause.fault == "factor/dK"
+    assert cause.evidence[-1].endswith("in the same way: --batch 1 --heads 2 --seqlen 144")
 
 
-def test_where_every_smaller_case_matches_no_hypothesis_is_said_to_have_been_tried(tmp_path):
-    report = report_of(tmp_path, "dk *= 1 + (dk.shape[1:3] == (2, 400))")
-    assert report.diagnoses == ()
+def test_where_every_smaller_case_matches_or_fails_otherwise_none_is_taken(tmp_path):
+    case = softmax_case(**LARGE, **CONTIGUOUS)
+    report = probe(case, target(tmp_path, "dk *= 1 + (dk.shape[1:3] == (2, 400))"))
+    assert (report.diagnoses, report.sought) == ((), False)
     assert report.known[0].startswith("no cause was sought")
-    assert not report.sought
+    otherwise = target(tmp_path, "(dk if dk.shape[1:3] == (2, 400) else dv).mul_(2)")
+    assert smaller_failing(experiment_of(case, otherwise), [report.runs[0]]) is None
 
 
-def test_a_smaller_case_that_fails_otherwise_is_none(tmp_path):
-    case = softmax_case(**LARGE)
-    line = "(dk if dk.shape[1:3] == (2, 400) else dv).mul_(2)"
-    failing = report_of(tmp_path, line).runs[0]
-    assert smaller_failing(experiment_of(case, target(tmp_path, line)), [failing]) is None
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "--batch 1 --heads 2 --seqlen 400"),
-        (
-            {"kv_heads": 1, "seqlen_k": 30},
-            "--batch 1 --heads 2 --kv-heads 1 --seqlen-q 400 --seqlen-k 30",
-        ),
-    ],
-)
-def test_a_size_is_said_in_options(options, words):
-    assert size_in_words(softmax_case(**{**LARGE, **options})) == words
-
-
-def test_a_cause_that_was_told_once_is_told_once_with_that_for_evidence():
-    cause, seen = (
-        Diagnosis("outside/do", "M3", "predicted", 1.0),
-        Diagnosis("outside/do", "M3", "seen", 1.0),
-    )
+def test_what_was_seen_in_memory_is_told_once_and_of_the_large_case_alone(monkeypatch):
     race = Diagnosis("race/dK", "RACE", "raced", 1.0)
-    assert told_once([cause], [seen, race]) == (
-        [Diagnosis("outside/do", "M3", "predicted", 1.0, ("seen",))],
-        [race],
-    )
-
-
-def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_one(monkeypatch):
-    race, cause = (
-        Diagnosis("race/dK", "RACE", "raced", 1.0),
-        Diagnosis("factor/dK", "A", "doubled", 1.0),
-    )
+    cause, seen = (Diagnosis("outside/do", "M3", said, 1.0) for said in ("predicted", "seen"))
+    once = Diagnosis("outside/do", "M3", "predicted", 1.0, ("seen",))
+    assert why.told_once([cause], [seen, race]) == ([once], [race])
     monkeypatch.setattr(why, "smaller_failing", lambda *_: (None, [], "a smaller case"))
     monkeypatch.setattr(why, "by_numbers", lambda *_: [race, cause])
     first, second = why._by_a_smaller_case(why.FailedCheck(None, []), None, [], [race])
@@ -94,53 +62,30 @@ def test_what_was_seen_in_memory_of_the_large_case_is_not_told_of_the_smaller_on
     assert second.evidence[-1].startswith("sought on a smaller case")
 
 
-def test_every_layout_that_failed_is_run_on_the_smaller_case(tmp_path):
-    case = replace(softmax_case(**LARGE), recover=False, runs=((), (("do", "expanded"),)))
-    report = probe(
-        case, target(tmp_path, "dk = dk * 2; dv = dv * (3 if do.stride(3) == 0 else 1)")
-    )
-    assert [one.fault for one in report.diagnoses if one.is_named][:2] == [
-        "factor/dK",
-        "factor/dV",
-    ]
-    assert "in do=expanded: explains 100%" in report.diagnoses[1].evidence[0]
-
-
 DOUBLED = Planted(make=lambda kernel, name, tensor: tensor * 2 if name == "dK" else tensor)
+PADDED = {"batch": 3, "heads": 1, "seqlen": 330, "seqlens": (330, 40, 201)}
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            {"batch": 3, "heads": 1, "seqlen": 330, "seqlens": (330, 40, 201)},
-            "--batch 2 --heads 1 --seqlen 74 --seqlens 74,40",
-        ),
+        (PADDED, "--batch 2 --heads 1 --seqlen 74 --seqlens 74,40"),
         ({"heads": 1, "cu_seqlens": (0, 200, 201, 601)}, "--heads 1 --cu-seqlens 0,72,73,153"),
     ],
     ids=["padded", "packed"],
 )
 def test_lengths_that_are_given_one_by_one_are_shortened_one_by_one(options, words):
-    report = probe(
-        replace(softmax_case(**options), layouts=(("all", "contiguous"),)),
-        softmax_target(DOUBLED),
-    )
-    assert report.diagnoses[0].fault == "factor/dK"
-    assert report.diagnoses[0].evidence[-1].endswith(words)
-
-
-def of_a_file(**options):
-    """A case whose values are those of a file, and the file."""
-    drawn = softmax_case(**options)
-    saved = SavedInputs(draw(drawn), {}, {"causal": drawn.causal})
-    return replace(
-        softmax_case(**with_inputs({}, saved, "values.pt", "softmax")), recover=False
-    ), saved
+    (cause, *_) = probe(softmax_case(**options, **CONTIGUOUS), softmax_target(DOUBLED)).diagnoses
+    assert cause.fault == "factor/dK"
+    assert cause.evidence[-1].endswith(words)
 
 
 def test_of_values_of_a_file_a_smaller_case_is_drawn():
-    case, saved = of_a_file(**LARGE, causal=True)
-    report = probe(case, softmax_target(DOUBLED), saved=saved)
-    assert report.diagnoses[0].fault == "factor/dK"
+    drawn = softmax_case(**LARGE, causal=True)
+    saved = SavedInputs(draw(drawn), {}, {"causal": True})
+    options = with_inputs({}, saved, "values.pt", "softmax")
+    case = replace(softmax_case(**options), recover=False)
+    (cause, *_) = probe(case, softmax_target(DOUBLED), saved=saved).diagnoses
+    assert cause.fault == "factor/dK"
     words = "a smaller case of drawn values that fails in the same way: --batch 1 --heads 2 --seqlen 80"
-    assert words in report.diagnoses[0].evidence[-1]
+    assert words in cause.evidence[-1]

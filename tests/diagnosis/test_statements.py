@@ -1,8 +1,6 @@
 """The statements around a line: loops, ranges, masks, addresses and launches."""
 
-from __future__ import annotations
-
-from pathlib import Path
+import pytest
 
 from gradprobe.frontends import source
 
@@ -36,25 +34,20 @@ def host(p):
     out = torch.empty(rest)
     outer[(rest,)](out, rest)
 """
+TERMS = (
+    "def kernel(x, n):\n    low = x < n\n    seen = low & (x > 0)\n    y = tl.where(seen, x, n)\n"
+)
 
 
-def test_masks_and_launches_are_followed_through_calls(tmp_path: Path) -> None:
-    file = str(tmp_path / "calls.py")
-    Path(file).write_text(CALLS)
-    assert list(source(file).masks(13)) == [12, 4, 3]
-    assert list(source(file).launches_with(17)) == [18]
-    assert list(source(file).grids("outer")) == [18, 16]
-
-
-def test_the_statements_around_a_line(tmp_path: Path) -> None:
-    file = tmp_path / "kernel.py"
-    file.write_text(SOURCE)
-    assert list(source(str(file)).masks(8)) == [7, 6]
-    assert list(source(str(file)).address(8)) == [4, 3]
-    assert source(str(file)).loops(10) == [9, 5]
+@pytest.mark.parametrize(
+    ("text", "asked", "of", "lines"),
+    [(SOURCE, "masks", 8, [7, 6]), (SOURCE, "address", 8, [4, 3]), (SOURCE, "loops", 10, [9, 5]),
+     (CALLS, "masks", 13, [12, 4, 3]), (CALLS, "launches_with", 17, [18]), (CALLS, "grids", "outer", [18, 16]),
+     (TERMS, "masks", 4, [3, 2])],
+)  # fmt: skip
+def test_the_statements_around_a_line_are_followed_through_calls(
+    tmp_path, text, asked, of, lines
+):
+    (tmp_path / "kernel.py").write_text(text)
+    assert list(getattr(source(str(tmp_path / "kernel.py")), asked)(of)) == lines
     assert not list(source(str(tmp_path / "none.py")).masks(3))
-    of_terms = tmp_path / "of_terms.py"
-    of_terms.write_text(
-        "def kernel(x, n):\n    low = x < n\n    seen = low & (x > 0)\n    y = tl.where(seen, x, n)\n"
-    )
-    assert list(source(str(of_terms)).masks(4)) == [3, 2]
