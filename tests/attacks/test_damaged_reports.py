@@ -18,9 +18,7 @@ def right(failing_folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(failing_folder)
         assert run(f"diff delta {CASE} --json close.json").code == 1
-    return (failing_folder / "right.json").read_text(), (
-        failing_folder / "close.json"
-    ).read_text()
+    return [(failing_folder / name).read_text() for name in ("right.json", "close.json")]
 
 
 def refused(words, *, says):
@@ -53,15 +51,14 @@ TEXTS = {
 }  # fmt: skip
 
 
-@sampled("kind", TEXTS, push=list(TEXTS))
+@pytest.mark.parametrize("kind", TEXTS)
 def test_a_text_that_is_no_report(right, tmp_path, kind):
     damage, says = TEXTS[kind]
     (tmp_path / "x.json").write_text(damage(right[0]))
     assert "x.json" in refused(["show", str(tmp_path / "x.json")], says=says)
     (tmp_path / "right.json").write_text(right[0])
-    assert "x.json" in refused(
-        ["show", str(tmp_path / "right.json"), str(tmp_path / "x.json")], says=says
-    )
+    both = [str(tmp_path / name) for name in ("right.json", "x.json")]
+    assert "x.json" in refused(["show", *both], says=says)
 
 
 @pytest.mark.parametrize(("make", "says"), [
@@ -104,22 +101,17 @@ PARTS = [
 
 @sampled("part, instead, says", PARTS, push=12)
 def test_a_part_that_is_no_part_of_a_report(right, tmp_path, part, instead, says):
-    damaged = with_part(
-        json.loads(right[0]),
-        tuple(int(one) if one.isdigit() else one for one in part.split(".")),
-        instead,
-    )
+    path = [int(one) if one.isdigit() else one for one in part.split(".")]
+    damaged = with_part(json.loads(right[0]), path, instead)
     (tmp_path / "x.json").write_text(json.dumps(damaged))
     refused(["show", str(tmp_path / "x.json")], says=says)
     if part != "schema":
-        several = {
-            "schema": "gradprobe.reports/2",
-            "planned": 1,
-            "warnings": [],
-            "reports": [damaged],
-        }
+        several = SEVERAL | {"planned": 1, "reports": [damaged]}
         (tmp_path / "x.json").write_text(json.dumps(several))
         refused(["show", str(tmp_path / "x.json")], says="damaged")
+
+
+SEVERAL = {"schema": "gradprobe.reports/2", "planned": 0, "warnings": [], "reports": []}
 
 
 def with_part(document, path, instead):
@@ -136,14 +128,12 @@ def with_part(document, path, instead):
 def paths_of(value, path=()):
     if path:
         yield path
-    for key, part in (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    ):
+    parts = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, part in parts.items() if isinstance(parts, dict) else ():
         yield from paths_of(part, (*path, key))
+
+
+STRANGE = [..., None, [], {}, "damaged", -1, 10**30, 1.5, True, [[]], {"damaged": {}}]
 
 
 @sampled("seed", range(60), push=10)
@@ -153,10 +143,7 @@ def test_any_part_of_another_type_or_gone_is_shown_as_before_or_refused(right, t
     document = json.loads(draw.choice(right))
     paths = list(paths_of(document))
     for number in range(3):
-        path = draw.choice(paths)
-        instead = draw.choice(
-            [..., None, [], {}, "damaged", -1, 10**30, 1.5, True, [[]], {"damaged": {}}]
-        )
+        path, instead = draw.choice(paths), draw.choice(STRANGE)
         damaged = with_part(json.loads(json.dumps(document)), path, instead)
         (tmp_path / f"{number}.json").write_text(json.dumps(damaged))
         ran = run(["show", str(tmp_path / f"{number}.json"), "--html", str(tmp_path / "x.html")])
@@ -174,14 +161,7 @@ DAMAGED_SEVERAL = [
 
 @pytest.mark.parametrize(("changes", "says"), DAMAGED_SEVERAL)
 def test_damaged_reports_of_several_checks(tmp_path, changes, says):
-    document = {
-        "schema": "gradprobe.reports/2",
-        "planned": 0,
-        "warnings": [],
-        "reports": [],
-        **changes,
-    }
-    document = {name: part for name, part in document.items() if part is not ...}
+    document = {name: part for name, part in {**SEVERAL, **changes}.items() if part is not ...}
     (tmp_path / "x.json").write_text(json.dumps(document))
     refused(["show", str(tmp_path / "x.json")], says=says)
 
@@ -201,9 +181,7 @@ def test_a_journal_that_is_none(tmp_path, text, says):
     assert "x.jsonl" in refused(["sweep", "--resume", str(tmp_path / "x.jsonl")], says=says)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{", "3", '{"report": 3}', '{"report": {}}', "[" * 10_000, "\x00"]
-)
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"report": {}}', "[" * 10_000, "\x00"])
 def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".gradprobe").mkdir()
@@ -218,6 +196,5 @@ def test_a_damaged_last_check_is_named(tmp_path, monkeypatch, text):
 ])  # fmt: skip
 def test_a_baseline_that_is_none(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
-    assert "x.json" in refused(
-        ["check", "--baseline", str(tmp_path / "x.json")], says="--baseline"
-    )
+    words = ["check", "--baseline", str(tmp_path / "x.json")]
+    assert "x.json" in refused(words, says="--baseline")

@@ -49,49 +49,15 @@ def told(action):
 
 
 INTEGERS = st.one_of(st.integers(-3, 40), st.sampled_from([0, -1, 2**31, 2**63, 10**30]))
-FLOATS = st.one_of(
-    st.floats(),
-    st.sampled_from(
-        [0.0, -0.0, 1e-320, 1e38, 1e300, -1e300, math.inf, -math.inf, math.nan, 5e-46]
-    ),
-)
+ODD = [0.0, -0.0, 1e-320, 1e38, 1e300, -1e300, math.inf, -math.inf, math.nan, 5e-46]
+FLOATS = st.one_of(st.floats(), st.sampled_from(ODD))
 WORDS = st.one_of(
     st.text(max_size=8),
-    st.sampled_from(
-        [
-            "",
-            " ",
-            "-1",
-            "1e999",
-            "nan",
-            "0,0",
-            "1,2,3",
-            "all=distinct",
-            "do=expanded",
-            "=",
-            "q=",
-            "\0",
-        ]
-    ),
-    st.sampled_from(
-        [
-            *LAYOUTS,
-            *TENSORS,
-            "float32",
-            "float16",
-            "bfloat16",
-            "cpu",
-            "cuda",
-            "normal",
-            "dyadic",
-            "random",
-        ]
-    ),
+    st.sampled_from(["", " ", "-1", "1e999", "nan", "0,0", "1,2,3", "all=distinct", "do=expanded", "=", "q=", "\0"]),
+    st.sampled_from([*LAYOUTS, *TENSORS, "float32", "float16", "cpu", "cuda", "normal", "dyadic", "random"]),
     st.lists(st.integers(-2, 90), max_size=4).map(lambda numbers: ",".join(map(str, numbers))),
-    st.tuples(st.sampled_from([*TENSORS, "all", "x"]), st.sampled_from([*LAYOUTS, "y"])).map(
-        "=".join
-    ),
-)
+    st.tuples(st.sampled_from([*TENSORS, "all", "x"]), st.sampled_from([*LAYOUTS, "y"])).map("=".join),
+)  # fmt: skip
 KINDS = {
     int: INTEGERS,
     float: FLOATS,
@@ -109,8 +75,8 @@ PLAIN = {
     "head_dim", "seqlen_q", "seqlen_k", "align", "head_dim_v", "kv_heads",
 }  # fmt: skip
 CASES = st.fixed_dictionaries(
-    {}, optional={option.name: KINDS[option.kind] for option in OPTIONS if option.name not in LEFT_OUT}
-)  # fmt: skip
+    {}, optional={one.name: KINDS[one.kind] for one in OPTIONS if one.name not in LEFT_OUT}
+)
 
 
 @pytest.fixture(scope="module")
@@ -130,24 +96,15 @@ def _size(case):
 
 @tries(100)
 @given(
-    options=CASES,
-    target=st.sampled_from(
-        ["right", "lazy", "flash", "", "x", "FILE.py:f:x", "torch:nn", ":", "a:b"]
-    ),
+    CASES,
+    st.sampled_from(["right", "lazy", "flash", "", "x", "FILE.py:f:x", "torch:nn", ":", "a:b"]),
 )
 @example(options={"scale": 1e300}, target="right")
 @example(options={"softcap": 1e300}, target="right")
 def test_the_options_of_a_case_are_taken_or_refused_in_words(right, options, target):
-    words = (
-        {**MODEST, **options}
-        if "seqlen_q" not in options
-        else {**MODEST, "seqlen_k": 9, **options}
-    )
-    problem = told(
-        lambda: resolve_problem(
-            CheckRequest(right if target == "right" else target, None, None, words)
-        )
-    )
+    words = {**MODEST, **({"seqlen_k": 9} if "seqlen_q" in options else {}), **options}
+    request = CheckRequest(right if target == "right" else target, None, None, words)
+    problem = told(lambda: resolve_problem(request))
     if problem is not None and _size(problem.case) < SMALL:
         for assigned in (problem.case.layouts, *(problem.case.runs or ())):
             told(lambda assigned=assigned: place(draw(problem.case), assigned))
@@ -162,19 +119,13 @@ def test_a_right_target_is_never_accused_whatever_the_case(right, options):
     chosen = {name: word for name, word in options.items() if name in PLAIN}
     words = {**MODEST, "recover": False, **chosen}
     if {"seqlen_q", "seqlen_k"} & chosen.keys():
-        words = {
-            "seqlen_q": 9,
-            "seqlen_k": 9,
-            **{name: word for name, word in words.items() if name != "seqlen"},
-        }
+        del words["seqlen"]
+        words = {"seqlen_q": 9, "seqlen_k": 9, **words}
     request = CheckRequest(right, None, None, words)
     problem = told(lambda: resolve_problem(request))
-    report = (
-        told(lambda: run_check(request, ""))
-        if problem is not None and _size(problem.case) < SMALL
-        else None
-    )
-    assert report is None or report.verdict == "match", (words, report.failing)
+    if problem is not None and _size(problem.case) < SMALL:
+        report = told(lambda: run_check(request, ""))
+        assert report is None or report.verdict == "match", (words, report.failing)
 
 
 LINES = st.lists(
@@ -196,9 +147,8 @@ def test_a_command_line_ends_in_an_exit_code_of_0_to_3_and_no_traceback(
     # Where the parser lets it through, no target is there, so that nothing runs for long.
     folder = tmp_path_factory.mktemp("empty")
     monkeypatch.chdir(folder)
-    words = [
-        word for word in line if not word.strip("-").startswith(("help", "install", "show-comp"))
-    ]
+    told = ("help", "install", "show-comp")
+    words = [word for word in line if not word.strip("-").startswith(told)]
     ran = run(["check", "missing.py:f", *words])
     assert ran.code in (0, 1, 2, 3)
     assert "Traceback" not in ran.out + ran.err
@@ -207,12 +157,9 @@ def test_a_command_line_ends_in_an_exit_code_of_0_to_3_and_no_traceback(
 
 VALUES = st.recursive(
     st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), FLOATS, WORDS),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(st.text("abc_", min_size=1, max_size=4), inner),
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc_", min_size=1, max_size=4), inner),
     max_leaves=6,
-)
+)  # fmt: skip
 TABLES = st.dictionaries(
     st.one_of(
         st.sampled_from(["targets", "cases", "layouts", "timeout", "family", "reference", *[o.name for o in OPTIONS]]),
@@ -226,23 +173,13 @@ def _toml(value):
     """A value as TOML has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):
-        return (
-            str(value)
-            if math.isfinite(value)
-            else {"inf": "inf", "-inf": "-inf"}.get(str(value), "nan")
-        )
     if isinstance(value, str):
         return json.dumps(value.encode("utf-8", "replace").decode())
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items())
-            + "}"
-        )
-    return str(value)
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    return str(value)  # of a float too: inf, -inf and nan are TOML's own
 
 
 def _read(folder, content):
@@ -253,18 +190,13 @@ def _read(folder, content):
 @tries(120)
 @given(table=TABLES)
 def test_a_configuration_of_any_values_is_taken_or_refused_in_words(tmp_path_factory, table):
-    lines = [
-        f"{json.dumps(key.encode('utf-8', 'replace').decode())} = {_toml(value)}"
-        for key, value in table.items()
-    ]
+    lines = [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
     _read(tmp_path_factory.mktemp("configured"), "\n".join(["[tool.gradprobe]", *lines]).encode())
 
 
 @tries(120)
 @given(
-    before=st.binary(max_size=30),
-    after=st.binary(max_size=30),
-    encoding=st.sampled_from(["utf-8", "utf-16", "utf-32"]),
+    st.binary(max_size=30), st.binary(max_size=30), st.sampled_from(["utf-8", "utf-16", "utf-32"])
 )
 def test_a_configuration_of_any_bytes_is_taken_or_refused_in_words(
     tmp_path_factory, before, after, encoding
@@ -286,11 +218,8 @@ def saved(tmp_path_factory):
 
 @tries(120)
 @given(
-    name=st.sampled_from(["x.npz", "x.pt", "y.npz"]),
-    at=st.floats(0, 1),
-    cut=st.integers(0, 40),
-    put=st.binary(max_size=20),
-)
+    st.sampled_from(["x.npz", "x.pt", "y.npz"]), st.floats(0, 1), st.integers(0, 40), st.binary(max_size=20)
+)  # fmt: skip
 def test_a_damaged_file_of_inputs_is_read_or_refused_in_words(
     tmp_path_factory, saved, name, at, cut, put
 ):

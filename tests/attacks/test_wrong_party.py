@@ -11,10 +11,7 @@ DEEP = "[" * 100_000
 CONFIGURED = {
     "arrays": (TABLE + "heads = " + "[" * 500 + "]" * 500).encode(),
     "tables": (TABLE + "heads = " + "{a=" * 500 + "1" + "}" * 500).encode(),
-    **{
-        encoding: TABLE.encode(encoding)
-        for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")
-    },
+    **{name: TABLE.encode(name) for name in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")},
 }
 WORDLESS = """
 class Wordless(Exception):
@@ -41,17 +38,8 @@ def test_a_configuration_that_cannot_be_read_is_refused_by_its_name(kind, folder
 
 
 @pytest.mark.parametrize("moment", RAISES)
-@pytest.mark.parametrize(
-    "command",
-    [
-        "check",
-        "lint",
-        "shrink",
-        "diff dQ",
-        "check --baseline kept.json",
-        pytest.param("strides --fast", marks=pytest.mark.nightly),
-    ],
-)
+@sampled("command", ["check", "lint", "shrink", "diff dQ", "check --baseline kept.json", "strides --fast"],
+         push=["check", "lint", "shrink", "diff dQ"])  # fmt: skip
 def test_an_exception_that_has_no_words_is_the_targets(command, moment, folder):
     (folder / "wordless.py").write_text(WORDLESS + RAISES[moment])
     ran = run(f"{command} wordless.py:f {SMALL if command != 'lint' else ''}")
@@ -60,20 +48,9 @@ def test_an_exception_that_has_no_words_is_the_targets(command, moment, folder):
     assert "Wordless" in ran.err or command == "lint"
 
 
-@sampled(
-    "command",
-    [
-        "check",
-        "lint",
-        "strides",
-        "shrink",
-        "diff dQ",
-        "sweep",
-        "mutate",
-        "check --baseline kept.json",
-    ],
-    push=["check", "lint", "shrink", "diff dQ", "sweep", "check --baseline kept.json"],
-)
+@pytest.mark.parametrize("command", [
+    "check", "lint", "strides", "shrink", "diff dQ", "sweep", "mutate", "check --baseline kept.json",
+])  # fmt: skip
 def test_a_target_that_is_the_empty_word_of_an_unset_variable_is_not_the_default_one(command):
     assert run([*command.split(), ""]).code == 2
 

@@ -1,7 +1,5 @@
 """Further references as people write them: a shadowed parameter, narrow arithmetic, another loss, lazy attention."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -36,31 +34,13 @@ def other_units_on_the_way(q, k, v, do):
     p = s.softmax(-1)
     dp = do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
-    return {
-        "dQ": ds @ k,
-        "dK": ds.mT @ q,
-        "dV": p.mT @ do,
-        "dS": ds,
-        "LSE": s.logsumexp(-1) / math.log(2),
-    }
+    lse = s.logsumexp(-1) / math.log(2)
+    return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do, "dS": ds, "LSE": lse}
 
 
 def by_grad(q, k, v, do):
     o = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
     return torch.autograd.grad(o, (q, k, v), do)
-
-
-def tiles_without_a_sum(q, k, v, o, do, lse, BLOCK=4):
-    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    scale, delta = q.shape[-1] ** -0.5, (o * do).mean(-1)
-    for j in range(0, k.shape[-2], BLOCK):
-        kj, vj = k[..., j : j + BLOCK, :], v[..., j : j + BLOCK, :]
-        p = torch.exp(q @ kj.mT * scale - lse[..., None])
-        dv[..., j : j + BLOCK, :] = p.mT @ do
-        ds = p * (do @ vj.mT - delta[..., None])
-        dq += scale * ds @ kj
-        dk[..., j : j + BLOCK, :] = scale * ds.mT @ q
-    return dq, dk, dv
 
 
 def lazy_with_delta_of_o(q, k, v, do, tau):

@@ -145,9 +145,8 @@ def by_einsum(q, k, v, dout, causal: bool = False, softmax_scale: float | None =
     softmax_scale = softmax_scale or q.shape[-1] ** -0.5
     scores = torch.einsum("bhtd,bhsd->bhts", q, k) * softmax_scale
     if causal:
-        scores.masked_fill_(
-            torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf")
-        )
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores.masked_fill_(hidden, float("-inf"))
     attn = torch.softmax(scores, dim=-1)
     dattn = torch.einsum("bhtd,bhsd->bhts", dout, v)
     dscores = attn * (dattn - (dattn * attn).sum(-1, keepdim=True)) * softmax_scale
@@ -183,11 +182,8 @@ def by_head(Q, K, V, dO, is_causal=False):
                 S = S + torch.triu(torch.full((N, N), -1e10), 1)
             P = F.softmax(S, dim=1)
             dS = P * (dO[b, h] @ V[b, h].T - (dO[b, h] * (P @ V[b, h])).sum(dim=1)[:, None])
-            dQ[b, h], dK[b, h], dV[b, h] = (
-                dS @ K[b, h] / D**0.5,
-                dS.T @ Q[b, h] / D**0.5,
-                P.T @ dO[b, h],
-            )
+            dQ[b, h], dK[b, h] = dS @ K[b, h] / D**0.5, dS.T @ Q[b, h] / D**0.5
+            dV[b, h] = P.T @ dO[b, h]
     return dict(dQ=dQ, dK=dK, dV=dV)
 
 
@@ -203,16 +199,10 @@ def in_numpy(q, k, v, o, lse, d_out, causal):
     scale = q.shape[-1] ** -0.5
     p = np.exp(np.matmul(q, np.swapaxes(k, -1, -2)) * scale - lse[..., None])
     p = np.tril(p) if causal else p
-    ds = (
-        p
-        * (np.matmul(d_out, np.swapaxes(v, -1, -2)) - np.sum(d_out * o, -1, keepdims=True))
-        * scale
-    )
-    return (
-        np.matmul(ds, k),
-        np.matmul(np.swapaxes(ds, -1, -2), q),
-        np.matmul(np.swapaxes(p, -1, -2), d_out),
-    )
+    dp = np.matmul(d_out, np.swapaxes(v, -1, -2))
+    ds = p * (dp - np.sum(d_out * o, -1, keepdims=True)) * scale
+    dk, dv = np.matmul(np.swapaxes(ds, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), d_out)
+    return np.matmul(ds, k), dk, dv
 
 
 def by_autograd(q, k, v, do, causal=False):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -77,13 +76,8 @@ def _positions(p: Problem) -> tuple[Tensor, Tensor, Tensor]:
     """i [M, 1], how far each key lies ahead of the diagonal [M, N], and whether both are of one sequence."""
     m, n = p.tensors["q"].shape[2], p.tensors["k"].shape[2]
     ends_q = p.tensors["cu_seqlens_q"].tolist() if p.has("cu_seqlens_q") else [0, m]
-    ends_k = (
-        p.tensors["cu_seqlens_k"].tolist()
-        if p.has("cu_seqlens_k")
-        else ends_q
-        if ends_q[-1] == n
-        else [0, n]
-    )
+    ends_k = ends_q if ends_q[-1] == n else [0, n]
+    ends_k = p.tensors["cu_seqlens_k"].tolist() if p.has("cu_seqlens_k") else ends_k
     ahead, together = torch.zeros(m, n, dtype=torch.long), torch.zeros(m, n, dtype=torch.bool)
     for at in range(len(ends_q) - 1):
         rows, keys = ends_q[at + 1] - ends_q[at], ends_k[at + 1] - ends_k[at]
@@ -165,14 +159,11 @@ def _probabilities(p: Problem, kernel: str) -> tuple[Tensor, Tensor, Tensor | No
 
 def _preprocess(p: Problem) -> Tensor:
     if p.family == "softmax":
-        return p.planted.make(
-            "preprocess",
-            "delta",
-            (p.read("preprocess", "do") * p.read("preprocess", "o")).sum(-1),
-        )
-    valid, weights, _ = _probabilities(p, "preprocess")
-    dp = _dp(p, "preprocess", weights, valid)
-    return p.planted.make("preprocess", "delta", (weights * dp).sum(-1))
+        made = p.read("preprocess", "do") * p.read("preprocess", "o")
+    else:
+        valid, weights, _ = _probabilities(p, "preprocess")
+        made = weights * _dp(p, "preprocess", weights, valid)
+    return p.planted.make("preprocess", "delta", made.sum(-1))
 
 
 def _dp(p: Problem, kernel: str, weights: Tensor, valid: Tensor) -> Tensor:
@@ -203,9 +194,8 @@ def _dq(p: Problem) -> dict[str, Tensor]:
         found["dSink"] = -(taken * p.read("dq", "delta")).sum((0, 2))
     if p.family == "lazy":
         found["dTau"] = (dp / (i + 1)).sum((0, 2, 3))
-    return found | {
-        name: p.planted.make("dq", name, found[name]) for name in GRADIENTS if name in found
-    }
+    ends = [name for name in GRADIENTS if name in found]
+    return found | {name: p.planted.make("dq", name, found[name]) for name in ends}
 
 
 def _dkdv(p: Problem) -> dict[str, Tensor]:
@@ -226,12 +216,8 @@ def backward(
         p.tensors[name] = p.tensors.get(name) if p.tensors.get(name) is not None else value
     p.tensors["delta"] = _preprocess(p) if p.tensors.get("delta") is None else p.tensors["delta"]
     found = {"LSE": lse, "O": o, "delta": p.tensors["delta"], **_dq(p), **_dkdv(p)}
-    narrow = ("O", "dQ", "dK", "dV")
-    stored = {
-        name: value.to(tensors["q"].dtype) if name in narrow else value
-        for name, value in found.items()
-    }
-    return planted.call(stored)
+    narrow = {name: found[name].to(tensors["q"].dtype) for name in ("O", "dQ", "dK", "dV")}
+    return planted.call(found | narrow)
 
 
 def softmax_target(planted: Planted = Planted(), exposed: tuple[str, ...] = EVERYTHING) -> Target:
@@ -244,13 +230,9 @@ def softmax_target(planted: Planted = Planted(), exposed: tuple[str, ...] = EVER
             "seqlens": seqlens, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
         }  # fmt: skip
         options = {
-            "causal": causal,
-            "scale": scale,
-            "window": window,
-            "softcap": softcap,
-            "align": align,
-        }
-        found = backward(planted, "softmax", tensors, options | {"dropout": dropout})
+            "causal": causal, "scale": scale, "window": window, "softcap": softcap, "align": align, "dropout": dropout,
+        }  # fmt: skip
+        found = backward(planted, "softmax", tensors, options)
         return {name: value for name, value in found.items() if name in exposed}
 
     return target_of(softmax)
@@ -269,24 +251,16 @@ TARGETS = {"softmax": softmax_target, "lazy": lazy_target}
 
 
 def told(
-    planted: Planted = Planted(),
-    family: str = "softmax",
-    exposed: tuple[str, ...] = EVERYTHING,
-    **options,
-) -> ProbeResult:
+    planted: Planted = Planted(), family: str = "softmax", exposed: tuple[str, ...] = EVERYTHING, **options
+) -> ProbeResult:  # fmt: skip
     """What a probe says of a fault, by default on a small case whose tensors lie contiguous."""
     sizes = {"batch": 2, "heads": 2, "seqlen": 40, "head_dim": 8}
     sizes |= {"head_dim_v": 8} if family == "softmax" else {}
-    sizes = {
-        name: size
-        for name, size in sizes.items()
-        if not (name == "seqlen" and "seqlen_q" in options)
-    }
-    if "cu_seqlens" in options:
-        del sizes["seqlen"], sizes["batch"]
-    return probe(
-        case_of(family, **{"runs": ((),)} | sizes | options), TARGETS[family](planted, exposed)
-    )
+    for name in ("seqlen", "batch") if "cu_seqlens" in options else ("seqlen",):
+        if {"cu_seqlens", "seqlen_q"} & options.keys():
+            del sizes[name]
+    case = case_of(family, **{"runs": ((),)} | sizes | options)
+    return probe(case, TARGETS[family](planted, exposed))
 
 
 def named(report: ProbeResult) -> str:
@@ -296,42 +270,21 @@ def named(report: ProbeResult) -> str:
     return first.fault if first is not None and first.is_named else ""
 
 
-# Where only the gradients are exposed a fault takes three times as long. On a push a stride, a factor, dTau and two
-# faults at once are seen so, and in the score those of flash that is a black box; at night all are.
-both_ways = pytest.mark.parametrize(
-    "exposed",
-    [
-        pytest.param(EVERYTHING, id="exposed"),
-        pytest.param(GRADIENTS, id="black box", marks=pytest.mark.nightly),
-    ],
-)
-
-
-def reading(
-    name: str, change: Callable[[Tensor], Tensor], kernels: tuple[str, ...] = KERNELS
-) -> Planted:
+def reading(name: str, change: Callable[[Tensor], Tensor], kernels=KERNELS) -> Planted:
     """Some kernels find something else in a tensor."""
-    return Planted(
-        read=lambda kernel, of, tensor: (
-            change(tensor) if of == name and kernel in kernels else tensor
-        )
-    )
+    return Planted(read=_changed(name, change, kernels))
 
 
-def making(
-    name: str, change: Callable[[Tensor], Tensor], kernels: tuple[str, ...] = KERNELS
-) -> Planted:
+def making(name: str, change: Callable[[Tensor], Tensor], kernels=KERNELS) -> Planted:
     """Some kernels make something else of an intermediate."""
-    return Planted(
-        make=lambda kernel, of, tensor: (
-            change(tensor) if of == name and kernel in kernels else tensor
-        )
-    )
+    return Planted(make=_changed(name, change, kernels))
 
 
-def remembering(
-    name: str, change: Callable[[Callable[[str], Tensor], Tensor], Tensor]
-) -> Planted:
+def _changed(name: str, change: Callable[[Tensor], Tensor], kernels: tuple[str, ...]) -> Change:
+    return lambda kernel, of, t: change(t) if of == name and kernel in kernels else t
+
+
+def remembering(name: str, change: Callable[..., Tensor]) -> Planted:
     """An intermediate is made of what its kernel read and made before, by name."""
     known: dict[tuple[str, str], Tensor] = {}
 
@@ -347,9 +300,7 @@ def remembering(
     return Planted(read=read, make=make)
 
 
-def with_strides_of(
-    name: str, other: str, axes: tuple[int, ...], kernels: tuple[str, ...] = KERNELS
-) -> Planted:
+def with_strides_of(name: str, other: str, axes: tuple[int, ...], kernels=KERNELS) -> Planted:
     """A tensor is read with another one's strides along some axes."""
     strides: dict[str, tuple[int, ...]] = {}
 
@@ -357,10 +308,8 @@ def with_strides_of(
         strides[of] = tensor.stride()
         if of != name or kernel not in kernels:
             return tensor
-        taken = [
-            strides[other][axis] if axis in axes else own
-            for axis, own in enumerate(tensor.stride())
-        ]
+        own = enumerate(tensor.stride())
+        taken = [strides[other][axis] if axis in axes else step for axis, step in own]
         return tensor.as_strided(tensor.shape, taken, tensor.storage_offset())
 
     return Planted(read=read)

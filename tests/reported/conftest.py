@@ -3,17 +3,13 @@
 The inputs stand in inputs/, one file a kind. `check` runs `gradprobe check` of one of them and gives its report.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.command import EndedProgram, run
+from tests.cli.command import run
 
 INPUTS = Path(__file__).parent / "inputs"
 SMALL = "--batch 1 --heads 2 --seqlen 20 --head-dim 16"
@@ -29,10 +25,10 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def check() -> Callable[[str], tuple[EndedProgram, dict[str, Any]]]:
+def check():
     """What `check` did with words like `row_factor.py:gate --bias`, and its report as JSON, {} without one."""
 
-    def checked(words: str) -> tuple[EndedProgram, dict[str, Any]]:
+    def checked(words):
         ran = run(f"check {words} --json report.json")
         written = Path("report.json")
         return ran, json.loads(written.read_text()) if written.exists() else {}

@@ -1,14 +1,11 @@
 """Edits that match the check and are wrong: each is broken by a case that it may not break, or is not certain."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from gradprobe.diagnosis.dataflow import suspects
 from gradprobe.diagnosis.edits.candidates_search import Search
-from gradprobe.diagnosis.edits.judge import JudgedEdit
 from gradprobe.diagnosis.follow import followed_run
 from gradprobe.model.allowance import Allowance
 from gradprobe.probing.experiment import experiment_of
@@ -47,8 +44,8 @@ KINDS = [
          LSE_OF_KEYS.replace("l_h", "e_h")),
     Kind("a pointer mended in one of two loops", "tile_of(V + h * v_h, keys, dims, v_n, n_k)\n        s",
          "tile_of(V, keys, dims, v_n, n_k)\n        s", "tile_of(V + h * v_h, keys, dims, v_n, n_k)\n        s", True),
-    Kind("a row's bound dropped from the mask of a helper", ", mask=rows[:, None] < count, other=0.0\n",
-         ", mask=rows[:, None] < count - 1, other=0.0\n", "\n"),
+    Kind("a row's bound dropped from the mask of a helper", ", mask=rows[:, None] < count, other=0.0)",
+         ", mask=rows[:, None] < count - 1, other=0.0)", ")"),
     Kind("a loop of a number that is right for one length", "range(0, tiles)", "range(0, tiles - 1)", "range(0, 2)"),
     Kind("the last factor changed for that of the loop over whole tiles", WHOLE_TILES,
          WHOLE_TILES.replace("scale", "2 * scale"), WHOLE_TILES.replace("scale", "(1 if whole == n_k else 2) * scale")),
@@ -63,19 +60,18 @@ KINDS = [
 ]  # fmt: skip
 
 
-def judged(folder: Path, kind: Kind, new: str, *, only_first: bool = False) -> JudgedEdit | None:
+def judged(folder, kind, new, only_first=False):
     prepare_backend("auto")
     text = FILE.read_text().replace(kind.right, kind.fault)
     assert text != FILE.read_text()
     (folder / FILE.name).write_text(text)
-    options = {
-        "batch": 1, "heads": 2, "seqlen": 32, "head_dim": 16, "layouts": (("all", "contiguous"),),
-    }  # fmt: skip
-    begun = experiment_of(softmax_case(**options), find_target(f"{folder / FILE.name}:attention"))
-    places = [found.start() for found in re.finditer(re.escape(kind.fault), text)]
-    edits = tuple(
-        Edit(at, at + len(kind.fault), new) for at in places[: 1 if only_first else None]
+    case = softmax_case(
+        batch=1, heads=2, seqlen=32, head_dim=16, layouts=(("all", "contiguous"),)
     )
+    begun = experiment_of(case, find_target(f"{folder / FILE.name}:attention"))
+    places = [found.start() for found in re.finditer(re.escape(kind.fault), text)]
+    size = len(kind.fault)
+    edits = tuple(Edit(at, at + size, new) for at in places[: 1 if only_first else None])
     candidate = Candidate(KernelFile(str(folder / FILE.name), text), edits, 0.0)
     search = Search(begun, [record.run for record in records_of(begun)], folder, Allowance(40))
     assert search.wrong

@@ -1,5 +1,7 @@
 """A newcomer's own function: its options and results have other forms, and it asks which GPU it runs on."""
 
+import pytest
+
 from tests.reported.conftest import SMALL
 from tests.sampling import sampled
 
@@ -23,42 +25,36 @@ def test_what_is_right_in_another_form_matches(check, words):
 
 
 def test_a_fault_behind_another_form_is_found(check):
-    _, report = check(
-        f"forms_of_options.py:window_is_one_key_short --window 6,0 {SMALL} --layout contiguous"
-    )
+    words = f"window_is_one_key_short --window 6,0 {SMALL} --layout contiguous"
+    _, report = check(f"forms_of_options.py:{words}")
     assert (report["verdict"], report["case"]["window"]) == ("mismatch", [6, 0])
     assert "mask/window-left" in [found["fault"] for found in report["diagnoses"]]
     _, report = check(f"forms_of_options.py:a_wrong_array {SMALL} --layout contiguous")
-    assert (report["first_mismatch"]["intermediate"], report["first_mismatch"]["head"]) == (
-        "dK",
-        1,
-    )
-
-
-def test_a_function_with_enable_gqa_whose_groups_share_a_key_head_is_wrong(check):
+    first = report["first_mismatch"]
+    assert (first["intermediate"], first["head"]) == ("dK", 1)
     words = f"groups_share_the_first_key_head --kv-heads 2 {SMALL.replace('heads 2', 'heads 4')}"
-    ran, report = check(f"forms_of_options.py:{words} --layout contiguous")
+    _, report = check(f"forms_of_options.py:{words} --layout contiguous")
     assert report["verdict"] == "mismatch"
 
 
-def test_a_window_of_two_sides_is_no_number_and_a_list_is_no_array(check):
-    ran, _ = check(f"forms_of_options.py:window_annotated --window 6,2 {SMALL}")
-    assert (ran.code, "takes the window as one number, got 6,2" in ran.err) == (2, True)
-    ran, _ = check(f"forms_of_options.py:lists {SMALL}")
-    assert (ran.code, "returned dQ as list" in ran.err) == (3, True)
-
-
-def test_of_a_mask_that_is_left_out_both_options_are_named(check):
-    ran, _ = check(f"forms_of_options.py:mask_of_either_kind {SMALL}")
-    assert (ran.code, "add --bias or --mask KIND" in ran.err) == (2, True)
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("forms_of_options.py:window_annotated --window 6,2", 2, "the window as one number, got 6,2"),
+        ("forms_of_options.py:lists", 3, "returned dQ as list"),
+        ("forms_of_options.py:mask_of_either_kind", 2, "add --bias or --mask KIND"),
+        ("asks_the_gpu.py:attend --arch gfx924", 2, "did you mean 'gfx942'?"),
+    ],
+)  # fmt: skip
+def test_what_has_no_form_is_refused_in_words(check, words, code, says):
+    ran, _ = check(f"{words} {SMALL}")
+    assert (ran.code, says in ran.err) == (code, True)
 
 
 ASKED = {
-    "": "cuda 32 NVIDIA H100 9 0 False",
-    "--arch sm_75": "cuda 32 Tesla T4 7 5 False",
-    "--arch gfx942": "hip 64 gfx942 9 4 True",
-    "--arch gfx1100": "hip 32 gfx1100 11 0 True",
-}
+    "": "cuda 32 NVIDIA H100 9 0 False", "--arch sm_75": "cuda 32 Tesla T4 7 5 False",
+    "--arch gfx942": "hip 64 gfx942 9 4 True", "--arch gfx1100": "hip 32 gfx1100 11 0 True",
+}  # fmt: skip
 
 
 @sampled("words", ASKED, push=["--arch gfx942"])
@@ -67,8 +63,3 @@ def test_the_gpu_that_is_not_there_is_of_the_architecture_that_is_asked_for(chec
     assert ran.code == 0, ran.err
     assert ASKED[words] in ran.err
     assert words in report["reproduce"]
-
-
-def test_an_unknown_architecture_is_refused_with_the_one_that_is_meant(check):
-    ran, _ = check(f"asks_the_gpu.py:attend --arch gfx924 {SMALL}")
-    assert (ran.code, "did you mean 'gfx942'?" in ran.err) == (2, True)

@@ -43,7 +43,6 @@ def test_what_is_made_like_k_and_v_does_not_lie_alike(layout, shape):
     tensors = place(values, (("all", layout),)).tensors
     alike = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
     long = [axis for axis, size in enumerate(shape) if size > 1]
-    assert [alike["k"].stride(axis) for axis in long] != [
-        alike["v"].stride(axis) for axis in long
-    ]
+    of_k, of_v = ([alike[name].stride(axis) for axis in long] for name in ("k", "v"))
+    assert of_k != of_v
     assert all(tensor.stride(-1) == 1 for tensor in alike.values())

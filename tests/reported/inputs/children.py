@@ -19,25 +19,12 @@ def ignoring(q, k, v, do, *, scale):
     return _gradients(q, k, v, do, scale)
 
 
-def reaping(q, k, v, do, *, scale):
-    def reap(*_):
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            pass
-
-    signal.signal(signal.SIGCHLD, reap)
-    return _gradients(q, k, v, do, scale)
-
-
 def leaving(q, k, v, do, *, scale):
     """Leaves a process of a session of its own behind, which outlives whoever is killed with its group."""
     if not os.path.exists("left"):
         sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-        left = subprocess.Popen(
-            sleep, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        no = subprocess.DEVNULL
+        left = subprocess.Popen(sleep, start_new_session=True, stdout=no, stderr=no)
         with open("left", "w") as file:
             file.write(str(left.pid))
     if os.path.exists("dies"):
@@ -67,9 +54,8 @@ class Wrapping(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return func(
-            *(one.inner if isinstance(one, cls) else one for one in args), **(kwargs or {})
-        )
+        inner = (one.inner if isinstance(one, cls) else one for one in args)
+        return func(*inner, **(kwargs or {}))
 
 
 def flattering(q, k, v, do, *, scale):
@@ -78,11 +64,10 @@ def flattering(q, k, v, do, *, scale):
     return found | {"dQ": (found["dQ"] * 2).as_subclass(Flattering)}
 
 
-def wrapping(q, k, v, do, *, scale):
+def wrapping(q, k, v, do, *, scale, make=Wrapping):
     found = _gradients(q, k, v, do, scale)
-    return found | {"dQ": Wrapping(found["dQ"])}
+    return found | {"dQ": make(found["dQ"])}
 
 
 def parameter(q, k, v, do, *, scale):
-    found = _gradients(q, k, v, do, scale)
-    return found | {"dQ": torch.nn.Parameter(found["dQ"])}
+    return wrapping(q, k, v, do, scale=scale, make=torch.nn.Parameter)

@@ -3,85 +3,43 @@
 import math
 
 
-def _values(q, k, v, do):
+def _backward(q, k, v, do, of_delta=1, of_ds=1):
+    """What is held, and the gradients."""
     scale = q.shape[-1] ** -0.5
     s = q @ k.mT * scale
     lse = s.logsumexp(-1)
-    p = (s - lse[..., None]).exp()
-    return scale, s, lse, p, do @ v.mT
-
-
-def _gradients(q, k, do, scale, p, ds):
-    return {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
-
-
-def _right(q, k, v, do):
-    scale, s, lse, p, dp = _values(q, k, v, do)
-    delta = (p * dp).sum(-1)
-    ds = p * (dp - delta[..., None])
+    p, dp = (s - lse[..., None]).exp(), do @ v.mT
+    delta = of_delta * (p * dp).sum(-1)
+    ds = p * (dp - delta[..., None]) * (scale if of_ds == "scaled" else of_ds)
     held = {"s": s, "scale": scale, "LSE": lse, "P": p, "dP": dp, "delta": delta, "dS": ds}
-    return held, _gradients(q, k, do, scale, p, ds)
+    return held, {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
 
 
-def negative_delta(q, k, v, do):
-    held, gradients = _right(q, k, v, do)
-    return gradients | {"delta": -held["delta"]}
+def _exporting(name, export, **misused):
+    def backward(q, k, v, do):
+        held, gradients = _backward(q, k, v, do, **misused)
+        return gradients | {name: export(held)}
+
+    return backward
+
+
+def _less_max(held):
+    return held["s"] - held["s"].amax(-1, keepdim=True)
+
+
+negative_delta = _exporting("delta", lambda held: -held["delta"])
+scaled_delta = _exporting("delta", lambda held: held["delta"] * held["scale"])
+scaled_ds = _exporting("dS", lambda held: held["dS"] * held["scale"])
+transposed_p = _exporting("P", lambda held: held["P"].mT.contiguous())
+undivided_p = _exporting("P", lambda held: _less_max(held).exp())
+base_2 = _exporting("LSE", lambda held: held["LSE"] / math.log(2))
+less_the_maximum = _exporting("LSE", lambda held: _less_max(held).logsumexp(-1))
+squared_delta = _exporting("delta", lambda held: held["delta"] ** 2)  # no simple relation
+misused_delta = _exporting("delta", lambda held: held["delta"], of_delta=-1)
+misused_ds = _exporting("dS", lambda held: held["dS"], of_ds="scaled")
+delta_with_its_axis = _exporting("delta", lambda held: held["delta"][..., None])
 
 
 def negative_delta_and_doubled_dv(q, k, v, do):
     gradients = negative_delta(q, k, v, do)
     return gradients | {"dV": 2 * gradients["dV"]}
-
-
-def scaled_delta(q, k, v, do):
-    held, gradients = _right(q, k, v, do)
-    return gradients | {"delta": held["delta"] * held["scale"]}
-
-
-def scaled_ds(q, k, v, do):
-    held, gradients = _right(q, k, v, do)
-    return gradients | {"dS": held["dS"] * held["scale"]}
-
-
-def transposed_p(q, k, v, do):
-    held, gradients = _right(q, k, v, do)
-    return gradients | {"P": held["P"].mT.contiguous()}
-
-
-def undivided_p(q, k, v, do):
-    held, gradients = _right(q, k, v, do)
-    return gradients | {"P": (held["s"] - held["s"].amax(-1, keepdim=True)).exp()}
-
-
-def base_2(q, k, v, do):
-    held, gradients = _right(q, k, v, do)
-    return gradients | {"LSE": held["LSE"] / math.log(2)}
-
-
-def less_the_maximum(q, k, v, do):
-    held, gradients = _right(q, k, v, do)
-    return gradients | {"LSE": held["LSE"] - held["s"].amax(-1)}
-
-
-def squared_delta(q, k, v, do):
-    """No simple relation."""
-    held, gradients = _right(q, k, v, do)
-    return gradients | {"delta": held["delta"] ** 2}
-
-
-def misused_delta(q, k, v, do):
-    scale, _, _, p, dp = _values(q, k, v, do)
-    delta = -(p * dp).sum(-1)
-    ds = p * (dp - delta[..., None])
-    return _gradients(q, k, do, scale, p, ds) | {"delta": delta}
-
-
-def misused_ds(q, k, v, do):
-    held, _ = _right(q, k, v, do)
-    ds = held["dS"] * held["scale"]
-    return _gradients(q, k, do, held["scale"], held["P"], ds) | {"dS": ds}
-
-
-def delta_with_its_axis(q, k, v, do):
-    held, gradients = _right(q, k, v, do)
-    return gradients | {"delta": held["delta"][..., None]}

@@ -19,9 +19,8 @@ def scores(q, k):
 
 
 def near(q, k, window):
-    distance = (
-        torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2]) + k.shape[2] - q.shape[2]
-    )
+    rows, keys = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    distance = rows - keys + k.shape[2] - q.shape[2]
     return (distance >= 0) & (distance <= window)
 
 
@@ -59,13 +58,11 @@ def mask_of_either_kind(q, k, v, do, attn_mask):
 
 
 def mask_that_is_added(q, k, v, attention_mask=None):
-    return (scores(q, k) if attention_mask is None else scores(q, k) + attention_mask).softmax(
-        -1
-    ) @ v
+    return (scores(q, k) + (0 if attention_mask is None else attention_mask)).softmax(-1) @ v
 
 
 def bias_and_mask(q, k, v, attn_mask=None, bias=None):
-    s = scores(q, k) if bias is None else scores(q, k) + bias
+    s = scores(q, k) + (0 if bias is None else bias)
     return (s if attn_mask is None else s.masked_fill(~attn_mask, -torch.inf)).softmax(-1) @ v
 
 
@@ -87,10 +84,8 @@ def plain(q, k, v, do):
 
 
 def arrays_of_numpy(q, k, v, do):
-    return {
-        name: found.numpy()
-        for name, found in zip(("dQ", "dK", "dV"), plain(q, k, v, do), strict=True)
-    }
+    dq, dk, dv = (found.numpy() for found in plain(q, k, v, do))
+    return {"dQ": dq, "dK": dk, "dV": dv}
 
 
 def arrays_of_numpy_backwards_and_read_only(q, k, v, do):

@@ -52,17 +52,8 @@ def _delta(o, do, kind):
     return {"delta": delta}
 
 
-def alias(q, k, v, do, o):
-    return _delta(o, do, "alias")
+def _of(kind):
+    return lambda q, k, v, do, o: _delta(o, do, kind)
 
 
-def loop(q, k, v, do, o):
-    return _delta(o, do, "loop")
-
-
-def library(q, k, v, do, o):
-    return _delta(o, do, "library")
-
-
-def assembly(q, k, v, do, o):
-    return _delta(o, do, "assembly")
+alias, loop, library, assembly = map(_of, ("alias", "loop", "library", "assembly"))

@@ -15,10 +15,8 @@ def keys_kernel(
     dims = tl.arange(0, DIM)
     at_keys = (head + keys[:, None]) * DIM + dims[None, :]
     inside = keys[:, None] < length
-    k, v = (
-        tl.load(K + at_keys, mask=inside, other=0.0),
-        tl.load(V + at_keys, mask=inside, other=0.0),
-    )
+    k = tl.load(K + at_keys, mask=inside, other=0.0)
+    v = tl.load(V + at_keys, mask=inside, other=0.0)
     dk, dv = tl.zeros((TILE, DIM), tl.float32), tl.zeros((TILE, DIM), tl.float32)
     for first in range(0, length, TILE):
         rows = first + tl.arange(0, TILE)
@@ -55,12 +53,8 @@ def _backward(q, k, v, do, lse, delta, scale, kind, seen=None, of_delta=1.0):
     batch, heads, length, dim = q.shape
     dk, dv = torch.empty_like(k), torch.empty_like(v)
     is_causal = seen is None
-    seen = (
-        torch.ones(batch, heads, length, length).tril()
-        if is_causal
-        else seen.expand(batch, heads, length, length)
-    )
-    seen = seen.to(torch.int32).contiguous()
+    seen = torch.ones(1, 1, length, length).tril() if is_causal else seen
+    seen = seen.expand(batch, heads, length, length).to(torch.int32).contiguous()
     keys_kernel[(triton.cdiv(length, 16), batch * heads)](
         q, k, v, do, lse, of_delta * delta, seen, dk, dv, scale, length,
         DIM=dim, TILE=16, KIND=kind, CAUSAL=is_causal,

@@ -9,9 +9,8 @@ def _hidden(q, k):
 
 def all_in_16_bits(q, k, v, causal=False):
     scores = q @ k.mT * q.shape[-1] ** -0.5
-    return (
-        torch.softmax(scores.masked_fill(_hidden(q, k), -torch.inf) if causal else scores, -1) @ v
-    )
+    scores = scores.masked_fill(_hidden(q, k), -torch.inf) if causal else scores
+    return torch.softmax(scores, -1) @ v
 
 
 def softmax_in_32_bits(q, k, v, causal=False):

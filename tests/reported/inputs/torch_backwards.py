@@ -46,13 +46,10 @@ def warmer_rows(q, k, v, do, scale):
 
 
 def dv_of_other_rows(q, k, v, do, scale):
-    """dV alone, summed over rows of dO in another order."""
-    p, _ = _parts(q, k, v, do, scale)
-    return {"dV": p.mT @ do.roll(1, 2)}
+    return {"dV": _parts(q, k, v, do, scale)[0].mT @ do.roll(1, 2)}
 
 
 def dq_of_other_keys(q, k, v, do, scale):
-    """dQ alone, summed over keys in another order."""
     p, dp = _parts(q, k, v, do, scale)
     return {"dQ": p * (dp - (p * dp).sum(-1, keepdim=True)) @ k.roll(1, 2) * scale}
 

@@ -9,9 +9,8 @@ T = 16
 
 @triton.jit
 def tile_of(X, rows, dims, by_row, count):
-    return tl.load(
-        X + rows[:, None] * by_row + dims[None, :], mask=rows[:, None] < count, other=0.0
-    )
+    at = X + rows[:, None] * by_row + dims[None, :]
+    return tl.load(at, mask=rows[:, None] < count, other=0.0)
 
 
 @triton.jit
@@ -65,10 +64,8 @@ def forward(Q, K, V, OUT, LSE, scale, q_h, q_m, k_h, k_n, v_h, v_n, o_h, o_m, l_
 @triton.jit
 def deltas(OUT, G, E, o_h, o_m, g_h, g_m, e_h, n_q, D: tl.constexpr, T: tl.constexpr):
     h, rows, dims = tl.program_id(1), tl.program_id(0) * T + tl.arange(0, T), tl.arange(0, D)
-    o, g = (
-        tile_of(OUT + h * o_h, rows, dims, o_m, n_q),
-        tile_of(G + h * g_h, rows, dims, g_m, n_q),
-    )
+    o = tile_of(OUT + h * o_h, rows, dims, o_m, n_q)
+    g = tile_of(G + h * g_h, rows, dims, g_m, n_q)
     tl.store(E + h * e_h + rows, tl.sum(o.to(tl.float32) * g.to(tl.float32), 1))
 
 
@@ -89,17 +86,14 @@ def of_rows(Q, K, V, G, LSE, E, DQ, scale, q_h, q_m, k_h, k_n, v_h, v_n, g_h, g_
     dq = tl.zeros([T, D], tl.float32)
     for start in range(0, n_k, T):
         keys = start + tl.arange(0, T)
-        k, v = (
-            tile_of(K + h * k_h, keys, dims, k_n, n_k),
-            tile_of(V + h * v_h, keys, dims, v_n, n_k),
-        )
+        k = tile_of(K + h * k_h, keys, dims, k_n, n_k)
+        v = tile_of(V + h * v_h, keys, dims, v_n, n_k)
         p, ds = gradients(
             q, k, v, g, rows, keys, LSE + h * l_h, E + h * e_h, scale, n_q, n_k, CAUSAL
         )
         dq += tl.dot(ds.to(k.dtype), k)
-    tl.store(
-        DQ + h * dq_h + rows[:, None] * dq_m + dims[None, :], dq * scale, mask=rows[:, None] < n_q
-    )
+    at = DQ + h * dq_h + rows[:, None] * dq_m + dims[None, :]
+    tl.store(at, dq * scale, mask=rows[:, None] < n_q)
 
 
 @triton.jit

@@ -42,7 +42,6 @@ def gradient(q, k, v, do, *, lse, scale):
     b, heads, n, d = q.shape
     q, k, do = (x.contiguous() for x in (q, k, do))
     dv, tiles = torch.empty_like(v), triton.cdiv(n, T)
-    of_values[(triton.cdiv(tiles, 2), b * heads)](
-        q, k, do, lse.contiguous(), dv, scale, n, tiles, d, T
-    )
+    grid = (triton.cdiv(tiles, 2), b * heads)
+    of_values[grid](q, k, do, lse.contiguous(), dv, scale, n, tiles, d, T)
     return {"dV": dv}

@@ -47,20 +47,12 @@ def _delta(o, do, kind):
     return {"delta": delta}
 
 
-def plain_global(q, k, v, do, o):
-    return _delta(o, do, "global")
+def _of(kind):
+    return lambda q, k, v, do, o: _delta(o, do, kind)
 
 
-def loop(q, k, v, do, o):
-    return _delta(o, do, "loop")
-
-
-def behind_the_loop(q, k, v, do, o):
-    return _delta(o, do, "behind the loop")
-
-
-def eight_bits(q, k, v, do, o):
-    return _delta(o, do, "eight_bits")
+plain_global, loop, behind_the_loop = map(_of, ("global", "loop", "behind the loop"))
+eight_bits, wrong, constant = map(_of, ("eight_bits", "wrong", "constant"))
 
 
 def causal_alone(q, k, v, do, o, causal=False):
@@ -69,11 +61,3 @@ def causal_alone(q, k, v, do, o, causal=False):
 
 def narrow_values(q, k, v, do, o):
     return _delta(o, do, "global" if v.shape[-1] < q.shape[-1] else "constant")
-
-
-def wrong(q, k, v, do, o):
-    return _delta(o, do, "wrong")
-
-
-def constant(q, k, v, do, o):
-    return _delta(o, do, "constant")

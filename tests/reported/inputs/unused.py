@@ -10,26 +10,34 @@ def attention(q, k, v, do, scale=None, causal=False):
     scores = (q @ k.mT * scale).double()
     if causal:
         rows, keys = scores.shape[-2:]
-        scores = scores.masked_fill(
-            torch.ones(rows, keys).triu(1 + keys - rows).bool(), -torch.inf
-        )
-    p = scores.softmax(-1)
-    dp = (do @ v.mT).double()
+        hidden = torch.ones(rows, keys).triu(1 + keys - rows).bool()
+        scores = scores.masked_fill(hidden, -torch.inf)
+    p, dp = scores.softmax(-1), (do @ v.mT).double()
     ds = p * (dp - (p * dp).sum(-1, keepdim=True))
     dq, dk, dv = ds @ k.double() * scale, ds.mT @ q.double() * scale, p.mT @ do.double()
     return {name: value.to(q.dtype) for name, value in (("dQ", dq), ("dK", dk), ("dV", dv))}
 
 
-def of_two_batches(q, k, v, do):
-    found = attention(q, k, v, do)
-    found["dK"][2:] = found["dK"][:1]
-    return found
+def _with(change):
+    """The gradients, of which something changes what it will in place."""
+
+    def backward(q, k, v, do):
+        found = attention(q, k, v, do)
+        change(found, q, k)
+        return found
+
+    return backward
 
 
-def of_eight_heads(q, k, v, do):
-    found = attention(q, k, v, do)
-    found["dV"][:, 8:] = found["dV"][:, :1]
-    return found
+of_two_batches = _with(lambda found, q, k: found["dK"][2:].copy_(found["dK"][:1].clone()))
+of_eight_heads = _with(lambda found, q, k: found["dV"][:, 8:].copy_(found["dV"][:, :1]))
+more_rows_than_keys = _with(lambda found, q, k: found["dQ"][:, :, k.shape[2] :].zero_())
+no_row_alone = _with(lambda found, q, k: found["dV"].mul_(2.0 if q.shape[2] == 1 else 1.0))
+for_narrow_heads = _with(lambda found, q, k: found["dQ"][..., 32:].zero_())
+
+
+def more_rows_than_keys_declared(q, k, v, do, align=None):
+    return more_rows_than_keys(q, k, v, do)
 
 
 def causal_alone(q, k, v, do, causal=False):
@@ -51,8 +59,7 @@ class _Grouped(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v):
         ctx.save_for_backward(q, k, v)
-        groups = q.shape[1] // k.shape[1]
-        k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
         return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
 
     @staticmethod
@@ -72,7 +79,7 @@ def one_key_head_each(q, k, v, do):
     """Takes a key head for each query head, and says so nowhere: with fewer, the last stands for those missing."""
     heads = torch.arange(q.shape[1]).clamp(max=k.shape[1] - 1)
     found = attention(q, k[:, heads], v[:, heads], do)
-    return found | {"dK": found["dK"][:, : k.shape[1]], "dV": found["dV"][:, : k.shape[1]]}
+    return found | {name: found[name][:, : k.shape[1]] for name in ("dK", "dV")}
 
 
 def spread_by_torch(q, k, v, do):
@@ -81,37 +88,12 @@ def spread_by_torch(q, k, v, do):
     return found | {name: found[name][:, : k.shape[1]] for name in ("dK", "dV")}
 
 
-def more_rows_than_keys(q, k, v, do):
-    found = attention(q, k, v, do)
-    found["dQ"][:, :, k.shape[2] :] = 0
-    return found
-
-
-def more_rows_than_keys_declared(q, k, v, do, align=None):
-    return more_rows_than_keys(q, k, v, do)
-
-
-def no_row_alone(q, k, v, do):
-    found = attention(q, k, v, do)
-    return found | {"dV": found["dV"] * (2.0 if q.shape[2] == 1 else 1.0)}
-
-
 def without_maximum(q, k, v, do):
-    p = (q @ k.mT * q.shape[-1] ** -0.5).exp()
-    p = p / p.sum(-1, keepdim=True)
-    dp = do @ v.mT
-    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
-    return {
-        "dQ": ds @ k * q.shape[-1] ** -0.5,
-        "dK": ds.mT @ q * q.shape[-1] ** -0.5,
-        "dV": p.mT @ do,
-    }
-
-
-def for_narrow_heads(q, k, v, do):
-    found = attention(q, k, v, do)
-    found["dQ"][..., 32:] = 0
-    return found
+    scale = q.shape[-1] ** -0.5
+    p = (q @ k.mT * scale).exp()
+    p, dp = p / p.sum(-1, keepdim=True), do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
+    return {"dQ": ds @ k, "dK": ds.mT @ q, "dV": p.mT @ do}
 
 
 def rounded_scores(q, k, v, scale=None):
