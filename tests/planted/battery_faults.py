@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.planted.planting import Edit
@@ -21,100 +22,57 @@ class Hidden:
     edits: tuple[Edit, ...]
 
 
-def _in_lazy(name: str, shown_by: set[int], *edits: tuple[str, str, str]) -> Hidden:
-    return Hidden(name, LAZY, frozenset(shown_by), tuple(Edit(*edit) for edit in edits))
+def _in(of: tuple[str, str]) -> Callable[..., Hidden]:
+    return lambda name, shown_by, *edits: Hidden(
+        name, of, frozenset(shown_by), tuple(Edit(*edit) for edit in edits)
+    )
 
 
-def _in_flash(name: str, shown_by: set[int], *edits: tuple[str, str, str]) -> Hidden:
-    return Hidden(name, FLASH, frozenset(shown_by), tuple(Edit(*edit) for edit in edits))
-
+_in_lazy, _in_flash = _in(LAZY), _in(FLASH)
 
 HIDDEN = (
-    _in_lazy("transposed_do_taken_for_blhd", {3}, (
-        "lazy_backward",
-        "    options = _options(q, bias,",
+    _in_lazy("transposed_do_taken_for_blhd", {3}, ("lazy_backward", "    options = _options(q, bias,",
         "    do = do.transpose(1, 2).reshape(do.shape) if do.transpose(1, 2).is_contiguous() else do\n"
-        "    options = _options(q, bias,",
-    )),
-    _in_lazy("packed_k_and_v_swapped", {5}, (
-        "lazy_backward",
-        "    options = _options(q, bias,",
-        "    k, v = (v, k) if k.untyped_storage().data_ptr() == v.untyped_storage().data_ptr() else (k, v)\n"
-        "    options = _options(q, bias,",
-    )),
-    _in_lazy("tau_of_four_heads", {6}, ("lazy_dkdv_kernel", "tau_ptr + h * stride", "tau_ptr + h % 4 * stride")),
-    _in_lazy("lse_of_padded_rows_not_guarded", {8}, (
-        "lazy_dq_kernel", "stride_lsem, mask=offs_m < length, other=0.0", "stride_lsem, mask=offs_m < n_ctx, other=0.0",
-    )),
+        "    options = _options(q, bias,")),
+    _in_lazy("packed_k_and_v_swapped", {5}, ("lazy_backward", "    options = _options(q, bias,",
+        "    k, v = (v, k) if k.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()" " else (k, v)\n"
+        "    options = _options(q, bias,")),
+    _in_lazy("lse_of_padded_rows_not_guarded", {8}, ("lazy_dq_kernel", "stride_lsem, mask=offs_m < length, other=0.0",
+        "stride_lsem, mask=offs_m < n_ctx, other=0.0")),
     _in_lazy("bias_window_hard_wired", {9}, ("add_bias", "distance < window", "distance < 40")),
-    _in_lazy("exp_without_the_maximum", {10}, (
-        "lazy_forward_kernel", "tl.maximum(row_max, tl.max(s, 1))", "tl.zeros([BLOCK_M], tl.float32)",
-    )),
-    _in_lazy("masked_with_a_finite_number", {8, 10}, (
-        "lazy_dkdv_kernel", 'HAS_BIAS), float("-inf"))', "HAS_BIAS), -60.0)",
-    )),
-    _in_lazy("scores_clamped", {10}, ("add_bias", "return s", "return tl.minimum(s, 12.0)")),
-    _in_lazy("four_buffers_in_turn_never_cleared", {11}, (
-        "lazy_backward",
+    _in_lazy("exp_without_the_maximum", {10},
+        ("lazy_forward_kernel", "tl.maximum(row_max, tl.max(s, 1))", "tl.zeros([BLOCK_M], tl.float32)")),
+    _in_lazy("four_buffers_in_turn_never_cleared", {11}, ("lazy_backward",
         "dtau = torch.zeros((n_heads,), dtype=torch.float32, device=q.device)",
         "empty = [q.new_zeros((n_heads,), dtype=torch.float32) for _ in range(4)]\n"
-        '    pool = vars(lazy_backward).setdefault("pool", empty)\n'
-        "    pool.append(pool.pop(0))\n"
-        "    dtau = pool[-1]",
-    )),
-    _in_lazy("keys_beyond_128_lost", {13}, (
-        "lazy_dq_kernel", "range(0, end_n, BLOCK_N)", "range(0, tl.minimum(end_n, 128), BLOCK_N)",
-    )),
-    _in_lazy("head_dim_cut_at_64", {14}, (
-        "_options", "max(16, triton.next_power_of_2(q.shape[3]))", "min(64, triton.next_power_of_2(q.shape[3]))",
-    )),
-    _in_lazy("row_tile_hard_wired", {16}, ("lazy_dq_kernel", "tile_m * BLOCK_M + tl", "tile_m * 32 + tl")),
-    _in_lazy("range_right_where_row_tiles_are_larger", {16}, (
-        "lazy_dkdv_kernel",
-        "tile_n * BLOCK_N // BLOCK_M * BLOCK_M",
-        "(tile_n * BLOCK_N + BLOCK_N - 1) // BLOCK_M * BLOCK_M",
-    )),
-    _in_lazy("custom_scale_ignored", {17}, (
-        "_options", "q.shape[3] ** -0.5 if scale is None else scale", "q.shape[3] ** -0.5",
-    )),
-    _in_flash("kv_heads_mapped_by_remainder", {6}, (
-        "flash_dq_kernel", "kv_h = h // group", "kv_h = h % (n_heads // group)",
-    )),
-    _in_flash("first_head_of_a_group_alone", {6}, (
-        "flash_dkdv_kernel", "for member in range(group)", "for member in range(1)",
-    )),
-    _in_flash("bias_of_head_0", {6}, ("flash_dkdv_kernel", "bias_ptr + h * stride_biash", "bias_ptr")),
-    _in_flash("as_many_keys_as_rows", {7}, (
-        "flash_dq_kernel", "stride_kn, stride_kd, live_n", "stride_kn, stride_kd, live_m",
-    )),
-    _in_flash("diagonal_from_the_top_left", {7, 8}, (
-        "flash_dkdv_kernel", "shift = n_keys - n_rows if BOTTOM_RIGHT else n_rows * 0", "shift = n_rows * 0",
-    )),
-    _in_flash("sum_of_dead_rows_not_guarded", {8}, (
-        "flash_forward_kernel", "safe_sum = tl.where(row_sum == 0.0, 1.0, row_sum)", "safe_sum = row_sum",
-    )),
-    _in_flash("lse_of_dead_rows_not_guarded", {8}, (
-        "flash_dkdv_kernel", 'lse = tl.where(lse == float("-inf"), 0.0, lse)', "lse = lse",
-    )),
-    _in_flash("window_starts_at_the_last_row_of_a_tile", {9}, (
-        "keys_of_rows", "tl.maximum(start_m + shift - left, 0)", "tl.maximum(last_m + shift - left, 0)",
-    )),
-    _in_flash("window_ends_with_the_first_key_of_a_tile", {9}, (
-        "rows_of_keys", "tl.minimum(last_n - shift + left + 1", "tl.minimum(start_n - shift + left + 1",
-    )),
-    _in_flash("exp_without_the_maximum", {10}, (
-        "flash_forward_kernel", "tl.maximum(row_max, tl.max(s, 1))", "tl.zeros([BLOCK_M], tl.float32)",
-    )),
-    _in_flash("masked_with_a_finite_number", {8, 10}, (
-        "flash_dkdv_kernel", 'tl.where(seen, s, float("-inf"))', "tl.where(seen, s, -60.0)",
-    )),
-    _in_flash("rows_beyond_128_lost", {13}, (
-        "flash_dkdv_kernel", "range(first, end, BLOCK_M)", "range(first, tl.minimum(end, 128), BLOCK_M)",
-    )),
-    _in_flash("v_padded_as_q", {15}, (
-        "_plan", "max(16, triton.next_power_of_2(v.shape[3]))", "max(16, triton.next_power_of_2(q.shape[3]))",
-    )),
-    _in_flash("key_tile_hard_wired", {16}, ("flash_dkdv_kernel", "offs_n = tile_n * BLOCK_N", "offs_n = tile_n * 16")),
+        '    pool = vars(lazy_backward).setdefault("pool", empty)\n' "    pool.append(pool.pop(0))\n"
+        "    dtau = pool[-1]")),
+    _in_lazy("keys_beyond_128_lost", {13},
+        ("lazy_dq_kernel", "range(0, end_n, BLOCK_N)", "range(0, tl.minimum(end_n, 128), BLOCK_N)")),
+    _in_lazy("head_dim_cut_at_64", {14},
+        ("_options", "max(16, triton.next_power_of_2(q.shape[3]))", "min(64, triton.next_power_of_2(q.shape[3]))")),
+    _in_lazy("range_right_where_row_tiles_are_larger", {16}, ("lazy_dkdv_kernel",
+        "tile_n * BLOCK_N // BLOCK_M * BLOCK_M", "(tile_n * BLOCK_N + BLOCK_N - 1) // BLOCK_M * BLOCK_M")),
+    _in_flash("kv_heads_mapped_by_remainder", {6},
+        ("flash_dq_kernel", "kv_h = h // group", "kv_h = h % (n_heads // group)")),
+    _in_flash("first_head_of_a_group_alone", {6},
+        ("flash_dkdv_kernel", "for member in range(group)", "for member in range(1)")),
+    _in_flash("as_many_keys_as_rows", {7},
+        ("flash_dq_kernel", "stride_kn, stride_kd, live_n", "stride_kn, stride_kd, live_m")),
+    _in_flash("diagonal_from_the_top_left", {7, 8},
+        ("flash_dkdv_kernel", "shift = n_keys - n_rows if BOTTOM_RIGHT else n_rows * 0", "shift = n_rows * 0")),
+    _in_flash("sum_of_dead_rows_not_guarded", {8},
+        ("flash_forward_kernel", "safe_sum = tl.where(row_sum == 0.0, 1.0, row_sum)", "safe_sum = row_sum")),
+    _in_flash("lse_of_dead_rows_not_guarded", {8},
+        ("flash_dkdv_kernel", 'lse = tl.where(lse == float("-inf"), 0.0, lse)', "lse = lse")),
+    _in_flash("window_ends_with_the_first_key_of_a_tile", {9},
+        ("rows_of_keys", "tl.minimum(last_n - shift + left + 1", "tl.minimum(start_n - shift + left + 1")),
+    _in_flash("masked_with_a_finite_number", {8, 10},
+        ("flash_dkdv_kernel", 'tl.where(seen, s, float("-inf"))', "tl.where(seen, s, -60.0)")),
+    _in_flash("v_padded_as_q", {15},
+        ("_plan", "max(16, triton.next_power_of_2(v.shape[3]))", "max(16, triton.next_power_of_2(q.shape[3]))")),
+    _in_flash("key_tile_hard_wired", {16},
+        ("flash_dkdv_kernel", "offs_n = tile_n * BLOCK_N", "offs_n = tile_n * 16")),
     _in_flash("softcap_derivative_missing", {17}, ("flash_dq_kernel", "ds *= steepness", "ds *= 1.0")),
 )  # fmt: skip
 

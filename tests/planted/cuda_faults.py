@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-import gradprobe.kernels
 from gradprobe.numerics.evidence import ProbeResult
-from gradprobe.targets.adapters import flash_cuda, lazy_cuda
-from gradprobe.targets.find import find_target
-from tests.cases import lazy_case, softmax_case
-from tests.planted.planting import Unzeroed
-from tests.probe import probe
+from tests.planted.planting import Edit
+from tests.planted.trials import Changed
 
-ADAPTERS = {"flash": flash_cuda, "lazy": lazy_cuda}
-CASES = {"flash": softmax_case, "lazy": lazy_case}
-SMALL = {
-    "batch": 1,
-    "heads": 2,
-    "head_dim": 16,
-    "seqlen": 72,
-    "block_m": 32,
-    "block_n": 16,
-    "causal": True,
-}
-KERNELS = Path(gradprobe.kernels.__path__[0]) / "cuda"
+SMALL = {"head_dim": 16, "seqlen": 72, "block_m": 32, "block_n": 16, "causal": True, "batch": 1}
 
 
 @dataclass(frozen=True)
@@ -58,20 +40,9 @@ class CudaFault:
     fault_class: str = ""
     why: str = ""
 
-    def plant(self) -> str:
-        """The file's source with the fault in it."""
-        source = (KERNELS / f"{self.family}.cu").read_text()
-        start = source.index(f"__global__ void {self.kernel}(")
-        following = re.compile(r"^}", re.MULTILINE).search(source, start)
-        assert following is not None
-        end = following.end()
-        body = source[start:end]
-        for find, replace in self.edits:
-            assert body.count(find) == 1, (
-                f"{find!r} stands {body.count(find)} times in {self.kernel}"
-            )
-            body = body.replace(find, replace)
-        return source[:start] + body + source[end:]
+    @property
+    def made(self) -> tuple[Edit, ...]:
+        return tuple(Edit(self.kernel, *edit) for edit in self.edits)
 
 
 _OWN_SUM = """                    for (int i = 0; i < BLOCK_M; ++i) {
@@ -116,125 +87,61 @@ _STORED_DK = "                store(dk_ptr + n * stride_dkn + d * stride_dkd, sc
 _SHARED = "what is made of the tile in shared memory, its contents, and that memory are one and the same here"
 
 CUDA_FAULTS = (
-    CudaFault(
-        "dk_summed_by_several_threads", "flash", "flash_dkdv",
-        (
-            (_OWN_SUM, _SHARED_SUM), ("    float dv[BLOCK_N / THREADS]", _ZEROED), (_STORED_DK, ""),
-        ),
-        first="dK", kind="race", array="dk", right_on_cpu=True,
-        lines=("dk_ptr[(start_n + j) * stride_dkn + e * stride_dkd] += scale * sum;",),
-        fault_class="RACE", cause="race/dK",
-    ),
-    CudaFault(
-        "tile_summed_where_thread_y_is_0", "flash", "flash_dkdv",
-        ((
-            "            for (int r = 0; r < BLOCK_N / THREADS; ++r) {\n"
-            "                const int j = threadIdx.y + r * THREADS;",
-            "            for (int r = 0; threadIdx.y == 0 && r < BLOCK_N / THREADS; ++r) {\n"
-            "                const int j = threadIdx.y + r * THREADS;",
-        ),),
-        first="dK", row=1,
-    ),
-    CudaFault(
-        "p_added_to_what_is_not_zeroed", "flash", "flash_dq",
-        (("p_ptr[m * stride_pm + n * stride_pn] = p;", "p_ptr[m * stride_pm + n * stride_pn] += p;"),),
-        first="P", row=0, kind="unwritten", array="p", lines=("p_ptr[m * stride_pm + n * stride_pn] += p;",),
-        fault_class="N2", cause="unwritten/P",
-    ),
-    CudaFault(
-        "mask_on_ds_in_place_of_p", "flash", "flash_dq",
-        (
-            ("const float p = seen ? expf(s - tile.lse[i]) : 0.0f;", "const float p = expf(s - tile.lse[i]);"),
-            ("const float dt = p * (dp - tile.delta[i]);", "const float dt = seen ? p * (dp - tile.delta[i]) : 0.0f;"),
-        ),
-        first="P", row=0,
-        fault_class="M1", cause="mask/causal",
-    ),
-    CudaFault(
-        "mask_on_ds_in_place_of_p_for_dv", "flash", "flash_dkdv",
-        (
-            ("const float p = seen ? expf(s - tile.lse[i]) : 0.0f;", "const float p = expf(s - tile.lse[i]);"),
-            ("const float dt = p * (dp - tile.delta[i]);", "const float dt = seen ? p * (dp - tile.delta[i]) : 0.0f;"),
-        ),
-        first="dV",
-    ),
-    CudaFault(
-        "query_tiles_where_key_tiles_are_meant", "flash", "flash_dq",
-        (("start_n < end_n; start_n += BLOCK_N", "start_n < end_n; start_n += BLOCK_M"),),
-        first="P", row=16,
-    ),
-    CudaFault(
-        "barrier_after_the_tile_missing", "flash", "flash_dq",
-        ((_LAST_BARRIER, _LAST_BARRIER.replace("        __syncthreads();\n", "")),),
-        first="dQ", kind="race", array="memory",
-        lines=(
-            "tile[i][d] = i < n_rows && d < n_cols ? widened(ptr[i * stride_row + d * stride_col]) : 0.0f;",
-            "sum += tile.ds[i][j] * tile.k[j][d];",
-        ),
-        fault_class="RACE", cause="race/dQ race/dS race/memory", why=_SHARED,
-    ),
-    CudaFault(
-        "barrier_before_the_sum_missing", "flash", "flash_dkdv",
-        ((_BEFORE_THE_SUM, _BEFORE_THE_SUM.replace("            __syncthreads();\n", "")),),
-        first="dK", kind="race", array="memory",
-        lines=("sum += tile.ds[i][j] * tile.q[i][d];", "tile.ds[i][j] = dt * steepness;"),
-        fault_class="RACE", cause="race/dK race/dS race/memory", why=_SHARED,
-    ),
-    CudaFault(
-        "tile_of_ds_not_reset", "flash", "flash_dq",
-        (("                tile.ds[i][j] = ds;", "                if (seen) tile.ds[i][j] = ds;"),),
-        first="dQ", kind="unwritten", array="memory", lines=("sum += tile.ds[i][j] * tile.k[j][d];",),
-        fault_class="N2", cause="unwritten/dQ unwritten/dS unwritten/memory", why=_SHARED,
-    ),
-    CudaFault(
-        "shared_memory_out_of_bounds", "flash", "flash_dkdv",
-        (
-            ("const float dt = p * (dp - tile.delta[i]);", "const float dt = p * (dp - tile.delta[i + BLOCK_M]);"),
-        ),
-        first="dK", kind="outside", array="memory", lines=("const float dt = p * (dp - tile.delta[i + BLOCK_M]);",),
-    ),
-    CudaFault(
-        "scale_missing_in_dk", "flash", "flash_dkdv",
-        (("scale * dk[r][c]", "dk[r][c]"),),
-        first="dK",
-        fault_class="A", cause="factor/dK",
-    ),
-    CudaFault(
-        "do_read_with_q_head_stride", "flash", "flash_dq",
-        (("do_ptr += b * stride_dob + h * stride_doh;", "do_ptr += b * stride_dob + h * stride_qh;"),),
-        first="dP", head=1, kind="outside", array="do",
-        fault_class="S1", cause="stride/do-head",
-    ),
-    CudaFault(
-        "lazy_scale_missing_in_dk", "lazy", "lazy_dkdv",
-        (("scale * dk[r][c]", "dk[r][c]"),),
-        first="dK",
-    ),
-    CudaFault(
-        "lazy_barrier_after_the_tile_missing", "lazy", "lazy_dq",
-        ((_AFTER_DBIAS, _AFTER_DBIAS.replace("        __syncthreads();\n", "")),),
-        first="dQ", kind="race", array="memory",
-        lines=(
-            "tile[i][d] = i < n_rows && d < n_cols ? widened(ptr[i * stride_row + d * stride_col]) : 0.0f;",
-            "sum += tile.ds[i][j] * tile.k[j][d];",
-        ),
-        fault_class="RACE", cause="race/dQ race/dS race/memory", why=_SHARED,
-    ),
-    CudaFault(
-        "lazy_tau_of_the_wrong_row", "lazy", "lazy_dq",
-        (("const float z = p + tau / (float)(m + 1);", "const float z = p + tau / (float)(n + 1);"),),
-        first="dP",
-    ),
+    CudaFault("dk_summed_by_several_threads", "flash", "flash_dkdv",
+        ((_OWN_SUM, _SHARED_SUM), ("    float dv[BLOCK_N / THREADS]", _ZEROED), (_STORED_DK, "")), first="dK",
+        kind="race", array="dk", right_on_cpu=True,
+        lines=("dk_ptr[(start_n + j) * stride_dkn + e * stride_dkd] += scale * sum;",), fault_class="RACE",
+        cause="race/dK"),
+    CudaFault("tile_summed_where_thread_y_is_0", "flash", "flash_dkdv",
+        (("            for (int r = 0; r < BLOCK_N / THREADS; ++r) {\n"
+        "                const int j = threadIdx.y + r * THREADS;",
+        "            for (int r = 0; threadIdx.y == 0 && r < BLOCK_N / THREADS; ++r) {\n"
+        "                const int j = threadIdx.y + r * THREADS;"),), first="dK", row=1),
+    CudaFault("p_added_to_what_is_not_zeroed", "flash", "flash_dq",
+        (("p_ptr[m * stride_pm + n * stride_pn] = p;", "p_ptr[m * stride_pm + n * stride_pn] += p;"),), first="P",
+        row=0, kind="unwritten", array="p", lines=("p_ptr[m * stride_pm + n * stride_pn] += p;",), fault_class="N2",
+        cause="unwritten/P"),
+    CudaFault("mask_on_ds_in_place_of_p", "flash", "flash_dq",
+        (("const float p = seen ? expf(s - tile.lse[i]) : 0.0f;", "const float p = expf(s - tile.lse[i]);"),
+        ("const float dt = p * (dp - tile.delta[i]);", "const float dt = seen ? p * (dp - tile.delta[i]) : 0.0f;")),
+        first="P", row=0, fault_class="M1", cause="mask/causal"),
+    CudaFault("query_tiles_where_key_tiles_are_meant", "flash", "flash_dq",
+        (("start_n < end_n; start_n += BLOCK_N", "start_n < end_n; start_n += BLOCK_M"),), first="P", row=16),
+    CudaFault("barrier_after_the_tile_missing", "flash", "flash_dq",
+        ((_LAST_BARRIER, _LAST_BARRIER.replace("        __syncthreads();\n", "")),), first="dQ", kind="race",
+        array="memory",
+        lines=("tile[i][d] = i < n_rows && d < n_cols ? widened(ptr[i * stride_row + d * stride_col]) : 0.0f;",
+        "sum += tile.ds[i][j] * tile.k[j][d];"), fault_class="RACE", cause="race/dQ race/dS race/memory",
+        why=_SHARED),
+    CudaFault("barrier_before_the_sum_missing", "flash", "flash_dkdv",
+        ((_BEFORE_THE_SUM, _BEFORE_THE_SUM.replace("            __syncthreads();\n", "")),), first="dK", kind="race",
+        array="memory", lines=("sum += tile.ds[i][j] * tile.q[i][d];", "tile.ds[i][j] = dt * steepness;"),
+        fault_class="RACE", cause="race/dK race/dS race/memory", why=_SHARED),
+    CudaFault("tile_of_ds_not_reset", "flash", "flash_dq",
+        (("                tile.ds[i][j] = ds;", "                if (seen) tile.ds[i][j] = ds;"),), first="dQ",
+        kind="unwritten", array="memory", lines=("sum += tile.ds[i][j] * tile.k[j][d];",), fault_class="N2",
+        cause="unwritten/dQ unwritten/dS unwritten/memory", why=_SHARED),
+    CudaFault("shared_memory_out_of_bounds", "flash", "flash_dkdv",
+        (("const float dt = p * (dp - tile.delta[i]);", "const float dt = p * (dp - tile.delta[i + BLOCK_M]);"),),
+        first="dK", kind="outside", array="memory", lines=("const float dt = p * (dp - tile.delta[i + BLOCK_M]);",)),
+    CudaFault("scale_missing_in_dk", "flash", "flash_dkdv", (("scale * dk[r][c]", "dk[r][c]"),), first="dK",
+        fault_class="A", cause="factor/dK"),
+    CudaFault("do_read_with_q_head_stride", "flash", "flash_dq",
+        (("do_ptr += b * stride_dob + h * stride_doh;", "do_ptr += b * stride_dob + h * stride_qh;"),), first="dP",
+        head=1, kind="outside", array="do", fault_class="S1", cause="stride/do-head"),
+    CudaFault("lazy_barrier_after_the_tile_missing", "lazy", "lazy_dq",
+        ((_AFTER_DBIAS, _AFTER_DBIAS.replace("        __syncthreads();\n", "")),), first="dQ", kind="race",
+        array="memory",
+        lines=("tile[i][d] = i < n_rows && d < n_cols ? widened(ptr[i * stride_row + d * stride_col]) : 0.0f;",
+        "sum += tile.ds[i][j] * tile.k[j][d];"), fault_class="RACE", cause="race/dQ race/dS race/memory",
+        why=_SHARED),
+    CudaFault("lazy_tau_of_the_wrong_row", "lazy", "lazy_dq",
+        (("const float z = p + tau / (float)(m + 1);", "const float z = p + tau / (float)(n + 1);"),), first="dP"),
 )  # fmt: skip
 
 
 def probed(fault: CudaFault, folder: Path, **options: Any) -> ProbeResult:
     """The report on a copy of the file with the fault in it, in distinct strides."""
-    source = folder / f"{fault.family}.cu"
-    source.write_text(fault.plant())
-    case = CASES[fault.family](**SMALL | {"layouts": (("all", "distinct"),)} | options)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ADAPTERS[fault.family], "SOURCE", source)
-        if "not_zeroed" in fault.name:
-            patched.setattr(ADAPTERS[fault.family], "torch", Unzeroed())
-        return probe(case, find_target(f"{fault.family}-cuda"), why=False)
+    unzeroed = "not_zeroed" in fault.name
+    changed = Changed(fault.name, f"{fault.family}-cuda", fault.made, SMALL | options, unzeroed)
+    return changed.probe(folder, why=False)

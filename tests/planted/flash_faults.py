@@ -23,47 +23,33 @@ ONE_LESS_LEFT = "visible(m, n, distance, live_m, live_n, left - 1, right)"
 NO_DELTA = (
     Edit(DQ, "ds = p * (dp - delta[:, None])", "ds = p * dp"),
     Edit(DKDV, "ds = p * (dp - delta[None, :])", "ds = p * dp"),
-)
+)  # fmt: skip
 LSE_OF_HEAD_0 = (
     Edit(DQ, "b * stride_lseb + h * stride_lseh + first_m", "b * stride_lseb + first_m"),
     Edit(DKDV, "lse_ptr + h * stride_lseh + offs_m", "lse_ptr + offs_m"),
-)
+)  # fmt: skip
 NO_SCALE = (Edit(DQ, "dq * scale", "dq"), Edit(DKDV, "dk * scale", "dk"))
 DO_BY_Q = (
-    Edit(
-        DQ,
-        "do_ptr += b * stride_dob + h * stride_doh",
-        "do_ptr += b * stride_dob + h * stride_qh",
-    ),
+    Edit(DQ, "do_ptr += b * stride_dob + h * stride_doh", "do_ptr += b * stride_dob + h * stride_qh"),
     Edit(DKDV, "do_ptr + h * stride_doh", "do_ptr + h * stride_qh"),
-)
+)  # fmt: skip
 # The preprocess kernel knows no stride of q's: there it is O's.
 DO_BY_O = Edit(
-    PREPROCESS,
-    "do_ptr += b * stride_dob + h * stride_doh",
-    "do_ptr += b * stride_dob + h * stride_oh",
-)
+    PREPROCESS, "do_ptr += b * stride_dob + h * stride_doh", "do_ptr += b * stride_dob + h * stride_oh"
+)  # fmt: skip
 DO_STRIDES_OF_THE_HOST = (
-    Edit(
-        HOST,
-        "*o.stride(), *do.stride(), ",
-        "*o.stride(), do.stride(0), q.stride(1), *do.stride()[2:], ",
-    ),
-    Edit(
-        HOST,
-        "*v.stride(), *do.stride(), ",
-        "*v.stride(), do.stride(0), q.stride(1), *do.stride()[2:], ",
-    ),
-)
+    Edit(HOST, "*o.stride(), *do.stride(), ", "*o.stride(), do.stride(0), q.stride(1), *do.stride()[2:], "),
+    Edit(HOST, "*v.stride(), *do.stride(), ", "*v.stride(), do.stride(0), q.stride(1), *do.stride()[2:], "),
+)  # fmt: skip
 NO_STEEPNESS = everywhere(BACKWARD, "ds *= steepness", "ds *= 1.0")
 KV_HEADS = (
     Edit(DQ, "kv_h = h // group", "kv_h = h % (n_heads // group)"),
     Edit(DKDV, "h = kv_h * group + member", "h = kv_h + member * (n_heads // group)"),
-)
+)  # fmt: skip
 V_BY_K = (
     Edit(DQ, "offs_n, offs_dv, stride_vn", "offs_n, offs_dv, stride_kn"),
     Edit(DKDV, "offs_n, offs_dv, stride_vn", "offs_n, offs_dv, stride_kn"),
-)
+)  # fmt: skip
 LAST_ROWS_LOST = Edit(
     DKDV, "range(first, end, BLOCK_M)", "range(first, end // BLOCK_M * BLOCK_M, BLOCK_M)"
 )  # fmt: skip
@@ -72,227 +58,85 @@ NO_SINK = Edit(
 )  # fmt: skip
 
 INSIDE = (
-    Planted(
-        "delta_dropped", "A", NO_DELTA, first="delta", head=0, own=names("delta"), inherited=names("dS dQ dK"),
-        says=BOTH,
-    ),
-    Planted("delta_dropped_in_dq", "A", NO_DELTA[:1], first="dQ", head=0, own=names("dQ"), says=OF_DQ),
+    Planted("delta_dropped", "A", NO_DELTA, first="delta", head=0, own=names("delta"), inherited=names("dS dQ dK"),
+        says=BOTH),
     Planted("delta_dropped_in_dkdv", "A", NO_DELTA[1:], first="dK", head=0, own=names("dK"), says=OF_DKDV),
-    Planted(
-        "delta_halved", "A", (Edit(PREPROCESS, "tl.sum(do * o, 1)", "tl.sum(do * o, 1) * 0.5"),),
-        first="delta", head=0, own=names("delta"), inherited=names("dS dQ dK"), says=BOTH,
-        cause="factor/delta",
-    ),
-    Planted(
-        "delta_of_row_0", "S3",
-        (
-            Edit(DQ, "delta_ptr + offs_m * stride_deltam", "delta_ptr + 0 * offs_m"),
-            Edit(DKDV, "h * stride_deltah + offs_m * stride_deltam", "h * stride_deltah + 0 * offs_m"),
-        ),
-        first="delta", head=0, row=1, own=names("delta"), inherited=names("dS dQ dK"), says=BOTH,
-        cause="index/delta-row",
-    ),
-    Planted(
-        "dp_halved", "A",
-        (
-            Edit(DQ, "ds = p * (dp - delta[:, None])", "ds = p * (0.5 * dp - delta[:, None])"),
-            Edit(DKDV, "ds = p * (dp - delta[None, :])", "ds = p * (0.5 * dp - delta[None, :])"),
-        ),
-        first="dP", head=0, own=names("dP"), inherited=names("dS dQ dK"), says=BOTH,
-    ),
-    Planted(
-        "mask_without_the_diagonal", "M1", everywhere(BACKWARD, SEEN, STRICTLY_BEFORE),
-        first="P", head=0, row=0, own=names("P"), inherited=names("dP dS dQ dK dV"), options={"causal": True},
-        says=("the backward has another mask: 71 entries are masked that are seen", *BOTH),
-    ),
-    Planted(
-        "mask_without_the_diagonal_in_dq", "M1", everywhere((DQ,), SEEN, STRICTLY_BEFORE),
-        first="dQ", head=0, row=1, own=names("dQ"), options={"causal": True}, says=OF_DQ,
-    ),
-    Planted(
-        "mask_without_the_diagonal_in_dkdv", "M1", everywhere((DKDV,), SEEN, STRICTLY_BEFORE),
-        first="P", head=0, row=0, own=names("P"), inherited=names("dP dS dK dV"), options={"causal": True},
-        says=OF_DKDV,
-    ),
-    Planted(
-        "window_one_short", "M1", everywhere(BACKWARD, SEEN, ONE_LESS_LEFT),
-        first="P", head=0, row=9, own=names("P"), inherited=names("dP dS dQ dK dV"), options={"window": (9, 4)},
-        says=("the backward has another mask", "entries are masked that are seen", *BOTH),
-    ),
-    Planted(
-        "mask_of_head_0", "S3",
-        (
-            Edit(DQ, "h * stride_maskh + first_m * stride_maskm", "first_m * stride_maskm"),
-            Edit(DKDV, "mask_ptr + h * stride_maskh", "mask_ptr"),
-        ),
-        first="P", head=1, own=names("P"), inherited=names("dP dS dQ dK dV"), options={"mask": "random"},
+    Planted("delta_halved", "A", (Edit(PREPROCESS, "tl.sum(do * o, 1)", "tl.sum(do * o, 1) * 0.5"),), first="delta",
+        head=0, own=names("delta"), inherited=names("dS dQ dK"), says=BOTH, cause="factor/delta"),
+    Planted("delta_of_row_0", "S3", (Edit(DQ, "delta_ptr + offs_m * stride_deltam", "delta_ptr + 0 * offs_m"),
+        Edit(DKDV, "h * stride_deltah + offs_m * stride_deltam", "h * stride_deltah + 0 * offs_m")), first="delta",
+        head=0, row=1, own=names("delta"), inherited=names("dS dQ dK"), says=BOTH, cause="index/delta-row"),
+    Planted("dp_halved", "A", (Edit(DQ, "ds = p * (dp - delta[:, None])", "ds = p * (0.5 * dp - delta[:, None])"),
+        Edit(DKDV, "ds = p * (dp - delta[None, :])", "ds = p * (0.5 * dp - delta[None, :])")), first="dP", head=0,
+        own=names("dP"), inherited=names("dS dQ dK"), says=BOTH),
+    Planted("mask_without_the_diagonal", "M1", everywhere(BACKWARD, SEEN, STRICTLY_BEFORE), first="P", head=0, row=0,
+        own=names("P"), inherited=names("dP dS dQ dK dV"), options={"causal": True},
+        says=("the backward has another mask: 71 entries are masked that are seen", *BOTH)),
+    Planted("window_one_short", "M1", everywhere(BACKWARD, SEEN, ONE_LESS_LEFT), first="P", head=0, row=9,
+        own=names("P"), inherited=names("dP dS dQ dK dV"), options={"window": (9, 4)},
+        says=("the backward has another mask", "entries are masked that are seen", *BOTH)),
+    Planted("mask_of_head_0", "S3", (Edit(DQ, "h * stride_maskh + first_m * stride_maskm", "first_m * stride_maskm"),
+        Edit(DKDV, "mask_ptr + h * stride_maskh", "mask_ptr")), first="P", head=1, own=names("P"),
+        inherited=names("dP dS dQ dK dV"), options={"mask": "random"},
         says=("another mask", "entries are seen that are masked and", "entries are masked that are seen"),
-        cause="index/mask-head",
-    ),
-    Planted(
-        "lse_of_head_0", "S3", LSE_OF_HEAD_0, first="P", head=1, row=0, own=names("P"),
-        inherited=names("dS dQ dK dV"), says=("one factor a row", "LSE", *BOTH),
-    ),
-    Planted("lse_of_head_0_in_dq", "S3", LSE_OF_HEAD_0[:1], first="dQ", head=1, own=names("dQ"), says=OF_DQ),
-    Planted(
-        "lse_of_head_0_in_dkdv", "S3", LSE_OF_HEAD_0[1:], first="P", head=1, row=0, own=names("P"),
-        inherited=names("dS dK dV"), says=("one factor a row", *OF_DKDV),
-    ),
-    Planted(
-        "sink_ignored", "A", (NO_SINK,), first="P", head=0, row=0, own=names("P"), inherited=names("dS dQ dK dV"),
-        options={"sinks": True}, says=("one factor a row", "LSE"),
-    ),
-    Planted(
-        "scale_missing_in_dq", "A", NO_SCALE[:1], first="dQ", head=0, own=names("dQ"),
-        says=("by the factor 4 throughout", *OF_DQ),
-    ),
-    Planted(
-        "scale_missing_in_dk", "A", NO_SCALE[1:], first="dK", head=0, own=names("dK"),
-        says=("by the factor 4 throughout", *OF_DKDV),
-    ),
-    Planted(
-        "scale_missing", "A", NO_SCALE, first="dS", head=0, own=names("dS"), inherited=names("dQ dK"),
-        says=("by the factor 4 throughout", *BOTH),
-    ),
-    Planted(
-        "do_read_with_q_head_stride", "S1", DO_STRIDES_OF_THE_HOST, first="dP", head=1, own=names("dP dV"),
+        cause="index/mask-head"),
+    Planted("lse_of_head_0", "S3", LSE_OF_HEAD_0, first="P", head=1, row=0, own=names("P"),
+        inherited=names("dS dQ dK dV"), says=("one factor a row", "LSE", *BOTH)),
+    Planted("sink_ignored", "A", (NO_SINK,), first="P", head=0, row=0, own=names("P"), inherited=names("dS dQ dK dV"),
+        options={"sinks": True}, says=("one factor a row", "LSE")),
+    Planted("scale_missing_in_dq", "A", NO_SCALE[:1], first="dQ", head=0, own=names("dQ"),
+        says=("by the factor 4 throughout", *OF_DQ)),
+    Planted("do_read_with_q_head_stride", "S1", DO_STRIDES_OF_THE_HOST, first="dP", head=1, own=names("dP dV"),
         inherited=names("delta dS dQ dK"), passes=CONTIGUOUS, says=("dO is read with q's head stride", *BOTH),
-        options={"heads": 3},
-    ),
-    Planted(
-        "do_read_with_q_head_stride_and_o_head_stride", "S1", (DO_BY_O, *DO_BY_Q), first="dP", head=1,
-        own=names("dP delta dV"), inherited=names("dS dQ dK"), passes=CONTIGUOUS,
-        says=("dO is read with q's head stride", *BOTH),
-    ),
-    Planted(
-        "do_read_with_o_head_stride_in_preprocess", "S1", (DO_BY_O,), first="delta", head=1, own=names("delta"),
-        inherited=names("dS dQ dK"), passes=CONTIGUOUS, says=BOTH,
-    ),
-    Planted(
-        "do_read_with_q_head_stride_in_dq", "S1", DO_BY_Q[:1], first="dQ", head=1, own=names("dQ"),
-        passes=CONTIGUOUS, says=OF_DQ,
-    ),
-    Planted(
-        "do_read_with_q_head_stride_in_dkdv", "S1", DO_BY_Q[1:], first="dK", head=1, own=names("dK dV"),
-        passes=CONTIGUOUS, says=("dO is read with q's head stride", *OF_DKDV),
-        cause="stride/do-head", seen="dP",
-    ),
-    Planted(
-        "softcap_derivative_missing", "A", NO_STEEPNESS, first="dS", head=0, own=names("dS"),
-        inherited=names("dQ dK"), options={"softcap": 2.0}, says=("as without the softcap's derivative", *BOTH),
-    ),
-    Planted(
-        "softcap_derivative_missing_in_dq", "A", NO_STEEPNESS[:1], first="dQ", head=0, own=names("dQ"),
-        options={"softcap": 2.0}, says=("as without the softcap's derivative", *OF_DQ),
-    ),
-    Planted(
-        "kv_heads_mapped_by_remainder", "S3", KV_HEADS, first="P", head=0, own=names("P dS dQ dK dV"),
-        options=GROUPED, says=("whole rows of P are 0", "heads 1-2", *BOTH),
-    ),
-    Planted(
-        "kv_heads_mapped_by_remainder_in_dq", "S3", KV_HEADS[:1], first="dQ", head=1, own=names("dQ"),
-        options=GROUPED, says=OF_DQ,
-    ),
-    Planted(
-        "first_head_of_a_group_twice", "S3", (Edit(DKDV, "h = kv_h * group + member", "h = kv_h * group"),),
-        first="P", head=0, own=names("P"), inherited=names("dS dK dV"), options=GROUPED,
-        says=("whole rows of P are 0", "heads 1, 3", *OF_DKDV),
-    ),
-    Planted(
-        "last_partial_row_tile_lost_in_dkdv", "M3", (LAST_ROWS_LOST,), first="P", head=0, row=32, own=names("P"),
-        inherited=names("dS dK dV"), says=("whole rows of P are 0 (rows 32-35, heads 0-1)", *OF_DKDV),
-    ),
-    Planted(
-        "last_partial_key_tile_lost_in_dq", "M3",
-        (Edit(DQ, "range(first, end, BLOCK_N)", "range(first, end // BLOCK_N * BLOCK_N, BLOCK_N)"),),
-        first="dQ", head=0, own=names("dQ"), says=OF_DQ,
-        cause="tile/dQ-last-keys",
-    ),
-    Planted(
-        "v_read_with_k_row_stride", "S1", V_BY_K, first="dS", head=0, own=names("dS dQ dK"),
-        passes=UNLESS_DISTINCT, says=BOTH,
-    ),
-    Planted(
-        "v_read_with_k_row_stride_in_dkdv", "S1", V_BY_K[1:], first="dK", head=0, own=names("dK"),
-        passes=UNLESS_DISTINCT, says=OF_DKDV,
-    ),
-    Planted(
-        "bias_of_head_0_in_dkdv", "S3", (Edit(DKDV, "bias_ptr + h * stride_biash", "bias_ptr"),),
-        first="P", head=1, own=names("P"), inherited=names("dS dK dV"), options={"bias": True}, says=OF_DKDV,
-        cause="index/bias-head",
-    ),
-    Planted(
-        "dk_overwritten_instead_of_added", "ACC", (Edit(DKDV, "dk += tl.dot", "dk = tl.dot"),),
-        first="dK", head=0, own=names("dK"), says=OF_DKDV,
-    ),
-    Planted(
-        "dv_overwritten_instead_of_added", "ACC", (Edit(DKDV, "dv += tl.dot", "dv = tl.dot"),),
-        first="dV", head=0, own=names("dV"), says=("what computes dV is at fault", "dS is right in dQ and dK"),
-        cause="accumulation/dV",
-    ),
-    Planted(
-        "p_halved_in_dv", "A", (Edit(DKDV, "dv += tl.dot(p.to", "dv += tl.dot((0.5 * p).to"),),
-        first="dV", head=0, own=names("dV"), says=("what computes dV is at fault",),
-    ),
-    Planted(
-        "dsink_with_the_other_sign", "A", (Edit(PREPROCESS, "-tl.sum(share * delta, 0)", "tl.sum(share * delta, 0)"),),
-        first="dSink", batch=None, head=0, own=names("dSink"), options={"sinks": True},
-    ),
+        options={"heads": 3}),
+    Planted("do_read_with_q_head_stride_in_dq", "S1", DO_BY_Q[:1], first="dQ", head=1, own=names("dQ"),
+        passes=CONTIGUOUS, says=OF_DQ),
+    Planted("do_read_with_q_head_stride_in_dkdv", "S1", DO_BY_Q[1:], first="dK", head=1, own=names("dK dV"),
+        passes=CONTIGUOUS, says=("dO is read with q's head stride", *OF_DKDV), cause="stride/do-head", seen="dP"),
+    Planted("softcap_derivative_missing", "A", NO_STEEPNESS, first="dS", head=0, own=names("dS"),
+        inherited=names("dQ dK"), options={"softcap": 2.0}, says=("as without the softcap's derivative", *BOTH)),
+    Planted("kv_heads_mapped_by_remainder", "S3", KV_HEADS, first="P", head=0, own=names("P dS dQ dK dV"),
+        options=GROUPED, says=("whole rows of P are 0", "heads 1-2", *BOTH)),
+    Planted("last_partial_row_tile_lost_in_dkdv", "M3", (LAST_ROWS_LOST,), first="P", head=0, row=32, own=names("P"),
+        inherited=names("dS dK dV"), says=("whole rows of P are 0 (rows 32-35, heads 0-1)", *OF_DKDV)),
+    Planted("last_partial_key_tile_lost_in_dq", "M3",
+        (Edit(DQ, "range(first, end, BLOCK_N)", "range(first, end // BLOCK_N * BLOCK_N, BLOCK_N)"),), first="dQ",
+        head=0, own=names("dQ"), says=OF_DQ, cause="tile/dQ-last-keys"),
+    Planted("v_read_with_k_row_stride", "S1", V_BY_K, first="dS", head=0, own=names("dS dQ dK"),
+        passes=UNLESS_DISTINCT, says=BOTH),
+    Planted("bias_of_head_0_in_dkdv", "S3", (Edit(DKDV, "bias_ptr + h * stride_biash", "bias_ptr"),), first="P",
+        head=1, own=names("P"), inherited=names("dS dK dV"), options={"bias": True}, says=OF_DKDV,
+        cause="index/bias-head"),
+    Planted("dk_overwritten_instead_of_added", "ACC", (Edit(DKDV, "dk += tl.dot", "dk = tl.dot"),), first="dK",
+        head=0, own=names("dK"), says=OF_DKDV),
+    Planted("dv_overwritten_instead_of_added", "ACC", (Edit(DKDV, "dv += tl.dot", "dv = tl.dot"),), first="dV",
+        head=0, own=names("dV"), says=("what computes dV is at fault", "dS is right in dQ and dK"),
+        cause="accumulation/dV"),
+    Planted("dsink_with_the_other_sign", "A",
+        (Edit(PREPROCESS, "-tl.sum(share * delta, 0)", "tl.sum(share * delta, 0)"),), first="dSink", batch=None,
+        head=0, own=names("dSink"), options={"sinks": True}),
 )  # fmt: skip
 
 EXPORTED = (
     Planted("delta_dropped", "A", NO_DELTA, first="dS", head=0, own=names("dS"), inherited=names("dQ dK")),
-    Planted("delta_dropped_in_dkdv", "A", NO_DELTA[1:], first="dK", head=0, own=names("dK")),
-    Planted(
-        "mask_without_the_diagonal_in_dq", "M1", everywhere((DQ,), SEEN, STRICTLY_BEFORE),
-        first="P", head=0, row=0, own=names("P dP"), inherited=names("dS dQ"), options={"causal": True},
-    ),
-    Planted(
-        "window_one_short_in_dkdv", "M1", everywhere((DKDV,), SEEN, ONE_LESS_LEFT),
-        first="dK", head=0, row=0, own=names("dK dV"), options={"window": (9, 4)},
-        cause="mask/window-left",
-    ),
-    Planted(
-        "lse_of_head_0", "S3", LSE_OF_HEAD_0, first="P", head=1, row=0, own=names("P"),
-        inherited=names("dS dQ dK dV"),
-    ),
-    Planted(
-        "scale_missing", "A", NO_SCALE, first="dQ", head=0, own=names("dQ dK"),
-        cause="factor/dS factor/dQ factor/dK", why="dQ and dK lack one factor, which is as if dS lacked it",
-    ),
-    Planted(
-        "do_read_with_q_head_stride", "S1", DO_STRIDES_OF_THE_HOST, first="dP", head=1, own=names("dP dV"),
-        inherited=names("delta dS dQ dK"), passes=CONTIGUOUS, options={"heads": 3},
-    ),
-    Planted(
-        "do_read_with_o_head_stride_in_preprocess", "S1", (DO_BY_O,), first="delta", head=1, own=names("delta"),
-        inherited=names("dS dQ dK"), passes=CONTIGUOUS,
-    ),
-    Planted(
-        "softcap_derivative_missing", "A", NO_STEEPNESS, first="dS", head=0, own=names("dS"),
-        inherited=names("dQ dK"), options={"softcap": 2.0},
-        cause="softcap/derivative",
-    ),
-    Planted(
-        "kv_heads_mapped_by_remainder_in_dq", "S3", KV_HEADS[:1], first="P", head=1, own=names("P dP dQ"),
-        inherited=names("dS"), options=GROUPED,
-        cause="index/kv-head",
-    ),
-    Planted(
-        "v_read_with_k_row_stride", "S1", V_BY_K, first="dP", head=0, own=names("dP"), inherited=names("dS dQ dK"),
-        passes=UNLESS_DISTINCT,
-        cause="stride/v-row",
-    ),
-    Planted(
-        "last_partial_row_tile_lost_in_dkdv", "M3", (LAST_ROWS_LOST,), first="dK", head=0, own=names("dK dV"),
-    ),
-    Planted(
-        "sink_ignored", "M1", (NO_SINK,), first="P", head=0, row=0, own=names("P"), inherited=names("dS dQ dK dV"),
-        options={"sinks": True},
-        cause="mask/sinks",
-    ),
-    Planted(
-        "dk_overwritten_instead_of_added", "ACC", (Edit(DKDV, "dk += tl.dot", "dk = tl.dot"),),
-        first="dK", head=0, own=names("dK"),
-    ),
+    Planted("mask_without_the_diagonal_in_dq", "M1", everywhere((DQ,), SEEN, STRICTLY_BEFORE), first="P", head=0,
+        row=0, own=names("P dP"), inherited=names("dS dQ"), options={"causal": True}),
+    Planted("window_one_short_in_dkdv", "M1", everywhere((DKDV,), SEEN, ONE_LESS_LEFT), first="dK", head=0, row=0,
+        own=names("dK dV"), options={"window": (9, 4)}, cause="mask/window-left"),
+    Planted("lse_of_head_0", "S3", LSE_OF_HEAD_0, first="P", head=1, row=0, own=names("P"),
+        inherited=names("dS dQ dK dV")),
+    Planted("scale_missing", "A", NO_SCALE, first="dQ", head=0, own=names("dQ dK"),
+        cause="factor/dS factor/dQ factor/dK", why="dQ and dK lack one factor, which is as if dS lacked it"),
+    Planted("do_read_with_q_head_stride", "S1", DO_STRIDES_OF_THE_HOST, first="dP", head=1, own=names("dP dV"),
+        inherited=names("delta dS dQ dK"), passes=CONTIGUOUS, options={"heads": 3}),
+    Planted("do_read_with_o_head_stride_in_preprocess", "S1", (DO_BY_O,), first="delta", head=1, own=names("delta"),
+        inherited=names("dS dQ dK"), passes=CONTIGUOUS),
+    Planted("softcap_derivative_missing", "A", NO_STEEPNESS, first="dS", head=0, own=names("dS"),
+        inherited=names("dQ dK"), options={"softcap": 2.0}, cause="softcap/derivative"),
+    Planted("kv_heads_mapped_by_remainder_in_dq", "S3", KV_HEADS[:1], first="P", head=1, own=names("P dP dQ"),
+        inherited=names("dS"), options=GROUPED, cause="index/kv-head"),
+    Planted("v_read_with_k_row_stride", "S1", V_BY_K, first="dP", head=0, own=names("dP"),
+        inherited=names("dS dQ dK"), passes=UNLESS_DISTINCT, cause="stride/v-row"),
+    Planted("sink_ignored", "M1", (NO_SINK,), first="P", head=0, row=0, own=names("P"),
+        inherited=names("dS dQ dK dV"), options={"sinks": True}, cause="mask/sinks"),
 )  # fmt: skip

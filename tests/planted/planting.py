@@ -43,16 +43,13 @@ class Planted:
     """The class of the field's faults that it belongs to: S1, S3, M1, ..."""
     edits: tuple[Edit, ...]
     first: str
-    """The first mismatched intermediate."""
+    """The first mismatched intermediate; `head`, `batch` and, where it is known beforehand, `row` are its place."""
     head: int
-    """Of the first mismatch."""
     batch: int | None = 0
     row: int | None = None
-    """Of the first mismatch, where it is known beforehand."""
     own: frozenset[str] = frozenset()
-    """Every intermediate that is wrong by itself."""
+    """Every intermediate that is wrong by itself; `inherited`: wrong, and right given its wrong parents."""
     inherited: frozenset[str] = frozenset()
-    """Every intermediate that is wrong, and right given its wrong parents."""
     passes: frozenset[str] = frozenset()
     """The layouts that do not show it."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -69,24 +66,24 @@ class Planted:
         return edited(source, self.edits)
 
 
-def edited(source: str, edits: tuple[Edit, ...]) -> str:
+def edited(source: str, edits: tuple[Edit, ...], *, cuda: bool = False) -> str:
     """A kernel file's source with the replacements made."""
     for edit in edits:
-        source = _replaced(source, edit)
+        head = rf"^[^\n]*\b{edit.kernel}\(" if cuda else rf"def {edit.kernel}\("
+        begins = re.compile(head, re.MULTILINE).search(source)
+        assert begins is not None, f"no {edit.kernel}"
+        start, end = (
+            begins.start(),
+            re.compile("^}" if cuda else r"^(@triton\.jit|def )", re.MULTILINE),
+        )
+        ends = end.search(source, source.index("\n", start))
+        stop = len(source) if ends is None else ends.start()
+        body = source[start:stop]
+        assert body.count(edit.find) == 1, (
+            f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
+        )
+        source = source[:start] + body.replace(edit.find, edit.replace) + source[stop:]
     return source
-
-
-def _replaced(source: str, edit: Edit) -> str:
-    start = source.index(f"def {edit.kernel}(")
-    following = re.compile(r"^(@triton\.jit|def )", re.MULTILINE).search(
-        source, source.index("\n", start)
-    )
-    end = following.start() if following else len(source)
-    body = source[start:end]
-    assert body.count(edit.find) == 1, (
-        f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
-    )
-    return source[:start] + body.replace(edit.find, edit.replace) + source[end:]
 
 
 def names(words: str) -> frozenset[str]:
@@ -100,12 +97,7 @@ def everywhere(kernels: tuple[str, ...], find: str, replace: str) -> tuple[Edit,
 def probe_planted(
     fault: Planted, folder: Path, file: str, function: str, case: Case
 ) -> ProbeResult:
-    """A probe of a function of a kernel file with the fault in it.
-
-    Args:
-        folder: where the faulty copy is written.
-        file: the kernel file's name.
-    """
+    """A probe of a function of a kernel file with the fault in it, whose copy is written into a folder."""
     copy = folder / f"{fault.name}.py"
     copy.write_text(fault.plant((KERNELS / file).read_text()))
     return probe(case, find_target(f"{copy}:{function}"), why=False)
@@ -115,14 +107,11 @@ def assert_as_recorded(fault: Planted, report: ProbeResult) -> None:
     """The verdict, the layouts, the first place and every status are those of the record."""
     assert report.verdict == "mismatch"
     measured = report.failing[1]
-    statuses = {name: finding.status for name, finding in measured.comparison.findings.items()}
-    assert {name for name, status in statuses.items() if status == "mismatch"} == fault.own
-    assert {name for name, status in statuses.items() if status == "inherited"} == fault.inherited
+    findings, first = measured.comparison.findings, measured.first
+    for status, names_of in (("mismatch", fault.own), ("inherited", fault.inherited)):
+        assert {name for name, one in findings.items() if one.status == status} == names_of
     assert {run.layout for run in report.runs if run.verdict == "match"} == fault.passes
-    first = measured.first
     assert (first.intermediate, first.batch, first.head) == (fault.first, fault.batch, fault.head)
     # The first mismatch is wrong by the order of the worst; what is wrong at all begins in the row of the record.
-    (start, _), *_ = measured.comparison.findings[first.intermediate].row_ranges(
-        first.batch or 0, first.head
-    )
+    (start, _), *_ = findings[first.intermediate].row_ranges(first.batch or 0, first.head)
     assert fault.row is None or start == fault.row

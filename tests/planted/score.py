@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradprobe.processes import TaskResult, run_each
-from tests.planted.figures import by_class, diagnosing, figures
-from tests.planted.score_text import lines_of, progress
-from tests.planted.scoring import DIAGNOSES, FACTORY, TRIALS, Judged, Outcome
+from tests.planted.score_text import by_class, diagnosing, figures, lines_of
+from tests.planted.scoring import FACTORY, TRIALS, Judged, Outcome
 from tests.planted.trials import Scored
 
 # Of one trial; the slowest takes some seconds on an idle core.
@@ -21,10 +20,8 @@ LIMIT = 300.0
 
 
 def score(
-    names: Sequence[str],
-    workers: int = 0,
-    tell: Callable[[int, Judged], object] = lambda done, judged: None,
-) -> list[Judged]:
+    names: Sequence[str], workers: int = 0, tell: Callable[[int, Judged], object] = lambda done, judged: None
+) -> list[Judged]:  # fmt: skip
     """Each trial probed and judged, in the order of the names.
 
     Args:
@@ -32,10 +29,9 @@ def score(
         tell: told how many trials are done, and the latest one.
     """
     judged: dict[str, Judged] = {}
+    workers = workers or os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
-        for ended in run_each(
-            FACTORY, folder, names, timeout=LIMIT, workers=workers or os.cpu_count() or 1
-        ):
+        for ended in run_each(FACTORY, folder, names, timeout=LIMIT, workers=workers):
             judged[ended.item] = Judged(TRIALS[ended.item], _outcome(ended))
             tell(len(judged), judged[ended.item])
     return [judged[name] for name in names]
@@ -44,56 +40,51 @@ def score(
 def _outcome(ended: TaskResult) -> Outcome:
     if ended.result is not None:
         return ended.result
-    words = (
-        ended.raised.message
-        if ended.raised
-        else f"the process was {ended.crash.words}"
-        if ended.crash
-        else ""
-    )
-    return Outcome(ended.item, failure=words)
+    crash = f"the process was {ended.crash.words}" if ended.crash else ""
+    return Outcome(ended.item, failure=ended.raised.message if ended.raised else crash)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 where every threshold holds, else 1."""
     request = _parser().parse_args(arguments)
     names = [
-        name for name in TRIALS if not request.only or any(part in name for part in request.only)
-    ]
-    names = [
-        name for name in names if getattr(TRIALS[name], "fault_class", "") not in request.without
-    ]
+        name for name, trial in TRIALS.items()
+        if (not request.only or any(part in name for part in request.only))
+        and getattr(trial, "fault_class", "") not in request.without
+    ]  # fmt: skip
     if request.list:
         print("\n".join(_listed(name) for name in names))
         return 0
     if not names:
-        print(
-            f"no trial has {' or '.join(request.only)} in its name: --list shows all",
-            file=sys.stderr,
-        )
+        named = " or ".join(request.only)
+        print(f"no trial has {named} in its name: --list shows all", file=sys.stderr)
         return 2
-    judged = score(names, request.workers, progress(len(names)))
+    judged = score(names, request.workers, _progress(len(names)))
     print("\n".join(lines_of(judged)))
     if request.json:
         request.json.write_text(json.dumps(_document(judged), indent=1) + "\n")
     return 0 if all(figure.holds for figure in figures(judged)) else 1
 
 
+def _progress(total: int) -> Callable[[int, Judged], None]:
+    """Tells on stderr how far it is, where that is a terminal."""
+
+    def tell(done: int, judged: Judged) -> None:
+        if sys.stderr.isatty():
+            words = f"\r\x1b[K{done} of {total}  {judged.trial.name}"
+            print(words, end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+    return tell
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.planted.score", description=__doc__)
+    several = {"nargs": "+", "default": []}
     parser.add_argument(
-        "--only",
-        nargs="+",
-        metavar="NAME",
-        default=[],
-        help="those with one of these in their names",
+        "--only", metavar="NAME", help="those with one of these in their names", **several
     )
     parser.add_argument(
-        "--without",
-        nargs="+",
-        metavar="CLASS",
-        default=[],
-        help="none of these classes of faults",
+        "--without", metavar="CLASS", help="none of these classes of faults", **several
     )
     parser.add_argument(
         "--list", action="store_true", help="only print the names, with class and cause"
@@ -114,18 +105,12 @@ def _listed(name: str) -> str:
 
 def _document(judged: Sequence[Judged]) -> dict[str, object]:
     """Every figure and every trial, for scripts."""
+    seconds = zip(("median", "largest"), diagnosing(judged) or (), strict=False)
+    of = ("title", "count", "of", "bound", "holds")
     return {
-        "figures": [
-            {"title": f.title, "count": f.count, "of": f.of, "bound": f.bound, "holds": f.holds}
-            for f in figures(judged)
-        ],
-        "classes": [vars(each) for each in by_class(judged)],
-        "diagnose_seconds": dict(
-            zip(("median", "largest"), diagnosing(judged) or (), strict=False)
-        ),
-        "says_why": DIAGNOSES,
-        "trials": [_row(each) for each in judged],
-    }
+        "figures": [{name: getattr(one, name) for name in of} for one in figures(judged)],
+        "classes": by_class(judged), "diagnose_seconds": dict(seconds), "trials": [_row(each) for each in judged],
+    }  # fmt: skip
 
 
 def _row(judged: Judged) -> dict[str, object]:

@@ -1,78 +1,109 @@
-"""The score as text: the figures, a table by class, and every miss with what was said instead."""
+"""The score as text: figures beside what must hold, a table by class, and every miss with what was said instead."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
 
 from gradprobe.model.report import Diagnosis
-from tests.planted.figures import by_class, diagnosing, figures
-from tests.planted.scoring import DIAGNOSES, Judged
+from tests.planted.scored import SEEN
+from tests.planted.scoring import Judged
 from tests.planted.trials import Scored, Uncovered, Unflagged
 
 
-def progress(total: int) -> Callable[[int, Judged], None]:
-    """Tells on stderr how far it is, where that is a terminal."""
+@dataclass(frozen=True)
+class Figure:
+    """A count of trials, and the least or the most that it may be, as a share."""
 
-    def tell(done: int, judged: Judged) -> None:
-        if sys.stderr.isatty():
-            end = "\n" if done == total else ""
-            print(
-                f"\r\x1b[K{done} of {total}  {judged.trial.name}",
-                end=end,
-                file=sys.stderr,
-                flush=True,
-            )
+    title: str
+    count: int
+    of: int
+    least: float = 0.0
+    most: float = 1.0
 
-    return tell
+    @property
+    def share(self) -> float:
+        return self.count / self.of if self.of else 0.0
+
+    @property
+    def holds(self) -> bool:
+        return not self.of or self.least <= self.share <= self.most
+
+    @property
+    def bound(self) -> str:
+        """What must hold, in words."""
+        least, most = f"at least {100 * self.least:.0f} %", f"at most {100 * self.most:.0f} %"
+        return least if self.least else most
+
+
+def figures(judged: Sequence[Judged]) -> list[Figure]:
+    """Of planted faults, of equivalent edits and of faults that no hypothesis is about."""
+
+    def figure(kind: type, title: str, what: str, **bounds: float) -> Figure:
+        of = [each for each in judged if isinstance(each.trial, kind)]
+        return Figure(title, sum(getattr(each, what) for each in of), len(of), **bounds)
+
+    return [
+        figure(Scored, "planted faults found", "found", least=1.0),
+        figure(Scored, "first wrong intermediate and head right", "placed", least=0.98),
+        figure(Unflagged, "equivalent edits flagged", "wrong", most=0.0),
+        figure(Uncovered, "uncovered faults found", "found", least=1.0),
+        figure(Scored, "cause named first", "named", least=0.99),
+        figure(Scored, "line of a planted fault right", "line"),
+        figure(Uncovered, "line of an uncovered fault right", "line"),
+        figure(Uncovered, "no hypothesis fits an uncovered fault", "right", least=28 / 30),
+    ]
+
+
+def by_class(judged: Sequence[Judged]) -> list[dict[str, object]]:
+    """What came of the planted faults of each class, in the order in which the classes of the field are listed."""
+    counts: dict[str, Counter[str]] = {}
+    for each in judged:
+        if isinstance(each.trial, Scored):
+            came = {"faults": 1} | {
+                key: getattr(each, key) for key in ("found", "placed", "named")
+            }
+            counts.setdefault(each.trial.fault_class, Counter()).update(came)
+    return [{"fault_class": name, **counts[name]} for name in SEEN if name in counts]
+
+
+def diagnosing(judged: Sequence[Judged]) -> tuple[float, float] | None:
+    """The median and the largest seconds of a diagnosis; None where there was none."""
+    seconds = [each.outcome.diagnosing for each in judged if each.outcome.diagnosing is not None]
+    return (median(seconds), max(seconds)) if seconds else None
 
 
 def lines_of(judged: Sequence[Judged]) -> Iterator[str]:
     """All of it."""
-    yield from _of_figures(judged)
-    yield from _of_classes(judged)
-    misses = [each for each in judged if not each.right]
-    yield ""
-    yield f"{len(misses)} missed" if misses else "none missed"
-    for each in misses:
-        yield from _of_miss(each)
-
-
-def _of_figures(judged: Sequence[Judged]) -> Iterator[str]:
     for figure in figures(judged):
         if figure.of:
-            mark = "✓" if figure.holds else "✗"
-            yield (
-                f"{mark} {figure.title:<40} {figure.count:>3} of {figure.of:>3}  {100 * figure.share:5.1f} %"
-                f"  ({figure.bound})"
-            )
+            mark, count = "✓" if figure.holds else "✗", f"{figure.count:>3} of {figure.of:>3}"
+            yield f"{mark} {figure.title:<40} {count}  {100 * figure.share:5.1f} %  ({figure.bound})"
     seconds = diagnosing(judged)
     if seconds:
         yield f"  seconds of a diagnosis: median {seconds[0]:.2f}, largest {seconds[1]:.2f}"
-    if not DIAGNOSES:
-        yield "  reports do not say why yet: causes are not counted"
     for each in judged:
         if not isinstance(each.trial, Unflagged) and not each.line:
-            first = each.outcome.diagnoses[:1]
+            first, changed = each.outcome.diagnoses[:1], sorted(each.trial.changed.lines())
             told = [f"{where.kernel}:{where.line}" for one in first for where in one.where]
-            changed = sorted(each.trial.changed.lines())
             yield f"  no line: {each.trial.name} {[one.fault for one in first]} {told} {changed[:6]}"
-    uncovered = [each for each in judged if isinstance(each.trial, Uncovered)]
-    if uncovered and DIAGNOSES:
-        yield f"  of {len(uncovered)} uncovered faults nothing at all is said of {sum(e.is_silent for e in uncovered)}"
-
-
-def _of_classes(judged: Sequence[Judged]) -> Iterator[str]:
+    silent = [each.is_silent for each in judged if isinstance(each.trial, Uncovered)]
+    if silent:
+        yield f"  of {len(silent)} uncovered faults nothing at all is said of {sum(silent)}"
     rows = by_class(judged)
-    if not rows:
-        return
-    yield ""
-    yield f"{'class':<7}{'faults':>7}{'found':>7}{'place':>7}" + (
-        f"{'cause':>7}" if DIAGNOSES else ""
-    )
-    for row in rows:
-        cause = f"{row.named:>7}" if DIAGNOSES else ""
-        yield f"{row.fault_class:<7}{row.faults:>7}{row.found:>7}{row.placed:>7}{cause}"
+    for row in (
+        (["class", "faults", "found", "place", "cause"], *(row.values() for row in rows))
+        if rows
+        else ()
+    ):
+        first, *others = row
+        yield f"{first:<7}" + "".join(f"{other:>7}" for other in others)
+    misses = [each for each in judged if not each.right]
+    yield f"{len(misses)} missed" if misses else "none missed"
+    for each in misses:
+        yield from _of_miss(each)
 
 
 def _of_miss(judged: Judged) -> Iterator[str]:
@@ -82,24 +113,21 @@ def _of_miss(judged: Judged) -> Iterator[str]:
         yield f"    no report: {outcome.failure}"
         return
     if isinstance(trial, Scored):
-        yield f"    expected  {_place(trial.first, trial.batch, trial.head, trial.row)}; {trial.cause}"
-    yield f"    came      {outcome.verdict}; {_place(outcome.first, outcome.batch, outcome.head, outcome.row)}"
+        yield f"    expected  {_place(trial)}; {trial.cause}"
+    yield f"    came      {outcome.verdict}; {_place(outcome)}"
     if outcome.memory:
         yield f"    memory    {', '.join(sorted(outcome.memory))}"
     for word, diagnosis in zip(("said", "runner-up"), outcome.diagnoses, strict=False):
         yield f"    {word:<9} {_said(diagnosis)}"
     yield from (f"    denied    {words}" for words in outcome.denied)
-    if DIAGNOSES and not outcome.diagnoses:
+    if not outcome.diagnoses:
         yield "    said      no hypothesis fits"
 
 
-def _place(first: str | None, batch: int | None, head: int | None, row: int | None) -> str:
-    known = [
-        f"{axis} {at}"
-        for axis, at in (("batch", batch), ("head", head), ("row", row))
-        if at is not None
-    ]
-    return " ".join([first or "no wrong number", *known])
+def _place(of: object) -> str:
+    known = [(axis, getattr(of, axis)) for axis in ("batch", "head", "row")]
+    told = [f"{axis} {at}" for axis, at in known if at is not None]
+    return " ".join([getattr(of, "first") or "no wrong number", *told])  # noqa: B009 - of either
 
 
 def _said(diagnosis: Diagnosis) -> str:

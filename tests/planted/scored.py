@@ -7,7 +7,7 @@ from tests.planted.cuda_faults import CUDA_FAULTS, CudaFault
 from tests.planted.flash_faults import EXPORTED, INSIDE
 from tests.planted.lazy_alone import LAZY_ALONE
 from tests.planted.lazy_faults import FAULTS
-from tests.planted.planting import Edit, Planted
+from tests.planted.planting import Planted
 from tests.planted.trials import Changed, Scored
 
 # Of 178 faults in public attention kernels, how many were of each class.
@@ -21,34 +21,16 @@ ON_A_GPU_ALONE = {"COMP", "GRID"}
 
 def _of_planted(fault: Planted, of: str) -> Scored:
     changed = Changed(fault.name, of, fault.edits, fault.options)
-    first = fault.seen or fault.first
-    return Scored(
-        changed,
-        fault.fault_class,
-        fault.cause,
-        first,
-        fault.head,
-        fault.batch,
-        fault.row,
-        fault.why,
-    )
+    at = (fault.seen or fault.first, fault.head, fault.batch, fault.row)
+    return Scored(changed, fault.fault_class, fault.cause, *at, fault.why)
 
 
 def _of_cuda(fault: CudaFault) -> Scored:
-    edits = tuple(Edit(fault.kernel, *edit) for edit in fault.edits)
     changed = Changed(
-        fault.name, f"{fault.family}-cuda", edits, {}, unzeroed="not_zeroed" in fault.name
+        fault.name, f"{fault.family}-cuda", fault.made, {}, "not_zeroed" in fault.name
     )
-    return Scored(
-        changed,
-        fault.fault_class,
-        fault.cause,
-        fault.first,
-        fault.head,
-        None,
-        fault.row,
-        fault.why,
-    )
+    at = (fault.first, fault.head, None, fault.row)
+    return Scored(changed, fault.fault_class, fault.cause, *at, fault.why)
 
 
 SCORED: tuple[Scored, ...] = (

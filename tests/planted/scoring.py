@@ -16,27 +16,22 @@ from gradprobe.pipeline.reported import report_of
 from tests.planted.denied import denied
 from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.scored import SCORED
-from tests.planted.trials import Scored, Uncovered, Unflagged
+from tests.planted.trials import Scored, Trial, Uncovered, Unflagged
 from tests.planted.uncovered import UNCOVERED
 
-Trial = Scored | Unflagged | Uncovered
 TRIALS: dict[str, Trial] = {trial.name: trial for trial in (*SCORED, *EQUIVALENTS, *UNCOVERED)}
 FACTORY = "tests.planted.scoring:Prober"
 KINDS = ("load/", "masked/", "store/", "value/", "stored/", "pairs/")
 """What the fault of a diagnosis begins with that no hypothesis gives, but the dataflow of the kernels."""
-DIAGNOSES = any(field.name == "diagnoses" for field in dataclasses.fields(ProbeResult))
-"""Whether reports say why."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one probe."""
+    """What came of one probe: its verdict, "" where there was no report, and the place of what is wrong first."""
 
     name: str
     verdict: str = ""
-    """"" where there was no report."""
     first: str | None = None
-    """The first wrong intermediate; None where no number is wrong."""
     batch: int | None = None
     head: int | None = None
     row: int | None = None
@@ -88,7 +83,7 @@ def _end_if_the_device_is_lost(error: Exception) -> None:
 
 def _outcome(name: str, report: ProbeResult, seconds: float) -> Outcome:
     outcome = Outcome(
-        name, report.verdict, diagnoses=tuple(getattr(report, "diagnoses", ())), seconds=seconds,
+        name, report.verdict, diagnoses=tuple(report.diagnoses), seconds=seconds,
         memory=frozenset(stray.tensor.lower() for run in report.runs for stray in run.memory),
         diagnosing=report.seconds.get("diagnose"), denied=tuple(denied(report_of(report))),
     )  # fmt: skip
@@ -97,18 +92,16 @@ def _outcome(name: str, report: ProbeResult, seconds: float) -> Outcome:
         return outcome
     # The first mismatch is wrong by the order of the worst; what is wrong at all begins here.
     shown = next(run for run in report_of(report).runs if run.has_wrong_elements)
-    (of,) = [
-        one
-        for one in shown.compares
-        if (one.name, one.kernel) == (first.intermediate, first.kernel)
-    ]
-    rows = next(
-        head.rows for head in of.heads if (head.batch, head.head) == (first.batch, first.head)
-    )
-    row = rows[0][0] if rows else first.row
-    return dataclasses.replace(
-        outcome, first=first.intermediate, batch=first.batch, head=first.head, row=row
-    )
+    of = next(
+        head for one in shown.compares if (one.name, one.kernel) == (first.intermediate, first.kernel)
+        for head in one.heads if (head.batch, head.head) == (first.batch, first.head)
+    )  # fmt: skip
+    place = {
+        "batch": first.batch,
+        "head": first.head,
+        "row": of.rows[0][0] if of.rows else first.row,
+    }
+    return dataclasses.replace(outcome, first=first.intermediate, **place)
 
 
 @dataclass(frozen=True)
@@ -129,41 +122,32 @@ class Judged:
         assert isinstance(trial, Scored)
         if outcome.first is None:
             return any(trial.first.lower() in array.split("_") for array in outcome.memory)
-        known = (
-            (trial.head, outcome.head),
-            (trial.batch, outcome.batch),
-            (trial.row, outcome.row),
-        )
-        return outcome.first == trial.first and all(
-            record in (None, came) for record, came in known
-        )
+        known = [(getattr(trial, at), getattr(outcome, at)) for at in ("head", "batch", "row")]
+        is_there = all(record in (None, came) for record, came in known)
+        return outcome.first == trial.first and is_there
 
     @property
     def named(self) -> bool:
         """Of a planted fault: whether its cause is named first."""
         assert isinstance(self.trial, Scored)
-        foremost = self.outcome.diagnoses[:1]
-        return self.found and any(
-            each.is_named and each.fault in self.trial.causes for each in foremost
-        )
+        return self.found and self._first in self.trial.causes
+
+    @property
+    def _first(self) -> str:
+        """The fault of the diagnosis that comes first, where it is named."""
+        return next((one.fault if one.is_named else "" for one in self.outcome.diagnoses[:1]), "")
 
     @property
     def is_seen(self) -> bool:
         """Whether what is named first is no hypothesis, but what the dataflow of the kernels showed."""
-        return any(
-            each.is_named and each.fault.startswith(KINDS) for each in self.outcome.diagnoses[:1]
-        )
+        return self._first.startswith(KINDS)
 
     @property
     def line(self) -> bool:
         """Whether one of the causes that are named stands at a line that was changed."""
-        lines = self.trial.changed.lines()
-        return any(
-            where.line in lines
-            for each in self.outcome.diagnoses
-            if each.is_named
-            for where in each.where
-        )
+        named = [each for each in self.outcome.diagnoses if each.is_named]
+        told = {where.line for each in named for where in each.where}
+        return bool(told & self.trial.changed.lines())
 
     @property
     def right(self) -> bool:
@@ -174,7 +158,11 @@ class Judged:
             return self.outcome.verdict == MATCH and not self.outcome.diagnoses
         if isinstance(self.trial, Uncovered):
             return self.found and (self.best < NAMED or (self.is_seen and self.line))
-        return self.found and self.placed and (self.named or not DIAGNOSES)
+        return self.found and self.placed and self.named
+
+    @property
+    def wrong(self) -> bool:
+        return not self.right
 
     @property
     def best(self) -> float:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+import tempfile
+import time
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
 from pathlib import Path
 
+from gradprobe.commands.strides.bench import FIRST
+from gradprobe.commands.strides.trials import trials_of
+from gradprobe.commands.strides.worker import bench_of
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.pipeline.resolve import resolve_problem
 from tests.planted.planting import KERNELS
 
 TENSORS = ("q", "k", "v", "o", "do", "dq", "dk", "dv")
@@ -80,3 +87,46 @@ def _stride(tensor: str, dim: str) -> str:
 @cache
 def _functions(source: str) -> tuple[ast.FunctionDef, ...]:
     return tuple(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+
+
+# All tensors of one shape, two of everything that has a stride, and one tile of 32 rows with a part of it unused.
+SIZES = {
+    "batch": 2,
+    "heads": 2,
+    "seqlen": 17,
+    "head_dim": 16,
+    "bias": False,
+    "block_m": 32,
+    "block_n": 32,
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of one mix-up: two verdicts, and what shows it in `distinct`, by kinds of strays, or "values"."""
+
+    contiguous: str
+    distinct: str
+    shown_by: tuple[str, ...]
+    seconds: float
+
+
+class Mixups:
+    """Called with a mix-up, or None for the kernels as they are, it tries them as `gradprobe strides --fast` does."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._folder = tempfile.TemporaryDirectory()
+
+    def __call__(self, mixup: Mixup | None) -> Found:
+        start, word = time.perf_counter(), self._file
+        if mixup is not None:
+            word = f"{mixup.write(Path(self._folder.name))}:{self._file}_intermediates"
+        bench = bench_of(resolve_problem(CheckRequest(word, None, None, SIZES)))
+        trials = {trial.title: trial for trial in trials_of(bench.shapes(), (), fast=True)}
+        first = bench.tried(FIRST)
+        distinct = bench.tried(replace(trials["distinct"], thorough=False))
+        values = distinct.run is not None and (distinct.run.first_mismatch or distinct.run.broken)
+        shown_by = {stray.kind for stray in distinct.memory} | ({"values"} if values else set())
+        seconds = time.perf_counter() - start
+        return Found(first.verdict, distinct.verdict, tuple(sorted(shown_by)), seconds)

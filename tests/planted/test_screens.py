@@ -2,12 +2,13 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from gradprobe.inputs.options import flags
-from tests.cli.command import run
+from tests.cli.command import ROOT, run
 from tests.planted.scored import SCORED
 from tests.planted.trials import TARGETS
 from tests.sampling import sampled
@@ -18,6 +19,7 @@ TEN = (
     "last_partial_row_tile_lost_in_dkdv", "delta_dropped_in_dq", "dk_overwritten_instead_of_added", "dbias_not_zeroed",
     "keys_beyond_the_end_read_in_dq", "mask_without_the_diagonal_in_dq", "dq_stored_with_q_head_stride",
 )  # fmt: skip
+SCREEN = {"COLUMNS": "80", "GRADPROBE_DETAILS": "0", "GRADPROBE_FIX_BUDGET": "40"}
 PLANTED = {trial.changed.name: trial for trial in SCORED if trial.changed.of in ("lazy", "flash")}
 
 
@@ -27,73 +29,54 @@ def checked(name, folder, monkeypatch):
     changed = PLANTED[name].changed
     Path(f"{name}.py").write_text(changed.plant())
     _, function, small = TARGETS[changed.of]
-    options = {
-        word: value for word, value in (small | changed.options).items() if value is not None
-    }
-    words = ["check", f"{name}.py:{function}", *flags(options), "--json", "report.json"]
-    ran = run(words, COLUMNS="80", GRADPROBE_DETAILS="0", GRADPROBE_FIX_BUDGET="40")
+    options = (small | changed.options).items()
+    given = flags({word: value for word, value in options if value is not None})
+    ran = run(["check", f"{name}.py:{function}", *given, "--json", "report.json"], **SCREEN)
     assert ran.code == 1
     return ran.out.splitlines(), json.loads(Path("report.json").read_text())
 
 
 def heads_told(lines, intermediate, heads):
     """The heads in whose columns the table marks an intermediate as wrong by itself."""
-    at = next(
-        number
-        for number, line in enumerate(lines)
-        if line.startswith("  worst error / allowed, by head")
-    )
+    title = "  worst error / allowed, by head"
+    at = next(number for number, line in enumerate(lines) if line.startswith(title))
     _, *titles = re.split(r"\s{2,}", lines[at].strip())
     for line in lines[at + 1 :]:
         label, *cells = re.split(r"\s{2,}", line.strip())
         if intermediate in label.split():
-            wrong = [
-                title for title, cell in zip(titles, cells, strict=True) if cell.startswith("✗")
-            ]
-            return {head for title in wrong for head in numbers(title, heads)}
+            pairs = zip(titles, cells, strict=True)
+            return {head for of, cell in pairs if cell[0] == "✗" for head in numbers(of, heads)}
     return set()
 
 
 def numbers(title, heads):
-    if title == "all":
-        return set(range(heads))
-    spans = [part.split("-") for part in title.split(", ")]
-    return {
-        head
-        for first, *last in spans
-        for head in range(int(first), int((last or [first])[0]) + 1)
-    }
+    spans = [f"0-{heads - 1}"] if title == "all" else title.split(", ")
+    ends = [(span.split("-")[0], span.split("-")[-1]) for span in spans]
+    return {head for first, last in ends for head in range(int(first), int(last) + 1)}
 
 
-def heads_wrong(report, intermediate):
+def heads_wrong(report, name):
     run = next(one for one in report["runs"] if one["verdict"] == "mismatch")
-    one = next(
-        one
-        for one in run["intermediates"]
-        if one["name"] == intermediate and one["status"] == "mismatch"
-    )
-    group = report["case"]["heads"] // len({head["head"] for head in one["heads"]})
-    wrong = {head["head"] for head in one["heads"] if head["status"] == "mismatch"}
+    made = [
+        one for one in run["intermediates"] if (one["name"], one["status"]) == (name, "mismatch")
+    ]
+    group = report["case"]["heads"] // len({head["head"] for head in made[0]["heads"]})
+    wrong = {head["head"] for head in made[0]["heads"] if head["status"] == "mismatch"}
     return {head for head in range(report["case"]["heads"]) if head // group in wrong}
 
 
 def changes_of(diff):
     """(line, lines that go, lines that come) of a unified diff."""
-    found, line = [], 0
-    for text in diff.splitlines():
+    found, line, new = [], 0, True
+    for text in diff.splitlines()[2:]:
         if begins := re.match(r"@@ -(\d+)", text):
             line, new = int(begins[1]), True
-        elif text[:4] in ("--- ", "+++ "):
             continue
-        elif text.startswith((" ", "-", "+")):
-            if text[0] == " ":
-                new = True
-            else:
-                if new:
-                    found.append((line, [], []))
-                    new = False
-                found[-1][1 if text[0] == "-" else 2].append(text[1:].strip())
-            line += text[0] != "+"
+        if text[0] != " ":
+            found += [(line, [], [])] if new else []
+            found[-1][1 if text[0] == "-" else 2].append(text[1:].strip())
+        new = text[0] == " "
+        line += text[0] != "+"
     return found
 
 
@@ -110,37 +93,32 @@ def changes_told(lines):
 
 
 def is_cut_of(shown, code):
-    return (
-        re.fullmatch(
-            ".*".join(map(re.escape, re.split(r"^\.\.\. | \.\.\.$", shown.strip()))), code
-        )
-        is not None
-    )
+    kept = map(re.escape, re.split(r"^\.\.\. | \.\.\.$", shown.strip()))
+    return re.fullmatch(".*".join(kept), code) is not None
+
+
+def rows_of(lines):
+    """Of a terminal of 80 columns."""
+    return sum(-(-max(1, len(line)) // 80) for line in lines)
 
 
 @sampled("name", TEN, push=["dk_overwritten_instead_of_added"])
 def test_intermediate_heads_line_and_fix_can_be_told(name, tmp_path, monkeypatch):
     lines, report = checked(name, tmp_path, monkeypatch)
-    assert sum(-(-len(line) // 80) for line in lines) <= 24, "\n".join(lines)
+    assert rows_of(lines) <= 24, "\n".join(lines)
     trial, heads = PLANTED[name], report["case"]["heads"]
-    assert [line.split()[2] for line in lines if line.startswith("FIRST MISMATCH ")] == [
-        trial.first
-    ]
+    (first,) = [line.split()[2] for line in lines if line.startswith("FIRST MISMATCH ")]
+    assert first == trial.first
     assert heads_told(lines, trial.first, heads) == heads_wrong(report, trial.first)
     cause = next(number for number, line in enumerate(lines) if line.startswith("CAUSE  "))
     place = next(line for line in lines[cause:] if re.match(r"  \S+\.py:\d+", line))
     assert int(re.search(r"\.py:(\d+)", place)[1]) in trial.changed.lines()
-    diff = next(
-        one["edit"]["diff"] for one in report["diagnoses"] if one["edit"] and one["edit"]["diff"]
-    )
-    told = changes_told(lines)
-    assert len(told) == len(changes_of(diff)) > 0
-    for shown, made in zip(sorted(told), sorted(changes_of(diff)), strict=True):
+    edits = [one["edit"] for one in report["diagnoses"] if one["edit"] and one["edit"]["diff"]]
+    told, came = sorted(changes_told(lines)), sorted(changes_of(edits[0]["diff"]))
+    assert told
+    for shown, made in zip(told, came, strict=True):
         assert shown[0] == made[0]
-        for cut, whole in (
-            *zip(shown[1], made[1], strict=True),
-            *zip(shown[2], made[2], strict=True),
-        ):
+        for cut, whole in zip(shown[1] + shown[2], made[1] + made[2], strict=True):
             assert is_cut_of(cut, whole)
 
 
@@ -153,30 +131,19 @@ MATCHES = {
 
 @sampled("name", MATCHES, push=["diff"])
 def test_a_match_takes_ten_rows(name, tmp_path, monkeypatch):
-    example = Path("examples/delta.py").read_text() if Path("examples/delta.py").exists() else ""
     monkeypatch.chdir(tmp_path)
-    Path("examples").mkdir()
-    Path("examples/delta.py").write_text(example)
+    shutil.copytree(ROOT / "examples", "examples")
     ran = run(MATCHES[name], COLUMNS="80", GRADPROBE_DETAILS="0")
     assert ran.code == 0, ran.out
-    assert sum(-(-max(1, len(line)) // 80) for line in ran.out.splitlines()) <= 10, ran.out
+    assert rows_of(ran.out.splitlines()) <= 10, ran.out
 
 
 @pytest.mark.nightly
 def test_a_survey_of_layouts_that_fails_takes_24_rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(PLANTED["do_read_with_q_head_stride"].changed.plant())
-    ran = run(
-        "strides mine.py:lazy_intermediates",
-        COLUMNS="80",
-        GRADPROBE_DETAILS="0",
-        GRADPROBE_FIX_BUDGET="40",
-    )
+    ran = run("strides mine.py:lazy_intermediates", **SCREEN)
     assert ran.code == 1
-    lines = ran.out.splitlines()
-    assert sum(-(-len(line) // 80) for line in lines) <= 24, ran.out
-    assert any(line.startswith("FIRST MISMATCH dP ") for line in lines)
-    assert (
-        "  wrong only when do.stride(1) != q.stride(1)" in lines
-        or "do.stride(1) != q.stride(1)" in ran.out
-    )
+    assert rows_of(ran.out.splitlines()) <= 24, ran.out
+    assert any(line.startswith("FIRST MISMATCH dP ") for line in ran.out.splitlines())
+    assert "do.stride(1) != q.stride(1)" in ran.out

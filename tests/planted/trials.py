@@ -22,27 +22,20 @@ from tests.probe import probe
 # Of what is probed: the file, the function in it ("" for a built-in target), and the smallest case that shows most: a
 # full and a partial tile along both axes, and two heads.
 _SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
-_LAZY = {"batch": 2, "heads": 2, "seqlen": 44, "head_dim": 16}
-_CUDA = _SMALL | {"causal": True, "layouts": (("all", "distinct"),)}
+_LAZY = _SMALL | {"batch": 2, "seqlen": 44}
+_LAID = {"layouts": (("all", "distinct"),)}
+_DROPOUT, CUDA = Path(__file__).parent / "dropout_attention.py", KERNELS.parent / "cuda"
 TARGETS: dict[str, tuple[Path, str, dict[str, Any]]] = {
     "lazy": (KERNELS / "lazy.py", "lazy_intermediates", _LAZY),
     "lazy-backward": (KERNELS / "lazy.py", "lazy_backward", _SMALL),
     "flash": (KERNELS / "flash.py", "flash_intermediates", _SMALL),
     "flash-backward": (KERNELS / "flash.py", "flash_backward", _SMALL),
     "flash-black-box": (KERNELS / "flash.py", "flash_black_box", _SMALL),
-    "flash-cuda": (KERNELS.parent / "cuda" / "flash.cu", "", _CUDA),
-    "lazy-cuda": (
-        KERNELS.parent / "cuda" / "lazy.cu",
-        "",
-        _LAZY | {"layouts": (("all", "distinct"),)},
-    ),
-    "dropout": (
-        Path(__file__).parent / "dropout_attention.py",
-        "dropout_backward",
-        _SMALL | {"dropout": 0.3},
-    ),
+    "flash-cuda": (CUDA / "flash.cu", "", _SMALL | _LAID | {"causal": True}),
+    "lazy-cuda": (CUDA / "lazy.cu", "", _LAZY | _LAID),
+    "dropout": (_DROPOUT, "dropout_backward", _SMALL | {"dropout": 0.3}),
 }
-_ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
+ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
 
 
 @dataclass(frozen=True)
@@ -60,12 +53,7 @@ class Changed:
 
     def plant(self) -> str:
         """The file's source with the replacements made."""
-        source = TARGETS[self.of][0].read_text()
-        return (
-            _edited_cuda(source, self.edits)
-            if self.of in _ADAPTERS
-            else edited(source, self.edits)
-        )
+        return edited(TARGETS[self.of][0].read_text(), self.edits, cuda=self.of in ADAPTERS)
 
     def lines(self) -> frozenset[int]:
         """The lines of the statements that were changed; where lines were taken away, those beside them."""
@@ -78,21 +66,16 @@ class Changed:
             if tag != "equal"
             for line in (range(start + 1, end + 1) if end > start else (start, start + 1))
         }
-        if self.of in _ADAPTERS:
+        if self.of in ADAPTERS:
             return frozenset(changed)
-        statements = [
-            node
-            for node in ast.walk(ast.parse(planted))
-            if isinstance(node, (ast.stmt, ast.excepthandler))
-        ]
         simple = [
             range(one.lineno, (one.end_lineno or 0) + 1)
-            for one in statements
-            if not hasattr(one, "body")
+            for one in ast.walk(ast.parse(planted))
+            if isinstance(one, (ast.stmt, ast.excepthandler)) and not hasattr(one, "body")
         ]
         return frozenset(changed.union(*(lines for lines in simple if changed & set(lines))))
 
-    def probe(self, folder: Path, rows: int | None = None) -> ProbeResult:
+    def probe(self, folder: Path, rows: int | None = None, **how: Any) -> ProbeResult:
         """The report on a copy of the file, written into a folder.
 
         Args:
@@ -103,43 +86,33 @@ class Changed:
         # A name of its own, since modules and compiled kernels are remembered by theirs.
         copy = folder / f"{re.sub('[^a-z0-9]', '_', f'{self.of} {self.name}')}{file.suffix}"
         copy.write_text(self.plant())
-        case = lazy_case if self.of.startswith("lazy") else softmax_case
-        small = {
-            name: value
-            for name, value in small.items()
-            if not (name == "seqlen" and "seqlens" in self.options)
-        }
-        options = small | self.options
+        if "seqlens" in self.options:
+            del small["seqlen"]
+        case = (lazy_case if self.of.startswith("lazy") else softmax_case)(**small | self.options)
         if function:
-            return probe(case(**options), find_target(f"{copy}:{function}"))
+            return probe(case, find_target(f"{copy}:{function}"), **how)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(_ADAPTERS[self.of], "SOURCE", copy)
+            patched.setattr(ADAPTERS[self.of], "SOURCE", copy)
             if self.unzeroed:
-                patched.setattr(_ADAPTERS[self.of], "torch", Unzeroed())
-            return probe(case(**options), find_target(self.of))
-
-
-def _edited_cuda(source: str, edits: tuple[Edit, ...]) -> str:
-    for edit in edits:
-        start = re.compile(rf"^[^\n]*\b{edit.kernel}\(", re.MULTILINE).search(source)
-        assert start is not None, f"no {edit.kernel}"
-        end = re.compile(r"^}", re.MULTILINE).search(source, start.start())
-        assert end is not None
-        body = source[start.start() : end.end()]
-        assert body.count(edit.find) == 1, (
-            f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
-        )
-        source = (
-            source[: start.start()] + body.replace(edit.find, edit.replace) + source[end.end() :]
-        )
-    return source
+                patched.setattr(ADAPTERS[self.of], "torch", Unzeroed())
+            return probe(case, find_target(self.of), **how)
 
 
 @dataclass(frozen=True)
-class Scored:
-    """A planted fault that the score counts."""
+class Trial:
+    """A changed file, by its target's name and its own."""
 
     changed: Changed
+
+    @property
+    def name(self) -> str:
+        return f"{self.changed.of}/{self.changed.name}"
+
+
+@dataclass(frozen=True)
+class Scored(Trial):
+    """A planted fault that the score counts."""
+
     fault_class: str
     """Of the field's faults: S1, S2, ..."""
     cause: str
@@ -148,42 +121,23 @@ class Scored:
     first: str
     """The first wrong intermediate; of a race whose numbers come out right on the CPU, what is raced for."""
     head: int | None = 0
-    """Of the first mismatch; None where it is not known beforehand."""
+    """Of the first mismatch; None where it is not known beforehand, and so are `batch` and `row`."""
     batch: int | None = None
-    """Where it is known beforehand; so is `row`."""
     row: int | None = None
     why: str = ""
     """Why any of several causes is right."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.changed.of}/{self.changed.name}"
 
     @property
     def causes(self) -> frozenset[str]:
         return frozenset(self.cause.split())
 
 
-@dataclass(frozen=True)
-class Unflagged:
+class Unflagged(Trial):
     """An edit after which a kernel is as right as before."""
 
-    changed: Changed
 
-    @property
-    def name(self) -> str:
-        return f"{self.changed.of}/{self.changed.name}"
-
-
-@dataclass(frozen=True)
-class Uncovered:
+class Uncovered(Trial):
     """A fault of a kind that no hypothesis is about: it must be found, and no cause may be named."""
-
-    changed: Changed
-
-    @property
-    def name(self) -> str:
-        return f"{self.changed.of}/{self.changed.name}"
 
 
 def planter(of: str) -> Callable[..., Scored]:

@@ -66,7 +66,7 @@ OFF = {
 
 @pytest.mark.parametrize("function", OFF)
 def test_no_lse_is_blamed_that_nothing_reads(function, check):
-    _, report = check(f"torch_backwards.py:{function} {SMALL}")
+    _, report = check(f"torch_backwards.py:{function} {SMALL} --runs contiguous")
     assert report["first_mismatch"]["intermediate"] == "P"
     assert not [said for said in sentences(report) if "LSE" in said]
     told = [said for said in report["runs"][0]["inside"] if said.startswith("P is off")]
@@ -82,7 +82,7 @@ def test_no_lse_is_blamed_that_nothing_reads(function, check):
     ("function", "gradient"), [("dv_of_other_rows", "dV"), ("dq_of_other_keys", "dQ")]
 )
 def test_where_one_gradient_alone_speaks_that_is_named(function, gradient, check):
-    _, report = check(f"torch_backwards.py:{function} {SMALL}")
+    _, report = check(f"torch_backwards.py:{function} {SMALL} --runs contiguous")
     assert report["first_mismatch"]["intermediate"] == gradient
     wrong = {one["name"] for one in report["runs"][0]["intermediates"] if one["mismatched"]}
     assert wrong == {gradient}

@@ -16,16 +16,14 @@ def test_right_strides_of_outputs_match(check):
     assert layouts == ["contiguous", "distinct", "distinct-unit", "do=expanded"]
 
 
-@pytest.mark.parametrize(("name", "of"), [("dv_by_dk", "dV"), ("dk_by_dv", "dK")])
-def test_a_gradient_by_the_others_strides_is_told(check, name, of):
-    ran, report = check(f"outputs.py:{name} {_CASE} --fix-budget 0")
+def test_a_gradient_by_the_others_strides_is_told(check):
+    ran, report = check(f"outputs.py:dv_by_dk {_CASE} --fix-budget 0")
     assert ran.code == 1
     verdicts = {run["layout"]: run["verdict"] for run in report["runs"]}
     assert (verdicts["contiguous"], verdicts["distinct-unit"]) == ("match", "mismatch")
-    assert report["first_mismatch"]["intermediate"] == of
-    assert report["diagnoses"][0]["fault"] == f"store/{of}"
-    store = f"tl.store({of.lower()}_ptr"
-    assert all(store in where["code"] for where in report["diagnoses"][0]["where"])
+    assert report["first_mismatch"]["intermediate"] == "dV"
+    assert report["diagnoses"][0]["fault"] == "store/dV"
+    assert all("tl.store(dv_ptr" in where["code"] for where in report["diagnoses"][0]["where"])
 
 
 def test_a_wrapper_that_views_what_it_made_is_tried_in_the_order_of_its_axes(check):

@@ -30,7 +30,7 @@ def test_what_the_case_does_not_use_is_checked_in_a_small_second_one(check, name
     [("attention", [], []), ("refuses_causal", [], []),
      ("one_key_head_each", [], ["grouped heads (--kv-heads)"]),
      # One key head that torch spreads is no proof of grouped heads.
-     ("spread_by_torch --heads 2", [], ["grouped heads (--kv-heads)"]),
+     ("spread_by_torch --heads 2", ["a tenth head (--heads)"], ["grouped heads (--kv-heads)"]),
      ("more_rows_than_keys", [], ["more rows than keys (--seqlen-q, --seqlen-k)"]),
      ("with_softcap", ["--softcap", "--bias"], []), ("without_maximum", [], ["logits near -120 (--pattern negative)"]),
      ("for_narrow_heads", [], ["another head dim (--head-dim)"]), ("rounded_scores --dtype bfloat16", [], [])],

@@ -68,11 +68,6 @@ def dv_by_dk(q, k, v, do):
     return _backward(q, k, v, do, dk, dv, dk.stride()[:3], dk.stride()[:3])
 
 
-def dk_by_dv(q, k, v, do):
-    dk, dv = torch.empty_like(k), torch.empty_like(v)
-    return _backward(q, k, v, do, dk, dv, dv.stride()[:3], dv.stride()[:3])
-
-
 def viewed(q, k, v, do):
     """Heads of all batches in one axis of what is made like k, which torch refuses where they do not lie so."""
     found = right(q, k, v, do)
