@@ -67,10 +67,10 @@ def blocks_forward(
     heads, length, width, scale, cap,
     CAUSAL: tl.constexpr, CAPPED: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    start_m, b, h = (
-        tl.program_id(2) * M,
+    b, h, start_m = (
         tl.program_id(1).to(tl.int64),
         tl.program_id(0).to(tl.int64),
+        tl.program_id(2) * M,
     )
     k_ptr += b * k_b + h * k_h
     v_ptr += b * v_b + h * v_h
@@ -107,10 +107,10 @@ def blocks_dq(
     heads, length, width, scale, cap,
     CAUSAL: tl.constexpr, CAPPED: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    start_m, b, h = (
-        tl.program_id(2) * M,
+    b, h, start_m = (
         tl.program_id(1).to(tl.int64),
         tl.program_id(0).to(tl.int64),
+        tl.program_id(2) * M,
     )
     k_ptr += b * k_b + h * k_h
     v_ptr += b * v_b + h * v_h
@@ -163,10 +163,10 @@ def blocks_dkdv(
     heads, length, width, scale, cap,
     CAUSAL: tl.constexpr, CAPPED: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    start_n, b, h = (
-        tl.program_id(2) * N,
+    b, h, start_n = (
         tl.program_id(1).to(tl.int64),
         tl.program_id(0).to(tl.int64),
+        tl.program_id(2) * N,
     )
     q_ptr += b * q_b + h * q_h
     do_ptr += b * do_b + h * do_h
@@ -217,31 +217,14 @@ class _Blocks(torch.autograd.Function):
         delta = (o.float() * do.float()).sum(-1).transpose(1, 2).contiguous()
         dq, dk, dv = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3))
         strides = (*q.stride(), *k.stride(), *v.stride(), *do.stride())
-        flags = {
-            "CAUSAL": causal,
-            "CAPPED": bool(softcap),
-            "WIDTH": max(16, triton.next_power_of_2(width)),
-        }
+        sizes, tensors = (heads, length, width, scale, softcap or 1.0), (q, k, v, do, lse, delta)
+        flags = {"CAUSAL": causal, "CAPPED": bool(softcap)}
+        flags["WIDTH"] = max(16, triton.next_power_of_2(width))
         blocks_dkdv[lambda meta: (heads, batch, triton.cdiv(length, meta["N"]))](
-            q, k, v, do, lse, delta, dk, dv, *strides, *dk.stride(), heads, length, width, scale, softcap or 1.0,
-            **flags,
-        )  # fmt: skip
+            *tensors, dk, dv, *strides, *dk.stride(), *sizes, **flags
+        )
         blocks_dq[lambda meta: (heads, batch, triton.cdiv(length, meta["M"]))](
-            q,
-            k,
-            v,
-            do,
-            lse,
-            delta,
-            dq,
-            *strides,
-            *dq.stride(),
-            heads,
-            length,
-            width,
-            scale,
-            softcap or 1.0,
-            **flags,
+            *tensors, dq, *strides, *dq.stride(), *sizes, **flags
         )
         return dq, dk, dv, None, None, None
 

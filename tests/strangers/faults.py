@@ -9,27 +9,14 @@ from typing import Any
 from tests.planted.planting import Edit, edited
 
 # Of each file: the function that is checked, and the smallest case that shows its faults.
+_SMALL = {"batch": 1, "heads": 2, "head_dim": 16}
 STRANGERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "one_pass": (
-        "one_pass",
-        {"batch": 1, "heads": 2, "seqlen": 76, "head_dim": 16, "causal": True},
-    ),
+    "one_pass": ("one_pass", _SMALL | {"seqlen": 76, "causal": True}),
     "blocks": (
         "blocks",
-        {
-            "batch": 1,
-            "heads": 2,
-            "seqlen": 40,
-            "head_dim": 16,
-            "causal": True,
-            "softcap": 2.0,
-            "shapes": "blhd",
-        },
+        _SMALL | {"seqlen": 40, "causal": True, "softcap": 2.0, "shapes": "blhd"},
     ),
-    "grouped": (
-        "grouped",
-        {"batch": 1, "heads": 4, "kv_heads": 2, "seqlen_q": 60, "seqlen_k": 44, "head_dim": 16},
-    ),
+    "grouped": ("grouped", _SMALL | {"heads": 4, "kv_heads": 2, "seqlen_q": 60, "seqlen_k": 44}),
 }
 
 
@@ -97,54 +84,31 @@ AS_RIGHT = {
 }
 
 FAULTS = (
-    Strange(
-        "dv_takes_do_of_the_next_tile", "one_pass",
+    Strange("dv_takes_do_of_the_next_tile", "one_pass",
         Edit("one_pass_backward", _DV + _NEXT_Q + _NEXT_DO, _NEXT_Q + _NEXT_DO + _DV),
-        (_NEXT_DO.strip(), _DV.strip()),
-    ),
-    Strange(
-        "lse_in_log2_scaled_with_the_scores", "one_pass",
+        (_NEXT_DO.strip(), _DV.strip())),
+    Strange("lse_in_log2_scaled_with_the_scores", "one_pass",
         Edit("_of_tile", "tl.exp2(s * scale2 - lse[:, None])", "tl.exp2((s - lse[:, None]) * scale2)"),
-        ("p = tl.exp2(",),
-    ),
-    Strange(
-        "sum_not_rescaled_in_whole_tiles", "one_pass",
-        Edit("_absorb", "acc=acc * fade[:, None], input", "acc=acc, input"),
-        ("acc = tl.dot(p.to(v.dtype), v, acc",),
-    ),
-    Strange(
-        "ds_scaled_twice_on_the_diagonal", "one_pass",
+        ("p = tl.exp2(",)),
+    Strange("sum_not_rescaled_in_whole_tiles", "one_pass",
+        Edit("_absorb", "acc=acc * fade[:, None], input", "acc=acc, input"), ("acc = tl.dot(p.to(v.dtype), v, acc",)),
+    Strange("ds_scaled_twice_on_the_diagonal", "one_pass",
         Edit("_of_tile", "ds = tl.where(seen, ds, 0.0)", "ds = tl.where(seen, ds * scale2, 0.0)"),
-        ("ds = tl.where(",),
-    ),
-    Strange(
-        "softcap_off_by_its_flag_on_the_diagonal", "blocks",
+        ("ds = tl.where(",)),
+    Strange("softcap_off_by_its_flag_on_the_diagonal", "blocks",
         Edit("blocks_dkdv", _DIAGONAL.format("CAPPED"), _DIAGONAL.format("False")),
-        (_DIAGONAL.format("False").strip(),),
-    ),
-    Strange(
-        "softcap_derivative_of_the_third_power", "blocks",
-        Edit("_scores", "slope = 1.0 - t * t", "slope = 1.0 - t * t * t"),
-        ("slope = 1.0 -",),
-    ),
-    Strange(
-        "p_and_dp_swapped_in_one_call", "blocks",
+        (_DIAGONAL.format("False").strip(),)),
+    Strange("softcap_derivative_of_the_third_power", "blocks",
+        Edit("_scores", "slope = 1.0 - t * t", "slope = 1.0 - t * t * t"), ("slope = 1.0 -",)),
+    Strange("p_and_dp_swapped_in_one_call", "blocks",
         Edit("blocks_dq", "_through_softmax(p, dp, delta)", "_through_softmax(dp, p, delta)"),
-        ("ds = _through_softmax(",),
-    ),
-    Strange(
-        "delta_of_the_first_head_of_the_group", "grouped",
+        ("ds = _through_softmax(",)),
+    Strange("delta_of_the_first_head_of_the_group", "grouped",
         Edit("grouped_dkdv", _ADVANCED, _ADVANCED.replace("        Delta += n_q\n", "")),
-        ("Q += qh\n        G += gh\n        L += n_q", "less = tl.zeros([T, T], tl.float32) - _vector(Delta"),
-    ),
-    Strange(
-        "dk_scaled_once_for_each_head_of_the_group", "grouped",
-        Edit("grouped_dkdv", _ADVANCED + "    dk *= scale\n", _ADVANCED + "        dk *= scale\n"),
-        ("dk *= scale",),
-    ),
-    Strange(
-        "rows_of_do_masked_by_the_number_of_keys", "grouped",
+        ("Q += qh\n        G += gh\n        L += n_q", "less = tl.zeros([T, T], tl.float32) - _vector(Delta")),
+    Strange("dk_scaled_once_for_each_head_of_the_group", "grouped",
+        Edit("grouped_dkdv", _ADVANCED + "    dk *= scale\n", _ADVANCED + "        dk *= scale\n"), ("dk *= scale",)),
+    Strange("rows_of_do_masked_by_the_number_of_keys", "grouped",
         Edit("grouped_dkdv", "g = _matrix(G, i, d, gi, gd, n_q, n_d)", "g = _matrix(G, i, d, gi, gd, n_k, n_d)"),
-        ("g = _matrix(G",),
-    ),
+        ("g = _matrix(G",)),
 )  # fmt: skip

@@ -16,9 +16,8 @@ TILE = 16
 @triton.jit
 def _matrix(ptr, i, d, stride_i, stride_d, n_i, n_d):
     inside = (i[:, None] < n_i) & (d[None, :] < n_d)
-    return tl.load(
-        ptr + i[:, None] * stride_i + d[None, :] * stride_d, mask=inside, other=0.0
-    ).to(tl.float32)
+    at = ptr + i[:, None] * stride_i + d[None, :] * stride_d
+    return tl.load(at, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -46,11 +45,8 @@ def grouped_forward(
     V += b * vb + h // GROUP * vh
     i, d = tl.program_id(0) * T + tl.arange(0, T), tl.arange(0, D)
     q = _matrix(Q + b * qb + h * qh, i, d, qi, qd, n_q, n_d) * scale
-    m, mass, acc = (
-        tl.full([T], -1e30, tl.float32),
-        tl.zeros([T], tl.float32),
-        tl.zeros([T, D], tl.float32),
-    )
+    m, mass = tl.full([T], -1e30, tl.float32), tl.zeros([T], tl.float32)
+    acc = tl.zeros([T, D], tl.float32)
     for at in range(0, n_k, T):
         j = at + tl.arange(0, T)
         s = tl.dot(q, tl.trans(_matrix(K, j, d, ki, kd, n_k, n_d)), input_precision="ieee")
@@ -60,40 +56,18 @@ def grouped_forward(
         alpha = tl.exp(m_old - m)
         p = tl.exp(s - m[:, None])
         mass = mass * alpha + tl.sum(p, 1)
-        acc = tl.dot(
-            p,
-            _matrix(V, j, d, vi, vd, n_k, n_d),
-            acc=acc * alpha[:, None],
-            input_precision="ieee",
-        )
+        v = _matrix(V, j, d, vi, vd, n_k, n_d)
+        acc = tl.dot(p, v, acc=acc * alpha[:, None], input_precision="ieee")
     inside = (i[:, None] < n_q) & (d[None, :] < n_d)
-    tl.store(
-        Out + b * ob + h * oh + i[:, None] * oi + d[None, :] * od,
-        acc / mass[:, None],
-        mask=inside,
-    )
+    at = Out + b * ob + h * oh + i[:, None] * oi + d[None, :] * od
+    tl.store(at, acc / mass[:, None], mask=inside)
     tl.store(L + tl.program_id(1) * n_q + i, m + tl.log(mass), mask=i < n_q)
 
 
 @triton.jit
 def grouped_preprocess(
-    Out,
-    G,
-    Delta,
-    n_q,
-    n_d,
-    ob,
-    oh,
-    oi,
-    od,
-    gb,
-    gh,
-    gi,
-    gd,
-    HEADS: tl.constexpr,
-    T: tl.constexpr,
-    D: tl.constexpr,
-):
+    Out, G, Delta, n_q, n_d, ob, oh, oi, od, gb, gh, gi, gd, HEADS: tl.constexpr, T: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(1).to(tl.int64) // HEADS
     h = tl.program_id(1).to(tl.int64) % HEADS
     i, d = tl.program_id(0) * T + tl.arange(0, T), tl.arange(0, D)
@@ -128,9 +102,8 @@ def grouped_dq(
         ds = p * tl.dot(g, tl.trans(v), acc=less, input_precision="ieee")
         dq = tl.dot(ds, k, acc=dq, input_precision="ieee")
     inside = (i[:, None] < n_q) & (d[None, :] < n_d)
-    tl.store(
-        DQ + b * dqb + h * dqh + i[:, None] * dqi + d[None, :] * dqd, dq * scale, mask=inside
-    )
+    at = DQ + b * dqb + h * dqh + i[:, None] * dqi + d[None, :] * dqd
+    tl.store(at, dq * scale, mask=inside)
 
 
 @triton.jit
@@ -174,11 +147,8 @@ def grouped_dkdv(
 
 def _strides(**tensors):
     """Each stride by its name: qb, qh, qi and qd of q."""
-    return {
-        f"{name}{axis}": step
-        for name, of in tensors.items()
-        for axis, step in zip("bhid", of.stride(), strict=True)
-    }
+    pairs = [(name, zip("bhid", of.stride(), strict=True)) for name, of in tensors.items()]
+    return {f"{name}{axis}": step for name, of in pairs for axis, step in of}
 
 
 class _Grouped(torch.autograd.Function):
@@ -189,19 +159,9 @@ class _Grouped(torch.autograd.Function):
         lse = torch.empty((batch, heads, n_q), dtype=torch.float32, device=q.device)
         flags = {"HEADS": heads, "T": TILE, "D": max(16, triton.next_power_of_2(n_d))}
         of_scores = {"GROUP": heads // kv_heads, "CAUSAL": causal}
-        grouped_forward[(triton.cdiv(n_q, TILE), batch * heads)](
-            q,
-            k,
-            v,
-            o,
-            lse,
-            n_q,
-            n_k,
-            n_d,
-            scale,
-            **_strides(q=q, k=k, v=v, o=o),
-            **flags,
-            **of_scores,
+        strides, grid = _strides(q=q, k=k, v=v, o=o), (triton.cdiv(n_q, TILE), batch * heads)
+        grouped_forward[grid](
+            q, k, v, o, lse, n_q, n_k, n_d, scale, **strides, **flags, **of_scores
         )
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.scale, ctx.flags, ctx.of_scores = scale, flags, of_scores
@@ -217,12 +177,10 @@ class _Grouped(torch.autograd.Function):
         dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         dk, dv = (torch.empty(k.shape, dtype=k.dtype, device=k.device) for _ in range(2))
         given = {**_strides(q=q, k=k, v=v, g=g), **ctx.flags, **ctx.of_scores}
-        grouped_dq[rows](
-            q, k, v, g, lse, delta, dq, n_q, n_k, n_d, ctx.scale, **_strides(dq=dq), **given
-        )
-        grouped_dkdv[(triton.cdiv(n_k, TILE), batch * kv_heads)](
-            q, k, v, g, lse, delta, dk, dv, n_q, n_k, n_d, ctx.scale, **_strides(dk=dk), **given
-        )
+        tensors, sizes = (q, k, v, g, lse, delta), (n_q, n_k, n_d, ctx.scale)
+        grouped_dq[rows](*tensors, dq, *sizes, **_strides(dq=dq), **given)
+        keys = triton.cdiv(n_k, TILE), batch * kv_heads
+        grouped_dkdv[keys](*tensors, dk, dv, *sizes, **_strides(dk=dk), **given)
         return dq, dk, dv, None, None
 
 

@@ -18,9 +18,8 @@ LOG2E = 1.4426950408889634
 def _tile(ptr, rows, stride_row, stride_col, end, dim, DIM: tl.constexpr):
     cols = tl.arange(0, DIM)
     inside = (rows[:, None] < end) & (cols[None, :] < dim)
-    return tl.load(
-        ptr + rows[:, None] * stride_row + cols[None, :] * stride_col, mask=inside, other=0.0
-    )
+    where = ptr + rows[:, None] * stride_row + cols[None, :] * stride_col
+    return tl.load(where, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -44,12 +43,8 @@ def _absorb(
     CAUSAL: tl.constexpr, CUT: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     keys = start + tl.arange(0, KEYS)
-    s = (
-        tl.dot(
-            q, tl.trans(_tile(k_ptr, keys, k_l, k_d, length, dim, DIM)), input_precision="ieee"
-        )
-        * scale2
-    )
+    k = _tile(k_ptr, keys, k_l, k_d, length, dim, DIM)
+    s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
     if CUT:
         s = tl.where(keys[None, :] < length, s, float("-inf"))
         if CAUSAL:
@@ -163,11 +158,8 @@ class _OnePass(torch.autograd.Function):
         batch, heads, length, dim = q.shape
         o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty((batch, heads, length), dtype=torch.float32, device=q.device)
-        tiles, planes, size = (
-            triton.cdiv(length, ROWS),
-            batch * heads,
-            max(16, triton.next_power_of_2(dim)),
-        )
+        tiles, planes = triton.cdiv(length, ROWS), batch * heads
+        size = max(16, triton.next_power_of_2(dim))
         one_pass_forward[(tiles * planes,)](
             q, k, v, o, lse, *q.stride(), *k.stride(), *v.stride(), *o.stride(),
             heads, planes, tiles, length, dim, scale * LOG2E, causal, ROWS, KEYS, size,
@@ -183,11 +175,8 @@ class _OnePass(torch.autograd.Function):
         delta = (o.float() * do.float()).sum(-1)
         dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         dk, dv = (torch.empty(k.shape, dtype=k.dtype, device=k.device) for _ in range(2))
-        tiles, planes, size = (
-            triton.cdiv(length, KEYS),
-            batch * heads,
-            max(16, triton.next_power_of_2(dim)),
-        )
+        tiles, planes = triton.cdiv(length, KEYS), batch * heads
+        size = max(16, triton.next_power_of_2(dim))
         one_pass_backward[(tiles * planes,)](
             q, k, v, do, lse, delta, dq, dk, dv, *q.stride(), *k.stride(), *v.stride(), *do.stride(), *dk.stride(),
             heads, planes, tiles, length, dim, ctx.scale, ctx.scale * LOG2E, ctx.causal, ROWS, KEYS, size,

