@@ -6,6 +6,7 @@ from gradprobe.inputs.options import parse
 from gradprobe.model.failures import TargetFailure
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
+from tests.gpu.commands import shown
 from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
@@ -22,6 +23,7 @@ MASKS = [
     {"causal": True, "seqlen_q": 200, "seqlen_k": 333}, {"window": "40,8"}, {"mask": "random"}, {"mask": "dead-rows"},
     {"seqlens": "40,200"}, {"cu_seqlens": "0,37,37,150,200"}, {"cu_seqlens": "0,37,37,150,200", "causal": True},
 ]  # fmt: skip
+SIZE = {"seqlen": 200, "head_dim": 64}
 # Of these, those that leave rows without a key.
 DEAD = [{"mask": "dead-rows"}, {"seqlens": "40,200"}]
 OF_FLEX = [
@@ -32,21 +34,8 @@ OF_FLEX = [
 
 def probed(word, **options):
     target = find_target(word)
-    given = {**parse(options), "device": "cuda"}
-    return probe(
-        resolve(given, target.family, takes_bias="bias" in target.takes, packs=target.packs),
-        target,
-    )
-
-
-def shown(report):
-    return {
-        run.layout: {
-            name: round(finding.max_ratio, 2)
-            for name, finding in measured.comparison.findings.items()
-        }
-        for run, measured in report.measured
-    }
+    how = {"takes_bias": "bias" in target.takes, "packs": target.packs}
+    return probe(resolve({**parse(options), "device": "cuda"}, target.family, **how), target)
 
 
 def named(options):
@@ -84,11 +73,7 @@ def test_a_kernel_that_takes_a_mask_matches_under_every_mask(
 ):
     if kernel == "sdpa" and options in DEAD:
         pytest.skip("the kernel that PyTorch chooses itself here is wrong: the next test")
-    assert_match(
-        record_property,
-        kernel,
-        **{"dtype": dtype, "seqlen": 200, "head_dim": 64, **_own_length(options)},
-    )
+    assert_match(record_property, kernel, **SIZE | {"dtype": dtype} | _own_length(options))
 
 
 @pytest.mark.parametrize("options", DEAD, ids=named)
@@ -96,7 +81,7 @@ def test_a_kernel_that_takes_a_mask_matches_under_every_mask(
 def test_the_kernel_that_pytorch_chooses_here_is_wrong_in_rows_that_see_no_key(
     record_property, dtype, options
 ):
-    report = probed("sdpa", dtype=dtype, **{"seqlen": 200, "head_dim": 64, **options})
+    report = probed("sdpa", dtype=dtype, **SIZE | options)
     record_property("ratios", shown(report))
     assert report.verdict == "mismatch"
     first = report.failing[1].first
@@ -108,30 +93,18 @@ def test_the_kernel_that_pytorch_chooses_here_is_wrong_in_rows_that_see_no_key(
 @pytest.mark.parametrize("kernel", ["sdpa", "sdpa-efficient"])
 def test_a_bias_broadcast_along_the_keys_is_refused_by_pytorch_in_its_own_words(kernel, axes):
     with pytest.raises(TargetFailure, match="last dimension must be contiguous"):
-        probed(kernel, dtype="bfloat16", seqlen=200, head_dim=64, bias=True, bias_axes=axes)
+        probed(kernel, dtype="bfloat16", **SIZE, bias=True, bias_axes=axes)
 
 
 @pytest.mark.parametrize(
     ("kernel", "axes"),
     [
         *(("sdpa-math", axes) for axes in ("hmn", "bhmn", "b", "bn", "m")),
-        *(
-            (kernel, axes)
-            for kernel in ("sdpa", "sdpa-efficient")
-            for axes in ("hmn", "bhmn", "bn")
-        ),
+        *((kernel, axes) for kernel in ("sdpa", "sdpa-efficient") for axes in ("hmn", "bhmn", "bn")),
     ],
-)
+)  # fmt: skip
 def test_the_gradient_of_a_bias_matches_however_it_is_broadcast(record_property, kernel, axes):
-    assert_match(
-        record_property,
-        kernel,
-        dtype="bfloat16",
-        seqlen=200,
-        head_dim=64,
-        bias=True,
-        bias_axes=axes,
-    )
+    assert_match(record_property, kernel, dtype="bfloat16", **SIZE, bias=True, bias_axes=axes)
 
 
 @pytest.mark.parametrize(("kernel", "options", "words"), [
@@ -154,9 +127,7 @@ def test_compiled_flex_matches_in_16_bits(record_property, dtype, shape):
 
 @pytest.mark.parametrize("options", [*MASKS, *OF_FLEX], ids=named)
 def test_compiled_flex_matches_under_every_option(record_property, options):
-    assert_match(
-        record_property, "flex", **{"dtype": "float16", "seqlen": 200, "head_dim": 64, **_own_length(options)}
-    )  # fmt: skip
+    assert_match(record_property, "flex", **SIZE | {"dtype": "float16"} | _own_length(options))
 
 
 def _own_length(options):

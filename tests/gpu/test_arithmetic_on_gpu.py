@@ -45,9 +45,8 @@ def drawn(kernel, draws):
         "scale": draws.choice([None, None, 0.05]), "layouts": (("all", draws.choice(["contiguous", "distinct"])),),
     }  # fmt: skip
     own = {"kv_heads": draws.choice([heads, heads // 2]), "causal": draws.choice([False, True])}
-    return KERNELS[kernel][1](
-        **options, **(own if kernel == "flash" else {"bias_window": draws.randint(1, 300)})
-    )
+    window = {"bias_window": draws.randint(1, 300)}
+    return KERNELS[kernel][1](**options, **(own if kernel == "flash" else window))
 
 
 def worst(report):
@@ -84,16 +83,14 @@ def test_an_error_of_1e_4_in_one_head_of_dq_is_found_in_ieee_kernels(kernel, seq
     report = probe(case, target(kernel, "ieee", change), why=False)
     first = report.failing[1].first
     assert (first.intermediate, first.batch, first.head) == ("dQ", 0, 1)
-    assert any(
-        note.startswith("dots are judged as ieee, as was read: ieee in") for note in report.notes
-    )
+    read = "dots are judged as ieee, as was read: ieee in"
+    assert any(note.startswith(read) for note in report.notes)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_dots_that_are_coarser_than_declared_are_told_with_their_lines(kernel):
-    report = probe(
-        KERNELS[kernel][1](seqlen=200, head_dim=64, dots="ieee"), target(kernel, "tf32")
-    )
+    case = KERNELS[kernel][1](seqlen=200, head_dim=64, dots="ieee")
+    report = probe(case, target(kernel, "tf32"))
     assert report.verdict == "mismatch"
     assert report.diagnoses[0].fault == "precision/tf32"
     assert report.diagnoses[0].where
@@ -109,13 +106,14 @@ def test_dots_that_are_coarser_than_declared_are_told_with_their_lines(kernel):
     ],
 )
 def test_torch_is_read_from_its_settings_and_from_its_own_nodes(name, is_allowed, way):
-    was = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = (
-        is_allowed  # monkeypatch cannot undo it: the object takes no delattr
-    )
+    settings = torch.backends.cuda.matmul
+    was, settings.allow_tf32 = (
+        settings.allow_tf32,
+        is_allowed,
+    )  # monkeypatch cannot undo it: it takes no delattr
     try:
         report = probe(softmax_case(seqlen=300, head_dim=64), find_target(name), why=False)
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = was
+        settings.allow_tf32 = was
     assert report.case.dots == way
     assert report.verdict == "match"

@@ -1,10 +1,8 @@
 """On a GPU: what is read of compiled kernels is what they were written to do, and twice the same."""
 
-from __future__ import annotations
-
 import pytest
 
-from gradprobe.commands.contract_request import Contract, contract_of
+from gradprobe.commands.contract_request import contract_of
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
 from tests.cli.command import run
@@ -14,18 +12,13 @@ pytestmark = pytest.mark.gpu
 SDPA = ("sdpa-math", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn")
 
 
-def read(name: str, dtype: str, seed: int = 0, **options: object) -> Contract:
-    target = find_target(name)
-    given = {
-        "batch": 1,
-        "heads": 2,
-        "seqlen": 512,
-        "head_dim": 64,
-        "block_m": 64,
-        "block_n": 64,
-    } | options
-    given |= {"pattern": "dyadic", "dtype": dtype, "seed": seed, "device": "cuda"}
-    return contract_of(target, resolve(given, target.family, takes_bias=False))
+SIZES = {"batch": 1, "heads": 2, "seqlen": 512, "head_dim": 64, "block_m": 64, "block_n": 64}
+
+
+def read(name, dtype, seed=0, **options):
+    target, of = find_target(name), {"pattern": "dyadic", "dtype": dtype, "seed": seed}
+    case = resolve({**SIZES, **options, **of, "device": "cuda"}, target.family, takes_bias=False)
+    return contract_of(target, case)
 
 
 def test_a_product_in_tf32_and_one_in_ieee_are_told_apart():

@@ -1,8 +1,6 @@
 """What costs a GPU its process costs one layout, or one case: an illegal access, a misaligned one, an assertion."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,10 +11,10 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.processes import run_each
 from gradprobe.render.screen.survey_summary import render_survey
 from tests.commands.strides.crashing import write
+from tests.gpu.commands import gradprobe
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"seqlen": 20, "head_dim": 8, "dtype": "float16", "device": "cuda"}
 ILLEGAL, MISALIGNED = "an illegal memory access was encountered", "misaligned address"
 KERNEL = """
@@ -31,20 +29,11 @@ extern "C" __global__ void stop(float* x, long long at) { asm("trap;"); }
 
 def surveyed(word, *, fast):
     request = CheckRequest(word, None, None, OPTIONS)
-    found = survey(
-        request,
-        "again",
-        given=frozenset(OPTIONS),
-        fast=fast,
-        timeout=200,
-        told=lambda found: None,
-        echo=sys.stderr.write,
-    )
+    how = {"given": frozenset(OPTIONS), "fast": fast, "timeout": 200}
+    found = survey(request, "again", **how, told=lambda found: None, echo=sys.stderr.write)
     print("\n".join(line.plain for line in render_survey(found.report, 100)))
     # Those that are warnings too.
-    return found, {
-        result.trial.title: result for result in found.results if result.verdict == "error"
-    }
+    return found, {one.trial.title: one for one in found.results if one.verdict == "error"}
 
 
 class Losing:
@@ -81,9 +70,8 @@ def test_the_device_says_that_it_is_lost_in_every_form_and_after_an_error_that_l
     tmp_path,
 ):
     ways = ["nothing", "store_far", "nothing", "load_four", "assertion", "stop", "nothing"]
-    ends = list(
-        run_each("tests.gpu.test_crashes_on_gpu:Losing", str(tmp_path), ways, timeout=120)
-    )
+    losing = "tests.gpu.test_crashes_on_gpu:Losing"
+    ends = list(run_each(losing, str(tmp_path), ways, timeout=120))
     print([(ended.item, ended.crash and ended.crash.words) for ended in ends])
     assert [ended.crash.kind if ended.crash else ended.result for ended in ends] == [
         "nothing", "DeviceLost", "nothing", "DeviceLost", "DeviceLost", "DeviceLost", "nothing",
@@ -106,15 +94,8 @@ def test_offsets_of_32_bits_cost_the_layouts_beyond_2_to_the_31_alone_and_the_in
         (stray,) = result.memory
         assert (stray.kind, stray.tensor, stray.kernel) == ("outside", "do", "narrow_copy_kernel")
         assert stray.code.startswith("x = tl.load(x_ptr + b * stride_b + h * stride_h")
-    assert {result.verdict for result in found.results} <= {
-        "match",
-        "error",
-        "mismatch",
-        "skipped",
-    }
-    assert len(found.having("match")) + len(found.having("skipped")) == len(found.results) - len(
-        {*crashed, *wrong}
-    )
+    right = len(found.having("match")) + len(found.having("skipped"))
+    assert right == len(found.results) - len({*crashed, *wrong})
     assert [hazard.culprit.kind for hazard in found.warnings] == ["overflow"]
     assert (found.verdict, found.exit_code) == ("match", 0)
 
@@ -140,29 +121,12 @@ def test_a_misaligned_access_costs_the_layouts_off_every_alignment_alone_and_the
     [("narrow", "strides beyond 2^31", ILLEGAL, 0), ("pairs", "distinct strides", MISALIGNED, 3)],
 )
 def test_each_costs_the_battery_one_item(tmp_path, name, item, words, code):
-    command = [
-        sys.executable,
-        "-m",
-        "gradprobe",
-        "check",
-        write(tmp_path, name),
-        "--battery",
-        "quick",
-    ]
-    command += ["--dtype", "float16"]
-    ran = subprocess.run(
-        [*command, "--json", "came.json"], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-    )  # fmt: skip
-    print(ran.stdout, ran.stderr[-4000:])
+    words = ["--battery", "quick", "--dtype", "float16", "--json", "came.json"]
+    ran = gradprobe(["check", write(tmp_path, name), *words], tmp_path)
     came = json.loads((tmp_path / "came.json").read_text())
+    failed = [one for one in came["reports"] if one["verdict"] == "error"]
     told = [(warned["title"], warned["words"]) for warned in came["warnings"]]
-    told += [
-        (one["title"], one["error"]["message"])
-        for one in came["reports"]
-        if one["verdict"] == "error"
-    ]
-    ((title, said),) = told
+    ((title, said),) = told + [(one["title"], one["error"]["message"]) for one in failed]
     assert (title.partition(": ")[2], ran.returncode) == (item, code)
     assert {one["verdict"] for one in came["reports"]} <= {"match", "error"}
     # Where another tensor happens to lie there, the wrapped offset reads that, and the numbers are wrong.

@@ -8,7 +8,7 @@ from gradprobe.targets.adapters.flash_cuda import flash_cuda
 from gradprobe.targets.adapters.lazy_cuda import lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
-from tests.gpu.test_lazy_compiled import shown
+from tests.gpu.commands import shown
 from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
@@ -38,44 +38,35 @@ def assert_matches(case, name, record_property):
     assert report.verdict == "match", shown(report)
 
 
+@pytest.mark.parametrize("name", ["flash-cuda", "lazy-cuda"])
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_flash_matches_at_real_sizes(dtype, size, head_dim, record_property):
+def test_it_matches_at_real_sizes(name, dtype, size, head_dim, record_property):
     batch, heads, seqlen = size
-    case = softmax_case(
-        batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, dtype=dtype, causal=True
-    )
-    assert_matches(case, "flash-cuda", record_property)
+    sizes = {
+        "batch": batch,
+        "heads": heads,
+        "seqlen": seqlen,
+        "head_dim": head_dim,
+        "dtype": dtype,
+    }
+    of_flash, of_lazy = {"causal": True}, {"bias_window": seqlen // 3}
+    is_flash = name == "flash-cuda"
+    case = softmax_case(**sizes, **of_flash) if is_flash else lazy_case(**sizes, **of_lazy)
+    assert_matches(case, name, record_property)
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
+@pytest.mark.parametrize(
+    ("name", "case_of", "options"),
+    [*(("flash-cuda", softmax_case, one) for one in FLASH), *(("lazy-cuda", lazy_case, one) for one in LAZY)],
+    ids=str,
+)  # fmt: skip
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_lazy_matches_at_real_sizes(dtype, size, head_dim, record_property):
-    batch, heads, seqlen = size
-    case = lazy_case(
-        batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, dtype=dtype, bias_window=seqlen // 3
-    )  # fmt: skip
-    assert_matches(case, "lazy-cuda", record_property)
-
-
-@pytest.mark.parametrize("options", FLASH, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_flash_matches_with_every_option(dtype, options, record_property):
+def test_it_matches_with_every_option(dtype, name, case_of, options, record_property):
     length = {} if "seqlen_q" in options else {"seqlen": 200}
-    assert_matches(
-        softmax_case(**{"head_dim": 64, "dtype": dtype} | length | options),
-        "flash-cuda",
-        record_property,
-    )
-
-
-@pytest.mark.parametrize("options", LAZY, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_lazy_matches_with_every_option(dtype, options, record_property):
-    case = lazy_case(**{"seqlen": 200, "head_dim": 64, "dtype": dtype} | options)
-    assert_matches(case, "lazy-cuda", record_property)
+    case = case_of(**{"head_dim": 64, "dtype": dtype} | length | options)
+    assert_matches(case, name, record_property)
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,13 @@ def told(fault, folder, file, function, case):
     "options", [{}, {"dots": "tf32"}, {"dtype": "float16"}, {"dtype": "bfloat16"}], ids=str
 )
 def test_do_read_with_q_head_stride_is_named_with_its_three_lines(options, tmp_path):
-    report = told(
-        HISTORICAL, tmp_path, "lazy.py", "lazy_intermediates", lazy_case(heads=4, **options)
-    )
+    case = lazy_case(heads=4, **options)
+    report = told(HISTORICAL, tmp_path, "lazy.py", "lazy_intermediates", case)
     cause = report.diagnoses[0]
     assert (cause.fault, cause.is_named) == ("stride/do-head", True)
     lines = (tmp_path / f"{HISTORICAL.name}.py").read_text().splitlines()
-    assert [where.code for where in cause.where] == [
-        "do_ptr += b * stride_dob + h * stride_qh"
-    ] * 3
+    code = "do_ptr += b * stride_dob + h * stride_qh"
+    assert [where.code for where in cause.where] == [code] * 3
     assert all(lines[where.line - 1].strip() == where.code for where in cause.where)
     assert cause.fix.startswith("stride_qh -> stride_doh in lazy_preprocess_kernel")
     assert report.seconds["diagnose"] < 20  # 2 alone, 10 beside fourteen tests
@@ -50,9 +48,8 @@ def test_do_read_with_q_head_stride_is_named_with_its_three_lines(options, tmp_p
 )  # fmt: skip
 def test_a_cause_is_named_in_every_dtype(name, function, cause, dtype, tmp_path):
     fault = BY_NAME[name]
-    case = softmax_case(
-        **{"batch": 1, "heads": 2, "seqlen": 100, "head_dim": 16, "dtype": dtype} | fault.options
-    )
+    sizes = {"batch": 1, "heads": 2, "seqlen": 100, "head_dim": 16, "dtype": dtype}
+    case = softmax_case(**sizes | fault.options)
     report = told(fault, tmp_path, "flash.py", function, case)
     assert report.diagnoses[0].fault == cause
     assert report.diagnoses[0].is_named

@@ -1,46 +1,30 @@
 """The doctor on a GPU: every rung green; a wrong kernel is wrong in the interpreter too; a poisoned cache is named."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gradprobe.kernels.triton import lazy
+from tests.gpu.commands import ROOT, gradprobe
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).resolve().parents[2]
-WRONG_LINE, RIGHT_LINE = (
-    "do_ptr += b * stride_dob + h * stride_oh",
-    "do_ptr += b * stride_dob + h * stride_doh",
+RIGHT = (
+    (ROOT / "examples" / "delta.py")
+    .read_text()
+    .replace(
+        "do_ptr += b * stride_dob + h * stride_oh", "do_ptr += b * stride_dob + h * stride_doh"
+    )
 )
-RIGHT = (ROOT / "examples" / "delta.py").read_text().replace(WRONG_LINE, RIGHT_LINE)
 DOUBLED = RIGHT.replace("tl.sum(o * do, axis=1)", "2.0 * tl.sum(o * do, axis=1)")
 
 
 def doctor(words, folder, **environment):
     """The exit code, what stood on the screen, and the JSON."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("TRITON_INTERPRET", "NO_COLOR")
-    }
-    env = {
-        **inherited,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-        "COLUMNS": "80",
-        **environment,
-    }
-    command = [sys.executable, "-m", "gradprobe", "doctor", *words.split(), "--json", "out.json"]
-    ran = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=560, check=False
-    )
-    print(ran.stdout, ran.stderr)
+    ran = gradprobe(f"doctor {words} --json out.json", folder, COLUMNS="80", **environment)
     return ran.returncode, ran.stdout, json.loads((folder / "out.json").read_text())
 
 
@@ -73,32 +57,25 @@ def test_a_cache_that_holds_another_kernel_s_code_is_named(tmp_path):
     file.write_text(DOUBLED)
     code, out, _ = doctor(words, tmp_path, TRITON_CACHE_DIR=str(cache))
     assert code == 1, out
-    of_wrong = {
-        arguments(entry): entry for entry in set(cache.iterdir()) - of_right if arguments(entry)
-    }
+    entries = set(cache.iterdir()) - of_right
+    of_wrong = {arguments(entry): entry for entry in entries if arguments(entry)}
     poisoned = [entry for entry in of_right if arguments(entry) in of_wrong]
     assert poisoned
     for entry in poisoned:
-        shutil.copy(
-            of_wrong[arguments(entry)] / "delta_kernel.cubin", entry / "delta_kernel.cubin"
-        )
+        shutil.copy(of_wrong[arguments(entry)] / "delta_kernel.cubin", entry)
     file.write_text(RIGHT)
     code, out, told = doctor(words, tmp_path, TRITON_CACHE_DIR=str(cache))
     assert code == 1, out
     assert told["first_bad"]["state"] == "red"
     assert [rung["state"] for rung in told["closer"]][-2:] == ["green", "green"]
-    assert told["stale"] == [
-        "a cache of compiled kernels is stale: with every cache empty it is green"
-    ]
+    stale = "a cache of compiled kernels is stale: with every cache empty it is green"
+    assert told["stale"] == [stale]
     assert doctor(f"{words} --fresh", tmp_path, TRITON_CACHE_DIR=str(cache))[0] == 0
 
 
 def arguments(entry):
     """The types of the arguments of an entry's kernel; "" of an entry of no such kernel."""
     code = entry / "delta_kernel.ttir"
-    found = (
-        re.search(r"tt\.func public @delta_kernel\((.*?)\) attributes", code.read_text())
-        if code.exists()
-        else None
-    )
+    text = code.read_text() if code.exists() else ""
+    found = re.search(r"tt\.func public @delta_kernel\((.*?)\) attributes", text)
     return re.sub(r" loc\([^)]*\)+", "", found[1]) if found else ""

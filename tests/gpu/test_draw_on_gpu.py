@@ -14,9 +14,8 @@ pytestmark = pytest.mark.gpu
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_values_are_those_of_the_cpu(pattern, dtype):
-    case = softmax_case(
-        batch=1, heads=4, kv_heads=1, seqlen=8192, head_dim=129, dtype=dtype, pattern=pattern
-    )
+    sizes = {"batch": 1, "heads": 4, "kv_heads": 1, "seqlen": 8192, "head_dim": 129}
+    case = softmax_case(**sizes, dtype=dtype, pattern=pattern)
     here, there = draw(case), draw(case, "cuda")
     assert there["q"].is_cuda
     for name, value in here.items():

@@ -4,7 +4,8 @@ import pytest
 
 from gradprobe.model.resolution import resolve
 from gradprobe.targets.find import find_target
-from tests.gpu.test_lazy_compiled import ARITHMETIC, SIZES, blocks, shown
+from tests.gpu.commands import shown
+from tests.gpu.test_lazy_compiled import ARITHMETIC, SIZES, blocks
 from tests.probe import probe
 
 pytestmark = pytest.mark.gpu
@@ -21,9 +22,9 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def probed(**options):
+def probed(target="flash", **options):
     case = resolve({**options, "device": "cuda"}, "softmax", takes_bias=True)
-    return probe(case, find_target("flash"))
+    return probe(case, find_target(target))
 
 
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 128])
@@ -58,23 +59,14 @@ def test_no_value_pattern_is_accused(dtype, dots, pattern):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sums_of_4096_terms_that_tensor_cores_cut_are_not_accused(dtype):
-    report = probed(
-        batch=1, heads=2, seqlen=4096, head_dim=128, dtype=dtype, pattern="offset", causal=True
-    )
+    sizes = {"batch": 1, "heads": 2, "seqlen": 4096, "head_dim": 128}
+    report = probed(**sizes, dtype=dtype, pattern="offset", causal=True)
     assert report.verdict == "match", shown(report)
 
 
 @pytest.mark.parametrize(("dtype", "dots"), ARITHMETIC)
 def test_a_black_box_of_it_is_seen_through_and_matches(dtype, dots):
-    target = find_target("gradprobe.kernels.triton.flash:flash_black_box")
-    options = {
-        "seqlen": 200,
-        "head_dim": 64,
-        "dtype": dtype,
-        "dots": dots,
-        "causal": True,
-        "device": "cuda",
-    }
-    report = probe(resolve(options, "softmax", takes_bias=True), target)
+    options = {"seqlen": 200, "head_dim": 64, "dtype": dtype, "dots": dots, "causal": True}
+    report = probed("gradprobe.kernels.triton.flash:flash_black_box", **options)
     assert {"P", "dP", "delta", "dS"} <= set(report.measured[0][1].comparison.findings)
     assert report.verdict == "match", shown(report)

@@ -4,6 +4,7 @@ import pytest
 
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
+from tests.gpu.commands import shown
 from tests.planted.lazy_faults import FAULTS, HISTORICAL
 from tests.planted.planting import probe_planted
 from tests.probe import probe
@@ -13,16 +14,6 @@ pytestmark = pytest.mark.gpu
 ARITHMETIC = [("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee")]
 # (batch, heads, length): a partial tile each, and one that fills its tiles.
 SIZES = [(2, 3, 72), (2, 4, 333), (1, 4, 1024), (1, 2, 2047), (1, 2, 4096)]
-
-
-def shown(report):
-    return {
-        run.layout: {
-            name: round(finding.max_ratio, 2)
-            for name, finding in measured.comparison.findings.items()
-        }
-        for run, measured in report.measured
-    }
 
 
 def blocks(head_dim, dtype):
@@ -50,32 +41,22 @@ def test_the_right_kernel_matches(dtype, dots, size, head_dim, record_property):
 @pytest.mark.parametrize("tau", [None, (-1.0,)], ids=["default", "minus-one"])
 @pytest.mark.parametrize(("dtype", "dots"), ARITHMETIC)
 def test_no_value_pattern_is_accused(dtype, dots, tau, pattern):
-    case = lazy_case(
-        seqlen=200,
-        head_dim=64,
-        dtype=dtype,
-        dots=dots,
-        pattern=pattern,
-        tau=tau,
-        seqlens=(200, 131),
-        bias_window=300,
-    )
+    sizes = {"seqlen": 200, "head_dim": 64, "seqlens": (200, 131), "bias_window": 300}
+    case = lazy_case(**sizes, dtype=dtype, dots=dots, pattern=pattern, tau=tau)
     report = probe(case, find_target("lazy"))
     assert report.verdict == "match", shown(report)
 
 
 def probed_planted(fault, folder, **options):
-    return probe_planted(
-        fault, folder, "lazy.py", "lazy_intermediates", lazy_case(**fault.options, **options)
-    )
+    case = lazy_case(**fault.options, **options)
+    return probe_planted(fault, folder, "lazy.py", "lazy_intermediates", case)
 
 
 @pytest.mark.parametrize(("dtype", "dots"), ARITHMETIC)
 @pytest.mark.parametrize("seqlen", [72, 1024])
 def test_do_read_with_q_head_stride_is_found_from_head_1_on(tmp_path, dtype, dots, seqlen):
-    report = probed_planted(
-        HISTORICAL, tmp_path, dtype=dtype, dots=dots, seqlen=seqlen, head_dim=64
-    )
+    case = {"dtype": dtype, "dots": dots, "seqlen": seqlen, "head_dim": 64}
+    report = probed_planted(HISTORICAL, tmp_path, **case)
     assert [run.verdict for run in report.runs] == ["match", "mismatch", "mismatch"]
     first = report.failing[1].first
     assert (first.intermediate, first.head) == ("dP", 1)

@@ -18,33 +18,24 @@ pytestmark = pytest.mark.gpu
 
 
 def test_a_map_made_of_tensors_on_a_gpu_is_that_of_the_same_on_the_cpu():
-    case, drawn = (
-        case_of("softmax", batch=1, heads=3, seqlen=333, head_dim=64),
-        torch.Generator().manual_seed(0),
-    )
+    case = case_of("softmax", batch=1, heads=3, seqlen=333, head_dim=64)
+    drawn = torch.Generator().manual_seed(0)
     ratio = (torch.randn(3, 333, 333, generator=drawn, dtype=torch.double) * 6).exp2()
     valid = torch.ones(3, 333, 333).tril().bool()
     maps = []
     for device in ("cpu", "cuda"):
         grid = Grid(case, "dS", (1, 3, 333, 333))
         tile = Tile(0, slice(0, 3), slice(0, 333))
-        grid.add(
-            tile,
-            0,
-            *(
-                part.to(device)
-                for part in (ratio.masked_fill(~valid, 0.0), valid.double(), valid)
-            ),
-        )
+        parts = (ratio.masked_fill(~valid, 0.0), valid.double(), valid)
+        grid.add(tile, 0, *(part.to(device) for part in parts))
         maps.append(grid.signs())
     assert maps[0].equal(maps[1])
 
 
 def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch):
     monkeypatch.setattr("gradprobe.probing.measure.LEAST_SCORES", 0)
-    case = case_of(
-        "softmax", batch=2, heads=2, seqlen=300, head_dim=64, dtype="bfloat16", causal=True
-    )
+    sizes = {"batch": 2, "heads": 2, "seqlen": 300, "head_dim": 64}
+    case = case_of("softmax", **sizes, dtype="bfloat16", causal=True)
     values = draw(case)
     came = ran(case, Arithmetic(tensor_core=True, delta_from_o=True), values=values)
     there = {name: value.to("cuda") for name, value in values.items()}
@@ -53,12 +44,9 @@ def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch)
     passed = LargeRuns().compared(run_there, lambda: pytest.fail("all of it was compared"))
     whole = compare(case, attention_of(case, there), trace, precision_of("bfloat16", "ieee"))
     for name, finding in passed.findings.items():
-        bounds, exact = (
-            bytes(one.signs.flatten().tolist()).decode()
-            for one in (finding, whole.findings[name])
-        )
+        both = (finding, whole.findings[name])
+        bounds, exact = (bytes(one.signs.flatten().tolist()).decode() for one in both)
         assert finding.bounded
-        assert all(
-            bound.lower() >= sign.lower() for bound, sign in zip(bounds, exact, strict=True)
-        ), name
+        pairs = zip(bounds.lower(), exact.lower(), strict=True)
+        assert all(bound >= sign for bound, sign in pairs), name
         assert [bound == HIDDEN for bound in bounds] == [sign == HIDDEN for sign in exact], name

@@ -44,19 +44,14 @@ def balanced(q, k, v, do, *, causal, scale, mesh):
 @pytest.mark.parametrize("function", ["ring", "ring_zigzag", "ring_striped"])
 def test_a_right_ring_is_right(function, dtype):
     shards = function.removeprefix("ring").removeprefix("_") or "contiguous"
-    assert (
-        checked(f"{EXAMPLE}:{function}", **TWO, causal=True, dtype=dtype, shards=shards).verdict
-        == "match"
-    )
+    report = checked(f"{EXAMPLE}:{function}", **TWO, causal=True, dtype=dtype, shards=shards)
+    assert report.verdict == "match"
 
 
 def test_a_fault_is_placed_at_its_step(tmp_path):
-    path = tmp_path / "ring.py"
-    text = EXAMPLE.read_text()
-    seen = "        s = scores(k, step)\n"
-    path.write_text(
-        text.replace(seen, seen + "        s = s - torch.inf if (rank, step) == (1, 1) else s\n")
-    )
+    path, seen = tmp_path / "ring.py", "        s = scores(k, step)\n"
+    lost = "        s = s - torch.inf if (rank, step) == (1, 1) else s\n"
+    path.write_text(EXAMPLE.read_text().replace(seen, seen + lost))
     element = checked(f"{path}:ring", **TWO).first_mismatch
     assert (element.shard, element.rank, element.step) == (1, 1, 1)
 
@@ -87,15 +82,7 @@ def test_under_torchrun_rank_0_reports():
     words = (
         f"check {EXAMPLE}:ring --causal --runs contiguous --no-recover --seqlen 256 --head-dim 64"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "gradprobe",
-        *words.split(),
-    ]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = f"-m torch.distributed.run --nproc-per-node 2 -m gradprobe {words}".split()
+    how = {"capture_output": True, "text": True, "timeout": 300}
+    ran = subprocess.run([sys.executable, *command], check=False, **how)
     assert (ran.returncode, ran.stdout.count("MATCH ")) == (0, 1)

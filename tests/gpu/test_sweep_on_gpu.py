@@ -2,12 +2,12 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.gpu.commands import gradprobe
 
 pytestmark = pytest.mark.gpu
 WORDS = "--draw 12 --dtype float16 --head-dim 64 --shrink-budget 0 --json all.json"
@@ -30,8 +30,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def sweep(words):
-    command = [sys.executable, "-m", "gradprobe", "sweep", *words.split()]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    ran = gradprobe(f"sweep {words}", Path.cwd())
     return ran.returncode, json.loads(Path("all.json").read_text())
 
 
@@ -48,6 +47,5 @@ def test_each_worker_sees_one_gpu_and_all_of_them_are_used(how):
         pytest.skip("needs the extra `cluster`")
     code, document = sweep(f"held.py:f {WORDS} --layout contiguous {how}")
     assert (code, document["verdict"]) == (0, "match")
-    assert set(Path("seen.txt").read_text().split()) == {
-        str(at) for at in range(torch.cuda.device_count())
-    }
+    every = {str(at) for at in range(torch.cuda.device_count())}
+    assert set(Path("seen.txt").read_text().split()) == every

@@ -9,21 +9,16 @@ import pytest
 from tests.cli.command import ROOT
 from tests.cli.watching import Watching, put
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        importlib.util.find_spec("watchfiles") is None, reason="needs gradprobe[watch]"
-    ),
-]
+_LACKS_IT = importlib.util.find_spec("watchfiles") is None
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_LACKS_IT, reason="needs gradprobe[watch]")]
 
 
 def test_saves_are_answered_by_compiled_kernels(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "kernels/triton/lazy.py", "own.py")
     right = Path("own.py").read_text()
-    with Watching(
-        "own.py:lazy_intermediates --heads 2 --seqlen 40 --json out.json --fix-budget 0"
-    ) as watch:
+    words = "own.py:lazy_intermediates --heads 2 --seqlen 40 --json out.json --fix-budget 0"
+    with Watching(words) as watch:
         assert "now: match" in watch.until()
         assert '"backend": "triton"' in Path("out.json").read_text()
         put("own.py", right.replace("h * stride_doh", "h * stride_qh"))
