@@ -1,6 +1,5 @@
 """Every planted fault gets the verdict and the place that its record says, and nothing else is blamed."""
 
-
 from gradprobe.commands.suite.battery import battery
 from gradprobe.diagnosis import smaller
 from gradprobe.inputs.history import CheckRequest
