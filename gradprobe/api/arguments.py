@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..commands.configuration.settings import expected, word_of
 from ..inputs.history import CheckRequest
-from ..inputs.options import GONE, OPTIONS
+from ..inputs.options import OPTIONS, word_of
 from ..targets.definitions import with_function
 from ..targets.naming import target_word
 
@@ -54,16 +53,14 @@ def words_of(values: Mapping[str, Any], others: tuple[str, ...] = ()) -> dict[st
             known = [*others, *_BY_NAME]
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
             way = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-            if name in GONE:
-                raise TypeError(f"gradprobe's option {name} {GONE[name]}")
             raise TypeError(f"gradprobe knows no option {name!r}; {way}")
         if value is None:
             continue
-        words[name] = word_of(_BY_NAME[name], _plain(value))
+        option = _BY_NAME[name]
+        words[name] = word_of(option, _plain(value))
         if words[name] is None:
-            raise TypeError(
-                f"gradprobe's option {name} must be {expected(_BY_NAME[name])}, got {value!r}"
-            )
+            what = f"must be {option.expected}, got {value!r}"
+            raise TypeError(f"gradprobe's option {name} {what}")
     return words
 
 

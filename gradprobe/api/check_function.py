@@ -43,7 +43,7 @@ class Manner:
 
 
 @contextlib.contextmanager
-def _telling_the_way_out() -> Iterator[None]:
+def _way_out_as_note() -> Iterator[None]:
     """Has a traceback end with what to do about a failure, where Python (3.11) prints notes."""
     try:
         yield
@@ -53,7 +53,7 @@ def _telling_the_way_out() -> Iterator[None]:
         raise
 
 
-@_telling_the_way_out()
+@_way_out_as_note()
 def checked(
     target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner
 ) -> ShownReport | ShownReports:
@@ -67,57 +67,48 @@ def checked(
     """
     parse(request.options)
     refuse_unknown_family(request.family)
-    for word in (request.target, request.reference):
-        if word:
-            refuse_mistyped(word)
+    for word in filter(None, (request.target, request.reference)):
+        refuse_mistyped(word)
     apart = _is_apart(target, reference, request, manner)
-    word = AUTO if manner.battery is True else manner.battery or None
+    battery = AUTO if manner.battery is True else manner.battery or None
     setting = Setting(
         isolate=apart,
         timeout=manner.timeout,
         # Of several checks it would be the time of each that fails, as on the command line.
-        fix_budget=0 if word else manner.fix_budget,
+        fix_budget=0 if battery else manner.fix_budget,
         shrink_budget=manner.shrink_budget,
-        beyond=not word,
+        beyond=not battery,
     )
-    functions = (None, None) if apart else (_function(target), _function(reference))
-    planned = PlannedCheck("", request, fresh=manner.fresh, functions=functions)
     try:
         if not request.options.get("untested"):
             refuse_untested()
     except Failure as failure:
         return shown(failed_report(failure, "", request.target))
     with bounded(manner.max_memory), fresh_caches() if manner.fresh else contextlib.nullcontext():
-        if word is not None:
-            return ShownReports.of(_battery(word, request, setting))
+        if battery is not None:
+            return ShownReports.of(_battery(battery, request, setting))
+        functions = (None, None) if apart else (_function(target), _function(reference))
+        planned = PlannedCheck("", request, fresh=manner.fresh, functions=functions)
         return shown(report_of_plan(planned, setting, manner.against))
 
 
 def _is_apart(
     target: Subject, reference: Subject | None, request: CheckRequest, manner: Manner
 ) -> bool:
-    """Whether the check is made by another process.
-
-    Raises:
-        UsageFailure: it cannot be made as it was asked for.
-    """
-    given = [one for one in (target, reference, manner.against) if one is not None]
-    apart = not any(map(callable, given)) if manner.isolate is None else manner.isolate
+    """Whether the check is made by another process. Raises UsageFailure where it cannot be made as it was asked for."""
+    is_called = any(map(callable, (target, reference, manner.against)))
+    apart = not is_called if manner.isolate is None else manner.isolate
     if apart and not (request.target and request.reference != "" and manner.against != ""):
-        raise UsageFailure(
-            "check: isolate=True, and another process finds no function of a notebook's cell or of another function",
-            "write it into a file, or leave out isolate=True",
-        )
+        words = "isolate=True, and another process finds no function of a notebook's cell or of another function"
+        raise UsageFailure(f"check: {words}", "write it into a file, or leave out isolate=True")
     if manner.timeout is not None and not apart:
-        raise UsageFailure(
-            "check: timeout stops a process, and this one makes the check", "add isolate=True"
-        )
+        words = "check: timeout stops a process, and this one makes the check"
+        raise UsageFailure(words, "add isolate=True")
     if manner.battery and manner.against:
         raise UsageFailure("check: battery takes no against", "make two checks")
     if manner.battery and not apart:
-        raise UsageFailure(
-            "check: a battery runs in processes of its own", "name the target by its word"
-        )
+        words = "check: a battery runs in processes of its own"
+        raise UsageFailure(words, "name the target by its word")
     return apart
 
 
@@ -131,37 +122,32 @@ def _battery(word: str, request: CheckRequest, setting: Setting) -> Reports:
     return runner.so_far
 
 
-def _function(subject: Subject | None) -> Callable[..., Any] | None:
-    return None if isinstance(subject, str) else subject
+def _function(subject: Subject | Report | None) -> Callable[..., Any] | None:
+    return subject if callable(subject) else None
 
 
 def report_of_plan(
     planned: PlannedCheck, setting: Setting, other: Subject | Report | None
 ) -> Report:
+    """The report of one check, beside another target or report where one is given. Raises its UsageFailure."""
+    surroundings = contextlib.nullcontext if setting.isolate else _ordinary_torch
     with tempfile.TemporaryDirectory(prefix="gradprobe-") as folder:
-        if other is not None:
-            planned = replace(
-                planned,
-                against=_beside(planned, setting, other, os.path.join(folder, "given.pt")),
-            )
-        with contextlib.nullcontext() if setting.isolate else _ordinary_torch():
+        if isinstance(other, Report):
+            planned = replace(planned, against=Counterpart(other.name, other, ""))
+        elif other is not None:
+            kept, function = os.path.join(folder, "given.pt"), _function(other)
+            word = word_of_subject(other) or getattr(function, "__name__", "")
+            with surroundings():
+                own = None if setting.isolate else function
+                report = report_beside(planned, word, kept, setting, own)
+            file = kept if os.path.exists(kept) else ""
+            planned = replace(planned, against=Counterpart(word, report, file))
+        with surroundings():
             (made,) = check_each([planned], setting, echo=sys.stderr.write)
     error = made.report.error
     if error is not None and error.kind == UsageFailure.__name__:
         raise UsageFailure(error.message, error.way_out)
     return made.report
-
-
-def _beside(
-    planned: PlannedCheck, setting: Setting, other: Subject | Report, kept: str
-) -> Counterpart:
-    if isinstance(other, Report):
-        return Counterpart(other.name, other, "")
-    function = None if setting.isolate else _function(other)
-    word = word_of_subject(other) or getattr(function, "__name__", "")
-    with contextlib.nullcontext() if setting.isolate else _ordinary_torch():
-        report = report_beside(planned, word, kept, setting, function)
-    return Counterpart(word, report, kept if os.path.exists(kept) else "")
 
 
 def _ordinary_torch() -> contextlib.AbstractContextManager[None]:

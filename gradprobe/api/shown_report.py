@@ -12,7 +12,7 @@ from ..model.number import plural
 from ..model.report import Report
 from ..model.writing import replace_file
 
-# What a file's name ends with, and the form that it holds.
+# By what a file's name ends with.
 _FORMS = {
     ".json": "--json",
     ".html": "--html",
@@ -38,8 +38,8 @@ class ShownReport(Report, frozen=True, kw_only=True):
         from ..render.terminal import Terminal, plain, rendered, width
 
         if not self.measured:
-            told = (*self.error.details, self.error.way_out) if self.error else ()
-            return "\n".join([repr(self), *(f"  {line}" for line in told if line)])
+            lines = (*self.error.details, self.error.way_out) if self.error else ()
+            return "\n".join([repr(self), *(f"  {line}" for line in lines if line)])
         look = Terminal(width(), None, utf8=True, details=details, rest="print(report.details)")
         return plain(rendered(self, look))
 
@@ -50,8 +50,7 @@ class ShownReport(Report, frozen=True, kw_only=True):
         if self.error is not None or not self.measured:
             why = self.error.message if self.error else "nothing was compared"
             return f"{self.verdict.upper()}  {self.name}: {why}"
-        first, *_ = headline(self, 10_000)
-        return first.plain
+        return headline(self, 10_000)[0].plain
 
     def _repr_html_(self) -> str:
         """The page in small, for notebooks."""

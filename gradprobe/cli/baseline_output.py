@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..commands.baseline import entry as kept
 from ..commands.baseline.entry import Entry, case_of, measure, ran_on
-from ..commands.baseline.growth import changes, compared, growth, refuse_other
 from ..commands.suite.outcome import code_of
 from ..inputs.history import CheckRequest
 from ..model.documents import document_of
@@ -17,7 +16,6 @@ from ..model.failures import UsageFailure
 from ..model.report import failed_report
 from ..processes import tell
 from ..render.files import unfinished
-from ..render.rows import folded
 from ..render.terminal import (
     dump,
     interrupted,
@@ -44,7 +42,7 @@ def check_baseline(
     json_file: str | None,
     *,
     isolate: bool,
-    tracebacks: bool,
+    show_traceback: bool,
 ) -> int:
     """Compares what a file holds of a target in its case, and keeps it there first where it holds none; the exit code.
 
@@ -57,20 +55,17 @@ def check_baseline(
     entries = kept.load(file) if request is None or Path(file).exists() else ()
     if request is not None:
         if "inputs" in request.options:
-            raise UsageFailure(
-                "--inputs: a file is one draw, and a baseline takes several", "drop it"
-            )
-        first = request.options.get("seed", 0)
-        words = {name: word for name, word in request.options.items() if name != "seed"}
-        request = replace(request, options=words)
-        meant = [entry for entry in entries if entry.request.command() == request.command()]
-        if not meant:
+            words = "--inputs: a file is one draw, and a baseline takes several"
+            raise UsageFailure(words, "drop it")
+        options = dict(request.options)
+        first = options.pop("seed", 0)
+        request = replace(request, options=options)
+        entries = tuple(one for one in entries if one.request.command() == request.command())
+        if not entries:
             how = (request, file, range(first, first + DRAWS))
-            return apart(
-                _kept, *how, target=request.target, isolate=isolate, show_traceback=tracebacks
-            )
-        entries = tuple(meant)
-    return _compared(entries, json_file, isolate=isolate, tracebacks=tracebacks)
+            run = {"isolate": isolate, "show_traceback": show_traceback}
+            return apart(_kept, *how, target=request.target, **run)
+    return _compared(entries, json_file, isolate=isolate, show_traceback=show_traceback)
 
 
 def _kept(request: CheckRequest, file: str, seeds: range) -> int:
@@ -81,13 +76,13 @@ def _kept(request: CheckRequest, file: str, seeds: range) -> int:
     found = measure(request, seeds, told=functools.partial(_tell_draw, request.target))
     if not isinstance(found, Entry):
         show(rendered(report_of(found)))
-        write_stdout(
-            f"not kept: seed {found.case.seed} is a mismatch, whose errors are no baseline\n"
-        )
+        words = f"not kept: seed {found.case.seed} is a mismatch, whose errors are no baseline"
+        write_stdout(f"{words}\n")
         return 1
     kept.save(file, kept.with_entry(entries, found))
+    draws = f"draws {found.seeds[0]} to {found.seeds[-1]}"
     write_stdout(f"kept {found.command_words} in {file}\n")
-    show(folded(_extent(found), width()))
+    write_stdout(f"  {len(found.cells)} errors over {draws}\n")
     return 0
 
 
@@ -96,24 +91,11 @@ def _tell_draw(target: str, number: int, total: int) -> None:
     tell(ProgressNote(f"{target}, draw {number} of {total}", number - 1, total, "draws", words))
 
 
-def _extent(entry: Entry) -> str:
-    """How much was kept, and what growth of it can be told from noise."""
-    noise = []
-    for layout, name in entry.cells:
-        rms = entry.errors[layout][name].rms
-        noise.append((growth(rms, rms, compared(entry)).noise, f"{name} {layout}"))
-    least, most = min(noise), max(noise)
-    return (
-        f"{len(noise)} errors over draws {entry.seeds[0]} to {entry.seeds[-1]}; growth is told from noise "
-        f"beyond {least[0]:.2f}x ({least[1]}) to {most[0]:.3g}x ({most[1]})"
-    )
-
-
 def _compared(
-    entries: tuple[Entry, ...], json_file: str | None, *, isolate: bool, tracebacks: bool
+    entries: tuple[Entry, ...], json_file: str | None, *, isolate: bool, show_traceback: bool
 ) -> int:
     """Runs entries again on the same draws, and tells which errors grew; the exit code."""
-    from ..commands.baseline.growth_table import together
+    from ..commands.baseline.growth import compared, together
 
     comparisons = sum(compared(entry) for entry in entries)
     codes: list[int] = []
@@ -123,11 +105,9 @@ def _compared(
         try:
             code, document = apart(_compared_again, *how, target=name, isolate=isolate)
         except Exception as error:
-            failure = report_error(error, tracebacks)
-            code, document = (
-                failure.exit_code,
-                document_of(failed_report(failure, entry.request.command(), name)),
-            )
+            failure = report_error(error, show_traceback)
+            code = failure.exit_code
+            document = document_of(failed_report(failure, entry.request.command(), name))
         except KeyboardInterrupt:
             if documents:
                 dump(json_file, unfinished(together(documents)))
@@ -141,19 +121,18 @@ def _compared(
 
 def _compared_again(entry: Entry, comparisons: int, quiet: bool) -> tuple[int, dict[str, Any]]:
     """The exit code of one entry, run again and shown, and its document."""
-    from ..commands.baseline.growth_table import changes_as_json, render
+    from ..commands.baseline.growth import changes, changes_as_json, refuse_other, render_changes
     from ..pipeline.reported import report_of
 
     def accept(report: ProbeResult) -> None:
         refuse_other(entry, ran_on(report), case_of(report))
 
-    found = measure(
-        entry.request, entry.seeds, accept, functools.partial(_tell_draw, entry.request.target)
-    )
+    told = functools.partial(_tell_draw, entry.request.target)
+    found = measure(entry.request, entry.seeds, accept, told)
     if not isinstance(found, Entry):
         report = report_of(found)
         show([] if quiet else rendered(report))
         return 1, document_of(report)
     became = changes(entry, found, comparisons)
-    show([] if quiet else render(became, width(), utf8=utf8()))
+    show([] if quiet else render_changes(became, width(), utf8=utf8()))
     return int(became.fails), changes_as_json(became)

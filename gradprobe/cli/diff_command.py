@@ -51,47 +51,44 @@ def diff(
         if row is None:
             raise UsageFailure(f"diff: no intermediate {name!r}", did_you_mean(name, names()))
         shared.refuse_wrong_words(request)
-        place = _parse_at(at)
+        place = _place(at)
         if repeated:
-            line = f"as in the last check here: {request.command()}\n"
-            if forms.on_stdout:
-                write_stderr(line)
-            else:
-                write_stdout(line)
+            write = write_stderr if forms.on_stdout else write_stdout
+            write(f"as in the last check here: {request.command()}\n")
         chosen = shared.BUILT_IN if target is None and not repeated else ""
         planned = PlannedCheck("", request, close_up=(row.name, place), chosen=chosen)
         kept = last.kept_report(request) if repeated else None
-        views = [
-            view for view in (kept.close_ups if kept else ()) if view.intermediate == row.name
-        ]
-        view = next(
-            (view for view in views if place in (None, (view.batch or 0, view.head))), None
-        )
+        view = _kept_view(kept, row.name, place)
         if repeated and request == last.load():
-            note(f"{_from_where(row.name, kept, view)}")
+            note(_from_where(row.name, kept, view))
         if kept is not None and view is not None:
             report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
             raise typer.Exit(tell(report, code_of_report(report), forms, show_traceback))
         raise typer.Exit(check_one(planned, forms, Setting(show_traceback, isolate=isolate)))
 
 
+def _kept_view(kept: Report | None, name: str, place: tuple[int, int] | None) -> CloseUp | None:
+    """The view of an intermediate that the last report holds, of a head where one is asked for."""
+    for view in kept.close_ups if kept else ():
+        if view.intermediate == name and place in (None, (view.batch or 0, view.head)):
+            return view
+    return None
+
+
 def _from_where(name: str, kept: Report | None, view: CloseUp | None) -> str:
     made = datetime.fromtimestamp(last.FILE.stat().st_mtime).strftime("%H:%M")
     if view is not None:
         return f"from the report of {made}, nothing was run"
-    of = f"the report of {made}"
-    return (
-        f"ran again: the close-up of {name} is not in {of}"
-        if kept
-        else f"ran again: {of} is not of these sources"
-    )
+    if kept is not None:
+        return f"ran again: the close-up of {name} is not in the report of {made}"
+    return f"ran again: the report of {made} is not of these sources"
 
 
 def like_the_last(asked: last.CheckRequest, *, named: bool) -> tuple[last.CheckRequest, bool]:
-    """What to run: the last check of this folder where its target is meant, under the options given now.
+    """What to run, and whether it is the last check of this folder, under the options given now.
 
     Args:
-        named: whether a target was given.
+        named: whether a target was given; another than the last one's is no repetition.
 
     Raises:
         UsageFailure: none was, and what is kept of the last check is damaged.
@@ -106,12 +103,11 @@ def like_the_last(asked: last.CheckRequest, *, named: bool) -> tuple[last.CheckR
     if before is None or (named and asked.target != before.target):
         return asked, False
     family, reference = asked.family or before.family, asked.reference or before.reference
-    return last.CheckRequest(
-        before.target, family, reference, {**before.options, **asked.options}
-    ), True
+    options = {**before.options, **asked.options}
+    return last.CheckRequest(before.target, family, reference, options), True
 
 
-def _parse_at(word: str | None) -> tuple[int, int] | None:
+def _place(word: str | None) -> tuple[int, int] | None:
     if word is None:
         return None
     parts = word.split(",")

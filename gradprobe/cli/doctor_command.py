@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import Annotated, Any
 
 import typer
 
 from ..model.failures import UsageFailure
-from ..render.terminal import Progress, dump, interrupted, print_failure, show, width
+from ..render.terminal import Progress, interrupted, print_failure, width
 from . import shared_options as shared
 from .error_output import failures_told
+from .report_forms import show_document
 
 
 @shared.with_case_options
@@ -37,25 +37,22 @@ def doctor(
     Look at the first rung that is not green: what it needs more than the one below it is at fault.
     """
     request = shared.request_of(target, family, options)
-    command = (
-        request.command("doctor", fresh=fresh or None)
-        if target is not None
-        else "gradprobe doctor"
-    )
+    command = "gradprobe doctor"
+    if target is not None:
+        command = request.command("doctor", fresh=fresh or None)
     with failures_told(json_file, command, show_traceback, target, runs=False):
+        from ..commands.doctor.climbing import examine_machine, examine_target
+        from ..commands.doctor.doctor_screen import as_json, render_examination
+        from ..processes.child import fresh_caches
+
         if target is None and (options or family):
-            raise UsageFailure(
-                "doctor takes a case with a TARGET alone", "name what is to be climbed with"
-            )
+            words = "doctor takes a case with a TARGET alone"
+            raise UsageFailure(words, "name what is to be climbed with")
         if target is not None:
             from ..commands.doctor.ladder import refuse_set
 
             refuse_set(request)
             shared.refuse_wrong_words(request)
-        from ..commands.doctor.climbing import examine_machine, examine_target
-        from ..commands.doctor.doctor_screen import as_json, render_examination
-        from ..processes.child import fresh_caches
-
         with fresh_caches() if fresh else contextlib.nullcontext(), Progress() as tick:
             try:
                 if target is None:
@@ -63,9 +60,7 @@ def doctor(
                 else:
                     made = examine_target(request, command, timeout, tick)
             except KeyboardInterrupt:
-                tick.over(functools.partial(print_failure, interrupted(0, 0, "rungs")))
+                tick.over(lambda: print_failure(interrupted(0, 0, "rungs")))
                 raise
-        if json_file != "-":
-            show(render_examination(made, width()))
-        dump(json_file, as_json(made))
+        show_document(json_file, as_json(made), render_examination(made, width()))
         raise typer.Exit(made.exit_code)

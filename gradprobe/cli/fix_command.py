@@ -12,9 +12,9 @@ import typer
 from ..commands.apply_edit import apply, refuse_dirty, refuse_link
 from ..commands.configuration.effective import effective_settings
 from ..commands.suite.checking import Setting, check_each
-from ..commands.suite.outcome import CheckOutcome
 from ..commands.suite.plan import PlannedCheck
 from ..inputs import history as last
+from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..model.layout_run import FAILED
 from ..model.report import Report, TriedEdit, passing_edit
@@ -76,10 +76,7 @@ def fix(
         effective = effective_settings(Path.cwd())
         seconds = effective.timeout(timeout)
         print_settings(effective.line(request.options, timeout))
-        if timeout is not None and not isolate:
-            raise UsageFailure(
-                "--timeout stops a process, and --no-isolate is in this one", "drop one of them"
-            )
+        shared.refuse_timeout_here(timeout, isolate=isolate)
         budget = shared.FIX_BUDGET if fix_budget is None else fix_budget
         limit = seconds if isolate else None
         how = Setting(
@@ -94,14 +91,11 @@ def fix(
             report, code = _checked(planned, how)
         forms, edit = Forms.json(json_file), passing_edit(report)
         if not forms.on_stdout:
-            show(
-                [
-                    *headline(report, width()),
-                    *(render_reasons(report, width()) if report.failing else []),
-                ]
-            )
+            reasons = render_reasons(report, width()) if report.failing else []
+            show([*headline(report, width()), *reasons])
         is_meant = edit is not None and (edit.is_certain or plausible)
-        code = forms.write(_several(report), 0 if is_meant and code == 1 else code)
+        reports = Reports(reports=(report,), origin=report.origin)
+        code = forms.write(reports, 0 if is_meant and code == 1 else code)
         if not apply_it or edit is None:
             raise typer.Exit(code)
         if not is_meant:
@@ -114,22 +108,16 @@ def fix(
         raise typer.Exit(code)
 
 
-def _several(report: Report) -> Any:
-    from ..model.documents import Reports
-
-    return Reports(reports=(report,), origin=report.origin)
-
-
 def _checked(planned: PlannedCheck, how: Setting) -> tuple[Report, int]:
     """The report of a check, and its exit code; it is the last one in this folder then."""
-    made: list[CheckOutcome] = []
     with Progress() as tick:
         tick("importing torch and the target", None)
-        for checked in check_each(
-            [planned], how, echo=sys.stderr.write, tick=lambda stage, _, layout: tick(stage, None)
-        ):
-            made.append(checked)
-    (checked,) = made
+
+        def show_stage(stage: str, _: float, layout: str) -> None:
+            tick(stage, None)
+
+        checks = check_each([planned], how, echo=sys.stderr.write, tick=show_stage)
+        checked = [*checks][-1]  # to its end: Ctrl-C is raised after the check that it ended
     say(checked.report, how.tracebacks)
     if checked.verdict != FAILED:
         last.save(checked.request, checked.report)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..commands import starter_files as scaffold
+from ..commands import starter_files as starter
 from ..inputs.options import FAMILIES
-from ..model.failures import UsageFailure, did_you_mean
-from ..render.terminal import dump, note, show, width, write_stdout
+from ..model.failures import UsageFailure
+from ..render.terminal import note, width, write_stdout
 from .error_output import failures_told
 from .own_process import apart
+from .report_forms import show_document
 from .shared_options import Isolate, Traceback
 
 
@@ -23,7 +24,7 @@ def init(
         str | None,
         typer.Argument(
             metavar="PATH",
-            help=f"The file to write (default: {scaffold.DEFAULT_TEMPLATE}, or the workflow's); the one to --list",
+            help=f"The file to write (default: {starter.ADAPTER}, or the workflow's); the one to --list",
         ),
     ] = None,
     family: Annotated[
@@ -32,15 +33,10 @@ def init(
     ] = None,
     ci: Annotated[
         str | None,
-        typer.Option(
-            "--ci",
-            metavar="NAME",
-            help=f"Write a workflow for {' or '.join(scaffold.CIS)}, in place of an adapter",
-        ),
+        typer.Option("--ci", metavar="NAME", help="Write a workflow for github, and no adapter"),
     ] = None,
     target: Annotated[
         str | None,
-        # typer 0.27 takes a metavar that is the parameter's name for the option's.
         typer.Option(
             "--target",
             metavar="TARGET",
@@ -69,79 +65,65 @@ def init(
     of FILE.py, which is imported in a process of its own, what to type for each function.
     """
     with failures_told(None, "gradprobe init", show_traceback, runs=False):
+        given = {"--family": family, "--target": target, "--json": json_file, "--force": force}
         if is_listed:
-            if family or ci or target or force:
-                raise UsageFailure(
-                    "init: --list writes nothing", "drop --family, --ci, --target and --force"
-                )
-            list_it = partial(
-                apart, _list_file, path, json_file, isolate=isolate, show_traceback=show_traceback
-            )
-            raise typer.Exit(
-                _list_builtins(json_file) if path is None else list_it(target=_existing(path))
-            )
-        if json_file is not None:
-            raise UsageFailure("init: --json holds what --list lists", "add --list")
-        if ci is None:
-            if target is not None:
-                what = "init: --target says what a workflow checks, and no workflow is asked for"
-                raise UsageFailure(what, "add --ci github")
-            path = path or scaffold.DEFAULT_TEMPLATE
-            scaffold.write_adapter(Path(path), family or FAMILIES[0], force=force)
-            write_stdout(
-                f"wrote {path}\nnext: {shlex.join(['gradprobe', 'check', f'{path}:backward'])}\n"
-            )
+            _refuse(given | {"--ci": ci}, "--list", {"--json"})
+            if path is None:
+                raise typer.Exit(_list_builtins(json_file))
+            file = _existing(path)
+            how = {"isolate": isolate, "show_traceback": show_traceback}
+            raise typer.Exit(apart(_list_file, file, json_file, target=file, **how))
+        if ci is not None:
+            _refuse(given, "--ci", {"--target", "--force"})
+            _write_workflow(path or starter.WORKFLOW, ci, target, force=force)
             return
-        if family is not None:
-            what = "init: --family says which adapter to write, and --ci writes a workflow"
-            raise UsageFailure(what, "drop one of them")
-        path = path or scaffold.DEFAULT_CI
-        scaffold.write_workflow(Path(path), ci, target, force=force)
-        wheel = scaffold.wheel_command()
-        added = [*([scaffold.VENDOR] if wheel else []), path]
-        steps = [wheel] if wheel else []
-        steps.append(f"{shlex.join(['git', 'add', *added])}, commit and push")
-        write_stdout(f"wrote {path}\n" + "".join(f"next: {step}\n" for step in steps))
-        if not Path(".git").exists():
-            words = "GitHub reads workflows at the root of a repository, which this folder is not"
-            note(words)
+        _refuse(given, "an adapter", {"--family", "--force"})
+        path = path or starter.ADAPTER
+        starter.write_adapter(Path(path), family or FAMILIES[0], force=force)
+        command = shlex.join(["gradprobe", "check", f"{path}:backward"])
+        write_stdout(f"wrote {path}\nnext: {command}\n")
+
+
+def _refuse(given: Mapping[str, object], what: str, taken: set[str]) -> None:
+    """Raises UsageFailure for an option that says nothing of what is asked for."""
+    for flag, word in given.items():
+        if word and flag not in taken:
+            raise UsageFailure(f"init: {flag} says nothing of {what}", f"drop {flag}")
+
+
+def _write_workflow(path: str, ci: str, target: str | None, *, force: bool) -> None:
+    starter.write_workflow(Path(path), ci, target, force=force)
+    wheel = starter.wheel_command()
+    added = [starter.VENDOR, path] if wheel else [path]
+    commit = f"{shlex.join(['git', 'add', *added])}, commit and push"
+    steps = [step for step in (wheel, commit) if step]
+    write_stdout(f"wrote {path}\n" + "".join(f"next: {step}\n" for step in steps))
+    if not Path(".git").exists():
+        note("GitHub reads workflows at the root of a repository, which this folder is not")
 
 
 def _list_builtins(json_file: str | None) -> int:
-    """Lists the built-in targets; the exit code."""
     from ..commands.target_list import as_json, catalogue, render
 
     entries = catalogue()
-    dump(json_file, as_json(entries))
-    if json_file != "-":
-        show(render(entries, width()))
+    show_document(json_file, as_json(entries), render(entries, width()))
     return 0
 
 
 def _list_file(file: str, json_file: str | None) -> int:
-    """Lists the functions of a file; the exit code."""
     from ..commands.target_list import file_as_json, found_in, render_file
 
     found = found_in(file)
-    dump(json_file, file_as_json(found))
-    if json_file != "-":
-        show(render_file(found, width()))
+    show_document(json_file, file_as_json(found), render_file(found, width()))
     return 0
 
 
 def _existing(word: str) -> str:
-    """The file, as it was named.
-
-    Raises:
-        UsageFailure: there is none, with one that may be meant.
-    """
+    """The file, as it was named. Raises UsageFailure where there is none, with one that may be meant."""
     from ..targets.find import existing_file
 
     if not word.endswith(".py"):
-        way_out = did_you_mean(word, map(str, Path(word).parent.glob("*.py")), "")
-        raise UsageFailure(
-            f"init --list {word}: expected FILE.py",
-            way_out or "without it, what is built in is listed",
-        )
+        words = f"init --list {word}: expected FILE.py"
+        raise UsageFailure(words, "without it, what is built in is listed")
     existing_file(Path(word), word)
     return word

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ..render.terminal import dump, show, width
+from ..render.terminal import width
 from . import shared_options as shared
 from .error_output import failures_told
 from .own_process import apart
-from .report_forms import Details
+from .report_forms import Details, show_document
 
 
 def lint(
@@ -29,18 +29,11 @@ def lint(
     Which tensor a pointer is, and whose a stride is, the names of the kernel's parameters say.
     """
     request = shared.request_of(target, family, {}, takes_file=True)
-    with failures_told(json_file, request.command("lint"), show_traceback, request.target):
+    word = request.target
+    with failures_told(json_file, request.command("lint"), show_traceback, word):
         shared.refuse_wrong_words(request, takes_file=True)
-        how = (request.target, family, json_file, details)
-        raise typer.Exit(
-            apart(
-                _linted,
-                *how,
-                target=request.target,
-                isolate=isolate,
-                show_traceback=show_traceback,
-            )
-        )
+        how = {"isolate": isolate, "show_traceback": show_traceback}
+        raise typer.Exit(apart(_linted, word, family, json_file, details, target=word, **how))
 
 
 def _linted(word: str, family: str | None, json_file: str | None, details: bool) -> int:
@@ -48,7 +41,6 @@ def _linted(word: str, family: str | None, json_file: str | None, details: bool)
     from ..commands.kernel_reading import inquire, lint_as_json, render_lint
 
     inquiry = inquire(word, family)
-    dump(json_file, lint_as_json(inquiry))
-    if json_file != "-":
-        show(render_lint(inquiry, width(), details=details))
+    lines = render_lint(inquiry, width(), details=details)
+    show_document(json_file, lint_as_json(inquiry), lines)
     return 1 if inquiry.findings else 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,8 +17,19 @@ from ..model.failures import UsageFailure
 from ..model.report import Report
 from ..model.writing import inert, open_in_place, replace_file
 from ..render.files import FORMS, STDERR, keeps_changing, maker_of
-from ..render.terminal import print_failure, rendered, show, takes_stderr, terminal, write_stdout
-from .shared_options import parameter_of, written_as
+from ..render.terminal import (
+    dump,
+    print_failure,
+    rendered,
+    show,
+    takes_stderr,
+    terminal,
+    write_stdout,
+)
+from .shared_options import with_group
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 DETAILS = "Show all of a report, and not one screen of it"
 Details = Annotated[
@@ -35,44 +45,37 @@ def with_forms(
     Args:
         details: whether --details is an option too; a command without it shows all.
     """
-    own = inspect.signature(command, eval_str=True).parameters.values()
     names = {f"{flag[2:]}_file": flag for flag in flags}
 
-    def run(**words: Any) -> None:
-        files = {flag: words.pop(name) for name, flag in names.items()}
-        given = {
-            flag: STDERR if file is True else file
-            for flag, file in files.items()
-            if file not in (None, False)
+    def forms_of(**words: Any) -> Forms:
+        files = {
+            flag: STDERR if words[name] is True else words[name] for name, flag in names.items()
         }
-        forms = Forms(given, details=words.pop("details", not details))
-        command(**words, forms=forms)
+        given = {flag: file for flag, file in files.items() if file not in (None, False)}
+        return Forms(given, details=words.get("details", True))
 
-    added = [parameter_of("details", False, Details)] if details else []
-    added += [_option(name, flag) for name, flag in names.items()]
-    at = [parameter.name for parameter in own].index("forms")
-    others = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in own
-        if parameter.name != "forms"
-    ]
-    return written_as(run, command, [*others[:at], *added, *others[at:]])
+    options = {"details": (False, Details)} if details else {}
+    options |= {name: _option(flag) for name, flag in names.items()}
+    return with_group(command, "forms", forms_of, options)
 
 
-def _option(name: str, flag: str) -> inspect.Parameter:
-    """The option of a form: the name of its file, or whether it is asked for."""
+def _option(flag: str) -> tuple[Any, Any]:
+    """The default and the annotation of a form: the name of its file, or whether it is asked for."""
     if FORMS[flag].unfinished is None:
-        default, annotation = False, Annotated[bool, typer.Option(flag, help=FORMS[flag].help)]
-    else:
-        default, annotation = (
-            None,
-            Annotated[str | None, typer.Option(flag, metavar="FILE", help=FORMS[flag].help)],
-        )
-    return parameter_of(name, default, annotation)
+        return False, Annotated[bool, typer.Option(flag, help=FORMS[flag].help)]
+    described = typer.Option(flag, metavar="FILE", help=FORMS[flag].help)
+    return None, Annotated[str | None, described]
 
 
 with_page = partial(with_forms, flags=("--json", "--html"))
 """The same of what is of no use to CI."""
+
+
+def show_document(json_file: str | None, document: dict[str, Any], lines: list[Text]) -> None:
+    """Writes a document where a file was asked for, and shows lines where stdout is not its own."""
+    dump(json_file, document)
+    if json_file != "-":
+        show(lines)
 
 
 @dataclass(frozen=True)
@@ -105,19 +108,14 @@ class Forms:
         return "-" in self.files.values()
 
     def refuse_one_file_twice(self) -> None:
-        """Does nothing where each form goes to a place of its own.
-
-        Raises:
-            UsageFailure: two go to one.
-        """
+        """Raises UsageFailure where two forms go to one place."""
         seen: dict[str, str] = {}
         for flag, file in self.files.items():
             other = seen.setdefault(_place(file), flag)
             if other != flag:
                 where = "stdout" if file == "-" else file
-                raise UsageFailure(
-                    f"{other} and {flag} both write to {where}", "give each a file of its own"
-                )
+                words = f"{other} and {flag} both write to {where}"
+                raise UsageFailure(words, "give each a file of its own")
 
     def write_so_far(self, several: Reports) -> int:
         """Writes what came into every file that may be written again, so that nothing is lost, and none is right yet.
@@ -149,29 +147,29 @@ class Forms:
                 print_failure(failure)
         return code or (2 if failures else 0)
 
-    def _attempts(self, several: Reports, code: int | None) -> list[UsageFailure | None]:
+    def _attempts(self, several: Reports, code: int | None) -> Iterator[UsageFailure | None]:
         # Two in one place were refused, and only the first says so there.
         places = {_place(file): (flag, file) for flag, file in reversed(list(self.files.items()))}
         if not places:
-            return []
+            return
         from ..render.source_places import with_origin
 
         several = with_origin(several)
         # All are made before one is written: then they change at one moment.
-        made = [
-            (flag, file, maker_of(flag)(several, code))
-            for flag, file in reversed(places.values())
-        ]
-        attempts = [_write(flag, file, text) for flag, file, text in made]
-        attempts += [_without_docs(several)] if "--sarif" in self.files else []
-        return [*attempts, _summarize(several)] if "--github" in self.files else attempts
+        texts = [(*place, maker_of(place[0])(several, code)) for place in places.values()]
+        for flag, file, text in reversed(texts):
+            yield write_form(flag, file, text)
+        if "--sarif" in self.files:
+            yield _wrong_docs(several)
+        if "--github" in self.files:
+            yield _summarize(several)
 
 
 def _place(file: str) -> str:
     return file if file == "-" else os.path.realpath(file)
 
 
-def _write(flag: str, file: str, text: str) -> UsageFailure | None:
+def write_form(flag: str, file: str, text: str) -> UsageFailure | None:
     """Why the text could not be written, where it could not."""
     try:
         if file == "-":
@@ -185,7 +183,7 @@ def _write(flag: str, file: str, text: str) -> UsageFailure | None:
     return None
 
 
-def _without_docs(several: Reports) -> UsageFailure | None:
+def _wrong_docs(several: Reports) -> UsageFailure | None:
     """Why rules lead nowhere, where they were to lead somewhere."""
     from ..render.sarif import is_address
     from ..render.source_places import DOCS
@@ -193,17 +191,15 @@ def _without_docs(several: Reports) -> UsageFailure | None:
     docs = several.origin.docs if several.origin else ""
     if not docs or is_address(docs):
         return None
-    return UsageFailure(
-        f"{DOCS} must be an address that begins with https:// or http://, got {docs!r}"
-    )
+    words = f"{DOCS} must be an address that begins with https:// or http://"
+    return UsageFailure(f"{words}, got {docs!r}")
 
 
 def _summarize(several: Reports) -> UsageFailure | None:
     """Adds a table to what a step on GitHub has written into its summary, as far as there is room."""
     from ..render import markdown
 
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not summary:
+    if not (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
         return None
     file = Path(summary)
     try:
@@ -211,7 +207,6 @@ def _summarize(several: Reports) -> UsageFailure | None:
         with open_in_place(file, "ab") as stream:
             stream.write(markdown.text(several, 0, markdown.MOST_BYTES - there).encode())
     except OSError as error:
-        return UsageFailure(
-            f"--github: the summary {summary} cannot be written, {error.strerror}"
-        )
+        words = f"--github: the summary {summary} cannot be written"
+        return UsageFailure(f"{words}, {error.strerror}")
     return None

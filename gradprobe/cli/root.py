@@ -9,18 +9,22 @@ import inspect
 import io
 import os
 import platform
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
+from ..inputs.options import MOVED
 from ..inputs.versions import installed_versions
-from ..model.failures import UsageFailure
-from ..render.terminal import print_failure, write_stdout
-from .error_output import CommandGroup
-from .shared_options import ShortHelp, with_word
+from ..model.failures import INTERRUPTED, UsageFailure
+from ..model.writing import safe
+from ..render.files import FORMS, files_in
+from .error_output import write_failure
+from .report_forms import Forms
+from .shared_options import ShortHelp
 
 # Each command, which is a function of its own name in NAME_command.py, with the first paragraph of its help.
 COMMANDS = {
@@ -50,13 +54,6 @@ COMMANDS = {
 }
 
 
-class OptionalWordCommand(ShortHelp):
-    """A command with --battery or --ray, which may stand without its word."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, with_word(args))
-
-
 class LazyCommand(TyperCommand):
     """A command of which the name and the first paragraph are known; the list of commands needs no more."""
 
@@ -79,7 +76,7 @@ def imported(name: str) -> Any:
     # A line's end in a docstring is none in the help.
     paragraphs = (inspect.getdoc(found) or "").split("\n\n")
     told = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
-    alone.command(name, cls=OptionalWordCommand, help=told)(found)
+    alone.command(name, cls=ShortHelp, help=told)(found)
     return typer.main.get_command(alone)
 
 
@@ -89,12 +86,8 @@ def root(
     ] = False,
 ) -> None:
     if version:
-        typer.echo(
-            " ".join(
-                f"{name} {value}"
-                for name, value in {**installed_versions(), "device": _device()}.items()
-            )
-        )
+        words = {**installed_versions(), "device": _device()}
+        typer.echo(" ".join(f"{name} {value}" for name, value in words.items()))
         raise typer.Exit
 
 
@@ -102,83 +95,59 @@ def _device() -> str:
     """The first GPU that NVIDIA's driver tells of, or the processor."""
     from ..targets.builtin import has_driver
 
-    for told in (
-        sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")) if has_driver() else ()
-    ):
-        for line in told.read_text().splitlines():
+    if not has_driver():
+        return f"cpu ({platform.machine()})"
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        for line in file.read_text().splitlines():
             if line.startswith("Model:"):
                 return line.removeprefix("Model:").strip()
-    return "GPU" if has_driver() else f"cpu ({platform.machine()})"
-
-
-INSTALL, SHOW = "--install-completion", "--show-completion"
-# What a person runs once in each shell. The script is the same until the parser is another one.
-_STEPS = {
-    "bash": (
-        "gradprobe --show-completion > ~/.gradprobe-completion.bash",
-        "echo 'source ~/.gradprobe-completion.bash' >> ~/.bashrc",
-    ),
-    "zsh": (
-        "gradprobe --show-completion > ~/.gradprobe-completion.zsh",
-        "echo 'autoload -Uz compinit && compinit; source ~/.gradprobe-completion.zsh' >> ~/.zshrc",
-    ),
-    "fish": ("gradprobe --show-completion > ~/.config/fish/completions/gradprobe.fish",),
-}
-
-
-def _tell_steps(context: Any, parameter: Any, value: Any) -> Any:
-    """Prints the steps for the shell that is named, or else for the one that this runs in, and ends the command."""
-    if not value or context.resilient_parsing:
-        return value
-    shell = value if isinstance(value, str) else _shell()
-    if shell not in _STEPS:
-        failure = UsageFailure(
-            f"{INSTALL}: no steps are known for {shell!r}", f"known: {', '.join(_STEPS)}"
-        )
-        print_failure(failure)
-        context.exit(failure.exit_code)
-    steps = "".join(f"  {step}\n" for step in _STEPS[shell])
-    write_stdout(
-        f"For completion in {shell}, run this once; it works in every shell that you open then:\n\n{steps}"
-    )
-    context.exit(0)
-    return None
-
-
-def _shell() -> str:
-    try:
-        import shellingham  # type: ignore[import-untyped]
-
-        return str(shellingham.detect_shell()[0])
-    except (ImportError, RuntimeError, OSError):  # what is none that it knows, or cannot be asked
-        return os.path.basename(os.environ.get("SHELL", "")) or "this shell"
+    return "GPU"
 
 
 # New objects between two searches for garbage; 700 is Python's own.
 _RARELY = 100_000
+# What the parser raises: typer names only this kind of it.
+_UsageError: Any = typer.BadParameter.__bases__[0]
+_WORDS = "gradprobe.words"
 
 
-class Commands(CommandGroup):
-    """Every command, none of them imported."""
+class Commands(TyperGroup):
+    """Every command, none of them imported. What the parser refuses is written in each form asked for too."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands.update(
-            {name: LazyCommand(name, help=first) for name, first in COMMANDS.items()}
-        )
+        self.commands.update({name: LazyCommand(name, help=COMMANDS[name]) for name in COMMANDS})
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The parser's parameters, of which typer's own that installs completion says instead what to run."""
-        found: list[Any] = list(super().get_params(ctx))
-        for parameter in found:
-            if INSTALL in parameter.opts:
-                parameter.callback, parameter.help = (
-                    _tell_steps,
-                    "Say what to run for completion in your shell",
-                )
-            if SHOW in parameter.opts:
-                parameter.help = "Print the script of that completion"
-        return found
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in MOVED:
+            raise _UsageError(f"{args[0]} is no command any more: {MOVED[args[0]]}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        words = ctx.meta[_WORDS]
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            error.message = safe(error.message)
+            forms = Forms(files_in(words, _flags_of(words)))
+            if forms.files:
+                failure = UsageFailure(error.format_message())
+                write_failure(forms, failure, shlex.join(["gradprobe", *words]))
+            raise
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _flags_of(words: list[str]) -> list[str]:
+    """The forms that the command takes which is named; all, where there is no such command."""
+    if not words or words[0] not in COMMANDS:
+        return list(FORMS)
+    options = {option for parameter in imported(words[0]).params for option in parameter.opts}
+    return [flag for flag in FORMS if flag in options]
 
 
 app = typer.Typer(

@@ -20,6 +20,7 @@ from ..render.terminal import dump, note, rendered, show
 from . import shared_options as shared
 from .error_output import failures_told
 from .own_process import ProgressNote, apart
+from .report_forms import show_document
 
 if TYPE_CHECKING:
     from ..commands.record.replay import ProgramResult
@@ -68,10 +69,8 @@ def run(
     and checked as they lay in memory.
     """
     # The same function takes its tensors as it did when it was watched.
-    order_of_target = {"shapes": order} if target is None and order != PLAIN else {}
-    request = last.CheckRequest(
-        target or watch or "", family, reference, order_of_target | options
-    )
+    shapes = {"shapes": order} if target is None and order != PLAIN else {}
+    request = last.CheckRequest(target or watch or "", family, reference, shapes | options)
     words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
     own = last.CheckRequest("", family, reference, options).command("run", **words)
     repro_command = f"{own} -- {shlex.join(command or [])}"
@@ -79,25 +78,18 @@ def run(
         if watch is None:
             raise UsageFailure("run: nothing to watch", "add --watch MODULE:FUNCTION")
         from ..commands.record.capture import FOLDER, CapturePlan
-
-        keeping = CapturePlan(
-            Path(folder) if folder else FOLDER / watch.replace(":", "."), keep, order
-        )
-        shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))
         from ..commands.record.replay import look_where_it_looked, run_watched
 
-        ended = run_watched(command or [], watch, keeping, quiet=json_file == "-")
+        kept = Path(folder) if folder else FOLDER / watch.replace(":", ".")
+        shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))
+        quiet = json_file == "-"
+        ended = run_watched(command or [], watch, CapturePlan(kept, keep, order), quiet=quiet)
         look_where_it_looked(ended)
-        how = (ended, request, watch, json_file)
-        raise typer.Exit(
-            apart(
-                _tell_each,
-                *how,
-                target=request.target,
-                isolate=isolate,
-                show_traceback=show_traceback,
-            )
+        how, sets = (
+            {"isolate": isolate, "show_traceback": show_traceback},
+            (ended, request, watch),
         )
+        raise typer.Exit(apart(_tell_each, *sets, json_file, target=request.target, **how))
 
 
 def _tell_each(
@@ -115,14 +107,13 @@ def _tell_each(
 
     for line in ended.sentences(watch):
         note(line)
-
     saved = {} if "runs" in request.options else {"layout": ["all=as-saved"]}
     asked = {
         file: replace(request, options={**saved, **request.options, "inputs": file})
         for file in ended.files
     }
     checks = check_inputs(ended.files, lambda file: run_check(asked[file], asked[file].command()))
-    codes, documents, shown = [], [], None
+    codes, documents, shown, count = [], [], None, len(ended.files)
     for number, checked in enumerate(checks, 1):
         codes.append(checked.code)
         documents.append(as_document(checked, asked[checked.file].command()))
@@ -130,19 +121,12 @@ def _tell_each(
             show([line_of(number, checked)])
         if json_file is not None and keeps_changing(json_file):
             dump(json_file, unfinished(captures_as_json(ended, watch, documents)))
-        tell(
-            ProgressNote(
-                f"set {number} of {len(ended.files)} checked",
-                number,
-                len(ended.files),
-                "sets of real inputs",
-            )
-        )
+        words = f"set {number} of {count} checked"
+        tell(ProgressNote(words, number, count, "sets of real inputs"))
         if checked.report is not None and (shown is None or (checked.code and not shown.code)):
             shown = checked
-    dump(json_file, captures_as_json(ended, watch, documents))
-    if json_file != "-":
-        show([summary_line([document["verdict"] for document in documents])])
+    summary = summary_line([document["verdict"] for document in documents])
+    show_document(json_file, captures_as_json(ended, watch, documents), [summary])
     if shown is not None and shown.report is not None:
         last.save(asked[shown.file])
         if json_file != "-" and shown.code:

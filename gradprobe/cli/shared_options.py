@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Annotated, Any
+from dataclasses import fields
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -16,7 +18,7 @@ from typer.core import TyperCommand
 from ..commands.configuration.effective import EffectiveSettings
 from ..inputs.history import CheckRequest
 from ..inputs.options import OPTIONS, parse, refuse_unknown_family
-from ..model.documents import AUTO, BATTERIES
+from ..model.documents import AUTO
 from ..model.failures import UsageFailure
 from ..processes.resource_limits import bounded
 from ..render.files import FORMS
@@ -45,25 +47,29 @@ Reference = Annotated[
 JsonFile = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help=FORMS["--json"].help)
 ]
+
+
+def _variable(flags: str, help: str, **more: Any) -> Any:
+    """An option that a variable of the environment may give too."""
+    name = flags.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    more |= {"envvar": f"GRADPROBE_{name}", "show_envvar": False, "show_default": False}
+    return typer.Option(flags, help=help, **more)
+
+
+_ISOLATE = "--isolate/--no-isolate"
 Isolate = Annotated[
     bool,
-    typer.Option(
-        "--isolate/--no-isolate",
-        envvar="GRADPROBE_ISOLATE",
-        show_envvar=False,
-        show_default=False,
-        help="Run TARGET in a process of its own, or in this one for a debugger (default: its own)",
+    _variable(
+        _ISOLATE,
+        "Run TARGET in a process of its own, or in this one for a debugger (default: its own)",
     ),
 ]
 IsolateEach = Annotated[
     bool | None,
-    typer.Option(
-        "--isolate/--no-isolate",
-        envvar="GRADPROBE_ISOLATE",
-        show_envvar=False,
-        show_default=False,
-        help="Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: "
-        "all in another)",
+    _variable(
+        _ISOLATE,
+        "Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: all "
+        "in another)",
     ),
 ]
 Timeout = Annotated[
@@ -86,26 +92,21 @@ MaxMemory = Annotated[
 ]
 FixBudget = Annotated[
     int | None,
-    typer.Option(
+    _variable(
         "--fix-budget",
+        f"Try so many edits of a wrong kernel; 0 tries none (default: {FIX_BUDGET})",
         metavar="N",
-        envvar="GRADPROBE_FIX_BUDGET",
-        show_envvar=False,
         min=0,
-        help=f"Try so many edits of a wrong kernel; 0 tries none (default: {FIX_BUDGET})",
     ),
 ]
 ShrinkBudget = Annotated[
     int,
-    typer.Option(
+    _variable(
         "--shrink-budget",
+        "Of several checks, try so many cases in all to make the simplest that fails of each cause smaller; 0 makes "
+        f"none smaller (default: {SHRINK_BUDGET})",
         metavar="N",
-        envvar="GRADPROBE_SHRINK_BUDGET",
-        show_envvar=False,
-        show_default=False,
         min=0,
-        help="Of several checks, try so many cases in all to make the simplest that fails of each cause smaller; 0 "
-        f"makes none smaller (default: {SHRINK_BUDGET})",
     ),
 ]
 BATTERY_WORDS = "[pairs|quick]"
@@ -125,13 +126,8 @@ ON_RAY = "[ADDRESS]"
 
 
 def _is_battery(word: str) -> bool:
-    """Whether a word behind --battery is its own, or nearly: then it is no target."""
-    import difflib
-
-    near = difflib.get_close_matches(word, BATTERIES, 1)
-    return word in BATTERIES or (
-        bool(near) and word not in BUILTINS and not {":", "."} & set(word)
-    )
+    """Whether a word behind --battery is its own, right or mistyped: then it is no target."""
+    return not (word.startswith("-") or word in ("", *BUILTINS) or {":", "."} & set(word))
 
 
 # What stands in the place of a word that is left out, and whether the next word is one.
@@ -143,12 +139,11 @@ _WORDED: Mapping[str, tuple[str, Callable[[str], object]]] = {
 
 def with_word(words: Sequence[str]) -> list[str]:
     """The words of a command line in which --battery or --ray stands without one, as the parser takes them."""
-    told = [*words, ""]
-    end = told.index("--") if "--" in told else len(words)
-    found = list(words)
-    for at in (at for at in range(end) if told[at] in _WORDED):
-        word, is_one = _WORDED[told[at]]
-        found[at] = told[at] if is_one(told[at + 1]) else f"{told[at]}={word}"
+    found, following = list(words), [*words[1:], ""]
+    for at in range(words.index("--") if "--" in words else len(words)):
+        default, is_one = _WORDED.get(words[at], ("", bool))
+        if default and not is_one(following[at]):
+            found[at] = f"{words[at]}={default}"
     return found
 
 
@@ -241,71 +236,61 @@ def with_case_options(
     Args:
         several: whether each option may be given several times, and its value is the list of them.
     """
-    own = list(inspect.signature(command, eval_str=True).parameters.values())
 
-    def run(**words: Any) -> None:
-        word, _ = words.pop("max_memory"), words.pop("help_all")
-        options = {option.name: words.pop(option.name) for option in OPTIONS}
-        given = {name: word for name, word in options.items() if word is not None and word != []}
-        UNTESTED.set(bool(given.get("untested")))
-        with _bounded(word):
-            command(**words, options=given)
+    @functools.wraps(command)
+    def run(*, options: dict[str, Any], **words: Any) -> None:
+        most = options.pop("max_memory", None)
+        UNTESTED.set(bool(options.get("untested")))
+        with _bounded(most):
+            command(**words, options=options)
 
-    added = [
-        ("help_all", HelpAll),
-        ("max_memory", MaxMemory),
-        *((option.name, _annotation(option, several)) for option in OPTIONS),
-    ]
-    parameters = [parameter for parameter in own if parameter.name != "options"]
-    defaults = {"help_all": False}
-    more = [parameter_of(name, defaults.get(name), kind) for name, kind in added]
-    return written_as(run, command, [*parameters, *more])
+    rows = {option.name: (None, _annotation(option, several)) for option in OPTIONS}
+    shared = {"help_all": (False, HelpAll), "max_memory": (None, MaxMemory)}
+    return with_group(run, "options", _given, {**shared, **rows})
+
+
+def _given(help_all: bool, **words: Any) -> dict[str, Any]:
+    return {name: word for name, word in words.items() if word is not None and word != []}
 
 
 def with_group(
-    name: str, made: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]
-) -> Callable[..., Any]:
-    """Gives a command options that it receives together, as one value made of them by their names.
+    command: Callable[..., None],
+    name: str,
+    made: Callable[..., Any],
+    options: Mapping[str, tuple[Any, Any]],
+) -> Callable[..., None]:
+    """A function that typer takes for a command which receives some of its options together, as one value.
 
     Args:
+        name: the command's parameter, in whose place they stand.
+        made: makes the value of the options by their names.
         options: by name, the default and the annotation of each.
     """
-
-    def given(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters.values()
-
-        def run(**words: Any) -> None:
-            group = made(**{option: words.pop(option) for option in options})
-            command(**words, **{name: group})
-
-        added = [parameter_of(option, *told) for option, told in options.items()]
-        return written_as(
-            run, command, [*(parameter for parameter in own if parameter.name != name), *added]
-        )
-
-    return given
-
-
-def parameter_of(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    """An option of a command, as its signature tells it to typer."""
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
-
-
-def written_as(
-    run: Callable[..., None],
-    command: Callable[..., None],
-    parameters: Sequence[inspect.Parameter],
-) -> Callable[..., None]:
-    """A function that typer takes for the command, with other parameters, all by name."""
-    parameters = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+    at = [parameter.name for parameter in own].index(name)
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(option, by_name, default=default, annotation=annotation)
+        for option, (default, annotation) in options.items()
     ]
+
+    def run(**words: Any) -> None:
+        group = made(**{option: words.pop(option) for option in options})
+        command(**words, **{name: group})
+
+    others = [parameter.replace(kind=by_name) for parameter in own]
+    parameters = [*others[:at], *added, *others[at + 1 :]]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     vars(run)["__signature__"] = inspect.Signature(parameters)
     return run
+
+
+def with_fields(name: str, group: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the fields of a dataclass as options; it receives them as one value of it."""
+    kinds = get_type_hints(group, include_extras=True)
+    options = {field.name: (field.default, kinds[field.name]) for field in fields(group)}
+    return lambda command: with_group(command, name, group, options)
 
 
 @contextlib.contextmanager
@@ -323,15 +308,21 @@ def _bounded(word: str | None) -> Iterator[None]:
 def _annotation(option: Any, several: bool) -> Any:
     flags = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is bool else option.flag
     kind = list[str] if option.kind is list else list[option.kind] if several else option.kind
-    # Square brackets in a help text are markup to rich.
     described = typer.Option(
         flags,
-        help=option.help.replace("[", r"\["),
+        help=option.help.replace("[", r"\["),  # brackets in a help text are markup to rich
         metavar=option.metavar,
         rich_help_panel="Case",
         show_default=False,
     )
     return Annotated[kind | None, described]
+
+
+def refuse_timeout_here(timeout: float | None, *, isolate: bool) -> None:
+    """Raises UsageFailure for a timeout of a check that this process makes."""
+    if timeout is not None and not isolate:
+        words = "--timeout stops a process, and --no-isolate is in this one"
+        raise UsageFailure(words, "drop one of them")
 
 
 TYPED = frozenset(
@@ -363,32 +354,27 @@ HelpAll = Annotated[
 
 
 class ShortHelp(TyperCommand):
-    """A command whose help leaves out what is seldom typed, where it has --help-all."""
+    """A command whose help leaves out what is seldom typed, where it has --help-all.
+
+    --battery and --ray may stand without their word.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_word(args))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        with self._typed_alone(ctx):
-            super().format_help(ctx, formatter)
-
-    @contextlib.contextmanager
-    def _typed_alone(self, ctx: Any) -> Iterator[None]:
-        """While open, other options are hidden."""
-        options = [
-            one
-            for one in self.params
-            if one.param_type_name == "option" and not getattr(one, "hidden", False)
-        ]
-        seldom = [one for one in options if one.name not in TYPED]
-        if ctx.meta.get(_ALL) or all(one.name != "help_all" for one in options):
-            seldom = []
+        options: list[Any] = [one for one in self.params if one.param_type_name == "option"]
+        is_short = "help_all" in [one.name for one in options] and not ctx.meta.get(_ALL)
+        seldom = [one for one in options if is_short and one.name not in TYPED and not one.hidden]
         epilog, markup = self.epilog, self.rich_markup_mode
-        for option in seldom:
-            option.hidden = True  # type: ignore[attr-defined]
         if seldom:
             self.rich_markup_mode = None  # boxes take a third of the columns
             self.epilog = f"{len(seldom)} more options: {ctx.command_path} --help-all"
         try:
-            yield
+            for option in seldom:
+                option.hidden = True
+            super().format_help(ctx, formatter)
         finally:
             self.epilog, self.rich_markup_mode = epilog, markup
             for option in seldom:
-                option.hidden = False  # type: ignore[attr-defined]
+                option.hidden = False

@@ -15,14 +15,13 @@ from ..inputs.history import last_report
 from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
-from ..model.writing import IN_MARKUP, inert, replace_file
 from ..render.source_places import with_origin
-from ..render.terminal import dump, rendered, terminal, width, write_stdout
+from ..render.terminal import dump, rendered, terminal, width
 from ..render.terminal import show as show_lines
 from .check_series import say_nothing_compared
 from .checks import say
 from .error_output import failures_told
-from .report_forms import Forms, with_forms
+from .report_forms import Forms, with_forms, write_form
 from .shared_options import Traceback
 
 
@@ -78,9 +77,8 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
     )
 
     for flag in forms.files.keys() - {"--json", "--html"}:
-        raise UsageFailure(
-            f"{flag}: changes from {old} to {new} are written as --json and --html"
-        )
+        words = f"{flag}: changes from {old} to {new} are written as --json and --html"
+        raise UsageFailure(words)
     before, after = read(old), read(new)
     with damage_told(f"{old} or {new}"):
         changes = changes_of(before, after)
@@ -90,28 +88,20 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
         if "--html" in forms.files:
             from ..render.page.page import page_of_comparison
 
-            _write_page(forms.files["--html"], page_of_comparison(before, after))
+            failure = write_form(
+                "--html", forms.files["--html"], page_of_comparison(before, after)
+            )
+            if failure is not None:
+                raise failure
     return int(verdict_of(changes) == WORSE)
 
 
-def _write_page(file: str, page: str) -> None:
-    try:
-        write_stdout(inert(page, IN_MARKUP)) if file == "-" else replace_file(file, page)
-    except OSError as error:
-        raise UsageFailure(f"--html {file}: cannot be written, {error.strerror}") from error
-
-
 def _last() -> Reports:
-    """The report of the last check.
-
-    Raises:
-        UsageFailure: none is kept, or what is kept is no report.
-    """
+    """The report of the last check. Raises UsageFailure where none is kept."""
     report = last_report()
     if report is None:
-        raise UsageFailure(
-            "show: no check was made in this folder", "name a FILE, or run gradprobe check"
-        )
+        words = "show: no check was made in this folder"
+        raise UsageFailure(words, "name a FILE, or run gradprobe check")
     return Reports(reports=(report,), origin=report.origin)
 
 

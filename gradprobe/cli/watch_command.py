@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,11 @@ from ..commands.suite.plan import PlannedCheck
 from ..commands.warm_check import (
     Sources,
     at_first,
-    failing_layout,
+    digest,
     imported,
-    in_layout,
+    listed_files,
     of_settings,
     refuse_without_watchfiles,
-    told_change,
-    told_files,
     warm,
 )
 from ..inputs import history as last
@@ -58,8 +54,7 @@ def watch(
 ) -> None:
     """Check a kernel again each time that its file, or one that it imports, is saved, and say what changed.
 
-    Torch and Triton stay loaded, and kernels that no save has changed are not run again. The layout that failed last is
-    tried first. Ctrl-C ends it.
+    Torch and Triton stay loaded. How the first layout stands is told before the rest. Ctrl-C ends it.
     """
     request = shared.request_of(target, family, options, reference)
     with failures_told(json_file, request.command("watch"), show_traceback, request.target):
@@ -77,12 +72,12 @@ def watch(
             chosen = shared.BUILT_IN if target is None else ""
             return PlannedCheck("", effective.over(request), chosen=chosen), how
 
-        loop = _Loop(plan, Forms.json(json_file))
-        with warm(loop.planned.request.options):
-            loop.go_on()
+        watched = _Watch(plan, Forms.json(json_file))
+        with warm(watched.planned.request.options):
+            watched.go_on()
 
 
-class _Loop:
+class _Watch:
     """One check after another, until Ctrl-C."""
 
     def __init__(self, plan: Callable[[], tuple[PlannedCheck, Setting]], forms: Forms) -> None:
@@ -107,7 +102,9 @@ class _Loop:
                 saved = self._wait(checked, begun)
             self._sources = Sources.of(self._sources.digests)
             _clear()
-            note(f"{time.strftime('%H:%M:%S')} {told_change(saved)}")
+            verb = "saved" if any(map(os.path.exists, saved)) else "removed"
+            words = f"{listed_files(saved)} {verb}" if saved else "the same again saved"
+            note(f"{time.strftime('%H:%M:%S')} {words}")
             if not of_settings(self.planned).isdisjoint(saved):
                 self._plan_anew()
 
@@ -124,39 +121,45 @@ class _Loop:
                 self._sources = Sources.of(self._sources.digests)
 
     def _checked(self) -> CheckOutcome:
-        """Makes the check; the layout that failed last is measured first, and how it stands now is told at once."""
+        """Makes the check; how its first layout stands now is told at once."""
         linecache.clearcache()  # of earlier texts, from which a crash's line would be told
+        start, told = time.monotonic(), list[str]()
+
+        def tell_first(so_far: Report) -> None:
+            if told or not so_far.runs:
+                return
+            run, seconds = so_far.runs[0], time.monotonic() - start
+            changes = [
+                one for one in changes_since(self._before, so_far) if one.what != "verdict"
+            ]
+            told.extend(sentences_of(changes))
+            told.append(f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows")
+            tick.over(lambda: note("\ngradprobe: ".join(told)))
+
+        def tick_of_layout(stage: str, _: float, layout: str) -> None:
+            tick(f"{layout}: {stage}" if layout else stage, None)
+
         with Progress() as tick:
             tick("importing the target", None)
-            answer = _Answer(self._before, tick)
-            layout = failing_layout(self._before) if self._before else ""
-            if (alone := in_layout(self.planned, layout)) is not None:
-                quick = replace(self._setting, fix_budget=0, beyond=False)
-                with contextlib.suppress(AbandonedWork), abandoned_when(lambda: answer.is_given):
-                    # To its end: Ctrl-C is raised after the check that it ended.
-                    list(check_each([alone], quick, tick=answer.tick, told=answer.give))
             (checked,) = check_each(
                 [self.planned],
                 self._setting,
                 echo=sys.stderr.write,
-                tick=answer.tick,
-                told=answer.give,
+                tick=tick_of_layout,
+                told=tell_first,
             )
             return checked
 
     def _show(self, checked: CheckOutcome, seconds: float) -> None:
         """The report, what it changed, and the files that were asked for."""
-        report = checked.report
+        report, before = checked.report, self._before
         if report.verdict == FAILED:
             say(report, self._setting.tracebacks)
         else:
             last.save(checked.request, report)
-            was = (
-                f", was {self._before.verdict}"
-                if self._before and self._before.verdict != report.verdict
-                else ""
-            )
-            changes = sentences_of(changes_since(self._before, report))
+            is_new = before is not None and before.verdict != report.verdict
+            was = f", was {before.verdict}" if before is not None and is_new else ""
+            changes = sentences_of(changes_since(before, report))
             lines = [*changes, f"now: {report.verdict}{was} ({seconds:.1f} s)"]
             if not self._forms.on_stdout:
                 show([*rendered(report), Text(), *(Text(line, "bold") for line in lines)])
@@ -164,55 +167,22 @@ class _Loop:
         self._forms.write(Reports(reports=(report,), origin=report.origin), checked.code)
 
     def _wait(self, checked: CheckOutcome, begun: float) -> list[str]:
-        """The files that are saved next, or were meanwhile."""
-        known = self._sources.digests
-        files = imported(self.planned, checked) or {
-            *known,
-            *at_first(self.planned),
-            *checked.report.sources,
-        }
+        """The files that are saved next, or were since the check began."""
+        before = self._sources.digests
+        files = imported(self.planned, checked)
+        files = files or {*before, *at_first(self.planned), *checked.report.sources}
         files |= of_settings(self.planned)
-        self._sources = Sources(
-            {
-                **Sources.of(files).digests,
-                **{file: known[file] for file in files if file in known},
-            }
-        )
-        late = [file for file in files if file not in known and _saved_at(file) > begun]
-        note(f"waiting for {told_files(sorted(files, key=self._is_not_the_target))} to be saved")
-        return late or self._sources.wait()
-
-    def _is_not_the_target(self, file: str) -> bool:
-        return os.path.relpath(file) != os.path.relpath(
-            self.planned.request.target.rpartition(":")[0] or "."
-        )
-
-
-class _Answer:
-    """Tells how the layout that is measured first stands."""
-
-    def __init__(self, before: Report | None, tick: Progress) -> None:
-        self._before, self._tick, self._start, self.is_given = (
-            before,
-            tick,
-            time.monotonic(),
-            False,
-        )
-
-    def tick(self, stage: str, _: float, layout: str) -> None:
-        self._tick(f"{layout}: {stage}" if layout else stage, None)
-
-    def give(self, so_far: Report) -> None:
-        if self.is_given or not so_far.runs:
-            return
-        self.is_given = True
-        run, seconds = so_far.runs[0], time.monotonic() - self._start
-        changes = [one for one in changes_since(self._before, so_far) if one.what != "verdict"]
-        lines = [
-            *sentences_of(changes),
-            f"{run.layout}: {run.verdict} ({seconds:.1f} s), the rest follows",
-        ]
-        self._tick.over(lambda: note("\ngradprobe: ".join(lines)))
+        # One that was not known when the check began counts by its time.
+        digests = {
+            file: "" if _saved_at(file) > begun else digest(file)
+            for file in files - before.keys()
+        }
+        known = {file: before[file] for file in files & before.keys()}
+        self._sources = Sources(digests | known)
+        own = os.path.abspath(self.planned.request.target.rpartition(":")[0] or ".")
+        waited = sorted(files, key=lambda file: (os.path.abspath(file) != own, file))
+        note(f"waiting for {listed_files(waited)} to be saved")
+        return self._sources.wait()
 
 
 def _saved_at(file: str) -> float:

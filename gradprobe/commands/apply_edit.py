@@ -14,37 +14,25 @@ _GIT_SECONDS = 20
 
 
 def refuse_link(file: Path) -> None:
-    """Does nothing where the file is no symbolic link.
-
-    Raises:
-        UsageFailure: it is a link.
-    """
+    """Raises UsageFailure for a symbolic link."""
     if file.is_symlink():
         words = f"--apply: {file} is a symbolic link to {file.readlink()}, and no link is followed to write"
         raise UsageFailure(words, f"name the file itself: {file.resolve()}")
 
 
 def refuse_dirty(file: Path) -> None:
-    """Does nothing where the file is as git has it, or where git knows nothing of it.
-
-    Raises:
-        UsageFailure: it has changes that are not committed.
-    """
+    """Raises UsageFailure for a file that git knows, with changes that are not committed."""
     command = ["git", "-C", str(file.parent), "status", "--porcelain", "--", file.name]
     try:
-        ended = subprocess.run(
+        ran = subprocess.run(
             command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return
-    if (
-        ended.returncode == 0
-        and ended.stdout.strip()
-        and not ended.stdout.startswith(("??", "!!"))
-    ):
-        raise UsageFailure(
-            f"--apply: {file} has changes that are not committed", "commit them, or add --force"
-        )
+    status = ran.stdout.strip() if ran.returncode == 0 else ""
+    if status and not status.startswith(("??", "!!")):
+        words = f"--apply: {file} has changes that are not committed"
+        raise UsageFailure(words, "commit them, or add --force")
 
 
 def apply(edit: TriedEdit) -> None:
@@ -55,11 +43,9 @@ def apply(edit: TriedEdit) -> None:
     """
     file = Path(edit.file)
     try:
-        raw = file.read_bytes().decode()
-        replace_file(str(file), patched(raw, edit.diff))
+        replace_file(str(file), patched(file.read_bytes().decode(), edit.diff))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageFailure(f"--apply: {file} cannot be written: {error}") from error
     except ValueError as error:
-        raise UsageFailure(
-            f"--apply: {file} is not what the edit was tried in: {error}", "run it again"
-        ) from error
+        words = f"--apply: {file} is not what the edit was tried in: {error}"
+        raise UsageFailure(words, "run it again") from error

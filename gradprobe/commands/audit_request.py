@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..inputs.history import CheckRequest
 from ..inputs.options import parse
+from ..model.case import flag_of
 from ..model.failures import UsageFailure
 from ..model.layout_run import MATCH, MISMATCH, add_counts
 from ..model.report import AuditSummary, CheckedTarget, Report
@@ -17,20 +17,10 @@ from ..model.report import AuditSummary, CheckedTarget, Report
 if TYPE_CHECKING:
     from ..auditing.audit import Audit
 
-# The options that an audit's cases take: it draws small ones of its own.
-OPTIONS = (
-    "batch",
-    "heads",
-    "seqlen",
-    "head_dim",
-    "causal",
-    "scale",
-    "softcap",
-    "shapes",
-    "tau",
-    "bias",
-    "bias_window",
-)
+OPTIONS = frozenset(
+    ("batch", "heads", "seqlen", "head_dim", "causal", "scale", "softcap", "shapes", "tau", "bias", "bias_window")
+)  # fmt: skip
+"""The case options that an audit takes: it draws small cases of its own."""
 
 
 def audited(request: CheckRequest) -> Report:
@@ -41,13 +31,9 @@ def audited(request: CheckRequest) -> Report:
         TargetFailure: it cannot be run.
     """
     start = time.perf_counter()
-    for name in request.options:
-        if name not in OPTIONS:
-            taken = ", ".join(f"--{option.replace('_', '-')}" for option in OPTIONS)
-            raise UsageFailure(
-                f"--{name.replace('_', '-')}: an audit draws small cases of its own",
-                f"it takes {taken}",
-            )
+    for name in request.options.keys() - OPTIONS:
+        words = f"{flag_of(name)}: an audit draws small cases of its own"
+        raise UsageFailure(words, f"it takes {', '.join(map(flag_of, sorted(OPTIONS)))}")
     given = parse(request.options)
     with contextlib.redirect_stdout(sys.stderr):
         from ..runtime.backend import prepare_backend
@@ -61,31 +47,33 @@ def audited(request: CheckRequest) -> Report:
 
 
 def _report(made: Audit, request: CheckRequest, seconds: float) -> Report:
+    from ..inputs.versions import installed_versions
     from ..pipeline.reported import run_of
 
     case, source = made.attempt.case, made.target.source
     runs = tuple(run_of(case, run) for run in made.runs)
-    failing = next((run for run in runs if run.first_mismatch is not None), None)
+    mismatches = [run.first_mismatch for run in runs if run.first_mismatch is not None]
+    versions = {name: str(version) for name, version in installed_versions().items()}
     return Report(
         verdict=MATCH if made.attempt.is_right else MISMATCH,
         target=CheckedTarget(
-            name=made.target.name, family=case.family, backend=made.attempt.how.library, function=source.name,
-            file=source.file, line=source.line, sha256=source.sha256, shadows=source.shadows,
+            name=made.target.name,
+            family=case.family,
+            backend=made.attempt.how.library,
+            function=source.name,
+            file=source.file,
+            line=source.line,
+            sha256=source.sha256,
+            shadows=source.shadows,
         ),
-        environment=_environment(),
+        environment=versions | {"device": "cpu"},
         case=case,
         runs=runs,
-        first_mismatch=failing.first_mismatch if failing else None,
+        first_mismatch=mismatches[0] if mismatches else None,
         diagnoses=made.diagnoses,
         known=made.known,
         compared=add_counts(run.compared for run in runs),
         reproduce=request.command("audit"),
         seconds={"total": round(seconds, 4)},
         audit=AuditSummary(wrong=made.attempt.wrong, taken=made.taken),
-    )  # fmt: skip
-
-
-def _environment() -> Mapping[str, str]:
-    from ..inputs.versions import installed_versions
-
-    return {name: str(value) for name, value in installed_versions().items()} | {"device": "cpu"}
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,8 @@ class Contract:
     unread: tuple[str, ...] = ()
     """The results whose arithmetic is none that is known."""
     absent: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    reproduce: str = ""
 
     def of(self, name: str, part: str) -> list[str]:
         """What is known of a part of a result: ["bfloat16"] of ("dV", "P"); [] where it was not read."""
@@ -69,40 +72,17 @@ class Contract:
 
     def as_json(self) -> dict[str, Any]:
         """The document gradprobe.contract/2."""
-        return {
-            "schema": SCHEMA,
-            "verdict": "not read" if self.unread else "read",
-            "target": self.target,
-            "dtype": self.case.dtype,
-            "seed": self.case.seed,
-            "dots": self.dots,
-            "operand": self.operand,
-            "sums": dict(self.sums),
-            "roundings": [
-                {"of": one.of, "parts": dict(one.parts), "left": one.left}
-                for one in self.roundings
-            ],
-            "unread": list(self.unread),
-            "absent": list(self.absent),
-        }
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["case"]
+        fields["roundings"] = [
+            {"of": one.of, "parts": dict(one.parts), "left": one.left} for one in self.roundings
+        ]
+        verdict = "not read" if self.unread else "read"
+        case = {"dtype": self.case.dtype, "seed": self.case.seed}
+        return {"schema": SCHEMA, "verdict": verdict, **case, **fields}
 
 
-@dataclass(frozen=True)
-class ReadContract:
-    """A contract, and what it was read with."""
-
-    contract: Contract
-    environment: Mapping[str, str]
-    reproduce: str
-
-    def as_json(self) -> dict[str, Any]:
-        return self.contract.as_json() | {
-            "environment": dict(self.environment),
-            "reproduce": self.reproduce,
-        }
-
-
-def read_contract(request: CheckRequest) -> ReadContract:
+def read_contract(request: CheckRequest) -> Contract:
     """Runs a target on values that tell its arithmetic.
 
     Raises:
@@ -117,15 +97,13 @@ def read_contract(request: CheckRequest) -> ReadContract:
     if not any(name in options for name in _LENGTHS):
         options["seqlen"] = SEQLEN
     with contextlib.redirect_stdout(sys.stderr):
+        from ..inputs.versions import environment
         from ..pipeline.resolve import resolve_problem
 
         problem = resolve_problem(CheckRequest(request.target, request.family, None, options))
-        from ..inputs.versions import environment
-
         contract = contract_of(problem.target, problem.case)
-    return ReadContract(
-        contract, environment(problem.case.device), request.command(contract=True)
-    )
+    command = request.command(contract=True)
+    return replace(contract, environment=environment(problem.case.device), reproduce=command)
 
 
 def contract_of(target: Target, case: Case) -> Contract:
@@ -207,65 +185,56 @@ def _sum_in_words(of: CoarserSum) -> str:
     return f"{of.dtype}, rounded after each {model.tile} {along}, from the {'last' if model.backwards else 'first'}"
 
 
-def render_contract(read: ReadContract, width: int) -> list[Text]:
+def render_contract(contract: Contract, width: int) -> list[Text]:
     """Lines of a console: what the kernel does otherwise than its dtype implies, then each result in its parts."""
     from rich.text import Text
 
-    contract = read.contract
-    verdict, style = (
-        ("NOT READ", "bold yellow") if contract.unread else ("CONTRACT", "bold green")
-    )
+    verdict, style = ("CONTRACT", "bold green")
+    if contract.unread:
+        verdict, style = ("NOT READ", "bold yellow")
     lines = [*headed(verdict, style, _headline(contract), width), Text("")]
     for parts in contract.roundings:
         title = f"{parts.of} = {PRODUCTS[parts.of].formula}"
-        for number, line in enumerate(
-            lines_of(_in_words(contract, parts), max(width - _COLUMN - 2, 20))
-        ):
-            lines.append(
-                Text.assemble((f"  {title if number == 0 else '':<{_COLUMN}}", "bold"), line)
-            )
+        for line in lines_of(_in_words(contract, parts), max(width - _COLUMN - 2, 20)):
+            lines.append(Text.assemble((f"  {title:<{_COLUMN}}", "bold"), line))
+            title = ""
     lines += [Text("")] if contract.roundings else []
-    return [
-        *lines,
-        *(Text(line, style="dim") for words in _notes(read) for line in wrapped(words, width)),
-    ]
+    notes = [line for words in _notes(contract) for line in wrapped(words, width)]
+    return [*lines, *(Text(line, style="dim") for line in notes)]
 
 
 def _headline(contract: Contract) -> str:
-    said = f"{contract.target}, {contract.case.dtype}"
+    name = f"{contract.target}, {contract.case.dtype}"
     if contract.unread:
-        return f"{said}: no known way gives {listed(contract.unread)}"
+        return f"{name}: no known way gives {listed(contract.unread)}"
     if contract.dots:
-        return f"{said}: multiplies in {'IEEE float32' if contract.dots == 'ieee' else 'TF32 or coarser'}"
-    by_words: dict[str, list[str]] = {}
-    for name, how in contract.sums.items():
-        by_words.setdefault(how, []).append(name)
-    words = [f"sums {' and '.join(names)} in {how}" for how, names in by_words.items()]
+        how = "IEEE float32" if contract.dots == "ieee" else "TF32 or coarser"
+        return f"{name}: multiplies in {how}"
+    words = [f"sums {name} in {how}" for name, how in contract.sums.items()]
     if contract.operand:
         words.append(f"rounds {contract.operand} before the scores")
-    return f"{said}: {'; '.join(words or ['sums in float32'])}"
+    return f"{name}: {'; '.join(words or ['sums in float32'])}"
 
 
 def _in_words(contract: Contract, rounded: RoundedParts) -> str:
-    said = []
+    words = []
     if rounded.of in contract.unread:
-        said.append(f"nearest, and off by {rounded.left**0.5:.3g} times what storing it adds")
-    for part, words in rounded.parts.items():
-        more = f", or {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
-        said.append(f"{part}: {' or '.join(words[:_SHOWN])}{more}")
+        factor = f"{rounded.left**0.5:.3g}"
+        words.append(f"nearest, and off by {factor} times what storing it adds")
+    for part, ways in rounded.parts.items():
+        more = f", or {len(ways) - _SHOWN} more" if len(ways) > _SHOWN else ""
+        words.append(f"{part}: {' or '.join(ways[:_SHOWN])}{more}")
     if rounded.of != "O":
-        said.append(f"sums: {contract.sums.get(rounded.of, 'float32')}")
-    return "; ".join(said)
+        words.append(f"sums: {contract.sums.get(rounded.of, 'float32')}")
+    return "; ".join(words)
 
 
-def _notes(read: ReadContract) -> Iterator[str]:
-    contract = read.contract
+def _notes(contract: Contract) -> Iterator[str]:
     if contract.unread:
         yield "gradprobe check says whether the kernel is right: the arithmetic of a wrong one cannot be read"
     elif contract.roundings:
         yield "what these leave of each result is no more than another rounding of it"
-    if any(len(words) > 1 for one in contract.roundings for words in one.parts.values()):
-        yield '"or": the ways give nearly the same here'
     yield from (f"{name} is not given" for name in contract.absent)
-    yield "  ".join(f"{name} {read.environment[name]}" for name in ("device", "torch", "triton"))
-    yield f"again: {read.reproduce}"
+    found = contract.environment
+    yield "  ".join(f"{name} {found[name]}" for name in ("device", "torch", "triton"))
+    yield f"again: {contract.reproduce}"

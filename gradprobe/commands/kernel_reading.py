@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 CLEAN, FOUND, PARTLY = "clean", "findings", "partly read"
+_STYLES = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}
 # Code is shown as far as this from a line's ends at least, where lines are cut.
 _LEAST = 40
 # As many findings as 24 rows have room for.
 _MOST = 3
-_NONE = "no pointer advances by a stride that is called another tensor's"
-_UNTOLD = "not followed everywhere, or by strides whose names tell no tensor"
 
 
 @dataclass(frozen=True)
@@ -94,15 +93,12 @@ def _modules(word: str, family: str | None) -> dict[str, ModuleType]:
 
 def lint_as_json(inquiry: Inquiry) -> dict[str, Any]:
     """The document gradprobe.lint/2."""
-    findings = list[dict[str, Any]]()
+    findings = []
     for finding in inquiry.findings:
-        document = {
-            "rule": FOREIGN,
-            "sentence": finding.sentence,
-            "fix": finding.fix,
-            **asdict(finding),
-        }
-        findings.append(document | structs.asdict(document.pop("where")))
+        document = {"rule": FOREIGN, "sentence": finding.sentence, "fix": finding.fix}
+        fields = asdict(finding)
+        place = structs.asdict(fields.pop("where"))
+        findings.append(document | fields | place)
     return {
         "schema": "gradprobe.lint/2",
         "verdict": inquiry.verdict,
@@ -122,26 +118,22 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
     from rich.text import Text
 
     count, room, verdict = len(inquiry.findings), max(width, _LEAST), inquiry.verdict
-    style = {FOUND: "bold red", PARTLY: "bold yellow", CLEAN: "bold green"}[verdict]
-    said = plural(count, "wrong stride") if count else _NONE
-    lines = [Text(f"{verdict.upper()}  {said} ({inquiry.word})", style=style)]
-    most = max(count, len(inquiry.untold)) if details else _MOST
+    none = "no pointer advances by a stride that is called another tensor's"
+    head = f"{verdict.upper()}  {plural(count, 'wrong stride') if count else none}"
+    lines = [Text(f"{head} ({inquiry.word})", style=_STYLES[verdict])]
+    most = None if details else _MOST
     for finding in inquiry.findings[:most]:
         lines += [Text(""), *_shown(finding, room)]
-    if count > most:
-        lines.append(
-            Text(
-                f"  and {plural(count - most, 'wrong stride')} more: the same with --details",
-                style="bold",
-            )
-        )
+    if most is not None and count > most:
+        more = f"  and {plural(count - most, 'wrong stride')} more: the same with --details"
+        lines.append(Text(more, style="bold"))
     lines += [Text("")] if count else []
-    read = [
-        f"read {plural(len(inquiry.kernels), 'kernel')} by the names of their parameters; no kernel was run"
-    ]
+    kernels = plural(len(inquiry.kernels), "kernel")
+    read = [f"read {kernels} by the names of their parameters; no kernel was run"]
     if inquiry.untold:
-        rest = " and others" if len(inquiry.untold) > most else ""
-        read.append(f"{_UNTOLD}: {', '.join(inquiry.untold[:most])}{rest}")
+        rest = " and others" if most is not None and len(inquiry.untold) > most else ""
+        what = "not followed everywhere, or by strides whose names tell no tensor"
+        read.append(f"{what}: {', '.join(inquiry.untold[:most])}{rest}")
     return [*lines, *(Text(line, style="dim") for text in read for line in _wrapped(text, room))]
 
 
@@ -151,21 +143,23 @@ def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     from ..render.screen.code import window
 
     at, here = finding.where, os.getcwd()
-    file = (
-        os.path.relpath(at.file, here) if os.path.commonpath([at.file, here]) == here else at.file
-    )
+    is_below = os.path.commonpath([at.file, here]) == here
+    file = os.path.relpath(at.file, here) if is_below else at.file
     yield Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", style="bold")
     code, column = window(visible(at.code), at.column or 0, at.length, width - 2)
     yield Text(f"  {code}")
     yield Text(f"  {' ' * column}{'^' * max(min(at.length, len(code) - column), 1)}", style="red")
-    for line in _wrapped(finding.sentence, width):
-        yield Text(line)
+    yield from map(Text, _wrapped(finding.sentence, width))
     for line in _wrapped(f"fix: {finding.fix}", width) if finding.fix else ():
         yield Text(line, style="green")
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    wrapper = textwrap.TextWrapper(
-        width, "  ", "    ", break_long_words=False, break_on_hyphens=False
+    return textwrap.wrap(
+        visible(text),
+        width,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    return wrapper.wrap(visible(text))

@@ -22,7 +22,7 @@ def read(file: str) -> Reports:
         refuse_contradictions(several)
         return several
     except OSError as error:
-        close = did_you_mean(file, (str(one) for one in Path(file).parent.glob("*.json")), "")
+        close = did_you_mean(file, map(str, Path(file).parent.glob("*.json")), "")
         way_out = close or "gradprobe check --json FILE writes one"
         raise UsageFailure(f"{file}: cannot be read, {error.strerror}", way_out) from error
     except UsageFailure as failure:
@@ -30,38 +30,24 @@ def read(file: str) -> Reports:
 
 
 def refuse_contradictions(several: Reports) -> None:
-    """Does nothing where the parts of each report fit together.
-
-    Raises:
-        UsageFailure: some do not; it has their path.
-    """
+    """Raises UsageFailure, with the path, where parts of a report do not fit together."""
     for report in several.reports:
         if wrong := contradiction(report):
-            raise UsageFailure(
-                f"the report is damaged: {wrong}", "gradprobe check --json FILE writes one"
-            )
+            way_out = "gradprobe check --json FILE writes one"
+            raise UsageFailure(f"the report is damaged: {wrong}", way_out)
+
+
+_DAMAGE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
 
 
 @contextlib.contextmanager
 def damage_told(files: str) -> Iterator[None]:
-    """Shows saved reports; one whose parts have their types and do not fit together is a damaged file.
-
-    Raises:
-        UsageFailure: what is shown came to an error that says so.
-    """
+    """Shows saved reports; one whose parts have their types and do not fit together raises UsageFailure."""
     try:
         yield
-    except (
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RuntimeError,
-    ) as error:
+    except _DAMAGE as error:
         if isinstance(error, Failure):
             raise
-        words = (
-            f"{files}: damaged, its parts do not fit together ({type(error).__name__}: {error})"
-        )
-        raise UsageFailure(words, "write it anew; with --traceback it says where") from error
+        why = f"its parts do not fit together ({type(error).__name__}: {error})"
+        way_out = "write it anew; with --traceback it says where"
+        raise UsageFailure(f"{files}: damaged, {why}", way_out) from error

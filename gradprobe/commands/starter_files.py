@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shlex
-import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,91 +18,54 @@ from ..model.writing import replace_file
 from ..targets.builtin import BUILTINS
 from ..targets.find import parts_of
 
+ADAPTER, WORKFLOW = "gradprobe_adapter.py", ".github/workflows/gradprobe.yml"
 VENDOR = "vendor"
 """The folder of a user's repository that a wheel of gradprobe goes into, where it has no address."""
+# The start of an expression that GitHub evaluates before a shell sees it.
+_EXPRESSION = "${{"
 
 
 def requirement() -> str:
-    """What pip installs in a workflow: the commit or the archive that pip recorded here (PEP 610), else a wheel.
-
-    Of a folder it is the commit that is checked out there, at its remote `origin`. The wheel lies in VENDOR.
-    """
+    """What pip installs in a workflow: the commit or the archive that pip recorded here (PEP 610), else a wheel."""
     recorded = _recorded()
     url, vcs = str(recorded.get("url", "")), recorded.get("vcs_info")
+    parts = urlsplit(url)
+    # Without a name and a password: what is written is committed.
+    public = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     if vcs:
-        return _at_commit(url, str(vcs["commit_id"]))
+        return f"gradprobe @ git+{public}@{vcs['commit_id']}"
     if url.startswith("https:"):
-        return f"gradprobe @ {_without_user(url)}"
-    folder = unquote(urlsplit(url).path)
-    remote, commit = (
-        _git(folder, "remote", "get-url", "origin"),
-        _git(folder, "rev-parse", "HEAD"),
-    )
-    web = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", remote)
-    return (
-        _at_commit(web, commit)
-        if web.startswith("https:") and commit
-        else f"{VENDOR}/{_wheel(url)}"
-    )
-
-
-def _wheel(url: str) -> str:
-    """The name of the wheel that pip installed from, else of the one that it makes of this version."""
-    name = Path(unquote(urlsplit(url).path)).name
-    return name if name.endswith(".whl") else f"gradprobe-{__version__}-py3-none-any.whl"
+        return f"gradprobe @ {public}"
+    name = _source(recorded).name
+    own = f"gradprobe-{__version__}-py3-none-any.whl"
+    return f"{VENDOR}/{name if name.endswith('.whl') else own}"
 
 
 def wheel_command() -> str:
     """What puts the wheel into VENDOR; "" where the workflow needs none, or it is there."""
     wanted = requirement()
-    if not wanted.endswith(".whl") or not wanted.startswith(VENDOR) or Path(wanted).is_file():
+    if not wanted.startswith(VENDOR) or Path(wanted).is_file():
         return ""
-    source = Path(unquote(urlsplit(str(_recorded().get("url", ""))).path))
+    source = _source(_recorded())
     if source.suffix == ".whl" and source.is_file():
         return f"mkdir -p {VENDOR} && cp {shlex.quote(str(source))} {VENDOR}"
     folders = (source, Path(__file__).parents[2])
-    checkout = next(
-        (str(folder) for folder in folders if (folder / "pyproject.toml").is_file()), "CHECKOUT"
-    )
-    return f"python3 -m pip wheel --no-deps --wheel-dir {VENDOR} {shlex.quote(checkout)}"
+    checkouts = [str(folder) for folder in folders if (folder / "pyproject.toml").is_file()]
+    words = ["python3", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", VENDOR]
+    return shlex.join([*words, *(checkouts[:1] or ["CHECKOUT"])])
 
 
 def _recorded() -> dict[str, Any]:
     """What pip wrote about a package that did not come from an index; nothing where it did, or was not installed."""
     with contextlib.suppress(metadata.PackageNotFoundError):
-        return dict(
-            json.loads(metadata.distribution("gradprobe").read_text("direct_url.json") or "{}")
-        )
+        text = metadata.distribution("gradprobe").read_text("direct_url.json")
+        return dict(json.loads(text or "{}"))
     return {}
 
 
-def _at_commit(url: str, commit: str) -> str:
-    return f"gradprobe @ git+{_without_user(url)}@{commit}"
-
-
-def _without_user(url: str) -> str:
-    """A URL without a name and a password: what is written is committed."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def _git(folder: str, *words: str) -> str:
-    """What git prints about a folder; nothing where it fails or is not there."""
-    if not folder:
-        return ""
-    try:
-        ran = subprocess.run(
-            ["git", "-C", folder, *words], check=False, capture_output=True, encoding="utf-8"
-        )
-    except OSError:
-        return ""
-    return ran.stdout.strip() if ran.returncode == 0 else ""
-
-
-CIS = ("github",)
-DEFAULT_CI = ".github/workflows/gradprobe.yml"
-# The start of an expression that GitHub evaluates before a shell sees it.
-_EXPRESSION = "${{"
+def _source(recorded: dict[str, Any]) -> Path:
+    """The file or folder that pip installed from."""
+    return Path(unquote(urlsplit(str(recorded.get("url", ""))).path))
 
 
 def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = False) -> None:
@@ -114,44 +75,34 @@ def write_workflow(path: Path, ci: str, target: str | None, *, force: bool = Fal
         UsageFailure: there is no such CI; the target is not in this folder or cannot stand in a workflow; the path is
             no YAML file, cannot be written, or exists without `force`.
     """
-    if ci not in CIS:
-        raise UsageFailure(f"--ci must be {' or '.join(CIS)}, got {ci!r}")
+    if ci != "github":
+        raise UsageFailure(f"--ci must be github, got {ci!r}")
     if path.suffix not in (".yml", ".yaml"):
-        raise UsageFailure(
-            f"init --ci writes a YAML file, got {path}", f"for example {DEFAULT_CI}"
-        )
+        raise UsageFailure(f"init --ci writes a YAML file, got {path}", f"for example {WORKFLOW}")
     if target is not None:
-        _check_target(target)
+        _refuse_outside(target)
     text = (Path(__file__).parent / f"{ci}.yml").read_text(encoding="utf-8")
     words = {"target": target or "", "gradprobe": requirement(), "path": path.as_posix()}
     for name, word in words.items():
         if _EXPRESSION in word or not word.isprintable():
-            raise UsageFailure(
-                f"{word!r} cannot be written into a workflow: GitHub would not read it as one word"
-            )
+            what = f"{word!r} cannot be written into a workflow"
+            raise UsageFailure(f"{what}: GitHub would not read it as one word")
         # A JSON string is a YAML scalar that quotes all that YAML or a shell would read.
         text = text.replace(f"<<{name}>>", json.dumps(word, ensure_ascii=False))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageFailure(f"{path.parent}: cannot be made, {error.strerror}") from error
     _write_new(path, text, force=force)
 
 
-def _check_target(word: str) -> None:
+def _refuse_outside(word: str) -> None:
+    """Raises UsageFailure for a file that a workflow would not find."""
     place = Path("" if word in BUILTINS else parts_of(word)[0])
-    if place.suffix == ".py" and (place.is_absolute() or ".." in place.parts):
-        raise UsageFailure(
-            f"--target {word}: a workflow only sees the repository", "name it from its root"
-        )
-    if place.suffix == ".py" and not place.is_file():
-        raise UsageFailure(
-            f"--target {word}: there is no file {place}",
-            "the path begins at the repository's root",
-        )
-
-
-DEFAULT_TEMPLATE = "gradprobe_adapter.py"
+    if place.suffix != ".py":
+        return
+    if place.is_absolute() or ".." in place.parts:
+        what = f"--target {word}: a workflow only sees the repository"
+        raise UsageFailure(what, "name it from its root")
+    if not place.is_file():
+        what = f"--target {word}: there is no file {place}"
+        raise UsageFailure(what, "the path begins at the repository's root")
 
 
 def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
@@ -162,28 +113,19 @@ def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
     """
     refuse_unknown_family(family)
     if path.suffix != ".py":
-        raise UsageFailure(
-            f"init writes a Python file, got {path}", f"for example {path / DEFAULT_TEMPLATE}"
-        )
-    text = (Path(__file__).parents[1] / "targets" / "templates" / f"{family}.py").read_text(
-        encoding="utf-8"
-    )
-    _write_new(path, text, force=force)
+        way_out = f"for example {path / ADAPTER}"
+        raise UsageFailure(f"init writes a Python file, got {path}", way_out)
+    template = Path(__file__).parents[1] / "targets" / "templates" / f"{family}.py"
+    _write_new(path, template.read_text(encoding="utf-8"), force=force)
 
 
 def _write_new(path: Path, text: str, *, force: bool) -> None:
-    """Writes a new file; with `force`, also over one that exists.
-
-    Raises:
-        UsageFailure: it exists without `force`, or cannot be written.
-    """
+    if os.path.lexists(path) and not force:
+        way_out = "name another file, or write over it with --force"
+        raise UsageFailure(f"{path} already exists", way_out)
     try:
-        if os.path.lexists(path) and not force:
-            raise FileExistsError
+        if path.suffix != ".py":
+            path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text)
-    except FileExistsError:
-        raise UsageFailure(
-            f"{path} already exists", "name another file, or write over it with --force"
-        ) from None
     except OSError as error:
         raise UsageFailure(f"{path}: cannot be written, {error.strerror}") from error

@@ -23,7 +23,7 @@ from ..model.number import plural
 from ..render.notation import CAUTION
 from ..render.rows import lines_of
 from ..targets.builtin import BUILTINS, Builtin
-from ..targets.find import FoundFunction, family_of, target_of
+from ..targets.find import FoundFunction, Target, family_of, target_of
 from ..targets.inventory import inventory
 from ..targets.naming import EITHER, WORLD, canonical_name
 
@@ -53,7 +53,7 @@ class ListedTarget:
 
 def catalogue() -> tuple[ListedTarget, ...]:
     """All built-in targets, whether or not they can run here; none of them is imported."""
-    return tuple(_builtin_entry(builtin) for builtin in BUILTINS.values())
+    return tuple(map(_builtin_entry, BUILTINS.values()))
 
 
 def _builtin_entry(builtin: Builtin) -> ListedTarget:
@@ -62,7 +62,7 @@ def _builtin_entry(builtin: Builtin) -> ListedTarget:
     assert spec is not None
     file = Path(spec.origin or "")
     line, parameters = _signature(ast.parse(file.read_text(encoding="utf-8")).body, name)
-    takes = {canonical_name(parameter) for parameter in parameters}
+    takes = set(map(canonical_name, parameters))
     return ListedTarget(
         name=builtin.name,
         summary=builtin.summary,
@@ -81,21 +81,15 @@ def _signature(statements: list[ast.stmt], name: str) -> tuple[int, list[str]]:
     """The line of a function's definition, and its parameters; also of `NAME = narrowed(FUNCTION, LACKING, ...)`."""
     for node in statements:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            return node.lineno, [
-                parameter.arg for parameter in (*node.args.args, *node.args.kwonlyargs)
-            ]
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and ast.unparse(node.targets[0]) == name
-        ):
+            arguments = (*node.args.args, *node.args.kwonlyargs)
+            return node.lineno, [parameter.arg for parameter in arguments]
+        if not isinstance(node, ast.Assign) or ast.unparse(node.targets[0]) != name:
+            continue
+        if isinstance(node.value, ast.Call):
             function, lacking, *_ = node.value.args
             line, parameters = _signature(statements, ast.unparse(function))
-            return line, [
-                parameter
-                for parameter in parameters
-                if parameter not in ast.literal_eval(lacking)
-            ]
+            left_out = ast.literal_eval(lacking)
+            return line, [parameter for parameter in parameters if parameter not in left_out]
     raise LookupError(name)
 
 
@@ -118,6 +112,10 @@ class TargetListing:
     """Why it cannot be checked as it is; what is above, but for name and line, then says nothing."""
     is_other: bool = False
     """Whether that is because it takes no q, k and v at all."""
+
+    @property
+    def function(self) -> str:
+        return self.name.rpartition(":")[2]
 
 
 # Of a parameter without a default that no case has by itself: words with which a case has it.
@@ -168,33 +166,39 @@ def found_in(file: str) -> FileTargets:
 
 
 def _listed(function: FoundFunction) -> TargetListing:
-    word = function.word
+    word, line = function.word, function.source.line
     try:
         target = target_of(function)
     except UsageFailure as failure:
         why = str(failure).removeprefix(f"target {word!r} ")
         known = set(map(canonical_name, inspect.signature(function.function).parameters))
-        return TargetListing(
-            word, "", "", False, (), (), function.source.line, why, not {"q", "k", "v"} <= known
-        )
-    of_lazy = {
-        "window",
-        *(name for input in ("tau", "bias") for name in (input, GRADIENT_OF[input].lower())),
-    }
-    lazy = of_lazy if target.family == "lazy" else set()
-    masks = {"bias": "mask"} if target.takes.get("bias") in EITHER else {}
-    required = {masks.get(name, name) for name in target.required - lazy}
-    needed = [given for name, given in _GIVEN.items() if name in required]
-    words = {name: value for given in needed for name, value in given.items()}
+        is_other = not {"q", "k", "v"} <= known
+        return TargetListing(word, "", "", False, (), (), line, why, is_other)
+    taken = _taken(target.takes, target.family)
     return TargetListing(
         word,
-        command_line("check", word, words),
+        command_line("check", word, _needed(target)),
         target.family,
         target.is_backward,
-        _taken(target.takes, target.family),
+        taken,
         target.outputs,
-        function.source.line,
+        line,
     )
+
+
+# What a lazy case has by itself.
+_OF_LAZY = {"window", "tau", "bias", GRADIENT_OF["tau"].lower(), GRADIENT_OF["bias"].lower()}
+
+
+def _needed(target: Target) -> dict[str, Any]:
+    """The options without which a target cannot be called."""
+    required = set(target.required) - (_OF_LAZY if target.family == "lazy" else set())
+    if target.takes.get("bias") in EITHER and "bias" in required:
+        required = {*required - {"bias"}, "mask"}
+    words: dict[str, Any] = {}
+    for name, given in _GIVEN.items():
+        words |= given if name in required else {}
+    return words
 
 
 def _taken(takes: Iterable[str | None], family: str) -> tuple[str, ...]:
@@ -204,67 +208,17 @@ def _taken(takes: Iterable[str | None], family: str) -> tuple[str, ...]:
     return tuple(option.name for option in OPTIONS if option.name in options)
 
 
+def as_json(entries: Sequence[ListedTarget]) -> dict[str, Any]:
+    """The document gradprobe.targets.find/1."""
+    targets = [asdict(entry) | {"missing": entry.missing or None} for entry in entries]
+    return {"schema": "gradprobe.targets.find/1", "targets": targets}
+
+
 def file_as_json(targets: FileTargets) -> dict[str, Any]:
     """The document gradprobe.targets.file/1."""
     return {"schema": "gradprobe.targets.file/1", **asdict(targets)}
 
 
-def render_file(targets: FileTargets, width: int) -> list[Text]:
-    """What can be checked, with the words to type; then what cannot, and why."""
-    can = [one for one in targets.targets if not one.refused]
-    lines = [
-        Text(
-            f"{targets.file}: {len(can)} of {plural(len(targets.targets), 'function')} can be checked",
-            "bold",
-        )
-    ]
-    for entry in can:
-        lines += [Text(), *_of_file(entry, width)]
-    if len(can) < len(targets.targets):
-        lines += [Text(), *_refused([one for one in targets.targets if one.refused], width)]
-    return (
-        lines
-        if can
-        else [*lines, Text(), *map(Text, lines_of(_way_out(targets), max(width, 40)))]
-    )
-
-
-def _way_out(targets: FileTargets) -> str:
-    if targets.kernels and not targets.targets:
-        launch = f"{targets.file} has kernels and nothing that launches them ({', '.join(targets.kernels)})"
-        return f"{launch}: name a function that does, of the file that imports it; gradprobe init writes one"
-    return f"gradprobe init writes an adapter, to call what {targets.file} has"
-
-
-def _refused(entries: Sequence[TargetListing], width: int) -> Iterator[Text]:
-    """Why some cannot be checked; those that are no attention in one sentence."""
-    yield Text("Not as it stands", "bold")
-    for entry in (one for one in entries if not one.is_other):
-        yield from _folded(_function(entry), f"line {entry.line}: it {entry.refused}", width)
-    if others := [_function(entry) for entry in entries if entry.is_other]:
-        yield from _folded("no q, k, v", ", ".join(others), width)
-
-
-def _function(entry: TargetListing) -> str:
-    return entry.name.rpartition(":")[2]
-
-
-def _of_file(entry: TargetListing, width: int) -> Iterator[Text]:
-    yield Text(entry.command)
-    kind = "backward" if entry.is_backward else "forward through autograd"
-    yield from _folded("family", f"{entry.family}, a {kind}, in line {entry.line}", width)
-    yield from _folded(
-        "takes",
-        " ".join(map(flag_of, entry.takes)) or "no option but sizes, values and layouts",
-        width,
-    )
-    if entry.outputs:
-        yield from _folded(
-            "writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width
-        )
-
-
-SCHEMA = "gradprobe.targets.find/1"
 _INDENT = 11
 _OWN = {
     "FILE.py:FUNCTION": "of a file, as in gradprobe check my_kernel.py:backward",
@@ -274,50 +228,69 @@ _OWN = {
 }
 
 
-def as_json(entries: Sequence[ListedTarget]) -> dict[str, Any]:
-    """All that is known of each, ready for `json.dumps`."""
-    return {
-        "schema": SCHEMA,
-        "targets": [asdict(entry) | {"missing": entry.missing or None} for entry in entries],
-    }
-
-
 def render(entries: Sequence[ListedTarget], width: int) -> list[Text]:
     """One paragraph a target, then how one names one's own; folded to `width`."""
-    lines = []
+    lines = list[Text]()
     for entry in entries:
-        lines += [*_entry(entry, width), Text()]
+        name = Text(f"{entry.name:<{_INDENT + 4}}", "dim" if entry.missing else "bold")
+        first, *rest = lines_of(entry.summary, max(width, 40) - len(name))
+        lines += [name + Text(first), *(Text(" " * len(name) + line) for line in rest)]
+        if entry.missing:
+            lines += _folded("not here", entry.missing, width, CAUTION)
+        lines += _facts(entry, width)
+        lines += _folded("exposes", " ".join(entry.exposes), width)
+        # From the package's folder on, as imports are written.
+        file = Path(entry.file).relative_to(Path(__file__).parents[2])
+        lines += [*_folded("file", f"{file}:{entry.line}", width), Text()]
     lines.append(Text("A function of your own", "bold"))
     for form, meaning in _OWN.items():
         lines += _folded(form, meaning, width, indent=18)
     return lines
 
 
-def _entry(entry: ListedTarget, width: int) -> Iterator[Text]:
-    name = Text(f"{entry.name:<{_INDENT + 4}}", "dim" if entry.missing else "bold")
-    first, *rest = lines_of(entry.summary, max(width, 40) - len(name))
-    yield name + Text(first)
-    yield from (Text(" " * len(name) + line) for line in rest)
-    if entry.missing:
-        yield from _folded("not here", entry.missing, width, CAUTION)
+def render_file(targets: FileTargets, width: int) -> list[Text]:
+    """What can be checked, with the words to type; then what cannot, and why."""
+    can = [one for one in targets.targets if not one.refused]
+    refused = [one for one in targets.targets if one.refused]
+    count = plural(len(targets.targets), "function")
+    lines = [Text(f"{targets.file}: {len(can)} of {count} can be checked", "bold")]
+    for entry in can:
+        lines += [Text(), Text(entry.command), *_facts(entry, width)]
+    if refused:
+        lines += [Text(), Text("Not as it stands", "bold")]
+    for entry in refused:
+        if not entry.is_other:
+            why = f"line {entry.line}: it {entry.refused}"
+            lines += _folded(entry.function, why, width)
+    if others := [entry.function for entry in refused if entry.is_other]:
+        lines += _folded("no q, k, v", ", ".join(others), width)
+    if not can:
+        lines += [Text(), *map(Text, lines_of(_way_out(targets), max(width, 40)))]
+    return lines
+
+
+def _way_out(targets: FileTargets) -> str:
+    if targets.kernels and not targets.targets:
+        kernels = ", ".join(targets.kernels)
+        launch = f"{targets.file} has kernels and nothing that launches them ({kernels})"
+        return f"{launch}: name a function that does, of the file that imports it; gradprobe init writes one"
+    return f"gradprobe init writes an adapter, to call what {targets.file} has"
+
+
+def _facts(entry: ListedTarget | TargetListing, width: int) -> Iterator[Text]:
     kind = "backward" if entry.is_backward else "forward through autograd"
-    yield from _folded("family", f"{entry.family}, a {kind}", width)
-    yield from _folded("takes", " ".join(map(flag_of, entry.takes)), width)
+    place = f", in line {entry.line}" if isinstance(entry, TargetListing) else ""
+    takes = " ".join(map(flag_of, entry.takes))
+    yield from _folded("family", f"{entry.family}, a {kind}{place}", width)
+    yield from _folded("takes", takes or "no option but sizes, values and layouts", width)
     if entry.outputs:
-        yield from _folded(
-            "writes", f"{' '.join(entry.outputs)}, into tensors that it is given", width
-        )
-    yield from _folded("exposes", " ".join(entry.exposes), width)
-    file = Path(entry.file).relative_to(
-        Path(__file__).parents[2]
-    )  # beginning at the package's folder, as imports do
-    yield from _folded("file", f"{file}:{entry.line}", width)
+        words = f"{' '.join(entry.outputs)}, into tensors that it is given"
+        yield from _folded("writes", words, width)
 
 
 def _folded(
     label: str, words: str, width: int, style: str = "", indent: int = _INDENT
 ) -> Iterator[Text]:
     indent = max(indent, len(label) + 2)
-    lines = lines_of(words, max(width, 40) - indent - 2)
-    for at, line in enumerate(lines):
+    for at, line in enumerate(lines_of(words, max(width, 40) - indent - 2)):
         yield Text.assemble("  ", (f"{'' if at else label:<{indent}}", "dim"), (line, style))

@@ -1,4 +1,4 @@
-"""What `watch` keeps warm, which files it waits for, and which layout it tries first."""
+"""What `watch` keeps warm, and which files it waits for."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import os
 import pkgutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..inputs.history import CheckRequest
-from ..model.assignment import parse_run
 from ..model.failures import Failure, UsageFailure
-from ..model.report import Report
 from ..processes import forks
 from ..processes.warm import warm_process
 from ..targets.builtin import BUILTINS, FILES, has_driver
@@ -26,8 +24,8 @@ from .configuration.settings import table_of
 from .suite.outcome import CheckOutcome
 from .suite.plan import PlannedCheck
 
-# What a kernel is written in, and may include.
 _SETTINGS = "pyproject.toml"
+# What a kernel is written in, and may include.
 _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 # Seconds that a file must stay as it is before it is taken to be saved; for which one that an editor is about to put in
 # its place may be missing; and in milliseconds, after which the files are looked at though nobody told of a change.
@@ -38,18 +36,10 @@ _AT_ONCE: dict[str, Any] = {
 
 
 def refuse_without_watchfiles() -> None:
-    """Does nothing where saves can be waited for.
-
-    Raises:
-        Failure: the package that tells of them is missing.
-    """
+    """Raises Failure where the package that tells of saves is missing."""
     if importlib.util.find_spec("watchfiles") is None:
-        raise Failure(
-            "watch needs watchfiles, which is not installed", "pip install 'gradprobe[watch]'"
-        )
-
-
-# What is warm
+        way_out = "pip install 'gradprobe[watch]'"
+        raise Failure("watch needs watchfiles, which is not installed", way_out)
 
 
 @contextlib.contextmanager
@@ -81,22 +71,20 @@ def prepare(words: str) -> None:
     from ..processes.forks import ParallelWork
 
     case = json.loads(words)
-    device, is_there = case.get("device", "auto"), False
+    device, has_device = case.get("device", "auto"), False
     if device != "cpu" and has_driver():
-        with ParallelWork(
-            torch.cuda.is_available
-        ) as asked:  # not here: it would begin to use the device
-            is_there = asked.answer(seconds=60.0) or False
-    is_interpreted = not is_there and device != "cuda"
+        # Not here: it would begin to use the device.
+        with ParallelWork(torch.cuda.is_available) as asked:
+            has_device = asked.answer(seconds=60.0) or False
+    is_interpreted = not has_device and device != "cuda"
     if is_interpreted:
         os.environ["TRITON_INTERPRET"] = "1"
         importlib.import_module("triton.runtime.interpreter")
     importlib.import_module("triton.language")
     import gradprobe
 
-    for module in pkgutil.walk_packages(
-        gradprobe.__path__, "gradprobe.", onerror=lambda name: None
-    ):
+    skipped = lambda name: None  # noqa: E731
+    for module in pkgutil.walk_packages(gradprobe.__path__, "gradprobe.", onerror=skipped):
         if _APART.isdisjoint(module.name.split(".")):
             importlib.import_module(module.name)
     if is_interpreted:
@@ -117,9 +105,6 @@ def _rehearse(options: Mapping[str, Any]) -> None:
             next(records_of(experiment_of(problem.case, problem.target)))
 
 
-# What is waited for
-
-
 @dataclass(frozen=True)
 class Sources:
     """Files and folders, and what stood in them."""
@@ -129,56 +114,50 @@ class Sources:
 
     @classmethod
     def of(cls, files: Iterable[str]) -> Sources:
-        return cls({file: _digest(file) for file in sorted(files)})
+        return cls({file: digest(file) for file in sorted(files)})
 
     @property
     def changed(self) -> list[str]:
         """Those that hold something else by now."""
-        return [file for file, digest in self.digests.items() if _digest(file) != digest]
+        return [file for file, before in self.digests.items() if digest(file) != before]
 
     def settled(self) -> list[str]:
         """The same, once nobody writes any more: an editor may save in several steps, with no file there in between."""
-        until, seen = time.monotonic() + _MISSING, None
-        while (now := Sources.of(self.digests)) != seen or (
-            _lacks(now, self) and time.monotonic() < until
+        until, last = time.monotonic() + _MISSING, None
+        while (now := Sources.of(self.digests)) != last or (
+            now._lacks(self) and time.monotonic() < until
         ):
-            seen = now
+            last = now
             time.sleep(_STILL)
         return self.changed
+
+    def _lacks(self, before: Sources) -> bool:
+        return any(before.digests[file] and not found for file, found in self.digests.items())
 
     def wait(self) -> list[str]:
         """Those that were saved, as soon as one holds something else."""
         from watchfiles import watch
 
         while not self.changed:
-            folders = {
-                folder for path in self.digests if os.path.isdir(folder := os.path.dirname(path))
-            }
+            folders = {os.path.dirname(path) for path in self.digests}
             with contextlib.suppress(FileNotFoundError):  # a folder that has gone since
-                for _ in watch(*folders, **_AT_ONCE):
+                for _ in watch(*filter(os.path.isdir, folders), **_AT_ONCE):
                     if self.changed:
                         break
         return self.settled()
 
 
-def _digest(path: str) -> str:
+def digest(path: str) -> str:
     """Of a file what stands in it, of a folder which sources are there, of pyproject.toml what it says to this tool."""
     try:
         if os.path.basename(path) == _SETTINGS:
             with contextlib.suppress(UsageFailure):
                 return str(table_of(Path(path)) or "")
-        held = (
-            "\n".join(sorted(_beside(path))).encode()
-            if os.path.isdir(path)
-            else Path(path).read_bytes()
-        )
-        return hashlib.sha256(held).hexdigest()
+        is_folder = os.path.isdir(path)
+        names = "\n".join(sorted(_beside(path))) if is_folder else ""
+        return hashlib.sha256(names.encode() or Path(path).read_bytes()).hexdigest()
     except OSError:
         return ""
-
-
-def _lacks(now: Sources, before: Sources) -> bool:
-    return any(before.digests[file] and not digest for file, digest in now.digests.items())
 
 
 def at_first(planned: PlannedCheck) -> set[str]:
@@ -198,18 +177,17 @@ def _file(word: str) -> str:
 
 def _beside(folder: str) -> Iterator[str]:
     with contextlib.suppress(OSError):
-        yield from (
-            entry.path for entry in os.scandir(folder) if Path(entry.name).suffix in _SOURCES
-        )
+        for entry in os.scandir(folder):
+            if Path(entry.name).suffix in _SOURCES:
+                yield entry.path
 
 
 def of_settings(planned: PlannedCheck) -> set[str]:
     """The files of its inputs and settings, also where the nearest is not there yet."""
     folder, inputs = Path.cwd(), planned.request.options.get("inputs")
-    files = {above / _SETTINGS for above in folder.parents if (above / _SETTINGS).is_file()} | {
-        folder / _SETTINGS
-    }
-    return {str(file) for file in files} | ({os.path.abspath(inputs)} if inputs else set())
+    above = [file for parent in folder.parents if (file := parent / _SETTINGS).is_file()]
+    files = {str(file) for file in (folder / _SETTINGS, *above)}
+    return files | {os.path.abspath(inputs)} if inputs else files
 
 
 def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:
@@ -217,43 +195,13 @@ def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:
     report = checked.report
     if report.error is not None or not report.runs:
         return set()
-    word = os.path.abspath(
-        _file(planned.request.target) or report.target.file
-    )  # which may be a link
-    return {*report.sources, word} - {""}
+    # The target's own may be a link.
+    own = os.path.abspath(_file(planned.request.target) or report.target.file)
+    return {*report.sources, own} - {""}
 
 
-# What comes first
-
-
-def failing_layout(report: Report) -> str:
-    """The layout that is shown as wrong; "" where none is."""
-    return "" if report.failing is None else report.failing.layout.partition(", ")[0]
-
-
-def in_layout(planned: PlannedCheck, layout: str) -> PlannedCheck | None:
-    """The same check in one layout alone; None where it begins there anyway."""
-    options = {name: word for name, word in planned.request.options.items() if name != "layout"}
-    if not layout or layout == planned.layouts[0]:
-        return None
-    try:
-        parse_run(layout)
-    except UsageFailure:
-        return None
-    return replace(
-        planned, request=replace(planned.request, options={**options, "runs": [layout]})
-    )
-
-
-def told_files(paths: Sequence[str]) -> str:
+def listed_files(paths: Sequence[str]) -> str:
     """`my_lazy.py and 2 more`; `a file in kernels` where one has come."""
     files = [os.path.relpath(path) for path in paths if not os.path.isdir(path)]
     first = files[0] if files else f"a file in {os.path.relpath(paths[0])}"
     return f"{first} and {len(files) - 1} more" if len(files) > 1 else first
-
-
-def told_change(paths: Sequence[str]) -> str:
-    """`my_lazy.py saved`, or `removed` where nothing of it is there any more."""
-    if not paths:
-        return "the same again saved"
-    return f"{told_files(paths)} {'saved' if any(map(os.path.exists, paths)) else 'removed'}"

@@ -56,6 +56,45 @@ class Option:
     def flag(self) -> str:
         return flag_of(self.name)
 
+    @property
+    def expected(self) -> str:
+        """What it takes, in words."""
+        return "an array of numbers" if self.numbers else _KINDS[self.kind]
+
+
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    list: "an array of strings",
+}
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number; true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def word_of(option: Option, value: Any) -> Any:
+    """What the command line would hold for a plain value; None where it has no type that the option takes."""
+    if option.kind is list:
+        items = [value] if isinstance(value, str) else value
+        is_right = isinstance(items, list) and all(isinstance(item, str) for item in items)
+        return items if is_right else None
+    if option.numbers and not isinstance(value, str):
+        items = value if isinstance(value, list) else [value]
+        return ",".join(map(str, items)) if items and all(map(is_number, items)) else None
+    if option.kind in (bool, str):
+        return value if isinstance(value, option.kind) else None
+    if isinstance(value, str):
+        try:
+            return option.kind(value)
+        except ValueError:
+            return None
+    fits = is_number(value) and (option.kind is float or isinstance(value, int))
+    return option.kind(value) if fits else None
+
 
 def _numbers(
     name: str, convert: Callable[[str], Any], help: str, metavar: str, count: int | None = None
@@ -159,17 +198,6 @@ OPTIONS = (
     Option("strict", bool, "Count warnings as mismatches, and sums that a kernel keeps in 16 bits (default: no)"),
 )  # fmt: skip
 
-# Options that were, and where what they showed is now.
-GONE = {
-    "tap": "is gone: P, dP and dS in a compiled kernel are told by one-hot inputs, and of an interpreted one "
-           "(--device cpu) each value",
-    "oracle": "is gone: a reference judges every check; where that takes too long, give fewer --heads or a shorter "
-              "--seqlen",
-    "sanitize": "is gone: compute-sanitizer runs around the command, as docs/cuda.md shows",
-    "configs": "is gone: pin one configuration in the decorator, and check it; without a GPU the first that fits runs",
-    "evidence": "is gone: gradprobe diff NAME shows the numbers of a head",
-    "schedules": "is gone: each run of --repeat N has an order of threads and blocks of its own",
-}  # fmt: skip
 MOVED = {
     "compare": "gradprobe show OLD.json NEW.json",
     "targets": "gradprobe init --list",

@@ -33,9 +33,7 @@ def assert_backward_matches(
         target: a function that the command line could check, or the word by which it would find one.
         reference: a reference of your own, given in the same way. It is audited first.
         family: "softmax" or "lazy"; by default lazy where the target takes tau.
-        options: the case options of `gradprobe check --help` by the same names, as Python values: numbers, True and
-            False; for `dtype` also one of torch's; for `layout` one word, several, or a dict; a tuple where
-            the command line takes numbers with commas. None stands for the default.
+        options: the case options of `gradprobe check --help`, as `gradprobe.check` takes them.
 
     Raises:
         AssertionError: a mismatch. The message is what `gradprobe check` prints.
@@ -69,27 +67,24 @@ def report_on(
             refuse_untested()
         with ordinary_torch():
             functions = [None if isinstance(each, str) else each for each in (target, reference)]
-            # Nothing repeats a check of a function that has no word.
-            repro_command = (
-                request.command() if request.target and request.reference != "" else ""
-            )
-            return run_check(request, repro_command, target=functions[0], reference=functions[1])
+            is_repeated = request.target and request.reference != ""
+            command = request.command() if is_repeated else ""
+            return run_check(request, command, target=functions[0], reference=functions[1])
     except Exception as error:
         failure = as_failure(error)
         # A test runner shows the message alone, and the traceback anyway.
         way_out = "" if "--traceback" in failure.way_out else failure.way_out
-        told = type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
-        raise told from _seen_from_outside(failure.__cause__ if failure is error else error)
+        shown = type(failure)(f"{failure}\n  {way_out}" if way_out else str(failure), way_out)
+        raise shown from _seen_from_outside(failure.__cause__ if failure is error else error)
 
 
 def _seen_from_outside(error: BaseException | None) -> BaseException | None:
     """The error, with its traceback cut to begin where it leaves this package, if it does."""
     trace = error.__traceback__ if error else None
-    own = __name__.partition(".")[0]
-    while (
-        trace is not None
-        and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == own
-    ):
+    while trace is not None:
+        module = trace.tb_frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] != __name__.partition(".")[0]:
+            break
         trace = trace.tb_next
     return error.with_traceback(trace) if error and trace else error
 
@@ -101,6 +96,5 @@ def table_of(report: ProbeResult) -> str:
 
     # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
     look = Terminal(width(), None, utf8=utf8(sys.__stdout__))
-    return "\n".join(
-        [plain(rendered(report_of(report), look)), *([] if report.reproduce else [_ALONE])]
-    )
+    text = plain(rendered(report_of(report), look))
+    return text if report.reproduce else f"{text}\n{_ALONE}"

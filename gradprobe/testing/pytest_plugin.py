@@ -11,16 +11,12 @@
     @pytest.mark.gradprobe("lazy", layout="do=blhd")
     def test_do_as_a_transposed_view(): ...
 
-The fixture takes the arguments of `gradprobe.testing.assert_backward_matches`. The markers of the test, its class and
-its module give the arguments that the call leaves out. A marked test that does not use the fixture is checked before
-its body runs. A marked test that uses the fixture and never calls it fails, so that no marker is without effect.
-Target, verdict, layouts and first mismatch become properties of the test in pytest's JUnit XML.
+The fixture takes the arguments of `assert_backward_matches`; markers of the test, its class and its module give those
+that the call leaves out. A marked test without the fixture is checked before its body runs; one that has the fixture
+and never calls it fails. Target, verdict, layouts and first mismatch become properties in pytest's JUnit XML.
 
-Triton decides at its import whether it interprets. Where test files import kernels and there may be no GPU, the setting
-`gradprobe_interpret = true` sets TRITON_INTERPRET=1 before any of them is imported, unless it is set already or there
-is a driver. It is off by default, since it would change every test of every project.
-
-Before the first check, neither gradprobe's other modules nor torch are imported.
+Triton decides at its import whether it interprets: `gradprobe_interpret = true` sets TRITON_INTERPRET=1 before test
+files are imported, where there is no driver. Neither gradprobe's other modules nor torch are imported before a check.
 """
 
 from __future__ import annotations
@@ -118,18 +114,16 @@ def _with_markers(
     """The target and options of the call, completed by the nearest marker, then by those of the class and module."""
     __tracebackhide__ = True
     for marker in item.iter_markers(MARKER):
-        named = dict(marker.kwargs)
-        of_keyword = named.pop("target", None)
         if len(marker.args) > 1:
-            raise TypeError(
-                f"the marker {MARKER} takes one target, and options by name, got {marker.args!r}"
-            )
-        target = target if target is not None else next(iter(marker.args), of_keyword)
+            words = f"takes one target, and options by name, got {marker.args!r}"
+            raise TypeError(f"the marker {MARKER} {words}")
+        named = dict(marker.kwargs)
+        of_marker = named.pop("target", None)
+        target = target if target is not None else next(iter(marker.args), of_marker)
         options = named | options
     if target is None:
-        raise TypeError(
-            f"nothing to check: neither a call of {FIXTURE} nor a marker {MARKER} names a target"
-        )
+        words = f"neither a call of {FIXTURE} nor a marker {MARKER} names a target"
+        raise TypeError(f"nothing to check: {words}")
     return target, options
 
 

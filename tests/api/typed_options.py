@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Options(TypedDict, total=False):
-    """By the names of the command line; None stands for an option that is not given."""
+    """As `gradprobe check --help-all` explains them; None stands for an option that is not given."""
 '''
 _LIST = "str | Sequence[str] | Mapping[str, str]"
 _PLAIN = {int: "int", float: "float", bool: "bool", str: "str", list: _LIST}
@@ -30,13 +30,8 @@ def text():
     for option in OPTIONS:
         kind = _OF_TORCH.get(option.name, _PLAIN[option.kind])
         kind = "str | float | Sequence[float]" if option.numbers else kind
-        fields.append(f"    {option.name}: {kind} | None\n    {_told(option.help)}\n")
+        fields.append(f"    {option.name}: {kind} | None\n")
     return HEAD + "\n" + "".join(fields)
-
-
-def _told(words):
-    line = f'"""{words}."""'
-    return line if len(line) <= 116 else f'"""{words[:107].rsplit(" ", 1)[0]} ..."""'
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gradprobe.commands.contract_request import Contract, ReadContract, render_contract
+from gradprobe.commands.contract_request import Contract, render_contract
 from gradprobe.model.case import Case
 from gradprobe.numerics.rounded_parts import RoundedParts
 from tests.cli.command import run
@@ -28,16 +28,16 @@ def test_pytorchs_attention_in_plain_operations_computes_in_float32(tmp_path, mo
 
 
 def shown(*roundings: RoundedParts, dtype: str = "bfloat16", **more) -> list[str]:
-    contract = Contract(
-        "mine", Case("softmax", dtype=dtype), roundings=roundings, absent=("dK",), **more
-    )
     environment = {"device": "cpu", "torch": "2", "triton": "3"}
-    return [
-        line.plain
-        for line in render_contract(
-            ReadContract(contract, environment, "gradprobe contract mine"), 80
-        )
-    ]
+    contract = Contract(
+        "mine",
+        Case("softmax", dtype=dtype),
+        roundings=roundings,
+        absent=("dK",),
+        environment=environment,
+        **more,
+    )
+    return [line.plain for line in render_contract(contract, 80)]
 
 
 def test_coarser_sums_stand_in_the_first_line_and_ways_that_fit_alike_beside_one_another():

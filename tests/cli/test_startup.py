@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import subprocess
 import sys
 
@@ -177,27 +176,3 @@ def test_a_module_below_a_package_is_found_without_running_the_package(tmp_path,
     with pytest.raises(UsageFailure, match="has no function backwards") as refused:
         refuse_mistyped("wide.deep.kernel:backwards")
     assert refused.value.way_out == "did you mean 'backward'? it has: backward"
-
-
-def test_completion_writes_no_file_of_the_user_s_and_its_steps_make_a_shell_complete_commands(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "gradprobe").write_text(f'#!/bin/sh\nexec {sys.executable} -m gradprobe "$@"\n')
-    (tmp_path / "gradprobe").chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    environment = {"HOME": str(tmp_path), "PATH": path, "PYTHONPATH": str(ROOT)}
-
-    def bash(script):
-        command = ["bash", "--norc", "-c", script]
-        return subprocess.check_output(command, text=True, env=environment, cwd=tmp_path)
-
-    before = sorted(tmp_path.iterdir())
-    told = bash("gradprobe --install-completion; true")
-    assert sorted(tmp_path.iterdir()) == before
-    steps = [line.strip() for line in told.splitlines() if line.startswith("  ")]
-    assert told.startswith("For completion in bash, run this once")
-    bash("; ".join(steps))
-    assert bash(
-        "source ~/.bashrc; COMP_WORDS=(gradprobe do); COMP_CWORD=1; _gradprobe_completion gradprobe; echo $COMPREPLY"
-    ).split() == ["doctor"]

@@ -1,4 +1,4 @@
-"""Which layout `watch` tries first, and which files it waits for."""
+"""Which files `watch` waits for."""
 
 import sys
 from pathlib import Path
@@ -11,12 +11,9 @@ from gradprobe.commands.suite.source_hashes import sources_of
 from gradprobe.commands.warm_check import (
     Sources,
     at_first,
-    failing_layout,
     imported,
-    in_layout,
+    listed_files,
     of_settings,
-    told_change,
-    told_files,
 )
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.model.documents import report_from
@@ -26,16 +23,6 @@ from tests.render.written import document
 
 def planned(**options):
     return PlannedCheck("", CheckRequest("own.py:f", None, None, options))
-
-
-def test_the_layout_that_failed_is_asked_for_alone_where_it_is_not_the_first_anyway():
-    report = report_from(document(wrong_in(), wrong_in(1, layout="distinct")))
-    assert failing_layout(report) == "distinct"
-    alone = in_layout(planned(heads=2), "distinct").request
-    assert alone.options == {"heads": 2, "runs": ["distinct"]}
-    for layout in ("contiguous", "", "contiguous, dO doubled"):
-        assert in_layout(planned(), layout) is None
-    assert in_layout(planned(runs=["distinct", "blhd"]), "distinct") is None
 
 
 def test_files_count_by_what_stands_in_them(tmp_path, monkeypatch):
@@ -49,10 +36,7 @@ def test_files_count_by_what_stands_in_them(tmp_path, monkeypatch):
     assert sources.changed == []
     Path("own.py").write_text("2")
     Path("new.cu").write_text("2")
-    assert [told_files([one]) for one in sources.changed] == ["a file in .", "own.py"]
-    assert told_change([str(tmp_path / "own.py")]) == "own.py saved"
-    Path("own.py").unlink()
-    assert told_change([str(tmp_path / "own.py")]) == "own.py removed"
+    assert [listed_files([one]) for one in sources.changed] == ["a file in .", "own.py"]
 
 
 def test_settings_and_inputs_are_waited_for_and_of_settings_what_is_said_to_this_tool(
@@ -60,13 +44,13 @@ def test_settings_and_inputs_are_waited_for_and_of_settings_what_is_said_to_this
 ):
     monkeypatch.chdir(tmp_path)
     sources = Sources.of(of_settings(planned(inputs="own.npz")))
-    assert {told_files([file]) for file in sources.digests} >= {"pyproject.toml", "own.npz"}
+    assert {listed_files([file]) for file in sources.digests} >= {"pyproject.toml", "own.npz"}
     settings = Path("pyproject.toml")
     settings.write_text("[project]\nname = 'own'\n")
     assert not sources.changed
     settings.write_text("[project]\nname = 'own'\n[tool.gradprobe]\nstrict = true\n")
     Path("own.npz").write_text("1")
-    assert {told_files([file]) for file in sources.changed} == {"pyproject.toml", "own.npz"}
+    assert {listed_files([file]) for file in sources.changed} == {"pyproject.toml", "own.npz"}
 
 
 def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):

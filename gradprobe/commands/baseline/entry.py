@@ -47,8 +47,6 @@ class Entry:
     ran: str
     """The backend and the kind of device, as in "triton on cuda": only where it is the same can errors be compared."""
     environment: Mapping[str, str]
-    kernels: Mapping[str, str]
-    """By kernel, the first digits of its file's sha256; for information."""
     case: Mapping[str, Any]
     """The options resolved, those that are off and the seed left out."""
     coarser: tuple[str, ...]
@@ -90,9 +88,8 @@ def measure(
     for number, seed in enumerate(seeds, 1):
         told(number, len(seeds))
         drawn = replace(request, options={**request.options, "seed": seed})
-        report = run_check(
-            replace(drawn, options={"recover": False, **drawn.options}), drawn.command()
-        )
+        asked = replace(drawn, options={"recover": False, **drawn.options})
+        report = run_check(asked, drawn.command())
         if report.failing:
             return report
         accept(report)
@@ -105,7 +102,6 @@ def measure(
         environment={
             name: report.environment[name] for name in ("gradprobe", "torch", "triton", "device")
         },
-        kernels={kernel.name: kernel.sha256[:12] for kernel in report.provenance.kernels},
         case=case_of(report),
         coarser=_coarser(reports),
         errors=_errors(reports),
@@ -130,29 +126,28 @@ def case_of(report: ProbeResult) -> dict[str, Any]:
 
 def _coarser(reports: Sequence[ProbeResult]) -> tuple[str, ...]:
     """Of most reports: a kernel at the border of its budget may show it in one draw and not in the next."""
-    found = Counter(
-        name
-        for report in reports
-        for name in {one.name for _, found in report.measured for one in found.coarser}
-    )
-    return tuple(sorted(name for name, times in found.items() if 2 * times > len(reports)))
+    times = Counter[str]()
+    for report in reports:
+        times.update({one.name for _, run in report.measured for one in run.coarser})
+    return tuple(sorted(name for name, count in times.items() if 2 * count > len(reports)))
 
 
 def _errors(reports: Sequence[ProbeResult]) -> dict[str, dict[str, Errors]]:
     """What every draw has, in the order of the first."""
     draws = [
-        {run.layout: found.comparison.findings for run, found in report.measured}
+        {
+            (run.layout, name): finding
+            for run, found in report.measured
+            for name, finding in found.comparison.findings.items()
+        }
         for report in reports
     ]
-    return {
-        layout: {
-            name: _figures([draw[layout][name] for draw in draws])
-            for name in findings
-            if all(name in draw[layout] for draw in draws)
-        }
-        for layout, findings in draws[0].items()
-        if all(layout in draw for draw in draws)
-    }
+    errors: dict[str, dict[str, Errors]] = {}
+    for layout, name in draws[0]:
+        if all((layout, name) in draw for draw in draws):
+            figures = _figures([draw[layout, name] for draw in draws])
+            errors.setdefault(layout, {})[name] = figures
+    return errors
 
 
 def _figures(findings: Sequence[Finding]) -> Errors:
@@ -168,25 +163,17 @@ def load(file: str) -> tuple[Entry, ...]:
     """The entries of a file, in its order. Raises UsageFailure where there is no such file, or it is none of these."""
     try:
         document = parsed(Path(file).read_bytes())
-    except FileNotFoundError as error:
-        raise UsageFailure(f"--baseline {file}: there is no such file", _ANEW) from error
-    except (OSError, UsageFailure) as error:
-        raise UsageFailure(
-            f"--baseline {file}: cannot be read as JSON ({_in_short(error)})", _ANEW
-        ) from error
-    try:
         if document["schema"] != SCHEMA:
             raise ValueError(f"its schema is {document['schema']!r}, not {SCHEMA}")
         return tuple(_entry(one) for one in document["entries"])
-    except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageFailure(
-            f"--baseline {file}: holds no baseline ({_in_short(error)})", _ANEW
-        ) from error
-
-
-def _in_short(error: Exception) -> str:
-    words = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {words}"
+    except FileNotFoundError as error:
+        raise UsageFailure(f"--baseline {file}: there is no such file", _ANEW) from error
+    except OSError as error:
+        what = f"--baseline {file}: cannot be read, {error.strerror}"
+        raise UsageFailure(what, _ANEW) from error
+    except (UsageFailure, KeyError, TypeError, ValueError, AttributeError) as error:
+        short = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UsageFailure(f"--baseline {file}: holds no baseline ({short})", _ANEW) from error
 
 
 def with_entry(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
@@ -197,16 +184,10 @@ def with_entry(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
 
 def save(file: str, entries: Sequence[Entry]) -> None:
     """Writes a file. Raises UsageFailure where it cannot be written."""
-    text = json.dumps(
-        {"schema": SCHEMA, "entries": [_plain(entry) for entry in entries]},
-        indent=2,
-        allow_nan=False,
-    )
-    # A list on one line, so that a diff shows one line for each figure that changed. No JSON string holds a line's end.
-    text = re.sub(
-        r"\[\n[^][{}]*\]", lambda found: re.sub(r"(?<=\[)\n\s*|\n\s*(?=\])", "", found[0]), text
-    )
-    text = re.sub(r",\n\s*(?=[-\d])", ", ", text)
+    document = {"schema": SCHEMA, "entries": [_plain(entry) for entry in entries]}
+    text = json.dumps(document, indent=2, allow_nan=False)
+    # The figures of one error on one line, for whoever reads a diff.
+    text = re.sub(r"\[\s[^][{}\"]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
     try:
         replace_file(file, text + "\n")
     except OSError as error:
@@ -220,15 +201,11 @@ def _plain(entry: Entry) -> dict[str, Any]:
 
 def _entry(content: Mapping[str, Any]) -> Entry:
     entry = msgspec.convert({**content, "request": content}, Entry)
-    if not is_sound(entry.request) or len(entry.seeds) < FEWEST:
-        raise ValueError(
-            f"an entry has wrong words or seeds: {entry.request.target}, {list(entry.seeds)}"
-        )
-    for numbers in (
-        numbers for layout, name in entry.cells for numbers in astuple(entry.errors[layout][name])
-    ):
-        if len(numbers) != len(entry.seeds) or not all(
-            0 <= number < math.inf for number in numbers
-        ):
-            raise ValueError(f"{list(numbers)} are not {len(entry.seeds)} errors")
+    count = len(entry.seeds)
+    if not is_sound(entry.request) or count < FEWEST:
+        raise ValueError(f"wrong words or seeds: {entry.request.target}, {list(entry.seeds)}")
+    for layout, name in entry.cells:
+        for numbers in astuple(entry.errors[layout][name]):
+            if len(numbers) != count or not all(0 <= number < math.inf for number in numbers):
+                raise ValueError(f"{list(numbers)} are not {count} errors")
     return entry

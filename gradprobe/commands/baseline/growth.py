@@ -1,13 +1,20 @@
-"""What became of the errors of an entry: which grew beyond what draws alone may come to."""
+"""What became of the errors of an entry: which grew beyond what draws alone may come to, on a screen and as JSON."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
 
 from ...model.failures import UsageFailure
+from ...model.number import plural
+from ...render.notation import ASCII, UTF8
+from ...render.rows import folded, headed
 from .entry import Entry
 
 GROWN, IMPROVED, SAME = "grown", "improved", "same"
@@ -90,23 +97,11 @@ def _exceeding(t: float, freedom: int) -> float:
     return (1 - math.sin(angle) * total) / 2
 
 
-FIGURES = ("rms", "worst")
-
-
-@dataclass(frozen=True)
-class BaselineCell:
-    """One intermediate in one layout."""
-
-    layout: str
-    name: str
-    rms: Growth
-    worst: Growth
-
-    @property
-    def verdict(self) -> str:
-        """Grown where either figure is; else improved where either is."""
-        verdicts = {self.rms.verdict, self.worst.verdict}
-        return next((verdict for verdict in (GROWN, IMPROVED) if verdict in verdicts), SAME)
+SCHEMA = "gradprobe.baseline.diff/1"
+FIGURES = {"rms": "rms", "worst": "largest"}
+"""The figures of an error, with their words."""
+Cell = tuple[str, str]
+"""Layout and intermediate; the intermediate "" of a whole layout."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +110,21 @@ class Changes:
 
     before: Entry
     after: Entry
-    cells: tuple[BaselineCell, ...]
-    gone: tuple[tuple[str, str], ...]
-    """(layout, intermediate) that was saved and is not there any more; the intermediate "" for a whole layout."""
-    new: tuple[tuple[str, str], ...]
+    cells: Mapping[Cell, Mapping[str, Growth]]
+    """How each figure of each error changed."""
+    gone: tuple[Cell, ...]
+    new: tuple[Cell, ...]
     coarser: tuple[str, ...]
     """What is now rounded more coarsely than its contract allows, and was not before."""
 
+    def verdict_of(self, cell: Cell) -> str:
+        """Grown where either figure is; else improved where either is."""
+        verdicts = {one.verdict for one in self.cells[cell].values()}
+        return next((verdict for verdict in (GROWN, IMPROVED) if verdict in verdicts), SAME)
+
     @property
-    def grown(self) -> list[BaselineCell]:
-        return [cell for cell in self.cells if cell.verdict == GROWN]
+    def grown(self) -> list[Cell]:
+        return [cell for cell in self.cells if self.verdict_of(cell) == GROWN]
 
     @property
     def fails(self) -> bool:
@@ -137,17 +137,8 @@ class Changes:
         changed = [
             f"{name} {old.get(name)} -> {now[name]}" for name in now if old.get(name) != now[name]
         ]
-        notes = (
-            [f"the environment has changed, and the noise may have: {', '.join(changed)}"]
-            if changed
-            else []
-        )
-        kernels = [
-            name
-            for name, digest in self.after.kernels.items()
-            if self.before.kernels.get(name) != digest
-        ]
-        return notes + ([f"its kernels' file changed: {', '.join(kernels)}"] if kernels else [])
+        words = "the environment has changed, and the noise may have"
+        return [f"{words}: {', '.join(changed)}"] if changed else []
 
 
 def compared(entry: Entry) -> int:
@@ -161,31 +152,26 @@ def changes(before: Entry, after: Entry, comparisons: int) -> Changes:
     Args:
         comparisons: how many figures are compared in all, in this entry and in others beside it.
     """
-    now = set(after.cells)
+    cells = {}
+    for layout, name in before.cells:
+        if (layout, name) in after.cells:
+            old, now = before.errors[layout][name], after.errors[layout][name]
+            cells[layout, name] = {
+                figure: growth(getattr(old, figure), getattr(now, figure), comparisons)
+                for figure in FIGURES
+            }
+    coarser = tuple(name for name in after.coarser if name not in before.coarser)
     return Changes(
-        before=before,
-        after=after,
-        cells=tuple(_cell(before, after, at, comparisons) for at in before.cells if at in now),
-        gone=_without(before, after),
-        new=_without(after, before),
-        coarser=tuple(name for name in after.coarser if name not in before.coarser),
+        before, after, cells, _without(before, after), _without(after, before), coarser
     )
 
 
-def _cell(before: Entry, after: Entry, at: tuple[str, str], comparisons: int) -> BaselineCell:
-    old, now = (entry.errors[at[0]][at[1]] for entry in (before, after))
-    rms, worst = (
-        growth(getattr(old, figure), getattr(now, figure), comparisons) for figure in FIGURES
-    )
-    return BaselineCell(*at, rms, worst)
-
-
-def _without(entry: Entry, other: Entry) -> tuple[tuple[str, str], ...]:
+def _without(entry: Entry, other: Entry) -> tuple[Cell, ...]:
     """The cells of an entry that another lacks; a layout that is missing as a whole counts once."""
     lacking = [
-        at if at[0] in other.errors else (at[0], "")
-        for at in entry.cells
-        if at not in set(other.cells)
+        (layout, name if layout in other.errors else "")
+        for layout, name in entry.cells
+        if name not in other.errors.get(layout, ())
     ]
     return tuple(dict.fromkeys(lacking))
 
@@ -196,15 +182,113 @@ def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
     Raises:
         UsageFailure: the target ran on something else, or its case resolves to another one.
     """
+    what = f"baseline of {before.command_words}"
     if ran != before.ran:
         raise UsageFailure(
-            f"baseline of {before.command_words}: it was saved by {before.ran}, and {ran} has other errors",
+            f"{what}: it was saved by {before.ran}, and {ran} has other errors",
             "run it where it was saved (--device cpu runs Triton's interpreter), or keep a --baseline for each",
         )
     names = [name for name in {**before.case, **case} if before.case.get(name) != case.get(name)]
     if names:
-        what = ", ".join(f"{name} {before.case.get(name)} -> {case.get(name)}" for name in names)
-        raise UsageFailure(
-            f"baseline of {before.command_words}: its case is another one now ({what})",
-            "take its entry out of the file, and check again",
-        )
+        told = ", ".join(f"{name} {before.case.get(name)} -> {case.get(name)}" for name in names)
+        way_out = "take its entry out of the file, and check again"
+        raise UsageFailure(f"{what}: its case is another one now ({told})", way_out)
+
+
+def render_changes(changes: Changes, width: int, *, utf8: bool = True) -> list[Text]:
+    """The factors by which errors changed, layout by layout, and a line for each that fails."""
+    counts = Counter(map(changes.verdict_of, changes.cells))
+    told = [
+        f"{counts[one]} {one}" for one in (GROWN, IMPROVED, SAME) if counts[one] or one == GROWN
+    ]
+    told += [f"{len(changes.gone)} gone"] if changes.gone else []
+    before = changes.before
+    head = f"{before.command_words}: {', '.join(told)}, over {plural(len(before.seeds), 'draw')}"
+    verdict, style = ("GROWN", "bold red") if changes.fails else ("NO GROWTH", "bold green")
+    lines = [
+        *headed(verdict, style, head, width),
+        Text("  rms error beside that saved, as a factor", "dim"),
+    ]
+    for layout in dict.fromkeys(layout for layout, _ in changes.cells):
+        factors = [_factor(changes, cell, utf8) for cell in changes.cells if cell[0] == layout]
+        lines += folded(f"{layout}: {', '.join(factors)}", width)
+    failing = [f"GREW {_in_words(cell, changes.cells[cell])}" for cell in changes.grown]
+    failing += [f"GONE {_named(cell)}" for cell in changes.gone]
+    failing += [
+        f"COARSER {name}: rounded further than its contract says" for name in changes.coarser
+    ]
+    notes = [*(f"new, not in the file: {_named(cell)}" for cell in changes.new), *changes.notes]
+    lines += [Text(line, "bold") for line in failing]
+    return [*lines, *(Text(f"  {line}") for line in notes)]
+
+
+def _factor(changes: Changes, cell: Cell, utf8: bool) -> str:
+    marks = UTF8 if utf8 else ASCII
+    mark = {GROWN: marks.mismatch, IMPROVED: marks.improved, SAME: ""}[changes.verdict_of(cell)]
+    return f"{cell[1]} {mark}{_written(changes.cells[cell]['rms'].factor)}{marks.times}"
+
+
+def _in_words(cell: Cell, figures: Mapping[str, Growth]) -> str:
+    """Whichever figure grew, with what draws alone may come to."""
+    words = [
+        f"{FIGURES[figure]} error {_written(one.factor)}x, noise up to {_written(one.noise)}x"
+        for figure, one in figures.items()
+        if one.verdict == GROWN
+    ]
+    return f"{cell[1]} {cell[0]} {'; '.join(words)}"
+
+
+def _named(cell: Cell) -> str:
+    return f"{cell[1] or 'every intermediate'} in {cell[0]}"
+
+
+def _written(factor: float) -> str:
+    return f"{factor:.2f}" if factor < 100 else f"{factor:.3g}"
+
+
+def changes_as_json(changes: Changes) -> dict[str, Any]:
+    """All of it, ready for `json.dumps`."""
+    before, after = changes.before, changes.after
+    return {
+        "verdict": GROWN if changes.fails else SAME,
+        "target": {"name": before.request.target},
+        "options": dict(before.request.options),
+        "seeds": list(before.seeds),
+        "ran": before.ran,
+        "environment": {"before": dict(before.environment), "after": dict(after.environment)},
+        "cells": [_cell_as_json(changes, cell) for cell in changes.cells],
+        "gone": [
+            {"layout": layout, "intermediate": name or None} for layout, name in changes.gone
+        ],
+        "new": [{"layout": layout, "intermediate": name or None} for layout, name in changes.new],
+        "coarser": list(changes.coarser),
+        "notes": changes.notes,
+    }
+
+
+def _cell_as_json(changes: Changes, cell: Cell) -> dict[str, Any]:
+    layout, name = cell
+    old, now = (one.errors[layout][name] for one in (changes.before, changes.after))
+    document = {"layout": layout, "intermediate": name, "verdict": changes.verdict_of(cell)}
+    figures = {
+        figure: {
+            "factor": _finite(one.factor),
+            "noise": _finite(one.noise),
+            "verdict": one.verdict,
+            "before": list(getattr(old, figure)),
+            "after": list(getattr(now, figure)),
+        }
+        for figure, one in changes.cells[cell].items()
+    }
+    return {**document, **figures}
+
+
+def together(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """What became of every entry of a file; a mismatch or growth anywhere is one, else an error anywhere is one."""
+    verdicts = {document["verdict"] for document in documents}
+    verdict = next(known for known in ("mismatch", GROWN, "error", SAME) if known in verdicts)
+    return {"schema": SCHEMA, "verdict": verdict, "alarms": ALARMS, "entries": documents}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

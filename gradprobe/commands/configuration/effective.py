@@ -40,11 +40,7 @@ class EffectiveSettings:
     """Of a project without a table, one that is nearly it; "" where there is none."""
 
     def refuse_misspelt(self) -> None:
-        """Does nothing where no table may be meant that is not read.
-
-        Raises:
-            UsageFailure: one may be.
-        """
+        """Raises UsageFailure where a table may be meant that is not read."""
         if self.misspelt:
             raise UsageFailure(self.misspelt, "did you mean [tool.gradprobe]? else name a TARGET")
 
@@ -58,11 +54,11 @@ class EffectiveSettings:
 
         The table's family and reference are those of its own targets.
         """
-        own = request.target in self.top.targets
+        top = self.top if request.target in self.top.targets else CaseSettings()
         return replace(
             request,
-            family=request.family or (self.top.family if own else None),
-            reference=request.reference or (self.top.reference if own else None),
+            family=request.family or top.family,
+            reference=request.reference or top.reference,
             options=merged(request.options, self.environment, self.top.options),
         )
 
@@ -74,11 +70,9 @@ class EffectiveSettings:
         """
         if given is not None:
             return seconds(given, "--timeout")
-        return (
-            self.seconds
-            if self.seconds is not None or self.settings is None
-            else self.settings.timeout
-        )
+        if self.seconds is not None or self.settings is None:
+            return self.seconds
+        return self.settings.timeout
 
     def line(
         self, given: Mapping[str, Any], timeout: float | None, more: Sequence[str] = ()
@@ -90,39 +84,28 @@ class EffectiveSettings:
             timeout: its timeout, likewise.
             more: what else the table gives.
         """
-        heard = {
-            name
-            for name in self.environment
-            if name not in given and _EITHER.get(name) not in given
-        }
-        words = [f"{variable_of(name)} is set" for name in self.environment if name in heard]
-        words += [f"{self.misspelt}; did you mean [tool.gradprobe]?"] if self.misspelt else []
-        words += (
-            [f"{variable_of('timeout')} is set"]
-            if self.seconds is not None and timeout is None
-            else []
-        )
-        told = [*more, *self._of_table(merged(given, self.environment), timeout)]
-        if self.settings is not None and told:
-            words.insert(0, f"[tool.gradprobe] of {self.settings.place}: {', '.join(told)}")
+        words = [f"{self.misspelt}; did you mean [tool.gradprobe]?"] if self.misspelt else []
+        heard = [
+            name for name in self.environment if not given.keys() & {name, _EITHER.get(name)}
+        ]
+        heard += ["timeout"] if self.seconds is not None and timeout is None else []
+        words += [f"{variable_of(name)} is set" for name in heard]
+        table = [*more, *self._of_table(merged(given, self.environment), timeout)]
+        if self.settings is not None and table:
+            words.insert(0, f"[tool.gradprobe] of {self.settings.place}: {', '.join(table)}")
         return "; ".join(words) or None
 
     def _of_table(self, stronger: Mapping[str, Any], timeout: float | None) -> list[str]:
-        options = {
-            name: word
-            for name, word in merged(stronger, self.top.options).items()
-            if name not in stronger
-        }
-        told = [f"layouts {' and '.join(options['runs'])}"] if "runs" in options else []
-        told += ["strict" if options["strict"] else "not strict"] if "strict" in options else []
-        if (
-            self.settings is not None
-            and self.settings.timeout
-            and self.seconds is None
-            and timeout is None
-        ):
-            told.append(f"timeout {self.settings.timeout:g} s")
-        return told
+        options = merged(stronger, self.top.options)
+        found = []
+        if "runs" in options and "runs" not in stronger:
+            found.append(f"layouts {' and '.join(options['runs'])}")
+        if "strict" in options and "strict" not in stronger:
+            found.append("strict" if options["strict"] else "not strict")
+        of_table = self.settings.timeout if self.settings else None
+        if of_table and self.seconds is None and timeout is None:
+            found.append(f"timeout {of_table:g} s")
+        return found
 
 
 def effective_settings(folder: Path) -> EffectiveSettings:
@@ -132,18 +115,17 @@ def effective_settings(folder: Path) -> EffectiveSettings:
         UsageFailure: one of them holds an invalid value.
     """
     table = nearest_table(folder)
-    if table is None:
-        return EffectiveSettings(None, options_of(), timeout_of(), misspelt_table(folder))
-    return EffectiveSettings(settings_of(table), options_of(), timeout_of())
+    misspelt = misspelt_table(folder) if table is None else ""
+    settings = None if table is None else settings_of(table)
+    return EffectiveSettings(settings, options_of(), timeout_of(), misspelt)
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """The options of several sources, the strongest first."""
     found: dict[str, Any] = {}
     for options in layers:
-        found = {
-            name: word for name, word in options.items() if _EITHER.get(name) not in found
-        } | found
+        weaker = {name: word for name, word in options.items() if _EITHER.get(name) not in found}
+        found = weaker | found
     return found
 
 
@@ -163,14 +145,12 @@ def configured(effective: EffectiveSettings) -> list[PlannedCheck]:
         targets = case.targets or top.targets
         if not targets:
             what = f"[tool.gradprobe.cases.{name}] of {settings.place} has no target"
-            raise UsageFailure(
-                what, 'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]'
-            )
+            way_out = 'add targets = ["FILE.py:FUNCTION"] to it, or to [tool.gradprobe]'
+            raise UsageFailure(what, way_out)
         options = merged(effective.environment, case.options, top.options)
         own = (case.family or top.family, case.reference or top.reference, options)
-        plan += [
-            PlannedCheck(f"{target} {name}".rstrip(), CheckRequest(target, *own))
-            for target in targets
-        ]
-    order = list(dict.fromkeys([*top.targets, *(one.request.target for one in plan)]))
+        for target in targets:
+            request = CheckRequest(target, *own)
+            plan.append(PlannedCheck(f"{target} {name}".rstrip(), request))
+    order = list(dict.fromkeys([*top.targets, *(check.request.target for check in plan)]))
     return sorted(plan, key=lambda check: order.index(check.request.target))

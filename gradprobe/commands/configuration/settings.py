@@ -1,23 +1,22 @@
-"""The table [tool.gradprobe]: which pyproject.toml has it, and what it holds; and what the environment says."""
+"""The table [tool.gradprobe] of pyproject.toml, and the variables of the environment: their values as words."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import importlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...inputs.options import FAMILIES, OPTIONS, Option, parse
+from ...inputs.options import FAMILIES, OPTIONS, Option, is_number, parse, word_of
 from ...model.failures import UsageFailure, did_you_mean
 
-# The names of tables below [tool], and how near to this tool's one must be: one letter left out, doubled or exchanged.
 _TOOLS = re.compile(r"^\s*\[\s*tool\s*\.\s*[\"']?([\w-]+)", re.MULTILINE)
+# One letter left out, doubled or exchanged.
 _NEARLY = 0.85
 # What can only mean the table, for a file that cannot be read as TOML.
 _MEANT = re.compile(r"tool[\s.\"']*gradprobe|^\s*gradprobe\b.*=", re.MULTILINE)
@@ -42,29 +41,18 @@ def nearest_table(folder: Path) -> SettingsTable | None:
 
 
 def table_of(file: Path) -> SettingsTable | None:
-    """The table of one pyproject.toml; None where it has none.
-
-    Raises:
-        UsageFailure: from `nearest_table`.
-    """
-    try:
-        there = file.is_file()
-    except OSError:  # in a folder that may not be searched: nobody can say that it is there
+    """The table of one pyproject.toml; None where it has none. Raises as `nearest_table` does."""
+    if not os.path.isfile(file):
         return None
     try:
-        raw = file.read_bytes() if there else b""
+        text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise UsageFailure(
-            f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}",
-            "make it readable, or add [tool.gradprobe] to one in a folder below it",
-        ) from None
-    if b"gradprobe" in raw.replace(b"\0", b"") and b"gradprobe" not in raw:
-        raise UsageFailure(f"{file} must be UTF-8, and is UTF-16 or UTF-32", "save it as UTF-8")
-    text = raw.decode("utf-8", errors="replace")
-    if "gradprobe" not in text:  # most files, read in no time and by no parser
+        what = f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}"
+        way_out = "make it readable, or add [tool.gradprobe] to one in a folder below it"
+        raise UsageFailure(what, way_out) from None
+    if "gradprobe" not in text:  # most files, read by no parser
         return None
-    content = _content(file, text)
-    tools = content.get("tool") if content else None
+    tools = _content(file, text).get("tool")
     if not isinstance(tools, dict) or "gradprobe" not in tools:
         return None
     if not isinstance(tools["gradprobe"], dict):
@@ -76,51 +64,34 @@ def misspelt_table(folder: Path) -> str:
     """The nearest table below [tool] whose name is nearly this tool's, in a sentence; "" where there is none."""
     for file in (above / "pyproject.toml" for above in (folder, *folder.parents)):
         with contextlib.suppress(OSError):
-            text = file.read_text(encoding="utf-8", errors="replace")
-            if close := difflib.get_close_matches(
-                "gradprobe", _TOOLS.findall(text), cutoff=_NEARLY
-            ):
+            tools = _TOOLS.findall(file.read_text(encoding="utf-8", errors="replace"))
+            if close := difflib.get_close_matches("gradprobe", tools, cutoff=_NEARLY):
                 return f"{file}: [tool.{close[0]}] is no table of gradprobe's"
     return ""
 
 
-def _content(file: Path, text: str) -> dict[str, Any] | None:
-    """All of a file; None where it cannot be read and says nothing about this tool."""
+def _content(file: Path, text: str) -> dict[str, Any]:
+    """All of a file; nothing where it cannot be read and says nothing about this tool."""
     toml = _reader()
-    if toml is None:
-        if not _MEANT.search(text):
-            return None
-        raise UsageFailure(
-            f"{file}: this Python has no TOML reader",
-            "pip install tomli, or use Python 3.11 or newer",
-        )
     try:
-        return dict(toml.loads(text))
-    except (toml.TOMLDecodeError, RecursionError) as error:
-        if not _MEANT.search(text):
-            return None
-        if isinstance(error, RecursionError):
-            way_out = "3 levels are enough for any option"
-            raise UsageFailure(
-                f"{file}: its values are nested too deeply to be read", way_out
-            ) from None
-        raise UsageFailure(f"{file} is not valid TOML: {error}") from None
+        if toml is None:
+            way_out = "pip install tomli, or use Python 3.11 or newer"
+            raise UsageFailure(f"{file}: this Python has no TOML reader", way_out)
+        try:
+            return dict(toml.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise UsageFailure(f"{file} is not valid TOML: {error}") from None
+    except UsageFailure:
+        if _MEANT.search(text):
+            raise
+        return {}
 
 
 def _reader() -> Any:
     for name in ("tomllib", "tomli"):
-        try:
+        with contextlib.suppress(ImportError):
             return importlib.import_module(name)
-        except ImportError:
-            continue
     return None
-
-
-_TABLE = "[tool.gradprobe]"
-_BY_NAME = {option.name: option for option in OPTIONS if option.name != "runs"}
-_LAYOUTS = next(option for option in OPTIONS if option.name == "runs")
-Readers = Mapping[str, Callable[[Any, str], Any]]
-"""By key, what makes a value of what stands there and where it stands."""
 
 
 @dataclass(frozen=True)
@@ -151,218 +122,99 @@ class Settings:
         return min(os.path.relpath(self.file), str(self.file), key=len)
 
 
+_RUNS = next(option for option in OPTIONS if option.name == "runs")
+_ROWS = {
+    "targets": Option("targets", list, ""),
+    "layouts": _RUNS,
+    "family": Option("family", str, ""),
+    "reference": Option("reference", str, ""),
+}
+_CASE_ROWS = {**_ROWS, **{option.name: option for option in OPTIONS if option is not _RUNS}}
+_TOP = (*_ROWS, "strict", "timeout", "cases")
+
+
 def settings_of(table: SettingsTable) -> Settings:
     """A table, read.
 
     Raises:
         UsageFailure: a key is not known, or its value is not of its type; with the key and its table.
     """
-    reader = _Reader(table.file)
-    found = reader.read(table.content, _TABLE, _AT_THE_TOP)
-    top = reader.scope(found)
+    top = _values(table, table.content, "[tool.gradprobe]", _TOP)
     cases = {
-        name: reader.scope(reader.read(content, f"[tool.gradprobe.cases.{name}]", _OF_A_CASE))
-        for name, content in found.get("cases", {}).items()
+        name: _scope(table, _values(table, case, f"[tool.gradprobe.cases.{name}]", _CASE_ROWS))
+        for name, case in top.get("cases", {}).items()
     }
-    return Settings(table.file, top, found.get("timeout"), cases)
+    return Settings(table.file, _scope(table, top), top.get("timeout"), cases)
 
 
-@dataclass(frozen=True)
-class _Reader:
-    file: Path
+def _values(
+    table: SettingsTable, content: Mapping[str, Any], title: str, known: Collection[str]
+) -> dict[str, Any]:
+    """The values of a table, as words, by their keys with underscores."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        name, place = key.replace("-", "_"), f"in {title} of {table.file}"
+        if name not in known:
+            way_out = did_you_mean(name, known, "") or did_you_mean(name, known)
+            raise UsageFailure(f"unknown key {key!r} {place}", way_out)
+        if name in found:
+            words = f"{key!r} is set twice {place}, with - and with _"
+            raise UsageFailure(words, "keep one of them")
+        found[name] = _value(name, value, f"{key} {place}")
+    return found
 
-    def read(self, content: Mapping[str, Any], table: str, known: Readers) -> dict[str, Any]:
-        """The values of a table by their keys, with underscores."""
-        found: dict[str, Any] = {}
-        for key, value in content.items():
-            name, place = key.replace("-", "_"), f"in {table} of {self.file}"
-            if name not in known:
-                way_out = did_you_mean(name, known, "") or did_you_mean(name, known)
-                raise UsageFailure(f"unknown key {key!r} {place}", way_out)
-            if name in found:
-                raise UsageFailure(
-                    f"{key!r} is set twice {place}, with - and with _", "keep one of them"
-                )
-            found[name] = known[name](value, f"{key} {place}")
-        return found
 
-    def scope(self, found: Mapping[str, Any]) -> CaseSettings:
-        options = {name: value for name, value in found.items() if name in _BY_NAME}
-        options |= {"inputs": self._from_here(found["inputs"])} if "inputs" in found else {}
-        options |= {"runs": found["layouts"]} if "layouts" in found else {}
-        return CaseSettings(
-            tuple(self._target(word) for word in found.get("targets", ())),
-            found.get("family"),
-            self._target(found["reference"]) if "reference" in found else None,
-            options,
-        )
+def _value(name: str, value: Any, where: str) -> Any:
+    if name == "timeout":
+        return seconds(value, where)
+    if name == "cases":
+        tables = value.values() if isinstance(value, Mapping) else [value]
+        if not all(isinstance(case, Mapping) for case in tables):
+            way_out = "write [tool.gradprobe.cases.NAME] above a case's options"
+            raise UsageFailure(f"{where} must hold tables", way_out)
+        return value
+    if name == "family" and value not in FAMILIES:
+        raise UsageFailure(f"{where} must be {' or '.join(FAMILIES)}, got {value!r}")
+    row = _CASE_ROWS[name]
+    word = None if value == [] else word_of(row, value)
+    if word is None:
+        raise UsageFailure(f"{where} must be {row.expected}, got {value!r}")
+    return word if name in _ROWS and row is not _RUNS else _parsed(row, word, where)
 
-    def _target(self, word: str) -> str:
-        """A target with its file from the current folder; a built-in or a module's as it is."""
+
+def _scope(table: SettingsTable, found: Mapping[str, Any]) -> CaseSettings:
+    """What a table holds; its files, which are told from its own folder, from the current one."""
+
+    def from_here(file: str) -> str:
+        return os.path.relpath(table.file.parent / file)
+
+    def target(word: str) -> str:
         place, colon, name = word.rpartition(":")
-        return (
-            f"{self._from_here(place)}:{name}"
-            if colon and place.endswith((".py", ".cu"))
-            else word
-        )
+        is_file = colon and place.endswith((".py", ".cu"))
+        return f"{from_here(place)}:{name}" if is_file else word
 
-    def _from_here(self, file: str) -> str:
-        return os.path.relpath(self.file.parent / file)
-
-
-def _layouts(value: Any, where: str) -> Any:
-    return from_toml(_LAYOUTS, _as_strings(value, where), where)
-
-
-def _as_strings(value: Any, where: str) -> list[str]:
-    if (
-        not isinstance(value, list)
-        or not value
-        or not all(isinstance(word, str) for word in value)
-    ):
-        raise UsageFailure(
-            f"{where} must be an array of at least one string, got {value_in_words(value)}"
-        )
-    return value
-
-
-def _word(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise UsageFailure(f"{where} must be a string, got {value_in_words(value)}")
-    return value
-
-
-def _family(value: Any, where: str) -> str:
-    if value not in FAMILIES:
-        raise UsageFailure(
-            f"{where} must be {' or '.join(FAMILIES)}, got {value_in_words(value)}"
-        )
-    return str(value)
-
-
-def _tables(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping) or not all(
-        isinstance(content, Mapping) for content in value.values()
-    ):
-        raise UsageFailure(
-            f"{where} must hold tables",
-            "write [tool.gradprobe.cases.NAME] above a case's options",
-        )
-    return value
+    options = {name: word for name, word in found.items() if name not in (*_ROWS, *_TOP[-2:])}
+    if "inputs" in options:
+        options["inputs"] = from_here(options["inputs"])
+    if "layouts" in found:
+        options["runs"] = found["layouts"]
+    reference = target(found["reference"]) if "reference" in found else None
+    targets = tuple(target(word) for word in found.get("targets", ()))
+    return CaseSettings(targets, found.get("family"), reference, options)
 
 
 # Seconds of a year: what the system's clocks take without overflow.
 _LONGEST = 31_536_000.0
-_KINDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    list: "an array of strings",
-}
-_TRUTH = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
-
-
-def from_toml(option: Option, value: Any, where: str) -> Any:
-    """What `CheckRequest.options` holds for a TOML value of the option's type, or for the command line's string.
-
-    Args:
-        where: the key and its table, for messages.
-
-    Raises:
-        UsageFailure: it has another type, or is invalid.
-    """
-    word = word_of(option, value)
-    if word is None:
-        raise UsageFailure(f"{where} must be {expected(option)}, got {value_in_words(value)}")
-    return _parsed(option, word, where)
-
-
-def from_environment(option: Option, text: str, variable: str) -> Any:
-    """The same of an environment variable; several words of one are separated by blanks."""
-    value: Any = _TRUTH.get(text.strip().lower()) if option.kind is bool else text
-    value = text.split() if option.kind is list else value
-    word = word_of(option, value)
-    if word is None:
-        kind = "1 or 0" if option.kind is bool else expected(option)
-        raise UsageFailure(f"the environment variable {variable} must be {kind}, got {text!r}")
-    return _parsed(option, word, f"the environment variable {variable}")
+_TRUTH = {**dict.fromkeys(("1", "true", "yes", "on"), True)}
+_TRUTH |= dict.fromkeys(("0", "false", "no", "off"), False)
 
 
 def seconds(value: Any, where: str) -> float:
     """A timeout. Raises UsageFailure where it is not a number of seconds from 0 to a year."""
     if not is_number(value) or not 0 < value <= _LONGEST:
-        raise UsageFailure(
-            f"{where} must be seconds above 0, and at most {_LONGEST:.0f}, got {value_in_words(value)}"
-        )
+        words = f"seconds above 0, and at most {_LONGEST:.0f}"
+        raise UsageFailure(f"{where} must be {words}, got {value!r}")
     return float(value)
-
-
-def value_in_words(value: Any) -> str:
-    """A value of TOML in a message: its type and itself."""
-    kinds = {
-        bool: "the boolean",
-        int: "the number",
-        float: "the number",
-        str: "the string",
-        list: "the array",
-    }
-    shown = str(value).lower() if isinstance(value, bool) else repr(value)
-    if isinstance(value, Mapping):
-        return "a table"
-    return f"{kinds.get(type(value), type(value).__name__)} {shown}"
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a number; true and false are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def expected(option: Option) -> str:
-    """What an option takes, in words."""
-    return "an array of numbers" if option.numbers else _KINDS[option.kind]
-
-
-def word_of(option: Option, value: Any) -> Any:
-    """What the command line would hold for a plain value; None where it has no type that the option takes."""
-    if option.kind is bool:
-        return value if isinstance(value, bool) else None
-    if option.kind is list:
-        items = [value] if isinstance(value, str) else value
-        return (
-            items
-            if isinstance(items, list) and all(isinstance(item, str) for item in items)
-            else None
-        )
-    if option.numbers and not isinstance(value, str):
-        items = value if isinstance(value, list) else [value]
-        return (
-            ",".join(map(str, items))
-            if items and all(is_number(item) for item in items)
-            else None
-        )
-    if option.kind is str:
-        return value if isinstance(value, str) else None
-    return _number(option.kind, value)
-
-
-def _number(kind: Any, value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            return kind(value)
-        except ValueError:
-            return None
-    fits = is_number(value) and (kind is float or isinstance(value, int))
-    return kind(value) if fits else None
 
 
 def _parsed(option: Option, word: Any, where: str) -> Any:
@@ -385,12 +237,18 @@ def options_of(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     Raises:
         UsageFailure: a variable's value is invalid for its option.
     """
-    given = ((option, environment.get(variable_of(option.name), "")) for option in OPTIONS)
-    return {
-        option.name: from_environment(option, text, variable_of(option.name))
-        for option, text in given
-        if text
-    }
+    found = {}
+    for option in OPTIONS:
+        if text := environment.get(variable_of(option.name), ""):
+            where = f"the environment variable {variable_of(option.name)}"
+            value: Any = text.split() if option.kind is list else text
+            value = _TRUTH.get(text.strip().lower()) if option.kind is bool else value
+            word = word_of(option, value)
+            if word is None:
+                kind = "1 or 0" if option.kind is bool else option.expected
+                raise UsageFailure(f"{where} must be {kind}, got {text!r}")
+            found[option.name] = _parsed(option, word, where)
+    return found
 
 
 def timeout_of(environment: Mapping[str, str] = os.environ) -> float | None:
@@ -399,27 +257,9 @@ def timeout_of(environment: Mapping[str, str] = os.environ) -> float | None:
     Raises:
         UsageFailure: it is not a number of seconds.
     """
-    text, where = (
-        environment.get(variable_of("timeout"), ""),
-        f"the environment variable {variable_of('timeout')}",
-    )
+    variable = variable_of("timeout")
+    text, where = environment.get(variable, ""), f"the environment variable {variable}"
     try:
         return seconds(float(text), where) if text else None
     except ValueError:
         raise UsageFailure(f"{where} must be seconds, got {text!r}") from None
-
-
-_OPTIONS = {name: functools.partial(from_toml, option) for name, option in _BY_NAME.items()}
-_OF_BOTH: Readers = {
-    "targets": _as_strings,
-    "layouts": _layouts,
-    "family": _family,
-    "reference": _word,
-}
-_AT_THE_TOP: Readers = {
-    **_OF_BOTH,
-    "strict": _OPTIONS["strict"],
-    "timeout": seconds,
-    "cases": _tables,
-}
-_OF_A_CASE: Readers = {**_OF_BOTH, **_OPTIONS}

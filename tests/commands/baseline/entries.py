@@ -21,7 +21,6 @@ def entry(
         seeds=(0, 1, 2, 3, 4),
         ran="triton-interpreter on cpu",
         environment={"gradprobe": "0.1.0", "torch": "2.13.0", "triton": "3.7.1", "device": "cpu"},
-        kernels={"lazy_dq_kernel": "ab7d53a43091"},
         case={"family": "lazy", "seqlen_q": 72},
         coarser=(),
         errors={

@@ -21,8 +21,8 @@ def test_what_is_saved_comes_back_with_the_figures_of_one_intermediate_on_one_li
     save(str(file), kept)
     assert load(str(file)) == kept
     lines = file.read_text().splitlines()
-    assert '            "rms": [0.2, 0.202, 0.198, 0.204, 0.196],' in lines
-    assert '      "seeds": [0, 1, 2, 3, 4],' in lines
+    assert '            "rms": [ 0.2, 0.202, 0.198, 0.204, 0.196 ],' in lines
+    assert '      "seeds": [ 0, 1, 2, 3, 4 ],' in lines
 
 
 def test_the_same_entries_are_the_same_bytes_in_whatever_order_and_a_new_one_takes_its_place(

@@ -58,7 +58,7 @@ def test_one_rounding_more_is_found_where_it_is_and_nowhere_else(dtype, function
     after = measured(function, dtype=dtype)
     assert isinstance(after, Entry), "all of it is within budget"
     found = changes(right[dtype], after, compared(right[dtype]))
-    assert {cell.name for cell in found.grown} == grown
+    assert {name for _, name in found.grown} == grown
     worst = [errors.worst for of in after.errors.values() for errors in of.values()]
     assert max(map(max, worst)) < 1
 

@@ -30,25 +30,6 @@ def test_what_pip_recorded_is_what_is_installed(monkeypatch, recorded, expected)
     assert origin.requirement() == expected
 
 
-@pytest.mark.parametrize(
-    ("remote", "web"),
-    [
-        ("git@host.org:o/gradprobe.git", "https://host.org/o/gradprobe.git"),
-        ("ssh://git@host.org/o/gradprobe", "https://host.org/o/gradprobe"),
-        ("../elsewhere", None),
-    ],
-)
-def test_a_folder_is_installed_from_its_remote(monkeypatch, tmp_path, remote, web):
-    commit = "-c user.name=a -c user.email=a@b commit -q --allow-empty -m first"
-    for words in ("init -q", f"remote add origin {remote}", commit):
-        subprocess.run(["git", "-C", str(tmp_path), *words.split()], check=True)
-    recorded = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
-    monkeypatch.setattr(origin, "_recorded", lambda: recorded)
-    words = ["git", "-C", str(tmp_path), "rev-parse", "HEAD"]
-    head = subprocess.check_output(words, text=True).strip()
-    assert origin.requirement() == (f"gradprobe @ git+{web}@{head}" if web else WHEEL)
-
-
 def test_the_command_that_is_printed_makes_the_wheel_that_the_workflow_installs(
     monkeypatch, tmp_path
 ):
