@@ -118,18 +118,6 @@ def test_two_functions_stand_side_by_side_and_a_report_may_stand_for_one():
 
 
 @pytest.mark.nightly
-def test_a_battery_gives_all_its_reports_which_tell_themselves(tmp_path):
-    several = gradprobe.check(f"{ROOT}/examples/delta.py:delta", battery="quick", shrink_budget=0)
-    assert isinstance(several, gradprobe.Reports)
-    assert several.verdict == "mismatch"
-    assert repr(several) == "MISMATCH  16 checks, 4 wrong"
-    assert "MISMATCH  battery 2: distinct strides" in str(several)
-    assert [group.cause for group in several.groups] == ["stride/do-head at delta.py:19"]
-    several.save(tmp_path / "b.json")
-    assert json.loads((tmp_path / "b.json").read_text())["verdict"] == "mismatch"
-
-
-@pytest.mark.nightly
 def test_a_word_runs_apart_and_a_crash_of_it_is_a_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("fatal.py").write_text("import os\ndef f(q, k, v, do):\n    os.kill(os.getpid(), 11)\n")

@@ -106,18 +106,6 @@ def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take():
     assert tiles in document["not_taken"]
 
 
-def test_what_a_target_refuses_by_raising_is_not_taken_in_its_own_words(items):
-    items(5, 6, 7)
-    ran = run("check forwards.py:one_head_each --battery quick --json all.json")
-    assert (ran.code, ran.err) == (0, "")
-    why = "raised ValueError (contiguous): as many key heads as heads, please"
-    assert f"  battery 6: heads 6/2: {why}" in ran.out.splitlines()
-    document = json.loads(Path("all.json").read_text())
-    assert document["verdict"] == "match"
-    assert {"title": "battery 6: heads 6/2", "why": why} in document["not_taken"]
-    assert document["planned"] == len(document["reports"]) == taken() - 1
-
-
 def test_what_a_right_kernel_never_declared_to_take_are_warnings_and_errors_with_strict(items):
     items(12, 13, 14, 15)
     ran = run(

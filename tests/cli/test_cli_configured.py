@@ -56,17 +56,6 @@ def test_a_word_on_the_command_line_checks_that_alone_under_what_is_in_force(fol
     assert "do=offset" in ran.out
 
 
-def test_runs_are_those_asked_for_and_their_command_line_repeats_them(folder):
-    words = f"check soft.py:doubled_dq --runs distinct --runs do=expanded,q=blhd {SMALL}"
-    assert run(f"{words} --json report.json").code == 1
-    report = json.loads((folder / "report.json").read_text())
-    assert [one["layout"] for one in report["runs"]][:2] == ["distinct", "do=expanded,q=blhd"]
-    assert "--runs distinct --runs do=expanded,q=blhd" in report["reproduce"]
-    ran = run(f"check soft.py:backward --runs distinct --layout do=offset {SMALL}")
-    assert (ran.code, ran.out) == (2, "")
-    assert "--layout and --runs both say where tensors lie" in ran.err
-
-
 @pytest.mark.parametrize("words", ["check", "check soft.py:backward"])
 def test_an_unknown_key_exits_2_whatever_is_checked(words, folder):
     configure(folder, "[tool.gradprobe]\nstict = true\n")
@@ -74,18 +63,6 @@ def test_an_unknown_key_exits_2_whatever_is_checked(words, folder):
     assert (ran.code, ran.out) == (2, "")
     assert "unknown key 'stict' in [tool.gradprobe] of " in ran.err
     assert "did you mean 'strict'?" in ran.err
-
-
-def test_the_environment_gives_options_and_a_bad_one_exits_2():
-    environment = {"GRADPROBE_RUNS": "contiguous do=offset", "GRADPROBE_HEADS": "5"}
-    ran = run(f"check soft.py:backward {SMALL}", **environment)
-    assert (ran.code, ran.err) == (0, "gradprobe: GRADPROBE_RUNS is set\n")
-    assert "in 2 layouts" in ran.out
-    ran = run("check soft.py:backward", GRADPROBE_HEADS="five")
-    assert (ran.code, ran.out) == (2, "")
-    assert (
-        "the environment variable GRADPROBE_HEADS must be a whole number, got 'five'" in ran.err
-    )
 
 
 def test_paths_are_those_of_the_file_also_from_a_folder_below_and_the_parent_loads_no_torch(

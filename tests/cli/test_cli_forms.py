@@ -88,28 +88,6 @@ def test_annotations_go_to_stderr_and_leave_json_on_stdout_pure():
     assert "FIRST MISMATCH delta batch=0 head=1 row=7 col=- " in message
 
 
-def test_a_match_is_annotated_with_nothing_and_summed_up_in_one_table(folder):
-    summary = folder / "summary.md"
-    summary.write_text("before\n")
-    ran = run(f"{RIGHT} --github", GITHUB_STEP_SUMMARY=str(summary))
-    assert (ran.code, ran.err) == (0, "")
-    text = summary.read_text()
-    assert text.startswith("before\n### gradprobe: 1 check, 1 right\n")
-    assert [row[0] for row in table(text)[2:]] == ["match"]
-
-
-def test_paths_are_told_from_the_checkout_where_the_command_runs_in_a_folder_of_it(folder):
-    for workspace, file in (
-        (folder.parent, f"{folder.name}/soft.py"),
-        (folder, "soft.py"),
-        ("/elsewhere", "soft.py"),
-    ):
-        ran = run(f"{WRONG} --github --sarif out.sarif", GITHUB_WORKSPACE=str(workspace))
-        assert annotations(ran)[0][1]["file"] == file
-        result, *_ = json.loads((folder / "out.sarif").read_text())["runs"][0]["results"]
-        assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == file
-
-
 @pytest.mark.parametrize(
     ("words", "code", "flag", "file", "why"),
     [
@@ -191,14 +169,6 @@ def test_a_failure_names_its_target_in_every_form(folder):
     assert (result["ruleId"], place["artifactLocation"]["uri"]) == ("GP022", "soft.py")
     title = "GP022 The target cannot be run, or returns what it may not return"
     assert annotations(ran)[0][1] == {"file": "soft.py", "title": title}
-
-
-def test_a_refused_layout_is_skipped_with_the_targets_words(folder):
-    ran = run(f"check soft.py:contiguous_only {SMALL} --junit out.xml --github")
-    assert (ran.code, ran.err) == (0, "")
-    skipped = read_junit((folder / "out.xml").read_text()).findall(".//skipped[@type='refused']")
-    words = "AssertionError: q and do must be contiguous"
-    assert [one.get("message") for one in skipped] == [words] * 3
 
 
 def test_a_planted_fault_in_a_workflow_is_annotated_at_its_kernels_and_summed_up(folder):

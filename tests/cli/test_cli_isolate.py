@@ -185,20 +185,9 @@ def test_what_a_target_prints_goes_to_stderr():
     assert "speaks" not in ran.out
 
 
-def test_a_failure_and_its_traceback_are_told_as_in_this_process():
-    words = f"check soft.py:raising {SMALL} --traceback"
-    plain, alone = run(words), run(f"{words} --isolate")
-    assert alone.code == plain.code == 3
-    assert alone.out == plain.out
-    assert alone.err.splitlines()[-2:] == plain.err.splitlines()[-2:]
-    assert "Traceback (most recent call last)" in alone.err
-    assert "ValueError: the target says no" in alone.err
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--timeout nan", "--timeout must be seconds above 0"),
         ("--timeout 0", "--timeout must be seconds above 0"),
         (
             "--timeout 5 --no-isolate",

@@ -120,12 +120,6 @@ def test_what_is_recovered_is_named_as_such_with_what_its_reading_adds():
     assert second["compared"]["intermediates"] == 3
 
 
-def test_a_target_that_exposes_only_p_is_compared_twice():
-    report = report_of(f"check soft.py:only_p {SMALL} --repeat 2")
-    assert report["verdict"] == "match"
-    assert [each["compared"]["elements"] for each in report["runs"]] == [800, 800, 800]
-
-
 def test_the_fault_in_delta_is_one_mismatch_at_head_1_row_7():
     report = report_of(FAILING)
     assert report["verdict"] == "mismatch"
@@ -191,19 +185,3 @@ def test_the_command_line_in_the_report_repeats_the_run(words, code):
     again.pop("seconds", None)
     assert (first.code, second.code) == (code, code)
     assert again == once
-
-
-def test_diff_adds_its_close_up_to_the_report():
-    ran = run(f"diff dQ soft.py:doubled_dq {SMALL} --json -")
-    report = json.loads(ran.out)
-    assert ran.code == 1
-    assert_types(report, REPORT)
-    view = report["close_up"]
-    assert [view[key] for key in ("layout", "intermediate", "batch", "head", "mismatched", "total")] == [
-        "contiguous", "dQ", 0, 1, 160, 160,
-    ]  # fmt: skip
-    assert [row["row"] for row in view["rows"]] == list(range(20))
-    assert all(
-        row["actual"] == pytest.approx(2 * row["expected"], rel=1e-4) for row in view["rows"]
-    )
-    assert view["map"][0][0] > 1000

@@ -26,11 +26,3 @@ def test_a_variable_that_breaks_whoever_looks_at_it_is_left_alone(folder):
     assert json.loads((folder / "out.json").read_text())["error"]["details"][1:] == [
         "    return {}[thing]"
     ]
-
-
-def test_below_a_table_each_kind_of_error_is_told_in_full(folder):
-    words = "--batch 1 --heads 2 --seqlen 20 --head-dim 24 --head-dim 20 --workers 1 --shrink-budget 0"
-    ran = run(f"sweep {KERNELS}:arange {words}")
-    assert ran.code == 3
-    assert ran.out.count("offs = tl.arange(0, HEAD)") == 1  # one kind
-    assert "      HEAD = 24\n" in ran.out

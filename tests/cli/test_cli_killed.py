@@ -184,14 +184,6 @@ def test_no_file_is_replaced_by_what_runs_nothing(words, folder):
     assert (folder / "out").read_text() == "before"
 
 
-def test_what_cannot_be_replaced_is_left_to_be_told_later(folder):
-    (folder / "here").mkdir()
-    os.mkfifo(folder / "pipe")
-    begin(["check", "--json", "here", "--junit", "no/such/file", "--sarif", "pipe"])
-    begin(["check", "--json", "a\0b"])
-    assert sorted(os.listdir(folder / "here")) == []
-
-
 def test_a_document_a_page_and_a_table_of_which_more_is_to_come_are_no_match_and_stay_a_mismatch():
     for verdict, told in (
         ("match", "incomplete"),

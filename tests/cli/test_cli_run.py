@@ -204,14 +204,6 @@ def test_nothing_kept_exits_3_and_says_what_was_seen(program, function, flag, te
 
 
 @pytest.mark.nightly
-def test_a_function_of_the_script_itself_is_no_module_s_and_said(program):
-    ran = run_process(f"run --watch train:attention -- {PYTHON} train.py right")
-    assert ran.code == 3
-    assert "train.py ran as the program itself" in ran.err
-    assert "move the function into a module" in ran.err
-
-
-@pytest.mark.nightly
 def test_rows_before_heads_are_told_from_a_fault_and_exit_3(program):
     ran = watched("rows_first")
     assert ran.code == 3
@@ -221,14 +213,6 @@ def test_rows_before_heads_are_told_from_a_fault_and_exit_3(program):
     ran = watched("rows_first", "--order blhd")
     assert ran.code == 0
     assert "B 2, H 3, L 20, D 8, float32; q k v packed, do blhd" in ran.out
-
-
-@pytest.mark.nightly
-def test_a_mask_that_nobody_told_is_found_out(program):
-    ran = watched("always_causal")
-    assert (ran.code, "float32, causal" in ran.out) == (0, True)
-    ran = watched("right", "--target model.py:one_batch")
-    assert (ran.code, "(model.py:one_batch, as-saved)" in ran.out) == (1, True)
 
 
 def test_torch_s_own_attention_is_watched_however_it_was_imported(program):

@@ -12,7 +12,6 @@ from gradprobe.model.documents import dump, load
 from gradprobe.render.files import FORMS
 from tests.cli.command import SMALL, run, run_process
 from tests.cli.test_cli_battery import TARGETS
-from tests.commands.strides.written import write
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
 from tests.render.written import document, entry, faulty, head
@@ -76,9 +75,7 @@ def assert_same_elsewhere(folder, go, words, code, runner=run):
     [
         (f"check soft.py:backward {SMALL}", 0),
         (f"check crashes.py:backward {SMALL}", 1),
-        (f"check soft.py:contiguous_only {SMALL}", 0),
         (f"check soft.py:raising {SMALL} --traceback", 3),
-        (f"check soft.py:backward {SMALL} --heads 0", 2),
         (f"sweep soft.py:doubled_dq {SMALL} --heads 2 --heads 3 --no-recover --workers 1", 1),
     ],
 )
@@ -114,12 +111,6 @@ def test_a_battery_is_told_as_the_run_did(folder, elsewhere, monkeypatch, target
     words = f"check forwards.py:{target} --battery quick"
     made = assert_same_elsewhere(folder, elsewhere, words, code)
     assert ("  WARNING " in made.out) == (target == "usual")
-
-
-def test_a_survey_of_layouts_is_told_as_the_run_did(folder, elsewhere):
-    word = write(folder, "do_by_q_heads")
-    words = f"strides {word} --fast --seqlen 20 --head-dim 8 --heads 2"
-    assert_same_elsewhere(folder, elsewhere, words, 1)
 
 
 def test_without_a_file_all_of_the_last_check_is_shown(folder):

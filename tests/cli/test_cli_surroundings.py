@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.command import SMALL, run, run_process
+from tests.cli.command import SMALL, run_process
 
 RUDE = """
 import math, os, sys, warnings
@@ -59,23 +59,3 @@ def test_a_target_that_changes_all_it_can_is_judged_as_any_other_and_finds_all_a
     )
     assert "spoken at the import\n" in ran.err
     assert (folder / "rude.sarif").exists()
-
-
-def test_a_default_device_without_values_is_a_target_error_that_says_so(folder):
-    (folder / "meta.py").write_text(
-        "import torch\nfrom soft import backward\ntorch.set_default_device('meta')\n"
-        "def f(q, k, v, do, *, scale):\n"
-        "    return {'dQ': torch.empty(q.shape).copy_(backward(q, k, v, do, scale=scale)['dQ'])}\n"
-        "def g(q, k, v, do, *, scale):\n"
-        "    return {'dQ': q + torch.zeros(q.shape)}\n"
-    )
-    ran = run(f"check meta.py:f {SMALL}")
-    assert ran.code == 3
-    assert "on meta; it must be dense" in ran.err
-    assert "is it the default device?" in ran.err
-    ran = run(f"check meta.py:g {SMALL}")
-    assert ran.code == 3
-    assert (
-        "\n  it changes, for all of its process, the default device or another mode of torch; "
-        in ran.err
-    )

@@ -6,12 +6,11 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from gradprobe.cli.root import COMMANDS, imported
 from gradprobe.model.failures import UsageFailure
 from gradprobe.targets.mistyped import refuse_mistyped
-from tests.cli.command import ROOT, run
+from tests.cli.command import ROOT
 
 pytestmark = pytest.mark.usefixtures("real_processes")
 MISTYPED = {
@@ -136,15 +135,6 @@ def test_the_list_of_commands_tells_of_each_what_its_own_help_begins_with():
         name: inspect.cleandoc(imported(name).help).partition("\n\n")[0] for name in COMMANDS
     }
     assert begins == COMMANDS
-
-
-def test_the_versions_that_are_told_are_those_that_torch_and_reports_tell():
-    told = run("--version").out.split(maxsplit=11)
-    found = dict(zip(told[::2], told[1::2], strict=True))
-    from gradprobe.inputs.versions import environment
-
-    assert found["torch"] == torch.__version__
-    assert {**found, "device": ""} == {**environment("cpu"), "device": ""}
 
 
 @pytest.mark.parametrize(

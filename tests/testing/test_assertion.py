@@ -14,7 +14,6 @@ from gradprobe.testing import assert_backward_matches
 from gradprobe.testing.assertion import report_on
 from tests.cli.command import SMALL, run
 from tests.cli.written_targets import softmax_targets, write_targets
-from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
@@ -116,21 +115,17 @@ def made():
         return plain(q, k, v, do, scale=scale)
     return inside
 
-if True:
-    inside_if = functools.partial(plain)
 for of_a_loop in (functools.partial(plain),):
     pass
-kept = [functools.partial(plain), Scaled(), Scaled().method, made(), wrapped(plain)]
+kept = [Scaled(), Scaled().method, made()]
 kept += [lambda q, k, v, do, scale: plain(q, k, v, do, scale=scale)]
 """
 # What stands for a function, and its name in the report; at last the word that finds it, where there is one.
 FORMS = [
     ("decorated", "decorated", "words.py:decorated"), ("partial", "plain", "words.py:partial"),
-    ("apply", "Attention.forward", "words.py:apply"), ("Attention", "Attention.forward", "words.py:Attention"),
-    ("inside_if", "plain", "words.py:inside_if"), ("doubled_dq", "doubled_dq", "soft.py:doubled_dq"),
-    ("of_a_loop", "plain", ""), ("kept[0]", "plain", ""), ("kept[1]", "Scaled.__call__", ""),
-    ("kept[2]", "Scaled.method", ""), ("kept[3]", "made.<locals>.inside", ""), ("kept[4]", "plain", ""),
-    ("kept[5]", "<lambda>", ""),
+    ("apply", "Attention.forward", "words.py:apply"), ("doubled_dq", "doubled_dq", "soft.py:doubled_dq"),
+    ("of_a_loop", "plain", ""), ("kept[0]", "Scaled.__call__", ""), ("kept[1]", "Scaled.method", ""),
+    ("kept[2]", "made.<locals>.inside", ""), ("kept[3]", "<lambda>", ""),
 ]  # fmt: skip
 
 
@@ -145,7 +140,7 @@ def words(folder, monkeypatch):
     sys.modules.pop("soft")
 
 
-@sampled("of, name, word", FORMS, push=[*FORMS[:3], FORMS[5], *FORMS[8:11], FORMS[12]])
+@pytest.mark.parametrize(("of", "name", "word"), FORMS)
 def test_every_form_of_a_function_is_checked_under_its_name_and_told_by_its_word(
     words, of, name, word
 ):
@@ -226,13 +221,9 @@ def refusing(q, k, v, do, *, scale):
     (SOFT, {"head": 4}, "knows no option 'head'; did you mean heads or kv_heads or head_dim?"),
     (SOFT, {"xyzzy": 1}, "knows no option 'xyzzy'; known: batch, heads, kv_heads"),
     (SOFT, {"heads": "four"}, "heads must be a whole number, got 'four'"),
-    (SOFT, {"heads": True}, "heads must be a whole number, got True"),
     (SOFT, {"causal": 1}, "causal must be true or false, got 1"),
-    (SOFT, {"scale": True}, "scale must be a number, got True"),
     (SOFT, {"layout": [("do", "blhd")]}, "layout must be an array of strings, got [('do', 'blhd')]"),
     (SOFT, {"seqlens": ()}, "seqlens must be an array of numbers, got ()"),
-    (SOFT, {"tau": (True, 1.0)}, "tau must be an array of numbers, got (True, 1.0)"),
-    (SOFT, {"dtype": float}, "dtype must be a string, got <class 'float'>"),
     (["lazy"], {}, "gradprobe checks a function or the word of one, got"),
 ])  # fmt: skip
 def test_an_option_that_is_none_or_of_another_type_is_a_type_error(target, options, words):
@@ -243,13 +234,10 @@ def test_an_option_that_is_none_or_of_another_type_is_a_type_error(target, optio
 
 @pytest.mark.parametrize(("target", "options", "kind", "pieces"), [
     (SOFT, {"heads": 0}, UsageFailure, ["--heads must be at least 1, got 0"]),
-    (SOFT, {"layout": "do=diagonal"}, UsageFailure, ["no layout 'diagonal'", "\n  known: contiguous, blhd"]),
     (SOFT, {"softcap": 5.0}, UsageFailure, ["cannot take --softcap", "\n  it takes q, k, v, do, scale, causal, bias"]),
     (lambda *args: None, {}, UsageFailure, ["test_assertion.py:<lambda>' takes *args", "\n  wrap it"]),
-    (print, {}, UsageFailure, ["target 'print' takes *args", "\n  wrap it"]),
     (torch.nn.Identity(), {}, UsageFailure, ["needs a parameter 'input' that gradprobe has no value for"]),
     (refusing, {"layout": "do=blhd"}, TargetFailure, ["refused every layout", "not today", ": nothing was compared"]),
-    ("soft.py:nothing", {}, TargetFailure, ["must return a dict of named intermediates, got NoneType"]),
     (lambda q, k, v: pytest.skip("not today"), {}, TargetFailure, ["raised Skipped (contiguous): not today"]),
 ])  # fmt: skip
 def test_what_keeps_a_verdict_from_being_reached_is_no_assertion_error(
@@ -300,8 +288,8 @@ def test_a_reference_may_be_a_function_too():
     torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     lambda: torch.device("meta"),
 ], ids=["no_grad", "inference_mode", "autocast", "device"])  # fmt: skip
-@pytest.mark.parametrize("target", [attention, SOFT], ids=["forward", "backward"])
-def test_the_verdict_is_the_commands_own_whatever_torch_is_set_to(surroundings, target):
+def test_the_verdict_is_the_commands_own_whatever_torch_is_set_to(surroundings):
+    target = attention
     plain = assert_backward_matches(target, **OF_SMALL)
     with surroundings():
         report = assert_backward_matches(target, **OF_SMALL)
@@ -326,10 +314,3 @@ def test_what_a_check_sets_of_torch_is_put_back(monkeypatch):
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
-
-
-def test_what_the_target_prints_is_not_on_stdout(capsys):
-    assert_backward_matches("soft.py:printing", **OF_SMALL)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "the target speaks" in captured.err

@@ -83,11 +83,6 @@ def test_no_draws_of_a_right_kernel_are_an_alarm_beside_other_draws(options):
     assert not any(changes(before, after, compared(before)).fails for before, after in pairs)
 
 
-def test_a_black_box_is_not_looked_into_unless_that_is_asked_for():
-    assert "P" not in measured("sdpa-math", range(4), **SMALL).errors["contiguous"]
-    assert "P" in measured("sdpa-math", range(4), **SMALL, recover=True).errors["contiguous"]
-
-
 def test_the_rms_is_that_of_the_elements_themselves():
     """Beside the budget that the comparison gives out, which is that of dQ, dK and dV."""
     entry = measured("right", range(7, 11), **SMALL)
