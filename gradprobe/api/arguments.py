@@ -24,11 +24,7 @@ def requested(
     options: Mapping[str, Any],
     others: tuple[str, ...] = (),
 ) -> CheckRequest:
-    """What is asked for, in words; "" for a function that has none.
-
-    Raises:
-        TypeError: as `words_of` does, or a target is neither a function nor a word.
-    """
+    """What is asked for, in words; "" for a function that has none. Raises TypeError."""
     __tracebackhide__ = True
     words = words_of(options, others)
     known = None if reference is None else word_of_subject(reference)

@@ -30,8 +30,6 @@ from .shown_report import ShownReport, ShownReports, shown
 
 @dataclass(frozen=True)
 class Manner:
-    """How a check is made, by the names of the command line."""
-
     isolate: bool | None
     timeout: float | None
     fix_budget: int

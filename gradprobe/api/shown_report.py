@@ -112,5 +112,4 @@ def _save(several: Reports, file: str | os.PathLike[str]) -> None:
 
 
 def shown(report: Report) -> ShownReport:
-    """The same report."""
     return ShownReport(**{name: getattr(report, name) for name in report.__struct_fields__})

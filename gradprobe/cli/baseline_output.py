@@ -69,7 +69,6 @@ def check_baseline(
 
 
 def _kept(request: CheckRequest, file: str, seeds: range) -> int:
-    """Measures the draws of a target, and keeps their errors in a file; the exit code."""
     from ..pipeline.reported import report_of
 
     entries = kept.load(file) if Path(file).exists() else ()
@@ -94,7 +93,6 @@ def _tell_draw(target: str, number: int, total: int) -> None:
 def _compared(
     entries: tuple[Entry, ...], json_file: str | None, *, isolate: bool, show_traceback: bool
 ) -> int:
-    """Runs entries again on the same draws, and tells which errors grew; the exit code."""
     from ..commands.baseline.growth import compared, together
 
     comparisons = sum(compared(entry) for entry in entries)

@@ -52,15 +52,12 @@ class Mode:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those given, as on the command line."""
         words = vars(self) | {"battery": shared.battery_as_told(self.battery)}
         return {name: word for name, word in words.items() if word not in (None, False)}
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How a check is made."""
-
     isolate: shared.Isolate = True
     timeout: shared.Timeout = None
     fresh: shared.Fresh = False
@@ -130,8 +127,8 @@ def _setting(
     is_several: bool,
 ) -> Setting:
     """How checks are made. Of several that fail, edits would take the time of each: they are tried where asked for."""
-    shared.refuse_timeout_here(effort.timeout, isolate=effort.isolate)
     timeout = effective.timeout(effort.timeout)
+    shared.refuse_timeout_here(effort.timeout, isolate=effort.isolate)
     budget = 0 if is_several or mode.battery else shared.FIX_BUDGET
     return Setting(
         tracebacks,
@@ -152,7 +149,6 @@ def _checked(
     how: Setting,
     fresh: bool,
 ) -> int:
-    """Makes one check, or several; the exit code."""
     if mode.battery or configured_checks:
         from ..commands.suite.batteries import (
             battery_plan,
@@ -199,7 +195,6 @@ def _of_arithmetic(
 
 
 def _read_contract(request: CheckRequest, json_file: str | None) -> int:
-    """Reads the contract and shows it; the exit code."""
     from ..commands.contract_request import read_contract, render_contract
     from ..render.terminal import width
 

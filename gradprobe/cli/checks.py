@@ -36,10 +36,9 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
     try:
         with Progress(lambda: _case_line(planned), patience=0.0) as tick:
             tick("importing torch and the target", None)
-            for checked in check_each(
-                [planned], setting, echo=sys.stderr.write, tick=_by_layout(planned, tick)
-            ):
-                made.append(checked)
+            show = _by_layout(planned, tick)
+            checks = check_each([planned], setting, echo=sys.stderr.write, tick=show)
+            made.extend(checks)  # what came before Ctrl-C stays
     except KeyboardInterrupt:
         # What was measured is shown; the files hold it too, marked as incomplete.
         for checked in made:
@@ -50,11 +49,8 @@ def check_one(planned: PlannedCheck, forms: Forms, setting: Setting) -> int:
             print_failure(interrupted(0, 0, ""))
         return INTERRUPTED
     (checked,) = made
-    is_kept = (
-        checked.verdict != FAILED
-        and planned.close_up is None
-        and last.save(checked.request, checked.report)
-    )
+    is_meant = checked.verdict != FAILED and planned.close_up is None
+    is_kept = is_meant and last.save(checked.request, checked.report)
     return tell(checked.report, checked.code, forms, setting.tracebacks, SHOW if is_kept else "")
 
 

@@ -59,9 +59,9 @@ def diff(
         planned = PlannedCheck("", request, close_up=(row.name, place), chosen=chosen)
         kept = last.kept_report(request) if repeated else None
         view = _kept_view(kept, row.name, place)
-        if repeated and request == last.load():
-            note(_from_where(row.name, kept, view))
         if kept is not None and view is not None:
+            made = datetime.fromtimestamp(last.FILE.stat().st_mtime).strftime("%H:%M")
+            note(f"from the report of {made}, nothing was run")
             report = structs.replace(kept, close_up=view, reproduce=planned.repro_command)
             raise typer.Exit(tell(report, code_of_report(report), forms, show_traceback))
         raise typer.Exit(check_one(planned, forms, Setting(show_traceback, isolate=isolate)))
@@ -73,15 +73,6 @@ def _kept_view(kept: Report | None, name: str, place: tuple[int, int] | None) ->
         if view.intermediate == name and place in (None, (view.batch or 0, view.head)):
             return view
     return None
-
-
-def _from_where(name: str, kept: Report | None, view: CloseUp | None) -> str:
-    made = datetime.fromtimestamp(last.FILE.stat().st_mtime).strftime("%H:%M")
-    if view is not None:
-        return f"from the report of {made}, nothing was run"
-    if kept is not None:
-        return f"ran again: the close-up of {name} is not in the report of {made}"
-    return f"ran again: the report of {made} is not of these sources"
 
 
 def like_the_last(asked: last.CheckRequest, *, named: bool) -> tuple[last.CheckRequest, bool]:

@@ -109,7 +109,6 @@ def fix(
 
 
 def _checked(planned: PlannedCheck, how: Setting) -> tuple[Report, int]:
-    """The report of a check, and its exit code; it is the last one in this folder then."""
     with Progress() as tick:
         tick("importing torch and the target", None)
 
@@ -125,7 +124,6 @@ def _checked(planned: PlannedCheck, how: Setting) -> tuple[Report, int]:
 
 
 def _apply(edit: TriedEdit, *, yes: bool, force: bool) -> None:
-    """Writes the edit, once that is wanted."""
     file = Path(edit.file)
     refuse_link(file)
     if not force:

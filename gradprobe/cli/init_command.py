@@ -68,11 +68,9 @@ def init(
         given = {"--family": family, "--target": target, "--json": json_file, "--force": force}
         if is_listed:
             _refuse(given | {"--ci": ci}, "--list", {"--json"})
-            if path is None:
-                raise typer.Exit(_list_builtins(json_file))
-            file = _existing(path)
+            file = "" if path is None else _existing(path)
             how = {"isolate": isolate, "show_traceback": show_traceback}
-            raise typer.Exit(apart(_list_file, file, json_file, target=file, **how))
+            raise typer.Exit(apart(_list, file, json_file, target=file, **how))
         if ci is not None:
             _refuse(given, "--ci", {"--target", "--force"})
             _write_workflow(path or starter.WORKFLOW, ci, target, force=force)
@@ -102,19 +100,13 @@ def _write_workflow(path: str, ci: str, target: str | None, *, force: bool) -> N
         note("GitHub reads workflows at the root of a repository, which this folder is not")
 
 
-def _list_builtins(json_file: str | None) -> int:
-    from ..commands.target_list import as_json, catalogue, render
+def _list(file: str, json_file: str | None) -> int:
+    """Lists the functions of a file; "" for what is built in."""
+    from ..commands.target_list import builtin_targets, found_in, render_builtin, render_file
 
-    entries = catalogue()
-    show_document(json_file, as_json(entries), render(entries, width()))
-    return 0
-
-
-def _list_file(file: str, json_file: str | None) -> int:
-    from ..commands.target_list import file_as_json, found_in, render_file
-
-    found = found_in(file)
-    show_document(json_file, file_as_json(found), render_file(found, width()))
+    listed = found_in(file) if file else builtin_targets()
+    lines = render_file(listed, width()) if file else render_builtin(listed, width())
+    show_document(json_file, listed.as_json(), lines)
     return 0
 
 

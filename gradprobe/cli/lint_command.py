@@ -37,7 +37,6 @@ def lint(
 
 
 def _linted(word: str, family: str | None, json_file: str | None, details: bool) -> int:
-    """Reads the kernels and shows what they are accused of; the exit code."""
     from ..commands.kernel_reading import inquire, lint_as_json, render_lint
 
     inquiry = inquire(word, family)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import sys
@@ -58,13 +57,14 @@ def apart(
     Raises:
         Failure: what the command raised there, or how the target ended it.
     """
-    last: list[ProgressNote] = []
+    step = ProgressNote("", 0, 0, "")
     with Progress() as tick:
         tick("importing torch and the target", None)
 
         def show(_: int, value: str | ProgressNote) -> None:
+            nonlocal step
             if isinstance(value, ProgressNote):
-                last[:] = [value]
+                step = value
                 tick(value.words, value.done / value.of)
             else:
                 tick.over(lambda: write_as_is(value))
@@ -73,30 +73,19 @@ def apart(
             if not isolate:
                 with heard_by(lambda value: show(0, value)):
                     return body(*arguments)
-            (ended,) = run_each(
-                f"{__name__}:ProcessBody",
-                terminal(),
-                [(body, arguments)],
-                echo=sys.stderr.write,
-                told=show,
-            )
+            factory, items = f"{__name__}:ProcessBody", [(body, arguments)]
+            (ended,) = run_each(factory, terminal(), items, echo=sys.stderr.write, told=show)
         except KeyboardInterrupt:
-            step = last[0] if last else ProgressNote("", 0, 0, "")
-            tick.over(
-                functools.partial(
-                    print_failure, interrupted(step.done, step.of, step.things, step.kept)
-                )
-            )
+            failure = interrupted(step.done, step.of, step.things, step.kept)
+            tick.over(lambda: print_failure(failure))
             raise
-    if ended.raised is not None and show_traceback:
-        write_stderr(ended.raised.traceback)
     if ended.raised is not None:
+        if show_traceback:
+            write_stderr(ended.raised.traceback)
         raise ended.raised.failure
     if ended.crash is not None:
-        way_out = "--no-isolate runs it in this process, for a debugger"
-        raise TargetFailure(
-            f"target {target!r} crashed: {ended.crash.words}{ended.crash.where}", way_out
-        )
+        what = f"target {target!r} crashed: {ended.crash.words}{ended.crash.where}"
+        raise TargetFailure(what, "--no-isolate runs it in this process, for a debugger")
     result: T = ended.result  # type: ignore[assignment]
     return result
 
@@ -105,9 +94,9 @@ class ProcessBody:
     """The other end: `ProcessBody(look)((body, arguments))` gives what the body returns, and tells of stdout."""
 
     def __init__(self, on: Terminal) -> None:
-        os.environ |= {"COLUMNS": str(on.columns)} | (
-            {} if on.rows is None else {"LINES": str(on.rows)}
-        )
+        os.environ["COLUMNS"] = str(on.columns)
+        if on.rows is not None:
+            os.environ["LINES"] = str(on.rows)
         self._on = on
 
     def __call__(self, item: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
@@ -117,8 +106,6 @@ class ProcessBody:
 
 
 class _Stdout(io.TextIOBase):
-    """The stdout of the process that was typed."""
-
     def __init__(self, on: Terminal) -> None:
         self._on = on
 

@@ -60,7 +60,6 @@ def with_forms(
 
 
 def _option(flag: str) -> tuple[Any, Any]:
-    """The default and the annotation of a form: the name of its file, or whether it is asked for."""
     if FORMS[flag].unfinished is None:
         return False, Annotated[bool, typer.Option(flag, help=FORMS[flag].help)]
     described = typer.Option(flag, metavar="FILE", help=FORMS[flag].help)
@@ -80,8 +79,6 @@ def show_document(json_file: str | None, document: dict[str, Any], lines: list[T
 
 @dataclass(frozen=True)
 class Forms:
-    """What was asked for."""
-
     files: Mapping[str, str] = field(default_factory=dict)
     """The name of a file, or - for stdout, by the option of its form."""
     details: bool = False
@@ -89,7 +86,6 @@ class Forms:
 
     @classmethod
     def json(cls, file: str | None) -> Forms:
-        """JSON alone, where a file was named."""
         return cls({} if file is None else {"--json": file})
 
     def show(self, report: Report, rest: str = "") -> None:

@@ -11,7 +11,6 @@ import os
 import platform
 import shlex
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -58,7 +57,6 @@ class LazyCommand(TyperCommand):
     """A command of which the name and the first paragraph are known; the list of commands needs no more."""
 
     def imported(self) -> Any:
-        """The command itself."""
         assert self.name is not None
         return imported(self.name)
 
@@ -68,7 +66,6 @@ class LazyCommand(TyperCommand):
 
 @functools.cache
 def imported(name: str) -> Any:
-    """A command, made once in a process."""
     found = getattr(importlib.import_module(f".{name}_command", __package__), name)
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
@@ -92,16 +89,9 @@ def root(
 
 
 def _device() -> str:
-    """The first GPU that NVIDIA's driver tells of, or the processor."""
     from ..targets.builtin import has_driver
 
-    if not has_driver():
-        return f"cpu ({platform.machine()})"
-    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        for line in file.read_text().splitlines():
-            if line.startswith("Model:"):
-                return line.removeprefix("Model:").strip()
-    return "GPU"
+    return "GPU" if has_driver() else f"cpu ({platform.machine()})"
 
 
 # New objects between two searches for garbage; 700 is Python's own.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,12 +48,6 @@ def run(
         str,
         typer.Option(help="Axes of FUNCTION, bhld or blhd; another TARGET takes [B, H, L, D]"),
     ] = "bhld",
-    folder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH", help="Folder of the sets (default: .gradprobe/captures/FUNCTION)"
-        ),
-    ] = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
     json_file: shared.JsonFile = None,
@@ -71,7 +64,7 @@ def run(
     # The same function takes its tensors as it did when it was watched.
     shapes = {"shapes": order} if target is None and order != PLAIN else {}
     request = last.CheckRequest(target or watch or "", family, reference, shapes | options)
-    words = {"watch": watch, "target": target, "keep": keep, "order": order, "folder": folder}
+    words = {"watch": watch, "target": target, "keep": keep, "order": order}
     own = last.CheckRequest("", family, reference, options).command("run", **words)
     repro_command = f"{own} -- {shlex.join(command or [])}"
     with failures_told(json_file, repro_command, show_traceback):
@@ -80,10 +73,10 @@ def run(
         from ..commands.record.capture import FOLDER, CapturePlan
         from ..commands.record.replay import look_where_it_looked, run_watched
 
-        kept = Path(folder) if folder else FOLDER / watch.replace(":", ".")
+        keeping = CapturePlan(FOLDER / watch.replace(":", "."), keep, order)
         shared.refuse_wrong_words(replace(request, target=target or shared.DEFAULT))
         quiet = json_file == "-"
-        ended = run_watched(command or [], watch, CapturePlan(kept, keep, order), quiet=quiet)
+        ended = run_watched(command or [], watch, keeping, quiet=quiet)
         look_where_it_looked(ended)
         how, sets = (
             {"isolate": isolate, "show_traceback": show_traceback},
@@ -95,7 +88,6 @@ def run(
 def _tell_each(
     ended: ProgramResult, request: last.CheckRequest, watch: str, json_file: str | None
 ) -> int:
-    """Checks every set that was kept, and prints or writes what came of each; the exit code."""
     from ..commands.record.replay import (
         as_document,
         captures_as_json,

@@ -184,11 +184,7 @@ def targets_of(target: str | None, configured: Sequence[str]) -> list[str]:
 
 
 def settle_default(target: str | None, effective: EffectiveSettings) -> None:
-    """Says that the built-in is meant, where no target is named and none configured.
-
-    Raises:
-        UsageFailure: a table may be meant that is not read.
-    """
+    """Says that the built-in is meant, where no target is named and none configured. Raises UsageFailure."""
     if target is None and not effective.top.targets:
         effective.refuse_misspelt()
         note(BUILT_IN)

@@ -63,11 +63,7 @@ def show(
 
 
 def _show_changes(old: str, new: str, forms: Forms) -> int:
-    """Says what changed from one report to another; 1 where something is worse.
-
-    Raises:
-        UsageFailure: a file holds no report, cannot be written, or has a form that changes do not have.
-    """
+    """Says what changed from one report to another; 1 where something is worse. Raises UsageFailure."""
     from ..render.comparison import (
         WORSE,
         changes_of,
@@ -97,7 +93,6 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
 
 
 def _last() -> Reports:
-    """The report of the last check. Raises UsageFailure where none is kept."""
     report = last_report()
     if report is None:
         words = "show: no check was made in this folder"
@@ -106,7 +101,6 @@ def _last() -> Reports:
 
 
 def _print(several: Reports, forms: Forms, tracebacks: bool) -> None:
-    """What the run printed, each stream to its own."""
     from ..commands.suite.check_table import render_several
 
     look = replace(terminal(), details=True)

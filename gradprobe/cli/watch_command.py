@@ -121,7 +121,6 @@ class _Watch:
                 self._sources = Sources.of(self._sources.digests)
 
     def _checked(self) -> CheckOutcome:
-        """Makes the check; how its first layout stands now is told at once."""
         linecache.clearcache()  # of earlier texts, from which a crash's line would be told
         start, told = time.monotonic(), list[str]()
 
@@ -151,7 +150,6 @@ class _Watch:
             return checked
 
     def _show(self, checked: CheckOutcome, seconds: float) -> None:
-        """The report, what it changed, and the files that were asked for."""
         report, before = checked.report, self._before
         if report.verdict == FAILED:
             say(report, self._setting.tracebacks)

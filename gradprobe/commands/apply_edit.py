@@ -36,11 +36,7 @@ def refuse_dirty(file: Path) -> None:
 
 
 def apply(edit: TriedEdit) -> None:
-    """Writes the edit into its file.
-
-    Raises:
-        UsageFailure: the file is not the one any more that the edit was tried in, or cannot be written.
-    """
+    """Writes the edit into its file. Raises UsageFailure."""
     file = Path(edit.file)
     try:
         replace_file(str(file), patched(file.read_bytes().decode(), edit.diff))

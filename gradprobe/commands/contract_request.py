@@ -71,7 +71,6 @@ class Contract:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The document gradprobe.contract/2."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del fields["case"]
         fields["roundings"] = [
@@ -167,7 +166,6 @@ def _of_float32(contract: Contract, target: Target) -> Contract:
 
 
 def _ran(target: Target, case: Case) -> tuple[Experiment, Trace]:
-    """The target on a case, contiguous."""
     experiment = experiment_of(case, target)
     trace = run_target(target, case, inputs_of(experiment, ())).trace
     assert trace is not None  # what is contiguous may not be refused

@@ -33,8 +33,6 @@ _MOST = 3
 
 @dataclass(frozen=True)
 class Inquiry:
-    """What was asked for, and what came of it."""
-
     word: str
     findings: tuple[LintFinding, ...]
     kernels: tuple[str, ...]
@@ -78,7 +76,6 @@ def inquire(word: str, family: str | None) -> Inquiry:
 
 
 def _modules(word: str, family: str | None) -> dict[str, ModuleType]:
-    """The modules to look for kernels in, by file."""
     from ..targets.find import find_target, load_file
     from ..targets.naming import edited_modules
     from ..targets.surroundings import Surroundings

@@ -12,11 +12,7 @@ from ..model.failures import Failure, UsageFailure, did_you_mean
 
 
 def read(file: str) -> Reports:
-    """The reports of a file.
-
-    Raises:
-        UsageFailure: it cannot be read, or holds none.
-    """
+    """The reports of a file. Raises UsageFailure: it cannot be read, or holds none."""
     try:
         several = load_several(Path(file).read_bytes())
         refuse_contradictions(several)

@@ -106,11 +106,7 @@ def _refuse_outside(word: str) -> None:
 
 
 def write_adapter(path: Path, family: str, *, force: bool = False) -> None:
-    """Writes an adapter that runs as it is, with functions `backward` and `forward`.
-
-    Raises:
-        UsageFailure: there is no such family; the path is no Python file, cannot be written, or exists without `force`.
-    """
+    """Writes an adapter that runs as it is, with functions `backward` and `forward`. Raises UsageFailure."""
     refuse_unknown_family(family)
     if path.suffix != ".py":
         way_out = f"for example {path / ADAPTER}"

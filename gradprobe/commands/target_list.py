@@ -1,29 +1,26 @@
-"""What can be checked: every built-in target, read from its file unimported; and every function of a user's file."""
+"""What can be checked: every built-in target, and every function of a user's file."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import importlib.util
 import inspect
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from ..inputs.options import OPTIONS, command_line
-from ..model.assignment import OUTPUTS
 from ..model.case import flag_of
-from ..model.failures import UsageFailure
+from ..model.failures import Failure, UsageFailure
 from ..model.intermediates import GRADIENT_OF, TABLE
 from ..model.number import plural
 from ..render.notation import CAUTION
 from ..render.rows import lines_of
-from ..targets.builtin import BUILTINS, Builtin
-from ..targets.find import FoundFunction, Target, family_of, target_of
+from ..targets.builtin import BUILTINS
+from ..targets.find import FoundFunction, Target, find_target, target_of
 from ..targets.inventory import inventory
 from ..targets.naming import EITHER, WORLD, canonical_name
 
@@ -33,89 +30,108 @@ _OPTION_OF = {"cu_seqlens_q": "cu_seqlens", "keep": "dropout", "dropout": None}
 
 @dataclass(frozen=True)
 class ListedTarget:
-    """One built-in target."""
+    """One function, or a built-in. Where it is refused, nothing is known of it but its name and line."""
 
     name: str
-    summary: str
-    family: str
-    is_backward: bool
-    takes: tuple[str, ...]
-    """The case options that it has parameters for; any takes those of sizes, values and layouts."""
-    outputs: tuple[str, ...]
-    """The gradients that it writes where its caller says, by the names that --layout takes."""
-    exposes: tuple[str, ...]
-    """Where the case has them: dBias exists under --bias."""
-    file: str
-    line: int
-    missing: str
-    """Why it cannot run on this machine; "" where it can."""
-
-
-def catalogue() -> tuple[ListedTarget, ...]:
-    """All built-in targets, whether or not they can run here; none of them is imported."""
-    return tuple(map(_builtin_entry, BUILTINS.values()))
-
-
-def _builtin_entry(builtin: Builtin) -> ListedTarget:
-    module, _, name = builtin.spec.partition(":")
-    spec = importlib.util.find_spec(module)
-    assert spec is not None
-    file = Path(spec.origin or "")
-    line, parameters = _signature(ast.parse(file.read_text(encoding="utf-8")).body, name)
-    takes = set(map(canonical_name, parameters))
-    return ListedTarget(
-        name=builtin.name,
-        summary=builtin.summary,
-        family=family_of(takes),
-        is_backward="do" in takes,
-        takes=_taken(takes, family_of(takes)),
-        outputs=tuple(name for name in OUTPUTS if "do" in takes and name in takes),
-        exposes=builtin.exposes,
-        file=str(file),
-        line=line,
-        missing=builtin.missing(),
-    )
-
-
-def _signature(statements: list[ast.stmt], name: str) -> tuple[int, list[str]]:
-    """The line of a function's definition, and its parameters; also of `NAME = narrowed(FUNCTION, LACKING, ...)`."""
-    for node in statements:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            arguments = (*node.args.args, *node.args.kwonlyargs)
-            return node.lineno, [parameter.arg for parameter in arguments]
-        if not isinstance(node, ast.Assign) or ast.unparse(node.targets[0]) != name:
-            continue
-        if isinstance(node.value, ast.Call):
-            function, lacking, *_ = node.value.args
-            line, parameters = _signature(statements, ast.unparse(function))
-            left_out = ast.literal_eval(lacking)
-            return line, [parameter for parameter in parameters if parameter not in left_out]
-    raise LookupError(name)
-
-
-@dataclass(frozen=True)
-class TargetListing:
-    """One function of a user's file."""
-
-    name: str
-    """FILE.py:FUNCTION."""
-    command: str
+    """The word that names it."""
+    command: str = ""
     """What to type, with the options that it cannot do without."""
-    family: str
-    is_backward: bool
-    takes: tuple[str, ...]
-    """The case options that it has parameters for."""
-    outputs: tuple[str, ...]
+    family: str = ""
+    is_backward: bool = False
+    takes: tuple[str, ...] = ()
+    """The case options that it has parameters for; any takes those of sizes, values and layouts."""
+    outputs: tuple[str, ...] = ()
     """The gradients that it is given to write."""
-    line: int
+    file: str = ""
+    line: int = 0
     refused: str = ""
-    """Why it cannot be checked as it is; what is above, but for name and line, then says nothing."""
+    """Why it cannot be checked as it is, or here."""
     is_other: bool = False
     """Whether that is because it takes no q, k and v at all."""
+    summary: str = ""
+    """Of a built-in what it is."""
+    exposes: tuple[str, ...] = ()
+    """Of a built-in, where the case has them: dBias exists under --bias."""
 
     @property
     def function(self) -> str:
         return self.name.rpartition(":")[2]
+
+
+@dataclass(frozen=True)
+class TargetList:
+    """All that stands in a file, or is built in."""
+
+    file: str
+    """"" of what is built in."""
+    targets: tuple[ListedTarget, ...]
+    kernels: tuple[str, ...] = ()
+    """The Triton kernels of a file and what they call, which functions launch."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The document gradprobe.targets/1."""
+        return {"schema": "gradprobe.targets/1", **asdict(self)}
+
+
+def builtin_targets() -> TargetList:
+    """All built-in targets, also those that cannot run here; the others are imported in this process."""
+    from ..runtime.backend import prepare_backend
+
+    prepare_backend("auto")  # which says whether Triton interprets, before a file imports it
+    listed = []
+    with contextlib.redirect_stdout(sys.stderr):
+        for name, row in BUILTINS.items():
+            told = {"summary": row.summary, "exposes": row.exposes}
+            try:
+                listed.append(_listed(find_target(name), told))
+            except Failure as failure:
+                why = row.missing() or str(failure)
+                listed.append(ListedTarget(name, refused=why, **told))
+    return TargetList("", tuple(listed))
+
+
+def found_in(file: str) -> TargetList:
+    """Every function of a file that a word can name, by its line; the file is imported in this process.
+
+    Raises:
+        UsageFailure: there is no such file.
+        TargetFailure: it fails to import.
+    """
+    from ..runtime.backend import prepare_backend
+    from ..source.triton_source import functions_of
+
+    prepare_backend("auto")
+    with contextlib.redirect_stdout(sys.stderr):
+        found = inventory(file)
+        kernels = functions_of(vars(found.module), str(found.module.__file__))
+        targets = tuple(map(_of_function, found.functions))
+        return TargetList(file, targets, tuple(kernel.name for kernel in kernels))
+
+
+def _of_function(function: FoundFunction) -> ListedTarget:
+    try:
+        return _listed(target_of(function))
+    except UsageFailure as failure:
+        why = str(failure).removeprefix(f"target {function.word!r} ")
+        known = set(map(canonical_name, inspect.signature(function.function).parameters))
+        place, is_other = function.source, not {"q", "k", "v"} <= known
+        return ListedTarget(
+            function.word, file=place.file, line=place.line, refused=why, is_other=is_other
+        )
+
+
+def _listed(target: Target, told: Mapping[str, Any] = {}) -> ListedTarget:  # noqa: B006
+    return ListedTarget(
+        name=target.name,
+        command=command_line("check", target.name, _needed(target)),
+        family=target.family,
+        is_backward=target.is_backward,
+        takes=_taken(target.takes, target.family),
+        outputs=target.outputs,
+        file=target.source.file,
+        line=target.source.line,
+        **told,
+    )
 
 
 # Of a parameter without a default that no case has by itself: words with which a case has it.
@@ -133,59 +149,6 @@ _GIVEN: dict[str, Mapping[str, Any]] = {
     **dict.fromkeys(WORLD, {"ranks": 2}),
 }
 _GIVEN |= {row.name.lower(): _GIVEN[row.needs] for row in TABLE if row.needs in _GIVEN}
-
-
-@dataclass(frozen=True)
-class FileTargets:
-    """What stands in a user's file."""
-
-    file: str
-    targets: tuple[TargetListing, ...]
-    """Every function that a word can name, by its line."""
-    kernels: tuple[str, ...]
-    """Its Triton kernels and what they call, which functions launch."""
-
-
-def found_in(file: str) -> FileTargets:
-    """What stands in a file, which is imported in this process.
-
-    Raises:
-        UsageFailure: there is no such file.
-        TargetFailure: it fails to import.
-    """
-    from ..runtime.backend import prepare_backend
-    from ..source.triton_source import functions_of
-
-    prepare_backend("auto")  # which says whether Triton interprets, before the file imports it
-    with contextlib.redirect_stdout(sys.stderr):
-        found = inventory(file)
-        kernels = functions_of(vars(found.module), str(found.module.__file__))
-        return FileTargets(
-            file, tuple(map(_listed, found.functions)), tuple(one.name for one in kernels)
-        )
-
-
-def _listed(function: FoundFunction) -> TargetListing:
-    word, line = function.word, function.source.line
-    try:
-        target = target_of(function)
-    except UsageFailure as failure:
-        why = str(failure).removeprefix(f"target {word!r} ")
-        known = set(map(canonical_name, inspect.signature(function.function).parameters))
-        is_other = not {"q", "k", "v"} <= known
-        return TargetListing(word, "", "", False, (), (), line, why, is_other)
-    taken = _taken(target.takes, target.family)
-    return TargetListing(
-        word,
-        command_line("check", word, _needed(target)),
-        target.family,
-        target.is_backward,
-        taken,
-        target.outputs,
-        line,
-    )
-
-
 # What a lazy case has by itself.
 _OF_LAZY = {"window", "tau", "bias", GRADIENT_OF["tau"].lower(), GRADIENT_OF["bias"].lower()}
 
@@ -208,17 +171,6 @@ def _taken(takes: Iterable[str | None], family: str) -> tuple[str, ...]:
     return tuple(option.name for option in OPTIONS if option.name in options)
 
 
-def as_json(entries: Sequence[ListedTarget]) -> dict[str, Any]:
-    """The document gradprobe.targets.find/1."""
-    targets = [asdict(entry) | {"missing": entry.missing or None} for entry in entries]
-    return {"schema": "gradprobe.targets.find/1", "targets": targets}
-
-
-def file_as_json(targets: FileTargets) -> dict[str, Any]:
-    """The document gradprobe.targets.file/1."""
-    return {"schema": "gradprobe.targets.file/1", **asdict(targets)}
-
-
 _INDENT = 11
 _OWN = {
     "FILE.py:FUNCTION": "of a file, as in gradprobe check my_kernel.py:backward",
@@ -228,32 +180,30 @@ _OWN = {
 }
 
 
-def render(entries: Sequence[ListedTarget], width: int) -> list[Text]:
+def render_builtin(listed: TargetList, width: int) -> list[Text]:
     """One paragraph a target, then how one names one's own; folded to `width`."""
     lines = list[Text]()
-    for entry in entries:
-        name = Text(f"{entry.name:<{_INDENT + 4}}", "dim" if entry.missing else "bold")
+    for entry in listed.targets:
+        name = Text(f"{entry.name:<{_INDENT + 4}}", "dim" if entry.refused else "bold")
         first, *rest = lines_of(entry.summary, max(width, 40) - len(name))
         lines += [name + Text(first), *(Text(" " * len(name) + line) for line in rest)]
-        if entry.missing:
-            lines += _folded("not here", entry.missing, width, CAUTION)
-        lines += _facts(entry, width)
-        lines += _folded("exposes", " ".join(entry.exposes), width)
-        # From the package's folder on, as imports are written.
-        file = Path(entry.file).relative_to(Path(__file__).parents[2])
-        lines += [*_folded("file", f"{file}:{entry.line}", width), Text()]
+        if entry.refused:
+            lines += _folded("not here", entry.refused, width, CAUTION)
+        else:
+            lines += _facts(entry, width)
+        lines += [*_folded("exposes", " ".join(entry.exposes), width), Text()]
     lines.append(Text("A function of your own", "bold"))
     for form, meaning in _OWN.items():
         lines += _folded(form, meaning, width, indent=18)
     return lines
 
 
-def render_file(targets: FileTargets, width: int) -> list[Text]:
+def render_file(listed: TargetList, width: int) -> list[Text]:
     """What can be checked, with the words to type; then what cannot, and why."""
-    can = [one for one in targets.targets if not one.refused]
-    refused = [one for one in targets.targets if one.refused]
-    count = plural(len(targets.targets), "function")
-    lines = [Text(f"{targets.file}: {len(can)} of {count} can be checked", "bold")]
+    can = [one for one in listed.targets if not one.refused]
+    refused = [one for one in listed.targets if one.refused]
+    count = plural(len(listed.targets), "function")
+    lines = [Text(f"{listed.file}: {len(can)} of {count} can be checked", "bold")]
     for entry in can:
         lines += [Text(), Text(entry.command), *_facts(entry, width)]
     if refused:
@@ -265,21 +215,23 @@ def render_file(targets: FileTargets, width: int) -> list[Text]:
     if others := [entry.function for entry in refused if entry.is_other]:
         lines += _folded("no q, k, v", ", ".join(others), width)
     if not can:
-        lines += [Text(), *map(Text, lines_of(_way_out(targets), max(width, 40)))]
+        lines += [Text(), *map(Text, lines_of(_way_out(listed), max(width, 40)))]
     return lines
 
 
-def _way_out(targets: FileTargets) -> str:
-    if targets.kernels and not targets.targets:
-        kernels = ", ".join(targets.kernels)
-        launch = f"{targets.file} has kernels and nothing that launches them ({kernels})"
+def _way_out(listed: TargetList) -> str:
+    if listed.kernels and not listed.targets:
+        kernels = ", ".join(listed.kernels)
+        launch = f"{listed.file} has kernels and nothing that launches them ({kernels})"
         return f"{launch}: name a function that does, of the file that imports it; gradprobe init writes one"
-    return f"gradprobe init writes an adapter, to call what {targets.file} has"
+    return f"gradprobe init writes an adapter, to call what {listed.file} has"
 
 
-def _facts(entry: ListedTarget | TargetListing, width: int) -> Iterator[Text]:
+def _facts(entry: ListedTarget, width: int) -> Iterator[Text]:
     kind = "backward" if entry.is_backward else "forward through autograd"
-    place = f", in line {entry.line}" if isinstance(entry, TargetListing) else ""
+    place = f", in line {entry.line}"
+    if entry.summary:
+        place = f", {os.path.basename(entry.file)}:{entry.line}"
     takes = " ".join(map(flag_of, entry.takes))
     yield from _folded("family", f"{entry.family}, a {kind}{place}", width)
     yield from _folded("takes", takes or "no option but sizes, values and layouts", width)

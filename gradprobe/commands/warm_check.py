@@ -191,7 +191,6 @@ def of_settings(planned: PlannedCheck) -> set[str]:
 
 
 def imported(planned: PlannedCheck, checked: CheckOutcome) -> set[str]:
-    """The files that made a check what it is; empty where it did not come to its results."""
     report = checked.report
     if report.error is not None or not report.runs:
         return set()

@@ -47,11 +47,7 @@ class CheckRequest:
 
 
 def make_folder() -> None:
-    """Makes the folder, which git is told to ignore.
-
-    Raises:
-        OSError: it cannot be made, or is a link: what is written there would go where it leads.
-    """
+    """Makes the folder, which git is told to ignore. Raises OSError."""
     if FOLDER.is_symlink():
         raise NotADirectoryError(errno.ENOTDIR, "it is a symbolic link", str(FOLDER))
     FOLDER.mkdir(exist_ok=True)
@@ -73,32 +69,29 @@ def save(request: CheckRequest, report: Report | None = None) -> bool:
 
 
 def load() -> CheckRequest | None:
-    """The last check; None where none was made here.
-
-    Raises:
-        UsageFailure: what is kept of it is damaged.
-    """
+    """The last check; None where none was made here. Raises UsageFailure: what is kept of it is damaged."""
     document = _document()
-    return None if document is None else _request_in(document)
+    if document is None:
+        return None
+    document.pop("report", None)
+    try:
+        request = CheckRequest(**document)
+    except TypeError as error:
+        raise _damaged("it names no check of this version") from error
+    if not is_sound(request):
+        raise _damaged("a word of the check has another type than its option takes")
+    return request
 
 
 def kept_report(request: CheckRequest) -> Report | None:
-    """The last report, where it is of this very check and nothing that made it has changed; else None.
-
-    Raises:
-        UsageFailure: it is damaged.
-    """
+    """The last report, where it is of this very check and nothing that made it has changed. Raises UsageFailure."""
     if load() != request or (report := last_report()) is None:
         return None
     return None if changed_since(report) else report
 
 
 def last_report() -> Report | None:
-    """The report of the last check, whatever it was of and whatever its files hold now; None where none is kept.
-
-    Raises:
-        UsageFailure: it is damaged.
-    """
+    """The report of the last check, whatever its files hold now. Raises UsageFailure: it is damaged."""
     from ..model.contradictions import contradiction
     from ..model.documents import report_from
     from ..model.failures import UsageFailure
@@ -127,18 +120,6 @@ def _document() -> dict[str, Any] | None:
         raise UsageFailure(f"{FILE}: cannot be read, {error.strerror}") from error
     except UsageFailure as failure:
         raise _damaged(str(failure)) from failure
-
-
-def _request_in(document: Mapping[str, Any]) -> CheckRequest:
-    try:
-        request = CheckRequest(
-            **{name: word for name, word in document.items() if name != "report"}
-        )
-    except TypeError as error:
-        raise _damaged("it names no check of this version") from error
-    if not is_sound(request):
-        raise _damaged("a word of the check has another type than its option takes")
-    return request
 
 
 def _damaged(words: str) -> UsageFailure:

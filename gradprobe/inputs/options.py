@@ -58,7 +58,6 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """What it takes, in words."""
         return "an array of numbers" if self.numbers else _KINDS[self.kind]
 
 
@@ -72,7 +71,6 @@ _KINDS = {
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number; true and false are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -229,11 +227,7 @@ def parse(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown_family(word: str | None) -> None:
-    """Does nothing where it is a family, or None.
-
-    Raises:
-        UsageFailure: it is none, with the one that may be meant.
-    """
+    """Does nothing where it is a family, or None. Raises UsageFailure: it is none, with the one that may be meant."""
     if word not in (None, *FAMILIES):
         raise UsageFailure(
             f"--family must be {' or '.join(FAMILIES)}, got {word!r}",

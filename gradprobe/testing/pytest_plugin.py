@@ -89,7 +89,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
 
 
 def _show(report: ProbeResult) -> None:
-    """Raises a mismatch. This frame is not hidden, since pytest warns of a traceback without entries."""
     from . import table_of
 
     if report.failing:

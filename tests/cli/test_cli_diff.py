@@ -33,11 +33,9 @@ def test_diff_reads_the_last_report_and_runs_again_only_for_what_is_not_in_it(fo
     (folder / "ran").touch()
     other, was_run = read_again("diff delta --at 0,0")
     assert (other.code, was_run) == (1, True)
-    assert "gradprobe: ran again: the close-up of delta is not in the report of " in other.err
     (folder / "told.py").write_text(told + "\n# edited\n")
     edited, was_run = read_again("diff delta")
     assert was_run
-    assert "is not of these sources" in edited.err
     assert edited.out == kept.out
 
 

@@ -77,17 +77,6 @@ def test_a_form_on_stdout_stands_there_alone(flag, words, code):
     assert (read_junit if flag == "--junit" else json.loads)(ran.out) is not None
 
 
-def test_annotations_go_to_stderr_and_leave_json_on_stdout_pure():
-    ran = run(f"{WRONG} --json - --github")
-    assert ran.code == 1
-    report = json.loads(ran.out)
-    ((kind, properties, message),) = annotations(ran)
-    assert (kind, properties["file"]) == ("error", "soft.py")
-    assert properties["title"] == "GP001 delta is wrong by itself"
-    assert int(properties["line"]) == report["target"]["line"]
-    assert "FIRST MISMATCH delta batch=0 head=1 row=7 col=- " in message
-
-
 @pytest.mark.parametrize(
     ("words", "code", "flag", "file", "why"),
     [

@@ -105,8 +105,8 @@ import os, sys
 from gradprobe.cli import main
 from gradprobe.processes import process, resource_limits
 resource_limits.cores = lambda: 2
-begun, before = [], process._Begun.now
-process._Begun.now = lambda *words: begun.append(before(*words)) or begun[-1]
+begun, before = [], process._StartedProcess.now
+process._StartedProcess.now = lambda *words: begun.append(before(*words)) or begun[-1]
 sys.argv = ["gradprobe", *sys.argv[1:]]
 try:
     main()

@@ -56,12 +56,10 @@ class Entry:
 
     @property
     def command_words(self) -> str:
-        """Target and options, as on the command line."""
         return self.request.command().removeprefix("gradprobe check ")
 
     @property
     def cells(self) -> list[tuple[str, str]]:
-        """Every (layout, intermediate)."""
         return [(layout, name) for layout, errors in self.errors.items() for name in errors]
 
 
@@ -113,7 +111,6 @@ def ran_on(report: ProbeResult) -> str:
 
 
 def case_of(report: ProbeResult) -> dict[str, Any]:
-    """The resolved options, without those that are off and the seed."""
     from ...pipeline.reported import report_of
 
     off: tuple[object, ...] = (None, False, [])
@@ -133,7 +130,6 @@ def _coarser(reports: Sequence[ProbeResult]) -> tuple[str, ...]:
 
 
 def _errors(reports: Sequence[ProbeResult]) -> dict[str, dict[str, Errors]]:
-    """What every draw has, in the order of the first."""
     draws = [
         {
             (run.layout, name): finding

@@ -65,7 +65,6 @@ def growth(before: Sequence[float], after: Sequence[float], comparisons: int) ->
 
 
 def _moments(figures: Sequence[float]) -> tuple[float, float]:
-    """The mean of the logarithms, and the sum of their squared deviations."""
     logs = [math.log(max(figure, FLOOR)) for figure in figures]
     mean = sum(logs) / len(logs)
     return mean, sum((log - mean) ** 2 for log in logs)
@@ -142,7 +141,6 @@ class Changes:
 
 
 def compared(entry: Entry) -> int:
-    """How many figures of an entry are compared."""
     return len(FIGURES) * len(entry.cells)
 
 
@@ -177,11 +175,7 @@ def _without(entry: Entry, other: Entry) -> tuple[Cell, ...]:
 
 
 def refuse_other(before: Entry, ran: str, case: Mapping[str, object]) -> None:
-    """Refuses a comparison with an entry whose errors are not comparable.
-
-    Raises:
-        UsageFailure: the target ran on something else, or its case resolves to another one.
-    """
+    """Refuses a comparison with an entry whose errors are not comparable. Raises UsageFailure."""
     what = f"baseline of {before.command_words}"
     if ran != before.ran:
         raise UsageFailure(
@@ -229,7 +223,6 @@ def _factor(changes: Changes, cell: Cell, utf8: bool) -> str:
 
 
 def _in_words(cell: Cell, figures: Mapping[str, Growth]) -> str:
-    """Whichever figure grew, with what draws alone may come to."""
     words = [
         f"{FIGURES[figure]} error {_written(one.factor)}x, noise up to {_written(one.noise)}x"
         for figure, one in figures.items()
@@ -247,7 +240,6 @@ def _written(factor: float) -> str:
 
 
 def changes_as_json(changes: Changes) -> dict[str, Any]:
-    """All of it, ready for `json.dumps`."""
     before, after = changes.before, changes.after
     return {
         "verdict": GROWN if changes.fails else SAME,

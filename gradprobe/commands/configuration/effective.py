@@ -109,11 +109,7 @@ class EffectiveSettings:
 
 
 def effective_settings(folder: Path) -> EffectiveSettings:
-    """What the environment and the project of a folder say.
-
-    Raises:
-        UsageFailure: one of them holds an invalid value.
-    """
+    """What the environment and the project of a folder say. Raises UsageFailure."""
     table = nearest_table(folder)
     misspelt = misspelt_table(folder) if table is None else ""
     settings = None if table is None else settings_of(table)

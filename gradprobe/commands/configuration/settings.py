@@ -24,8 +24,6 @@ _MEANT = re.compile(r"tool[\s.\"']*gradprobe|^\s*gradprobe\b.*=", re.MULTILINE)
 
 @dataclass(frozen=True)
 class SettingsTable:
-    """The nearest table."""
-
     file: Path
     content: Mapping[str, Any]
 
@@ -107,8 +105,6 @@ class CaseSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """One project's table."""
-
     file: Path
     top: CaseSettings
     timeout: float | None
@@ -134,11 +130,7 @@ _TOP = (*_ROWS, "strict", "timeout", "cases")
 
 
 def settings_of(table: SettingsTable) -> Settings:
-    """A table, read.
-
-    Raises:
-        UsageFailure: a key is not known, or its value is not of its type; with the key and its table.
-    """
+    """A table, read. Raises UsageFailure."""
     top = _values(table, table.content, "[tool.gradprobe]", _TOP)
     cases = {
         name: _scope(table, _values(table, case, f"[tool.gradprobe.cases.{name}]", _CASE_ROWS))
@@ -252,11 +244,7 @@ def options_of(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def timeout_of(environment: Mapping[str, str] = os.environ) -> float | None:
-    """GRADPROBE_TIMEOUT, in seconds; None where it is not set.
-
-    Raises:
-        UsageFailure: it is not a number of seconds.
-    """
+    """GRADPROBE_TIMEOUT, in seconds; None where it is not set. Raises UsageFailure: it is not a number of seconds."""
     variable = variable_of("timeout")
     text, where = environment.get(variable, ""), f"the environment variable {variable}"
     try:

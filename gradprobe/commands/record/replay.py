@@ -132,7 +132,7 @@ def _clear(folder: Path) -> None:
         for old in (*folder.glob(f"*{ENDING}"), *folder.glob("seen-*.json")):
             old.unlink()
     except OSError as error:
-        raise UsageFailure(f"--folder {folder}: cannot be written, {error.strerror}") from error
+        raise UsageFailure(f"{folder}: cannot be written, {error.strerror}") from error
 
 
 def _environment(watch: str, how: CapturePlan) -> dict[str, str]:
