@@ -81,7 +81,7 @@ def builtin_targets() -> TargetList:
     listed = []
     with contextlib.redirect_stdout(sys.stderr):
         for name, row in BUILTINS.items():
-            told = {"summary": row.summary, "exposes": row.exposes}
+            told: dict[str, Any] = {"summary": row.summary, "exposes": row.exposes}
             try:
                 listed.append(_listed(find_target(name), told))
             except Failure as failure:
