@@ -155,8 +155,6 @@ class Forms:
         texts = [(*place, maker_of(place[0])(several, code)) for place in places.values()]
         for flag, file, text in reversed(texts):
             yield write_form(flag, file, text)
-        if "--sarif" in self.files:
-            yield _wrong_docs(several)
         if "--github" in self.files:
             yield _summarize(several)
 
@@ -177,18 +175,6 @@ def write_form(flag: str, file: str, text: str) -> UsageFailure | None:
     except OSError as error:
         return UsageFailure(f"{flag} {file}: cannot be written, {error.strerror}")
     return None
-
-
-def _wrong_docs(several: Reports) -> UsageFailure | None:
-    """Why rules lead nowhere, where they were to lead somewhere."""
-    from ..render.sarif import is_address
-    from ..render.source_places import DOCS
-
-    docs = several.origin.docs if several.origin else ""
-    if not docs or is_address(docs):
-        return None
-    words = f"{DOCS} must be an address that begins with https:// or http://"
-    return UsageFailure(f"{words}, got {docs!r}")
 
 
 def _summarize(several: Reports) -> UsageFailure | None:

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from tests.cli.command import run
-from tests.runtime.raising_cases import CASE, KERNELS, TOLD, assert_told
+from tests.runtime.raising_cases import CASE, KERNELS, assert_told
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="the compiler says these things in its own way"
 )
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_what_stood_where_it_was_raised_is_told_with_what_of_it_is_the_case_s(folder, name):
-    ran = run(f"check {KERNELS}:{name} {CASE}")
-    assert ran.code == 3
-    assert_told(name, ran.err)
+def test_what_stood_where_it_was_raised_is_told_with_what_of_it_is_the_case_s(folder):
+    for name in ("calling", "arange"):
+        ran = run(f"check {KERNELS}:{name} {CASE}")
+        assert ran.code == 3
+        assert_told(name, ran.err)
 
 
 def test_a_variable_that_breaks_whoever_looks_at_it_is_left_alone(folder):

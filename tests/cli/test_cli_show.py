@@ -14,8 +14,7 @@ from tests.cli.command import SMALL, run, run_process
 from tests.cli.test_cli_battery import TARGETS
 from tests.planted.lazy_faults import HISTORICAL
 from tests.planted.planting import KERNELS
-from tests.render.written import document, entry, faulty, head
-from tests.render.written import run as a_run
+from tests.render.written import faulty
 
 FILES = [flag for flag, form in FORMS.items() if form.unfinished]
 OTHERS = [flag for flag in FORMS if flag not in FILES]
@@ -125,7 +124,7 @@ def test_without_a_file_all_of_the_last_check_is_shown(folder):
     assert len(shown) > 30
 
 
-def test_what_is_no_report_and_an_address_of_pages_that_is_none_are_refused(folder):
+def test_what_is_no_report_is_refused(folder):
     for text, words in (
         (None, "No such file"),
         ("", "no JSON"),
@@ -136,14 +135,6 @@ def test_what_is_no_report_and_an_address_of_pages_that_is_none_are_refused(fold
         ran = run("show any.json")
         assert (ran.code, ran.out, words in ran.err) == (2, "", True)
         assert ran.err.startswith("gradprobe: any.json: ")
-    (folder / "r.json").write_text(
-        json.dumps(document(a_run("contiguous", entry("dP", head(0)))))
-    )
-    shown = run("show r.json --sarif r.sarif", GRADPROBE_DOCS="docs/site")
-    told = (
-        "GRADPROBE_DOCS must be an address that begins with https:// or http://, got 'docs/site'"
-    )
-    assert (shown.code, told in shown.err) == (2, True)
 
 
 def test_show_imports_neither_torch_nor_triton(folder):

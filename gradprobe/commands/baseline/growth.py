@@ -249,30 +249,29 @@ def changes_as_json(changes: Changes) -> dict[str, Any]:
         "ran": before.ran,
         "environment": {"before": dict(before.environment), "after": dict(after.environment)},
         "cells": [_cell_as_json(changes, cell) for cell in changes.cells],
-        "gone": [
-            {"layout": layout, "intermediate": name or None} for layout, name in changes.gone
-        ],
-        "new": [{"layout": layout, "intermediate": name or None} for layout, name in changes.new],
+        "gone": [_cell_place(cell) for cell in changes.gone],
+        "new": [_cell_place(cell) for cell in changes.new],
         "coarser": list(changes.coarser),
         "notes": changes.notes,
     }
 
 
+def _cell_place(cell: Cell) -> dict[str, Any]:
+    return {"layout": cell[0], "intermediate": cell[1] or None}
+
+
 def _cell_as_json(changes: Changes, cell: Cell) -> dict[str, Any]:
     layout, name = cell
-    old, now = (one.errors[layout][name] for one in (changes.before, changes.after))
-    document = {"layout": layout, "intermediate": name, "verdict": changes.verdict_of(cell)}
-    figures = {
-        figure: {
+    document = _cell_place(cell) | {"verdict": changes.verdict_of(cell)}
+    for figure, one in changes.cells[cell].items():
+        document[figure] = {
             "factor": _finite(one.factor),
             "noise": _finite(one.noise),
             "verdict": one.verdict,
-            "before": list(getattr(old, figure)),
-            "after": list(getattr(now, figure)),
+            "before": list(getattr(changes.before.errors[layout][name], figure)),
+            "after": list(getattr(changes.after.errors[layout][name], figure)),
         }
-        for figure, one in changes.cells[cell].items()
-    }
-    return {**document, **figures}
+    return document
 
 
 def together(documents: list[dict[str, Any]]) -> dict[str, Any]:

@@ -70,19 +70,18 @@ def misspelt_table(folder: Path) -> str:
 
 def _content(file: Path, text: str) -> dict[str, Any]:
     """All of a file; nothing where it cannot be read and says nothing about this tool."""
-    toml = _reader()
+    toml, is_meant = _reader(), _MEANT.search(text)
+    if toml is None:
+        if not is_meant:
+            return {}
+        way_out = "pip install tomli, or use Python 3.11 or newer"
+        raise UsageFailure(f"{file}: this Python has no TOML reader", way_out)
     try:
-        if toml is None:
-            way_out = "pip install tomli, or use Python 3.11 or newer"
-            raise UsageFailure(f"{file}: this Python has no TOML reader", way_out)
-        try:
-            return dict(toml.loads(text))
-        except (ValueError, RecursionError) as error:
-            raise UsageFailure(f"{file} is not valid TOML: {error}") from None
-    except UsageFailure:
-        if _MEANT.search(text):
-            raise
-        return {}
+        return dict(toml.loads(text))
+    except (ValueError, RecursionError) as error:
+        if not is_meant:
+            return {}
+        raise UsageFailure(f"{file} is not valid TOML: {error}") from None
 
 
 def _reader() -> Any:
