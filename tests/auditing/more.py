@@ -64,30 +64,3 @@ def scale_ignored(q, k, v, do, scale=None):
     dp = do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
     return ds @ k, ds.mT @ q, p.mT @ do
-
-
-def scale_ignored_at_the_end(q, k, v, do, scale=None):
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    p = (q @ k.mT * scale).softmax(-1)
-    dp = do @ v.mT
-    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
-    dq = ds @ k / q.shape[-1] ** 0.5
-    dk = ds.mT @ q / q.shape[-1] ** 0.5
-    return dq, dk, p.mT @ do
-
-
-def delta_of_a_mean_by_scalars(q, k, v, do):
-    """One head, [L, D], causal."""
-    L, D = q.shape
-    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
-    for i in range(L):
-        s = [float(q[i] @ k[j]) / math.sqrt(D) for j in range(i + 1)]
-        p = [math.exp(x) / sum(math.exp(y) for y in s) for x in s]
-        dp = [float(do[i] @ v[j]) for j in range(i + 1)]
-        delta = sum(a * b for a, b in zip(p, dp, strict=True)) / (i + 1)
-        for j in range(i + 1):
-            ds = p[j] * (dp[j] - delta) / math.sqrt(D)
-            dq[i] += ds * k[j]
-            dk[j] += ds * q[i]
-            dv[j] += p[j] * do[i]
-    return dq, dk, dv

@@ -104,8 +104,6 @@ ELSE = {
     ),
     "in_float16": ("precision/float16", "q, k, v, do = q.half(), k.half()"),
     "scale_ignored": ("formula/scale", "s = q @ k.mT * scale"),
-    "scale_ignored_at_the_end": ("formula/scale", "dq = ds @ k / q.shape[-1] ** 0.5"),
-    "delta_of_a_mean_by_scalars": ("delta/mean", "delta = sum(a * b for a, b in zip(p, dp"),
     "of_the_sum": ("formula/dO", "o.sum().backward()"),
     "lazy_with_delta_of_o": ("delta/formula", "delta = (do * o).sum(-1, keepdim=True)"),
 }

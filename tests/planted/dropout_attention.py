@@ -18,9 +18,8 @@ def dropout_backward(q, k, v, do, *, keep, dropout, scale, causal=False):
     lift = 1 / (1 - dropout)
     s = q @ k.mT * scale
     if causal:
-        s = s.masked_fill(
-            ~torch.ones_like(s, dtype=torch.bool).tril(k.shape[2] - q.shape[2]), -torch.inf
-        )
+        seen = torch.ones_like(s, dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        s = s.masked_fill(~seen, -torch.inf)
     lse = torch.logsumexp(s, -1)
     p = torch.exp(s - lse[..., None])
     o = p * keep * lift @ v
@@ -36,14 +35,5 @@ def dropout_backward(q, k, v, do, *, keep, dropout, scale, causal=False):
         dq += ds[..., keys] @ k[:, :, keys] * scale
         dk[:, :, keys] = ds[..., keys].mT @ q * scale
     dp = dp * (s > -torch.inf)
-    return {
-        "LSE": lse,
-        "P": p,
-        "O": o,
-        "dP": dp,
-        "delta": delta,
-        "dS": ds,
-        "dQ": dq,
-        "dK": dk,
-        "dV": dv,
-    }
+    values = {"LSE": lse, "P": p, "O": o, "dP": dp, "delta": delta, "dS": ds}
+    return values | {"dQ": dq, "dK": dk, "dV": dv}

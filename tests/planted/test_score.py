@@ -8,7 +8,7 @@ from gradprobe.model.report import Diagnosis
 from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.lazy_alone import LAZY_ALONE
 from tests.planted.score import main, score
-from tests.planted.score_text import Figure, figures, lines_of
+from tests.planted.score_text import figures, lines_of
 from tests.planted.scored import ON_A_GPU_ALONE, SCORED, SEEN
 from tests.planted.scoring import TRIALS, Judged, Outcome, Prober
 from tests.planted.trials import TARGETS
@@ -100,13 +100,6 @@ def test_an_uncovered_fault_that_is_given_a_cause_and_an_edit_that_is_flagged_ar
     assert not judged(uncovered, verdict="match").right
     assert judged(equivalent, verdict="match").right
     assert not judged(equivalent, verdict="mismatch", first="dQ").right
-
-
-def test_a_figure_holds_at_its_threshold_and_not_below():
-    assert Figure("cause named first", 19, 20, 0.95).holds
-    assert not Figure("cause named first", 18, 20, 0.95).holds
-    assert Figure("equivalent edits flagged", 0, 14, most=0.0).holds
-    assert not Figure("equivalent edits flagged", 1, 14, most=0.0).holds
 
 
 def test_a_miss_is_told_with_what_was_said_instead():

@@ -25,38 +25,16 @@ def file(request):
     return request.param
 
 
-def test_the_224_are_all_there_and_those_of_tensors_that_no_kernel_has_both_of_say_so(file):
-    found = mixups(file)
-    assert len(found) == len({(mixup.tensor, mixup.other, mixup.dim) for mixup in found}) == 224
-    pairs = [pair.split() for pair in APART[file]]
+def test_of_224_those_of_tensors_that_no_kernel_has_both_of_say_so_and_each_is_another_program(
+    file,
+):
+    found, pairs = mixups(file), [pair.split() for pair in APART[file]]
     both_ways = [*pairs, *(reversed(pair) for pair in pairs)]
     words = f"no kernel of {file} has both {{}} and {{}}"
     obstacles = {mixup.obstacle for mixup in found if mixup.obstacle}
     assert obstacles == {words.format(*pair) for pair in both_ways}
-    assert sum(not mixup.obstacle for mixup in found) == 224 - 8 * len(pairs) == EXPRESSIBLE[file]
-
-
-def test_each_is_another_program_that_compiles(file, on_push):
-    source, planted = source_of(file), set()
-    for mixup in mixups(file):
-        text = mixup.plant(source)
-        assert (text == source) == bool(mixup.obstacle), mixup.name
-        planted.add(text)
-    assert len(planted) == EXPRESSIBLE[file] + 1
-    for text in sorted(planted)[:: 9 if on_push else 1]:
-        compile(text, file, "exec")
-
-
-def test_a_plant_replaces_whole_names_in_bodies_and_leaves_parameters():
-    mixup = next(mixup for mixup in mixups("flash") if mixup.name == "dq by q, row")
-    assert mixup.kernels == ("flash_dq_kernel",)
-    before, after = source_of("flash").splitlines(), mixup.plant(source_of("flash")).splitlines()
-    changed = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
-    assert [new.strip() for _, new in changed] == [
-        "dq_ptr += b * stride_dqb + h * stride_dqh + first_m * stride_qm",
-        "store_tile(dq_ptr, dq * scale, offs_m, offs_d, stride_qm, stride_dqd, n_rows, head_dim)",
-    ]
-    assert all(old.replace("stride_dqm", "stride_qm") == new for old, new in changed)
+    planted = {mixup.plant(source_of(file)) for mixup in found if not mixup.obstacle}
+    assert (len(found), len(planted)) == (224, EXPRESSIBLE[file])
 
 
 # Some on every push, and all of them at night: they take minutes.

@@ -89,7 +89,7 @@ def test_where_one_gradient_alone_speaks_that_is_named(function, gradient, check
 
 
 def test_a_first_mismatch_is_wrong_by_the_order_of_the_worst(check):
-    _, report = check(f"two_errors.py:backward {SMALL}")
+    _, report = check(f"torch_backwards.py:two_errors {SMALL}")
     first, (run, *_) = report["first_mismatch"], report["runs"]
     (p,) = [one for one in run["intermediates"] if one["name"] == "P"]
     assert (first["intermediate"], first["batch"], first["head"]) == ("P", 0, 0)
@@ -105,7 +105,7 @@ def test_a_first_mismatch_is_wrong_by_the_order_of_the_worst(check):
 
 
 def test_of_a_small_miss_it_is_said_how_small_it_is_in_itself(check):
-    _, report = check(f"two_errors.py:slightly {SMALL}")
+    _, report = check(f"torch_backwards.py:slightly {SMALL}")
     element = report_from(report).first_mismatch
     assert element.intermediate == "dV"
     assert size_in_words(element).startswith("off by 0.0001 of values up to ")

@@ -29,6 +29,10 @@ def test_a_fault_behind_another_form_is_found(check):
     _, report = check(f"forms_of_options.py:{words}")
     assert (report["verdict"], report["case"]["window"]) == ("mismatch", [6, 0])
     assert "mask/window-left" in [found["fault"] for found in report["diagnoses"]]
+
+
+@pytest.mark.usefixtures("without_causes")
+def test_a_wrong_array_and_a_wrong_group_are_placed(check):
     _, report = check(f"forms_of_options.py:a_wrong_array {SMALL} --layout contiguous")
     first = report["first_mismatch"]
     assert (first["intermediate"], first["head"]) == ("dK", 1)

@@ -78,8 +78,8 @@ def test_beside_a_mismatch_the_compile_error_is_told_and_the_code_stays_1(check)
 
 @sampled(
     "words",
-    [*(f"interpreter_limits.py:{one}" for one in ("alias", "loop", "library")), "uncompiled.py:constant"],
-    push=["interpreter_limits.py:alias", "interpreter_limits.py:loop", "uncompiled.py:constant"],
+    ["uncompiled.py:alias", "uncompiled.py:counted", "uncompiled.py:constant", "uncompiled.py:library"],
+    push=["uncompiled.py:alias", "uncompiled.py:counted", "uncompiled.py:constant"],
 )  # fmt: skip
 def test_what_compiles_runs_here_too_and_constants_of_the_language_are_no_globals(check, words):
     ran, report = check(f"{words} {SMALL}")
@@ -87,18 +87,18 @@ def test_what_compiles_runs_here_too_and_constants_of_the_language_are_no_global
 
 
 def test_what_the_interpreter_lacks_is_its_limit_and_not_the_kernels(check):
-    ran, report = check(f"interpreter_limits.py:assembly {SMALL}")
+    ran, report = check(f"uncompiled.py:assembly {SMALL}")
     message = report["error"]["message"]
-    words = (
-        "Triton's interpreter cannot run target 'interpreter_limits.py:assembly', which compiles"
-    )
+    words = "Triton's interpreter cannot run target 'uncompiled.py:assembly', which compiles"
     assert (ran.code, message[: len(words)]) == (3, words)
     assert "inline_asm" in message
     assert "a branch without assembly" in report["error"]["way_out"]
 
 
 def test_a_mask_that_is_left_out_is_the_cause_whatever_its_axes_are(check):
-    ran, report = check(f"padded.py:backward --mask padding {SMALL} --fix-budget 0")
+    ran, report = check(
+        f"torch_backwards.py:mask_forgotten --mask padding {SMALL} --fix-budget 0"
+    )
     assert ran.code == 1
     cause = report["diagnoses"][0]
     assert cause["fault"] == "mask/mask"

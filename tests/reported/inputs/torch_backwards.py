@@ -63,3 +63,29 @@ def twice(q, k, v, do, scale):
     p, dp = _parts(q, k, v, do, scale)
     gradients = _gradients(q, k, do, p, p * (dp - (p * dp).sum(-1, keepdim=True)), scale)
     return gradients | {"dV": (1 + len(CALLS)) * gradients["dV"]}
+
+
+def mask_forgotten(q, k, v, do, scale, mask):
+    """dQ forgets the mask."""
+    s = q @ k.mT * scale
+    seen = s.masked_fill(~mask, -torch.inf)
+    lse = seen.logsumexp(-1, keepdim=True)
+    p, dp = torch.exp(seen - lse), do @ v.mT
+    delta = (do * (p @ v)).sum(-1, keepdim=True)
+    ds, forgotten = p * (dp - delta), torch.exp(s - lse) * (dp - delta)
+    return {"dQ": forgotten @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
+
+
+def two_errors(q, k, v, do, scale):
+    """P is off by a little in its first row, and by far more in the keys behind the tenth of later ones."""
+    p, dp = (q @ k.mT * scale).softmax(-1), do @ v.mT
+    p[:, :, 0] *= 1 + 2e-5
+    p[:, :, 7:, 10:] *= 1.5
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+    return {"P": p, "dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
+
+
+def slightly(q, k, v, do, scale):
+    p, dp = (q @ k.mT * scale).softmax(-1), do @ v.mT
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
+    return {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do + 1e-4}

@@ -1,0 +1,184 @@
+"""What further runs tell: first calls, other draws, rows that see no key, and dots that were compiled coarser."""
+
+import importlib
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gradprobe.diagnosis import behaviour
+from gradprobe.diagnosis.behaviour import FurtherRuns, multiplies_coarser
+from gradprobe.diagnosis.causes import failing_layouts
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.saved import SavedInputs
+from gradprobe.probing.experiment import experiment_of
+from gradprobe.runtime.arithmetic import Dots
+from gradprobe.targets.find import find_target
+from tests.cases import softmax_case
+from tests.diagnosis.backward import backward_with
+from tests.emulated import softmax, target_of
+from tests.probe import probe
+
+SOURCE = """
+import torch
+
+CALLS = []
+
+def backward(q, k, v, do, *, scale):
+    CALLS.append(1)
+    q, k, v = (tensor.detach().clone().requires_grad_() for tensor in (q, k, v))
+    o = torch.softmax(scale * q @ k.mT, -1) @ v
+    dq, dk, dv = torch.autograd.grad(o, (q, k, v), do)
+    {fault}
+    return {{"dQ": dq, "dK": dk, "dV": dv}}
+"""
+SMALL = dict(
+    batch=1, heads=2, seqlen=20, head_dim=8, recover=False, layouts=(("q", "contiguous"),)
+)
+FAULTS = {
+    "autotune/dQ": "dq = dq * (1 + torch.arange(q.shape[2])[:, None] % 3) if len(CALLS) == 1 else dq",
+    "race/dQ": "dq = dq * (1 + torch.rand_like(dq))",
+    "unwritten/dQ": "w = torch.empty_like(dq); w[:, :, 3:] = dq[:, :, 3:]; w[:, :, :3] += dq[:, :, :3]; dq = w",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_runs_differ_in_is_named(fault, tmp_path, monkeypatch):
+    (tmp_path / "some_kernels.py").write_text(SOURCE.format(fault=FAULTS[fault]))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    importlib.invalidate_caches()
+    case = softmax_case(**SMALL, poison=fault.startswith("unwritten"))
+    try:
+        named = [
+            one
+            for one in probe(case, find_target("some_kernels:backward")).diagnoses
+            if one.is_named
+        ]
+    finally:
+        sys.modules.pop("some_kernels", None)
+    assert fault in [one.fault for one in (named if case.poison else named[:1])]
+
+
+def test_calls_on_either_side_of_a_bound_differ_in_nothing_that_is_named(monkeypatch):
+    comparison = SimpleNamespace(matches=True)
+    right = SimpleNamespace(measured=SimpleNamespace(comparison=comparison), actual={})
+    monkeypatch.setattr(behaviour, "run_again", lambda *of: right)
+    again = SimpleNamespace(
+        second=right, experiment=None, assigned=(), seen=right, moved=lambda first, other: {},
+        is_right=lambda: True,
+    )  # fmt: skip
+    assert behaviour.wrong_in_the_first_call_alone(again) is None
+
+
+SMALL_DRAWN = dict(batch=1, heads=2, seqlen=20, head_dim=8, recover=False, runs=((),))
+FIRST = draw(softmax_case(**SMALL_DRAWN))["q"]
+
+
+def doubled(q, k, v, do, *, scale):
+    results = softmax(q, k, v, do, scale=scale)
+    return {**{name: results[name] for name in ("dK", "dV")}, "dQ": 2 * results["dQ"]}
+
+
+def doubled_on_the_first_draw(q, k, v, do, *, scale):
+    results = doubled(q, k, v, do, scale=scale)
+    return results if torch.equal(q, FIRST) else {**results, "dQ": results["dQ"] / 2}
+
+
+def refusing_the_others(q, k, v, do, *, scale):
+    if not (torch.equal(q, FIRST) or torch.equal(q, FIRST.flip(1))):
+        raise ValueError("other values")
+    return doubled(q, k, v, do, scale=scale)
+
+
+def test_a_factor_that_another_draw_does_not_have_is_no_cause():
+    report = probe(softmax_case(**SMALL_DRAWN), target_of(doubled_on_the_first_draw))
+    assert report.verdict == "mismatch"
+    assert not any(one.fault == "factor/dQ" for one in report.diagnoses)
+    assert not any("by a fault of gradprobe" in words for words in report.known)
+
+
+def test_values_of_a_file_are_drawn_once_more_as_the_same_rows_in_another_order():
+    case, seen = softmax_case(**SMALL_DRAWN, inputs="real.pt"), []
+
+    def watched(q, k, v, do, *, scale):
+        seen.append(q.clone())
+        return doubled(q, k, v, do, scale=scale)
+
+    report = probe(
+        case, target_of(watched), saved=SavedInputs(draw(softmax_case(**SMALL_DRAWN)), {}, {})
+    )
+    assert (report.diagnoses[0].fault, report.diagnoses[0].explained) == ("factor/dQ", 1.0)
+    others = [q for q in seen if not torch.equal(q, FIRST)]
+    assert [torch.equal(q.sort(2).values, FIRST.sort(2).values) for q in others].count(True) == 1
+
+
+def test_a_target_that_takes_no_other_values_has_a_cause_that_says_so():
+    cause = probe(softmax_case(**SMALL_DRAWN), target_of(refusing_the_others)).diagnoses[0]
+    assert cause.fault == "factor/dQ"
+    assert cause.evidence[1] == "tested on one draw of values only: the target refused another"
+
+
+SMALL_DEAD = dict(
+    batch=1, heads=2, seqlen=20, head_dim=8, recover=False, runs=((),), mask="dead-rows"
+)
+
+
+def with_nan(is_always):
+    def backward(q, k, v, do, mask, *, scale):
+        results = softmax(q, k, v, do, scale=scale, mask=mask)
+        spoilt = 1.0 if mask.any(-1).all() and not is_always else torch.nan
+        return {"dQ": results["dQ"], "dK": results["dK"] * spoilt, "dV": results["dV"]}
+
+    return target_of(backward)
+
+
+def test_nan_is_one_of_dead_rows_where_it_goes_once_every_row_sees_a_key():
+    cause = probe(softmax_case(**SMALL_DEAD), with_nan(False)).diagnoses[0]
+    said = "rows that see no key make dK NaN: exp(-inf - -inf), or 0 / 0"
+    assert (cause.fault, cause.summary) == ("dead/nan", said)
+    report = probe(softmax_case(**SMALL_DEAD), with_nan(True))
+    assert report.verdict == "mismatch"
+    assert "dead/nan" not in {one.fault for one in report.diagnoses}
+
+
+def without_lse(q, k, v, do, *, scale, seqlens):
+    """Rows beyond a length have no key; that P is not normalised looks like an LSE which is read elsewhere."""
+    inside = torch.arange(q.shape[2]) < seqlens.reshape(-1, 1, 1, 1)
+    p = torch.exp((q @ k.mT * scale).masked_fill(~(inside & inside.mT), -torch.inf))
+    ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
+    return {"dQ": ds @ k * scale, "dK": ds.mT @ q * scale, "dV": p.mT @ do}
+
+
+def test_an_lse_that_the_target_makes_for_itself_is_read_by_its_own_strides():
+    sizes = {"batch": 2, "heads": 2, "seqlen": 9, "head_dim": 8, "seqlens": (0, 5)}
+    case = softmax_case(**sizes, recover=False, runs=((("do", "expanded"),),))
+    report = probe(case, target_of(without_lse))
+    assert report.verdict == "mismatch"
+    assert not any(one.kind in ("stride", "layout") for one in report.diagnoses)
+    assert not any("a fault of gradprobe" in sentence for sentence in report.known)
+
+
+@pytest.mark.parametrize(("factor", "is_enough"), [(1 + 2**-12, True), (2, False)])
+def test_dots_that_were_compiled_coarser_than_declared_are_the_cause_where_they_are_enough(
+    tmp_path, factor, is_enough
+):
+    case, kernel = (
+        softmax_case(batch=1, heads=1, seqlen=20, head_dim=16, recover=False),
+        backward_with(tmp_path, f"dk = dk * {factor}"),
+    )
+    dots = (Dots("tf32", "dkdv_kernel", str(tmp_path / "kernel.py"), (7,)),)
+    of = replace(experiment_of(case, kernel), backends=frozenset({"triton"}), dots=dots)
+    failing = [run for run in probe(case, kernel, why=False).runs if not run.matches]
+    one = failing_layouts(of, failing)[0]
+    again = FurtherRuns(of, one.run.assigned, one.seen)
+    declared = replace(of, case=replace(case, device="cuda", dots="ieee"))
+    found = multiplies_coarser(replace(again, experiment=declared))
+    assert bool(found) == is_enough
+    undeclared = replace(declared, case=replace(declared.case, dots=None))
+    assert multiplies_coarser(replace(again, experiment=undeclared)) is None
+    if found:
+        where = found.where[0]
+        assert (found.fault, where.line, where.code[:9]) == ("precision/tf32", 7, "ds = p * ")
+        assert found.evidence[0] == "tf32 in dkdv_kernel (kernel.py:7)"
