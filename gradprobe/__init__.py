@@ -45,7 +45,7 @@ def capture(
     from pathlib import Path
 
     from .commands.record.capture import CapturePlan
-    from .commands.record.capturing import capture as start
+    from .commands.record.capture import capture as start
 
     return start(function, CapturePlan(Path(folder), keep, order))
 

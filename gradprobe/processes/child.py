@@ -31,7 +31,7 @@ WHERE = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int, stacks: int, dies_with_parent: bool, early: Sequence[str] = ()) -> None:
+def main(descriptor: int, stacks: int, with_parent: bool, early: Sequence[str] = ()) -> None:
     """Serves until the other end of the descriptor is closed, then kills this whole process group.
 
     Args:
@@ -41,10 +41,9 @@ def main(descriptor: int, stacks: int, dies_with_parent: bool, early: Sequence[s
     os.set_inheritable(descriptor, False)
     os.set_inheritable(stacks, False)
     _say_where_it_ends(stacks)
-    if dies_with_parent:
+    if with_parent:
         # A hang in C that holds the GIL keeps `_receive` from seeing that the parent is gone. The kernel sees it.
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        dies_with_parent()
     stream = socket.socket(fileno=descriptor)
     received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(stream, received), daemon=True).start()
@@ -56,6 +55,12 @@ def main(descriptor: int, stacks: int, dies_with_parent: bool, early: Sequence[s
     with heard_by(lambda value: send(stream, TOLD, pickle.dumps(value))):
         while True:
             send(stream, *_answered(worker, received.get()))
+
+
+def dies_with_parent() -> None:
+    """Has the system end this process with its parent."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _say_where_it_ends(stacks: int) -> None:
@@ -119,11 +124,7 @@ def _load_torchs_library() -> None:
     Where it cannot be loaded, the import says why.
     """
     spec = importlib.util.find_spec("torch")
-    folder = (
-        os.path.join(os.path.dirname(spec.origin), "lib")
-        if spec is not None and spec.origin
-        else ""
-    )
+    folder = os.path.join(os.path.dirname((spec and spec.origin) or ""), "lib")
     if sys.platform == "linux" and not os.path.exists(os.path.join(folder, "libtorch_cuda.so")):
         with contextlib.suppress(OSError):
             ctypes.CDLL(os.path.join(folder, "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
@@ -175,7 +176,7 @@ class Frames:
         """Adds a piece, and yields the (kind, payload) of every message that is now complete.
 
         Raises:
-            NotAMessage: the bytes cannot be the beginning of a message.
+            ForeignOutput: the bytes cannot be the beginning of a message.
         """
         self._held += piece
         while len(self._held) >= _HEAD.size:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import pickle
 import queue
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import resource_limits as limits
@@ -82,15 +83,7 @@ def run_each(
         Failure: no process can be started at all.
         AbandonedWork: as `abandoned_when` says.
     """
-    events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
-    workers = max(1, min(workers, limits.limit() // limits.LEAST))
-    most = limits.limit() // workers
-    # Where there are several GPUs and children, each of these sees one.
-    devices = gpus() if workers > 1 and len(gpus()) > 1 else ("",)
-    start = functools.partial(
-        Child, factory, pickle.dumps(setup), events, echo, workers=workers, most=most
-    )
-    crew = _Crew(start, devices, events, items, timeout, workers, start_limit, alike, told)
+    crew = _Crew(factory, setup, items, timeout, workers, alike, start_limit, echo, told)
     try:
         yield from crew.ends()
     finally:
@@ -113,26 +106,31 @@ def run_here(
         yield TaskResult(item, index, result)
 
 
+@dataclass
 class _Crew:
     """The children, and the items that are left."""
 
-    def __init__(
-        self,
-        start: Callable[..., Child],
-        devices: Sequence[str],
-        events: queue.SimpleQueue[ChildMessage],
-        items: Sequence[Any],
-        timeout: float | None,
-        workers: int,
-        start_limit: float,
-        alike: Callable[[Any], Hashable],
-        told: Callable[[int, Any], object],
-    ) -> None:
-        self._start, self._devices, self._events = start, devices, events
-        self._items, self._left, self._seen = items, deque[int](), 0
-        self._alike, self._latest = alike, dict[Child, Hashable]()
-        self._timeout, self._workers, self._start_limit = timeout, max(1, workers), start_limit
-        self._told = told
+    factory: str
+    setup: Any
+    items: Sequence[Any]
+    timeout: float | None
+    workers: int
+    alike: Callable[[Any], Hashable]
+    start_limit: float
+    echo: Callable[[str], object] | None
+    told: Callable[[int, Any], object]
+
+    def __post_init__(self) -> None:
+        self.workers = max(1, min(self.workers, limits.limit() // limits.LEAST))
+        # Where there are several GPUs and children, each of these sees one.
+        self._devices = gpus() if self.workers > 1 and len(gpus()) > 1 else ("",)
+        self._events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
+        self._start = functools.partial(
+            Child, self.factory, pickle.dumps(self.setup), self._events, self.echo,
+            workers=self.workers, most=limits.limit() // self.workers,
+        )  # fmt: skip
+        self._left, self._seen = deque[int](), 0
+        self._latest = dict[Child, Hashable]()
         self.children: list[Child] = []
         self._ever_ready, self._failed_starts = False, 0
         self._heard: ChildMessage | None = None
@@ -140,7 +138,14 @@ class _Crew:
 
     def ends(self) -> Iterator[TaskResult]:
         try:
-            yield from self._ends()
+            self._hire()
+            while self._left or any(child.index is not None for child in self.children):
+                self._heard = self._next()
+                ended = self._late() if self._heard is None else self._judged(self._heard)
+                self._heard = None
+                self._hire()  # before the caller looks at these, so that no child waits meanwhile
+                yield from ended
+                self._hire()  # to what the caller has added
         except KeyboardInterrupt:
             self._hear_the_rest()
             raise
@@ -150,79 +155,52 @@ class _Crew:
         heard = self._heard
         while heard is not None:
             if heard.kind == TOLD and heard.child.index is not None:
-                self._told(heard.child.index, pickle.loads(heard.payload))
+                self.told(heard.child.index, pickle.loads(heard.payload))
             heard = None if self._events.empty() else self._events.get_nowait()
-
-    def _ends(self) -> Iterator[TaskResult]:
-        self._hire()
-        while self._left or any(child.index is not None for child in self.children):
-            self._heard = heard = self._next()
-            ended = self._judged(heard) if heard is not None else self._late()
-            self._heard = None
-            self._hire()  # before the caller looks at these, so that no child waits meanwhile
-            yield from ended
-            self._hire()  # to what the caller has added
 
     def _hire(self) -> None:
         """Gives items to idle children, and starts as many more as there can be work for."""
-        self._left.extend(range(self._seen, len(self._items)))
-        self._seen = len(self._items)
+        self._left.extend(range(self._seen, len(self.items)))
+        self._seen = len(self.items)
         for child in self.children:
             if child.ready and child.index is None and self._left:
                 index = self._chosen(child)
                 self._left.remove(index)
-                child.give(index, pickle.dumps(self._items[index]))
+                child.give(index, pickle.dumps(self.items[index]))
         waiting = sum(not child.ready for child in self.children)
-        while len(self.children) < self._workers and waiting < len(self._left):
-            self.children.append(self._start(device=self._freest()))
+        while len(self.children) < self.workers and waiting < len(self._left):
+            taken = [child.device for child in self.children]
+            self.children.append(self._start(device=min(self._devices, key=taken.count)))
             waiting += 1
 
-    def _freest(self) -> str:
-        """The device that the fewest children have."""
-        taken = [child.device for child in self.children]
-        return min(self._devices, key=taken.count)
-
     def _chosen(self, child: Child) -> int:
-        """The first item that is like this child's last one, else like no other child's, else the first of all."""
-        kinds = {index: self._alike(self._items[index]) for index in self._left}
-        others = {
-            self._latest[other]
-            for other in self.children
-            if other is not child and other in self._latest
-        }
-        own = (
-            index
-            for index in self._left
-            if child in self._latest and kinds[index] == self._latest[child]
-        )
-        new = (index for index in self._left if kinds[index] not in others)
-        chosen = next(own, next(new, self._left[0]))
+        """The first item that is like this child's last one, else the first of all."""
+        kinds = {index: self.alike(self.items[index]) for index in self._left}
+        latest = self._latest.get(child)
+        own = (index for index in self._left if child in self._latest and kinds[index] == latest)
+        chosen = next(own, self._left[0])
         self._latest[child] = kinds[chosen]
         return chosen
 
     def _next(self) -> ChildMessage | None:
         """The next message; None where a child is late. A message that has already come is never late."""
-        late = min(
-            (limit for child in self.children if (limit := self._limit(child)) is not None),
-            default=None,
-        )
+        late = min(map(self._limit, self.children), default=math.inf)
         while True:
             if any(unwanted() for unwanted in _unwanted):
                 raise AbandonedWork
-            left = None if late is None else max(0.0, late - time.monotonic())
-            wait = left if not _unwanted else _ASK if left is None else min(left, _ASK)
+            left = max(0.0, late - time.monotonic())
+            wait = min(left, _ASK) if _unwanted else left
             with contextlib.suppress(queue.Empty):
-                return self._events.get(timeout=wait)
-            if left is not None and left <= _ASK:
+                return self._events.get(timeout=None if wait == math.inf else wait)
+            if left <= wait:
                 return None
 
-    def _limit(self, child: Child) -> float | None:
-        """The time at which a child is late; None where it has no limit."""
+    def _limit(self, child: Child) -> float:
+        """The time at which a child is late."""
         if not child.ready:
-            return child.since + self._start_limit
-        return (
-            None if self._timeout is None or child.index is None else child.since + self._timeout
-        )
+            return child.since + self.start_limit
+        is_free = self.timeout is None or child.index is None
+        return math.inf if is_free else child.since + (self.timeout or 0.0)
 
     def _judged(self, heard: ChildMessage) -> list[TaskResult]:
         child = heard.child
@@ -234,77 +212,70 @@ class _Crew:
             child.ready, self._ever_ready, self._failed_starts = True, True, 0
             return []
         if heard.kind == UNREADY:
-            return self._without(child, raised=pickle.loads(heard.payload))
+            self._stop(child)
+            return self._without_start(raised=pickle.loads(heard.payload))
         if heard.kind == LOST:
             return self._died(child, heard.payload.decode())
         assert child.index is not None
         if heard.kind == TOLD:
-            self._told(child.index, pickle.loads(heard.payload))
+            self.told(child.index, pickle.loads(heard.payload))
             return []
         index, child.index = child.index, None
         return [self._answered(index, heard)]
 
     def _answered(self, index: int, heard: ChildMessage) -> TaskResult:
-        item = self._items[index]
+        item = self.items[index]
         try:
             value = pickle.loads(heard.payload)
         except Exception as error:
             return TaskResult(item, index, raised=raised_of(error))
-        return (
-            TaskResult(item, index, value)
-            if heard.kind == ANSWER
-            else TaskResult(item, index, raised=value)
-        )
+        if heard.kind == ANSWER:
+            return TaskResult(item, index, value)
+        return TaskResult(item, index, raised=value)
+
+    def _stop(self, child: Child) -> int:
+        self.children.remove(child)
+        return child.stop()
 
     def _died(self, child: Child, lost: str = "") -> list[TaskResult]:
         """The item that ends with a child that died or lost its device; `lost` says how."""
-        seconds = time.monotonic() - child.since
-        self.children.remove(child)
-        code = child.stop()
+        seconds, code = time.monotonic() - child.since, self._stop(child)
         words = lost or child.over or child.broken or words_of(code)
         kind = DEVICE if lost else MEMORY if child.over else CRASH
-        return self._lost(child, Crash(kind, words, child.tail, seconds, child.stack))
+        return self._crashed(child, Crash(kind, words, child.tail, seconds, child.stack))
 
     def _late(self) -> list[TaskResult]:
-        now, ended = time.monotonic(), []
+        now, ended = time.monotonic(), list[TaskResult]()
         for child in list(self.children):
             limit = self._limit(child)
-            if limit is not None and limit <= now:
+            if limit <= now:
                 child.say_where()
-                self.children.remove(child)
-                child.stop()
-                words = f"no answer within {limit - child.since:g} s: stopped"
-                ended += self._lost(
-                    child, Crash(TIMEOUT, words, child.tail, now - child.since, child.stack)
+                self._stop(child)
+                words, seconds = (
+                    f"no answer within {limit - child.since:g} s: stopped",
+                    now - child.since,
+                )
+                ended += self._crashed(
+                    child, Crash(TIMEOUT, words, child.tail, seconds, child.stack)
                 )
         return ended
 
-    def _lost(self, child: Child, crash: Crash) -> list[TaskResult]:
-        if child.ready:
-            return (
-                []
-                if child.index is None
-                else [TaskResult(self._items[child.index], child.index, crash=crash)]
+    def _crashed(self, child: Child, crash: Crash) -> list[TaskResult]:
+        if not child.ready:
+            return self._without_start(
+                crash=replace(crash, words=f"{crash.words} while it started")
             )
-        while_starting = replace(crash, words=f"{crash.words} while it started")
-        return self._without(child, crash=while_starting)
+        if child.index is None:
+            return []
+        return [TaskResult(self.items[child.index], child.index, crash=crash)]
 
-    def _without(
-        self, child: Child, *, crash: Crash | None = None, raised: WorkerException | None = None
-    ) -> list[TaskResult]:
+    def _without_start(self, **why: Crash | WorkerException) -> list[TaskResult]:
         """The items that end with a child that failed to start: none where others work, else the next one, or all."""
-        if child in self.children:
-            self.children.remove(child)
-            child.stop()
         if any(other.ready for other in self.children):
-            self._workers -= 1
+            self.workers -= 1
             return []
         self._failed_starts += 1
         hopeless = not self._ever_ready or self._failed_starts > 1
-        lost = [
-            self._left.popleft()
-            for _ in range(len(self._left) if hopeless else min(1, len(self._left)))
-        ]
-        return [
-            TaskResult(self._items[index], index, crash=crash, raised=raised) for index in lost
-        ]
+        count = len(self._left) if hopeless else min(1, len(self._left))
+        lost = [self._left.popleft() for _ in range(count)]
+        return [TaskResult(self.items[index], index, **why) for index in lost]  # type: ignore[arg-type]

@@ -94,13 +94,9 @@ def raised_of(error: BaseException) -> WorkerException:
     """An exception as a value that any process can read."""
     failure = as_failure(error)
     trace = "".join(traceback.format_exception(error))
+    kind, words = type(failure).__name__, str(failure)
     return WorkerException(
-        type(failure).__name__,
-        str(failure),
-        failure.way_out,
-        failure.exit_code,
-        trace,
-        failure.details,
+        kind, words, failure.way_out, failure.exit_code, trace, failure.details
     )
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from ..model.failures import Failure
 from .child import READY, WHERE, ForeignOutput, Frames, search_path, send, surroundings
 from .resource_limits import SHARE, SHARED_BY, VISIBLE, held_by, in_words
-from .warm import WARM, ForkedChild, forked_from_warm
+from .warm import ForkedChild, forked_from_warm
 
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START = (
@@ -48,57 +48,6 @@ class _StartedProcess:
     mark: str
     """What its leftovers are known by."""
 
-    @staticmethod
-    def now(early: Sequence[str], device: str = "") -> _StartedProcess:
-        """Starts one, which imports these modules while it waits.
-
-        Args:
-            device: the only GPU that it sees; "" for all.
-
-        Raises:
-            Failure: no process can be started.
-        """
-        stream, theirs = socket.socketpair()
-        errors, writing = os.pipe()
-        reading, stacks = os.pipe()
-        mark = new_mark()
-        dies = str(threading.current_thread() is threading.main_thread())
-        words = (dies, ",".join(early))
-        try:
-            forked = None
-            if WARM and not device:
-                forked = forked_from_warm(words, (theirs.fileno(), writing, stacks))
-            process = forked or subprocess.Popen(
-                [
-                    sys.executable,
-                    "-u",
-                    "-c",
-                    _START,
-                    str(theirs.fileno()),
-                    str(stacks),
-                    *words,
-                    *search_path(),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
-                pass_fds=(theirs.fileno(), stacks),
-                start_new_session=True,
-                env={**os.environ, MARK: mark, **({VISIBLE: device} if device else {})},
-            )
-        except OSError as error:
-            stream.close()
-            os.close(errors)
-            os.close(reading)
-            raise Failure(
-                f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1"
-            ) from error
-        finally:
-            theirs.close()
-            os.close(writing)
-            os.close(stacks)
-        return _StartedProcess(process, stream, errors, reading, _surroundings(), mark)
-
     def end(self) -> None:
         """Kills it. It has started nothing."""
         self.process.kill()
@@ -106,6 +55,43 @@ class _StartedProcess:
         self.stream.close()
         os.close(self.errors)
         os.close(self.stacks)
+
+
+def _started(early: Sequence[str], device: str = "") -> _StartedProcess:
+    """Starts a process, which imports these modules while it waits; `device`: the only GPU that it sees, "" for all.
+
+    Raises:
+        Failure: no process can be started.
+    """
+    stream, theirs = socket.socketpair()
+    errors, writing = os.pipe()
+    reading, stacks = os.pipe()
+    mark = new_mark()
+    words = (str(threading.current_thread() is threading.main_thread()), ",".join(early))
+    numbers = (theirs.fileno(), stacks)
+    try:
+        fork = None if device else forked_from_warm(words, (theirs.fileno(), writing, stacks))
+        process = fork or subprocess.Popen(
+            [sys.executable, "-u", "-c", _START, *map(str, numbers), *words, *search_path()],
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=writing,
+            pass_fds=numbers,
+            start_new_session=True,
+            env={**os.environ, MARK: mark, **({VISIBLE: device} if device else {})},
+        )
+    except OSError as error:
+        stream.close()
+        os.close(errors)
+        os.close(reading)
+        raise Failure(
+            f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1"
+        ) from error
+    finally:
+        theirs.close()
+        os.close(writing)
+        os.close(stacks)
+    return _StartedProcess(process, stream, errors, reading, _surroundings(), mark)
 
 
 def _surroundings() -> tuple[object, ...]:
@@ -122,7 +108,7 @@ def begun_early(modules: Sequence[str]) -> Iterator[None]:
     Where it cannot be started nothing happens: the child says why.
     """
     with contextlib.suppress(Failure):
-        _waiting.append(_StartedProcess.now(modules))
+        _waiting.append(_started(modules))
     try:
         yield
     finally:
@@ -157,17 +143,17 @@ class Child:
     factory: str
     setup: bytes
     events: queue.SimpleQueue[ChildMessage]
-    echo: Callable[[str], object] | None = None
+    echo: Callable[[str], object] | None
     """Called with what the child writes to stdout or stderr, as it comes."""
-    workers: int = 1
+    workers: int
     """How many such children there are at a time."""
+    most: int
+    """The bytes of memory that it may take."""
     index: int | None = None
     """The index of the item that it works on."""
     ready: bool = False
     since: float = field(default_factory=time.monotonic)
     """When it was started or got its item."""
-    most: int | None = None
-    """The bytes of memory that it may take; None for no limit."""
     device: str = ""
     """The one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; "" where it sees what this process does."""
     over: str = ""
@@ -176,7 +162,7 @@ class Child:
     """What was wrong with its stream of messages; "" where nothing was."""
 
     def __post_init__(self) -> None:
-        begun = _begun_before(self.device) or _StartedProcess.now((), self.device)
+        begun = _begun_before(self.device) or _started((), self.device)
         self._process, self._stream = begun.process, begun.stream
         self._errors, self._stacks, self._mark = begun.errors, begun.stacks, begun.mark
         self._tail = self._stack = b""
@@ -185,9 +171,7 @@ class Child:
         self._listener.start()
         # Of a child of one of several, all of those share the cores too.
         sharing = self.workers * int(os.environ.get(SHARED_BY, "1"))
-        shares = {SHARED_BY: str(sharing), MARK: self._mark} | (
-            {} if self.most is None else {SHARE: str(self.most)}
-        )
+        shares = {SHARED_BY: str(sharing), MARK: self._mark, SHARE: str(self.most)}
         self._send(pickle.dumps((self.factory, self.setup, shares)))
 
     def give(self, index: int, payload: bytes) -> None:
@@ -208,7 +192,9 @@ class Child:
         self._listener.join()
         end_leftovers(self._mark)
         code = self._process.wait()
-        self._close()
+        self._stream.close()
+        os.close(self._errors)
+        os.close(self._stacks)
         return code
 
     @property
@@ -220,14 +206,8 @@ class Child:
     def stack(self) -> str:
         """Its stack when it crashed or was asked, without the list of compiled modules; "" where there is none."""
         lines = self._stack.decode(errors="replace").splitlines()
-        return "\n".join(
-            line for line in lines if not line.startswith("Extension modules:")
-        ).strip()
-
-    def _close(self) -> None:
-        self._stream.close()
-        os.close(self._errors)
-        os.close(self._stacks)
+        kept = [line for line in lines if not line.startswith("Extension modules:")]
+        return "\n".join(kept).strip()
 
     def _send(self, payload: bytes) -> None:
         # A child that is dead is noticed by the listener; one that does not read is late.
@@ -244,19 +224,15 @@ class Child:
         """Reads all streams as they come, so that the child never blocks, and puts its end among the events."""
         frames, closed = Frames(), 0.0
         with selectors.DefaultSelector() as selector:
-            selector.register(self._stream, selectors.EVENT_READ)
-            selector.register(self._errors, selectors.EVENT_READ)
-            selector.register(self._stacks, selectors.EVENT_READ)
-            while (
-                self._lives()
-                and not self._is_over()
-                and not (closed and time.monotonic() - closed > _CLOSING)
-            ):
+            for stream in (self._stream, self._errors, self._stacks):
+                selector.register(stream, selectors.EVENT_READ)
+            while self._lives() and not self._is_over():
+                if closed and time.monotonic() - closed > _CLOSING:
+                    break
                 if not self._read(selector, frames, _LOOK) and not closed:
                     closed = time.monotonic()
-            self.broken = self.broken or (
-                "closed the stream that it answers on" if self._lives() else ""
-            )
+            if self._lives() and not self.broken:
+                self.broken = "closed the stream that it answers on"
             self._kill()
             over = time.monotonic() + _CLOSING
             while time.monotonic() < over and selector.select(0):
@@ -265,16 +241,14 @@ class Child:
 
     def _is_over(self) -> bool:
         """Whether it takes too much memory. The parent asks, since a child that is busy in C cannot."""
-        if self.most is not None and held_by(self._process.pid) > self.most:
-            self.over = (
-                f"stopped when it took more than {in_words(self.most)} of memory (--max-memory)"
-            )
+        if held_by(self._process.pid) > self.most:
+            size = in_words(self.most)
+            self.over = f"stopped when it took more than {size} of memory (--max-memory)"
         return bool(self.over)
 
     def _lives(self) -> bool:
-        return (
-            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        )
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, how) is None
 
     def _read(self, selector: selectors.BaseSelector, frames: Frames, wait: float) -> bool:
         """Reads what has come; False once no more messages can come."""
@@ -286,7 +260,7 @@ class Child:
                 self._stack = (self._stack + piece)[-_TAIL_BYTES:]
             elif key.fd == self._errors:
                 self._write(piece)
-            else:
+            elif not self.broken:
                 self._hear(frames, piece)
         return self._stream in selector.get_map() and not self.broken
 
@@ -303,8 +277,6 @@ class Child:
             return b""
 
     def _hear(self, frames: Frames, piece: bytes) -> None:
-        if self.broken:
-            return
         try:
             for kind, payload in frames.feed(piece):
                 self.events.put(ChildMessage(self, kind, payload))

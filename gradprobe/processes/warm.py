@@ -28,7 +28,7 @@ _START = (
     "import sys; number, prepare, argument, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
     "from gradprobe.processes.warm import main; main(int(number), prepare, argument)"
 )
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 # Of a request, in bytes; and its descriptors: what a child answers on, where it writes, and where it tells its stack.
 _LONGEST, _DESCRIPTORS = 1 << 16, 3
 # As exact as the time of a file in bytecode, twice.
@@ -83,17 +83,9 @@ def warm_process(prepare: str, argument: str) -> Iterator[int]:
             thread and use no device, since a fork has neither.
     """
     stream, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    words = (str(theirs.fileno()), prepare, argument, *search_path())
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-u",
-            "-c",
-            _START,
-            str(theirs.fileno()),
-            prepare,
-            argument,
-            *search_path(),
-        ],
+        [sys.executable, "-u", "-c", _START, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
@@ -117,18 +109,15 @@ def forked_from_warm(words: Sequence[str], descriptors: Sequence[int]) -> Forked
     return None if warm is None else warm.forked(words, descriptors)
 
 
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value)
-
-
 @contextlib.contextmanager
 def _inheriting_orphans() -> Iterator[None]:
     """While open, a process below this one whose parent ends becomes a child of this one."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
     finally:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
 # The side of the warm process
@@ -139,7 +128,7 @@ def main(descriptor: int, prepare: str, argument: str) -> None:
     start = time.time()
     os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    child.dies_with_parent()
     one_for_numpy()
     module, _, name = prepare.partition(":")
     getattr(importlib.import_module(module), name)(argument)
@@ -169,8 +158,8 @@ def _serve_as_child(descriptors: Sequence[int], words: Sequence[str], since: flo
     signal.signal(signal.SIGINT, signal.default_int_handler)
     importlib.invalidate_caches()
     _read_sources_anew(since)
-    dies_with_parent, early = words
-    child.main(answers, stacks, dies_with_parent == "True", early.split(","))
+    with_parent, early = words
+    child.main(answers, stacks, with_parent == "True", early.split(","))
 
 
 def forked_away() -> int:

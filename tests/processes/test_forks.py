@@ -92,7 +92,7 @@ def test_what_a_fork_cannot_do_or_say_is_done_here():
 def test_work_that_nobody_waits_for_is_ended():
     start = time.monotonic()
     with ParallelWork(lambda: time.sleep(60)) as slow:
-        process = slow._fork.process
+        process = slow.process
     assert time.monotonic() - start < 10
     assert not os.path.exists(f"/proc/{process}")
 

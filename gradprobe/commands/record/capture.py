@@ -1,24 +1,32 @@
-"""Watch: wraps a function and keeps its inputs and dO, once for each shape and layout. The program runs as before."""
+"""Wraps a function and keeps its inputs and dO, once for each shape and layout. The program runs as before."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import hashlib
+import importlib
+import inspect
 import os
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...inputs import history
 from ...inputs.placement import Placement, placements_of
 from ...inputs.saved import SavedInputs, save
 from ...model.failures import UsageFailure
-from .call import ORDERS, Reader, UnfitCall, WatchedCalls
+from ...model.number import plural
+from ...model.writing import safe
+from .call import ORDERS, Reader, UnfitCall
+from .watched_calls import WatchedCalls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,14 +67,17 @@ class _CallForm:
     """Copies since the last new layout of dO that brought no new one."""
     layouts: set[Any] = field(default_factory=set)
     """The layouts of dO that were kept."""
-    missed: set[Any] = field(default_factory=set)
+    over: set[Any] = field(default_factory=set)
+    """Those that came beyond the limit."""
 
 
+@dataclass(eq=False)
 class _PendingCall:
     """A call whose dO has not come yet. It lives as long as the graph behind the call's output."""
 
-    def __init__(self, form: _CallForm, key: tuple[Any, ...], copy: SavedInputs | None) -> None:
-        self.form, self.key, self.copy = form, key, copy
+    form: _CallForm
+    key: tuple[Any, ...]
+    copy: SavedInputs | None
 
 
 class WatchedFunction:
@@ -97,9 +108,8 @@ class WatchedFunction:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             import torch  # only now: the function may be one of torch's own, wrapped while torch is imported
 
-            if (
-                torch.compiler.is_compiling()
-            ):  # else the watching would become part of the compiled program
+            # Else the watching would become part of the compiled program.
+            if torch.compiler.is_compiling():
                 return function(*args, **kwargs)
             waiting = self._guarded(self._before, torch.is_grad_enabled(), args, kwargs)
             output = function(*args, **kwargs)
@@ -118,11 +128,9 @@ class WatchedFunction:
                 with _apart():
                     return act(*args)
             except Exception as error:
-                own = f"watching {self.name} failed: {type(error).__name__}: {error}"
-                words, failures = (
-                    str(error) if isinstance(error, UnfitCall) else own,
-                    self.seen.failures,
-                )
+                failures, words = self.seen.failures, str(error)
+                if not isinstance(error, UnfitCall):
+                    words = f"watching {self.name} failed: {type(error).__name__}: {error}"
                 if words in failures or len(failures) < _MOST_FAILURES:
                     failures[words] = failures.get(words, 0) + 1
                 return None
@@ -131,15 +139,9 @@ class WatchedFunction:
                     self.told()
 
     def _kinds(self) -> tuple[Any, ...]:
+        """What changes where a sentence about this process may change."""
         seen = self.seen
-        counts = (
-            seen.calls,
-            seen.without_grad,
-            seen.arrived,
-            seen.not_finite,
-            seen.layouts_missed,
-            seen.over,
-        )
+        counts = (seen.calls, seen.without_grad, seen.arrived, seen.not_finite, seen.over)
         return seen.kept, len(seen.failures), len(seen.notes), *map(bool, counts)
 
     def _before(
@@ -150,22 +152,20 @@ class WatchedFunction:
         self.seen.notes += [note for note in call.notes if note not in self.seen.notes]
         tensors, options = dict(call.tensors), call.options
         grad = tensors.pop("do", None)
-        if grad is None and not (
-            grad_enabled and any(tensor.requires_grad for tensor in tensors.values())
-        ):
+        needs_grad = grad_enabled and any(tensor.requires_grad for tensor in tensors.values())
+        if grad is None and not needs_grad:
             self.seen.without_grad += 1
             return None
         placements = placements_of(tensors)
         key = (_layout(tensors, placements), tuple(sorted(options.items())))
         form = self._forms.setdefault(key, _CallForm())
-        enough = len(self.files) >= self.keep or (
-            len(form.waiting) + form.idle >= PATIENCE
-            if grad is None
-            else _layout({"do": grad}, placements_of({"do": grad})) in form.layouts
-        )
-        waiting = _PendingCall(
-            form, key, None if enough else SavedInputs(_copies(tensors), placements, options)
-        )
+        enough = len(self.files) >= self.keep
+        if grad is None:
+            enough |= len(form.waiting) + form.idle >= PATIENCE
+        else:
+            enough |= _layout({"do": grad}, placements_of({"do": grad})) in form.layouts
+        copy = None if enough else SavedInputs(_copies(tensors), placements, options)
+        waiting = _PendingCall(form, key, copy)
         if grad is not None:  # the function is itself a backward, whose dO is an argument
             self._arrived(waiting, grad)
             return None
@@ -176,9 +176,8 @@ class WatchedFunction:
 
         output = output[0] if isinstance(output, (tuple, list)) and output else output
         if not isinstance(output, torch.Tensor):
-            raise UnfitCall(
-                f"{self.name} returned {type(output).__name__} and not its output tensor first"
-            )
+            kind = type(output).__name__
+            raise UnfitCall(f"{self.name} returned {kind} and not its output tensor first")
         if not output.requires_grad:
             self.seen.without_grad += 1
             return
@@ -186,15 +185,12 @@ class WatchedFunction:
             waiting.form.waiting.add(waiting)
 
         def hook(grad: Tensor | None) -> None:
-            self._guarded(
-                self._arrived, waiting, None if grad is None else self._reader.in_order(grad)
-            )
+            if grad is not None:
+                self._guarded(self._arrived, waiting, self._reader.in_order(grad))
 
         output.register_hook(hook)
 
-    def _arrived(self, waiting: _PendingCall, grad: Tensor | None) -> None:
-        if grad is None:
-            return
+    def _arrived(self, waiting: _PendingCall, grad: Tensor) -> None:
         self.seen.arrived += 1
         form, copy = waiting.form, waiting.copy
         form.waiting.discard(waiting)
@@ -204,30 +200,22 @@ class WatchedFunction:
             form.idle += copy is not None
             waiting.copy = None
         elif len(self.files) >= self.keep:
-            self.seen.over += layout not in form.missed
-            form.missed.add(layout)
+            self.seen.over += layout not in form.over
+            form.over.add(layout)
         elif copy is None:
             form.idle = 0  # so that the next call is copied
-            form.missed.add(layout)
-            self._count_missed()
         else:
             waiting.copy = None
             values = {**copy.values, **_copies({"do": grad})}
-            self._keep(
-                waiting,
-                SavedInputs(values, {**copy.placements, **placement}, copy.options),
-                layout,
-            )
+            found = SavedInputs(values, {**copy.placements, **placement}, copy.options)
+            self._keep(waiting, found, layout)
 
     def _keep(self, waiting: _PendingCall, found: SavedInputs, layout: Any) -> None:
         if not all(bool(found.values[name].isfinite().all()) for name in ("q", "k", "v", "do")):
             self.seen.not_finite += 1
             return
-        form = waiting.form
-        form.layouts.add(layout)
-        form.missed.discard(layout)
-        form.idle = 0
-        self._count_missed()
+        waiting.form.layouts.add(layout)
+        waiting.form.idle = 0
         digest = hashlib.sha256(repr((waiting.key, layout)).encode()).hexdigest()[:10]
         self.folder.mkdir(parents=True, exist_ok=True)
         word = re.sub(r"\W", "", self.name.rpartition(":")[2])
@@ -235,9 +223,6 @@ class WatchedFunction:
         save(path, found)
         self.files.append(path)
         self.seen.kept += 1
-
-    def _count_missed(self) -> None:
-        self.seen.layouts_missed = sum(len(form.missed) for form in self._forms.values())
 
 
 @contextlib.contextmanager
@@ -267,18 +252,80 @@ def _layout(
 
     Strides of axes of size 1 address nothing, and PyTorch sets them as it likes.
     """
+    found = list[Any]()
+    for name, tensor in sorted(tensors.items()):
+        axes = [axis for axis, size in enumerate(tensor.shape) if size > 1]
+        steps = tuple(tensor.stride(axis) for axis in axes)
+        buffer = placements[name].buffer if name in placements else None
+        memory = (steps, tensor.data_ptr() % 16 == 0, buffer)
+        found.append((name, str(tensor.dtype), tuple(tensor.shape), *memory))
+    return tuple(found)
 
-    def steps(tensor: Tensor) -> tuple[int, ...]:
-        return tuple(
-            step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
+
+def capture(function: Any, how: CapturePlan) -> Any:
+    """See `gradprobe.capture`. Raises UsageFailure where it is neither a function nor the name of one."""
+    if function is None:
+        return functools.partial(capture, how=how)
+    if isinstance(function, str):
+        return ModulePatch(function, how)
+    if not callable(function) or isinstance(function, type):
+        raise UsageFailure(f"capture takes a function, got {type(function).__name__}")
+    watch = WatchedFunction(function, getattr(function, "__name__", type(function).__name__), how)
+    atexit.register(_tell, watch)
+    return watch.wrapped
+
+
+class ModulePatch:
+    """Within `with`, a module holds the wrapped function in place of its own."""
+
+    def __init__(self, word: str, how: CapturePlan) -> None:
+        self.word, self.how = word, how
+
+    def __enter__(self) -> WatchedFunction:
+        place, name = parted(self.word)
+        self.module = importlib.import_module(place)
+        self.original = getattr(self.module, name, None)
+        watch = put_in_place(self.module, name, self.word, self.how)
+        atexit.register(_tell, watch)
+        return watch
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self.module, parted(self.word)[1], self.original)
+
+
+def parted(word: str) -> tuple[str, str]:
+    """The module and the function of "package.module:function". Raises UsageFailure where the word has another form."""
+    place, colon, name = word.partition(":")
+    if not colon or not all(part.isidentifier() for part in (name, *place.split("."))):
+        way_out = "for example --watch model.attention:attention; a method or a nested function cannot be watched"
+        raise UsageFailure(f"--watch takes MODULE:FUNCTION, got {word!r}", way_out)
+    return place, name
+
+
+def put_in_place(module: ModuleType, name: str, word: str, how: CapturePlan) -> WatchedFunction:
+    """Watches a module's function in its place. Raises UsageFailure where the module has no such function."""
+    function = getattr(module, name, None)
+    if function is None:
+        own = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
+        raise UsageFailure(
+            f"{word}: {module.__file__} has no function {name}",
+            f"it has: {', '.join(own) or 'none'}",
         )
+    if not callable(function) or isinstance(function, type):
+        raise UsageFailure(f"{word}: {name} is not a function but {type(function).__name__}")
+    watch = WatchedFunction(function, word, how)
+    setattr(module, name, watch.wrapped)
+    return watch
 
-    def memory(name: str, tensor: Tensor) -> tuple[Any, ...]:
-        return tensor.data_ptr() % 16 == 0, placements[
-            name
-        ].buffer if name in placements else None
 
-    return tuple(
-        (name, str(tensor.dtype), tuple(tensor.shape), steps(tensor), *memory(name, tensor))
-        for name, tensor in sorted(tensors.items())
-    )
+def _tell(watch: WatchedFunction) -> None:
+    """Says on stderr what was kept and what was not."""
+    if watch.files:
+        them = "it" if len(watch.files) == 1 else "them"
+        sets = plural(len(watch.files), "set")
+        words = [f"kept {sets} of inputs of {watch.name} in {watch.folder}"]
+        words.append(f"check {them} with: gradprobe check TARGET --inputs {watch.files[0]}")
+    else:
+        words = [f"no inputs were kept: {watch.seen.why_nothing(watch.name)}"]
+    for line in [*words, *watch.seen.troubles()]:
+        print(safe(f"gradprobe: {line}"), file=sys.stderr)

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...model.failures import Failure
-from .call import WatchedCalls
+from .watched_calls import WatchedCalls
 
 if TYPE_CHECKING:
     from .capture import WatchedFunction
@@ -27,9 +27,8 @@ def enter() -> None:
     awaiting = ImportWatcher(module, wrapping)
     wrapping.write()
     atexit.register(wrapping.write)
-    atexit.register(
-        awaiting.notice
-    )  # runs before wrapping.write, which must know whether the module was imported
+    # It runs before wrapping.write, which must know whether the module was imported.
+    atexit.register(awaiting.notice)
     sys.meta_path.insert(0, awaiting)
 
 
@@ -46,22 +45,18 @@ class ImportHook:
 
     def __call__(self, module: ModuleType) -> None:
         """Wraps the function. A failure is written down, and the program goes on."""
-        from .capture import CapturePlan
-        from .capturing import put_in_place
+        from .capture import CapturePlan, put_in_place
 
         try:
-            how = CapturePlan(
-                self.folder, int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"]
-            )
+            keep, order = int(os.environ["GRADPROBE_KEEP"]), os.environ["GRADPROBE_ORDER"]
+            how = CapturePlan(self.folder, keep, order)
             self.watch = put_in_place(module, self.word.partition(":")[2], self.word, how)
             self.watch.told = self.write
         except Exception as error:
-            known = (
-                f"{error}; {error.way_out}"
-                if isinstance(error, Failure)
-                else f"{type(error).__name__}: {error}"
-            )
-            self.unwrapped.trouble = f"it could not be wrapped: {known}"
+            words = f"{type(error).__name__}: {error}"
+            if isinstance(error, Failure):
+                words = f"{error}; {error.way_out}"
+            self.unwrapped.trouble = f"it could not be wrapped: {words}"
         self.write()
 
     def write(self) -> None:
@@ -89,9 +84,8 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
         """The awaited module as the other finders find it; None for every other module."""
         if self.done or self.busy:
             return None
-        if (
-            sys.meta_path[0] is not self
-        ):  # pytest puts its finder for test files before all others
+        # Pytest puts its finder for test files before all others.
+        if sys.meta_path[0] is not self:
             sys.meta_path.remove(self)
             sys.meta_path.insert(0, self)
         if fullname != self.module:
@@ -100,11 +94,9 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
         self.busy = True
         try:
             for finder in sys.meta_path:
-                spec = (
-                    None
-                    if isinstance(finder, ImportWatcher)
-                    else finder.find_spec(fullname, path, target)
-                )
+                spec = None
+                if finder is not self:
+                    spec = finder.find_spec(fullname, path, target)
                 if spec is not None:
                     self._await(spec.loader)
                     return spec
@@ -128,9 +120,8 @@ class ImportWatcher(importlib.abc.MetaPathFinder):
     def notice(self) -> None:
         """Calls back for a module that another finder imported past this one: late, but better than not at all."""
         module = sys.modules.get(self.module)
-        if module is not None and not getattr(
-            getattr(module, "__spec__", None), "_initializing", False
-        ):
+        spec = getattr(module, "__spec__", None)
+        if module is not None and not getattr(spec, "_initializing", False):
             self._complete(module)
 
     def _complete(self, module: ModuleType) -> None:

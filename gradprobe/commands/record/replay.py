@@ -26,10 +26,8 @@ from ...processes.executables import run_in_foreground
 from ...processes.startup import STARTUP
 from ...render.console import first_line
 from ...render.notation import CAUTION
-from . import call as seen
-from .call import WatchedCalls
-from .capture import ENDING, FOLDER, CapturePlan
-from .capturing import parted
+from .capture import ENDING, FOLDER, CapturePlan, parted
+from .watched_calls import WatchedCalls, read, together
 
 if TYPE_CHECKING:
     from ...numerics.evidence import ProbeResult
@@ -52,11 +50,8 @@ class ProgramResult:
         if self.code < 0:
             with contextlib.suppress(ValueError):
                 return f"the command was ended by {signal.Signals(-self.code).name}"
-        return (
-            "the command ended well"
-            if self.code == 0
-            else f"the command ended with exit code {self.code}"
-        )
+        how = "well" if self.code == 0 else f"with exit code {self.code}"
+        return f"the command ended {how}"
 
     def sentences(self, watch: str) -> list[str]:
         """How the command ended, what was kept, and what was left out."""
@@ -111,7 +106,7 @@ def run_watched(
     code = run_in_foreground(command, _environment(watch, how), quiet=quiet)
     found = sorted(folder.glob(f"*{ENDING}"), key=lambda file: file.stat().st_mtime_ns)
     ended = ProgramResult(
-        tuple(command), code, tuple(map(str, found[: how.keep])), seen.together(seen.read(folder))
+        tuple(command), code, tuple(map(str, found[: how.keep])), together(read(folder))
     )
     if found:
         return ended
@@ -164,9 +159,8 @@ SCHEMA = "gradprobe.runs/1"
 
 def line_of(number: int, checked: CheckedInputs) -> Text:
     """One set in a line: its verdict, what it is, and where it is wrong or why it was not run."""
-    from ...pipeline.reported import (
-        report_of,
-    )  # it imports torch, which the process that was typed does without
+    # It imports torch, which the process that was typed does without.
+    from ...pipeline.reported import report_of
 
     report = checked.report
     if report is None:
@@ -179,11 +173,9 @@ def line_of(number: int, checked: CheckedInputs) -> Text:
         f"  {number:>2}  ", verdict, f"  {_shape(report.case)}; {checked.layouts}"
     )
     if wrong:
-        place = (
-            first_line(report_of(report)).split()[2:7]
-            if wrong[1].first
-            else [wrong[1].broken[0].name]
-        )
+        place = [wrong[1].broken[0].name]
+        if wrong[1].first:
+            place = first_line(report_of(report)).split()[2:7]
         line.append(f"; first wrong: {' '.join(place)}")
     return line
 
@@ -201,20 +193,16 @@ def as_document(checked: CheckedInputs, repro_command: str) -> dict[str, Any]:
 def summary_line(verdicts: Sequence[str]) -> Text:
     """What the sets came to together."""
     wrong, failed = verdicts.count(MISMATCH), verdicts.count("error")
-    words = (
-        f"{plural(len(verdicts), 'real set')} of inputs: {len(verdicts) - wrong - failed} match"
-    )
+    sets = plural(len(verdicts), "real set")
+    words = f"{sets} of inputs: {len(verdicts) - wrong - failed} match"
     words += f", {wrong} do not" if wrong else ""
     return Text(words + (f", {failed} could not be checked" if failed else ""), "bold")
 
 
 def _shape(case: Case) -> str:
-    heads = f"{case.heads}" if case.kv_heads == case.heads else f"{case.heads}/{case.kv_heads}"
-    length = (
-        f"{case.seqlen_q}"
-        if case.seqlen_q == case.seqlen_k
-        else f"{case.seqlen_q}x{case.seqlen_k}"
-    )
+    heads, length = str(case.heads), str(case.seqlen_q)
+    heads += f"/{case.kv_heads}" if case.kv_heads != case.heads else ""
+    length += f"x{case.seqlen_k}" if case.seqlen_k != case.seqlen_q else ""
     words = [f"B {case.batch}, H {heads}, L {length}, D {case.head_dim}", case.dtype]
     words += [name for name in ("causal", "bias", "alibi", "sinks") if getattr(case, name)]
     words += ["mask"] if case.mask else []

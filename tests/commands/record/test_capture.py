@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 import gradprobe
 from gradprobe.commands.record.capture import PATIENCE
@@ -35,7 +33,7 @@ def inputs(batch=2, heads=3, rows=5, dim=4):
 
 @pytest.fixture(autouse=True)
 def _untold(monkeypatch):
-    monkeypatch.setattr("gradprobe.commands.record.capturing._tell", lambda watch: None)
+    monkeypatch.setattr("gradprobe.commands.record.capture._tell", lambda watch: None)
 
 
 @pytest.fixture
@@ -73,13 +71,6 @@ def test_gradients_values_and_random_numbers_are_bit_for_bit_the_program_s_own(w
 
     assert all(map(torch.equal, program(watched), program(attention)))
     assert len(watched.watch.files) == 1
-
-
-def test_12_calls_of_one_form_are_one_set_and_a_second_shape_another(watched):
-    for batch in (1, 2, 1) * 4:
-        watched(*inputs(batch)).sum().backward()
-    assert [found.values["q"].shape[0] for found in sets(watched)] == [1, 2]
-    assert (watched.watch.seen.calls, watched.watch.seen.arrived) == (12, 12)
 
 
 def test_each_layout_of_q_of_do_and_each_option_is_a_set_of_its_own(watched):
@@ -147,9 +138,9 @@ def test_a_layout_of_do_that_comes_after_100_others_is_kept_at_its_second_coming
     for _ in range(100):
         watched(q, k, v).sum().backward()
     watched(q, k, v).backward(torch.randn(2, 3, 5, 4))
-    assert (len(watched.watch.files), watched.watch.seen.layouts_missed) == (1, 1)
+    assert len(watched.watch.files) == 1
     watched(q, k, v).backward(torch.randn(2, 3, 5, 4))
-    assert (len(watched.watch.files), watched.watch.seen.layouts_missed) == (2, 0)
+    assert len(watched.watch.files) == 2
 
 
 def test_the_third_set_beyond_a_limit_of_2_is_not_kept_and_said(tmp_path):
@@ -158,23 +149,6 @@ def test_the_third_set_beyond_a_limit_of_2_is_not_kept_and_said(tmp_path):
         function(*inputs(rows=rows)).sum().backward()
     assert (len(function.watch.files), function.watch.seen.over) == (2, 2)
     assert function.watch.seen.troubles() == ["2 sets more not kept: the limit is 2"]
-
-
-def test_a_set_with_an_infinite_do_is_passed_over_until_a_finite_one_comes(watched):
-    q, k, v = inputs()
-    (watched(q, k, v) * torch.inf).sum().backward()
-    assert (watched.watch.files, watched.watch.seen.not_finite) == ([], 1)
-    watched(q, k, v).sum().backward()
-    assert len(watched.watch.files) == 1
-
-
-def test_checkpointing_calls_twice_and_keeps_one_set(watched):
-    q, k, v = inputs()
-    checkpoint(watched, q, k, v, use_reentrant=True).square().sum().backward()
-    found = [tensor.grad for tensor in (q, k, v)]
-    assert (watched.watch.seen.calls, len(watched.watch.files)) == (2, 1)
-    expected = torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v))
-    assert all(map(torch.equal, found, expected))
 
 
 def test_a_graph_kept_for_a_second_and_a_double_backward_stays_right(watched):
@@ -288,20 +262,6 @@ def test_the_apply_of_an_autograd_function_is_read_by_the_names_of_its_forward(t
     function = gradprobe.capture(Own.apply, folder=str(tmp_path))
     function(*inputs(), False, 0.25).sum().backward()
     assert sets(function)[0].options == {"causal": False, "scale": 0.25}
-
-
-def test_4_threads_keep_one_set_of_each_form(watched):
-    def work():
-        for _ in range(20):
-            watched(*inputs()).sum().backward()
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (watched.watch.seen.calls, len(watched.watch.files)) == (80, 1)
-    assert watched.watch.seen.failures == {}
 
 
 def test_it_decorates_with_and_without_options(tmp_path, monkeypatch):
