@@ -23,7 +23,7 @@ from ..model.failures import Failure, UsageFailure
 from ..model.report import Report, failed_report
 from ..processes.child import fresh_caches
 from ..processes.resource_limits import bounded
-from ..targets.mistyped import refuse_mistyped
+from ..targets.definitions import refuse_mistyped
 from .arguments import Subject, word_of_subject
 from .shown_report import ShownReport, ShownReports, shown
 

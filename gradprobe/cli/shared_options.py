@@ -203,7 +203,7 @@ def refuse_wrong_words(request: CheckRequest, *, takes_file: bool = False) -> No
     refuse_unknown_family(request.family)
     if request.target in BUILTINS and not request.reference:
         return
-    from ..targets.mistyped import refuse_mistyped
+    from ..targets.definitions import refuse_mistyped
 
     refuse_mistyped(request.target, takes_file=takes_file)
     if request.reference:

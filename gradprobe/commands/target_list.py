@@ -20,8 +20,8 @@ from ..model.number import plural
 from ..render.notation import CAUTION
 from ..render.rows import lines_of
 from ..targets.builtin import BUILTINS
+from ..targets.definitions import inventory
 from ..targets.find import FoundFunction, Target, find_target, target_of
-from ..targets.inventory import inventory
 from ..targets.naming import EITHER, WORLD, canonical_name
 
 # What a parameter lets be asked for under another name. A target is given dropout's mask, and draws none itself.

@@ -56,10 +56,8 @@ def check_names(content: Mapping[Any, Any]) -> None:
     missing = [name for name in REQUIRED if name not in content]
     if missing:
         held = ", ".join(content) or "nothing"
-        raise UsageFailure(
-            f"a set of inputs needs q, k, v and do; {', '.join(missing)} missing among {held}",
-            listed,
-        )
+        words = f"a set of inputs needs q, k, v and do; {', '.join(missing)} missing among {held}"
+        raise UsageFailure(words, listed)
 
 
 def checked_option(name: str, value: Any) -> Any:
@@ -81,28 +79,16 @@ def check_dtypes(tensors: Mapping[str, Any]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise UsageFailure(f"{name} must be a dense tensor, got {type(tensor).__name__}")
-        if (
-            tensor.layout != torch.strided
-            or tensor.is_quantized
-            or tensor.is_nested
-            or tensor.is_meta
-        ):
-            kind = (
-                "nested"
-                if tensor.is_nested
-                else "meta, without values"
-                if tensor.is_meta
-                else str(tensor.layout)
-            )
+        is_dense = tensor.layout == torch.strided and not tensor.is_quantized
+        if not is_dense or tensor.is_nested or tensor.is_meta:
+            kind = "nested" if tensor.is_nested else str(tensor.layout)
+            kind = "meta, without values" if tensor.is_meta else kind
             raise UsageFailure(f"{name} must be a dense tensor, got {kind}")
         allowed: tuple[torch.dtype, ...] = floating
-        allowed = (
-            (torch.int32, torch.int64)
-            if name in WHOLE
-            else (torch.bool,)
-            if name in BOOLEAN
-            else allowed
-        )
+        if name in WHOLE:
+            allowed = (torch.int32, torch.int64)
+        elif name in BOOLEAN:
+            allowed = (torch.bool,)
         if tensor.dtype not in allowed:
             rule = " or ".join(dtype_name(dtype) for dtype in allowed)
             raise UsageFailure(f"{name} must be {rule}, got {dtype_name(tensor.dtype)}")
@@ -123,44 +109,29 @@ def check_shapes(tensors: Mapping[str, Tensor], family: str) -> None:
     """The shapes agree with one another; those of q, k, v and do by the reference's own rules."""
     from ..reference import Attention
 
+    q, k, v, do = (tensors[name] for name in REQUIRED)
     try:
-        x = Attention(
-            "softmax",
-            tensors["q"],
-            tensors["k"],
-            tensors["v"],
-            tensors["do"],
-            scale=1.0,
-            causal=False,
-        )
+        x = Attention("softmax", q, k, v, do, scale=1.0, causal=False)
     except ValueError as error:
         raise UsageFailure(str(error)) from error
     full = (x.n_batch, x.n_heads, x.n_query, x.n_key)
     if 0 in (*full, x.q.shape[3], x.v.shape[3]):
         raise UsageFailure(f"a tensor is empty: q is {list(x.q.shape)}, v {list(x.v.shape)}")
-    per_head = dict.fromkeys(("tau", "alibi", "sinks"), (x.n_heads,))
-    exact = per_head | {
-        "seqlens": (x.n_batch,),
-        "keep": full,
-        "lse": full[:3],
-        "o": tuple(x.do.shape),
-    }
+    exact: dict[str, tuple[int, ...]] = dict.fromkeys(("tau", "alibi", "sinks"), (x.n_heads,))
+    exact |= {"seqlens": (x.n_batch,), "keep": full, "lse": full[:3], "o": tuple(x.do.shape)}
     for name, shape in exact.items():
         if name in tensors and tensors[name].shape != shape:
             raise UsageFailure(f"{name} must be {list(shape)}, got {list(tensors[name].shape)}")
     for name in ("mask", "bias") if family == "softmax" else ("mask",):
         got = list(tensors[name].shape) if name in tensors else [1] * 4
-        if len(got) != 4 or any(
-            size not in (1, whole) for size, whole in zip(got, full, strict=True)
-        ):
+        fits = all(size in (1, whole) for size, whole in zip(got, full, strict=False))
+        if len(got) != 4 or not fits:
             raise UsageFailure(f"{name} must broadcast to [B, H, M, N] = {list(full)}, got {got}")
-    lazy_bias = tensors.get("bias") if family == "lazy" else None
-    if lazy_bias is not None and (
-        lazy_bias.dim() != 2 or len(lazy_bias) != x.n_heads or not lazy_bias.shape[1]
-    ):
-        raise UsageFailure(
-            f"lazy bias must be [H, W] with H = {x.n_heads} and W > 0, got {list(lazy_bias.shape)}"
-        )
+    if family == "lazy" and "bias" in tensors:
+        bias = list(tensors["bias"].shape)
+        if len(bias) != 2 or bias[0] != x.n_heads or not bias[1]:
+            words = f"lazy bias must be [H, W] with H = {x.n_heads} and W > 0, got {bias}"
+            raise UsageFailure(words)
     for name, length in (("cu_seqlens_q", x.n_query), ("cu_seqlens_k", x.n_key)):
         if name in tensors:
             _check_ascends(name, tensors[name], length)
@@ -212,28 +183,26 @@ def declared_placement(name: str, tensor: Tensor, content: Mapping[str, Any]) ->
         return None
     offset, buffer = content.get(f"{name}.offset", 0), content.get(f"{name}.buffer", name)
     numbers = [*strides, offset] if isinstance(strides, (list, tuple)) else [None]
-    if not all(type(number) is int and number >= 0 for number in numbers) or not isinstance(
-        buffer, str
-    ):
-        raise UsageFailure(
+    are_whole = all(type(number) is int and number >= 0 for number in numbers)
+    if not are_whole or not isinstance(buffer, str):
+        words = (
             f"{name}.strides and {name}.offset must be whole numbers, and {name}.buffer a word"
         )
+        raise UsageFailure(words)
     if len(strides) != tensor.dim():
         raise UsageFailure(
             f"{name}.strides must be {tensor.dim()} numbers, one an axis, got {len(strides)}"
         )
     strides, shape = tuple(strides), tuple(tensor.shape)
     if offset + spanned(shape, strides) > max(_MOST_SPANNED, 8 * tensor.numel()):
-        raise UsageFailure(
-            f"{name}.strides and {name}.offset reach {offset + spanned(shape, strides):,} elements far, for "
-            f"{tensor.numel():,} elements",
-            f"leave them out, and {name} lies contiguous",
+        reach = (
+            f"{offset + spanned(shape, strides):,} elements far, for {tensor.numel():,} elements"
         )
+        words = f"{name}.strides and {name}.offset reach {reach}"
+        raise UsageFailure(words, f"leave them out, and {name} lies contiguous")
     once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)]
-    if overlaps(shape, strides) or not torch.equal(
-        once.expand(shape).nan_to_num(), tensor.nan_to_num()
-    ):
-        raise UsageFailure(
-            f"{name}.strides put several elements of {name} into one place", "correct them"
-        )
+    repeats = torch.equal(once.expand(shape).nan_to_num(), tensor.nan_to_num())
+    if overlaps(shape, strides) or not repeats:
+        words = f"{name}.strides put several elements of {name} into one place"
+        raise UsageFailure(words, "correct them")
     return Placement(within(shape, strides), offset, buffer)

@@ -38,15 +38,13 @@ def draw(case: Case, device: str = "cpu") -> dict[str, Tensor]:
     for name in values:
         if not (name == "bias" and case.family == "lazy"):
             values[name] = values[name].to(getattr(torch, case.dtype))
-    if (
-        case.alibi
-    ):  # the slopes of Press, Smith and Lewis (2022): a geometric sequence that ends at 2^-8
+    if case.alibi:
+        # The slopes of Press, Smith and Lewis (2022): a geometric sequence that ends at 2^-8.
         values["alibi"] = 2.0 ** (-8.0 * torch.arange(1, case.heads + 1) / case.heads)
     if case.sinks:
-        values["sinks"] = torch.randn(_shape(case, "sinks"), generator=generator)
-        values["sinks"] += MEANS.get(
-            case.pattern, 0.0
-        )  # near the scores: else it takes all of P, or none
+        # Near the scores: else it takes all of P, or none.
+        near = MEANS.get(case.pattern, 0.0)
+        values["sinks"] = torch.randn(_shape(case, "sinks"), generator=generator) + near
     if case.mask is not None:
         values["mask"] = _mask(case, generator)
     if case.dropout:
@@ -73,14 +71,13 @@ def _normal(shape: list[int], generator: torch.Generator, device: str) -> Tensor
     seed = int(torch.randint(1 << 62, (), generator=generator))
     drawn = torch.empty(shape, device=device)
     size = _PARTS[drawn.device.type]
-    parts = list(enumerate(drawn.view(-1).split(size)))
+
+    def fill(at: int, part: Tensor) -> None:
+        part.copy_(counted(seed, at * size, len(part), device))
+
+    parts = drawn.view(-1).split(size)
     with ThreadPoolExecutor(1 if drawn.is_cuda else None) as threads:
-        list(
-            threads.map(
-                lambda part: part[1].copy_(counted(seed, part[0] * size, len(part[1]), device)),
-                parts,
-            )
-        )
+        list(threads.map(fill, range(len(parts)), parts))
     return drawn
 
 
@@ -88,15 +85,12 @@ def numbers_of(case: Case) -> dict[str, Tensor]:
     """What a case holds as numbers: tau [H] float32; seqlens [B], cu_seqlens_q and cu_seqlens_k int32."""
     import torch
 
-    dtypes = {"tau": torch.float32} | dict.fromkeys(
-        ("seqlens", "cu_seqlens_q", "cu_seqlens_k"), torch.int32
-    )
-    given = {name: getattr(case, name) for name in dtypes}
-    return {
-        name: torch.tensor(each, dtype=dtypes[name])
-        for name, each in given.items()
-        if each is not None
-    }
+    found = dict[str, Tensor]()
+    for name in ("tau", "seqlens", "cu_seqlens_q", "cu_seqlens_k"):
+        if (given := getattr(case, name)) is not None:
+            dtype = torch.float32 if name == "tau" else torch.int32
+            found[name] = torch.tensor(given, dtype=dtype)
+    return found
 
 
 # Of the scores, in the patterns in which all lie far from 0.
@@ -127,16 +121,14 @@ def _mask(case: Case, generator: torch.Generator) -> Tensor:
 def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
     """The pattern laid over standard normal values; each is known to expose a class of faults that the others hide."""
     q, k = values["q"], values["k"]
-    if (
-        case.pattern == "small"
-    ):  # scores near 0: P is nearly uniform, and lazy rows at tau = -1 sit on the kink
+    if case.pattern == "small":
+        # Scores near 0: P is nearly uniform, and lazy rows at tau = -1 sit on the kink.
         values |= {"q": q * 0.02, "k": k * 0.02}
         values |= {"bias": values["bias"] * 0} if "bias" in values else {}
     elif case.pattern == "large":  # scores four times as wide: P is nearly one-hot
         values |= {"q": q * 4}
-    elif (
-        case.pattern == "wide"
-    ):  # scores to 100: what rounds one of them, or an operand, errs as they grow
+    elif case.pattern == "wide":
+        # Scores to 100: what rounds one of them, or an operand, errs as they grow.
         values |= {"q": q * 20}
     elif case.pattern in MEANS:
         # Every score near -120 or 120, so exp(S) underflows or overflows unless the maximum is subtracted.
@@ -147,10 +139,9 @@ def _patterned(values: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
     elif case.pattern == "offset":  # a mean that rounding and cancellation feel
         values |= {name: values[name] + 1.0 for name in ("q", "k", "v", "do")}
     elif case.pattern == "lowrank":  # rows that nearly repeat one another
-        drawn = {
-            name: values[name] for name in ("q", "k", "v") if min(values[name].shape[-2:]) > 1
-        }
-        values |= {name: _of_rank_2(tensor) for name, tensor in drawn.items()}
+        for name in ("q", "k", "v"):
+            if min(values[name].shape[-2:]) > 1:
+                values[name] = _of_rank_2(values[name])
     return values
 
 
@@ -183,9 +174,6 @@ def outputs_of(
     return found
 
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 # The increment and the multipliers of SplitMix64 (Steele, Lea and Flood, 2014), as signed integers.
 _INCREMENT = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
@@ -207,13 +195,8 @@ def counted(seed: int, first: int, count: int, device: str) -> Tensor:
     bits = _mixed(places.mul_(_INCREMENT).add_(seed)).view(torch.int32)[:count]
     lower, width = _table(device)
     at = (bits >> 16) & (_QUANTILES - 1)
-    return (
-        (bits & 0xFFFF)
-        .float()
-        .mul_(2.0**-16)
-        .mul_(width.index_select(0, at))
-        .add_(lower.index_select(0, at))
-    )
+    inside = (bits & 0xFFFF).float().mul_(2.0**-16).mul_(width.index_select(0, at))
+    return inside.add_(lower.index_select(0, at))
 
 
 def _mixed(bits: Tensor) -> Tensor:
@@ -240,5 +223,7 @@ def _table(device: str) -> tuple[Tensor, Tensor]:
 
 def in_float64(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """All but whole numbers and booleans."""
-    pairs = values.items()
-    return {name: value.double() if value.is_floating_point() else value for name, value in pairs}
+    return {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in values.items()
+    }

@@ -75,36 +75,30 @@ def _refuse(case: Case) -> None:
     size = abs(case.scale)
     if size < _LEAST_SCALE or math.frexp(size)[0] != 0.5:
         words = f"--pattern dyadic: the scale must be a power of two, 1/64 or more, got {case.scale:g}"
-        raise UsageFailure(
-            words, "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it"
-        )
+        way_out = "pass --head-dim 16, 64 or 256, or --scale 0.25 if TARGET takes it"
+        raise UsageFailure(words, way_out)
     if case.head_dim < 4:
-        raise UsageFailure(
-            f"--pattern dyadic needs a --head-dim of 4 or more, got {case.head_dim}", "pass 16"
-        )
+        words = f"--pattern dyadic needs a --head-dim of 4 or more, got {case.head_dim}"
+        raise UsageFailure(words, "pass 16")
     if case.tau is not None and not all(0 < abs(tau) <= DYADIC_TAU for tau in case.tau):
         # P + tau / (i + 1) has 16 bits only where i + 1 is a power of two; and where P is 0, tau = 0 is on the kink.
         words = f"--pattern dyadic: tau must lie in -2^-20 to 2^-20 and not be 0, got {case.tau}"
         raise UsageFailure(words, "drop --tau")
-    for name, is_on in (("softcap", case.softcap), ("alibi", case.alibi), ("sinks", case.sinks)):
-        if is_on:
-            raise UsageFailure(
-                f"--pattern dyadic: with --{name}, P is no power of two", f"leave out --{name}"
-            )
-    if math.frexp(1 - case.dropout)[0] != 0.5 and case.dropout:
-        raise UsageFailure(
-            f"--pattern dyadic: 1 - dropout must be a power of two, got {case.dropout}",
-            "pass 0.5",
-        )
+    for name in ("softcap", "alibi", "sinks"):
+        if getattr(case, name):
+            words = f"--pattern dyadic: with --{name}, P is no power of two"
+            raise UsageFailure(words, f"leave out --{name}")
+    if case.dropout and math.frexp(1 - case.dropout)[0] != 0.5:
+        words = f"--pattern dyadic: 1 - dropout must be a power of two, got {case.dropout}"
+        raise UsageFailure(words, "pass 0.5")
 
 
 def _open(case: Case, values: Mapping[str, Tensor]) -> Tensor:
     """[B, H, M, N] bool: the keys that a row sees, and whose score no bias hides."""
     options: dict[str, Any] = {name: values[name].double() for name in ("q", "k", "v", "do")}
     options |= {name: values[name] for name in _OF_MASKS if name in values}
-    options |= {
-        name: getattr(case, name) for name in ("family", "scale", "causal", "window", "align")
-    }
+    for name in ("family", "scale", "causal", "window", "align"):
+        options[name] = getattr(case, name)
     x = Attention(**options)
     return torch.stack([_open_in(case, x, batch) for batch in range(case.batch)])
 
@@ -148,15 +142,11 @@ def _classes(is_open: Tensor, count: int, generator: torch.Generator) -> Iterato
     for number in range(count):
         first = int(torch.randint(n_key, (), generator=generator)) if number else 0
         most = SHARES[int(torch.randint(len(SHARES), (), generator=generator))] if number else 1
-        keys = (
-            torch.randperm(n_key, generator=generator)
-            if number % 2
-            else torch.arange(n_key).roll(-first)
-        )
-        counts, taken = (
-            torch.zeros(rows.shape[1], dtype=torch.int32).numpy(),
-            torch.zeros(n_key, dtype=torch.bool),
-        )
+        keys = torch.arange(n_key).roll(-first)
+        if number % 2:
+            keys = torch.randperm(n_key, generator=generator)
+        counts = torch.zeros(rows.shape[1], dtype=torch.int32).numpy()
+        taken = torch.zeros(n_key, dtype=torch.bool)
         for key in keys.tolist():
             seeing = rows[key]
             if (counts[seeing] < most).all():
@@ -180,7 +170,7 @@ def _chosen(is_open: Tensor, classes: Tensor, generator: torch.Generator) -> Ten
 
 def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Tensor:
     """q or k with integers in the dims behind the classes that it has for itself."""
-    tensor = torch.zeros([case.size(axis) for axis in case.input_axes(name)])
+    tensor = _zeros(case, name)
     half = count + (case.head_dim - count + 1) // 2
     own = slice(count, half) if name == "q" else slice(half, None)
     tensor[..., own] = _integers(tensor[..., own].shape, _WIDE[case.dtype], generator)
@@ -189,22 +179,20 @@ def _alone(case: Case, name: str, count: int, generator: torch.Generator) -> Ten
 
 def _products(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """v and do: a few dims that both have, and of the others every second one that do has for itself."""
-    v, do = (
-        torch.zeros([case.size(axis) for axis in case.input_axes(name)]) for name in ("v", "do")
-    )
+    v, do = _zeros(case, "v"), _zeros(case, "do")
     order = torch.randperm(case.head_dim_v, generator=generator)
     both, of_v, of_do = order[:_MOST_SHARED], order[_MOST_SHARED::2], order[_MOST_SHARED + 1 :: 2]
     for tensor, own, largest in ((v, of_v, 1), (do, of_do, _WIDE[case.dtype])):
         small = _integers(tensor[..., both].shape, 2, generator)
         tensor[..., both] = small * (torch.rand(small.shape, generator=generator) < 0.5)
         tensor[..., own] = _integers(tensor[..., own].shape, largest, generator)
-    return _sparse(v, of_v, generator), do
+    # Three quarters of them are 0: a dO of ones, as `sum` gives, adds them all up.
+    v[..., of_v] *= torch.rand(v[..., of_v].shape, generator=generator) < 0.25
+    return v, do
 
 
-def _sparse(tensor: Tensor, dims: Tensor, generator: torch.Generator) -> Tensor:
-    """Three quarters of some dims set to 0: a dO of ones, as `sum` gives, adds them all up."""
-    tensor[..., dims] *= torch.rand(tensor[..., dims].shape, generator=generator) < 0.25
-    return tensor
+def _zeros(case: Case, name: str) -> Tensor:
+    return torch.zeros([case.size(axis) for axis in case.input_axes(name)])
 
 
 def _integers(shape: torch.Size, largest: int, generator: torch.Generator) -> Tensor:

@@ -59,22 +59,21 @@ def mapped(size: int, dtype: torch.dtype) -> Tensor:
     try:
         return torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize, flags=flags), dtype=dtype)
     except OSError as error:
-        raise _no_room(
-            size * dtype.itemsize, f"{error.strerror}; is address space limited (ulimit -v)?"
-        ) from error
+        why = f"{error.strerror}; is address space limited (ulimit -v)?"
+        raise _no_room(size * dtype.itemsize, why) from error
 
 
 def _refuse_without_room(size: int, device: torch.device) -> None:
     if size < _LOOKED_AT:
         return
-    left, limit = (
-        (limits.bytes_left(), limits.limit()) if device.type == "cpu" else _of_gpu(device)
-    )
+    is_cpu = device.type == "cpu"
+    left, limit = (limits.bytes_left(), limits.limit()) if is_cpu else _of_gpu(device)
     if size > left:
-        why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
-        raise NoRoom(
-            f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}: {why}"
+        what = (
+            f"a tensor that takes {in_words(size)} with its guard bands has no room on {device}"
         )
+        why = f"{in_words(max(0, left))} are left of {in_words(limit)} (--max-memory)"
+        raise NoRoom(f"{what}: {why}")
 
 
 def _of_gpu(device: torch.device) -> tuple[int, int]:
@@ -161,10 +160,9 @@ class Guards:
         """`fill` is what the bands were filled with."""
         storages: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
-            if tensor.untyped_storage().nbytes() < MAPPED:
-                storages.setdefault(tensor.untyped_storage().data_ptr(), {})[name] = (
-                    tensor.detach()
-                )
+            storage = tensor.untyped_storage()
+            if storage.nbytes() < MAPPED:
+                storages.setdefault(storage.data_ptr(), {})[name] = tensor.detach()
         self._storages, self._fill = list(storages.values()), fill
 
     def breaches(self) -> list[Breach]:
@@ -172,26 +170,19 @@ class Guards:
         return [breach for views in self._storages for breach in _breaches(views, self._fill)]
 
 
-def _whole(views: Mapping[str, Tensor]) -> Tensor:
-    """The storage that tensors share, as one row of elements."""
-    first = next(iter(views.values()))
-    return first.as_strided((first.untyped_storage().nbytes() // first.element_size(),), (1,), 0)
-
-
 def _breaches(views: Mapping[str, Tensor], fill: str) -> Iterator[Breach]:
     at = _written(views, fill)
     if not len(at):
         return
-    starts = {name: int(view.storage_offset()) for name, view in views.items()}
-    ends = {
-        name: starts[name] + spanned(view.shape, view.stride()) - 1
-        for name, view in views.items()
-    }
+    spans = dict[str, tuple[int, int]]()
+    for name, view in views.items():
+        start = int(view.storage_offset())
+        spans[name] = start, start + spanned(view.shape, view.stride()) - 1
     leading, trailing = (
-        min(views, key=lambda name: (starts[name], ends[name])),
-        max(views, key=ends.__getitem__),
+        min(spans, key=spans.__getitem__),
+        max(spans, key=lambda name: spans[name][1]),
     )
-    first, last = starts[leading], ends[trailing]
+    first, last = spans[leading][0], spans[trailing][1]
     ahead, behind, between = at[at < first], at[at > last], at[(at >= first) & (at <= last)]
     if len(ahead):
         yield Breach(leading, "before", first - int(ahead.max()), len(ahead))
@@ -205,15 +196,13 @@ def _written(views: Mapping[str, Tensor], fill: str) -> Tensor:
     """The elements of a storage that hold no guard values and belong to no tensor, ascending, on the CPU."""
     import torch
 
-    whole, view = _whole(views), next(iter(views.values()))
+    view = next(iter(views.values()))
+    size = view.untyped_storage().nbytes() // view.element_size()
+    whole = view.as_strided((size,), (1,), 0)
     first, span = int(view.storage_offset()), spanned(view.shape, view.stride())
     if len(views) == 1 and span == view.numel():  # without gaps: its two ends
-        return torch.cat(
-            [
-                _changed(whole, start, end, fill)
-                for start, end in ((0, first), (first + span, len(whole)))
-            ]
-        )
+        ends = (0, first), (first + span, len(whole))
+        return torch.cat([_changed(whole, *part, fill) for part in ends])
     changed = ~same_bits(whole, guard_values(len(whole), whole.dtype, whole.device, fill))
     for view in views.values():
         changed.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)

@@ -38,9 +38,8 @@ class Elements:
     @functools.cached_property
     def count(self) -> int:
         """How many different ones there are: an axis of stride 0 adds none."""
-        return math.prod(
-            size for size, step in zip(self.shape, self.strides, strict=True) if step or not size
-        )
+        axes = zip(self.shape, self.strides, strict=True)
+        return math.prod(size for size, step in axes if step or not size)
 
     @functools.cached_property
     def span(self) -> int:
@@ -60,12 +59,8 @@ class Elements:
     def _axes(self) -> tuple[tuple[int, int, int], ...]:
         """(size, stride, number) of each axis along which elements differ, the longest stride first."""
         axes = zip(self.shape, self.strides, range(len(self.shape)), strict=True)
-        return tuple(
-            sorted(
-                ((n, s, i) for n, s, i in axes if n > 1 and s),
-                key=lambda axis: (-axis[1], axis[2]),
-            )
-        )
+        apart = [axis for axis in axes if axis[0] > 1 and axis[1]]
+        return tuple(sorted(apart, key=lambda axis: (-axis[1], axis[2])))
 
     @functools.cached_property
     def _members(self) -> Array:
@@ -93,9 +88,8 @@ class Elements:
             offsets: [N] int64, in bytes.
         """
         if width == self.itemsize:
-            held = self._hold_elements(
-                offsets >> (width.bit_length() - 1)
-            )  # sizes are powers of two
+            # Sizes are powers of two.
+            held = self._hold_elements(offsets >> (width.bit_length() - 1))
             held &= offsets & (width - 1) == 0
             return held
         held = offsets % min(width, self.itemsize) == 0
@@ -151,12 +145,10 @@ class Elements:
         """
         if self.count > _FEW:
             return None
-        alike = (
-            self.index(at)
-            for at in range(offset % _WRAP, self.span, _WRAP)
-            if at > offset and at >= _WRAP // 2
-        )
-        return next((index for index in alike if index is not None), None)
+        for at in range(offset % _WRAP, self.span, _WRAP):
+            if at > offset and at >= _WRAP // 2 and (index := self.index(at)) is not None:
+                return index
+        return None
 
 
 def bracketed(index: tuple[int, ...] | None) -> str:
@@ -191,9 +183,8 @@ class Marks:
         self._nbytes = nbytes
         self.unit = unit
         count = -(-nbytes // unit)
-        self._marks: _Room | _SparseUnits = (
-            _Room(count, dtype) if count <= ROOM_FOR_ALL else _SparseUnits()
-        )
+        is_small = count <= ROOM_FOR_ALL
+        self._marks: _Room | _SparseUnits = _Room(count, dtype) if is_small else _SparseUnits()
 
     @property
     def whole(self) -> Array | None:
@@ -309,11 +300,9 @@ class UnwrittenElements:
 
     def among(self, home: int, offsets: Array, width: int) -> Array | None:
         """Which of these accesses, [N] bool, meet what nothing has written; None where the whole storage has values."""
-        return (
-            self._storages[home][1].read(offsets, width).any(1)
-            if home in self._storages
-            else None
-        )
+        if home not in self._storages:
+            return None
+        return self._storages[home][1].read(offsets, width).any(1)
 
     def by_granule(self, home: int, granule: int) -> Array | None:
         """[granules] uint8, 1 where nothing was written, to be read and changed; None where no such account is kept."""

@@ -52,34 +52,30 @@ def _interleaved(tensors: Mapping[str, Tensor]) -> list[list[str]]:
         storage = (tensor.untyped_storage().data_ptr(), tensor.dtype, tensor.device)
         start = int(tensor.storage_offset())
         end = start + spanned(tensor.shape, tensor.stride())
-        at = next(
-            (at for at, group in enumerate(groups) if group[0] == storage and start < group[1]),
-            None,
-        )
-        if at is None:
-            groups.append((storage, end, [name]))
+        for at, (other, reach, names) in enumerate(groups):
+            if other == storage and start < reach:
+                groups[at] = (storage, max(end, reach), [*names, name])
+                break
         else:
-            groups[at] = (storage, max(end, groups[at][1]), [*groups[at][2], name])
+            groups.append((storage, end, [name]))
     return [names for _, _, names in groups]
 
 
 def within(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
     """The strides, those of axes of size 1, which address nothing, no longer than the tensor itself."""
     whole = spanned(shape, strides)
-    return tuple(
-        min(step, whole) if size == 1 else step for size, step in zip(shape, strides, strict=True)
-    )
+    axes = zip(shape, strides, strict=True)
+    return tuple(min(step, whole) if size == 1 else step for size, step in axes)
 
 
 def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether two indices may name one element, other than by a stride of 0."""
     reach = 0
-    for step, size in sorted(
-        (step, size) for size, step in zip(shape, strides, strict=True) if size > 1 and step
-    ):
-        if step <= reach:
-            return True
-        reach += step * (size - 1)
+    for step, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1 and step:
+            if step <= reach:
+                return True
+            reach += step * (size - 1)
     return False
 
 

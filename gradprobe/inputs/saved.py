@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -37,13 +37,12 @@ class SavedInputs:
 def layouts_in_words(saved: SavedInputs) -> str:
     """The layouts of q, k, v and do: "q k v blhd, do expanded"; packed where they share a buffer."""
     found: dict[str, list[str]] = {}
+    buffers = [place.buffer for place in saved.placements.values()]
     for name in REQUIRED:
         place = saved.placements.get(name)
-        shared = (
-            place is not None
-            and [other.buffer for other in saved.placements.values()].count(place.buffer) > 1
-        )
-        words = "packed" if shared else in_words(tuple(saved.values[name].shape), place)
+        words = in_words(tuple(saved.values[name].shape), place)
+        if place is not None and buffers.count(place.buffer) > 1:
+            words = "packed"
         found.setdefault(words, []).append(name)
     return ", ".join(f"{' '.join(names)} {words}" for words, names in found.items())
 
@@ -123,18 +122,12 @@ def _sound(content: dict[Any, Any]) -> SavedInputs:
         if name in tensors and tensors[name].dim() < 4:
             more = 4 - tensors[name].dim()
             tensors[name] = tensors[name][(None,) * more]
-            if name in placements:
-                place = placements[name]
-                placements[name] = Placement(
-                    (0,) * more + place.strides, place.offset, place.buffer
-                )
+            if (place := placements.get(name)) is not None:
+                placements[name] = replace(place, strides=(0,) * more + place.strides)
     contents.check_shapes(tensors, family)
     contents.check_finite(tensors)
-    return SavedInputs(
-        {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
-        placements,
-        options,
-    )
+    values = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    return SavedInputs(values, placements, options)
 
 
 def _read_pt(path: Path) -> dict[Any, Any]:
@@ -254,13 +247,10 @@ def _check_agrees(name: str, value: Any, decided: Mapping[str, Any], word: str) 
         )
     for decided_name in ("seqlen_q", "seqlen_k") if name == "seqlen" else (name,):
         if decided_name in decided and not _same(own := decided[decided_name], value):
+            given, has = f"{flag} {_listed(value)}", f"where it is {_listed(own)}"
             if isinstance(own, bool):
-                given, has = (
-                    flag if value else f"--no-{flag[2:]}",
-                    f"which has {name if own else 'no ' + name}",
-                )
-            else:
-                given, has = f"{flag} {_listed(value)}", f"where it is {_listed(own)}"
+                given = flag if value else f"--no-{flag[2:]}"
+                has = f"which has {name if own else 'no ' + name}"
             raise UsageFailure(f"{given} contradicts {word}, {has}", "drop it, or drop --inputs")
 
 
@@ -278,35 +268,25 @@ def _decided(saved: SavedInputs, family: str) -> dict[str, Any]:
     values = saved.values
     batch, heads, rows, dim = values["q"].shape
     _, kv_heads, keys, value_dim = values["v"].shape
-    decided: dict[str, Any] = {
-        name: value for name, value in saved.options.items() if name != "family"
-    }
-    decided |= {
-        "batch": batch,
-        "heads": heads,
-        "seqlen_q": rows,
-        "seqlen_k": keys,
-        "head_dim": dim,
-    }
+    decided: dict[str, Any] = dict(saved.options)
+    decided.pop("family", None)
+    decided |= {"batch": batch, "heads": heads, "head_dim": dim}
+    decided |= {"seqlen_q": rows, "seqlen_k": keys}
     decided |= {"dtype": contents.dtype_name(values["q"].dtype), "bias": "bias" in values}
     if family == "lazy" and (kv_heads, value_dim) == (heads, dim):
         decided |= {"bias_window": values["bias"].shape[1]} if "bias" in values else {}
     else:
         decided |= {"kv_heads": kv_heads, "head_dim_v": value_dim}
-        decided |= {
-            name: name in values for name in _SWITCHES if family == "softmax" or name in values
-        }
-    decided |= (
-        {"bias_axes": _axes(values["bias"])} if family == "softmax" and "bias" in values else {}
-    )
-    decided |= {"mask": "given", "mask_axes": _axes(values["mask"])} if "mask" in values else {}
-    for name, option in (("tau", "tau"), ("seqlens", "seqlens"), ("cu_seqlens_q", "cu_seqlens")):
-        decided |= {option: tuple(values[name].tolist())} if name in values else {}
-    decided |= (
-        {"cu_seqlens_k": tuple(values["cu_seqlens_k"].tolist())}
-        if "cu_seqlens_k" in values
-        else {}
-    )
+        switches = [name for name in _SWITCHES if family == "softmax" or name in values]
+        decided |= {name: name in values for name in switches}
+    if family == "softmax" and "bias" in values:
+        decided["bias_axes"] = _axes(values["bias"])
+    if "mask" in values:
+        decided |= {"mask": "given", "mask_axes": _axes(values["mask"])}
+    for name in ("tau", "seqlens", "cu_seqlens_q", "cu_seqlens_k"):
+        if name in values:
+            option = "cu_seqlens" if name == "cu_seqlens_q" else name
+            decided[option] = tuple(values[name].tolist())
     return decided
 
 
@@ -317,9 +297,5 @@ def _axes(tensor: Any) -> str:
 
 def values_of(saved: SavedInputs, case: Any) -> dict[str, Any]:
     """The values of a case on saved inputs: theirs, and what the command line gave as numbers."""
-    numbers = numbers_of(case)
-    return {
-        **saved.values,
-        **numbers,
-        **({"tau": saved.values["tau"]} if "tau" in saved.values else {}),
-    }
+    own = {"tau": saved.values["tau"]} if "tau" in saved.values else {}
+    return {**saved.values, **numbers_of(case), **own}

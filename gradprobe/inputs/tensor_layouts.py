@@ -119,27 +119,22 @@ def place(
         )
     values = effective_values(values, assigned)
     used: set[int] = set()
-    places = {
-        name: _alone(
-            name, tuple(value.shape), chosen[name], used, index, memory_order(name, shapes)
-        )
-        for index, (name, value) in enumerate(values.items())
-    }
-    places |= {
-        name: as_saved for name, as_saved in (saved or {}).items() if chosen.get(name) == AS_SAVED
-    }
+    places = dict[str, Placement]()
+    for index, (name, value) in enumerate(values.items()):
+        order = memory_order(name, shapes)
+        places[name] = _alone(name, tuple(value.shape), chosen[name], used, index, order)
+    for name, as_saved in (saved or {}).items():
+        if chosen.get(name) == AS_SAVED:
+            places[name] = as_saved
     places |= _packed(values, chosen)
     buffers: dict[str, list[str]] = {}
     for name, spot in places.items():
         buffers.setdefault(spot.buffer, []).append(name)
-    found = {
-        name: tensor
-        for names in buffers.values()
-        for name, tensor in _in_one_buffer(names, values, places, fill)
-    }
-    return Inputs(
-        run_name(assigned), values, {name: found[name] for name in places}, assigned, fill
-    )
+    found = dict[str, Tensor]()
+    for names in buffers.values():
+        found |= dict(_in_one_buffer(names, values, places, fill))
+    tensors = {name: found[name] for name in places}
+    return Inputs(run_name(assigned), values, tensors, assigned, fill)
 
 
 def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[TensorLayout, ...]:
@@ -148,20 +143,12 @@ def laid(case: Case, inputs: Inputs, *, otherwise: bool = False) -> tuple[Tensor
     Args:
         otherwise: only those that do not lie contiguous.
     """
-    kept = {
-        name: tensor
-        for name, tensor in inputs.tensors.items()
-        if not (otherwise and tensor.is_contiguous())
-    }
-    return tuple(
-        TensorLayout(
-            name=name,
-            axes=case.input_axes(name),
-            sizes=tuple(tensor.shape),
-            strides=tuple(tensor.stride()),
-        )
-        for name, tensor in kept.items()
-    )
+    found = list[TensorLayout]()
+    for name, tensor in inputs.tensors.items():
+        if not (otherwise and tensor.is_contiguous()):
+            axes, sizes, strides = case.input_axes(name), tuple(tensor.shape), tensor.stride()
+            found.append(TensorLayout(name=name, axes=axes, sizes=sizes, strides=strides))
+    return tuple(found)
 
 
 def effective_values(values: Mapping[str, Tensor], assigned: Assigned) -> dict[str, Tensor]:
@@ -293,13 +280,9 @@ def _packed(values: Mapping[str, Tensor], chosen: Mapping[str, str]) -> dict[str
     for names in _PACKED:
         packed = all(chosen.get(name) == "packed" and name not in found for name in names)
         if packed and len({values[name].shape for name in names}) == 1:
-            slots = (
-                _slot(tuple(values[name].shape), at, len(names)) for at, name in enumerate(names)
-            )
-            found |= {
-                name: Placement(*slot, f"packed {names}")
-                for name, slot in zip(names, slots, strict=True)
-            }
+            for at, name in enumerate(names):
+                slot = _slot(tuple(values[name].shape), at, len(names))
+                found[name] = Placement(*slot, f"packed {names}")
     return found
 
 
@@ -323,9 +306,8 @@ def _in_one_buffer(
     front = _BEFORE_HUGE if own > _LIMIT and first.device.type == "cpu" else _FRONT
     storage = guarded(front + own, first.dtype, first.device, fill, reserve=reach)
     for name in names:
-        view = storage.as_strided(
-            values[name].shape, places[name].strides, front + places[name].offset
-        )
+        place = places[name]
+        view = storage.as_strided(values[name].shape, place.strides, front + place.offset)
         write(view, values[name])
         yield name, view
 
@@ -338,8 +320,5 @@ def write(view: Tensor, values: Tensor) -> None:
 
 def _reach(shape: tuple[int, ...], places: Mapping[str, Placement]) -> int:
     """The furthest element that indices of this shape reach through the strides of any tensor with as many axes."""
-    return max(
-        spanned(shape, other.strides)
-        for other in places.values()
-        if len(other.strides) == len(shape)
-    )
+    alike = [place for place in places.values() if len(place.strides) == len(shape)]
+    return max(spanned(shape, place.strides) for place in alike)

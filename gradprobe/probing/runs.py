@@ -20,7 +20,7 @@ from ..model.report import CheckedTarget, Source
 from ..numerics.evidence import LayoutRun
 from ..numerics.range import zeros_by_design
 from ..runtime.run import Outcome
-from ..targets.inventory import files_with_kernels
+from ..targets.definitions import files_with_kernels
 from ..targets.naming import LoadedSource
 from .experiment import Experiment, dots_sentence, inputs_of, layouts_of
 from .measure import measure

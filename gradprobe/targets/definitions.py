@@ -1,18 +1,90 @@
-"""Candidates: what a file defines that can be checked as it stands, read from its text; an import takes seconds."""
+"""What a file defines that can be checked: read from its text, since an import takes seconds, or imported."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
+from ..frontends import plain_function
 from ..model.failures import UsageFailure
-from .builtin import FILES
-from .find import parameters_of
+from ..source.triton_source import kernel_below
+from .builtin import BUILTINS, FILES
+from .find import (
+    FoundFunction,
+    Target,
+    callables,
+    existing_file,
+    function_in,
+    load_file,
+    no_function,
+    parameters_of,
+    parts_of,
+)
+from .naming import edited_modules, is_autograd_function, source_of
+from .surroundings import Surroundings
 
 Definition = ast.FunctionDef | ast.ClassDef
 _Kind, _EMPTY = inspect._ParameterKind, inspect.Parameter.empty
+# What can make a name that the text of a file does not hold.
+_MAKES_NAMES = re.compile(
+    r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b"
+)
+
+
+def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
+    """Does nothing where a word may name a target; whether it does is known when it is imported.
+
+    Args:
+        takes_file: whether FILE.py without a function is enough.
+
+    Raises:
+        UsageFailure: there is no such built-in, file or function in a file, with what may be meant.
+    """
+    if word in BUILTINS:
+        return
+    if takes_file and word.endswith(".py"):
+        existing_file(Path(word), word)
+        return
+    bare = word.rstrip(":")
+    for file in (Path(name) for name in (bare, f"{bare}.py") if name.endswith(FILES)):
+        if file.is_file():
+            raise _names_no_function(file, word)
+    place, name = parts_of(word)
+    if place.endswith(FILES):
+        _refuse_unnamed(existing_file(Path(place), word), name, word)
+
+
+def _names_no_function(file: Path, word: str) -> UsageFailure:
+    """Why a file alone is no target: it has several functions that can be checked, or none."""
+    found = candidates(file)
+    if found:
+        words = ", ".join(f"{file}:{name}" for name in found)
+        return UsageFailure(f"target {word!r} names no function", f"it has {words}")
+    if file.suffix == ".cu":
+        from ..frontends.cuda.host_code import host_function
+
+        host_function(file, "", word)  # which tells why
+    why = f"{file} has no function that can be checked as it stands"
+    return UsageFailure(
+        f"target {word!r}: {why}", f"gradprobe init --list {file} says of each why"
+    )
+
+
+def _refuse_unnamed(file: Path, name: str, word: str) -> None:
+    try:
+        text = file.read_text(encoding="utf-8")
+        own = sorted(name for name, _ in definitions(ast.parse(text).body))
+    except (OSError, ValueError, SyntaxError):  # which the import tells better
+        return
+    first = re.escape(name.partition(".")[0])
+    if own and not re.search(rf"\b{first}\b", text) and not _MAKES_NAMES.search(text):
+        raise no_function(str(file), name, word, own)
 
 
 def with_function(word: str) -> str:
@@ -36,14 +108,9 @@ def candidates(file: Path) -> list[str]:
         defined = dict(definitions(ast.parse(file.read_text(encoding="utf-8")).body))
     except (OSError, ValueError, SyntaxError):  # which the import tells better
         return []
-    named = {
-        id(node): name for name, node in defined.items()
-    }  # of two names of one definition the later
-    found = {
-        name: node
-        for name, node in defined.items()
-        if named[id(node)] == name and _is_checkable(node)
-    }
+    # Of two names of one definition the later.
+    found = {name: node for node, name in {node: name for name, node in defined.items()}.items()}
+    found = {name: node for name, node in found.items() if _is_checkable(node)}
     applied = {name for name in found if any(_applies(node, name) for node in found.values())}
     return [name for name in found if name not in applied]
 
@@ -69,11 +136,8 @@ def _defined(
     elif isinstance(statement, ast.Assign):
         node = known.get(ast.unparse(statement.value).removesuffix(".apply"))
         if node is not None:
-            yield from (
-                (ast.unparse(target), node)
-                for target in statement.targets
-                if isinstance(target, ast.Name)
-            )
+            names = [one.id for one in statement.targets if isinstance(one, ast.Name)]
+            yield from ((name, node) for name in names)
     elif isinstance(statement, (ast.If, ast.Try, ast.With)) and not _is_of_a_program(statement):
         yield from definitions([*statement.body, *getattr(statement, "orelse", [])])
 
@@ -119,11 +183,8 @@ def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
     for at, parameter in enumerate(positional):
-        kind = (
-            _Kind.POSITIONAL_ONLY
-            if at < len(arguments.posonlyargs)
-            else _Kind.POSITIONAL_OR_KEYWORD
-        )
+        is_alone = at < len(arguments.posonlyargs)
+        kind = _Kind.POSITIONAL_ONLY if is_alone else _Kind.POSITIONAL_OR_KEYWORD
         yield inspect.Parameter(parameter.arg, kind, default=_EMPTY if at < required else None)
     if arguments.vararg is not None:
         yield inspect.Parameter(arguments.vararg.arg, _Kind.VAR_POSITIONAL)
@@ -132,3 +193,51 @@ def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(parameter.arg, _Kind.KEYWORD_ONLY, default=default)
     if arguments.kwarg is not None:
         yield inspect.Parameter(arguments.kwarg.arg, _Kind.VAR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """A file that was imported."""
+
+    module: ModuleType
+    functions: tuple[FoundFunction, ...]
+    """By their lines; each has the word that finds it."""
+
+
+def inventory(file: str) -> Inventory:
+    """What a file defines that may be a target.
+
+    Raises:
+        UsageFailure: there is no such file.
+        TargetFailure: it fails to import.
+    """
+    changes, found = Surroundings(), list[FoundFunction]()
+    module = load_file(Path(file), file, changes)
+    for name in _applicable(module):
+        word = f"{file}:{name}"
+        function = function_in(module, name, word)
+        found.append(FoundFunction(word, function, source_of(function, module), changes))
+    return Inventory(module, tuple(sorted(found, key=lambda function: function.source.line)))
+
+
+def _applicable(module: ModuleType) -> Iterator[str]:
+    """The names of what may be a target; of an autograd.Function the one of its `apply`, where the module has it."""
+    applied = dict[object, str]()
+    for key, value in vars(module).items():
+        owner = getattr(value, "__self__", None)
+        if getattr(value, "__name__", "") == "apply" and is_autograd_function(owner):
+            applied[owner] = key
+    for key in callables(module):
+        yield applied.get(vars(module)[key], key)
+
+
+def files_with_kernels(target: Target) -> tuple[str, ...]:
+    """The user's files that define Triton functions, of those that a target's names lead to."""
+    if "triton.runtime" not in sys.modules:
+        return ()
+    found = dict[str, None]()
+    for file, module in edited_modules([plain_function(target.function).__module__]).items():
+        for kernel in filter(None, map(kernel_below, vars(module).values())):
+            if kernel.fn.__module__ == module.__name__:  # it does not only import it
+                found[file] = None
+    return tuple(found)

@@ -74,10 +74,8 @@ class Target:
     @property
     def packs(self) -> bool:
         """Whether it takes sequences of several lengths packed end to end, and not padded."""
-        return (
-            bool({"cu_seqlens", "cu_seqlens_q"} & self.takes.keys())
-            and "seqlens" not in self.takes
-        )
+        packed = {"cu_seqlens", "cu_seqlens_q"} & self.takes.keys()
+        return bool(packed) and "seqlens" not in self.takes
 
 
 def find_target(subject: str | Callable[..., Any], family: str | None = None) -> Target:
@@ -134,12 +132,10 @@ def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
         word, (place, name) = subject, parts_of(_spec(subject))
         if place.endswith(".cu"):
             return _host_function(existing_file(Path(place), word).resolve(), name, word)
-        is_file = place.endswith(".py")
-        module = (
-            load_file(Path(place), word, surroundings)
-            if is_file
-            else _load_module(place, word, surroundings)
-        )
+        if place.endswith(".py"):
+            module = load_file(Path(place), word, surroundings)
+        else:
+            module = _load_module(place, word, surroundings)
         function = function_in(module, name, word)
     else:
         word, function = name_of(subject), readable(subject)
@@ -151,9 +147,8 @@ def _host_function(file: Path, name: str, word: str) -> FoundFunction:
 
     function, line = host_function(file, name, word)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return FoundFunction(
-        word, function, LoadedSource(name, str(file), line, digest), Surroundings()
-    )
+    source = LoadedSource(name, str(file), line, digest)
+    return FoundFunction(word, function, source, Surroundings())
 
 
 def parts_of(word: str) -> tuple[str, str]:
@@ -199,13 +194,11 @@ def load_file(path: Path, word: str, surroundings: Surroundings | None = None) -
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     _prefer_imports_from((packages or [path])[0].parent)
-    if (
-        str(path.parent) not in sys.path
-    ):  # of a package: its modules may be named as the standard library's are
+    # Behind the others, of a package: its modules may be named as the standard library's are.
+    if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    _importing(
-        functools.partial(spec.loader.exec_module, module), word, surroundings or Surroundings()
-    )
+    run = functools.partial(spec.loader.exec_module, module)
+    _importing(run, word, surroundings or Surroundings())
     return module
 
 
@@ -217,17 +210,10 @@ def existing_file(path: Path, word: str) -> Path:
     """
     if not path.is_file():
         beside = (str(other) for other in path.parent.glob("*.py"))
-        way_out = (
-            did_you_mean(str(path), beside, "") or "the path is relative to the current folder"
-        )
+        meant = did_you_mean(str(path), beside, "")
+        way_out = meant or "the path is relative to the current folder"
         raise UsageFailure(f"target {word!r}: there is no file {path}", way_out)
     return path
-
-
-def no_module(name: str, word: str, close: str = "") -> UsageFailure:
-    """Why a word is no target: its module is not there."""
-    way_out = close or "is its folder the current one, or installed?"
-    return UsageFailure(f"target {word!r}: there is no module {name}", way_out)
 
 
 def _packages(folder: Path) -> list[Path]:
@@ -238,7 +224,9 @@ def _packages(folder: Path) -> list[Path]:
 def _load_module(name: str, word: str, surroundings: Surroundings) -> ModuleType:
     _prefer_imports_from(Path.cwd())
     if not _importing(lambda: _exists(name), word, surroundings):
-        raise no_module(name, word)
+        meant = did_you_mean(name, (file.stem for file in Path.cwd().glob("*.py")), "")
+        way_out = meant or "is its folder the current one, or installed?"
+        raise UsageFailure(f"target {word!r}: there is no module {name}", way_out)
     module: ModuleType = _importing(lambda: importlib.import_module(name), word, surroundings)
     return module
 
@@ -264,9 +252,8 @@ def _importing(load: Callable[[], Any], word: str, surroundings: Surroundings) -
         is_exit = isinstance(error, SystemExit) and error.code is None
         words = "it calls exit()" if is_exit else text_of(error) or _raised_at(error)
         message = f"target {word!r} fails to import: {type(error).__name__}: {words}"
-        raise TargetFailure(
-            message, "--traceback shows where", warning_lines(kept_warnings())
-        ) from error
+        details = warning_lines(kept_warnings())
+        raise TargetFailure(message, "--traceback shows where", details) from error
 
 
 def _raised_at(error: BaseException) -> str:
@@ -292,9 +279,8 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
             continue
         function = getattr(function, part)
     if not callable(function):
-        raise UsageFailure(
-            f"target {word!r}: {name} is not a function but {type(function).__name__}"
-        )
+        kind = type(function).__name__
+        raise UsageFailure(f"target {word!r}: {name} is not a function but {kind}")
     is_plain = inspect.isfunction(function) or "triton.runtime" not in sys.modules
     if not is_plain and kernel_below(function) is not None:
         way_out = "name a function that launches it; gradprobe init writes one"
@@ -320,35 +306,22 @@ def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure
 def callables(module: ModuleType) -> Iterator[str]:
     """The names of what a module itself defines that may be a target."""
     for key, value in vars(module).items():
-        may = (inspect.isfunction(value) and not key.startswith("_")) or is_autograd_function(
-            value
-        )
-        if may and _is_made_in(value, module):
-            yield key
-
-
-def _is_made_in(value: Any, module: ModuleType) -> bool:
-    """Whether a module defines something, also where its file imports itself, by another name."""
-    other = sys.modules.get(value.__module__)
-    return (
-        value.__module__ == module.__name__ or getattr(other, "__file__", "") == module.__file__
-    )
+        is_public = inspect.isfunction(value) and not key.startswith("_")
+        if is_public or is_autograd_function(value):
+            # A file may import itself, by another name.
+            other = sys.modules.get(value.__module__)
+            file = getattr(other, "__file__", "")
+            if value.__module__ == module.__name__ or file == module.__file__:
+                yield key
 
 
 def _window_form(parameter: inspect.Parameter) -> str:
     """A number of a parameter that is an int by its annotation or its default; else a pair, which flash-attn takes."""
     words = inspect.formatannotation(parameter.annotation)
-    is_int = re.search(r"\bint\b", words) and not re.search(
-        r"tuple|list|sequence", words, re.IGNORECASE
-    )
+    is_pair = re.search(r"tuple|list|sequence", words, re.IGNORECASE)
+    is_int = re.search(r"\bint\b", words) and not is_pair
     has_int = isinstance(parameter.default, int) and not isinstance(parameter.default, bool)
     return NUMBER if is_int or has_int else PAIR
-
-
-def _known_parameters() -> str:
-    """What to do about a parameter that means nothing, and what parameters may be called, each by one of its names."""
-    names = ", ".join(dict.fromkeys(CANONICAL.values()))
-    return f"wrap it in a function that passes it, as gradprobe init writes one; known, with synonyms: {names}"
 
 
 def parameters_of(
@@ -373,17 +346,17 @@ def parameters_of(
         canonical = meant[name]
         if canonical in takes:
             both = f"{takes[canonical]!r} and {name!r}"
-            raise UsageFailure(
-                f"target {word!r} takes both {both}, which name the same thing",
-                "keep one of them",
-            )
+            words = f"target {word!r} takes both {both}, which name the same thing"
+            raise UsageFailure(words, "keep one of them")
         if canonical is not None:
             takes[canonical] = name
             required |= {canonical} if parameter.default is parameter.empty else set()
         elif parameter.default is parameter.empty:
+            known = ", ".join(dict.fromkeys(CANONICAL.values()))
+            way_out = "wrap it in a function that passes it, as gradprobe init writes one"
             raise UsageFailure(
                 f"target {word!r} needs a parameter {name!r} that gradprobe has no value for",
-                _known_parameters(),
+                f"{way_out}; known, with synonyms: {known}",
             )
     missing = [name for name in ("q", "k", "v") if name not in takes]
     if missing:

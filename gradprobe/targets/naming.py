@@ -45,13 +45,8 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
     except (TypeError, OSError):
         return LoadedSource(getattr(function, "__name__", str(function)), "", 0, "")
     name = module.__name__ if module is not None else getattr(plain, "__module__", "")
-    return LoadedSource(
-        plain.__name__,
-        str(file),
-        line,
-        digest,
-        shadows(name.replace("gradprobe_target_", ""), file),
-    )
+    others = shadows(name.replace("gradprobe_target_", ""), file)
+    return LoadedSource(plain.__name__, str(file), line, digest, others)
 
 
 def module_of(value: Any) -> str:
@@ -73,21 +68,15 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
         file = str(getattr(module, "__file__", None) or "")
         if module is not None and file not in found and is_edited(file):
             found[file] = module
-            values = list(vars(module).values())
-            waiting += [
-                one.__name__ if isinstance(one, ModuleType) else module_of(one) for one in values
-            ]
+            for one in list(vars(module).values()):
+                waiting.append(one.__name__ if isinstance(one, ModuleType) else module_of(one))
     return found
 
 
 def holding(file: str) -> list[str]:
     """The modules that were made of a file, and those that hold anything of theirs: these are imported anew."""
-    path, others, found, more = (
-        Path(file).resolve(),
-        dict[str, ModuleType](),
-        set[str](),
-        set[str](),
-    )
+    path, others = Path(file).resolve(), dict[str, ModuleType]()
+    found, more = set[str](), set[str]()
     for name, module in [*sys.modules.items()]:
         place = str(vars(module).get("__file__")) if isinstance(module, ModuleType) else ""
         if place and name != "__main__" and is_users(place):
@@ -107,10 +96,10 @@ def _holds(module: ModuleType, names: set[str]) -> bool:
             # A package has its modules as attributes, which are set anew.
             if value.__name__ in names and not value.__name__.startswith(f"{module.__name__}."):
                 return True
-        elif not names.isdisjoint(
-            map(module_of, [*value.values()] if isinstance(value, dict) else [value])
-        ):
-            return True
+        else:
+            parts = [*value.values()] if isinstance(value, dict) else [value]
+            if not names.isdisjoint(map(module_of, parts)):
+                return True
     return False
 
 
@@ -152,9 +141,8 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
     if _is_torch_s_own(function):
         return _torch_s_own(function)
     owner = function if isinstance(function, type) else getattr(function, "__self__", None)
-    if is_autograd_function(owner) and (
-        owner is function or getattr(function, "__name__", "") == "apply"
-    ):
+    is_apply = owner is function or getattr(function, "__name__", "") == "apply"
+    if is_autograd_function(owner) and is_apply:
         return _applied(owner)
     declared = declared_signature(function)
     return function if declared is None else _called(function, declared)
@@ -190,13 +178,9 @@ def _torch_s_own(function: Callable[..., Any]) -> Callable[..., Any]:
         enable_gqa: bool = False,
     ) -> Any:
         grouped = enable_gqa or query.shape[1] != key.shape[1]
-        options = {
-            "dropout_p": dropout_p,
-            "is_causal": is_causal,
-            "scale": scale,
-            "enable_gqa": grouped,
-        }
-        return function(query, key, value, attn_mask, **options)
+        return function(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped
+        )
 
     return _naming(attention, inspect.signature(attention), function)
 
@@ -270,9 +254,8 @@ def _attribute(module: types.ModuleType, function: Callable[..., Any]) -> str | 
     bound = isinstance(function, types.MethodType)
     for name in sorted(vars(module), key=lambda name: name != own):
         value = vars(module)[name]
-        if value is function or (
-            bound and isinstance(value, types.MethodType) and value == function
-        ):
+        is_equal = bound and isinstance(value, types.MethodType) and value == function
+        if value is function or is_equal:
             return name if name in _imported_names(module) else None
     return None
 
@@ -293,16 +276,15 @@ def _bound(statements: Iterable[ast.stmt]) -> Iterator[str]:
             yield from (alias.asname or alias.name for alias in statement.names)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
             yield from (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
-        elif isinstance(statement, (ast.If, ast.Try, ast.With)) and "__name__" not in ast.dump(
-            statement
-        ):
+        elif isinstance(statement, (ast.If, ast.Try, ast.With)) and not _names_main(statement):
             yield from _bound(statement.body)
             yield from _bound(getattr(statement, "orelse", []))
-            yield from (
-                name
-                for handler in getattr(statement, "handlers", [])
-                for name in _bound(handler.body)
-            )
+            for handler in getattr(statement, "handlers", []):
+                yield from _bound(handler.body)
+
+
+def _names_main(statement: ast.stmt) -> bool:
+    return "__name__" in ast.dump(statement)
 
 
 def _place(module: types.ModuleType) -> str:
@@ -313,12 +295,9 @@ def _place(module: types.ModuleType) -> str:
     root = next(folder for folder in file.parents if not (folder / "__init__.py").exists())
     if root == file.parent:
         return _relative(file)
-    found = root == Path.cwd() or str(root) in sys.path
-    return (
-        ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        if found
-        else ""
-    )
+    if root != Path.cwd() and str(root) not in sys.path:
+        return ""
+    return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
 def _file(module: types.ModuleType | None) -> Path:
@@ -332,14 +311,8 @@ def _relative(file: Path) -> str:
 
 
 _WITHOUT_SYNONYM = (
-    "delta",
-    "tau",
-    "softcap",
-    "cu_seqlens",
-    "cu_seqlens_q",
-    "max_seqlen",
-    "max_seqlen_q",
-    "block_m",
+    *("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q"),
+    *("block_m", "block_n", "rank", "world_size", "enable_gqa", "mask"),
 )
 # What these are called by is a boolean mask or an additive bias, as in PyTorch; beside a bias, a mask alone.
 EITHER = ("attn_mask", "attention_mask")
@@ -361,11 +334,7 @@ _OPTIONS = {
 CANONICAL = {
     word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)
 }
-CANONICAL |= {
-    name: name
-    for name in (*_WITHOUT_SYNONYM, "block_n", "rank", "world_size", "enable_gqa", "mask")
-}
-
+CANONICAL |= {name: name for name in _WITHOUT_SYNONYM}
 
 # The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
 _AXES = re.compile(r"_[bhgnlstmd]{2,5}$")
@@ -396,22 +365,16 @@ def declared_signature(function: Callable[..., Any]) -> inspect.Signature | None
     if forward is not None and not hasattr(forward, "schema"):
         return inspect.signature(forward)
     schema = _schema_of(function if forward is None else forward)
-    return (
-        None
-        if schema is None
-        else inspect.Signature(
-            [_parameter(argument) for argument in schema.arguments if argument.name != "self"]
-        )
-    )
+    if schema is None:
+        return None
+    arguments = [argument for argument in schema.arguments if argument.name != "self"]
+    return inspect.Signature(list(map(_parameter, arguments)))
 
 
 def written_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """The Python function of a custom operator, where torch keeps it, or of a module; else the function itself."""
     forward = _forward_of(function)
-    written: Callable[..., Any] = (
-        getattr(function, "_init_fn", function) if forward is None else forward
-    )
-    return written
+    return getattr(function, "_init_fn", function) if forward is None else forward
 
 
 def _forward_of(function: Any) -> Any:
@@ -439,10 +402,7 @@ def _schema_of(function: Any) -> Any:
 
 
 def _parameter(argument: Any) -> inspect.Parameter:
-    kind = (
-        inspect.Parameter.KEYWORD_ONLY
-        if argument.kwarg_only
-        else inspect.Parameter.POSITIONAL_OR_KEYWORD
-    )
+    by_name, either = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kind = by_name if argument.kwarg_only else either
     default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
     return inspect.Parameter(argument.name, kind, default=default)

@@ -57,20 +57,15 @@ class Surroundings:
                     _KEPT[number] = os.dup(number)
         values = {name: one.get() for name, one in settings.items()}
         functions = {space: dict(vars(_space(space))) for space in _SPACES}
-        _put(
-            settings, {name: value for name, value in self._left.items() if settings[name].stays}
-        )
+        kept = [name for name in self._left if settings[name].stays]
+        _put(settings, {name: self._left[name] for name in kept})
         _replace(self._replaced)
         try:
             yield
         finally:
             self._replaced = _changed(functions)
-            _replace(
-                {
-                    (space, name): functions[space].get(name, _ABSENT)
-                    for space, name in self._replaced
-                }
-            )
+            own = {key: functions[key[0]].get(key[1], _ABSENT) for key in self._replaced}
+            _replace(own)
             now = {name: one.get() for name, one in settings.items()}
             self._left = {name: value for name, value in now.items() if value != values[name]}
             _put(settings, {name: values[name] for name in self._left})
@@ -85,18 +80,14 @@ class Surroundings:
     def sentence(self) -> str:
         """What the target left changed and could change a result; "" where there is nothing."""
         # torch replaces some of its own functions when parts of it are first used.
-        named = sorted(
-            f"{space}.{name}"
-            for (space, name), value in self._replaced.items()
-            if str(getattr(value, "__module__", "")).partition(".")[0] != "torch"
-        )
-        more = [f"{len(named) - _MOST_NAMED} functions more"] if len(named) > _MOST_NAMED else []
+        named = list[str]()
+        for (space, name), value in sorted(self._replaced.items(), key=lambda item: item[0]):
+            if str(getattr(value, "__module__", "")).partition(".")[0] != "torch":
+                named.append(f"{space}.{name}")
+        if len(named) > _MOST_NAMED:
+            named[_MOST_NAMED:] = [f"{len(named) - _MOST_NAMED} functions more"]
         return ", ".join(
-            [
-                *named[:_MOST_NAMED],
-                *more,
-                *filter(None, (_settings()[name].words for name in self._left)),
-            ]
+            [*named, *filter(None, (_settings()[name].words for name in self._left))]
         )
 
 
@@ -117,10 +108,8 @@ def _settings() -> Mapping[str, _Setting]:
         warnings.resetwarnings()
         warnings.filters.extend(value)  # type: ignore[attr-defined]
 
-    deterministic, warns = (
-        torch.are_deterministic_algorithms_enabled,
-        torch.is_deterministic_algorithms_warn_only_enabled,
-    )
+    deterministic = torch.are_deterministic_algorithms_enabled
+    warns = torch.is_deterministic_algorithms_warn_only_enabled
     return {
         "modes": _Setting(_modes, _put_modes, "the default device or another mode of torch"),
         "dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, "the default dtype"),
@@ -158,11 +147,8 @@ def _modes() -> tuple[Any, ...]:
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    of_functions, of_dispatch = (
-        _get_current_function_mode_stack(),
-        _get_current_dispatch_mode_stack(),
-    )
-    return tuple(of_functions), tuple(of_dispatch), default, _device.CURRENT_DEVICE
+    modes = _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
+    return *map(tuple, modes), default, _device.CURRENT_DEVICE
 
 
 def _put_modes(value: tuple[Any, ...]) -> None:
@@ -170,10 +156,8 @@ def _put_modes(value: tuple[Any, ...]) -> None:
     from torch import overrides
     from torch.utils import _device, _python_dispatch
 
-    for module, old, new in (
-        (overrides, _modes()[0], value[0]),
-        (_python_dispatch, _modes()[1], value[1]),
-    ):
+    stacks = zip((overrides, _python_dispatch), _modes(), value, strict=False)
+    for module, old, new in stacks:
         for _ in old:
             module._pop_mode()
         for mode in new:
@@ -200,11 +184,10 @@ def _changed(before: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], A
     found: dict[tuple[str, str], Any] = {}
     for space, functions in before.items():
         now = vars(_space(space))
-        names = [
-            name
-            for name, value in functions.items()
-            if now.get(name, _ABSENT) is not value and callable(value)
-        ]
+        names = list[str]()
+        for name, value in functions.items():
+            if now.get(name, _ABSENT) is not value and callable(value):
+                names.append(name)
         if space == "torch.Tensor":
             names += [name for name in now if name not in functions]
         found |= {(space, name): now.get(name, _ABSENT) for name in names}

@@ -193,36 +193,15 @@ def zeros(*shape, **options):
 
 REFUSED = {
     flash_cuda.flash_cuda_backward: [
-        ({"q": zeros(2, 17, 8)}, r"q must be \[B, H, M, D\], got shape \(2, 17, 8\)"),
         ({"q": zeros(1, 2, 17, 8).bfloat16()}, "q must be float32 or float16, got torch.bfloat16"),
-        ({"k": zeros(1, 2, 17, 9)}, r"k must be \[B, Hkv, N, D\] = \(1, 2, 17, 8\) beside q .* got \(1, 2, 17, 9\)"),
-        ({"v": zeros(1, 2, 17, 8).half()}, "v must have q's dtype, torch.float32, got torch.float16"),
-        ({"do": zeros(1, 2, 16, 8)}, r"do must be \[B, H, M, Dv\] = \(1, 2, 17, 8\) .* got \(1, 2, 16, 8\)"),
-        ({"lse": zeros(1, 2, 17).double()}, "lse must be float32, got torch.float64"),
-        ({"o": zeros(1, 2, 17, 9)}, r"o must be \[B, H, M, Dv\] = .* got \(1, 2, 17, 9\)"),
-        (dict.fromkeys("kv", zeros(1, 3, 17, 8)), "heads of k and v must divide those of q, got 3 and 2"),
-        ({"seqlens": torch.tensor([18])}, r"seqlens must lie in 0 to 17, got \[18\]"),
-        ({"seqlens": torch.tensor([1.0])}, r"seqlens must be \[B\] = \(1,\) integers, got shape \(1,\) torch.float32"),
-        ({"align": "left"}, "align must be bottom-right or top-left, got 'left'"),
-        ({"window": (-2, 0)}, r"window must be \(left, right\), each -1 \(no limit\) or more, got \(-2, 0\)"),
-        ({"softcap": 0.0}, "softcap must be above 0, got 0.0"),
         ({"block_m": 24}, "block_m must be a multiple of 16 up to 256, got 24"),
-        ({"dq": zeros(1, 2, 17, 9)}, r"dq must match q, \(1, 2, 17, 8\) torch.float32, got \(1, 2, 17, 9\)"),
-        ({"dv": zeros(1, 2, 1, 8).expand(1, 2, 17, 8)}, "dv must hold each element apart, got stride 0 among"),
     ],
-    lazy_cuda.lazy_cuda_backward: [
-        ({"q": zeros(1, 2, 17, 8).double()}, "q must be float32 or float16, got torch.float64"),
-        ({"v": zeros(1, 2, 17, 9)}, r"v must match q, \(1, 2, 17, 8\) torch.float32, got \(1, 2, 17, 9\)"),
-        ({"tau": zeros(3)}, r"tau must be \[H\] = \(2,\), got shape \(3,\)"),
-        ({"bias": zeros(3, 9)}, r"bias must be \[H, W\] with H = 2, got shape \(3, 9\)"),
-        ({"lse": zeros(1, 2, 16)}, r"lse must be \[B, H, L\] = \(1, 2, 17\) float32, got \(1, 2, 16\)"),
-        ({"block_n": 0}, "block_n must be a multiple of 16 up to 256, got 0"),
-    ],
+    lazy_cuda.lazy_cuda_backward: [({"block_n": 0}, "block_n must be a multiple of 16 up to 256, got 0")],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("backward", REFUSED, ids=lambda function: function.__name__)
-def test_cuda_refuses_what_does_not_fit_together_by_name(backward):
+def test_cuda_refuses_dtypes_and_tiles_that_its_kernels_do_not_have(backward):
     right = dict.fromkeys(("q", "k", "v", "do"), zeros(1, 2, 17, 8)) | {"scale": 1.0}
     right |= {"tau": zeros(2)} if "lazy" in backward.__name__ else {}
     for given, words in REFUSED[backward]:

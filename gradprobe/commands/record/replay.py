@@ -173,9 +173,10 @@ def line_of(number: int, checked: CheckedInputs) -> Text:
         f"  {number:>2}  ", verdict, f"  {_shape(report.case)}; {checked.layouts}"
     )
     if wrong:
-        place = [wrong[1].broken[0].name]
         if wrong[1].first:
             place = first_line(report_of(report)).split()[2:7]
+        else:
+            place = [wrong[1].broken[0].name]
         line.append(f"; first wrong: {' '.join(place)}")
     return line
 

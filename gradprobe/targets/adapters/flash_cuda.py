@@ -9,8 +9,8 @@ from torch import Tensor
 
 import gradprobe.kernels
 
-from . import cuda_arguments, narrowed
-from .cuda_arguments import THREADS, CudaPlan, strided, strides, written
+from . import narrowed
+from .cuda_arguments import THREADS, CudaPlan, load, rounded, strided, strides, written
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
 
@@ -57,30 +57,16 @@ def flash_cuda_backward(
         that no row sees, hold 0.
 
     Raises:
-        ValueError: shapes, dtypes or lengths do not agree.
+        ValueError: the kernels compute in no such dtype, or with no such tiles.
     """
-    _check_shapes(q, k, v, do, o, lse)
-    _check_options(align, window, softcap)
-    cuda_arguments.check_tiles(block_m, block_n)
-    cuda_arguments.check_seqlens(seqlens, q.shape[0], q.shape[2])
-    if seqlens is not None and q.shape[2] != k.shape[2]:
-        raise ValueError(
-            f"seqlens needs as many keys as query rows, got {k.shape[2]} and {q.shape[2]}"
-        )
     left, right = (q.shape[2] + k.shape[2] if side < 0 else side for side in window or (-1, -1))
     sizes = (q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
-    options = (
-        scale,
-        softcap or 0.0,
-        *sizes,
-        left,
-        0 if causal else right,
-        int(align == "bottom-right"),
-    )
+    sides = (left, 0 if causal else right, int(align == "bottom-right"))
+    options = (scale, softcap or 0.0, *sizes, *sides)
     plan = _plan(q, v, seqlens, block_m, block_n, options)
     own = plan.forward("flash_forward", q, k, v) if o is None or lse is None else {}
     o, lse = own["O"] if o is None else o, own["LSE"] if lse is None else lse
-    gradients = (written("dq", dq, q), written("dk", dk, k), written("dv", dv, v))
+    gradients = tuple(map(written, (dq, dk, dv), (q, k, v)))
     return own | _backward(plan, (q, k, v, do), o, lse, gradients, block_m)
 
 
@@ -97,14 +83,12 @@ def _plan(
     options: tuple[float, ...],
 ) -> CudaPlan:
     (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
-    block_d, block_dv = cuda_arguments.rounded(dim), cuda_arguments.rounded(dim_v)
+    block_d, block_dv = rounded(dim), rounded(dim_v)
     inputs = block_m * (block_d + 1) + block_n * (block_d + 1) + block_n * (block_dv + 1)
     scores = block_m * (block_n + 1)
     lengths = None if seqlens is None else seqlens.to(torch.int32)
     return CudaPlan(
-        module=cuda_arguments.load(
-            SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv
-        ),
+        module=load(SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
         row_grid=batch * heads * -(-rows // block_m),
         key_grid=batch * kv_heads * -(-keys // block_n),
         # The structs ForwardTiles and BackwardTiles of flash.cu.
@@ -116,59 +100,12 @@ def _plan(
     )
 
 
-def _check_shapes(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, o: Tensor | None, lse: Tensor | None
-) -> None:
-    for name, tensor, axes in (
-        ("q", q, "[B, H, M, D]"),
-        ("k", k, "[B, Hkv, N, D]"),
-        ("v", v, "[B, Hkv, N, Dv]"),
-    ):
-        if tensor.dim() != 4:
-            raise ValueError(f"{name} must be {axes}, got shape {tuple(tensor.shape)}")
-    cuda_arguments.check_dtype(q)
-    (batch, heads, rows, dim), (_, kv_heads, keys, _), dim_v = q.shape, k.shape, v.shape[3]
-    expected: tuple[tuple[str, Tensor | None, str, tuple[int, ...]], ...] = (
-        ("k", k, "[B, Hkv, N, D]", (batch, kv_heads, keys, dim)),
-        ("v", v, "[B, Hkv, N, Dv]", (batch, kv_heads, keys, dim_v)),
-        ("do", do, "[B, H, M, Dv]", (batch, heads, rows, dim_v)),
-        ("o", o, "[B, H, M, Dv]", (batch, heads, rows, dim_v)),
-        ("lse", lse, "[B, H, M]", (batch, heads, rows)),
-    )
-    for name, given, axes, shape in expected:
-        if given is None:
-            continue
-        if given.shape != shape:
-            raise ValueError(
-                f"{name} must be {axes} = {shape} beside q {tuple(q.shape)}, got {tuple(given.shape)}"
-            )
-        if name != "lse" and given.dtype != q.dtype:
-            raise ValueError(f"{name} must have q's dtype, {q.dtype}, got {given.dtype}")
-    if lse is not None and lse.dtype != torch.float32:
-        raise ValueError(f"lse must be float32, got {lse.dtype}")
-    if kv_heads == 0 or heads % kv_heads:
-        raise ValueError(
-            f"the heads of k and v must divide those of q, got {kv_heads} and {heads}"
-        )
-
-
-def _check_options(align: str, window: tuple[int, int] | None, softcap: float | None) -> None:
-    if align not in ("bottom-right", "top-left"):
-        raise ValueError(f"align must be bottom-right or top-left, got {align!r}")
-    if window is not None and (len(window) != 2 or min(window) < -1):
-        raise ValueError(
-            f"window must be (left, right), each -1 (no limit) or more, got {window}"
-        )
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap must be above 0, got {softcap}")
-
-
 def _backward(
     plan: CudaPlan,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     o: Tensor,
     lse: Tensor,
-    gradients: tuple[Tensor, Tensor, Tensor],
+    gradients: tuple[Tensor, ...],
     row_threads: int,
 ) -> dict[str, Tensor]:
     (q, k, v, do), (dq, dk, dv) = inputs, gradients
@@ -176,14 +113,10 @@ def _backward(
     # Tiles that hold no visible key are not visited.
     full = (*q.shape[:3], k.shape[2])
     p, dp, ds = (torch.zeros(full, dtype=torch.float32, device=q.device) for _ in range(3))
-    steps, sizes = (
-        (*strided(o, do), *plan.extra_strides, *strided(delta)),
-        (q.shape[1], q.shape[2], v.shape[3]),
-    )
+    steps = (*strided(o, do), *plan.extra_strides, *strided(delta))
+    own = (o, do, *plan.extras, delta, *steps, q.shape[1], q.shape[2], v.shape[3])
     # A block in which each thread has one row.
-    plan.module.flash_preprocess(
-        plan.row_grid, row_threads, 0, o, do, *plan.extras, delta, *steps, *sizes
-    )
+    plan.module.flash_preprocess(plan.row_grid, row_threads, 0, *own)
     taken = (q, k, v, do, *plan.extras, lse, delta)
     steps = (*strided(q, k, v, do), *plan.extra_strides, *strided(lse, delta))
     for kernel, grid, made in (

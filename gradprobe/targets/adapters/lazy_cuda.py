@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import torch
@@ -9,8 +10,8 @@ from torch import Tensor
 
 import gradprobe.kernels
 
-from . import cuda_arguments, narrowed
-from .cuda_arguments import THREADS, CudaPlan, strided, strides, written
+from . import narrowed
+from .cuda_arguments import THREADS, CudaPlan, load, rounded, strided, strides, written
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "lazy.cu"
 
@@ -51,17 +52,15 @@ def lazy_cuda_backward(
         Rows at or beyond a batch's length are 0.
 
     Raises:
-        ValueError: shapes, dtypes or lengths do not agree.
+        ValueError: the kernels compute in no such dtype, or with no such tiles.
     """
-    _check(q, {"k": k, "v": v, "do": do}, tau, bias, lse)
-    cuda_arguments.check_tiles(block_m, block_n)
-    cuda_arguments.check_seqlens(seqlens, q.shape[0], q.shape[2])
-    lengths = None if seqlens is None else seqlens.to(torch.int32)
-    plan = _plan(
-        q, None if bias is None else bias.float(), tau.float(), lengths, scale, block_m, block_n
+    lengths, wide = (
+        seqlens if seqlens is None else seqlens.int(),
+        bias if bias is None else bias.float(),
     )
+    plan = _plan(q, wide, tau.float(), lengths, scale, block_m, block_n)
     own = plan.forward("lazy_forward", q, k, v) if lse is None else {}
-    gradients = (written("dq", dq, q), written("dk", dk, k), written("dv", dv, v))
+    gradients = tuple(map(written, (dq, dk, dv), (q, k, v)))
     found = own | _backward(plan, (q, k, v, do), own["LSE"] if lse is None else lse, gradients)
     found["dTau"] = found["dTau"].to(tau.dtype)
     return found if bias is None else found | {"dBias": found["dBias"].to(bias.dtype)}
@@ -81,10 +80,10 @@ def _plan(
     block_n: int,
 ) -> CudaPlan:
     batch, heads, length, dim = q.shape
-    block_d, window = cuda_arguments.rounded(dim), 0 if bias is None else bias.shape[1]
+    block_d, window = rounded(dim), 0 if bias is None else bias.shape[1]
     inputs, scores = (block_m + 2 * block_n) * (block_d + 1), block_m * (block_n + 1)
     return CudaPlan(
-        module=cuda_arguments.load(SOURCE, q, block_m, block_n, BLOCK_D=block_d),
+        module=load(SOURCE, q, block_m, block_n, BLOCK_D=block_d),
         row_grid=batch * heads * -(-length // block_m),
         key_grid=batch * heads * -(-length // block_n),
         # The structs ForwardTiles and BackwardTiles of lazy.cu.
@@ -97,55 +96,26 @@ def _plan(
     )
 
 
-def _check(
-    q: Tensor, others: dict[str, Tensor], tau: Tensor, bias: Tensor | None, lse: Tensor | None
-) -> None:
-    if q.dim() != 4:
-        raise ValueError(f"q must be [B, H, L, D], got shape {tuple(q.shape)}")
-    cuda_arguments.check_dtype(q)
-    for name, tensor in others.items():
-        if tensor.shape != q.shape or tensor.dtype != q.dtype:
-            raise ValueError(
-                f"{name} must match q, {tuple(q.shape)} {q.dtype}, got {tuple(tensor.shape)} {tensor.dtype}"
-            )
-    if tau.shape != q.shape[1:2]:
-        raise ValueError(f"tau must be [H] = ({q.shape[1]},), got shape {tuple(tau.shape)}")
-    if bias is not None and (bias.dim() != 2 or bias.shape[0] != q.shape[1]):
-        raise ValueError(
-            f"bias must be [H, W] with H = {q.shape[1]}, got shape {tuple(bias.shape)}"
-        )
-    if lse is not None and (lse.shape != q.shape[:3] or lse.dtype != torch.float32):
-        shape = tuple(q.shape[:3])
-        raise ValueError(
-            f"lse must be [B, H, L] = {shape} float32, got {tuple(lse.shape)} {lse.dtype}"
-        )
-
-
 def _backward(
     plan: CudaPlan,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     lse: Tensor,
-    gradients: tuple[Tensor, Tensor, Tensor],
+    gradients: tuple[Tensor, ...],
 ) -> dict[str, Tensor]:
     (q, k, v, do), (dq, dk, dv) = inputs, gradients
     delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     # Tiles above the diagonal are not visited, and each part of dBias is added to from 0.
-    p, dp, ds = (
-        torch.zeros((*q.shape[:3], q.shape[2]), dtype=torch.float32, device=q.device)
-        for _ in range(3)
-    )
+    zeros = functools.partial(torch.zeros, dtype=torch.float32, device=q.device)
+    p, dp, ds = (zeros(*q.shape[:3], q.shape[2]) for _ in range(3))
     bias, dbias_parts = plan.extras[0], None
     if bias is not None:
-        dbias_parts = torch.zeros(
-            (plan.row_grid, bias.shape[1]), dtype=torch.float32, device=q.device
-        )
+        dbias_parts = zeros(plan.row_grid, bias.shape[1])
     dtau_parts = torch.empty((plan.row_grid, 1), dtype=torch.float32, device=q.device)
 
     taken = (q, k, v, do, *plan.extras, lse, delta)
     steps = (*strided(q, k, v, do), *plan.extra_strides, *strided(lse, delta))
-    by_row, by_key = (
-        (grid, (THREADS, THREADS), plan.backward_bytes) for grid in (plan.row_grid, plan.key_grid)
-    )
+    block = ((THREADS, THREADS), plan.backward_bytes)
+    by_row, by_key = (plan.row_grid, *block), (plan.key_grid, *block)
     plan.module.lazy_preprocess(*by_row, *taken, *steps, *plan.options)
     made = (dq, dbias_parts, dtau_parts, p, dp, ds)
     plan.module.lazy_dq(*by_row, *taken, *made, *steps, *strided(dq, p, dp, ds), *plan.options)
