@@ -40,7 +40,6 @@ MISTYPED = {
     "show kernl.json": "did you mean 'kernel.json'?",
     "init --list kernl.py": "did you mean 'kernel.py'?",
     "explain strid/do-head": "did you mean 'stride'?",
-    "check kernel.pi:lazy_attention": "did you mean 'kernel.py'?",
     "check lazy --battery piars": "did you mean 'pairs'?",
     "lint kernl.py": "did you mean 'kernel.py'?",
     "run --watch a:b --target lazzy -- true": "did you mean 'lazy'?",

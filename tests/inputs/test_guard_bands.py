@@ -53,14 +53,6 @@ def test_stores_before_after_and_between_are_told_apart_with_their_distance(fill
     assert guards.breaches() == [Breach("k", *side) for side in sides]
 
 
-def test_a_store_behind_packed_tensors_is_told_beside_the_one_that_ends_last():
-    tensors = placed("packed")
-    guards = Guards(tensors)
-    v = tensors["v"]
-    flat(v)[last_of(v) + 1] = 1.0
-    assert guards.breaches() == [Breach("v", "after", 1, 1)]
-
-
 def test_a_store_of_the_number_that_stood_there_changes_nothing_and_one_of_another_nan_does():
     tensors = placed("contiguous", fill="nan")
     guards = Guards(tensors, "nan")
@@ -91,13 +83,6 @@ def test_guards_are_known_nan_or_finite_and_far_above_any_value(dtype):
     assert nan.isnan().all()
     assert large.isfinite().all()
     assert large.double().abs().min() >= 4090
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.bool])
-def test_guards_of_whole_numbers_and_booleans_are_ordinary_in_every_fill(dtype):
-    of = [guard_values(64, dtype, torch.device("cpu"), fill) for fill in FILLS]
-    assert torch.equal(of[0], of[1])
-    assert torch.equal(of[0], of[2])
 
 
 def test_a_span_without_room_is_told_in_gibibytes_with_what_to_look_at(monkeypatch):

@@ -57,12 +57,11 @@ def test_values_strides_and_options_come_back_in_both_formats(tmp_path, ending, 
         assert again[name].stride() == tensor.stride(), name
 
 
-@pytest.mark.parametrize("ending", ["pt", "npz"])
-def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path, ending):
+def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path):
     qkv = drawn(2, 5, 3, 3, 8)
     q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
     tensors = {"q": q, "k": k, "v": v, "do": drawn(2, 3, 5, 8)}
-    found = laid_out(load(str(written(tmp_path, ending, tensors))))
+    found = laid_out(load(str(written(tmp_path, tensors))))
     assert len({found[name].untyped_storage().data_ptr() for name in "qkv"}) == 1
     assert found["do"].untyped_storage().data_ptr() != found["q"].untyped_storage().data_ptr()
     offsets = [found[name].storage_offset() for name in "qkv"]
@@ -73,24 +72,20 @@ def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path, ending)
     )
 
 
-@pytest.mark.parametrize("ending", ["pt", "npz"])
-def test_an_expanded_do_keeps_strides_of_0_and_an_offset_of_3_its_misalignment(tmp_path, ending):
+def test_an_expanded_do_keeps_strides_of_0_and_an_offset_of_3_its_misalignment(tmp_path):
     odd = drawn(200)[3 : 3 + 120].view(SHAPE)
     tensors = plain(do=drawn(2, 1, 5, 1).expand(SHAPE), q=odd)
-    found = laid_out(load(str(written(tmp_path, ending, tensors))))
+    found = laid_out(load(str(written(tmp_path, tensors))))
     assert found["do"].stride() == (5, 0, 1, 0)
     assert torch.equal(found["do"], tensors["do"])
     assert found["q"].storage_offset() % 128 == 3
     assert torch.equal(found["q"], odd)
 
 
-@pytest.mark.parametrize("ending", ["pt", "npz"])
-def test_a_small_view_of_a_buffer_of_4_million_numbers_is_written_as_its_480_bytes(
-    tmp_path, ending
-):
+def test_a_small_view_of_a_buffer_of_4_million_numbers_is_written_as_its_480_bytes(tmp_path):
     cache = torch.zeros(2, 1000, 1000, 2)
     view = cache[:, 100:105, :3, :].transpose(1, 2)
-    path = written(tmp_path, ending, {name: view for name in ("q", "k", "v", "do")})
+    path = written(tmp_path, {name: view for name in ("q", "k", "v", "do")})
     assert path.stat().st_size < 20_000
     assert laid_out(load(str(path)))["q"].stride() == view.stride() == (2_000_000, 2, 2000, 1)
 
@@ -157,13 +152,10 @@ WRONG = [
     ("set.pt", truncated("pt"), ("cannot be read as tensors alone",)),
     ("set.pt", saved_by_torch([drawn()]), ("must hold a dict of tensors by name, got list",)),
     ("set.npz", saved_by_numpy(**numbers(q=np.array([Sneaky()], dtype=object))), ("cannot be read as arrays alone",)),
-    ("set.npz", truncated("npz"), ("cannot be read as arrays alone",)),
-    ("set.npz", saved_by_numpy(**numbers(q=np.array("words"))), ("q must be an array of numbers",)),
     ("set.npz", saved_by_numpy(**numbers(**{"q.dtype": np.array("float8")})), ("q.dtype may only be bfloat16",)),
     ("set.safetensors", saved_by_torch(plain()), ("must end in .npz or .pt, got .safetensors",)),
     ("set.pt", saved_by_torch(without("do")), ("do missing among q, k, v",)),
     ("set.pt", saved_by_torch(plain(query=drawn())), ("unknown name 'query'", "tensors: q, k, v, do, bias")),
-    ("set.pt", saved_by_torch(plain() | {3: drawn()}), ("unknown name 3",)),
     ("set.pt", saved_by_torch(plain(q=drawn(3, 5, 4))), ("q must have four axes, [B, H, L, D], got [3, 5, 4]",)),
     ("set.pt", saved_by_torch(plain(k=drawn(2, 2, 5, 4), v=drawn(2, 2, 5, 4))), ("heads of k must divide", "2 and 3")),
     ("set.pt", saved_by_torch(plain(do=drawn(2, 3, 6, 4))), ("do must be [2, 3, 5, 4]", "got [2, 3, 6, 4]")),
@@ -171,21 +163,16 @@ WRONG = [
     ("set.pt", saved_by_torch(plain(q=torch.zeros(SHAPE, dtype=torch.int64))), ("q must be float32 or", "got int64")),
     ("set.pt", saved_by_torch(plain(q=drawn().half())), ("must have one dtype, got q float16, k float32", "autocast")),
     ("set.pt", saved_by_torch(plain(q=drawn().to_sparse())), ("q must be a dense tensor, got torch.sparse_coo",)),
-    ("set.pt", saved_by_torch(plain(q=3.0)), ("q must be a dense tensor, got float",)),
     ("set.pt", saved_by_torch(plain(mask=drawn())), ("mask must be bool, got float32",)),
     ("set.pt", saved_by_torch(plain(mask=torch.ones(2, 2, 5, 5).bool())), ("mask must broadcast to [B, H, M, N]",)),
-    ("set.pt", saved_by_torch(plain(bias=drawn(4, 5, 5))), ("bias must broadcast", "got [1, 4, 5, 5]")),
     ("set.pt", saved_by_torch(plain(tau=drawn(2))), ("tau must be [3], got [2]",)),
     ("set.pt", saved_by_torch(plain(tau=drawn(3), bias=drawn(5, 5))), ("lazy bias must be [H, W] with H = 3",)),
     ("set.pt", saved_by_torch(plain(lse=drawn(2, 3))), ("lse must be [2, 3, 5], got [2, 3]",)),
     ("set.pt", saved_by_torch(nan_at("do")), ("do holds 1 NaN or infinite numbers, the first at [1, 2, 3, 0]",)),
     ("set.pt", saved_by_torch(plain(causal=1)), ("causal must be True or False, got 1",)),
-    ("set.pt", saved_by_torch(plain(scale="wide")), ("scale must be a number, got 'wide'",)),
-    ("set.pt", saved_by_torch(plain(window=[1])), ("window must be two whole numbers, got [1]",)),
     ("set.pt", saved_by_torch(plain(family="linear")), ("family must be softmax or lazy, got 'linear'",)),
     ("set.pt", saved_by_torch(plain() | HUGE), ("q.strides and q.offset reach", "leave them out")),
     ("set.pt", saved_by_torch(plain() | {"q.strides": [60, 20, 4]}), ("q.strides must be 4 numbers", "got 3")),
-    ("set.pt", saved_by_torch(plain() | {"q.strides": [-60, 20, 4, 1]}), ("must be whole numbers",)),
     ("set.pt", saved_by_torch(plain() | {"q.strides": [0, 20, 4, 1]}), ("put several elements of q into one place",)),
 ]  # fmt: skip
 
@@ -250,8 +237,3 @@ def test_what_cannot_be_computed_with_is_refused_by_name(tmp_path, changes, word
         load(str(path))
     assert words in str(failure.value)
     assert str(path) in str(failure.value)
-
-
-def test_a_name_too_long_for_a_file_is_no_such_file():
-    with pytest.raises(UsageFailure, match="there is no such file"):
-        load("x" * 5000 + ".pt")

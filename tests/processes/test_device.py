@@ -12,7 +12,6 @@ from gradprobe.inputs.history import CheckRequest
 from gradprobe.inputs.tensor_layouts import place
 from gradprobe.model.failures import DeviceLost, TargetFailure
 from gradprobe.model.resolution import resolve
-from gradprobe.processes.resource_limits import words_of_loss
 from gradprobe.runtime.run import run_target
 from gradprobe.targets.find import find_target
 from tests.commands.strides.crashing import write
@@ -42,13 +41,8 @@ def lose(monkeypatch, words):
 
 ERRORS = [
     RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
-    RuntimeError("CUDA error: misaligned address"),
     CUDAError("CUDA_ERROR_ASSERT: device-side assert triggered"),
-    ValueError(
-        "dO must be contiguous"
-    ),  # said by a wrapper that took the device's error for its own
-    IndexError("list index out of range"),
-    TargetFailure("a kernel could not run to its end"),
+    ValueError("dO must be contiguous"),  # of a wrapper that took the device's error for its own
 ]
 
 
@@ -70,10 +64,6 @@ def test_an_error_of_the_driver_or_want_of_memory_is_a_failure_and_no_refusal(wo
     with pytest.raises(TargetFailure, match="raised RuntimeError") as caught:
         ran(RuntimeError(words))
     assert not isinstance(caught.value, DeviceLost)
-
-
-def test_a_process_that_has_not_used_a_gpu_has_lost_none():
-    assert words_of_loss() is None
 
 
 def test_what_cost_a_gpu_is_asked_of_the_interpreter_no_larger_than_it_need_be():

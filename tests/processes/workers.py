@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -65,9 +64,6 @@ class Doing:
     def sys_exit(self, code):
         sys.exit(code)
 
-    def abort(self):
-        os.abort()
-
     def kill(self, number):
         os.kill(os.getpid(), number)
 
@@ -112,11 +108,6 @@ class Doing:
         os.write(1, b"a line on descriptor 1\n")
         return lines
 
-    def without_memory(self):
-        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + (64 << 20), resource.RLIM_INFINITY))
-        return bytearray(1 << 30)
-
     def closing(self):
         os.closerange(3, 256)
 
@@ -145,13 +136,6 @@ class Doing:
     def with_a_program(self, file):
         code = f"import os, time; open({file!r}, 'w').write(str(os.getpid())); time.sleep(600)"
         list(run_programs([Program([sys.executable, "-c", code], os.environ)], grouped=False))
-
-    def interpreter(self):
-        from gradprobe.frontends.triton import interpreting
-        from gradprobe.runtime.backend import prepare_backend
-
-        before = (interpreting(), "triton" in sys.modules, "torch" in sys.modules)
-        return before, prepare_backend("cpu"), interpreting()
 
     def main_module(self):
         return vars(sys.modules["__main__"]).get("__file__")

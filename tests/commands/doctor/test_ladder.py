@@ -59,13 +59,6 @@ def test_what_is_given_stays_and_rungs_that_are_the_same_stand_once():
         parse(rung.planned.request.options)
 
 
-@pytest.mark.parametrize(
-    ("given", "heads"), [({"kv_heads": 3}, 3), ({"tau": "-1,1,2,3"}, 4), ({"tau": "-1"}, 2)]
-)
-def test_heads_that_are_not_given_are_as_many_as_other_options_ask_for(given, heads):
-    assert rungs(LAZY, **given)[1].title == f"{heads} heads, one tile"
-
-
 @pytest.mark.parametrize("option", ["layout", "runs"])
 def test_an_option_that_the_rungs_set_is_refused_with_a_way_out(option):
     words = f"--{option} q=packed: the rungs of doctor set it"

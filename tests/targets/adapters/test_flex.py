@@ -1,8 +1,5 @@
 """FlexAttention in its uncompiled form, on the CPU."""
 
-import pytest
-
-from gradprobe.model.failures import UsageFailure
 from tests.sampling import NIGHT, sampled
 from tests.targets.adapters.probed import probed, ratios
 from tests.targets.adapters.test_sdpa import BIASED, MASKED, PACKED, RECTANGLE, TALL
@@ -37,8 +34,3 @@ def test_flex_matches_in_every_dtype_with_every_intermediate_seen(dtype):
     report = probed(FLEX, dtype=dtype, causal=True)
     assert report.verdict == "match", ratios(report)
     assert set(ratios(report)) == {"LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV"}
-
-
-def test_flex_takes_no_sinks():
-    with pytest.raises(UsageFailure, match="cannot take --sinks"):
-        probed(FLEX, sinks=True)

@@ -1,7 +1,5 @@
 """PyTorch's SDPA through the tool on the CPU: every option matches, fused paths are taken, refusals are sentences."""
 
-import warnings
-
 import pytest
 import torch
 
@@ -120,19 +118,3 @@ def test_alibi_is_added_in_float32_to_scores_of_16_bits(monkeypatch):
     mask = called_with(monkeypatch, alibi=True, causal=True, dtype="float16")["attn_mask"]
     assert mask.dtype == torch.float32
     assert mask.isneginf().any()
-
-
-def test_reasons_leave_out_headings_and_kernels_that_were_turned_off():
-    told = [
-        "Memory efficient kernel not used because: (Triggered internally at sdp_utils.cpp:1.)",
-        "Memory Efficient attention has been runtime disabled. (Triggered internally at sdp_utils.h:2.)",
-        "CuDNN attention kernel not used because: (Triggered internally at sdp_utils.cpp:3.)",
-        "Expected dtype Half or BFloat16. (Triggered internally at sdp_utils.h:4.)",
-        "Expected dtype Half or BFloat16. (Triggered internally at sdp_utils.h:4.)",
-    ]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for line in told:
-            warnings.warn(line, UserWarning, stacklevel=1)
-    assert adapter._reasons(caught) == "Expected dtype Half or BFloat16"
-    assert adapter._reasons(caught[:3]) == "PyTorch gives no reason"

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from gradprobe.model.failures import TargetFailure, UsageFailure
+from gradprobe.model.failures import TargetFailure
 from tests.sampling import sampled
 from tests.targets.adapters import stand_ins
 from tests.targets.adapters.probed import probed, ratios
@@ -61,8 +61,3 @@ def test_grouped_heads_are_refused_since_xformers_differentiates_none():
     words = "xFormers differentiates no grouped heads; drop --kv-heads"
     with pytest.raises(TargetFailure, match=words):
         probed(XFORMERS, heads=4, kv_heads=2)
-
-
-def test_an_option_without_a_parameter_is_wrong_usage():
-    with pytest.raises(UsageFailure, match="cannot take --softcap"):
-        probed(XFORMERS, softcap=2.0)
