@@ -85,7 +85,7 @@ def numbers_of(case: Case) -> dict[str, Tensor]:
     """What a case holds as numbers: tau [H] float32; seqlens [B], cu_seqlens_q and cu_seqlens_k int32."""
     import torch
 
-    found = dict[str, Tensor]()
+    found: dict[str, Tensor] = {}
     for name in ("tau", "seqlens", "cu_seqlens_q", "cu_seqlens_k"):
         if (given := getattr(case, name)) is not None:
             dtype = torch.float32 if name == "tau" else torch.int32

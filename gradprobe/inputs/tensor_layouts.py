@@ -130,7 +130,7 @@ def place(
     buffers: dict[str, list[str]] = {}
     for name, spot in places.items():
         buffers.setdefault(spot.buffer, []).append(name)
-    found = dict[str, Tensor]()
+    found: dict[str, Tensor] = {}
     for names in buffers.values():
         found |= dict(_in_one_buffer(names, values, places, fill))
     tensors = {name: found[name] for name in places}

@@ -21,14 +21,9 @@ from .naming import EITHER, WORLD, canonical_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PACKED = (
-    "cu_seqlens",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    "max_seqlen",
-    "max_seqlen_q",
-    "max_seqlen_k",
-)
+_PACKED = [
+    f"{name}{which}" for name in ("cu_seqlens", "max_seqlen") for which in ("", "_q", "_k")
+]
 # The option that gives a case what a target needs.
 _OPTIONS = (
     dict.fromkeys(_PACKED, "--cu-seqlens 0,N,...")
@@ -112,45 +107,36 @@ def _to_base_2(lse: Tensor) -> Tensor:
     """Times log2(e), in a storage as large and with the same strides."""
     import torch
 
-    storage = lse.as_strided((lse.untyped_storage().nbytes() // lse.element_size(),), (1,), 0)
-    return torch.as_strided(
-        storage * math.log2(math.e), lse.shape, lse.stride(), lse.storage_offset()
-    )
+    size = lse.untyped_storage().nbytes() // lse.element_size()
+    storage = lse.as_strided((size,), (1,), 0) * math.log2(math.e)
+    return torch.as_strided(storage, lse.shape, lse.stride(), lse.storage_offset())
 
 
 def _one_number(target: Target, window: tuple[int, int]) -> int:
     """LEFT of a window that one number says: one that ends at the diagonal, or reaches as far to both sides."""
     left, right = window
     if right not in (0, left):
-        raise UsageFailure(
-            f"target {target.name!r} takes the window as one number, got {left},{right}",
-            f"--window {left},0 ends at the diagonal, and --window {left},{left} reaches as far to both sides",
-        )
+        words = f"target {target.name!r} takes the window as one number, got {left},{right}"
+        ways = f"--window {left},0 ends at the diagonal, and --window {left},{left} reaches as far to both sides"
+        raise UsageFailure(words, ways)
     return left
 
 
 def _packed(case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     if case.cu_seqlens_q is None or case.cu_seqlens_k is None:
         return {}
-    longest = {
-        name: max(end - start for start, end in pairwise(getattr(case, f"cu_seqlens_{name}")))
-        for name in "qk"
-    }
-    found: dict[str, Any] = {f"max_seqlen_{name}": length for name, length in longest.items()}
+    found = dict[str, Any]()
+    for name, ends in (("q", case.cu_seqlens_q), ("k", case.cu_seqlens_k)):
+        found[f"max_seqlen_{name}"] = max(end - start for start, end in pairwise(ends))
     if case.cu_seqlens_q == case.cu_seqlens_k:
-        found |= {"cu_seqlens": tensors["cu_seqlens_q"], "max_seqlen": longest["q"]}
+        found |= {"cu_seqlens": tensors["cu_seqlens_q"], "max_seqlen": found["max_seqlen_q"]}
     return found
 
 
 def _is_mask_for_bias(target: Target, case: Case) -> bool:
     """Whether the mask goes to a parameter that takes either a mask or a bias."""
-    takes = target.takes
-    return (
-        case.mask is not None
-        and not case.bias
-        and "mask" not in takes
-        and takes.get("bias") in EITHER
-    )
+    is_either = "mask" not in target.takes and target.takes.get("bias") in EITHER
+    return is_either and case.mask is not None and not case.bias
 
 
 def _untaken(target: Target, case: Case) -> list[str]:
@@ -171,12 +157,8 @@ def _untaken(target: Target, case: Case) -> list[str]:
         "causal": case.causal and case.family == "softmax",
         "scale": abs(case.scale - case.head_dim**-0.5) > 1e-12,
     }
-    taken = (*target.takes, *case.implied)
-    missing = [
-        name
-        for name, is_used in used.items()
-        if is_used and (name not in taken or name == "dropout")
-    ]
+    known = {*target.takes, *case.implied} - {"dropout"}
+    missing = [name for name, is_used in used.items() if is_used and name not in known]
     return missing + _untaken_packing(target, case)
 
 
@@ -224,22 +206,23 @@ def by_name(
     A result whose name is that of no gradient is left out.
     """
     words = next((names for names in returned_names(function) if len(names) == len(results)), [])
-    named = [
-        name if name in GRADIENT_OF.values() else "" for name in map(intermediate_named, words)
-    ]
+    named = list(map(intermediate_named, words))
+    named = [name if name in GRADIENT_OF.values() else "" for name in named]
     if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
         found = {name: result for name, result in zip(named, results, strict=True) if name}
         return found, _taken_for(found, "by the names in its return statement")
     # Behind them autograd asks for None.
     if [at for at, one in enumerate(results) if one is not None] != [0, 1, 2]:
         return None
-    return dict(zip(_BY_PLACE, results, strict=False)), _taken_for(
-        _BY_PLACE, "by their order; a dict says otherwise"
-    )
+    found = dict(zip(_BY_PLACE, results, strict=False))
+    return found, _taken_for(_BY_PLACE, "by their order; a dict says otherwise")
 
 
 def _taken_for(names: Iterable[str], why: str) -> str:
     return f"of the tuple that it returns, {', '.join(names)} are taken {why}"
+
+
+_OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def statements_of(function: Callable[..., Any]) -> Iterator[ast.AST]:
@@ -254,9 +237,7 @@ def statements_of(function: Callable[..., Any]) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        if not isinstance(
-            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-        ):
+        if not isinstance(node, _OWN_SCOPES):
             waiting += ast.iter_child_nodes(node)
 
 
@@ -278,17 +259,14 @@ def _flat(node: ast.expr) -> Iterator[ast.expr]:
 def _name_of(node: ast.expr) -> str:
     """`dq` of `dq`, `dq.to(q.dtype)` and `q.grad`."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
-        if (
-            isinstance(node, ast.Attribute)
-            and node.attr == "grad"
-            and isinstance(node.value, ast.Name)
-        ):
-            return f"d{node.value.id}"
         if isinstance(node, ast.Call):
-            if not isinstance(node.func, ast.Attribute):
-                return ""
             node = node.func
+            if not isinstance(node, ast.Attribute):
+                return ""
+        is_grad = isinstance(node, ast.Attribute) and node.attr == "grad"
         node = node.value
+        if is_grad and isinstance(node, ast.Name):
+            return f"d{node.id}"
     return node.id if isinstance(node, ast.Name) else ""
 
 

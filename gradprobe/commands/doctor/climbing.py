@@ -98,9 +98,8 @@ class Climber:
     def __init__(self, setup: tuple[CheckRequest | None, str]) -> None:
         request, device = setup
         if device == "cuda":
-            os.environ.pop(
-                "TRITON_INTERPRET", None
-            )  # a compiled rung is compiled, whatever is in force
+            # A compiled rung is compiled, whatever is in force.
+            os.environ.pop("TRITON_INTERPRET", None)
         from ...pipeline.resolve import resolve_problem
         from ...runtime.backend import prepare_backend
 
@@ -112,30 +111,24 @@ class Climber:
                 self._problem = resolve_problem(request)
 
     def __call__(self, rung: Rung | None) -> RungResult | MachineSurvey:
+        if rung is None and self._problem is not None:
+            return survey_target(self._problem)
         if rung is None:
-            return (
-                survey_machine(self._device)
-                if self._problem is None
-                else survey_target(self._problem)
-            )
+            return survey_machine(self._device)
         start = time.perf_counter()
         try:
-            state, words, report = self._tried(rung)
+            made = self._tried(rung)
         except Exception as error:
-            state, words, report = (
-                REFUSED if isinstance(error, (Refusal, NoRoom)) else FAILS,
-                _first(error),
-                None,
-            )
-        return RungResult(rung, state, words, time.perf_counter() - start, report)
+            state = REFUSED if isinstance(error, (Refusal, NoRoom)) else FAILS
+            made = RungResult(rung, state, _first(error))
+        return replace(made, seconds=time.perf_counter() - start)
 
-    def _tried(self, rung: Rung) -> tuple[str, str, Report | None]:
-        """Its state, what was wrong, and the report of a check."""
+    def _tried(self, rung: Rung) -> RungResult:
         if rung.planned is None:
             words = run_primitive(rung.primitive, rung.how == CUDA, self._device)
-            return RED if words else GREEN, words, None
+            return RungResult(rung, RED if words else GREEN, words)
         if self._problem is None:
-            return _of_check(Checker(Setting())(rung.planned))
+            return _of_check(rung, Checker(Setting())(rung.planned))
         from ...pipeline.probe import probed
         from ...pipeline.reported import report_of
 
@@ -143,20 +136,21 @@ class Climber:
         problem = replace(self._problem.with_options(options), fixed=frozenset(options))
         with contextlib.redirect_stdout(sys.stderr):
             found, _ = probed(problem, rung.planned.repro_command, Client())
-        report = report_of(found)
-        return (
-            (RED, visible(first_line(report)), report) if found.failing else (GREEN, "", report)
-        )
+        return _measured(rung, report_of(found))
 
 
-def _of_check(checked: CheckOutcome) -> tuple[str, str, Report | None]:
+def _of_check(rung: Rung, checked: CheckOutcome) -> RungResult:
     report = checked.report
-    if checked.verdict == MATCH:
-        return GREEN, "", report
-    if checked.verdict == FAILED:
-        words = report.error.message if report.error else ""
-        return REFUSED if checked.is_refused else FAILS, visible(words), report
-    return RED, visible(first_line(report)), report
+    if checked.verdict != FAILED:
+        return _measured(rung, report)
+    words = visible(report.error.message if report.error else "")
+    return RungResult(rung, REFUSED if checked.is_refused else FAILS, words, report=report)
+
+
+def _measured(rung: Rung, report: Report) -> RungResult:
+    if report.verdict == MATCH:
+        return RungResult(rung, GREEN, report=report)
+    return RungResult(rung, RED, visible(first_line(report)), report=report)
 
 
 def _first(error: Exception) -> str:
@@ -186,11 +180,7 @@ def _climb(
     for ended in run_each(f"{__name__}:Climber", setup, items, workers=workers, timeout=timeout):
         if ended.item is None and ended.result is None:
             raise _failure("torch" if request is None else f"target {request.target!r}", ended)
-        yield (
-            ended.result
-            if isinstance(ended.result, (RungResult, MachineSurvey))
-            else _died(ended)
-        )
+        yield _died(ended) if ended.result is None else ended.result
 
 
 def _failure(subject: str, ended: TaskResult) -> Failure:
@@ -201,12 +191,10 @@ def _failure(subject: str, ended: TaskResult) -> Failure:
 
 
 def _died(ended: TaskResult) -> RungResult:
-    if (crash := ended.crash) is not None:
-        how = "" if crash.kind == TIMEOUT else "it ended its process: "
-        return RungResult(ended.item, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
-    return RungResult(
-        ended.item, FAILS, ended.raised.message if ended.raised else "it sent no answer"
-    )
+    if (crash := ended.crash) is None:
+        return RungResult(ended.item, FAILS, ended.why)
+    how = "" if crash.kind == TIMEOUT else "it ended its process: "
+    return RungResult(ended.item, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
 
 
 def examine_machine(command: str, tick: Tick) -> Examination:
@@ -227,10 +215,8 @@ def examine_machine(command: str, tick: Tick) -> Examination:
                 surveys[device] = outcome
             else:
                 found[outcome.rung.key] = outcome
-                tick(
-                    f"rung {len(found)} of {len(rungs)}: {outcome.rung.title}",
-                    len(found) / len(rungs),
-                )
+                words = f"rung {len(found)} of {len(rungs)}: {outcome.rung.title}"
+                tick(words, len(found) / len(rungs))
     climbed = tuple(found[rung.key] for _, rung in rungs)
     survey = replace(surveys[ways[0][1]], variables=variables_here())
     made = Examination("", survey, climbed, (), left_out, 0.0, command)
@@ -248,16 +234,13 @@ def _ways() -> tuple[list[tuple[str, str]], tuple[str, ...]]:
         left_out = ("compiled: torch sees no GPU",)
         if shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++"):
             return [(INTERPRETED, "cpu"), (CUDA, "cpu")], left_out
-        return [(INTERPRETED, "cpu")], (
-            *left_out,
-            "CUDA: neither a GPU nor g++, which runs CUDA kernels on the CPU",
-        )
+        why = "CUDA: neither a GPU nor g++, which runs CUDA kernels on the CPU"
+        return [(INTERPRETED, "cpu")], (*left_out, why)
     ways = [(COMPILED, "cuda"), (CUDA, "cuda"), (INTERPRETED, "cpu")]
     if importlib.util.find_spec("cuda") is not None:
         return ways, ()
-    return [ways[0], ways[2]], (
-        "CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')",
-    )
+    why = "CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')"
+    return [ways[0], ways[2]], (why,)
 
 
 def examine_target(
@@ -292,12 +275,10 @@ def examine_target(
 def _closer(request: CheckRequest | None, made: Examination) -> tuple[RungResult, ...]:
     """The first bad rung in Triton's interpreter, and with empty caches, where it is compiled."""
     bad, device = made.first_bad, made.survey.backend
+    if bad is None or bad.rung.how == INTERPRETED:
+        return ()
     has_cuda = any(not file.file.endswith(".py") for file in made.survey.files)
-    if (
-        bad is None
-        or bad.rung.how == INTERPRETED
-        or (device == "cpu" and bad.rung.how != CUDA and not has_cuda)
-    ):
+    if device == "cpu" and bad.rung.how != CUDA and not has_cuda:
         return ()
     rung, found = bad.rung, list[RungResult]()
     if request is not None and rung.planned is not None and device == "cuda":

@@ -35,12 +35,8 @@ def render_examination(made: Examination, width: int) -> list[Text]:
         lines += [Text(bad.words, "bold")] if is_greppable else folded(bad.words, width)
     for words in made.stale:
         lines += folded(_short(words), width, "bold red")
-    lines += [*_copies(made, width), Text()]
-    lines += [
-        *(_target_ladder(made, width) if made.target else _machine_ladder(made, width)),
-        *_why(made, width),
-    ]
-    lines.append(Text())
+    ladder = _target_ladder if made.target else _machine_ladder
+    lines += [*_copies(made, width), Text(), *ladder(made, width), *_why(made, width), Text()]
     for label, words in _facts(made):
         lines += _labelled(label, words, width)
     return lines
@@ -54,9 +50,8 @@ def _verdict(made: Examination) -> str:
         more = f", {refused} refused by the target" if refused else ""
         return f"{green} of {plural(len(made.climbed), 'rung')} green{more} ({subject})"
     how = f", {bad.rung.how}" if bad.rung.how else ""
-    below = [
-        one for one in made.climbed[: made.climbed.index(bad)] if one.rung.how == bad.rung.how
-    ]
+    below = made.climbed[: made.climbed.index(bad)]
+    below = tuple(one for one in below if one.rung.how == bad.rung.how)
     if not below:
         return f'"{bad.rung.title}"{how}, the lowest rung ({subject})'
     green = sum(one.state == GREEN for one in below)
@@ -68,14 +63,10 @@ def _verdict(made: Examination) -> str:
 
 def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
     """A line for each rung, a column for each way."""
-    ways = [
-        how
-        for how in (COMPILED, INTERPRETED, CUDA)
-        if any(one.rung.how == how for one in made.climbed)
-    ]
-    yield Text(
-        f"  {'':<{_TITLE}}" + "".join(f"{how:<{_STATE - 1}} " for how in ways) + " rules", "dim"
-    )
+    climbed = {one.rung.how for one in made.climbed}
+    ways = [how for how in (COMPILED, INTERPRETED, CUDA) if how in climbed]
+    heads = "".join(f"{how:<{_STATE - 1}} " for how in ways)
+    yield Text(f"  {'':<{_TITLE}}{heads} rules", "dim")
     for title in dict.fromkeys(one.rung.title for one in made.climbed):
         of_title = {one.rung.how: one for one in made.climbed if one.rung.title == title}
         line = Text(f"  {title:<{_TITLE}}")
@@ -84,13 +75,13 @@ def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
             line.append(f"{state:<{max(len(how) + 1, _STATE)}}", _STYLES.get(state, "dim"))
         is_red = any(one.is_bad for one in of_title.values())
         blames = next(iter(of_title.values())).rung.blames
-        line.append(
-            f" in {blames}" if is_red else f" out {blames}", "bold red" if is_red else "dim"
-        )
-        yield line
-    for climbed in made.climbed:
-        if climbed.is_bad and climbed is not made.first_bad:
-            yield from folded(f"{climbed.rung.title}, {climbed.rung.how}: {climbed.words}", width)
+        if is_red:
+            yield line.append(f" in {blames}", "bold red")
+        else:
+            yield line.append(f" out {blames}", "dim")
+    for one in made.climbed:
+        if one.is_bad and one is not made.first_bad:
+            yield from folded(f"{one.rung.title}, {one.rung.how}: {one.words}", width)
     for words in made.left_out:
         yield from folded(words, width, "dim")
 
@@ -102,19 +93,16 @@ def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
     yield Text(f"  {'':<17}{'rung':<{longest}}  rules out; red: at fault", "dim")
     refusals = set[str]()
     for climbed in (*run, *made.closer):
-        line = Text.assemble(
-            "  ", (f"{climbed.state:<8}", _STYLES[climbed.state]), f"{climbed.seconds:>5.1f} s  "
-        )
-        line.append(f"{climbed.rung.title:<{longest}}")
+        state = (f"  {climbed.state:<8}", _STYLES[climbed.state])
+        took = f"{climbed.seconds:>5.1f} s  {climbed.rung.title:<{longest}}"
+        line = Text.assemble(state, took)
         yield line.append(f"  {climbed.rung.blames}", "bold red" if climbed.is_bad else "dim")
         if climbed.state == REFUSED and climbed.words not in refusals:
             refusals.add(climbed.words)
             yield from folded(f"        {climbed.words}", width, "dim")
     if above:
-        yield Text(
-            f"  above it {plural(len(above), 'rung')} not run, to {quoted(above[-1].rung.title)}",
-            "dim",
-        )
+        count, last = plural(len(above), "rung"), quoted(above[-1].rung.title)
+        yield Text(f"  above it {count} not run, to {last}", "dim")
 
 
 def _why(made: Examination, width: int) -> Iterator[Text]:
@@ -136,11 +124,8 @@ def _copies(made: Examination, width: int) -> Iterator[Text]:
     for file in made.survey.files:
         others = [copy for copy in file.copies if not copy.same]
         if others:
-            yield from folded(
-                f"{plural(len(others) + 1, 'different text')} of module {file.module}",
-                width,
-                CAUTION,
-            )
+            texts = plural(len(others) + 1, "different text")
+            yield from folded(f"{texts} of module {file.module}", width, CAUTION)
             yield from folded(f"  runs: {_of_file(file)}", width)
         for copy in others:
             told = f"  not: {_short(copy.file)}, {_age(copy.modified)}, sha256 {copy.sha256[:12]}"
@@ -151,11 +136,10 @@ def _facts(made: Examination) -> Iterator[tuple[str, str]]:
     survey = made.survey
     for file in survey.files:
         kernels = f", with {', '.join(file.kernels)}" if file.kernels else ""
-        yield (
-            ("runs", _of_file(file) + kernels)
-            if made.target
-            else (file.module, f"{_short(file.file)} ({file.why})")
-        )
+        if made.target:
+            yield "runs", _of_file(file) + kernels
+        else:
+            yield file.module, f"{_short(file.file)} ({file.why})"
     versions = ", ".join(f"{name} {version}" for name, version in survey.versions.items())
     yield "versions", f"{versions}; {survey.untested or 'within what is tested'}"
     yield "GPU", survey.gpu or "none that torch sees"
@@ -179,10 +163,9 @@ def _age(modified: float) -> str:
 
 
 def _labelled(label: str, words: str, width: int) -> Iterator[Text]:
-    for at, line in enumerate(folded(words, width - _LABEL)):
-        yield Text.assemble(
-            "  ", (f"{'' if at else label:<{_LABEL}}", "dim"), line.plain.removeprefix("  ")
-        )
+    for line in folded(words, width - _LABEL):
+        yield Text.assemble((f"  {label:<{_LABEL}}", "dim"), line.plain.removeprefix("  "))
+        label = ""
 
 
 def _short(text: str) -> str:
@@ -195,11 +178,10 @@ def as_json(made: Examination) -> dict[str, Any]:
     """The document gradprobe.doctor/1, for bug reports."""
     bad, machine = made.first_bad, asdict(made.survey)
     files = machine.pop("files")
+    verdicts = {0: "green", 1: "stale" if made.stale and bad is None else "red", 3: "error"}
     document = {
         "schema": SCHEMA,
-        "verdict": {0: "green", 1: "stale" if made.stale and bad is None else "red", 3: "error"}[
-            made.exit_code
-        ],
+        "verdict": verdicts[made.exit_code],
         "target": made.target or None,
         "first_bad": None if bad is None else _climbed(bad),
         "stale": list(made.stale),
@@ -217,17 +199,13 @@ def as_json(made: Examination) -> dict[str, Any]:
 
 
 def _climbed(climbed: RungResult) -> dict[str, Any]:
-    again = climbed.rung.in_full
-    told = {
+    return {
         "rung": climbed.rung.title,
         "how": climbed.rung.how or None,
         "state": climbed.state,
         "words": climbed.words,
-    }
-    return {
-        **told,
         "blames": climbed.rung.blames,
-        "reproduce": again or None,
+        "reproduce": climbed.rung.in_full or None,
         "seconds": round(climbed.seconds, 3),
     }
 

@@ -70,13 +70,7 @@ class RungResult:
 
 
 _SMALL: Mapping[str, Any] = {"batch": 1, "heads": 1, "seqlen": 16, "head_dim": 16}
-_FULL: Mapping[str, Any] = {
-    "batch": 1,
-    "heads": 2,
-    "seqlen": 37,
-    "head_dim": 16,
-    "recover": False,
-}
+_FULL: Mapping[str, Any] = {**_SMALL, "heads": 2, "seqlen": 37, "recover": False}
 _DOTS = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee"))
 
 
@@ -95,32 +89,18 @@ def machine_rungs(how: str, device: str) -> list[Rung]:
         if precision == "tf32" and how != COMPILED:
             continue  # only compiled Triton has dots of TF32
         name = dtype if dtype != "float32" else f"{dtype}, {precision.upper()}"
-        rungs.append(
-            Rung(f"dots in {name}", "wrong dots", how, primitive=f"dots:{dtype}:{precision}")
-        )
+        primitive = f"dots:{dtype}:{precision}"
+        rungs.append(Rung(f"dots in {name}", "wrong dots", how, primitive=primitive))
 
     def check(title: str, blames: str, target: str, options: Mapping[str, Any], run: str) -> Rung:
         words = {**options, "runs": [run], "device": device, "dots": "ieee"}
-        return Rung(
-            title, blames, how, PlannedCheck(title, CheckRequest(target, None, None, words))
-        )
+        planned = PlannedCheck(title, CheckRequest(target, None, None, words))
+        return Rung(title, blames, how, planned)
 
-    many = {**_SMALL, "batch": 2, "heads": 5}
+    one_tile, many = f"{own}:one_tile_backward", {**_SMALL, "batch": 2, "heads": 5}
     rungs += [
-        check(
-            "a backward of one head",
-            "the formulas",
-            f"{own}:one_tile_backward",
-            _SMALL,
-            "contiguous",
-        ),
-        check(
-            "every head receives a gradient",
-            "lost heads",
-            f"{own}:one_tile_backward",
-            many,
-            "do=expanded",
-        ),
+        check("a backward of one head", "the formulas", one_tile, _SMALL, "contiguous"),
+        check("every head receives a gradient", "lost heads", one_tile, many, "do=expanded"),
     ]
     # Each source of CUDA C++ is compiled by its first rung, at the same time as the other.
     for run, blames in (("contiguous", "tile loops"), ("distinct", "strides")):
@@ -160,9 +140,8 @@ def refuse_set(request: CheckRequest) -> None:
     for name in SET:
         if name in request.options:
             given = command_line("", "", {name: request.options[name]}).split(maxsplit=1)[1]
-            raise UsageFailure(
-                f"{given}: the rungs of doctor set it", f"gradprobe check takes --{name}"
-            )
+            words = f"{given}: the rungs of doctor set it"
+            raise UsageFailure(words, f"gradprobe check takes --{name}")
 
 
 def target_rungs(request: CheckRequest, built: TargetTraits) -> list[Rung]:
@@ -185,11 +164,8 @@ def _of_target(request: CheckRequest, built: TargetTraits) -> Iterator[Rung]:
     lower: dict[str, Any] = {"recover": False, "head_dim": 32}
     lower |= {} if is_fixed else {"seqlen": tile}
     if built.family == "lazy":
-        lower |= (
-            {"tau": "-0.5", "bias_window": _LONG_BIAS}
-            if "bias" in built.tensors
-            else {"tau": "-0.5"}
-        )
+        lower |= {"tau": "-0.5"}
+        lower |= {"bias_window": _LONG_BIAS} if "bias" in built.tensors else {}
     several = {"heads": heads, "batch": batch if per_batch else 1}
 
     def rung(title: str, blames: str, run: str = "contiguous", **options: Any) -> Rung:
@@ -203,28 +179,19 @@ def _of_target(request: CheckRequest, built: TargetTraits) -> Iterator[Rung]:
         yield rung(f"{name}{whole}", "what tells heads apart")
     if not is_fixed:
         yield rung(f"{name}, many tiles", "loops over tiles", seqlen=3 * tile)
-        yield rung(
-            f"{name}, a partial tile", "the end of a tile", seqlen=2 * tile + tile // 2 + 1
-        )
+        partial = 2 * tile + tile // 2 + 1
+        yield rung(f"{name}, a partial tile", "the end of a tile", seqlen=partial)
     # dO first: it comes from autograd, and nobody chose how it lies.
     for tensor in sorted(built.tensors, key=lambda tensor: tensor != "do"):
-        yield rung(
-            f"{name}, {title(tensor)} moved",
-            f"strides of {title(tensor)}",
-            f"{tensor}=distinct-unit",
-        )
+        moved = title(tensor)
+        yield rung(f"{name}, {moved} moved", f"strides of {moved}", f"{tensor}=distinct-unit")
     yield rung(f"{name}, dO expanded", "a dO as from .sum()", "do=expanded")
     yield rung(f"{name}, all moved, no unit stride", "last strides taken as 1", "distinct")
     if batch > 1 and not per_batch:
-        yield rung(
-            f"{batch} batches, all moved",
-            "what tells batches apart",
-            "distinct-unit",
-            batch=batch,
-        )
-    yield Rung(
-        "the case of gradprobe check", "what no rung below covers", "", PlannedCheck("", request)
-    )
+        apart = "what tells batches apart"
+        yield rung(f"{batch} batches, all moved", apart, "distinct-unit", batch=batch)
+    last = PlannedCheck("", request)
+    yield Rung("the case of gradprobe check", "what no rung below covers", "", last)
 
 
 def _heads(given: Mapping[str, Any]) -> int:

@@ -29,22 +29,15 @@ _Launched = dict[str, dict[str, None]]
 _TILE = 32
 _LIBRARIES = ("gradprobe", "torch", "triton", "numpy")
 _PREFIXES = (
-    "TRITON_",
-    "CUDA_",
-    "NVIDIA_TF32_",
-    "TORCH_",
-    "TORCHINDUCTOR_",
-    "PYTORCH_",
-    "CUBLAS_",
-    "GRADPROBE_",
+    *("TRITON_", "CUDA_", "NVIDIA_TF32_", "CUBLAS_"),
+    *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "GRADPROBE_"),
 )
 
 
 def variables_here() -> dict[str, str]:
     """What is set that may change which code runs, or how it computes."""
-    return {
-        name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)
-    }
+    names = [name for name in sorted(os.environ) if name.startswith(_PREFIXES)]
+    return {name: os.environ[name] for name in names}
 
 
 @dataclass(frozen=True)
@@ -77,9 +70,8 @@ def survey_target(problem: Problem) -> MachineSurvey:
     """The survey of this process, which has imported a target."""
     values = _values_of(problem)
     calls, launched = _launched(problem, values)
-    tensors = tuple(
-        name for name in TENSORS if name in values and not name.startswith(("seqlens", "cu_"))
-    )
+    given = [name for name in TENSORS if name in values]
+    tensors = tuple(name for name in given if not name.startswith(("seqlens", "cu_")))
     tile = max((size for call in calls for size in _tiles(call)), default=_TILE)
     built = TargetTraits(problem.target.family, tensors, tile)
     return MachineSurvey(problem.case.device, _gpu(), tuple(_files(problem, launched)), built)
@@ -97,9 +89,8 @@ def _values_of(problem: Problem) -> dict[str, Tensor]:
     for name in DERIVED:
         if name in target.takes:
             dtype = values["q"].dtype if name == "o" else torch.float32
-            values[name] = torch.ones(
-                [case.size(axis) for axis in case.input_axes(name)], dtype=dtype
-            )
+            shape = [case.size(axis) for axis in case.input_axes(name)]
+            values[name] = torch.ones(shape, dtype=dtype)
     values = {name: value.to(case.device) for name, value in values.items()}
     return {**values, **outputs_of(case, target.outputs, values, 0.0)}
 
@@ -125,9 +116,8 @@ def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelC
         stack.enter_context(replaced(Kernel, "__call__", call))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         with contextlib.suppress(Exception):  # the rungs will tell what it takes
-            run_target(
-                problem.target, problem.case, place(values, (), shapes=problem.case.shapes)
-            )
+            inputs = place(values, (), shapes=problem.case.shapes)
+            run_target(problem.target, problem.case, inputs)
     for launch in record.started:
         found.setdefault(source_of(launch.entry).file, {})[launch.call.name] = None
     return [launch.call for launch in record.started], found
@@ -146,11 +136,9 @@ def _files(problem: Problem, launched: _Launched) -> Iterator[LoadedFile]:
         if found := loaded_file(module, file, named=named, kernels=kernels.get(file, ())):
             own = tuple(name for name in found.kernels if name in launched.get(file, ()))
             yield replace(found, kernels=own or found.kernels)
-    yield from (
-        cuda_file(file, tuple(names))
-        for file, names in launched.items()
-        if not file.endswith(".py")
-    )
+    for file, names in launched.items():
+        if not file.endswith(".py"):
+            yield cuda_file(file, tuple(names))
 
 
 def _tiles(call: KernelCall) -> list[int]:

@@ -73,17 +73,15 @@ def loaded_file(
     stale = (*stale_bytecode(path), *_stale_kernels(path, those))
     names = tuple(str(kernel.fn.__name__) for kernel in those)
     why = "the file that was named" if named else why_imported(plain, path)
-    return LoadedFile(
-        plain, str(path), own, path.stat().st_mtime, why, tuple(copies), stale, names
-    )
+    found = (plain, str(path), own, path.stat().st_mtime)
+    return LoadedFile(*found, why, tuple(copies), stale, names)
 
 
 def cuda_file(file: str, kernels: tuple[str, ...]) -> LoadedFile:
     """The same of a file of CUDA C++, which no search finds."""
     path = Path(file).resolve()
-    return LoadedFile(
-        "", str(path), sha256(path), path.stat().st_mtime, "as its host loads it", (), (), kernels
-    )
+    found = ("", str(path), sha256(path), path.stat().st_mtime)
+    return LoadedFile(*found, "as its host loads it", (), (), kernels)
 
 
 def sha256(file: Path) -> str:
@@ -110,17 +108,11 @@ def why_imported(module: str, file: Path) -> str:
 def _entry(root: Path) -> str:
     if root == Path.cwd().resolve():
         return "the current folder"
-    if root in (
-        Path(entry).resolve()
-        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if entry
-    ):
-        return "PYTHONPATH"
-    return (
-        "site-packages"
-        if root in (Path(folder).resolve() for folder in _site_folders())
-        else str(root)
-    )
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    for name, folders in (("PYTHONPATH", given), ("site-packages", _site_folders())):
+        if root in (Path(folder).resolve() for folder in folders):
+            return name
+    return str(root)
 
 
 def stale_bytecode(file: Path) -> Iterator[str]:
@@ -130,27 +122,18 @@ def stale_bytecode(file: Path) -> Iterator[str]:
         raw = kept.read_bytes()
     except OSError:
         return
-    if (
-        raw[:4] != importlib.util.MAGIC_NUMBER
-        or not _is_taken(raw, file)
-        or not _is_of_this_python(kept)
-    ):
+    # An older release may have compiled the same text otherwise.
+    is_own = kept.stat().st_mtime >= os.stat(os.__file__).st_ctime
+    if raw[:4] != importlib.util.MAGIC_NUMBER or not is_own or not _is_taken(raw, file):
         return
     try:
-        runs, stands = (
-            marshal.loads(raw[16:]),
-            compile(file.read_bytes(), str(file), "exec", dont_inherit=True),
-        )
+        runs = marshal.loads(raw[16:])
+        stands = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
     except (ValueError, EOFError, TypeError, SyntaxError):
         return
     if runs != stands:
         place = os.path.relpath(kept.parent)
         yield f"Python runs a stale compiled file, not what {file.name} holds now: delete it in {place}"
-
-
-def _is_of_this_python(kept: Path) -> bool:
-    """Whether a compiled file is younger than this Python; an older release may compile the same text otherwise."""
-    return kept.stat().st_mtime >= os.stat(os.__file__).st_ctime
 
 
 def _is_taken(raw: bytes, file: Path) -> bool:
@@ -200,10 +183,9 @@ def _stale_kernels(file: Path, kernels: Iterable[Any]) -> Iterator[str]:
     for kernel in kernels:
         stand = {ast.dump(node) for node in functions if node.name == kernel.fn.__code__.co_name}
         if not _is_among(_taken_text(kernel), stand):
-            yield (
-                f"{kernel.fn.__name__} was made from other text than {file.name} holds now: "
-                "the file has changed since it was imported, or something else made the kernel"
-            )
+            words = f"{kernel.fn.__name__} was made from other text than {file.name} holds now"
+            why = "the file has changed since it was imported, or something else made the kernel"
+            yield f"{words}: {why}"
 
 
 def _taken_text(kernel: Any) -> str:

@@ -78,10 +78,8 @@ def _dots(kernels: Any, device: str, dtype: str, precision: str) -> str:
 
     draw = torch.Generator().manual_seed(0)
     kind = getattr(torch, dtype)
-    a, b = (
-        torch.randn(*shape, generator=draw).to(kind)
-        for shape in ((_SIZE, _DEPTH), (_DEPTH, _SIZE))
-    )
+    a = torch.randn(_SIZE, _DEPTH, generator=draw).to(kind)
+    b = torch.randn(_DEPTH, _SIZE, generator=draw).to(kind)
     came = kernels.dots(a.to(device), b.to(device), precision).cpu().double()
     exact, contract = a.double() @ b.double(), precision_of(dtype, precision)
     bound = dot_error(a.double(), b.double(), contract, unit=contract.operand)
