@@ -11,14 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
 
 from ..model.failures import UsageFailure
+from .each import run_each
+from .process import MARK
 
-_POLL = 0.02  # seconds between two looks at what runs
 _TAIL = 1 << 20
 # Not -m: a file in the current folder with the name of a standard module would be imported in its place.
 _START_PROGRAM = (
@@ -55,87 +54,63 @@ class EndedProgram:
 
 
 def run_programs(
-    programs: Sequence[Program],
-    *,
-    timeout: float | None = None,
-    workers: int = 1,
-    grouped: bool = True,
+    programs: Sequence[Program], *, timeout: float | None = None, workers: int = 1
 ) -> Iterator[EndedProgram]:
     """Yields each program's end as it comes. When the iterator is closed, no program is left running.
 
     Args:
         timeout: seconds for one program; None for no limit.
-        grouped: whether each program gets a process group, which is killed with it. A worker of `run_each` says no:
-            its programs must die with the worker's own group.
 
     Raises:
         UsageFailure: a command cannot be started.
     """
-    left, running = deque(enumerate(programs)), list[_ChildProgram]()
-    try:
-        while left or running:
-            while left and len(running) < workers:
-                running.append(_started(*left.popleft(), grouped))
-            over = [(one, ran) for one in running if (ran := one.ran(timeout)) is not None]
-            for child, _ in over:
-                running.remove(child)
-            yield from (ran for _, ran in over)
-            if not over:
-                time.sleep(_POLL)
-    finally:
-        for child in running:
-            with child.output:
-                child.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        items = list[tuple[tuple[str, ...], dict[str, str], str]]()
+        for number, program in enumerate(programs):
+            output = os.path.join(folder, str(number))
+            items.append((tuple(program.command), dict(program.environment), output))
+        factory = f"{__name__}:ProgramWorker"
+        for ended in run_each(factory, None, items, timeout=timeout, workers=workers):
+            if ended.raised is not None:
+                raise ended.raised.failure
+            code, seconds = ended.result or (None, ended.crash.seconds if ended.crash else 0.0)
+            yield EndedProgram(ended.index, code, seconds, _tail(ended.item[-1]))
 
 
-@dataclass(eq=False)
-class _ChildProgram:
-    number: int
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    since: float
-    grouped: bool
-
-    def ran(self, timeout: float | None) -> EndedProgram | None:
-        """How the program ended; None while it runs and has time left."""
-        code, seconds = self.process.poll(), time.monotonic() - self.since
-        if code is None and (timeout is None or seconds < timeout):
-            return None
-        with self.output:
-            self.stop()
-            self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - _TAIL))
-            return EndedProgram(
-                self.number, code, seconds, self.output.read().decode(errors="replace")
-            )
-
-    def stop(self) -> None:
-        """Kills the program and, where it has a group, what it started, which may outlive the program itself."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.grouped:
-                os.killpg(self.process.pid, signal.SIGKILL)
-            else:
-                self.process.kill()
-        self.process.wait()
+def _tail(path: str) -> str:
+    if not os.path.exists(path):
+        return ""
+    with open(path, "rb") as output:
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL))
+        return output.read().decode(errors="replace")
 
 
-def _started(number: int, program: Program, grouped: bool) -> _ChildProgram:
-    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed once it has been read
-    command, environment = list(program.command), dict(program.environment)
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            start_new_session=grouped,
-        )
-    except OSError as error:
-        output.close()
-        raise UsageFailure(
-            f"{shlex.join(command)}: cannot be started, {error.strerror}"
-        ) from error
-    return _ChildProgram(number, process, output, time.monotonic(), grouped)
+class ProgramWorker:
+    """Runs a command in a process group of its own, which is killed when it has ended."""
+
+    def __init__(self, setup: None) -> None: ...
+
+    def __call__(self, item: tuple[tuple[str, ...], dict[str, str], str]) -> tuple[int, float]:
+        """Its exit code as Popen gives it, and its seconds."""
+        (command, environment, path), start = item, time.monotonic()
+        marked = {**environment, MARK: os.environ[MARK]}  # so that it is ended with this process
+        with open(path, "wb") as output:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=marked,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                words = f"{shlex.join(command)}: cannot be started, {error.strerror}"
+                raise UsageFailure(words) from error
+            code = process.wait()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        return code, time.monotonic() - start
 
 
 def run_in_foreground(

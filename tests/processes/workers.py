@@ -13,7 +13,6 @@ import types
 from pathlib import Path
 
 from gradprobe.processes import tell
-from gradprobe.processes.executables import Program, run_programs
 
 
 class Doing:
@@ -132,10 +131,6 @@ class Doing:
         started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         Path(file).write_text(str(started.pid))
         time.sleep(600)
-
-    def with_a_program(self, file):
-        code = f"import os, time; open({file!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-        list(run_programs([Program([sys.executable, "-c", code], os.environ)], grouped=False))
 
     def main_module(self):
         return vars(sys.modules["__main__"]).get("__file__")
