@@ -26,7 +26,7 @@ from .ended import (
     raised_of,
     words_of,
 )
-from .process import Child, ChildMessage
+from .process import Child, ChildMessage, next_child
 from .resource_limits import gpus
 
 # Seconds between two questions whether anybody still wants what is made.
@@ -122,13 +122,11 @@ class _Crew:
 
     def __post_init__(self) -> None:
         self.workers = max(1, min(self.workers, limits.limit() // limits.LEAST))
+        self._shares = self.workers
+        """How many share the memory, however many of them could not be started."""
         # Where there are several GPUs and children, each of these sees one.
         self._devices = gpus() if self.workers > 1 and len(gpus()) > 1 else ("",)
         self._events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
-        self._start = functools.partial(
-            Child, self.factory, pickle.dumps(self.setup), self._events, self.echo,
-            workers=self.workers, most=limits.limit() // self.workers,
-        )  # fmt: skip
         self._left, self._seen = deque[int](), 0
         self._latest = dict[Child, Hashable]()
         self.children: list[Child] = []
@@ -170,7 +168,10 @@ class _Crew:
         waiting = sum(not child.ready for child in self.children)
         while len(self.children) < self.workers and waiting < len(self._left):
             taken = [child.device for child in self.children]
-            self.children.append(self._start(device=min(self._devices, key=taken.count)))
+            child = next_child(min(self._devices, key=taken.count))
+            self.children.append(child)
+            setup, most = pickle.dumps(self.setup), limits.limit() // self._shares
+            child.begin(self.factory, setup, self._events, self.echo, self._shares, most)
             waiting += 1
 
     def _chosen(self, child: Child) -> int:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..model.failures import Failure
@@ -36,98 +36,6 @@ _TAIL_BYTES, _TAIL_LINES = 1 << 16, 30
 
 
 @dataclass(frozen=True)
-class _StartedProcess:
-    """A process that waits for its worker, with this side of what it speaks through."""
-
-    process: subprocess.Popen[bytes] | ForkedChild
-    stream: socket.socket
-    errors: int
-    stacks: int
-    surroundings: tuple[object, ...]
-    """What it has of its parent."""
-    mark: str
-    """What its leftovers are known by."""
-
-    def end(self) -> None:
-        """Kills it. It has started nothing."""
-        self.process.kill()
-        self.process.wait()
-        self.stream.close()
-        os.close(self.errors)
-        os.close(self.stacks)
-
-
-def _started(early: Sequence[str], device: str = "") -> _StartedProcess:
-    """Starts a process, which imports these modules while it waits; `device`: the only GPU that it sees, "" for all.
-
-    Raises:
-        Failure: no process can be started.
-    """
-    stream, theirs = socket.socketpair()
-    errors, writing = os.pipe()
-    reading, stacks = os.pipe()
-    mark = new_mark()
-    words = (str(threading.current_thread() is threading.main_thread()), ",".join(early))
-    numbers = (theirs.fileno(), stacks)
-    try:
-        fork = None if device else forked_from_warm(words, (theirs.fileno(), writing, stacks))
-        process = fork or subprocess.Popen(
-            [sys.executable, "-u", "-c", _START, *map(str, numbers), *words, *search_path()],
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=writing,
-            pass_fds=numbers,
-            start_new_session=True,
-            env={**os.environ, MARK: mark, **({VISIBLE: device} if device else {})},
-        )
-    except OSError as error:
-        stream.close()
-        os.close(errors)
-        os.close(reading)
-        raise Failure(
-            f"no process can be started: {error.strerror}", "run fewer at a time: --workers 1"
-        ) from error
-    finally:
-        theirs.close()
-        os.close(writing)
-        os.close(stacks)
-    return _StartedProcess(process, stream, errors, reading, _surroundings(), mark)
-
-
-def _surroundings() -> tuple[object, ...]:
-    return *surroundings(), threading.get_ident()
-
-
-_waiting: list[_StartedProcess] = []
-
-
-@contextlib.contextmanager
-def begun_early(modules: Sequence[str]) -> Iterator[None]:
-    """Starts a process for the next child, which imports these modules meanwhile; ends it where nobody took it.
-
-    Where it cannot be started nothing happens: the child says why.
-    """
-    with contextlib.suppress(Failure):
-        _waiting.append(_started(modules))
-    try:
-        yield
-    finally:
-        while _waiting:
-            _waiting.pop().end()
-
-
-def _begun_before(device: str) -> _StartedProcess | None:
-    """The process that was started early, unless what it has of this one has changed, or it is to see one GPU alone."""
-    if not _waiting:
-        return None
-    begun = _waiting.pop()
-    if begun.surroundings == _surroundings() and not device:
-        return begun
-    begun.end()
-    return None
-
-
-@dataclass(frozen=True)
 class ChildMessage:
     """A message of a child. Its kind is None where the child can send no more."""
 
@@ -136,43 +44,92 @@ class ChildMessage:
     payload: bytes = b""
 
 
-@dataclass(eq=False)
 class Child:
     """A process with a session of its own, so that it can be killed with all that it started."""
 
-    factory: str
-    setup: bytes
-    events: queue.SimpleQueue[ChildMessage]
-    echo: Callable[[str], object] | None
-    """Called with what the child writes to stdout or stderr, as it comes."""
-    workers: int
-    """How many such children there are at a time."""
-    most: int
-    """The bytes of memory that it may take."""
-    index: int | None = None
-    """The index of the item that it works on."""
-    ready: bool = False
-    since: float = field(default_factory=time.monotonic)
-    """When it was started or got its item."""
-    device: str = ""
-    """The one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; "" where it sees what this process does."""
-    over: str = ""
-    """The sentence that says that it took more; "" where it did not."""
-    broken: str = ""
-    """What was wrong with its stream of messages; "" where nothing was."""
+    def __init__(self, early: Sequence[str] = (), device: str = "") -> None:
+        """Starts it; it waits for its worker.
 
-    def __post_init__(self) -> None:
-        begun = _begun_before(self.device) or _started((), self.device)
-        self._process, self._stream = begun.process, begun.stream
-        self._errors, self._stacks, self._mark = begun.errors, begun.stacks, begun.mark
+        Args:
+            early: modules that it imports meanwhile.
+            device: the one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; "" where it sees what this process does.
+
+        Raises:
+            Failure: no process can be started.
+        """
+        self.device, self.since = device, time.monotonic()
+        """`since`: when it was started or got its item."""
+        self.index: int | None = None
+        """The index of the item that it works on."""
+        self.ready = False
+        self.over = self.broken = ""
+        """What says that it took too much memory, and what was wrong with its stream of messages."""
+        self.surroundings = _surroundings()
         self._tail = self._stack = b""
+        self._mark = secrets.token_hex(8)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._stream, theirs = socket.socketpair()
+        self._errors, writing = os.pipe()
+        self._stacks, stacks = os.pipe()
+        try:
+            self._process = self._started(early, theirs.fileno(), writing, stacks)
+        except OSError as error:
+            self._close()
+            words = f"no process can be started: {error.strerror}"
+            raise Failure(words, "run fewer at a time: --workers 1") from error
+        finally:
+            theirs.close()
+            os.close(writing)
+            os.close(stacks)
+
+    def _started(
+        self, early: Sequence[str], answers: int, writing: int, stacks: int
+    ) -> subprocess.Popen[bytes] | ForkedChild:
+        words = (str(threading.current_thread() is threading.main_thread()), ",".join(early))
+        if not self.device and (fork := forked_from_warm(words, (answers, writing, stacks))):
+            return fork
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-u",
+                "-c",
+                _START,
+                str(answers),
+                str(stacks),
+                *words,
+                *search_path(),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=writing,
+            pass_fds=(answers, stacks),
+            start_new_session=True,
+            env=os.environ | {MARK: self._mark} | ({VISIBLE: self.device} if self.device else {}),
+        )
+
+    def begin(
+        self,
+        factory: str,
+        setup: bytes,
+        events: queue.SimpleQueue[ChildMessage],
+        echo: Callable[[str], object] | None,
+        workers: int,
+        most: int,
+    ) -> None:
+        """Has it make its worker.
+
+        Args:
+            echo: called with what it writes to stdout or stderr, as it comes.
+            workers: how many such children there are at a time.
+            most: the bytes of memory that it may take.
+        """
+        self._events, self._echo, self._most = events, echo, most
         self._listener.start()
         # Of a child of one of several, all of those share the cores too.
-        sharing = self.workers * int(os.environ.get(SHARED_BY, "1"))
-        shares = {SHARED_BY: str(sharing), MARK: self._mark, SHARE: str(self.most)}
-        self._send(pickle.dumps((self.factory, self.setup, shares)))
+        sharing = workers * int(os.environ.get(SHARED_BY, "1"))
+        shares = {SHARED_BY: str(sharing), MARK: self._mark, SHARE: str(most)}
+        self._send(pickle.dumps((factory, setup, shares)))
 
     def give(self, index: int, payload: bytes) -> None:
         """Sends an item, pickled."""
@@ -189,13 +146,17 @@ class Child:
     def stop(self) -> int:
         """Kills the process with all that it started, and returns its exit code as Popen gives it."""
         self._kill()
-        self._listener.join()
-        end_leftovers(self._mark)
+        if self._listener.ident is not None:
+            self._listener.join()
+            _end_leftovers(self._mark)
         code = self._process.wait()
+        self._close()
+        return code
+
+    def _close(self) -> None:
         self._stream.close()
         os.close(self._errors)
         os.close(self._stacks)
-        return code
 
     @property
     def tail(self) -> str:
@@ -237,12 +198,12 @@ class Child:
             over = time.monotonic() + _CLOSING
             while time.monotonic() < over and selector.select(0):
                 self._read(selector, frames, 0)
-        self.events.put(ChildMessage(self, None))
+        self._events.put(ChildMessage(self, None))
 
     def _is_over(self) -> bool:
         """Whether it takes too much memory. The parent asks, since a child that is busy in C cannot."""
-        if held_by(self._process.pid) > self.most:
-            size = in_words(self.most)
+        if held_by(self._process.pid) > self._most:
+            size = in_words(self._most)
             self.over = f"stopped when it took more than {size} of memory (--max-memory)"
         return bool(self.over)
 
@@ -266,9 +227,9 @@ class Child:
 
     def _write(self, piece: bytes) -> None:
         self._tail = (self._tail + piece)[-_TAIL_BYTES:]
-        if self.echo is not None:
+        if self._echo is not None:
             with contextlib.suppress(OSError):  # whoever reads it has left (`2>&1 | head -1`)
-                self.echo(self._decode(piece))
+                self._echo(self._decode(piece))
 
     def _piece(self, descriptor: int) -> bytes:
         try:
@@ -279,7 +240,7 @@ class Child:
     def _hear(self, frames: Frames, piece: bytes) -> None:
         try:
             for kind, payload in frames.feed(piece):
-                self.events.put(ChildMessage(self, kind, payload))
+                self._events.put(ChildMessage(self, kind, payload))
         except ForeignOutput:
             self.broken = "wrote something else on the stream that it answers on"
 
@@ -290,12 +251,7 @@ MARK = "GRADPROBE_CHILD"
 _PASSES = 3
 
 
-def new_mark() -> str:
-    """A word that no other child has."""
-    return secrets.token_hex(8)
-
-
-def end_leftovers(mark: str) -> None:
+def _end_leftovers(mark: str) -> None:
     """Kills all processes of this user that a child of this word has left, wherever they are by now."""
     for _ in range(_PASSES):
         found = list(_marked(f"{MARK}={mark}".encode()))
@@ -311,3 +267,36 @@ def _marked(word: bytes) -> Iterator[int]:
         with contextlib.suppress(OSError):  # another user's, or gone
             if word in (folder / "environ").read_bytes().split(b"\0"):
                 yield int(folder.name)
+
+
+def _surroundings() -> tuple[object, ...]:
+    return *surroundings(), threading.get_ident()
+
+
+_waiting: list[Child] = []
+
+
+@contextlib.contextmanager
+def begun_early(modules: Sequence[str]) -> Iterator[None]:
+    """Starts the next child, which imports these modules meanwhile; ends it where nobody took it.
+
+    Where it cannot be started nothing happens: the child says why.
+    """
+    with contextlib.suppress(Failure):
+        _waiting.append(Child(modules))
+    try:
+        yield
+    finally:
+        while _waiting:
+            _waiting.pop().stop()
+
+
+def next_child(device: str) -> Child:
+    """The child that was begun early, unless what it has of this process has changed; else a new one."""
+    while _waiting:
+        begun = _waiting.pop()
+        if begun.surroundings == _surroundings() and not device:
+            begun.since = time.monotonic()
+            return begun
+        begun.stop()
+    return Child(device=device)

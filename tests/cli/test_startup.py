@@ -102,13 +102,13 @@ import os, sys
 from gradprobe.cli import main
 from gradprobe.processes import process, resource_limits
 resource_limits.cores = lambda: 2
-begun, before = [], process._started
-process._started = lambda *words: begun.append(before(*words)) or begun[-1]
+begun, before = [], process.Child._started
+process.Child._started = lambda *words: begun.append(before(*words)) or begun[-1]
 sys.argv = ["gradprobe", *sys.argv[1:]]
 try:
     main()
 except SystemExit:
-    print([one.process.returncode for one in begun])
+    print([one.returncode for one in begun])
 """
 
 

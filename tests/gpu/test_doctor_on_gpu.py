@@ -36,15 +36,14 @@ def test_every_rung_is_green_compiled_interpreted_and_in_cuda(tmp_path, record_p
     assert told["machine"]["gpu"]
 
 
-def test_a_wrong_stride_is_wrong_in_the_interpreter_and_with_empty_caches_too(tmp_path):
+def test_a_wrong_stride_is_wrong_with_empty_caches_too(tmp_path):
     text = Path(lazy.__file__).read_text().replace("h * stride_doh", "h * stride_qh")
     (tmp_path / "mine.py").write_text(text)
     code, out, told = doctor("mine.py:lazy_intermediates", tmp_path)
     assert code == 1
     assert out.startswith('RED  first at "2 heads, dO moved"; the 4 rungs below it are green')
-    assert [(rung["rung"], rung["state"]) for rung in told["closer"]] == [
-        ("in Triton's interpreter", "red"), ("with every cache empty", "red"),
-    ]  # fmt: skip
+    closer = [(rung["rung"], rung["state"]) for rung in told["closer"]]
+    assert closer == [("with every cache empty", "red")]
     assert told["stale"] == []
 
 
@@ -67,7 +66,7 @@ def test_a_cache_that_holds_another_kernel_s_code_is_named(tmp_path):
     code, out, told = doctor(words, tmp_path, TRITON_CACHE_DIR=str(cache))
     assert code == 1, out
     assert told["first_bad"]["state"] == "red"
-    assert [rung["state"] for rung in told["closer"]][-2:] == ["green", "green"]
+    assert [rung["state"] for rung in told["closer"]] == ["green"]
     stale = "a cache of compiled kernels is stale: with every cache empty it is green"
     assert told["stale"] == [stale]
     assert doctor(f"{words} --fresh", tmp_path, TRITON_CACHE_DIR=str(cache))[0] == 0

@@ -24,7 +24,6 @@ from ...render.console import first_line
 from ...targets.builtin import has_driver
 from ..suite.checking import Checker, Setting
 from ..suite.outcome import CheckOutcome
-from ..suite.plan import PlannedCheck
 from .ladder import (
     COMPILED,
     CUDA,
@@ -46,7 +45,7 @@ from .primitives import run_primitive
 _LONGEST = 120.0
 # Each process imports torch, a second or more of a core.
 _WORKERS = 2
-FRESH, AS_INTERPRETED = "with every cache empty", "in Triton's interpreter"
+FRESH = "with every cache empty"
 Tick = Callable[[str, float | None], object]
 
 
@@ -60,7 +59,7 @@ class Examination:
     climbed: tuple[RungResult, ...]
     """Of a target up to the first that is bad, and those above it, which were not run."""
     closer: tuple[RungResult, ...]
-    """The first that is bad once more, in other ways."""
+    """The first that is bad once more, with every cache empty."""
     left_out: tuple[str, ...]
     """Which ways there are not here, and why."""
     seconds: float
@@ -220,7 +219,7 @@ def examine_machine(command: str, tick: Tick) -> Examination:
     climbed = tuple(found[rung.key] for _, rung in rungs)
     survey = replace(surveys[ways[0][1]], variables=variables_here())
     made = Examination("", survey, climbed, (), left_out, 0.0, command)
-    return replace(made, closer=_closer(None, made), seconds=time.perf_counter() - start)
+    return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
 
 
 def _ways() -> tuple[list[tuple[str, str]], tuple[str, ...]]:
@@ -269,28 +268,18 @@ def examine_target(
             tick(f"rung {done + 1} of {len(rungs)}: {rungs[done].title}", done / len(rungs))
     climbed += [RungResult(rung, NOT_RUN) for rung in rungs[len(climbed) :]]
     made = Examination(request.target, survey, tuple(climbed), (), (), 0.0, command)
-    return replace(made, closer=_closer(request, made), seconds=time.perf_counter() - start)
+    return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
 
 
-def _closer(request: CheckRequest | None, made: Examination) -> tuple[RungResult, ...]:
-    """The first bad rung in Triton's interpreter, and with empty caches, where it is compiled."""
+def _closer(made: Examination) -> tuple[RungResult, ...]:
+    """The first bad rung with empty caches, where it is compiled, in a process that no other shares."""
     bad, device = made.first_bad, made.survey.backend
     if bad is None or bad.rung.how == INTERPRETED:
         return ()
     has_cuda = any(not file.file.endswith(".py") for file in made.survey.files)
     if device == "cpu" and bad.rung.how != CUDA and not has_cuda:
         return ()
-    rung, found = bad.rung, list[RungResult]()
-    if request is not None and rung.planned is not None and device == "cuda":
-        options = {**rung.planned.request.options, "device": "cpu"}
-        planned = PlannedCheck(AS_INTERPRETED, replace(rung.planned.request, options=options))
-        found.append(_alone(replace(rung, title=AS_INTERPRETED, planned=planned), "cpu"))
     with fresh_caches():
-        return (*found, _alone(replace(rung, title=FRESH), device))
-
-
-def _alone(rung: Rung, device: str) -> RungResult:
-    """A rung in a process that no other shares."""
-    (climbed,) = _climb(None, device, [rung])
+        (climbed,) = _climb(None, device, [replace(bad.rung, title=FRESH)])
     assert isinstance(climbed, RungResult)
-    return climbed
+    return (climbed,)
