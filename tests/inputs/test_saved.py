@@ -61,7 +61,7 @@ def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path):
     qkv = drawn(2, 5, 3, 3, 8)
     q, k, v = (qkv[:, :, at].transpose(1, 2) for at in range(3))
     tensors = {"q": q, "k": k, "v": v, "do": drawn(2, 3, 5, 8)}
-    found = laid_out(load(str(written(tmp_path, tensors))))
+    found = laid_out(load(str(written(tmp_path, "pt", tensors))))
     assert len({found[name].untyped_storage().data_ptr() for name in "qkv"}) == 1
     assert found["do"].untyped_storage().data_ptr() != found["q"].untyped_storage().data_ptr()
     offsets = [found[name].storage_offset() for name in "qkv"]
@@ -75,7 +75,7 @@ def test_packed_qkv_comes_back_in_one_buffer_24_elements_apart(tmp_path):
 def test_an_expanded_do_keeps_strides_of_0_and_an_offset_of_3_its_misalignment(tmp_path):
     odd = drawn(200)[3 : 3 + 120].view(SHAPE)
     tensors = plain(do=drawn(2, 1, 5, 1).expand(SHAPE), q=odd)
-    found = laid_out(load(str(written(tmp_path, tensors))))
+    found = laid_out(load(str(written(tmp_path, "pt", tensors))))
     assert found["do"].stride() == (5, 0, 1, 0)
     assert torch.equal(found["do"], tensors["do"])
     assert found["q"].storage_offset() % 128 == 3
@@ -85,7 +85,7 @@ def test_an_expanded_do_keeps_strides_of_0_and_an_offset_of_3_its_misalignment(t
 def test_a_small_view_of_a_buffer_of_4_million_numbers_is_written_as_its_480_bytes(tmp_path):
     cache = torch.zeros(2, 1000, 1000, 2)
     view = cache[:, 100:105, :3, :].transpose(1, 2)
-    path = written(tmp_path, {name: view for name in ("q", "k", "v", "do")})
+    path = written(tmp_path, "pt", {name: view for name in ("q", "k", "v", "do")})
     assert path.stat().st_size < 20_000
     assert laid_out(load(str(path)))["q"].stride() == view.stride() == (2_000_000, 2, 2000, 1)
 
