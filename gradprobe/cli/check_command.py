@@ -107,6 +107,13 @@ def check(
             how = Setting(show_traceback, isolate=effort.isolate)
             code = _of_arithmetic(request if is_asked else None, request, mode, forms, how)
         else:
+            if mode.battery is not None:
+                from ..commands.suite.batteries import refuse_set_by_it, refuse_unknown_battery
+
+                refuse_unknown_battery(mode.battery)
+                refuse_set_by_it(
+                    mode.battery, options
+                )  # not what a project sets: an item replaces it
             effective = effective_settings(Path.cwd())
             plan = [] if is_asked or mode.battery else configured(effective)
             if target is None and not plan:
@@ -150,11 +157,7 @@ def _checked(
     fresh: bool,
 ) -> int:
     if mode.battery or configured_checks:
-        from ..commands.suite.batteries import (
-            battery_plan,
-            refuse_set_by_it,
-            refuse_unknown_battery,
-        )
+        from ..commands.suite.batteries import battery_plan
         from ..commands.suite.runner import Runner
         from .check_series import check_several
 
@@ -162,8 +165,6 @@ def _checked(
             raise UsageFailure("--against takes one plain check", "name a TARGET")
         plan = Plan(configured_checks)
         if mode.battery:
-            refuse_unknown_battery(mode.battery)
-            refuse_set_by_it(mode.battery, request.options)
             plan, how = battery_plan(mode.battery, request, how)
         return check_several(Runner(plan, how), forms)
     chosen = shared.BUILT_IN if target is None else ""

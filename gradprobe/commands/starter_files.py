@@ -46,13 +46,11 @@ def wheel_command() -> str:
     wanted = requirement()
     if not wanted.startswith(VENDOR) or Path(wanted).is_file():
         return ""
-    source = _source(_recorded())
-    if source.suffix == ".whl" and source.is_file():
-        return f"mkdir -p {VENDOR} && cp {shlex.quote(str(source))} {VENDOR}"
-    folders = (source, Path(__file__).parents[2])
-    checkouts = [str(folder) for folder in folders if (folder / "pyproject.toml").is_file()]
+    source, checkout = _source(_recorded()), Path(__file__).parents[2]
+    found = [source] if source.suffix == ".whl" and source.is_file() else []
+    found += [folder for folder in (source, checkout) if (folder / "pyproject.toml").is_file()]
     words = ["python3", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", VENDOR]
-    return shlex.join([*words, *(checkouts[:1] or ["CHECKOUT"])])
+    return shlex.join([*words, *map(str, found[:1] or ["CHECKOUT"])])
 
 
 def _recorded() -> dict[str, Any]:

@@ -156,9 +156,11 @@ def test_an_accident_and_a_crash_are_errors_and_the_others_are_checked(items):
 
 def test_a_target_that_refuses_everything_compares_nothing_and_exits_3(items):
     items(1, 2, 12)
-    ran = run("check forwards.py:never --battery quick --json all.json")
+    # An item sets what the environment gives too.
+    ran = run("check forwards.py:never --battery quick --json all.json", GRADPROBE_HEADS="4")
     assert ran.code == 3
-    assert ran.err == "gradprobe: nothing was compared: the target takes none of the cases\n"
+    told = "gradprobe: nothing was compared: the target takes none of the cases\n"
+    assert ran.err == f"gradprobe: GRADPROBE_HEADS is set\n{told}"
     document = json.loads(Path("all.json").read_text())
     assert (document["verdict"], document["reports"]) == ("error", [])
 
