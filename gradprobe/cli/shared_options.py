@@ -28,6 +28,41 @@ from ..targets.builtin import BUILTINS, FILES, has_driver
 UNTESTED = ContextVar("UNTESTED", default=False)
 """Whether the command goes on with versions that gradprobe is not tested with."""
 FIX_BUDGET, SHRINK_BUDGET = 40, 60
+BATTERY_WORDS = "[pairs|quick]"
+# By flag: what stands for its word, and its help.
+_ROWS = {
+    "--family": (None, "softmax or lazy (default: lazy where the target takes tau)"),
+    "--reference": ("TARGET", "FILE.py:FUNCTION, a reference of your own, which is audited first"),
+    "--json": ("FILE", FORMS["--json"].help),
+    "--timeout": ("SECONDS", "Stop a check that takes longer"),
+    "--fresh": (None, "Run with every cache of compiled kernels empty; yours are left as they are"),
+    "--max-memory": ("SIZE", "The most memory to take in all, such as 3G or 500M (default: half of what is free)"),
+    "--battery": (BATTERY_WORDS, "Check cases that hold every pair of properties that TARGET takes, or some thirty "
+                  "that each expose what others hide (default: pairs)"),
+    "--traceback": (None, "Show where a failure was raised"),
+    "--fix-budget": ("N", f"Try so many edits of a wrong kernel; 0 tries none (default: {FIX_BUDGET})"),
+    "--shrink-budget": ("N", "Of several checks, try so many cases in all to make the simplest that fails of each "
+                        f"cause smaller; 0 makes none smaller (default: {SHRINK_BUDGET})"),
+    "--isolate/--no-isolate": (None, "Run TARGET in a process of its own, or in this one for a debugger (default: its "
+                               "own)"),
+}  # fmt: skip
+_OF_EACH = (
+    "Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: all in "
+    "another)"
+)
+
+
+def _option(flags: str, help: str = "") -> Any:
+    metavar, words = _ROWS[flags]
+    name = flags.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    more: dict[str, Any] = {}
+    if metavar == "N" or name == "ISOLATE":  # which the environment may give too
+        more = {"envvar": f"GRADPROBE_{name}", "show_envvar": False, "show_default": False}
+    if metavar == "N":
+        more["min"] = 0
+    return typer.Option(flags, metavar=metavar, help=help or words, **more)
+
+
 Target = Annotated[
     str | None,
     typer.Argument(
@@ -35,93 +70,18 @@ Target = Annotated[
         help="Built-in name, FILE.py:FUNCTION or MODULE:FUNCTION (default: lazy)",
     ),
 ]
-Family = Annotated[
-    str | None, typer.Option(help="softmax or lazy (default: lazy where the target takes tau)")
-]
-Reference = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TARGET", help="FILE.py:FUNCTION, a reference of your own, which is audited first"
-    ),
-]
-JsonFile = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help=FORMS["--json"].help)
-]
-
-
-def _variable(flags: str, help: str, **more: Any) -> Any:
-    """An option that a variable of the environment may give too."""
-    name = flags.partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    more |= {"envvar": f"GRADPROBE_{name}", "show_envvar": False, "show_default": False}
-    return typer.Option(flags, help=help, **more)
-
-
-_ISOLATE = "--isolate/--no-isolate"
-Isolate = Annotated[
-    bool,
-    _variable(
-        _ISOLATE,
-        "Run TARGET in a process of its own, or in this one for a debugger (default: its own)",
-    ),
-]
-IsolateEach = Annotated[
-    bool | None,
-    _variable(
-        _ISOLATE,
-        "Run each case in a process of its own, so that a crash counts as a failure, or all in this one (default: all "
-        "in another)",
-    ),
-]
-Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Stop a check that takes longer")
-]
-Fresh = Annotated[
-    bool,
-    typer.Option(
-        "--fresh",
-        help="Run with every cache of compiled kernels empty; yours are left as they are",
-    ),
-]
-MaxMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--max-memory",
-        metavar="SIZE",
-        help="The most memory to take in all, such as 3G or 500M (default: half of what is free)",
-    ),
-]
-FixBudget = Annotated[
-    int | None,
-    _variable(
-        "--fix-budget",
-        f"Try so many edits of a wrong kernel; 0 tries none (default: {FIX_BUDGET})",
-        metavar="N",
-        min=0,
-    ),
-]
-ShrinkBudget = Annotated[
-    int,
-    _variable(
-        "--shrink-budget",
-        "Of several checks, try so many cases in all to make the simplest that fails of each cause smaller; 0 makes "
-        f"none smaller (default: {SHRINK_BUDGET})",
-        metavar="N",
-        min=0,
-    ),
-]
-BATTERY_WORDS = "[pairs|quick]"
-Battery = Annotated[
-    str | None,
-    typer.Option(
-        "--battery",
-        metavar=BATTERY_WORDS,
-        help="Check cases that hold every pair of properties that TARGET takes, or some thirty that each expose what "
-        "others hide (default: pairs)",
-    ),
-]
-Traceback = Annotated[bool, typer.Option("--traceback", help="Show where a failure was raised")]
-
-
+Family = Annotated[str | None, _option("--family")]
+Reference = Annotated[str | None, _option("--reference")]
+JsonFile = Annotated[str | None, _option("--json")]
+Isolate = Annotated[bool, _option("--isolate/--no-isolate")]
+IsolateEach = Annotated[bool | None, _option("--isolate/--no-isolate", _OF_EACH)]
+Timeout = Annotated[float | None, _option("--timeout")]
+Fresh = Annotated[bool, _option("--fresh")]
+MaxMemory = Annotated[str | None, _option("--max-memory")]
+FixBudget = Annotated[int | None, _option("--fix-budget")]
+ShrinkBudget = Annotated[int, _option("--shrink-budget")]
+Battery = Annotated[str | None, _option("--battery")]
+Traceback = Annotated[bool, _option("--traceback")]
 ON_RAY = "[ADDRESS]"
 
 
