@@ -50,7 +50,7 @@ def wheel_command() -> str:
     found = [source] if source.suffix == ".whl" and source.is_file() else []
     found += [folder for folder in (source, checkout) if (folder / "pyproject.toml").is_file()]
     words = ["python3", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", VENDOR]
-    return shlex.join([*words, *map(str, found[:1] or ["CHECKOUT"])])
+    return shlex.join([*words, str(found[0]) if found else "CHECKOUT"])
 
 
 def _recorded() -> dict[str, Any]:

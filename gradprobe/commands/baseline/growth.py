@@ -263,11 +263,11 @@ def _cell_place(cell: Cell) -> dict[str, Any]:
 def _cell_as_json(changes: Changes, cell: Cell) -> dict[str, Any]:
     layout, name = cell
     document = _cell_place(cell) | {"verdict": changes.verdict_of(cell)}
-    for figure, one in changes.cells[cell].items():
+    for figure, change in changes.cells[cell].items():
         document[figure] = {
-            "factor": _finite(one.factor),
-            "noise": _finite(one.noise),
-            "verdict": one.verdict,
+            "factor": _finite(change.factor),
+            "noise": _finite(change.noise),
+            "verdict": change.verdict,
             "before": list(getattr(changes.before.errors[layout][name], figure)),
             "after": list(getattr(changes.after.errors[layout][name], figure)),
         }
