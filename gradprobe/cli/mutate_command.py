@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..commands.configuration.settings import seconds
-from ..commands.suite.batteries import refuse_unknown_battery
 from ..inputs import history as last
-from ..model.documents import AUTO, QUICK
 from ..model.failures import UsageFailure, did_you_mean
 from ..render.files import keeps_changing, unfinished
 from ..render.terminal import (
@@ -29,7 +27,7 @@ from . import shared_options as shared
 from .error_output import failures_told
 
 if TYPE_CHECKING:
-    from ..commands.mutate.campaign import Campaign, Gate
+    from ..commands.mutate.campaign import Campaign
 
 SAMPLE = 40
 # How many lie between two words on stderr of how far it is, where there is no terminal.
@@ -43,30 +41,17 @@ def mutate(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="The gate: a command that fails where the kernel is wrong (pytest ...)",
+            help="The gate: a command that fails where the kernel is wrong, such as 'pytest -q' (default:"
+            " gradprobe check)",
         ),
     ] = None,
-    battery: Annotated[
-        str | None,
-        typer.Option(
-            "--battery",
-            metavar=shared.BATTERY_WORDS,
-            help="The gate is gradprobe check with that battery (default: quick)",
-        ),
-    ] = None,
-    strides: Annotated[
-        bool, typer.Option("--strides", help="The gate is gradprobe strides --fast")
-    ] = False,
     file: Annotated[
         str | None,
         typer.Option(
             metavar="FILE.py", help="Where faults are planted (default: the target's own file)"
         ),
     ] = None,
-    sample: Annotated[
-        int | None, typer.Option(metavar="N", help=f"Faults to plant (default: {SAMPLE})")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Plant every fault")] = False,
+    sample: Annotated[int, typer.Option(metavar="N", min=1, help="Faults to plant")] = SAMPLE,
     classes: Annotated[
         str | None,
         typer.Option("--class", metavar="S1,M1,...", help="Plant faults of these classes only"),
@@ -84,9 +69,6 @@ def mutate(
             help="Time for one fault (default: 5 times what the gate takes, and 30 s)",
         ),
     ] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="List the faults that would be planted, and try none")
-    ] = False,
     family: shared.Family = None,
     json_file: shared.JsonFile = None,
     show_traceback: shared.Traceback = False,
@@ -99,133 +81,106 @@ def mutate(
     never written: the gate's processes load a copy in its place.
     """
     request = shared.request_of(target, family, options, takes_file=True)
-    words: dict[str, Any] = {
-        "check": check,
-        "battery": shared.battery_as_told(battery),
-        "strides": strides or None,
-    }
-    words |= {
-        "file": file,
-        "sample": sample,
-        "all": every or None,
-        "class": classes,
-        "timeout": timeout,
-    }
+    words: dict[str, Any] = {"check": check, "file": file, "class": classes, "timeout": timeout}
+    words["sample"] = None if sample == SAMPLE else sample
     repro_command = replace(request, target=target or "").command("mutate", **words)
     with failures_told(json_file, repro_command, show_traceback, request.target):
-        gate = _gate(request, check, battery, strides=strides)
+        gate = _gate(request, check)
         shared.refuse_wrong_words(request, takes_file=True)
-        if every and sample is not None:
-            raise UsageFailure("--sample and --all exclude each other", "give one of them")
-        if sample is not None and sample < 1:
-            raise UsageFailure(f"--sample must be at least 1, got {sample}")
-        from ..commands.mutate.campaign import CampaignTerms, campaign
-        from ..commands.mutate.mutant import sampled
-        from ..commands.mutate.operators import mutants_of
-        from ..commands.mutate.subject import read_file, subject_of
-
         at_a_time = shared.count_of_workers(workers, unless_gpu=True)
-        limit = seconds(timeout, "--timeout") if timeout is not None else None
-        terms, wanted = (
-            CampaignTerms(at_a_time, limit, watches_lines=not has_driver()),
-            _wanted(classes),
-        )
-        subject = subject_of(request, file)
-        source = read_file(subject.file, subject.function)
+        limit = None if timeout is None else seconds(timeout, "--timeout")
+        wanted = _wanted(classes)
+        from ..commands.mutate.campaign import Campaign, Gate
+        from ..commands.mutate.mutants import file_of, mutants_of, read_file, sampled
+
+        source = read_file(*file_of(request, file))
         mutants = [mutant for mutant in mutants_of(source) if mutant.fault_class in wanted]
         if not mutants:
-            raise UsageFailure(
-                f"no fault of class {classes} can be planted in {subject.file}", "drop --class"
-            )
-        drawn = sampled(mutants, None if every else sample or SAMPLE, int(options.get("seed", 0)))
-        if listed:
-            from ..commands.mutate.campaign_screen import render_list
-
-            show(render_list(drawn, len(mutants), width()))
-            raise typer.Exit(0)
-        screen = _Screen(json_file, repro_command, len(drawn))
-        with screen.tick:
-            screen.tick("the gate on the file as it is", None)
-            try:
-                found = campaign(request.target, source, gate, mutants, drawn, terms, screen)
-            except KeyboardInterrupt:
-                screen.stop()
-                raise
-        screen.show(found)
-        dump(json_file, screen.document(found))
-        raise typer.Exit(found.exit_code)
+            reason = f"no fault of class {classes} can be planted in {source.path}"
+            raise UsageFailure(reason, "drop --class")
+        chosen = tuple(sampled(mutants, sample, int(options.get("seed", 0))))
+        campaign = Campaign(
+            request.target,
+            Gate.of(gate),
+            source,
+            len(mutants),
+            chosen,
+            at_a_time,
+            limit,
+            not has_driver(),
+        )
+        raise typer.Exit(_Screen(json_file, repro_command, len(chosen)).run(campaign))
 
 
 class _Screen:
-    """What is said while it runs, and in the end."""
+    """What is said while a campaign runs, and in the end."""
 
     def __init__(self, json_file: str | None, repro_command: str, total: int) -> None:
         self._json_file, self._repro_command, self._total = json_file, repro_command, total
-        self.tick = Progress()
+        self._tick = Progress()
         self._latest: Campaign | None = None
 
-    def __call__(self, campaign: Campaign) -> None:
+    def run(self, campaign: Campaign) -> int:
+        """Runs it and shows what came of it; the exit code."""
+        with self._tick:
+            self._tick("the gate on the file as it is", None)
+            try:
+                ended = campaign.run(self._take)
+            except KeyboardInterrupt:
+                self._stop()
+                raise
+        self._show(ended)
+        dump(self._json_file, self._document(ended))
+        return ended.exit_code
+
+    def _take(self, campaign: Campaign) -> None:
         self._latest = campaign
         done = len(campaign.outcomes)
-        self.tick(f"fault {done} of {self._total}", done / self._total)
+        self._tick(f"fault {done} of {self._total}", done / self._total)
         if done % _BETWEEN == 0 and not sys.stderr.isatty():
             note(f"{done} of {self._total} tried")
         if self._json_file is not None and keeps_changing(self._json_file):
-            dump(self._json_file, unfinished(self.document(campaign)))
+            dump(self._json_file, unfinished(self._document(campaign)))
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Shows what was known when the campaign was interrupted; the file holds it."""
         done = 0
         if (latest := self._latest) is not None:
             done = len(latest.outcomes)
             if self._json_file != "-":
-                write_stdout(
-                    f"INTERRUPTED  {done} of {self._total} faults were tried; of these:\n"
-                )
-            self.tick.over(lambda: self.show(latest))
+                tried = f"INTERRUPTED  {done} of {self._total} faults were tried; of these:\n"
+                write_stdout(tried)
+            self._tick.over(lambda: self._show(latest))
         print_failure(interrupted(done, self._total, "faults"))
 
-    def show(self, campaign: Campaign) -> None:
+    def _show(self, campaign: Campaign) -> None:
         if self._json_file != "-":
             from ..commands.mutate.campaign_screen import render_campaign
 
             show(render_campaign(campaign, width()))
 
-    def document(self, campaign: Campaign) -> dict[str, Any]:
+    def _document(self, campaign: Campaign) -> dict[str, Any]:
         from ..commands.mutate.campaign_screen import campaign_as_json
 
         return campaign_as_json(campaign, self._repro_command)
 
 
-def _gate(
-    request: last.CheckRequest, check: str | None, battery: str | None, *, strides: bool
-) -> Gate:
-    from ..commands.mutate.campaign import other_gate, own_gate
-
-    if sum([check is not None, battery is not None, strides]) > 1:
-        raise UsageFailure(
-            "--check, --battery and --strides each name a gate", "give one of them"
-        )
+def _gate(request: last.CheckRequest, check: str | None) -> str:
+    """The command of the gate, as a person types it."""
     if check is not None:
         for name in sorted(request.options.keys() - {"seed", "device"}):
             flag = f"--{name.replace('_', '-')}"
-            raise UsageFailure(
-                f"{flag}: a case of gradprobe check, and --check names another gate",
-                f"drop {flag}",
-            )
-        return other_gate(check)
+            words = f"{flag}: a case of gradprobe check, and --check names another gate"
+            raise UsageFailure(words, f"drop {flag}")
+        return check
     if request.target.endswith(".py"):
         words = f"target {request.target!r} names no function for gradprobe to check"
         raise UsageFailure(words, "add :FUNCTION, or give --check COMMAND")
-    if strides:
-        return own_gate(request.command("strides", fast=True))
-    # Each of many faults takes as long as the gate does.
-    refuse_unknown_battery(battery)
-    return own_gate(request.command(battery=QUICK if battery == AUTO else battery))
+    return request.command()
 
 
 def _wanted(classes: str | None) -> set[str]:
-    from ..commands.mutate.mutant import CLASSES
+    from ..commands.mutate.mutants import CLASSES
 
     if classes is None:
         return set(CLASSES)

@@ -172,7 +172,6 @@ except ImportError:
     "words",
     [
         "check --help --json out",
-        "mutate --list --json out",
         "init --json out",
         "check -- --json out",
         "--json",

@@ -75,7 +75,7 @@ def test_a_gate_that_sees_no_strides_lets_a_fault_of_them_survive_and_kills_the_
 
 @pytest.mark.nightly
 def test_a_fault_on_a_line_that_the_gate_never_runs_is_said_to_be_on_one(tiny):
-    ran = run(f"mutate tiny.py:tiny {CASE} --class M1 --all --json all.json")
+    ran = run(f"mutate tiny.py:tiny {CASE} --class M1 --sample 999 --json all.json")
     document = json.loads((tiny / "all.json").read_text())
     hidden = [mutant for mutant in document["mutants"] if "keys <= offs" in mutant["before"]]
     assert [(mutant["verdict"], mutant["line_ran"], mutant["seconds"]) for mutant in hidden] == [
@@ -112,15 +112,3 @@ def test_an_interrupt_shows_the_fault_that_was_tried_and_keeps_it_in_the_file(ti
     assert "gradprobe: interrupted after 1 of 5 faults\n" in err
     document = json.loads((tiny / "all.json").read_text())
     assert (document["verdict"], document["chosen"], document["killed"]) == ("incomplete", 5, 1)
-
-
-def test_faults_are_listed_without_being_tried_and_folded_where_the_terminal_is_narrow(tiny):
-    ran = run("mutate tiny.py:tiny --class S1 --list", COLUMNS="80")
-    assert max(map(len, ran.out.splitlines())) <= 80
-    (load,) = (line.strip() for line in TINY.splitlines() if "q = tl.load" in line)
-    assert f" - {load} + " in " ".join(ran.out.split())
-    ran = run("mutate tiny.py:tiny --class ACC,RACE,A --list")
-    assert ran.code == 0
-    assert "    - delta = tl.sum(p * dp, 1)" not in ran.out
-    assert "    - ds = p * (dp - delta[:, None])\n    + ds = p * (dp)\n" in ran.out
-    assert ran.out.splitlines()[-1] == "10 faults can be planted"

@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from gradprobe.commands.mutate.operators import mutants_of
+from gradprobe.commands.mutate.mutants import mutants_of
 from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Fault
 from gradprobe.source.rewrites.candidates import as_parsed, candidates_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from rich.text import Text
@@ -12,7 +12,7 @@ from ...model.number import plural
 from ...render.notation import CAUTION
 from ...render.rows import folded, headed
 from .campaign import INVALID, KILLED, LATE, SURVIVED, Campaign
-from .mutant import CLASSES, Mutant
+from .mutants import CLASSES, Mutant
 
 _CELL = 9
 _GAP = "survived: the gate has a gap, or the edit changes no result"
@@ -28,25 +28,11 @@ def render_campaign(campaign: Campaign, width: int) -> list[Text]:
     if survivors:
         lines.append(Text(f"  {_GAP}", "dim"))
     for outcome in survivors:
-        lines += _mutant(
-            outcome.mutant,
-            width,
-            "; this gate never runs that line" if outcome.ran is False else "",
-        )
+        idle = "; this gate never runs that line" if outcome.ran is False else ""
+        lines += _mutant(outcome.mutant, width, idle)
     for sentence in _sentences(campaign):
         lines += folded(sentence, width)
     return lines
-
-
-def render_list(mutants: Sequence[Mutant], of: int, width: int) -> list[Text]:
-    """Mutants that are not tried, each with its edit.
-
-    Args:
-        of: how many there are in all.
-    """
-    lines = [line for mutant in mutants for line in _mutant(mutant, width)]
-    part = f", {len(mutants):,} of them here" if len(mutants) < of else ""
-    return [*lines, Text(f"{plural(of, 'fault')} can be planted{part}")]
 
 
 def _verdict(campaign: Campaign, width: int) -> Iterator[Text]:
@@ -89,7 +75,7 @@ def _counts(campaign: Campaign) -> dict[str, list[int]]:
     return found
 
 
-def _mutant(mutant: Mutant, width: int, more: str = "") -> Iterator[Text]:
+def _mutant(mutant: Mutant, width: int, more: str) -> Iterator[Text]:
     words = f"  {mutant.fault_class}  {mutant.name} in {mutant.function}{more}"
     yield Text.assemble("  ", (f"{mutant.file.rpartition('/')[2]}:{mutant.line}", "bold"), words)
     for sign, code, style in (("-", mutant.before, "red"), ("+", mutant.after, "green")):
@@ -113,7 +99,7 @@ def _sentences(campaign: Campaign) -> Iterator[str]:
     if late := sum(outcome.words.startswith(LATE) for outcome in campaign.having(KILLED)):
         yield f"{late:,} of the killed were stopped because the gate did not end"
     possible = (
-        f"{plural(len(campaign.planted), 'fault')} that can be planted in {campaign.file.name}"
+        f"{plural(campaign.possible, 'fault')} that can be planted in {campaign.file.path.name}"
     )
     took = f"in {campaign.seconds:.0f} s; the gate alone takes {campaign.plain_seconds:.1f} s"
     yield f"tried {len(campaign.outcomes):,} of {possible}, {took}"
@@ -147,14 +133,14 @@ def campaign_as_json(campaign: Campaign, repro_command: str) -> dict[str, Any]:
         "schema": "gradprobe.mutate/1",
         "verdict": {0: "killed", 1: "survived", 3: "error"}[campaign.exit_code],
         "target": campaign.target,
-        "file": str(campaign.file),
+        "file": str(campaign.file.path),
         "gate": {
             "command": gate.words,
             "own": gate.own,
             "seconds": round(campaign.plain_seconds, 3),
         },
-        "possible": len(campaign.planted),
-        "chosen": campaign.tried,
+        "possible": campaign.possible,
+        "chosen": len(campaign.chosen),
         **dict(zip(_KEYS, counts, strict=True)),
         "classes": {
             name: dict(zip(_KEYS, each, strict=True)) for name, each in _counts(campaign).items()

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.mutate.campaign import CampaignTerms, campaign, other_gate
-from gradprobe.commands.mutate.operators import mutants_of
-from gradprobe.commands.mutate.shadow import Shadow
-from gradprobe.commands.mutate.subject import read_file
+from gradprobe.commands.mutate.campaign import Campaign, Gate, Shadow
+from gradprobe.commands.mutate.mutants import mutants_of, read_file
 from gradprobe.inputs import history
 from gradprobe.model.failures import TargetFailure, UsageFailure
-from gradprobe.processes.executables import Program, run_programs
+from gradprobe.processes.executables import run_programs
 
 # Triton is not needed: any decorator called jit makes a kernel, and this one runs as it stands.
 FILE = """
@@ -31,7 +29,6 @@ def kernel(x, scale, FLAG):
 def run(x):
     return kernel(x, 3, False)
 """
-TERMS = CampaignTerms(workers=2, timeout=20.0, watches_lines=True)
 
 
 @pytest.fixture
@@ -42,19 +39,20 @@ def file(tmp_path, monkeypatch):
 
 
 def gate_of(program):
-    return other_gate(shlex.join([sys.executable, "-c", program]))
+    return Gate.of(shlex.join([sys.executable, "-c", program]))
 
 
-def made(file, gate, terms=TERMS):
-    mutants = mutants_of(file)
-    return campaign("kernels.py", file, gate, mutants, mutants, terms, lambda found: None)
+def made(file, gate, workers=2, timeout=20.0):
+    mutants = tuple(mutants_of(file))
+    asked = Campaign(
+        "kernels.py", gate, file, len(mutants), mutants, workers, timeout, watches_lines=True
+    )
+    return asked.run(lambda found: None)
 
 
 def test_a_mutant_that_hangs_is_stopped_and_counts_as_killed(file):
     program = "import kernels, time; kernels.run(2) == 6 or time.sleep(600)"
-    found = made(
-        file, gate_of(program), CampaignTerms(workers=1, timeout=2.0, watches_lines=False)
-    )
+    found = made(file, gate_of(program), workers=1, timeout=2.0)
     (killed,) = found.having("killed")
     assert killed.words == "no answer within 2 s: stopped"
 
@@ -73,7 +71,7 @@ def test_a_gate_that_fails_never_imports_the_file_or_is_not_there_is_refused(
 ):
     command = shlex.join([sys.executable, *gate]) if gate else "no-such-command"
     with pytest.raises(failure, match=words):
-        made(file, other_gate(command))
+        made(file, Gate.of(command))
 
 
 def test_programs_that_are_not_waited_for_are_stopped_with_what_they_started(file, tmp_path):
@@ -85,7 +83,7 @@ def test_programs_that_are_not_waited_for_are_stopped_with_what_they_started(fil
     first = gate_of(
         f"import os\nif os.path.exists('first'): exec({program!r})\nopen('first', 'w')"
     )
-    programs = [Program(first.command, shadow.environment(os.environ)) for shadow in shadows]
+    programs = [shadow.program(first.command) for shadow in shadows]
     ends = run_programs(programs)
     assert next(ends).code == 0
     ends.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradprobe.commands.mutate.campaign import Gate, other_gate, own_gate
+from gradprobe.commands.mutate.campaign import Gate
 from gradprobe.model.failures import UsageFailure
 
 
@@ -12,11 +12,11 @@ from gradprobe.model.failures import UsageFailure
      (3, "did not run", "killed"), (-11, "did not run", "killed")],
 )  # fmt: skip
 def test_of_gradprobe_s_gate_only_1_is_a_kill_and_of_another_all_but_0(code, own, other):
-    assert own_gate("gradprobe check lazy").judged(code) == own
-    assert other_gate("pytest -q").judged(code) == other
+    assert Gate.of("gradprobe check lazy").judged(code) == own
+    assert Gate.of("pytest -q").judged(code) == other
 
 
-OWN, OTHER = own_gate("gradprobe check lazy"), other_gate("pytest -q")
+OWN, OTHER = Gate.of("gradprobe check lazy"), Gate.of("pytest -q")
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def test_a_gate_is_told_by_its_first_mismatch_failure_or_error_else_by_its_last_
 
 def test_a_command_keeps_its_quoted_words():
     words = "pytest -k 'a or b'"
-    assert other_gate(words) == Gate(("pytest", "-k", "a or b"), words, own=False)
+    assert Gate.of(words) == Gate(("pytest", "-k", "a or b"), words, own=False)
 
 
 @pytest.mark.parametrize("words", ["", "pytest 'x"])
 def test_a_command_that_is_none_is_refused(words):
     with pytest.raises(UsageFailure, match="--check"):
-        other_gate(words)
+        Gate.of(words)

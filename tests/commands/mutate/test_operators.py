@@ -6,9 +6,7 @@ from collections import Counter
 
 import pytest
 
-from gradprobe.commands.mutate.mutant import CLASSES, changed_line, operator_of
-from gradprobe.commands.mutate.operators import mutants_of
-from gradprobe.commands.mutate.subject import read_file
+from gradprobe.commands.mutate.mutants import CLASSES, mutants_of, read_file
 from gradprobe.model.failures import TargetFailure, UsageFailure
 from gradprobe.source.parameter_names import stride_by_name
 from gradprobe.source.rewrites.all_rows import OPERATORS
@@ -44,7 +42,7 @@ def of_line(folder, line):
     body = "".join(f"    {part}\n" for part in line.splitlines())
     last = len((HEAD + body).splitlines())
     found = mutants_of(of_text(folder, HEAD + body))
-    return [(operator_of(mutant), mutant.after) for mutant in found if mutant.line == last]
+    return [(mutant.operator, mutant.after) for mutant in found if mutant.line == last]
 
 
 COUNTS = {
@@ -60,7 +58,7 @@ COUNTS = {
 
 def test_so_many_faults_of_each_kind_can_be_planted_in_gradprobe_s_own_kernels():
     for name, counts in COUNTS.items():
-        assert Counter(operator_of(mutant) for mutant in of_own(name)[1]) == counts
+        assert Counter(mutant.operator for mutant in of_own(name)[1]) == counts
 
 
 @pytest.mark.parametrize("name", ["lazy", pytest.param("flash", marks=pytest.mark.nightly)])
@@ -70,7 +68,11 @@ def test_every_mutant_is_python_and_differs_in_the_line_that_it_says_alone(name)
     places = {node.name: (node.lineno - 1, node.end_lineno) for node in file.functions}
     for mutant in mutants:
         text = mutant.plant(file.text)
-        assert changed_line(file.text, text) == mutant.line
+        before, after = file.text.split("\n"), text.split("\n")
+        differing = [
+            at for at, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]
+        ]
+        assert differing == [mutant.line]
         lines = text.splitlines()
         assert lines[mutant.line - 1].strip() == mutant.after != mutant.before
         first, end = places[mutant.function]  # no function here lies in another
@@ -142,7 +144,7 @@ def test_a_line_holds_these_faults_and_no_others(tmp_path, line, expected):
 def test_a_launch_is_given_the_strides_of_another_tensor_and_memory_that_nobody_wrote(tmp_path):
     host = "def run(q, do):\n    dq = torch.zeros(q.shape)\n    kernel[(1,)](q, do, *q.stride(), do.stride(1))\n"
     found = [one for one in mutants_of(of_text(tmp_path, HEAD + host)) if one.function == "run"]
-    assert [(operator_of(one), one.after) for one in found] == [
+    assert [(one.operator, one.after) for one in found] == [
         ("other-tensors-strides", "kernel[(1,)](q, do, *do.stride(), do.stride(1))"),
         ("other-tensors-strides", "kernel[(1,)](q, do, *q.stride(), q.stride(1))"),
         ("zeros-not-written", "dq = torch.empty(q.shape)"),

@@ -4,9 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gradprobe.commands.mutate.mutant import operator_of, sampled
-from gradprobe.commands.mutate.operators import mutants_of
-from gradprobe.commands.mutate.subject import read_file
+from gradprobe.commands.mutate.mutants import mutants_of, read_file, sampled
 from tests.planted.planting import KERNELS
 
 
@@ -24,12 +22,12 @@ def test_forty_of_lazy_hold_every_class_about_alike_and_several_kinds_of_each(mu
     assert counts == {
         "S1": 4, "S3": 4, "I64": 4, "M1": 4, "M2": 4, "M3": 4, "A": 4, "ACC": 4, "PREC": 4, "N2": 3, "N1": 1,
     }  # fmt: skip
-    assert len({operator_of(mutant) for mutant in drawn}) >= 18
+    assert len({mutant.operator for mutant in drawn}) >= 18
 
 
 def test_a_seed_draws_the_same_mutants_and_another_seed_others_and_all_are_in_order(mutants):
     once, again, other = (sampled(mutants, 20, seed) for seed in (3, 3, 4))
     assert once == again != other
-    drawn = sampled(mutants, None, 0)
+    drawn = sampled(mutants, 999, 0)
     assert len(drawn) == len(mutants) == 478
     assert [mutant.line for mutant in drawn] == sorted(mutant.line for mutant in mutants)

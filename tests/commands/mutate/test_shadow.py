@@ -1,13 +1,12 @@
 """A gate's processes load the copy, however they import the file; the file itself is never written."""
 
-import os
 import py_compile
 import subprocess
 import sys
 
 import pytest
 
-from gradprobe.commands.mutate.shadow import Shadow
+from gradprobe.commands.mutate.campaign import Shadow
 
 PLAIN, MUTATED = "VALUE = 1\n", "VALUE = 2\n"
 BY_FILE = (
@@ -28,9 +27,9 @@ def shadow(tmp_path):
 
 
 def said(shadow, program, **more):
-    environment = shadow.environment({**os.environ, "PYTHONDONTWRITEBYTECODE": "", **more})
+    one = shadow.program([sys.executable, "-c", program], PYTHONDONTWRITEBYTECODE="", **more)
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment,
+        one.command, capture_output=True, text=True, env=one.environment,
         cwd=shadow.file.parents[1], check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -1,0 +1,194 @@
+"""Mutants: one fault each, planted in a file of kernels as edits of its text; which are drawn."""
+
+from __future__ import annotations
+
+import ast
+import random
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...inputs.history import CheckRequest
+from ...model.failures import Failure, TargetFailure, UsageFailure
+from ...processes import run_each
+from ...source.kernel_file import Change, KernelFile
+from ...source.rewrites.all_rows import OPERATORS
+from ...source.text import Edit, edited
+from ..suite.takes import DESCRIBER, TargetSignature
+
+# The classes of faults that are planted, in the order in which they are told.
+CLASSES = {
+    "S1": "another tensor's stride",
+    "S3": "index, offset or head map",
+    "I64": "32-bit offsets",
+    "M1": "which keys are seen",
+    "M2": "range of tiles",
+    "M3": "partial tiles and bounds",
+    "N1": "rows that see nothing",
+    "N2": "memory that nobody wrote",
+    "A": "algebra",
+    "ACC": "accumulation",
+    "RACE": "order of threads",
+    "PREC": "precision",
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault that a file can be given: it differs in one line."""
+
+    name: str
+    """Its operator, with a number among those of the file: "another-stride-12"."""
+    fault_class: str
+    function: str
+    file: str
+    line: int
+    before: str
+    """That line as it stands, without its indent."""
+    after: str
+    edits: tuple[Edit, ...]
+    diff: str
+    """Unified, without lines around."""
+    statement: tuple[int, int] | None
+    """The lines of the statement that is changed; None for what no statement runs."""
+
+    @property
+    def operator(self) -> str:
+        return self.name.rpartition("-")[0]
+
+    def plant(self, text: str) -> str:
+        """The file's text with the fault in it."""
+        return edited(text, self.edits)
+
+
+def mutants_of(file: KernelFile) -> list[Mutant]:
+    """Every mutant of a file, by operator and then from top to bottom.
+
+    Each is Python still and differs in one line alone; what would not is left out.
+    """
+    found: list[Mutant] = []
+    for name, operator in OPERATORS.items():
+        changes = sorted(
+            operator(file), key=lambda change: [(edit.start, edit.text) for edit in change.edits]
+        )
+        kept = list(filter(None, (_mutant(file, change) for change in changes)))
+        for number, mutant in enumerate(kept, 1):
+            found.append(replace(mutant, name=f"{name}-{number}"))
+    return found
+
+
+def _mutant(file: KernelFile, change: Change) -> Mutant | None:
+    after = edited(file.text, change.edits)
+    ours, theirs = file.text.split("\n"), after.split("\n")
+    above = file.above(change.node)
+    function = next(node for node in above if isinstance(node, ast.FunctionDef))
+    if len(ours) != len(theirs):
+        return None
+    differing = [at for at, line in enumerate(ours) if line != theirs[at]]
+    if len(differing) != 1 or not _parses(theirs, function):
+        return None
+    line = differing[0] + 1
+    old, new = ours[line - 1].rstrip(), theirs[line - 1].rstrip()
+    name = file.path.name
+    return Mutant(
+        name="",
+        fault_class=change.fault_class,
+        function=function.name,
+        file=file.file,
+        line=line,
+        before=old.strip(),
+        after=new.strip(),
+        edits=change.edits,
+        diff=f"--- {name}\n+++ {name}\n@@ -{line} +{line} @@\n-{old}\n+{new}",
+        statement=_lines(file.statement(change.node)),
+    )
+
+
+def _lines(statement: ast.stmt) -> tuple[int, int] | None:
+    """The lines of a statement; of one that holds others, those of its head."""
+    if isinstance(statement, ast.FunctionDef):
+        return None
+    body = getattr(statement, "body", None)
+    last = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
+    return statement.lineno, max(statement.lineno, last)
+
+
+def _parses(lines: Sequence[str], function: ast.FunctionDef) -> bool:
+    try:
+        ast.parse(textwrap.dedent("\n".join(lines[function.lineno - 1 : function.end_lineno])))
+    except SyntaxError:
+        return False
+    return True
+
+
+def sampled(mutants: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:
+    """A number of mutants in the order of the file. Classes take turns, and so do the operators of a class."""
+    draw, by_class = random.Random(seed), []
+    for name in CLASSES:
+        those = [mutant for mutant in mutants if mutant.fault_class == name]
+        by_operator: dict[str, list[Mutant]] = {}
+        for mutant in draw.sample(those, len(those)):
+            by_operator.setdefault(mutant.operator, []).append(mutant)
+        by_class.append(_in_turn(list(by_operator.values())))
+    drawn = _in_turn(by_class)[:most]
+    return sorted(drawn, key=lambda mutant: (mutant.line, mutant.edits[0].start, mutant.name))
+
+
+def _in_turn(lists: Sequence[Sequence[Mutant]]) -> list[Mutant]:
+    """The first of each, then the second of each, and so on."""
+    longest = max(map(len, lists), default=0)
+    return [each[at] for at in range(longest) for each in lists if at < len(each)]
+
+
+def read_file(path: Path, function: str | None) -> KernelFile:
+    """Reads a file of kernels; those that `function` reaches are meant, None for all.
+
+    Raises:
+        UsageFailure: there is none, it is no Python file, or holds no Triton kernel.
+        TargetFailure: it is no Python.
+    """
+    if path.suffix in (".cu", ".cuh", ".cpp", ".h"):
+        raise UsageFailure(f"{path}: faults are planted in Triton kernels, not yet in CUDA C++")
+    try:
+        file = KernelFile(str(path), path.read_bytes().decode("utf-8-sig"), function)
+    except OSError as error:
+        raise UsageFailure(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageFailure(f"{path} is not written in UTF-8") from error
+    try:
+        kernels = file.kernels
+    except (SyntaxError, ValueError) as error:
+        raise TargetFailure(f"{path} is not Python: {error}") from error
+    if not kernels:
+        reached = f" that {function} reaches" if function else ""
+        words = f"{path} holds no Triton kernel{reached}; faults are planted in Triton kernels"
+        raise UsageFailure(words, "name the file that holds them: --file KERNELS.py")
+    return file
+
+
+def file_of(request: CheckRequest, named: str | None) -> tuple[Path, str | None]:
+    """The file that faults are planted in, and the function whose kernels are meant; None for all of the file's.
+
+    Args:
+        named: on the command line; the whole of it is meant, unless the target's function lies in it.
+
+    Raises:
+        UsageFailure, TargetFailure: the target is not there, or cannot be imported.
+    """
+    if request.target.endswith(".py"):  # a file alone
+        return Path(named or request.target), None
+    (ended,) = run_each(DESCRIBER, str(request.options.get("device", "auto")), [request])
+    if ended.raised is not None:
+        raise ended.raised.failure
+    if ended.crash is not None:
+        where = f"{ended.crash.words} at its import{ended.crash.where}"
+        raise Failure(f"target {request.target!r} was {where}")
+    found = ended.result
+    assert isinstance(found, TargetSignature)
+    if named is not None and Path(named).resolve() != Path(found.file).resolve():
+        return Path(named), None
+    if not found.file:
+        words = f"target {request.target!r} has no Python source"
+        raise UsageFailure(words, "name a file: --file KERNELS.py")
+    return Path(found.file), found.function
