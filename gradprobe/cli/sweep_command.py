@@ -41,12 +41,6 @@ def sweep(
     target: shared.Target = None,
     family: shared.Family = None,
     reference: shared.Reference = None,
-    grid: Annotated[
-        bool,
-        typer.Option(
-            "--grid", help="Every combination of the values given (the default where several are)"
-        ),
-    ] = False,
     draw: Annotated[
         int | None,
         typer.Option(
@@ -110,45 +104,40 @@ def sweep(
         for name, words in options.items():
             parse({name: words} if name in _LISTS else {name: words[0]})
         effective = effective_settings(Path.cwd())
-        seconds = effective.timeout(timeout)
-        setting = Setting(
-            show_traceback,
-            _at_a_time(workers, options),
-            timeout=seconds,
-            shrink_budget=shrink_budget,
-        )
-        on = None if ray is None else RayCluster(ray, retries)
-        if on is not None:
-            on.refuse_unusable()
+        if workers is None and options.get("device") != ["cpu"] and gpus():
+            at_a_time = len(gpus())
+        else:
+            at_a_time = shared.count_of_workers(workers)
+        limit = effective.timeout(timeout)
+        how = Setting(show_traceback, at_a_time, timeout=limit, shrink_budget=shrink_budget)
+        cluster = None if ray is None else RayCluster(ray, retries)
+        if cluster is not None:
+            cluster.refuse_unusable()
         if resume is not None:
-            _refuse_beside_resume(
-                {"target": target, "family": family, "reference": reference, **own, **options}
-            )
-            with Journal.reopened(resume) as kept:
-                raise typer.Exit(_swept(kept, _plan(kept.asked, setting), forms, setting, on))
-        shared.settle_default(target, effective)
-        asked = _asked(request, target, effective, draw, minutes, grid=grid)
-        print_settings(
-            effective.line(
-                options,
-                timeout,
-                [plural(len(asked.requests), "target")] if target is None else [],
-            )
-        )
-        plan = _plan(asked, setting)
-        with Journal.begun(asked, journal) as kept:
-            raise typer.Exit(_swept(kept, plan, forms, setting, on))
+            given = {"target": target, "family": family, "reference": reference, **own, **options}
+            _refuse_beside_resume(given)
+            kept = Journal.reopened(resume)
+            plan = _plan(kept.asked, how)
+        else:
+            shared.settle_default(target, effective)
+            asked = _asked(request, target, effective, draw, minutes)
+            counted = [plural(len(asked.requests), "target")] if target is None else []
+            print_settings(effective.line(options, timeout, counted))
+            plan = _plan(asked, how)
+            kept = Journal.begun(asked, journal)
+        with kept:
+            code = check_several(Runner(plan, how, kept, cluster), forms)
+        if code == INTERRUPTED and kept.file:
+            note(f"it goes on with gradprobe sweep --resume {shlex.quote(kept.file)}")
+        raise typer.Exit(code)
 
 
 def _refuse_beside_resume(words: Mapping[str, Any]) -> None:
-    given = [
-        name for name, word in words.items() if word not in (None, "", []) and name != "resume"
-    ]
-    if given:
-        what = "TARGET" if given[0] == "target" else f"--{given[0].replace('_', '-')}"
-        raise UsageFailure(
-            f"--resume goes on with its own cases, and {what} asks for others", f"drop {what}"
-        )
+    for name, word in words.items():
+        if name != "resume" and word not in (None, "", []):
+            what = "TARGET" if name == "target" else f"--{name.replace('_', '-')}"
+            told = f"--resume goes on with its own cases, and {what} asks for others"
+            raise UsageFailure(told, f"drop {what}")
 
 
 def _asked(
@@ -157,66 +146,35 @@ def _asked(
     effective: EffectiveSettings,
     draw: int | None,
     minutes: float | None,
-    *,
-    grid: bool,
 ) -> SweepRequest:
     """What the command line asks for."""
-    values = {
-        name: list(dict.fromkeys(words))
-        for name, words in request.options.items()
-        if name not in _LISTS
-    }
-    varied = {name: words for name, words in values.items() if len(words) > 1}
-    fixed = {name: words[0] for name, words in values.items() if len(words) == 1}
-    fixed |= {name: words for name, words in request.options.items() if name in _LISTS}
-    modes = [
-        flag
-        for flag, given in (("--grid", grid), ("--draw", draw), ("--minutes", minutes))
-        if given
-    ]
-    if len(modes) > 1:
+    if draw is not None and minutes is not None:
         raise UsageFailure(
-            f"{modes[0]} and {modes[1]} each say which cases there are", f"drop {modes[1]}"
+            "--draw and --minutes each say which cases there are", "drop --minutes"
         )
-    if grid and not varied:
-        raise UsageFailure(
-            "--grid: no option has several values", "give one several times: --heads 1 --heads 3"
-        )
+    fixed, varied = dict[str, Any](), dict[str, list[Any]]()
+    for name, words in request.options.items():
+        values = list(dict.fromkeys(words))
+        if name in _LISTS:
+            fixed[name] = words
+        elif len(values) == 1:
+            fixed[name] = values[0]
+        else:
+            varied[name] = values
     targets = shared.targets_of(target, effective.top.targets)
     if len(targets) > 1 and minutes is not None:
         raise UsageFailure("--minutes takes one target", f"name one: {targets[0]}")
     requests = list[last.CheckRequest]()
     for word in targets:
         whole = effective.over(replace(request, target=word, options=fixed))
-        requests.append(
-            replace(
-                whole,
-                options={name: w for name, w in whole.options.items() if name not in varied},
-            )
-        )
+        own = {name: value for name, value in whole.options.items() if name not in varied}
+        requests.append(replace(whole, options=own))
     return SweepRequest(tuple(requests), varied, draw, minutes)
 
 
-def _at_a_time(workers: int | None, options: Mapping[str, Any]) -> int:
-    """How many checks run at the same time: as many as were asked for, else one a GPU, or one a core."""
-    if workers is None and options.get("device") != ["cpu"] and gpus():
-        return len(gpus())
-    return shared.count_of_workers(workers)
-
-
-def _plan(asked: SweepRequest, setting: Setting) -> SweepPlan:
+def _plan(asked: SweepRequest, how: Setting) -> SweepPlan:
     """The cases of a sweep; where they depend on what the targets take, these are asked."""
     takes: list[TargetSignature | None] = [None] * len(asked.requests)
     if asked.is_drawn or not asked.varied:
-        takes = list(described(asked.requests, setting.timeout))
+        takes = list(described(asked.requests, how.timeout))
     return SweepPlan(asked, takes)
-
-
-def _swept(
-    journal: Journal, plan: SweepPlan, forms: Forms, setting: Setting, on: RayCluster | None
-) -> int:
-    """Makes the checks of a sweep; their exit code."""
-    code = check_several(Runner(plan, setting, journal, on), forms)
-    if code == INTERRUPTED and journal.file:
-        note(f"it goes on with gradprobe sweep --resume {shlex.quote(journal.file)}")
-    return code

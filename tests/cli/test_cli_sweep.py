@@ -134,7 +134,7 @@ def test_failures_of_one_cause_are_one_group_with_what_they_have_in_common_and_a
     folder,
 ):
     (folder / "edge.py").write_text(EDGE)
-    words = "--causal --no-causal --seqlen 9 --seqlen 20 --seqlen 37 --heads 1 --heads 2 --layout contiguous --grid"
+    words = "--causal --no-causal --seqlen 9 --seqlen 20 --seqlen 37 --heads 1 --heads 2 --layout contiguous"
     ran = run(f"sweep edge.py:backward {TINY} {words} --shrink-budget 60 --json all.json")
     assert ran.code == 1
     document = json.loads((folder / "all.json").read_text())

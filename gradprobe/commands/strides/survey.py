@@ -19,7 +19,7 @@ from ...model.memory_finding import ERROR, WARNING
 from ...model.report import Culprit, Diagnosis, Report, SurveySummary
 from ...processes import TaskResult, run_each
 from ...processes.ended import DEVICE
-from ..suite.plan import for_the_interpreter
+from ..suite.interpreted import for_the_interpreter
 from .culprits import Hazard, hazards
 from .trials import EXPANDED, NOT_RUN, BenchSetup, FailedTrial, SurveyPlan, TrialResult
 

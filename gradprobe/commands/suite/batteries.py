@@ -1,21 +1,22 @@
-"""A battery as a plan: cases that expose what others hide, each round planned by what came of those before it."""
+"""Batteries as plans: a table of cases, or rounds of pairs, each planned by what came of those before it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
-from ...model.documents import AUTO, BATTERIES, QUICK, RefusedCase
+from ...model.documents import AUTO, BATTERIES, PAIRS, QUICK, Coverage, RefusedCase
 from ...model.failures import UsageFailure, did_you_mean
 from .battery import Item, battery, set_by
-from .case_factors import factors_of, set_by_factors
+from .case_factors import Factors, factors_of, found_by_trying, set_by_factors
 from .checking import Setting
+from .covering import Level, Row, Space, covering, simplest, standing
 from .outcome import CheckOutcome
-from .pairs import PairRounds
 from .plan import Plan, PlannedCheck
 from .takes import described
 
@@ -27,35 +28,34 @@ _MOST = 1_000_000
 _COMPILED = (
     "dtype", "head_dim", "head_dim_v", "causal", "window", "bias", "softcap", "alibi", "mask", "sinks", "block_m",
 )  # fmt: skip
+# Pairs of which the simplest case is made at once, and how often.
+_AT_ONCE, _TIMES = 20, 6
+_RIGHT, _WRONG, _UNTAKEN = "right", "wrong", "not taken"
+
+Came = Mapping[str, CheckOutcome]
+"""What came of items, by their names."""
 
 
-def refuse_unknown_battery(word: str | None) -> None:
-    """Does nothing where it is one.
-
-    Raises:
-        UsageFailure: --battery has another word.
-    """
-    if word is not None and word not in BATTERIES:
+def refuse_unknown_battery(word: str) -> None:
+    """Raises UsageFailure where --battery has a word that it does not know."""
+    if word not in BATTERIES:
         known = [name for name in BATTERIES if name != AUTO]
         way_out = did_you_mean(word, known, "") or "alone it is pairs"
         raise UsageFailure(f"--battery takes {' or '.join(known)}, got {word!r}", way_out)
 
 
-def refuse_set_by_it(word: str, options: Mapping[str, Any]) -> None:
-    """Does nothing where no option was given that a case of a battery sets.
+def _sets(word: str, option: str) -> str:
+    """What of a battery sets an option; "" where nothing does."""
+    return set_by(option) if word == QUICK else set_by_factors(option)
 
-    Raises:
-        UsageFailure: one was.
-    """
+
+def refuse_set_by_it(word: str, options: Mapping[str, Any]) -> None:
+    """Raises UsageFailure where an option was given that a case of a battery sets."""
     for name, value in options.items():
-        if what := _setter(word)(name):
+        if what := _sets(word, name):
             option = command_line("", "", {name: value}).split(maxsplit=1)[1]
             way_out = "drop it, or check that case without --battery"
             raise UsageFailure(f"{option}: {what} of --battery sets it", way_out)
-
-
-def _setter(word: str) -> Callable[[str], str]:
-    return set_by if word == QUICK else set_by_factors
 
 
 def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Plan, Setting]:
@@ -66,23 +66,20 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
     Args:
         word: one of model.documents.BATTERIES.
     """
-    setter = _setter(word)
-    request = replace(
-        request,
-        options={name: value for name, value in request.options.items() if not setter(name)},
-    )
+    own = {name: value for name, value in request.options.items() if not _sets(word, name)}
+    request = replace(request, options=own)
     (takes,) = described([request], setting.timeout, isolate=setting.isolate)
     if takes is None:  # it cannot be imported, is asked once, and that says why
-        return _BatteryPlan(request, [Item(1, "contiguous", {}, "")]), setting
+        return BatteryPlan(request, [Item(1, "contiguous", {}, "")]), setting
     if word == QUICK:
-        return _BatteryPlan(request, battery(takes.family, takes.names, takes.required)), setting
+        return BatteryPlan(request, battery(takes.family, takes.names, takes.required)), setting
     on_gpu, cores = takes.device == "cuda", len(os.sched_getaffinity(0))
-    rounds = PairRounds(factors_of(takes, request.options, on_gpu=on_gpu))
-    setting = replace(setting, workers=min(cores, _ON_ONE_GPU) if on_gpu else cores)
-    return _BatteryPlan(request, next(rounds.rounds), rounds), setting
+    pairs = PairRounds(factors_of(takes, request.options, on_gpu=on_gpu))
+    workers = min(cores, _ON_ONE_GPU) if on_gpu else cores
+    return BatteryPlan(request, next(pairs.rounds), pairs), replace(setting, workers=workers)
 
 
-class _BatteryPlan(Plan):
+class BatteryPlan(Plan):
     """Checks of items, in one round or, of pairs, in several."""
 
     def __init__(
@@ -90,19 +87,20 @@ class _BatteryPlan(Plan):
     ) -> None:
         self._request, self._pairs, self._seen = request, pairs, 0
         untaken = [RefusedCase(item.name, item.why_not) for item in items if item.why_not]
-        titles, is_closed = pairs.titles if pairs else (), "recover" not in request.options
-        super().__init__(is_own=True, looks_closer=is_closed, untaken=untaken, titles=titles)
+        super().__init__(
+            is_own=True,
+            looks_closer="recover" not in request.options,
+            untaken=untaken,
+            titles=pairs.titles if pairs else (),
+        )
         self.checks = self._planned(items)
 
     def _planned(self, items: Sequence[Item]) -> list[PlannedCheck]:
-        taken = {item.name: item for item in items if not item.why_not}
         # Black boxes are not looked into: of all that fail, the simplest alone is shown in full.
         without, planned = {"recover": False, **self._request.options}, list[PlannedCheck]()
-        for title, item in taken.items():
+        for title, item in {item.name: item for item in items if not item.why_not}.items():
             number = len(self.checks) + len(planned)
-            if (
-                self._pairs is not None
-            ):  # the case with the fewest properties comes first: that is shown in full
+            if self._pairs is not None:  # the case with the fewest properties comes first
                 number += _MOST * len(title.split())
             request = replace(self._request, options={**without, **item.options})
             planned.append(PlannedCheck(title, request, number=number, beyond=item.beyond))
@@ -122,3 +120,160 @@ class _BatteryPlan(Plan):
         except StopIteration:
             self.coverage = self._pairs.coverage
             return ()
+
+
+class PairRounds:
+    """The rounds of a battery whose cases hold every two levels that a target takes.
+
+    1. The case without any option, to which what a target takes is found by trying.
+    2. Each level alone. What is refused or wrong so stands in no later case: it would hide what else is wrong there.
+    3. A covering array of the others.
+    4. Where some were refused or wrong: the simplest case of each pair that stands in no right one shows which of them
+       it is. Those stand in no later case either, and what is left is covered once more.
+    """
+
+    def __init__(self, factors: Factors) -> None:
+        self._factors = factors
+        self._came: dict[Row, str] = {}
+        """_RIGHT, _WRONG or _UNTAKEN, of each row that was made."""
+        self._out = set[frozenset[Level]]()
+        """Levels and pairs that stand in no further case."""
+        self._wrong_alone: list[str] = []
+        self._wrong_together: list[str] = []
+        self._is_combined = False
+        self.rounds = self._rounds()
+
+    @property
+    def titles(self) -> list[str]:
+        """Such as theirs may be."""
+        return [self._item(row).name for row in covering(self._factors.space)]
+
+    def _rounds(self) -> Generator[list[Item], Came, None]:
+        first = Item(0, "as it is", self._factors.plain, "")
+        came = yield [first, *(Item(0, name, {}, why) for name, why in self._factors.lacking)]
+        plain = came[first.name].report
+        if plain.verdict != "match" or plain.case is None:
+            return
+        self._factors = self._factors.around(plain.case)
+        yield from self._alone()
+        if self._came.get(self._simplest_row) == _RIGHT:
+            self._is_combined = True
+            yield from self._array()
+            yield from self._apart()
+
+    @property
+    def coverage(self) -> Coverage:
+        """What the rows that were taken hold."""
+        alone, together = tuple(self._wrong_alone), tuple(self._wrong_together)
+        if not self._is_combined:
+            return Coverage(strength=PAIRS, properties=0, wrong_alone=alone)
+        space, held, missing = self._space, set[frozenset[Level]](), 0
+        for row, came in self._came.items():
+            if came != _UNTAKEN:
+                held |= standing(row)
+        for pair in space.pairs():
+            missing += pair not in held and simplest(space, pair) is not None
+        return Coverage(
+            strength=PAIRS,
+            properties=len(self._factors.each),
+            held=len(held),
+            missing=missing,
+            wrong_alone=alone,
+            wrong_together=together,
+        )
+
+    @property
+    def _space(self) -> Space:
+        space = self._factors.space
+        return replace(space, forbidden=space.forbidden | self._out)
+
+    @property
+    def _simplest_row(self) -> Row:
+        return (0,) * len(self._factors.each)
+
+    def _alone(self) -> Generator[list[Item], Came, None]:
+        space, rows = self._factors.space, dict[Level, Row]()
+        for level in (
+            level for factor in range(len(space.counts)) for level in space.levels(factor)
+        ):
+            if (row := simplest(space, frozenset([level]))) is not None:
+                rows[level] = row
+        came = yield from self._outcomes([self._simplest_row, *rows.values()], self._beside())
+        found = {}
+        for level, row in rows.items():
+            outcome = came[self._item(row).name]
+            if outcome.verdict == "match" and outcome.report.case is not None:
+                found[level] = found_by_trying(outcome.report.case)
+                continue
+            if row != self._simplest_row:
+                self._out.add(frozenset([level]))
+            if self._came[row] == _WRONG:
+                self._wrong_alone.append(self._factors.title(row))
+        self._factors = replace(self._factors, found=found)
+
+    def _array(self) -> Generator[list[Item], Came, None]:
+        """What stands in no right row yet, in few rows."""
+        right = [row for row, came in self._came.items() if came == _RIGHT]
+        yield from self._outcomes(covering(self._space, right))
+
+    def _apart(self) -> Generator[list[Item], Came, None]:
+        """Finds pairs that are refused or wrong in their simplest case, and covers what is left without them."""
+        found = False
+        for _ in range(_TIMES):
+            rows = self._suspects()
+            yield from self._outcomes(row for row in rows.values() if row not in self._came)
+            for pair, row in rows.items():
+                if self._came.get(row) != _RIGHT:
+                    self._out.add(pair)
+                if self._came.get(row) == _WRONG:
+                    self._wrong_together.append(self._factors.title(row))
+            found |= bool(rows)
+        if found:
+            yield from self._array()
+
+    def _suspects(self) -> dict[frozenset[Level], Row]:
+        """Pairs that stand in no right row, each with its simplest row: those in most unexplained rows first."""
+        space, right, counts = self._space, set[frozenset[Level]](), Counter[frozenset[Level]]()
+        for row, came in self._came.items():
+            if came == _RIGHT:
+                right |= standing(row)
+            elif not any(known <= set(enumerate(row)) for known in self._out):
+                counts.update(sorted(standing(row), key=sorted))
+        rows = dict[frozenset[Level], Row]()
+        for pair in [pair for pair, _ in counts.most_common() if pair not in right][:_AT_ONCE]:
+            if (least := simplest(space, pair)) is not None:
+                rows[pair] = least
+        return rows
+
+    def _outcomes(
+        self, rows: Iterable[Row], beside: Sequence[Item] = ()
+    ) -> Generator[list[Item], Came, Came]:
+        items = {row: self._item(row) for row in rows}
+        if not items and not beside:
+            return {}
+        came = yield [*items.values(), *beside]
+        for row, item in items.items():
+            if item.name in came:
+                self._came[row] = _word(came[item.name])
+        return came
+
+    def _item(self, row: Row) -> Item:
+        # With poison an element that is never written shows.
+        options = {"poison": True, **self._factors.options(row)}
+        return Item(0, self._factors.title(row), options, "", self._factors.beyond(row))
+
+    def _beside(self) -> list[Item]:
+        """What the table of the quick battery shows and no pair does, as the target takes it."""
+        takes, names = self._factors.takes, {"head_dim", *self._factors.always}
+        own = self._factors.options(self._simplest_row)
+        kept = {name: own[name] for name in names if name in own}
+        items = battery(takes.family, takes.names, takes.required)
+        alone = [item for item in items if item.is_alone and not item.why_not]
+        return [replace(item, options={**item.options, **kept}) for item in alone]
+
+
+def _word(outcome: CheckOutcome) -> str:
+    # What is an error only where nobody said that it is taken is not taken either.
+    if outcome.is_refused or outcome.report.is_warning:
+        return _UNTAKEN
+    return _RIGHT if outcome.verdict == "match" else _WRONG

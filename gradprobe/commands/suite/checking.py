@@ -85,6 +85,7 @@ class Checker:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // setting.workers))
 
     def __call__(self, planned: PlannedCheck) -> CheckOutcome:
+        from ...numerics.target_difference import SideBySide
         from ...pipeline.reported import report_of
 
         start, heard, other = time.perf_counter(), CheckMessages(), planned.against
@@ -103,12 +104,10 @@ class Checker:
             return self._setting.allowance_at(time.perf_counter() - start)
 
         try:
-            if planned.kept or other is not None:
-                from ...numerics.target_difference import SideBySide
-
-                beside = SideBySide(
-                    planned.kept, *((other.kept, other.report.case) if other else ())
-                )
+            if other is not None:
+                beside = SideBySide(planned.kept, other.kept, other.report.case)
+            elif planned.kept:
+                beside = SideBySide(planned.kept)
             client = Client(_Ticks(say), pass_on, allowance)
             probed = probed_as(planned, client, beyond=self._setting.beyond)
             outcome = _outcome_of(planned, probed, beside.differences if beside else ())
@@ -129,17 +128,15 @@ def _outcome_of(
     from ...numerics.closeup import close_up_of, kept_close_ups
     from ...pipeline.reported import report_of
 
-    report = structs.replace(
-        report_of(probed, kept_close_ups(probed)), title=planned.title, chosen=planned.chosen
-    )
-    request = replace(planned.request, options={**planned.request.options, **probed.added})
+    more: dict[str, Any] = {"title": planned.title, "chosen": planned.chosen}
     if planned.close_up is not None:
-        report = structs.replace(report, close_up=close_up_of(probed, *planned.close_up))
+        more["close_up"] = close_up_of(probed, *planned.close_up)
     if (other := planned.against) is not None:
-        against = SecondCheck(
+        more["against"] = SecondCheck(
             name=other.name, report=other.report, differences=tuple(differences)
         )
-        report = structs.replace(report, against=against)
+    report = structs.replace(report_of(probed, kept_close_ups(probed)), **more)
+    request = replace(planned.request, options={**planned.request.options, **probed.added})
     return CheckOutcome(request, report, code_of_report(report))
 
 
@@ -148,11 +145,11 @@ def probed_as(planned: PlannedCheck, client: Client, *, beyond: bool = False) ->
     # What is set beside another, or kept whole, is of the case that was asked for.
     is_plain = not (planned.close_up or planned.kept or planned.against)
     target, reference = planned.functions
-    functions = {"target": target, "reference": reference}
     return run_check(
         planned.request,
         planned.repro_command,
-        **functions,
+        target=target,
+        reference=reference,
         client=client,
         beyond=beyond and is_plain,
     )
@@ -200,17 +197,23 @@ def check_each(
     first = 0
     for plans in groups if len(groups) > 1 else [planned]:
         heard, done = defaultdict[int, CheckMessages](CheckMessages), set[int]()
-        ends = _ends(plans, heard, setting, echo, tick, told, alike)
+
+        def take(index: int, value: Any, heard: Any = heard) -> None:
+            heard[index].take(value)
+            if isinstance(value, Stage):
+                tick(value.words, value.fraction, value.layout)
+            else:
+                told(value)
+
         try:
-            for ended in ends:
+            for ended in _ends(plans, setting, take, echo, alike):
                 done.add(ended.index)
-                outcome = _with_rest(
-                    ended.item, _ended(ended, heard[ended.index], setting), setting, echo
-                )
+                outcome = _ended(ended, heard[ended.index], setting)
+                outcome = _with_rest(ended.item, outcome, setting, echo)
                 yield with_interpreter(ended.item, outcome, setting).numbered(first + ended.index)
         except KeyboardInterrupt:
-            for index in sorted(heard):
-                if index not in done and heard[index].so_far is not None:
+            for index in sorted(heard.keys() - done):
+                if heard[index].so_far is not None:
                     yield of_interrupt(plans[index], heard[index]).numbered(first + index)
             raise
         first += len(plans)
@@ -218,31 +221,24 @@ def check_each(
 
 def _ends(
     plans: Sequence[PlannedCheck],
-    heard: dict[int, CheckMessages],
     setting: Setting,
+    take: Callable[[int, Any], None],
     echo: Callable[[str], object] | None,
-    tick: Callable[[str, float, str], object],
-    told: Callable[[Report], object],
-    alike: Callable[[PlannedCheck], Hashable],
+    alike: Callable[[PlannedCheck], Hashable] = lambda planned: None,
 ) -> Iterator[TaskResult]:
-    """The ends of checks that share a process; what is said of each before is heard."""
-
-    def take(index: int, value: Any) -> None:
-        heard[index].take(value)
-        if isinstance(value, Stage):
-            tick(value.words, value.fraction, value.layout)
-        else:
-            told(value)
-
+    """The ends of checks that share a process; `take` is given what is said of each before."""
     if not setting.isolate:
         return run_here(FACTORY, setting, plans, told=take)
-    how: dict[str, Any] = {
-        "timeout": setting.timeout,
-        "workers": setting.workers,
-        "alike": alike,
-        "echo": echo,
-    }
-    return run_each(FACTORY, setting, plans, told=take, **how)
+    return run_each(
+        FACTORY,
+        setting,
+        plans,
+        told=take,
+        timeout=setting.timeout,
+        workers=setting.workers,
+        alike=alike,
+        echo=echo,
+    )
 
 
 def shares(planned: PlannedCheck) -> tuple[object, ...]:
@@ -255,17 +251,16 @@ def _ended(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckOu
     planned: PlannedCheck = ended.item
     if ended.crash is not None:
         layout = heard.stage.layout if heard.stage else ""
-        memory = _seen_small(planned, layout, setting) if ended.crash.kind == DEVICE else ()
+        memory = _memory_of_small(planned, layout, setting) if ended.crash.kind == DEVICE else ()
         return of_crash(planned, ended.crash, heard, memory)
     if ended.raised is not None:
-        return of_raised(
-            planned, ended.raised, heard, ended.raised.traceback if setting.tracebacks else ""
-        )
+        stack = ended.raised.traceback if setting.tracebacks else ""
+        return of_raised(planned, ended.raised, heard, stack)
     assert isinstance(ended.result, CheckOutcome)
     return ended.result
 
 
-def _seen_small(
+def _memory_of_small(
     planned: PlannedCheck, layout: str, setting: Setting
 ) -> tuple[MemoryFinding, ...]:
     """What a small case in the interpreter does to memory; nothing where it cannot be run there, or is right.
@@ -291,16 +286,15 @@ def _with_rest(
     outcome: CheckOutcome,
     setting: Setting,
     echo: Callable[[str], object] | None,
+    before: PlannedCheck | None = None,
 ) -> CheckOutcome:
     """The check; where a layout ended it, with those that it had not come to, in processes after it."""
-    before = None
-    while setting.isolate and (rest := _rest_of(planned, outcome)) not in (None, before):
-        before, heard = rest, defaultdict[int, CheckMessages](CheckMessages)
-        (ended,) = _ends(
-            [rest], heard, setting, echo, lambda *_: None, lambda _: None, lambda _: None
-        )
-        outcome = _joined(outcome, _ended(ended, heard[0], setting), heard[0])
-    return outcome
+    rest, heard = _rest_of(planned, outcome), CheckMessages()
+    if not setting.isolate or rest is None or rest == before:
+        return outcome
+    (ended,) = _ends([rest], setting, lambda _, value: heard.take(value), echo)
+    joined = _joined(outcome, _ended(ended, heard, setting), heard)
+    return _with_rest(planned, joined, setting, echo, rest)
 
 
 def with_interpreter(

@@ -30,7 +30,6 @@ class Space:
         return not any(frozenset([level, other]) in self.forbidden for other in chosen)
 
     def levels(self, factor: int) -> list[Level]:
-        """All of one factor."""
         return [(factor, level) for level in range(self.counts[factor])]
 
     def pairs(self) -> Iterator[frozenset[Level]]:
@@ -53,31 +52,19 @@ def covering(space: Space, given: Collection[Row] = (), seed: int = 0) -> list[R
     """
     rng, rows = random.Random(seed), list[Row]()
     wanted = dict.fromkeys(space.pairs())  # in this order, so that a seed gives one array
-    for row in given:
-        _cross_off(row, wanted)
+    for pair in itertools.chain.from_iterable(map(standing, given)):
+        wanted.pop(pair, None)
     while wanted:
-        # The best of some rows that hold the first pair still wanted.
         first = next(iter(wanted))
-        drawn = [
-            row
-            for row in (_drawn(space, first, wanted, rng) for _ in range(_DRAWN))
-            if row is not None
-        ]
-        best = (
-            max(drawn, key=lambda row: len(standing(row) & wanted.keys()))
-            if drawn
-            else simplest(space, first)
-        )
+        drawn = [_drawn(space, first, wanted, rng) for _ in range(_DRAWN)]
+        best = max(drawn, key=lambda row: len(standing(row) & wanted.keys()) if row else -1)
+        best = best or simplest(space, first)
         del wanted[first]
         if best is not None:
-            _cross_off(best, wanted)
             rows.append(best)
+            for pair in standing(best):
+                wanted.pop(pair, None)
     return rows
-
-
-def _cross_off(row: Row, wanted: dict[frozenset[Level], None]) -> None:
-    for pair in standing(row):
-        wanted.pop(pair, None)
 
 
 def _drawn(
@@ -94,9 +81,8 @@ def _drawn(
         gains = {}
         for level in space.levels(factor):
             if space.allows(level, chosen.items()):
-                gains[level] = sum(
-                    frozenset([level, other]) in wanted for other in chosen.items()
-                )
+                pairs = (frozenset([level, other]) for other in chosen.items())
+                gains[level] = sum(pair in wanted for pair in pairs)
         if not gains:
             return None
         best = [level for level, gain in gains.items() if gain == max(gains.values())]

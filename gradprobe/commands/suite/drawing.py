@@ -17,10 +17,10 @@ from .takes import TargetSignature
 
 # Draws of one case before it is said that none suits.
 _MOST = 1000
-_LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
+LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
 # The options that decide one another: where one is given, none of the others is drawn.
 _TOGETHER = (
-    _LENGTHS,
+    LENGTHS,
     ("heads", "kv_heads", "tau"),
     ("layout", "runs"),
     ("head_dim", "head_dim_v"),
@@ -174,36 +174,25 @@ _USUAL = {"pattern": "normal", "causal": False, "batch": 1}
 def title_of(options: Mapping[str, Any], alike: Collection[str]) -> str:
     """A name for a drawn case: its options but the seed, what is usual, and those in which all are alike."""
     usual = {**_USUAL, "kv_heads": options.get("heads"), "head_dim_v": options.get("head_dim")}
-    skipped = {
-        "seed",
-        "layout",
-        *alike,
-        *(name for name, word in usual.items() if options.get(name) == word),
-    }
-    layout = (
-        []
-        if "layout" in alike
-        else [word for word in options.get("layout", ()) if word[:2] not in ("k=", "v=")]
-    )
-    placed = [
-        f"qkv{word[1:]}" if word.startswith("q=") else word.removeprefix("all=")
-        for word in layout
-    ]
-    return " ".join(
-        [*titled({name: word for name, word in options.items() if name not in skipped}), *placed]
-    )
+    told, placed = dict[str, Any](), list[str]()
+    for name, word in options.items():
+        is_usual = name in usual and usual[name] == word
+        if not is_usual and name not in ("seed", "layout", *alike):
+            told[name] = word
+    for word in () if "layout" in alike else options.get("layout", ()):
+        if word.startswith("q="):
+            placed.append(f"qkv{word[1:]}")
+        elif not word.startswith(("k=", "v=")):
+            placed.append(word.removeprefix("all="))
+    return " ".join([*titled(told), *placed])
 
 
 def beyond(options: Mapping[str, Any], takes: TargetSignature) -> str:
     """What a drawn case asks for that no parameter of the target tells; "" where there is no such thing."""
     asked = [FEWER] if options.get("kv_heads", 1) != options.get("heads", 1) else []
-    asked += (
-        [OWN_DIM]
-        if "head_dim_v" in options and options["head_dim_v"] != options.get("head_dim")
-        else []
-    )
-    lengths = options.get("seqlen_q") != options.get("seqlen_k")
-    asked += (
-        [TWO_LENGTHS["beyond"]] if lengths and not TWO_LENGTHS["told_by"] & takes.names else []
-    )
+    if options.get("head_dim_v", options.get("head_dim")) != options.get("head_dim"):
+        asked.append(OWN_DIM)
+    is_told = bool(TWO_LENGTHS["told_by"] & takes.names)
+    if options.get("seqlen_q") != options.get("seqlen_k") and not is_told:
+        asked.append(TWO_LENGTHS["beyond"])
     return " and ".join(asked)

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -17,7 +16,7 @@ from ...model.allowance import LAST_RESORT
 from ...model.case import Case
 from ...model.documents import FailureGroup
 from ...model.failures import UsageFailure
-from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH, Error
+from ...model.layout_run import CRASHED, FAILED, MATCH, MISMATCH
 from ...model.report import Report
 from ...model.resolution import resolve
 from ...processes import run_each
@@ -38,28 +37,21 @@ def folded_by_cause(
         closer: of one of them what came of a check that looked closer. A cause that it names is that of all that were
             like it before.
     """
-    numbered = sorted(
-        (report for report in reports if not report.is_warning), key=lambda report: report.number
-    )
+    counted = [report for report in reports if not report.is_warning]
+    numbered = sorted(counted, key=lambda report: report.number)
     found: dict[tuple[str, ...], list[Report]] = {}
     for report in numbered:
         if report.verdict in (MISMATCH, FAILED):
             found.setdefault(_key(report), []).append(report)
     if closer is not None and closer.causes:
-        found = _named(found, closer)
+        named: dict[tuple[str, ...], list[Report]] = {}
+        for key, those in found.items():
+            looked = [closer if report.number == closer.number else report for report in those]
+            named.setdefault(_key(closer) if closer in looked else key, []).extend(looked)
+        found = named
     cases = _CheckedCases(numbered)
     groups = sorted(found.values(), key=lambda those: those[0].verdict != MISMATCH)
     return tuple(_group(those, cases) for those in groups)
-
-
-def _named(
-    found: Mapping[tuple[str, ...], list[Report]], closer: Report
-) -> dict[tuple[str, ...], list[Report]]:
-    named: dict[tuple[str, ...], list[Report]] = {}
-    for key, those in found.items():
-        looked = [closer if report.number == closer.number else report for report in those]
-        named.setdefault(_key(closer) if closer in looked else key, []).extend(looked)
-    return named
 
 
 def _key(report: Report) -> tuple[str, ...]:
@@ -89,21 +81,20 @@ def _first_wrong(report: Report) -> str:
 
 
 def _group(reports: Sequence[Report], cases: _CheckedCases) -> FailureGroup:
-    first = reports[0]
-    summary, cause = (
-        "",
-        f"{_first_wrong(first)}, no cause named" if first.verdict != FAILED else FAILED,
-    )
+    first, summary, error = reports[0], "", reports[0].error
     if first.causes:
-        named = first.causes[0]
-        at = (
-            f" at {os.path.basename(named.where[0].file)}:{named.where[0].line}"
-            if named.where
-            else ""
-        )
+        named, where = first.causes[0], first.causes[0].where
+        at = f" at {os.path.basename(where[0].file)}:{where[0].line}" if where else ""
         summary, cause = named.summary, f"{named.fault}{at}"
-    elif first.verdict == FAILED and first.error:
-        cause = _raised(first.error)
+    elif first.verdict != FAILED:
+        cause = f"{_first_wrong(first)}, no cause named"
+    elif error is not None:
+        # What the target's code raised, with its line; else what kind of failure it is.
+        raised = re.search(r" raised (\w+)", error.message)
+        at = error.details[0].partition(" in ")[0] if error.details else ""
+        cause = f"{raised[1]} at {at}" if raised and at else error.kind
+    else:
+        cause = FAILED
     return FailureGroup(
         verdict=first.verdict,
         cause=cause,
@@ -112,13 +103,6 @@ def _group(reports: Sequence[Report], cases: _CheckedCases) -> FailureGroup:
         numbers=tuple(report.number for report in reports),
         common=cases.apart(reports),
     )
-
-
-def _raised(error: Error) -> str:
-    """What the target's code raised, with its line; else what kind of failure it is."""
-    raised = re.search(r" raised (\w+)", error.message)
-    at = error.details[0].partition(" in ")[0] if error.details else ""
-    return f"{raised[1]} at {at}" if raised and at else error.kind
 
 
 class _CheckedCases:
@@ -132,14 +116,9 @@ class _CheckedCases:
         """By target."""
         for report in reports:
             wrong = _wrong_layouts(report)
-            right = [
-                run.layout
-                for run in report.runs
-                if run.verdict == MATCH and run.layout not in wrong
-            ]
-            self._matching.setdefault(report.target.name, []).extend(
-                self._instances(report, right)
-            )
+            right = [run.layout for run in report.runs if run.verdict == MATCH]
+            those = self._matching.setdefault(report.target.name, [])
+            those += self._instances(report, [layout for layout in right if layout not in wrong])
 
     def _of(self, report: Report) -> Case | None:
         """The case of a check, also of one that nobody got as far as making; None where there is none."""
@@ -153,21 +132,19 @@ class _CheckedCases:
 
     def _instances(self, report: Report, layouts: Sequence[str]) -> list[Instance]:
         """A report's case in some layouts; nothing where the case is not known."""
-        case = self._of(report)
+        case, number = self._of(report), report.number
         if case is None:
             return []
-        return [
-            Instance.of(report.number, case, layout, square=self._square)
-            for layout in dict.fromkeys(layouts)
-        ]
+        named = dict.fromkeys(layouts)
+        return [Instance.of(number, case, layout, square=self._square) for layout in named]
 
     def apart(self, failing: Sequence[Report]) -> tuple[str, ...]:
         """What sets these failures apart; nothing where the case of one is not known."""
         instances = list[Instance]()
         for report in failing:
-            layouts = _wrong_layouts(report)
             # Of a check that came to no layout, which it was is not known.
-            found = self._instances(report, layouts or [""] * (report.verdict == FAILED))
+            layouts = _wrong_layouts(report) or [""] * (report.verdict == FAILED)
+            found = self._instances(report, layouts)
             if not found:
                 return ()
             instances += found
@@ -180,25 +157,18 @@ def _wrong_layouts(report: Report) -> list[str]:
     return [run.layout.partition(", ")[0] for run in wrong]
 
 
-@dataclass(frozen=True)
-class ShrinkRequest:
-    """The simplest failing case of a group."""
-
-    request: CheckRequest
-    tries: int
-    """How many smaller cases are tried at most."""
-
-
 class Shrinker:
-    """`Shrinker(None)(asked)` is the report of the smallest case that was found; None where nothing smaller was."""
+    """`Shrinker(tries)(request)` is the report of the smallest case that is found; None where nothing smaller is."""
 
-    def __init__(self, setup: None) -> None:
+    def __init__(self, tries: int) -> None:
         import torch  # noqa: F401 - outside the time of a search
 
-    def __call__(self, asked: ShrinkRequest) -> Report | None:
+        self._tries = tries
+
+    def __call__(self, request: CheckRequest) -> Report | None:
         from ..shrink.shrinking import shrink
 
-        result = shrink(asked.request, most=asked.tries, scripted=False, echo=sys.stderr.write)
+        result = shrink(request, most=self._tries, scripted=False, echo=sys.stderr.write)
         report = result.told.report if result.told else None
         return report if report is not None and report.verdict == MISMATCH else None
 
@@ -211,17 +181,15 @@ def with_smallest(
     Args:
         requests: of each check, by its number.
     """
-    wanted = [
-        at
-        for at, group in enumerate(groups)
-        if group.numbers[0] in requests and group.is_mismatch
-    ]
+    found, wanted, groups = list(groups), list[int](), tuple(groups)
+    for at, group in enumerate(groups):
+        if group.is_mismatch and group.numbers[0] in requests:
+            wanted.append(at)
     share = math.ceil(tries / max(1, len(wanted)))
-    asked = [ShrinkRequest(requests[groups[at].numbers[0]], share) for at in wanted]
-    found = list(groups)
-    for ended in (
-        run_each(SHRINKER, None, asked, timeout=LAST_RESORT, workers=workers) if share else ()
-    ):
+    asked = [requests[groups[at].numbers[0]] for at in wanted]
+    if not (share and asked):
+        return groups
+    for ended in run_each(SHRINKER, share, asked, timeout=LAST_RESORT, workers=workers):
         at = wanted[ended.index]
         found[at] = structs.replace(found[at], shrunk=ended.result)
     return tuple(found)

@@ -12,15 +12,46 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from ...inputs.history import CheckRequest
 from ...inputs.options import flags
+from ...model.case import fewer_heads, shortened
 from ...model.layout_run import INHERITED, MISMATCH
 from ...model.report import Diagnosis, Report
 from ...processes.ended import DEVICE
-from .plan import PlannedCheck, for_the_interpreter
+from .plan import PlannedCheck
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # What was seen in memory, whatever numbers came of it.
 _OF_MEMORY = ("outside/", "race/", "unwritten/", "shared/")
+
+
+# A multiple of the usual tiles.
+_SPAN = 128
+# Batches, and key heads: two show what one hides.
+_FEW = 2
+_LENGTHS = ("seqlen", "seqlen_q", "seqlen_k")
+# Options that fix the length of each sequence.
+_OWN_LENGTHS = ("seqlens", "cu_seqlens", "cu_seqlens_k", "inputs")
+
+
+def for_the_interpreter(request: CheckRequest) -> CheckRequest:
+    """The same check on the CPU, small. Where an option gives a value for each batch or head, their number stays."""
+    options = {name: word for name, word in request.options.items() if name != "dots"}
+    options["device"] = "cpu"
+    if not any(name in options for name in _OWN_LENGTHS):
+        for name in _LENGTHS:
+            if name in options:
+                options[name] = shortened(options[name], _SPAN)
+        if "batch" in options:
+            options["batch"] = min(options["batch"], _FEW)
+    if "heads" in options and "," not in str(options.get("tau", "")):
+        heads, keys = fewer_heads(
+            options["heads"], options.get("kv_heads", options["heads"]), _FEW
+        )
+        options["heads"] = heads
+        if "kv_heads" in options:
+            options["kv_heads"] = keys
+    return replace(request, options=options)
 
 
 def small_case(planned: PlannedCheck) -> PlannedCheck:

@@ -27,6 +27,7 @@ DEFAULT = FOLDER / "sweep.jsonl"
 # Sweeps of one folder at a time that keep what they come to.
 _MOST = 100
 _ANEW = "sweep again, from the beginning"
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError, UsageFailure)
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,10 @@ class Journal:
         stream, name = (_named(file, "ab"), file) if file is not None else _unnamed()
         with contextlib.suppress(OSError):  # a pipe or a device
             stream.truncate(0)
-        _write(
-            stream,
-            {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked)},
-        )
-        return cls(asked, name, stream)
+        journal = cls(asked, name, stream)
+        head = {"schema": SCHEMA, "version": __version__, "asked": msgspec.to_builtins(asked)}
+        journal._write(head)
+        return journal
 
     @classmethod
     def reopened(cls, file: str) -> Journal:
@@ -98,18 +98,17 @@ class Journal:
 
     def add(self, report: Report) -> None:
         """Appends a report, so that it is there whatever becomes of this process."""
-        _write(self._stream, document_of(report))
+        self._write(document_of(report))
+
+    def _write(self, document: Mapping[str, Any]) -> None:
+        self._stream.write(json.dumps(document, allow_nan=False).encode() + b"\n")
+        self._stream.flush()
 
     def outcome_of(self, planned: PlannedCheck, report: Report) -> CheckOutcome:
-        """What a check came to before.
-
-        Raises:
-            UsageFailure: the report is of another case.
-        """
+        """What a check came to before; raises UsageFailure where the report is of another case."""
         if report.title != planned.title:
-            raise UsageFailure(
-                "--resume: the file holds other cases than this command draws", _ANEW
-            )
+            words = "--resume: the file holds other cases than this command draws"
+            raise UsageFailure(words, _ANEW)
         return CheckOutcome(planned.request, report, code_of_report(report))
 
     def __enter__(self) -> Journal:
@@ -136,44 +135,29 @@ def _read(stream: IO[bytes], file: str) -> tuple[str, SweepRequest, list[Report]
             number += 1
             reports.append(load(line))
         return str(head["version"]), asked, reports, len(lines[-1])
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        msgspec.MsgspecError,
-        UsageFailure,
-    ) as error:
+    except _DAMAGED as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         words = f"--resume {file}: it holds no sweep of this gradprobe, line {number}: {reason}"
         raise UsageFailure(words, "gradprobe sweep --journal FILE writes one") from error
 
 
-def _write(stream: IO[bytes], document: Mapping[str, Any]) -> None:
-    stream.write(json.dumps(document, allow_nan=False).encode() + b"\n")
-    stream.flush()
-
-
 def _unnamed() -> tuple[IO[bytes], str]:
-    """The first journal of this folder's own that no other sweep writes."""
+    """The first journal of this folder's own that no other sweep writes; none where the folder cannot be written."""
     with contextlib.suppress(OSError):
         make_folder()
         for number in range(1, _MOST):
             path = DEFAULT if number == 1 else DEFAULT.with_stem(f"{DEFAULT.stem}-{number}")
             with contextlib.suppress(BlockingIOError):
                 return _locked(path, "ab"), str(path)
-    return open(
-        os.devnull, "ab"
-    ), ""  # a folder that cannot be written is no reason to fail a sweep
+    return open(os.devnull, "ab"), ""
 
 
 def _named(file: str, mode: str) -> IO[bytes]:
     try:
         return _locked(file, mode)
     except BlockingIOError as error:
-        raise UsageFailure(
-            f"{file}: another sweep writes it", "wait for it, or name another file"
-        ) from error
+        way_out = "wait for it, or name another file"
+        raise UsageFailure(f"{file}: another sweep writes it", way_out) from error
     except OSError as error:
         flag = "--resume" if mode == "r+b" else "--journal"
         raise UsageFailure(f"{flag} {file}: cannot be opened, {error.strerror}") from error

@@ -19,7 +19,6 @@ from ...model.failures import Failure, UsageFailure
 from ...processes import Crash
 from ...processes import resource_limits as limits
 from ...processes.ended import CRASH
-from ...processes.resource_limits import VISIBLE
 from .checking import Setting, check_each, shares
 from .outcome import CheckMessages, CheckOutcome, of_crash
 from .plan import PlannedCheck
@@ -32,6 +31,7 @@ _SOURCES = {".py", ".cu", ".cuh", ".h", ".hpp"}
 _MOST = 50 << 20
 # Seconds for a machine to answer.
 _PATIENCE = 10.0
+_HERE = "--ray alone starts a cluster here"
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,17 @@ class RayCluster:
     """How often a check is made again whose worker or machine was lost."""
 
     def refuse_unusable(self) -> None:
-        """Does nothing where there is Ray, and something listens at the address: Ray itself would wait for minutes.
-
-        Raises:
-            UsageFailure: there is not.
-        """
+        """Raises UsageFailure where there is no Ray, or nothing listens there: Ray itself would wait for minutes."""
         if importlib.util.find_spec("ray") is None:
-            raise UsageFailure(
-                "--ray: Ray is not installed here", "pip install 'gradprobe[cluster]'"
-            )
+            way_out = "pip install 'gradprobe[cluster]'"
+            raise UsageFailure("--ray: Ray is not installed here", way_out)
         host, colon, port = self.address.removeprefix("ray://").rpartition(":")
         try:
             if colon:
                 socket.create_connection((host, int(port)), _PATIENCE).close()
         except (OSError, ValueError) as error:
             words = f"--ray {self.address}: nothing answers there ({error})"
-            raise UsageFailure(words, "--ray alone starts a cluster here") from error
+            raise UsageFailure(words, _HERE) from error
 
 
 def check_each_on_ray(
@@ -84,18 +79,14 @@ def check_each_on_ray(
     if not planned:
         return
     with _connected(ray, planned, setting, on) as folder:
-        on_gpu = (
-            planned[0].request.options.get("device") != "cpu"
-            and ray.cluster_resources().get("GPU", 0) >= 1
-        )
-        task = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=on.retries)(made_in_task)
-        waiting, seen = dict[Any, int](), 0
+        is_on_cpu = planned[0].request.options.get("device") == "cpu"
+        gpus = 0 if is_on_cpu else min(1, int(ray.cluster_resources().get("GPU", 0)))
+        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=on.retries)(made_in_task)
+        how, waiting, seen = replace(setting, workers=1), dict[Any, int](), 0
         while waiting or seen < len(planned):
             # Ray holds what has no place yet, so all that is planned is handed to it at once.
             for number in range(seen, len(planned)):
-                waiting[
-                    task.remote(__version__, planned[number], replace(setting, workers=1), folder)
-                ] = number
+                waiting[task.remote(__version__, planned[number], how, folder)] = number
             seen = len(planned)
             (over,), _ = ray.wait(list(waiting), num_returns=1)
             number = waiting.pop(over)
@@ -116,9 +107,7 @@ def _connected(
             ray.init(**where, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:
             words = " ".join(str(error).split())
-            raise UsageFailure(
-                f"--ray {on.address}: {words}", "--ray alone starts a cluster here"
-            ) from error
+            raise UsageFailure(f"--ray {on.address}: {words}", _HERE) from error
         try:
             yield os.getcwd() if on.address == EMBEDDED else ""
         finally:
@@ -153,29 +142,20 @@ def _stage(planned: Sequence[PlannedCheck], staged: Path) -> None:
 def _sources(folder: Path) -> Iterator[Path]:
     """The sources in a folder and below it, without hidden folders and environments."""
     for name, below, files in os.walk(folder):
-        below[:] = [
-            sub
-            for sub in below
-            if not sub.startswith(".") and not os.path.exists(f"{name}/{sub}/pyvenv.cfg")
-        ]
+        for sub in list(below):
+            if sub.startswith(".") or os.path.exists(f"{name}/{sub}/pyvenv.cfg"):
+                below.remove(sub)
         yield from (Path(name, file) for file in files if Path(file).suffix in _SOURCES)
 
 
 def _result(ray: Any, over: Any, planned: PlannedCheck, on: RayCluster) -> CheckOutcome:
-    """What a task came to, with the paths of this machine.
-
-    Raises:
-        Failure: it could not begin.
-    """
+    """What a task came to, with the paths of this machine; raises Failure where it could not begin."""
+    checked: CheckOutcome
     try:
-        folder: str
-        checked: CheckOutcome
         folder, checked = ray.get(over)
     except ray.exceptions.RayTaskError as error:
-        raise Failure(
-            f"Ray: {' '.join(str(error.cause or error).split())}",
-            "every machine needs this gradprobe",
-        ) from error
+        words = f"Ray: {' '.join(str(error.cause or error).split())}"
+        raise Failure(words, "every machine needs this gradprobe") from error
     except ray.exceptions.RuntimeEnvSetupError as error:
         raise Failure(f"Ray: what the target needs could not travel: {error}") from error
     except ray.exceptions.RayError as error:
@@ -190,27 +170,24 @@ def _result(ray: Any, over: Any, planned: PlannedCheck, on: RayCluster) -> Check
 class _Bench:
     """The checks of one worker, which go on in the process that is warm."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self) -> None:
         self._plan: list[PlannedCheck] = []
         self._kind: object = None
-        self._ends = check_each((), setting)
+        self._ends = check_each((), Setting())
 
-    def check(self, planned: PlannedCheck) -> CheckOutcome:
-        kind = (
-            shares(planned),
-            os.environ.get(VISIBLE),
-        )  # Ray may give a worker another GPU for each task
+    def check(self, planned: PlannedCheck, setting: Setting) -> CheckOutcome:
+        # Ray may give a worker another GPU for each task.
+        kind = setting, shares(planned), os.environ.get(limits.VISIBLE)
         if kind != self._kind:
             self._ends.close()
             self._plan, self._kind = [], kind
-            self._ends = check_each(self._plan, self._setting)
+            self._ends = check_each(self._plan, setting)
         self._plan.append(planned)
         return next(self._ends)
 
 
-# Of this worker, by how it makes checks.
-_benches: dict[Setting, _Bench] = {}
+# Of this worker.
+_bench = _Bench()
 
 
 def made_in_task(
@@ -226,9 +203,8 @@ def made_in_task(
         Failure: another gradprobe is here.
     """
     if version != __version__:
-        raise Failure(
-            f"gradprobe {__version__} is installed on {os.uname().nodename}, and {version} asks"
-        )
+        node = os.uname().nodename
+        raise Failure(f"gradprobe {__version__} is installed on {node}, and {version} asks")
     if folder:
         os.chdir(folder)
     if (
@@ -237,5 +213,4 @@ def made_in_task(
         cores = os.cpu_count() or 1
         os.environ[limits.SHARE] = str(max(limits.LEAST, limits.limit() // cores))
         os.environ[limits.SHARED_BY] = str(cores)
-    bench = _benches.setdefault(setting, _Bench(setting))
-    return os.getcwd(), bench.check(planned)
+    return os.getcwd(), _bench.check(planned, setting)

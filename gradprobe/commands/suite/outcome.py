@@ -39,7 +39,6 @@ class CheckOutcome:
 
     @property
     def verdict(self) -> str:
-        """match, mismatch or error."""
         return self.report.verdict
 
     @property
@@ -58,11 +57,8 @@ class CheckOutcome:
 
     def as_warning(self, warned: WarningNote) -> CheckOutcome:
         """The same, of which one sentence is told and which does not count."""
-        return replace(
-            self,
-            report=structs.replace(self.report, severity=WARNING, warnings=(warned,)),
-            code=0,
-        )
+        report = structs.replace(self.report, severity=WARNING, warnings=(warned,))
+        return replace(self, report=report, code=0)
 
 
 def code_of(codes: Sequence[int]) -> int:
@@ -76,26 +72,20 @@ def code_of_report(report: Report) -> int:
     """The exit code of a check alone, by what it came to."""
     if report.is_warning:
         return 0
-    if (
-        report.verdict == MATCH
-        and report.against is not None
-        and report.against.report.verdict == FAILED
-    ):
-        return Failure.exit_code  # it was to be set beside something
-    if report.verdict in (MATCH, MISMATCH):
-        return int(report.verdict == MISMATCH)
+    if report.verdict == MISMATCH:
+        return 1
+    if report.verdict == MATCH:
+        other = report.against  # what it was to be set beside
+        is_alone = other is not None and other.report.verdict == FAILED
+        return Failure.exit_code if is_alone else 0
     kind = report.error.kind if report.error else ""
     return UsageFailure.exit_code if kind == UsageFailure.__name__ else Failure.exit_code
 
 
 def code_of_reports(several: Reports) -> int:
-    """That of the command that made them."""
-    # Nothing compared is no match.
-    return (
-        code_of(list(map(code_of_report, several.reports)))
-        if several.counted
-        else Failure.exit_code
-    )
+    """That of the command that made them; nothing compared is no match."""
+    codes = [code_of_report(report) for report in several.reports]
+    return code_of(codes) if several.counted else Failure.exit_code
 
 
 @dataclass(frozen=True)
@@ -129,11 +119,12 @@ class CheckMessages:
         measured = [run.layout for run in self.so_far.runs] if self.so_far else []
         return f"{layout}, once more" if layout in measured else layout
 
-    def subject(self, planned: PlannedCheck) -> str:
-        """What ended, in words."""
+    def words(self, planned: PlannedCheck, what: str) -> str:
+        """What ended, how and where: "target 'f' crashed (distinct)"."""
+        subject = f"target {planned.request.target!r}"
         if self.stage is not None and self.stage.words.startswith("reference "):
-            return f"reference {planned.request.reference!r}"
-        return f"target {planned.request.target!r}"
+            subject = f"reference {planned.request.reference!r}"
+        return f"{subject} {what}" + (f" ({self.layout})" if self.layout else "")
 
 
 LOST, LATE = "crashed", "took too long"
@@ -150,16 +141,10 @@ def of_error(
     """A check that an exception ended, also one that asks for the end of its process."""
     failure = as_failure(error)
     if not isinstance(error, Exception):
-        where = f" ({heard.layout})" if heard.layout else ""
-        words = f"{heard.subject(planned)} raised {type(error).__name__}{where}"
+        words = heard.words(planned, f"raised {type(error).__name__}")
         failure = TargetFailure(words, failure.way_out)
-    return _ended(
-        planned,
-        structs.replace(error_of(failure), stack=stack),
-        failure.exit_code,
-        heard,
-        seconds,
-    )
+    told = structs.replace(error_of(failure), stack=stack)
+    return _ended(planned, told, failure.exit_code, heard, seconds)
 
 
 def of_raised(
@@ -167,13 +152,8 @@ def of_raised(
 ) -> CheckOutcome:
     """The same of an exception in another process."""
     more: dict[str, Any] = {"details": raised.details, "way_out": raised.way_out, "stack": stack}
-    return _ended(
-        planned,
-        Error(kind=raised.kind, message=raised.message, **more),
-        raised.exit_code,
-        heard,
-        0.0,
-    )
+    error = Error(kind=raised.kind, message=raised.message, **more)
+    return _ended(planned, error, raised.exit_code, heard, 0.0)
 
 
 def of_crash(
@@ -187,21 +167,21 @@ def of_crash(
     Args:
         memory: what the interpreter's watch sees the kernels do there.
     """
-    what = LATE if crash.kind == TIMEOUT else LOST
-    where = f" ({heard.layout})" if heard.layout else ""
     words = f"{crash.words}{crash.where}"
     if memory:
         words += f"; small in the interpreter {memory[0].sentence}"
-    more: dict[str, Any] = {
-        "stderr_tail": crash.stderr_tail,
-        "stack": crash.stack,
-        "memory": tuple(memory),
-    }
-    if crash.last:
-        more |= asdict(crash.last)
-    message = f"{heard.subject(planned)} {what}{where}: {words}"
-    way_out = _WAYS_OUT.get(crash.kind, _DEBUGGED)
-    error = Error(kind=crash.kind, message=message, way_out=way_out, words=words, **more)
+    what = heard.words(planned, LATE if crash.kind == TIMEOUT else LOST)
+    more: dict[str, Any] = asdict(crash.last) if crash.last else {}
+    error = Error(
+        kind=crash.kind,
+        message=f"{what}: {words}",
+        way_out=_WAYS_OUT.get(crash.kind, _DEBUGGED),
+        words=words,
+        stderr_tail=crash.stderr_tail,
+        stack=crash.stack,
+        memory=tuple(memory),
+        **more,
+    )
     return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
 
 
@@ -225,21 +205,14 @@ def _ended(
     if so_far is None or code != Failure.exit_code or error.kind == ReferenceFailure.__name__:
         # The target and the words of the case that a report would have been about.
         name = request.target or getattr(planned.functions[0], "__name__", "")
-        target = CheckedTarget(
-            name=name, family=request.family or "", reference=request.reference or ""
-        )
-        ended |= {
-            "target": target,
-            "options": dict(request.options),
-            "reproduce": planned.repro_command,
-        }
+        family, reference = request.family or "", request.reference or ""
+        ended["target"] = CheckedTarget(name=name, family=family, reference=reference)
+        ended["options"], ended["reproduce"] = dict(request.options), planned.repro_command
         return CheckOutcome(request, Report(verdict=FAILED, seconds=total, **ended), code)
-    runs = (*so_far.runs, run_ended(error, heard.layout))
-    verdict = FAILED if so_far.failing is None else MISMATCH
-    report = structs.replace(
-        so_far, verdict=verdict, runs=runs, seconds={**so_far.seconds, **total}, **ended
-    )
-    return CheckOutcome(request, report, 1 if verdict == MISMATCH else code)
+    ended["runs"] = (*so_far.runs, run_ended(error, heard.layout))
+    ended["verdict"] = FAILED if so_far.failing is None else MISMATCH
+    report = structs.replace(so_far, seconds={**so_far.seconds, **total}, **ended)
+    return CheckOutcome(request, report, 1 if report.verdict == MISMATCH else code)
 
 
 def run_ended(error: Error, layout: str) -> Run:

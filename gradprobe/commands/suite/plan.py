@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.assignment import parse_run, planned_runs, run_name
-from ...model.case import Case, fewer_heads, shortened
+from ...model.case import Case
 from ...model.documents import Coverage, RefusedCase
 from ...model.report import Report
 
@@ -132,38 +132,6 @@ class Plan:
         return f"{len(done)} of {len(self.checks)} made", sum(
             planned.cost for planned in done
         ) / whole
-
-
-# A multiple of the usual tiles.
-_SPAN = 128
-# Batches, and key heads: two show what one hides.
-_FEW = 2
-_LENGTHS = ("seqlen", "seqlen_q", "seqlen_k")
-# Options that fix the length of each sequence.
-_OWN_LENGTHS = ("seqlens", "cu_seqlens", "cu_seqlens_k", "inputs")
-
-
-def for_the_interpreter(request: CheckRequest) -> CheckRequest:
-    """The same check on the CPU, only as large as it must be to show the effect of the layout.
-
-    Where an option gives a value for each batch or head, their number stays.
-    """
-    options = {name: word for name, word in request.options.items() if name != "dots"}
-    options["device"] = "cpu"
-    if not any(name in options for name in _OWN_LENGTHS):
-        for name in _LENGTHS:
-            if name in options:
-                options[name] = shortened(options[name], _SPAN)
-        if "batch" in options:
-            options["batch"] = min(options["batch"], _FEW)
-    if "heads" in options and "," not in str(options.get("tau", "")):
-        heads, keys = fewer_heads(
-            options["heads"], options.get("kv_heads", options["heads"]), _FEW
-        )
-        options["heads"] = heads
-        if "kv_heads" in options:
-            options["kv_heads"] = keys
-    return replace(request, options=options)
 
 
 _SHORT = {

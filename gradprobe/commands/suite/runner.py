@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,9 +42,9 @@ class Runner:
         self.checks: list[CheckOutcome] = []
         """Those that count, in the order of their numbers, as the warned."""
         self.warned: list[CheckOutcome] = []
+        self.groups: tuple[FailureGroup, ...] = ()
         self._refused = 0
         self._is_over = False
-        self.groups: tuple[FailureGroup, ...] = ()
 
     @property
     def expected(self) -> int:
@@ -68,17 +68,32 @@ class Runner:
             UsageFailure: the journal holds other cases.
             KeyboardInterrupt: Ctrl-C, after all that came.
         """
-        for outcome in _in_order(self._arriving(tick)):
-            if outcome.verdict == FAILED and outcome.error_kind == INTERRUPTED:
-                continue
-            if self.plan.is_own and outcome.is_refused:
-                self.plan.untaken.append(RefusedCase(outcome.title, words_of(outcome.report)))
-                self._refused += 1
-                continue
-            insort(
-                self.warned if outcome.report.is_warning else self.checks, outcome, key=_number
-            )
-            yield outcome
+        waiting, due = dict[int, CheckOutcome](), 0
+        try:
+            for at, outcome in self._arriving(tick):
+                waiting[at] = outcome
+                while due in waiting:
+                    yield from self._counted(waiting.pop(due))
+                    due += 1
+        except KeyboardInterrupt:
+            yield from self._behind_a_gap(waiting)
+            raise
+        yield from self._behind_a_gap(waiting)
+
+    def _behind_a_gap(self, waiting: Mapping[int, CheckOutcome]) -> Iterator[CheckOutcome]:
+        for at in sorted(waiting):
+            yield from self._counted(waiting[at])
+
+    def _counted(self, outcome: CheckOutcome) -> Iterator[CheckOutcome]:
+        if outcome.verdict == FAILED and outcome.error_kind == INTERRUPTED:
+            return
+        if self.plan.is_own and outcome.is_refused:
+            self.plan.untaken.append(RefusedCase(outcome.title, words_of(outcome.report)))
+            self._refused += 1
+            return
+        those = self.warned if outcome.report.is_warning else self.checks
+        insort(those, outcome, key=lambda other: other.report.number)
+        yield outcome
 
     def _arriving(self, tick: Tick) -> Iterator[tuple[int, CheckOutcome]]:
         """Each check with its place in the plan, in whatever order they come."""
@@ -89,29 +104,26 @@ class Runner:
         done, made = list[PlannedCheck](), list[CheckOutcome]()
         places, todo = list[int](), list[PlannedCheck]()
         for at, planned in enumerate(plan.checks):
-            if (report := kept.get(_place(planned, at))) is None:
+            if self._journal is None or (report := kept.get(_number(planned, at))) is None:
                 places.append(at)
                 todo.append(planned)
                 continue
-            assert self._journal is not None
-            outcome = self._journal.outcome_of(planned, report)
             done.append(planned)
-            made.append(outcome)
-            yield at, self._weighed(planned, outcome)
+            made.append(self._weighed(planned, self._journal.outcome_of(planned, report)))
+            yield at, made[-1]
         for came in self._check_each(todo):
             at, planned = places[came.report.number], todo[came.report.number]
-            outcome = came.numbered(_place(planned, at))
+            outcome = came.numbered(_number(planned, at))
             if self._journal is not None and outcome.error_kind != INTERRUPTED:
                 self._journal.add(outcome.report)
-            outcome = self._weighed(planned, outcome)
             done.append(planned)
-            made.append(outcome)
+            made.append(self._weighed(planned, outcome))
             for another in plan.more(made):
                 places.append(len(plan.checks))
                 todo.append(another)
                 plan.checks.append(another)
             tick(*plan.progress(done))
-            yield at, outcome
+            yield at, made[-1]
 
     def _check_each(self, todo: list[PlannedCheck]) -> Iterator[CheckOutcome]:
         if self._cluster is None:
@@ -125,31 +137,23 @@ class Runner:
         what the target may not be meant to take, with the way out."""
         if not self.plan.is_own or outcome.verdict == MATCH:
             return outcome
-        options, report = outcome.request.options, outcome.report
+        options, report, why = outcome.request.options, outcome.report, words_of(outcome.report)
         if outcome.verdict == MISMATCH and planned.beyond:
             way = f"not meant to take {planned.beyond}? let it raise a ValueError: a refused case does not count"
             outcome = replace(outcome, report=structs.replace(report, hints=(*report.hints, way)))
         if options.get("strict"):
             return outcome
         if options.get("layout") == [f"all={HUGE}"]:
-            request = replace(outcome.request, options={**options, "layout": [f"all={SCALED}"]})
+            small = {**options, "layout": [f"all={SCALED}"]}
+            request = replace(outcome.request, options=small)
             (again,) = check_each([PlannedCheck("", request)], self.setting)
             if again.verdict != MATCH:
                 return outcome
-            words = (
-                "right in the same strides when they are small, so an index is held in 32 bits"
-            )
-            return outcome.as_warning(
-                WarningNote(HUGE, outcome.title, f"{words}: {words_of(report)}", (HUGE,))
-            )
-        if (
-            planned.beyond
-            and outcome.error_kind == TargetFailure.__name__
-            and outcome.verdict == FAILED
-        ):
-            words = (
-                f"given {planned.beyond}, which none of its parameters says: {words_of(report)}"
-            )
+            head = "right in the same strides when they are small, so an index is held in 32 bits"
+            return outcome.as_warning(WarningNote(HUGE, outcome.title, f"{head}: {why}", (HUGE,)))
+        is_accident = outcome.error_kind == TargetFailure.__name__
+        if planned.beyond and is_accident and outcome.verdict == FAILED:
+            words = f"given {planned.beyond}, which none of its parameters says: {why}"
             return outcome.as_warning(WarningNote(UNDECLARED, outcome.title, words, ()))
         return outcome
 
@@ -165,9 +169,8 @@ class Runner:
         if self.groups and self.setting.shrink_budget:
             tick("a smaller case for each cause", None)
             requests = {outcome.report.number: outcome.request for outcome in self.checks}
-            self.groups = with_smallest(
-                self.groups, requests, self.setting.shrink_budget, self.setting.workers
-            )
+            budget, workers = self.setting.shrink_budget, self.setting.workers
+            self.groups = with_smallest(self.groups, requests, budget, workers)
 
     def fold(self, closer: CheckOutcome | None = None) -> None:
         """Folds what fails, once.
@@ -181,28 +184,9 @@ class Runner:
             self.groups = folded_by_cause(reports, closer.report if closer else None)
 
 
-def _place(planned: PlannedCheck, at: int) -> int:
+def _number(planned: PlannedCheck, at: int) -> int:
     """The number of a check in the table."""
     return at if planned.number is None else planned.number
-
-
-def _number(outcome: CheckOutcome) -> int:
-    return outcome.report.number
-
-
-def _in_order(arriving: Iterator[tuple[int, CheckOutcome]]) -> Iterator[CheckOutcome]:
-    """Each with the place behind that of the one before it, as soon as that came; those behind a gap at the end."""
-    waiting, due = dict[int, CheckOutcome](), 0
-    try:
-        for at, outcome in arriving:
-            waiting[at] = outcome
-            while due in waiting:
-                yield waiting.pop(due)
-                due += 1
-    except KeyboardInterrupt:
-        yield from (waiting[at] for at in sorted(waiting))
-        raise
-    yield from (waiting[at] for at in sorted(waiting))
 
 
 def _looked_into(failing: CheckOutcome, setting: Setting) -> CheckOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from ...inputs.history import CheckRequest, digest_of
@@ -28,48 +28,35 @@ def sources_of(report: Report, request: CheckRequest, before: Collection[str]) -
     Args:
         before: the names of modules that were here before any target: of these what the target leads to counts.
     """
-    target = report.target
-    ran = {
-        target.file: target.sha256,
-        **{kernel.file: kernel.sha256 for kernel in target.kernels},
-    }
+    ran = {kernel.file: kernel.sha256 for kernel in report.target.kernels}
+    ran[report.target.file] = report.target.sha256
     ran.pop("", None)
-    named = {*map(os.path.abspath, _named(request))}
-    files = named | {*_imported(before, {*named, *ran})}
-    files |= {*_beside({*files, *ran})}
+    files = _named(request)
+    files |= _imported(before, files | ran.keys())
+    for folder in {os.path.dirname(file) for file in files | ran.keys()}:
+        with contextlib.suppress(OSError):
+            entries = list(os.scandir(folder))
+            files |= {entry.path for entry in entries if Path(entry.name).suffix in _COMPILED}
     seen = {file: _FIRST_SEEN.setdefault(file, digest_of(file)) for file in files - {""}}
     # The target's own file is read anew for each check: what ran of it is what was hashed then.
     return dict(sorted((seen | ran).items()))
 
 
-def _imported(before: Collection[str], roots: Collection[str]) -> Iterator[str]:
+def _imported(before: Collection[str], roots: Collection[str]) -> set[str]:
     """The files of the modules that came since, and of those that the modules of some files lead to."""
-    modules = {
-        name: getattr(module, "__file__", None) or ""
-        for name, module in list(sys.modules.items())
-    }
-    since = (file for name, file in modules.items() if name not in before)
-    yield from (file for file in since if os.path.isabs(file) and is_edited(file))
-    yield from edited_modules(name for name, file in modules.items() if file in roots)
+    found, leading = set[str](), list[str]()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        if name not in before and os.path.isabs(file) and is_edited(file):
+            found.add(file)
+        if file in roots:
+            leading.append(name)
+    return found | {*edited_modules(leading)}
 
 
-def _named(request: CheckRequest) -> Iterator[str]:
+def _named(request: CheckRequest) -> set[str]:
     """The files that the words of a check name."""
-    options = request.options
-    words = (
-        request.target,
-        request.reference or "",
-        str(options.get("shards", "")),
-        str(options.get("inputs", "")),
-    )
-    places = (word if os.path.isfile(word) else word.rpartition(":")[0] for word in words)
-    return (place for place in places if os.path.isfile(place))
-
-
-def _beside(files: Iterable[str]) -> Iterator[str]:
-    """What is compiled in the folders of some files."""
-    for folder in {os.path.dirname(file) for file in files}:
-        with contextlib.suppress(OSError):
-            yield from (
-                entry.path for entry in os.scandir(folder) if Path(entry.name).suffix in _COMPILED
-            )
+    words = [request.target, request.reference or ""]
+    words += [str(request.options.get(name, "")) for name in ("shards", "inputs")]
+    places = [word if os.path.isfile(word) else word.rpartition(":")[0] for word in words]
+    return {os.path.abspath(place) for place in places if os.path.isfile(place)}

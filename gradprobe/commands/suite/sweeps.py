@@ -13,7 +13,7 @@ from ...inputs.history import CheckRequest
 from ...model.case import Case
 from ...model.failures import UsageFailure
 from ...model.report import Report
-from .drawing import beyond, case_of, cost, drawn, title_of
+from .drawing import LENGTHS, beyond, case_of, cost, drawn, title_of
 from .journal import SweepRequest
 from .outcome import CheckOutcome
 from .plan import Plan, PlannedCheck, titled
@@ -24,7 +24,7 @@ LARGEST = 10_000
 # Cases that are drawn together, and then put in order.
 BATCH = 64
 # Options that decide lengths, or heads, by themselves.
-_LENGTHS = {"seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k", "inputs"}
+_LENGTHS = {*LENGTHS, "inputs"}
 _GROUPS = {"heads", "kv_heads", "tau", "inputs"}
 
 
@@ -36,12 +36,10 @@ def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
     count = math.prod(len(words) for words in values.values())
     if count > LARGEST:
-        raise UsageFailure(
-            f"sweep: {count:,} cases are more than {LARGEST:,}", "give fewer values"
-        )
-    return [
-        dict(zip(values, words, strict=True)) for words in itertools.product(*values.values())
-    ]
+        words = f"sweep: {count:,} cases are more than {LARGEST:,}"
+        raise UsageFailure(words, "give fewer values")
+    rows = itertools.product(*values.values())
+    return [dict(zip(values, row, strict=True)) for row in rows]
 
 
 def suiting(takes: TargetSignature, given: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -70,11 +68,11 @@ def suiting(takes: TargetSignature, given: Mapping[str, Any]) -> list[dict[str, 
 
 def titles(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each case: the options in which they differ."""
-    names = dict.fromkeys(name for case in cases for name in case)
+    names, found = dict.fromkeys(itertools.chain.from_iterable(cases)), list[str]()
     vary = [name for name in names if len({str(case.get(name)) for case in cases}) > 1]
-    return [
-        " ".join(titled({name: case[name] for name in vary if name in case})) for case in cases
-    ]
+    for case in cases:
+        found.append(" ".join(titled({name: case[name] for name in vary if name in case})))
+    return found
 
 
 class SweepPlan(Plan):
@@ -88,69 +86,56 @@ class SweepPlan(Plan):
         Raises:
             UsageFailure: there are too many cases, or none.
         """
-        is_closed = asked.is_drawn and not any(
-            "recover" in request.options for request in asked.requests
+        is_looked_into = any("recover" in request.options for request in asked.requests)
+        super().__init__(
+            is_own=asked.is_drawn, looks_closer=asked.is_drawn and not is_looked_into
         )
-        super().__init__(is_own=asked.is_drawn, looks_closer=is_closed)
+        self._asked = asked
         self._seconds, self._until = 60.0 * (asked.minutes or 0.0), 0.0
         self._stream: Iterator[PlannedCheck] = iter(())
         """What a sweep by minutes goes on with, without end."""
-        is_one = len(asked.requests) == 1
         for request, taken in zip(asked.requests, takes, strict=True):
             if asked.is_drawn and taken is not None:
-                self._draw(asked, request, taken, is_one=is_one)
+                self._draw(request, taken)
             else:
-                self._combine(asked, request, taken, is_one=is_one)
+                self._combine(request, taken)
 
-    def _combine(
-        self,
-        asked: SweepRequest,
-        request: CheckRequest,
-        taken: TargetSignature | None,
-        *,
-        is_one: bool,
-    ) -> None:
-        if asked.varied and not asked.is_drawn:
-            matrix = combinations(asked.varied)
+    def _title(self, request: CheckRequest, name: str) -> str:
+        is_one = len(self._asked.requests) == 1
+        return name if is_one and name else f"{request.target} {name}".rstrip()
+
+    def _combine(self, request: CheckRequest, taken: TargetSignature | None) -> None:
+        if self._asked.varied and not self._asked.is_drawn:
+            matrix = combinations(self._asked.varied)
         else:
             matrix = suiting(taken, request.options) if taken else [{}]
-        names, first = titles(matrix), len(self.checks)
-        added = []
-        for at, options in enumerate(matrix):
-            title = (
-                names[at] if is_one and names[at] else f"{request.target} {names[at]}".rstrip()
-            )
+        added = list[PlannedCheck]()
+        for name, options in zip(titles(matrix), matrix, strict=True):
             whole = replace(request, options={**request.options, **options})
             price = cost(_case_of_either(whole.options, request.family))
-            added.append(PlannedCheck(title, whole, number=first + at, cost=price))
+            number = len(self.checks) + len(added)
+            added.append(
+                PlannedCheck(self._title(request, name), whole, number=number, cost=price)
+            )
         self.checks += _cheapest_first(added)
 
-    def _draw(
-        self, asked: SweepRequest, request: CheckRequest, taken: TargetSignature, *, is_one: bool
-    ) -> None:
+    def _draw(self, request: CheckRequest, taken: TargetSignature) -> None:
         """Adds cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
+        asked, seed = self._asked, request.options.get("seed", 0)
         fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
-        given, seed = (
-            {"recover": [False], **fixed, **asked.varied},
-            request.options.get("seed", 0),
-        )
 
         def planned(options: Mapping[str, Any]) -> PlannedCheck:
-            title = title_of(options, [*fixed, "recover"])
-            title = title if is_one else f"{request.target} {title}"
+            title = self._title(request, title_of(options, [*fixed, "recover"]))
             whole, price = replace(request, options=options), cost(case_of(options, taken))
             return PlannedCheck(title, whole, cost=price, beyond=beyond(options, taken))
 
-        stream = map(planned, drawn(taken, given, seed))
+        stream = map(planned, drawn(taken, {"recover": [False], **fixed, **asked.varied}, seed))
         if asked.minutes is None:
             self.checks += _cheapest_first(itertools.islice(stream, asked.draw))
             return
         sample = _cheapest_first(itertools.islice(stream, BATCH))
         self.titles = [check.title for check in sample]
-        batches = (_cheapest_first(itertools.islice(stream, BATCH)) for _ in itertools.count())
-        self._stream = itertools.chain(
-            sample, itertools.chain.from_iterable(itertools.takewhile(bool, batches))
-        )
+        self._stream = itertools.chain(sample, _in_batches(stream))
 
     def begin(self, kept: Sequence[Report], workers: int) -> None:
         spent = sum(report.seconds.get("total", 0.0) for report in kept) / workers
@@ -164,9 +149,13 @@ class SweepPlan(Plan):
     def progress(self, done: Sequence[PlannedCheck]) -> tuple[str, float]:
         if not self._seconds:
             return super().progress(done)
-        return f"{len(done)} made", min(
-            1.0, 1.0 - (self._until - time.monotonic()) / self._seconds
-        )
+        left = (self._until - time.monotonic()) / self._seconds
+        return f"{len(done)} made", min(1.0, 1.0 - left)
+
+
+def _in_batches(stream: Iterator[PlannedCheck]) -> Iterator[PlannedCheck]:
+    while batch := _cheapest_first(itertools.islice(stream, BATCH)):
+        yield from batch
 
 
 def _cheapest_first(checks: Iterable[PlannedCheck]) -> list[PlannedCheck]:
@@ -175,13 +164,8 @@ def _cheapest_first(checks: Iterable[PlannedCheck]) -> list[PlannedCheck]:
 
 def _case_of_either(options: Mapping[str, Any], family: str | None) -> Case | None:
     """The case of options for a target that is not looked at; None where it is not known."""
-    if "inputs" in options:
-        return None
-    for name in ("softmax", "lazy"):
-        if (
-            family in (None, name)
-            and (case := case_of(options, TargetSignature(name, frozenset(), frozenset())))
-            is not None
-        ):
+    for name in ("softmax", "lazy") if "inputs" not in options else ():
+        case = case_of(options, TargetSignature(name, frozenset(), frozenset()))
+        if case is not None and family in (None, name):
             return case
     return None

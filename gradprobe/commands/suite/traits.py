@@ -12,6 +12,8 @@ from ...model.assignment import parse_run
 from ...model.case import Case
 from ...model.failures import UsageFailure
 
+Trait = tuple[str, str]
+"""(axis, words that follow "all 14 failures have"). The last word of an axis is its subject."""
 # The sizes of usual tiles.
 _TILES = (16, 32, 64, 128)
 # What one sentence joins at most: faults that need three things at once are known, and none that needs four.
@@ -27,18 +29,8 @@ _SWITCHED = {
     "poison": "poison",
 }  # fmt: skip
 _VALUED = (
-    "dtype",
-    "pattern",
-    "mask",
-    "window",
-    "bias_axes",
-    "align",
-    "dots",
-    "block_m",
-    "block_n",
-    "repeat",
-    "batch",
-)
+    "dtype", "pattern", "mask", "window", "bias_axes", "align", "dots", "block_m", "block_n", "repeat", "batch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,9 +39,8 @@ class Instance:
 
     number: int
     """Of its check."""
-    traits: tuple[tuple[str, str], ...]
-    """(axis, words that follow "all 14 failures have"); of one axis the sharpest first. The last word of an axis is its
-    subject: of one subject one trait is told."""
+    traits: tuple[Trait, ...]
+    """Of one axis the sharpest first."""
 
     @classmethod
     def of(cls, number: int, case: Case, layout: str, *, square: bool) -> Instance:
@@ -62,7 +53,7 @@ class Instance:
         return cls(number, tuple(dict.fromkeys(itertools.chain(*told))))
 
 
-def _of_lengths(case: Case, square: bool) -> Iterator[tuple[str, str]]:
+def _of_lengths(case: Case, square: bool) -> Iterator[Trait]:
     rows, keys = case.seqlen_q, case.seqlen_k
     if rows != keys:
         yield "shape", "Lq < Lk" if rows < keys else "Lq > Lk"
@@ -75,7 +66,7 @@ def _of_lengths(case: Case, square: bool) -> Iterator[tuple[str, str]]:
             yield f"{name} length", f"{name} {'<' if length < tile else '>='} {tile}"
 
 
-def _of_heads(case: Case) -> Iterator[tuple[str, str]]:
+def _of_heads(case: Case) -> Iterator[Trait]:
     grouped = case.heads != case.kv_heads
     if grouped and case.kv_heads == 1:
         yield "groups", "one key head for all heads"
@@ -92,25 +83,26 @@ def _of_heads(case: Case) -> Iterator[tuple[str, str]]:
     yield "value dim", "Dv = D" if value == dim else "Dv != D"
 
 
-def _of_options(case: Case) -> Iterator[tuple[str, str]]:
+def _of_options(case: Case) -> Iterator[Trait]:
     for name in _VALUED:
         value = getattr(case, name)
         if value is not None and (name != "bias_axes" or case.bias):
-            axis, words = (
-                name.replace("_", "-"),
-                ",".join(map(str, value)) if isinstance(value, tuple) else value,
-            )
-            yield axis, f"{axis} {'' if isinstance(value, str) else '= '}{words}"
+            axis, sign = name.replace("_", "-"), "" if isinstance(value, str) else "= "
+            words = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            yield axis, f"{axis} {sign}{words}"
     for name, title in _SWITCHED.items():
-        axis = "causal" if name == "causal" else title.removeprefix("a ")
-        yield axis, title if getattr(case, name) else f"no {title.removeprefix('a ')}"
+        bare = title.removeprefix("a ")
+        yield (
+            bare.removesuffix(" mask") if name == "causal" else bare,
+            (title if getattr(case, name) else f"no {bare}"),
+        )
     if case.dtype != "float32":
         yield "dtype", "a dtype of 16 bits"
     if not math.isclose(case.scale, float(case.head_dim) ** -0.5, rel_tol=1e-12):
         yield "scale", "a scale of its own"
 
 
-def _of_layout(layout: str) -> Iterator[tuple[str, str]]:
+def _of_layout(layout: str) -> Iterator[Trait]:
     try:
         placed = dict(parse_run(layout)) or {"all": "contiguous"}
     except UsageFailure:  # no layout of the case's own
@@ -133,37 +125,45 @@ def set_apart(failing: Sequence[Instance], matching: Sequence[Instance]) -> tupl
     """
     if not failing or not matching:
         return ()
-    count = _count(failing)
-    common = [
-        trait for trait in failing[0].traits if all(trait in case.traits for case in failing)
-    ]
-    if count == 1:  # a number of its own is nothing that it has in common
-        common = [trait for trait in common if not re.search(r" = .*\d$", trait[1])]
-    having = {
-        trait: tuple(at for at, case in enumerate(matching) if trait in case.traits)
-        for trait in common
-    }
-    # Of an axis the trait that the fewest matches have; none that all have.
-    sharpest: dict[str, tuple[str, str]] = {}
-    for trait in sorted(common, key=lambda trait: len(having[trait])):
-        if len(having[trait]) < len(matching):
-            sharpest.setdefault(trait[0], trait)
-    in_order = [trait for trait in common if trait in sharpest.values()]
-    all_failures = f"all {count} failures have" if count > 1 else "the failure has"
-    if sole := [trait for trait in in_order if not having[trait]]:
+    count, sharpest = _count(failing), _sharpest(failing, matching)
+    having = {trait: _having(trait, matching) for trait in sharpest}
+    head = f"all {count} failures have" if count > 1 else "the failure has"
+    if sole := [trait for trait in sharpest if not having[trait]]:
         subjects = {axis.split()[-1]: words for axis, words in reversed(sole)}
-        words = [words for _, words in sole if words in subjects.values()]
-        return tuple(f"{all_failures} {word}, no match has" for word in words[:_TOLD])
+        told = [words for _, words in sole if words in subjects.values()]
+        return tuple(f"{head} {words}, no match has" for words in told[:_TOLD])
     # Of those that the same matches have, the first says it all.
-    telling = list({having[trait]: trait for trait in reversed(in_order)}.values())[::-1]
+    telling = list({having[trait]: trait for trait in reversed(sharpest)}.values())[::-1]
     if joined := _joined(telling, failing, matching):
         *others, last = (words for _, words in joined)
         both = "both" if len(joined) == 2 else "all"
-        return (f"{all_failures} {', '.join(others)} and {last}, no match has {both}",)
-    matches, sentences = _count(matching), []
-    for few, trait_words in _rare(telling, count, matching)[:_TOLD]:
-        sentences.append(f"{all_failures} {trait_words}, and {few} of {matches} matches")
-    return tuple(sentences)
+        return (f"{head} {', '.join(others)} and {last}, no match has {both}",)
+    matches, rare = _count(matching), []
+    for trait in telling:
+        few = _count([matching[at] for at in having[trait]])
+        # Of all choices of so many failures, those in which each has the trait; and any of these traits would be told.
+        chance = len(telling) * math.comb(count + few, count) / math.comb(count + matches, count)
+        if chance < _CHANCE:
+            rare.append((chance, f"{head} {trait[1]}, and {few} of {matches} matches"))
+    return tuple(sentence for _, sentence in sorted(rare)[:_TOLD])
+
+
+def _sharpest(failing: Sequence[Instance], matching: Sequence[Instance]) -> list[Trait]:
+    """Of each axis the trait of all failures that the fewest matches have; none that all have."""
+    common = list(failing[0].traits)
+    for case in failing:
+        common = [trait for trait in common if trait in case.traits]
+    if _count(failing) == 1:  # a number of its own is nothing that it has in common
+        common = [trait for trait in common if not re.search(r" = .*\d$", trait[1])]
+    found: dict[str, Trait] = {}
+    for trait in sorted(common, key=lambda trait: len(_having(trait, matching))):
+        if len(_having(trait, matching)) < len(matching):
+            found.setdefault(trait[0], trait)
+    return [trait for trait in common if trait in found.values()]
+
+
+def _having(trait: Trait, cases: Sequence[Instance]) -> tuple[int, ...]:
+    return tuple(at for at, case in enumerate(cases) if trait in case.traits)
 
 
 def _count(instances: Collection[Instance]) -> int:
@@ -171,33 +171,18 @@ def _count(instances: Collection[Instance]) -> int:
 
 
 def _joined(
-    traits: Sequence[tuple[str, str]], failing: Sequence[Instance], matching: Sequence[Instance]
-) -> tuple[tuple[str, str], ...]:
+    traits: Sequence[Trait], failing: Sequence[Instance], matching: Sequence[Instance]
+) -> tuple[Trait, ...]:
     """The fewest traits that no match has together; none where chance, or another choice, would do as well."""
     # One table of all with so many failures among them.
     tables = math.comb(_count([*failing, *matching]), _count(failing))
     matches = [set(case.traits) for case in matching]
     for size in range(2, _JOINED + 1):
-        choices = math.comb(len(traits), size)
-        found = [
-            some
-            for some in itertools.combinations(traits, size)
-            if not any(map(set(some).issubset, matches))
-        ]
+        found = []
+        for some in itertools.combinations(traits, size):
+            if not any(map(set(some).issubset, matches)):
+                found.append(some)
         if found:
-            return found[0] if len(found) == 1 and choices <= _CHANCE * tables else ()
+            is_told = len(found) == 1 and math.comb(len(traits), size) <= _CHANCE * tables
+            return found[0] if is_told else ()
     return ()
-
-
-def _rare(
-    traits: Sequence[tuple[str, str]], fails: int, matching: Sequence[Instance]
-) -> list[tuple[int, str]]:
-    """The traits that few matches have, with how many, the least probable first."""
-    matches, found = _count(matching), []
-    for trait in traits:
-        few = _count([case for case in matching if trait in case.traits])
-        # Of all choices of so many failures, those in which each has the trait; and any of these traits would be told.
-        chance = len(traits) * math.comb(fails + few, fails) / math.comb(fails + matches, fails)
-        if chance < _CHANCE:
-            found.append((chance, trait[1], few))
-    return [(few, words) for _, words, few in sorted(found)]

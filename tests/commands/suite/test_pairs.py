@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from gradprobe.commands.suite.batteries import PairRounds
 from gradprobe.commands.suite.case_factors import factors_of
-from gradprobe.commands.suite.pairs import PairRounds
 from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.model.case import Case
 
