@@ -44,11 +44,9 @@ class CheckTable:
     """The lines of so many checks. On a terminal none is longer than it is wide; in a pipe nothing is cut."""
 
     def __init__(self, titles: Sequence[str], look: Terminal) -> None:
-        self._look = look
-        longest = max(map(len, titles), default=4)
-        self._title = (
-            max(4, min(longest, look.columns // 2 - 10)) if look.rows is not None else longest
-        )
+        self._look, self._title = look, max(map(len, titles), default=4)
+        if look.rows is not None:
+            self._title = max(4, min(self._title, look.columns // 2 - 10))
         self._listed = len(titles) <= (LISTED if look.details else FEW)
         self._room = math.inf if look.details else FEW
         self._is_headed = self._listed or look.details
@@ -59,7 +57,7 @@ class CheckTable:
 
     def _head(self) -> Text:
         words = f"  {'verdict':<{_VERDICT}}  {'case':<{self._title}}  {'seconds':>{_SECONDS}}"
-        return self._cut(Text(f"{words}  first mismatch, or why not", "dim"))
+        return self._cut(Text(f"{words}  first mismatch, or why not", "dim"), self._look.columns)
 
     def line_of(self, report: Report) -> list[Text]:
         """One check; nothing where it matches and matches are only counted, nor where the screen has no room for it."""
@@ -67,28 +65,18 @@ class CheckTable:
             return []
         head = [self._head()] if self._room == FEW and not self._is_headed else []
         self._room -= 1
-        return [*head, self.line(report)]
-
-    def line(self, report: Report) -> Text:
-        """One check."""
-        title = report.title
-        if self._look.rows is not None and len(title) > self._title:
-            title = title[: self._title - len(self._end)] + self._end
+        title = self._cut(Text(report.title), self._title).plain
         word = WARNING if report.is_warning else report.verdict
         seconds = f"{report.seconds.get('total', 0.0):>{_SECONDS}.1f}"
         line = Text.assemble("  ", (f"{word.upper():<{_VERDICT}}", _STYLES[word]))
         line.append(f"  {title:<{self._title}}  {seconds}  {words_of(report)}".rstrip())
-        return self._cut(line)
+        return [*head, self._cut(line, self._look.columns)]
 
-    def _cut(self, line: Text) -> Text:
-        if self._look.rows is not None and len(line) > self._look.columns:
-            line = line[: self._look.columns - len(self._end)]
-            line.append(self._end)
-        return line
-
-    @property
-    def _end(self) -> str:
-        return "…" if self._look.utf8 else "..."
+    def _cut(self, line: Text, most: int) -> Text:
+        end = "…" if self._look.utf8 else "..."
+        if self._look.rows is None or len(line) <= most:
+            return line
+        return line[: most - len(end)].append(end)
 
 
 def words_of(report: Report) -> str:
@@ -101,10 +89,8 @@ def words_of(report: Report) -> str:
             message = message.removeprefix(known)
         return " ".join(message.split())
     # One with a wrong element before those in which an identity alone is broken.
-    wrong = min(
-        (run for run in report.runs if run.verdict == MISMATCH),
-        key=lambda run: run.first_mismatch is None,
-    )
+    runs = [run for run in report.runs if run.verdict == MISMATCH]
+    wrong = min(runs, key=lambda run: run.first_mismatch is None)
     layout = "" if wrong.layout == "contiguous" else f", {wrong.layout}"
     place = wrong.first_mismatch
     if place is None:
@@ -123,6 +109,80 @@ def simplest(checks: Sequence[Made]) -> Made | None:
     return None
 
 
+def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> list[Text]:
+    """What stands below the table of several checks: the simplest failing one, and what they come to."""
+    if look.details:
+        lines = list(_closing_in_full(several, look, tracebacks))
+    else:
+        lines = _on_one_screen(several, look)
+    found, made = Counter(report.verdict for report in several.counted), len(several.counted)
+    counts = [f"{found[word]} {word}" for word in (MATCH, MISMATCH) if found[word]]
+    counts += [plural(found[FAILED], FAILED)] if found[FAILED] else []
+    counts = counts or ["none made"]
+    warned = len(several.reports) - made
+    counts += [plural(warned, "warning")] if warned else []
+    planned = made if several.planned is None else several.planned
+    counts += [f"{planned - made} not made"] if made < planned else []
+    summary = f"{plural(planned, 'check')} in {seconds:.1f} s: {', '.join(counts)}"
+    return [*lines, Text(summary, "bold")]
+
+
+def _on_one_screen(several: Reports, look: Terminal) -> list[Text]:
+    """The place, the cause and the edit of the simplest failing one, then its group."""
+    failing, columns, groups = simplest(several.counted), look.columns, several.groups
+    notes, more = list[Text](), list[Text]()
+    if len(groups) > 1:
+        notes.append(Text(f"  and {plural(len(groups) - 1, 'more cause')}", "dim"))
+    if refused := len(several.not_taken or ()):
+        notes.append(Text(f"  {plural(refused, 'case')} not taken: --details says why"))
+    if failing:
+        rest = f"{look.rest} has all of {failing.title}; " if look.rest else ""
+        more.append(Text(f"  more: {rest}the same with --details has all", "dim"))
+    sections = [
+        Section(_in_short(failing, columns) if failing else []),
+        Section(list(_group(groups[0], columns)) if groups else [], 2),
+        Section(notes),
+        Section(_warnings(several, look), 2),
+        Section(list(_covered(several.coverage, columns)), 1),
+    ]
+    table = FEW
+    if len(several.reports) > FEW:
+        table = min(FEW, sum(report.verdict != MATCH for report in several.reports))
+    most = (MOST if failing else MOST_OF_A_MATCH) - table - 2 - len(more)
+    return [*fitted(sections, most, columns), *more]
+
+
+def _in_short(report: Report, columns: int) -> list[Text]:
+    """One that fails; of an error its words."""
+    title = Text(f"{report.title}:", "bold")
+    if report.verdict != FAILED or report.error is None:
+        return [title, *core(report, columns)]
+    error = headed_in("ERROR ", CAUTION, report.error.message, columns, 4)
+    return [title, *error, *short(report.error.way_out, columns)]
+
+
+def _closing_in_full(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:
+    refused = [(case.title, case.why) for case in several.not_taken or ()]
+    yield from _with_reasons("not taken", refused, "dim", look)
+    yield from _warnings(several, look)
+    if failing := simplest(several.counted):
+        shown = [failing]
+        for (
+            group
+        ) in several.groups:  # the first of each kind of error: its line in the table is cut
+            if not group.is_mismatch and failing.title not in group.titles:
+                those = [one for one in several.counted if one.title in group.titles]
+                shown += those[:1]
+        for report in shown:
+            yield from (Text(), *_in_full(report, look, tracebacks))
+        yield Text()
+        for group in several.groups:
+            yield from _group(group, look.columns)
+        if several.groups:
+            yield Text()
+    yield from _covered(several.coverage, look.columns)
+
+
 def _in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]:
     """Everything that one check has to say."""
     yield Text(f"{report.title}:")
@@ -131,27 +191,15 @@ def _in_full(report: Report, look: Terminal, tracebacks: bool) -> Iterator[Text]
         yield from rendered(report, look)
         return
     yield Text(f"ERROR  {error.message}")
-    for line in (
-        *error.details,
-        error.way_out,
-        *error.stderr_tail.splitlines(),
-        *error.trace(tracebacks),
-    ):
-        if line:
-            yield Text(f"  {line}")
+    more = (*error.stderr_tail.splitlines(), *error.trace(tracebacks))
+    for line in filter(None, (*error.details, error.way_out, *more)):
+        yield Text(f"  {line}")
     yield from render_layouts(report, look.columns, utf8=look.utf8)
     yield Text(f"  again: {report.reproduce}")
 
 
-def _not_taken(several: Reports, look: Terminal) -> list[Text]:
-    """What a target does not take, one line for each reason; on a terminal folded."""
-    return _with_reasons(
-        "not taken", [(case.title, case.why) for case in several.not_taken or ()], "dim", look
-    )
-
-
 def _warnings(several: Reports, look: Terminal) -> list[Text]:
-    """What is told and does not count, likewise; with what was raised, each once."""
+    """What is told and does not count, a line for each reason; with what was raised, each once."""
     warned = [report for report in several.reports if report.is_warning]
     words = [(report.title, report.warnings[0].words) for report in warned]
     lines, seen = _with_reasons(COUNTED, words, _STYLES[WARNING], look), set()
@@ -175,103 +223,9 @@ def _with_reasons(
     lines = [Text(head, style)] if reasons else []
     for why, those in titles.items():
         words = f"{_listed(those, '; ')}: {why}"
-        lines += (
-            [Text(f"  {words}", style)]
-            if look.rows is None
-            else folded(words, look.columns, style)
-        )
+        in_pipe = look.rows is None
+        lines += [Text(f"  {words}", style)] if in_pipe else folded(words, look.columns, style)
     return lines
-
-
-def _counts(several: Reports) -> str:
-    """How many came to what: `12 match, 2 mismatch, 1 warning`."""
-    found = Counter(report.verdict for report in several.counted)
-    words = []
-    for word in (MATCH, MISMATCH, FAILED):
-        if found[word]:
-            words.append(plural(found[word], word) if word == FAILED else f"{found[word]} {word}")
-    warned = len(several.reports) - len(several.counted)
-    return ", ".join(
-        [*(words or ["none made"]), *([plural(warned, "warning")] if warned else [])]
-    )
-
-
-def _summary(several: Reports, seconds: float) -> Text:
-    """What they come to, in one line, and how many are left."""
-    made = len(several.counted)
-    planned = made if several.planned is None else several.planned
-    left = f", {planned - made} not made" if made < planned else ""
-    return Text(
-        f"{plural(planned, 'check')} in {seconds:.1f} s: {_counts(several)}{left}", "bold"
-    )
-
-
-def closing(several: Reports, look: Terminal, seconds: float, tracebacks: bool) -> list[Text]:
-    """What stands below the table of several checks: the simplest failing one, and what they come to."""
-    lines = (
-        _closing_in_full(several, look, tracebacks)
-        if look.details
-        else _on_one_screen(several, look)
-    )
-    return [*lines, _summary(several, seconds)]
-
-
-def _on_one_screen(several: Reports, look: Terminal) -> list[Text]:
-    """The place, the cause and the edit of the simplest failing one, then its group."""
-    failing, columns = simplest(several.counted), look.columns
-    groups, refused = several.groups, len(several.not_taken or ())
-    others = (
-        [Text(f"  and {plural(len(groups) - 1, 'more cause')}", "dim")] if len(groups) > 1 else []
-    )
-    untaken = (
-        [Text(f"  {plural(refused, 'case')} not taken: --details says why")] if refused else []
-    )
-    sections = [
-        Section(_simplest(failing, columns) if failing else []),
-        Section(list(_group(groups[0], columns)) if groups else [], 2),
-        Section(others),
-        Section(untaken),
-        Section(_warnings(several, look), 2),
-        Section(list(_covered(several.coverage, columns)), 1),
-    ]
-    rest = f"{look.rest} has all of {failing.title}; " if look.rest and failing else ""
-    more = [Text(f"  more: {rest}the same with --details has all", "dim")] if failing else []
-    table = (
-        sum(report.verdict != MATCH for report in several.reports)
-        if len(several.reports) > FEW
-        else FEW
-    )
-    most = (MOST if failing else MOST_OF_A_MATCH) - min(table, FEW) - 2 - len(more)
-    return [*fitted(sections, most, columns), *more]
-
-
-def _simplest(report: Report, columns: int) -> list[Text]:
-    """One that fails, in short; of an error its words."""
-    title = Text(f"{report.title}:", "bold")
-    if report.verdict != FAILED or report.error is None:
-        return [title, *core(report, columns)]
-    error = headed_in("ERROR ", CAUTION, report.error.message, columns, 4)
-    return [title, *error, *short(report.error.way_out, columns)]
-
-
-def _closing_in_full(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:
-    yield from (*_not_taken(several, look), *_warnings(several, look))
-    if failing := simplest(several.counted):
-        for report in (failing, *_other_errors(several, failing)):
-            yield from (Text(), *_in_full(report, look, tracebacks))
-        yield Text()
-        for group in several.groups:
-            yield from _group(group, look.columns)
-        if several.groups:
-            yield Text()
-    yield from _covered(several.coverage, look.columns)
-
-
-def _other_errors(several: Reports, shown: Report) -> Iterator[Report]:
-    """The first of each kind of error: its line in the table is cut."""
-    for group in several.groups:
-        if not group.is_mismatch and shown.title not in group.titles:
-            yield from [report for report in several.counted if report.title in group.titles][:1]
 
 
 def _covered(coverage: Coverage | None, columns: int) -> Iterator[Text]:
@@ -279,15 +233,13 @@ def _covered(coverage: Coverage | None, columns: int) -> Iterator[Text]:
     if coverage is None:
         return
     if not coverage.properties:
-        yield from folded(
-            "the case without any option is not right, so nothing was combined", columns
-        )
+        words = "the case without any option is not right, so nothing was combined"
+        yield from folded(words, columns)
         return
     for words, titles in (("alone", coverage.wrong_alone), ("together", coverage.wrong_together)):
         if titles:
-            yield from folded(
-                f"left out of later cases, since wrong {words}: {', '.join(titles)}", columns
-            )
+            told = f"left out of later cases, since wrong {words}: {', '.join(titles)}"
+            yield from folded(told, columns)
     name = "pair" if coverage.strength == 2 else "triple"
     words = f"a case checks every {name} of {coverage.properties} properties that it takes: {coverage.held:,}"
     if coverage.missing:
@@ -311,10 +263,9 @@ def _group(group: FailureGroup, columns: int) -> Iterator[Text]:
 
 
 def _listed(titles: Sequence[str], between: str = ", ") -> str:
-    left = len(titles) - _NAMED if len(titles) > _LIST else 0
-    return between.join(titles[: _NAMED if left else _LIST]) + (
-        f" and {left:,} more" if left else ""
-    )
+    if len(titles) <= _LIST:
+        return between.join(titles)
+    return f"{between.join(titles[:_NAMED])} and {len(titles) - _NAMED:,} more"
 
 
 def render_several(several: Reports, look: Terminal, tracebacks: bool) -> Iterator[Text]:
