@@ -131,18 +131,9 @@ ALWAYS: Mapping[str, Mapping[str, Any]] = {
 SOFTCAPS = {"large": 6.0, "wide": 60.0, "negative": 150.0, "positive": 150.0}
 PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
 # What every case has of its own.
-_OWN = (
-    "batch",
-    "heads",
-    "seqlen",
-    "seqlen_q",
-    "seqlen_k",
-    "head_dim",
-    "layout",
-    "runs",
-    "cu_seqlens_k",
-    "inputs",
-)
+_OWN = {
+    "batch", "heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "layout", "runs", "cu_seqlens_k", "inputs",
+}  # fmt: skip
 
 
 def battery(
@@ -167,14 +158,8 @@ def battery(
         if not why_not:
             lengths = {} if "cu_seqlens" in row.options else _lengths(row, needed)
             layout = {"layout": list(row.layout)} if row.layout else {}
-            options = {
-                "heads": row.heads,
-                "head_dim": 16,
-                **lengths,
-                **always,
-                **row.options,
-                **layout,
-            }
+            options = {"heads": row.heads, "head_dim": 16} | lengths | always
+            options |= {**row.options, **layout}
         items.append(Item(row.number, row.title, options, why_not, beyond, row.is_alone))
     return tuple(items)
 

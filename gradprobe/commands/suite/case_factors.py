@@ -204,13 +204,10 @@ class Factors:
 
     def beyond(self, row: Row) -> str:
         """What a case asks for that no parameter of the target says that it takes; "" where there is no such thing."""
-        levels = self._levels(row).values()
-        asked = [
-            level.beyond
-            for level in levels
-            if level.beyond and not level.told_by & self.takes.names
-        ]
-        return " and ".join(asked)
+        levels, names = self._levels(row).values(), self.takes.names
+        return " and ".join(
+            filter(None, (level.beyond for level in levels if not level.told_by & names))
+        )
 
     def options(self, row: Row) -> dict[str, Any]:
         """The words of the command line for a case."""
@@ -225,44 +222,32 @@ class Factors:
         if "softcap" in options:
             options["softcap"] = SOFTCAPS.get(options["pattern"], options["softcap"])
         if "window" in options and min(self._rows_and_keys(levels)) < _SHORT:
-            options["window"] = ",".join(
-                _NARROW.get(word, word) for word in options["window"].split(",")
-            )
+            words = options["window"].split(",")
+            options["window"] = ",".join(_NARROW.get(word, word) for word in words)
         return options
 
     def _levels(self, row: Row) -> dict[str, Level]:
-        return {
-            factor.name: factor.levels[number]
-            for factor, number in zip(self.each, row, strict=True)
-        }
+        pairs = zip(self.each, row, strict=True)
+        return {factor.name: factor.levels[number] for factor, number in pairs}
 
     def _rows_and_keys(self, levels: Mapping[str, Level]) -> tuple[int, int]:
         length = _LENGTHS[levels[LENGTH].name][self.on_gpu]
         longer, shorter = length + _APART, max(length - _APART, length // 3)
         sides = {
-            "M<N": (length, longer),
-            "M>N": (length, shorter),
-            "N<M": (longer, length),
-            "N>M": (shorter, length),
-        }
-        sides["M=1"] = (1, length)
-        return sides.get(levels[SIDES].name if SIDES in levels else _EQUAL, (length, length))
+            _EQUAL: (length, length), "M<N": (length, longer), "M>N": (length, shorter), "N<M": (longer, length),
+            "N>M": (shorter, length), "M=1": (1, length),
+        }  # fmt: skip
+        return sides[levels[SIDES].name if SIDES in levels else _EQUAL]
 
     def _sizes(self, levels: Mapping[str, Level]) -> dict[str, Any]:
         """Batches, heads and lengths; of several sequences the second is half as long."""
-        mask, shapes = (
-            levels[MASK].name if MASK in levels else "",
-            str(self.always.get("shapes", PLAIN)),
-        )
+        mask = levels[MASK].name if MASK in levels else ""
+        shapes, sizes = str(self.always.get("shapes", PLAIN)), dict[str, Any](heads=1)
         rows, keys = self._rows_and_keys(levels)
-        sizes: dict[str, Any] = {"heads": 1}
         if "h" in shapes:
-            heads, kv_heads = _HEADS[levels[HEADS].name if HEADS in levels else _EACH][
-                self.on_gpu
-            ]
-            sizes = (
-                {"heads": heads} if heads == kv_heads else {"heads": heads, "kv_heads": kv_heads}
-            )
+            group = levels[HEADS].name if HEADS in levels else _EACH
+            heads, kv_heads = _HEADS[group][self.on_gpu]
+            sizes = {"heads": heads} | ({} if heads == kv_heads else {"kv_heads": kv_heads})
         if mask == _PACKED or PACKING & self.takes.required:
             return sizes | _packed(rows, keys)
         is_padded = mask == _PADDED or "seqlens" in self.takes.required

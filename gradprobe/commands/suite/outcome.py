@@ -119,7 +119,7 @@ class CheckMessages:
         measured = [run.layout for run in self.so_far.runs] if self.so_far else []
         return f"{layout}, once more" if layout in measured else layout
 
-    def words(self, planned: PlannedCheck, what: str) -> str:
+    def sentence(self, planned: PlannedCheck, what: str) -> str:
         """What ended, how and where: "target 'f' crashed (distinct)"."""
         subject = f"target {planned.request.target!r}"
         if self.stage is not None and self.stage.words.startswith("reference "):
@@ -141,7 +141,7 @@ def of_error(
     """A check that an exception ended, also one that asks for the end of its process."""
     failure = as_failure(error)
     if not isinstance(error, Exception):
-        words = heard.words(planned, f"raised {type(error).__name__}")
+        words = heard.sentence(planned, f"raised {type(error).__name__}")
         failure = TargetFailure(words, failure.way_out)
     told = structs.replace(error_of(failure), stack=stack)
     return _ended(planned, told, failure.exit_code, heard, seconds)
@@ -170,7 +170,7 @@ def of_crash(
     words = f"{crash.words}{crash.where}"
     if memory:
         words += f"; small in the interpreter {memory[0].sentence}"
-    what = heard.words(planned, LATE if crash.kind == TIMEOUT else LOST)
+    what = heard.sentence(planned, LATE if crash.kind == TIMEOUT else LOST)
     more: dict[str, Any] = asdict(crash.last) if crash.last else {}
     error = Error(
         kind=crash.kind,
