@@ -2,7 +2,6 @@
 
 import ast
 import functools
-from collections import Counter
 
 import pytest
 
@@ -43,22 +42,6 @@ def of_line(folder, line):
     last = len((HEAD + body).splitlines())
     found = mutants_of(of_text(folder, HEAD + body))
     return [(mutant.operator, mutant.after) for mutant in found if mutant.line == last]
-
-
-COUNTS = {
-    "lazy": {
-        "another-stride": 127, "other-tensors-strides": 11, "own-strides-swapped": 54, "term-dropped": 68,
-        "divisions-mixed-up": 20, "wide-offset-dropped": 19, "bound-off-by-one": 30, "operand-dropped": 34,
-        "guard-dropped": 13, "mask-dropped": 11, "padding-changed": 7, "range-cut": 10, "last-tile-lost": 7,
-        "blocks-mixed-up": 19, "zeros-not-written": 3, "factor-dropped": 7, "subtrahend-changed": 4, "other-base": 7,
-        "transpose-dropped": 8, "sum-overwritten": 6, "atomic-stored": 2, "rounded-early": 11,
-    },
-}  # fmt: skip
-
-
-def test_so_many_faults_of_each_kind_can_be_planted_in_gradprobe_s_own_kernels():
-    for name, counts in COUNTS.items():
-        assert Counter(mutant.operator for mutant in of_own(name)[1]) == counts
 
 
 @pytest.mark.parametrize("name", ["lazy", pytest.param("flash", marks=pytest.mark.nightly)])

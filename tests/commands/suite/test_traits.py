@@ -91,8 +91,7 @@ def parted(numbers, wrong):
     return [[one for one, failing in made if failing == which] for which in (True, False)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_of_failures_at_random_nine_tables_of_ten_say_nothing_that_joins_traits(count):
-    draw, every = random.Random(count), range(len(GRID))
-    tables = [parted(every, draw.sample(every, count)) for _ in range(60)]
+def test_of_failures_at_random_nine_tables_of_ten_say_nothing_that_joins_traits():
+    draw, every = random.Random(2), range(len(GRID))
+    tables = [parted(every, draw.sample(every, 2)) for _ in range(60)]
     assert sum(bool(set_apart(*table)) for table in tables) <= 6
