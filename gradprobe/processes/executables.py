@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model.failures import UsageFailure
+from .child import search_path
 from .each import run_each
 from .process import MARK
 
@@ -28,8 +29,7 @@ _START_PROGRAM = (
 
 def gradprobe_command(*words: str) -> tuple[str, ...]:
     """The command that runs this gradprobe in this Python, with the same search path."""
-    path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
-    return (sys.executable, "-c", _START_PROGRAM, path, *words)
+    return (sys.executable, "-c", _START_PROGRAM, json.dumps(search_path()), *words)
 
 
 @dataclass(frozen=True)

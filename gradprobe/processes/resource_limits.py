@@ -20,16 +20,11 @@ SHARED_BY = "GRADPROBE_SHARED_BY"
 LEAST = 500 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# For control groups of version 2 and 1: their folder, their limit, what they use, and what of that can be dropped.
+# For control groups of version 2 and 1: controller, folder, limit, what is used, and what of that can be dropped.
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _VERSIONS = (
     ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    (
-        "memory",
-        "sys/fs/cgroup/memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
+    ("memory", "sys/fs/cgroup/memory", *_V1),
 )
 
 
@@ -44,9 +39,8 @@ def parsed(word: str, where: str = "--max-memory") -> int:
         raise UsageFailure(f"{where} takes a number of bytes such as 3G or 500M, got {word!r}")
     found = int(float(match[1]) * _UNITS[match[2]])
     if found < LEAST:
-        raise UsageFailure(
-            f"{where} {word}: torch and a small case take up to {in_words(LEAST)}", "give it more"
-        )
+        words = f"{where} {word}: torch and a small case take up to {in_words(LEAST)}"
+        raise UsageFailure(words, "give it more")
     return found
 
 
@@ -114,11 +108,9 @@ def held_by(process: int) -> int:
 
 def cores() -> int:
     """The cores that this process may take."""
-    return (
-        len(os.sched_getaffinity(0)) // int(os.environ.get(SHARED_BY, "1"))
-        if sys.platform == "linux"
-        else 1
-    )
+    if sys.platform != "linux":
+        return 1
+    return len(os.sched_getaffinity(0)) // int(os.environ.get(SHARED_BY, "1"))
 
 
 def free(root: Path = Path("/")) -> int:
@@ -128,9 +120,8 @@ def free(root: Path = Path("/")) -> int:
 
 def _of_the_machine(root: Path) -> int:
     with contextlib.suppress(OSError):
-        if match := re.search(
-            r"^MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE
-        ):
+        text = (root / "proc/meminfo").read_text()
+        if match := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
             return int(match[1]) << 10
     return os.sysconf("SC_PHYS_PAGES") * _PAGE
 
@@ -182,9 +173,8 @@ def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
     """The name of each GPU that this process may use."""
     visible = os.environ.get(VISIBLE)
     if visible is not None:
-        return tuple(
-            name for part in visible.split(",") if (name := part.strip()) and name != "-1"
-        )
+        names = [part.strip() for part in visible.split(",")]
+        return tuple(name for name in names if name not in ("", "-1"))
     count = len(list(root.iterdir())) if root.is_dir() else 0
     return tuple(map(str, range(count)))
 

@@ -21,7 +21,6 @@ print(target.function(0.5, None, None), target.source.shadows)
     ("files", "word", "body"),
     [
         (NESTED, "kernels/flash/attention.py", "from .ops import scaled"),
-        pytest.param(("flash/__init__.py",), "flash/attention.py", "from ops import scaled", marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
 def test_its_imports_are_those_of_its_package(tmp_path, files, word, body):

@@ -30,19 +30,14 @@ def flash_attn(
         ValueError: a dtype or an alignment of the diagonal that flash-attn does not have.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
-        raise ValueError(
-            f"flash-attn computes in float16 and bfloat16, got {q.dtype}; add --dtype float16"
-        )
+        words = f"flash-attn computes in float16 and bfloat16, got {q.dtype}"
+        raise ValueError(f"{words}; add --dtype float16")
     diagonal = causal or window is not None or alibi is not None
     if diagonal and align == "top-left" and q.shape[2] != k.shape[2]:
         raise ValueError("flash-attn's diagonal ends at the bottom right; drop --align top-left")
-    options = {
-        "softmax_scale": scale,
-        "causal": causal,
-        "window_size": window or (-1, -1),
-        "softcap": softcap or 0.0,
-    }
-    options |= {"alibi_slopes": alibi, "return_attn_probs": True}
+    options: dict[str, object] = {"softmax_scale": scale, "causal": causal, "alibi_slopes": alibi}
+    options |= {"window_size": window or (-1, -1), "softcap": softcap or 0.0}
+    options |= {"return_attn_probs": True}
     if seqlens is not None:
         o, lse = _padded(q, k, v, seqlens, options)
     elif cu_seqlens_q is not None:
@@ -73,7 +68,6 @@ def _padded(
     packed = (_rows_first(tensor)[live] for tensor in (q, k, v))
     o, lse, _ = flash_attn_varlen_func(*packed, ends, ends, longest, longest, **options)
     whole = o.new_zeros(q.shape[0], rows, *o.shape[1:]).index_put((live,), o)
-    whole_lse = lse.new_full((q.shape[0], rows, lse.shape[0]), -torch.inf).index_put(
-        (live,), lse.mT
-    )
+    whole_lse = lse.new_full((q.shape[0], rows, lse.shape[0]), -torch.inf)
+    whole_lse = whole_lse.index_put((live,), lse.mT)
     return _rows_first(whole), _rows_first(whole_lse)

@@ -53,26 +53,18 @@ def flex(
     )
     distance = _distance(view)
     masks = _mask_mods(view, distance)
-    problem = (
-        q.shape,
-        k.shape,
-        v.shape,
-        q.dtype,
-        softcap,
-        bias is None,
-        alibi is None,
-        view.options(),
-    )
-    o, aux = _attention(q.device, problem)(
+    own = (softcap, bias is None, alibi is None, view.options())
+    attention = _attention(q.device, (q.shape, k.shape, v.shape, q.dtype, *own))
+    bias = None if bias is None else bias.expand(full)
+    block_mask = None
+    if masks:
+        block_mask = create_block_mask(and_masks(*masks), *full, device=q.device)
+    o, aux = attention(
         q,
         k,
         v,
-        score_mod=_score_mod(
-            distance, softcap, None if bias is None else bias.expand(full), alibi
-        ),
-        block_mask=create_block_mask(and_masks(*masks), *full, device=q.device)
-        if masks
-        else None,
+        score_mod=_score_mod(distance, softcap, bias, alibi),
+        block_mask=block_mask,
         scale=scale,
         enable_gqa=heads != k.shape[1],
         return_aux=AuxRequest(lse=True),

@@ -76,23 +76,18 @@ def _only(backend: SDPBackend, kernel: str) -> Iterator[None]:
         except RuntimeError as error:
             if not str(error).startswith(_REFUSED):
                 raise
-            raise RuntimeError(
-                f"PyTorch's {kernel} kernel does not take this: {_reasons(told)}"
-            ) from error
+            words = f"PyTorch's {kernel} kernel does not take this: {_reasons(told)}"
+            raise RuntimeError(words) from error
 
 
 def _reasons(told: list[warnings.WarningMessage]) -> str:
     """Why PyTorch could not use the kernel, without the remarks that other kernels are turned off."""
-    words = [
-        str(warning.message).partition(" (Triggered internally")[0].strip() for warning in told
-    ]
-    reasons = [
-        word for word in words if not word.endswith("because:") and "runtime disabled" not in word
-    ]
-    return (
-        "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons))
-        or "PyTorch gives no reason"
-    )
+    reasons = dict[str, None]()
+    for warning in told:
+        word = str(warning.message).partition(" (Triggered internally")[0].strip()
+        if not word.endswith("because:") and "runtime disabled" not in word:
+            reasons[word.rstrip(".")] = None
+    return "; ".join(reasons) or "PyTorch gives no reason"
 
 
 sdpa_math = narrowed(sdpa, (), functools.partial(_only, SDPBackend.MATH, "math"))

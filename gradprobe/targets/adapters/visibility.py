@@ -76,12 +76,8 @@ class Visibility:
         if self.window is not None:
             left, right = self.window
             distance = self.distance()[None, None]
-            parts.append(
-                distance <= left if left >= 0 else torch.ones_like(distance, dtype=torch.bool)
-            )
-            parts.append(
-                distance >= -right if right >= 0 else torch.ones_like(distance, dtype=torch.bool)
-            )
+            parts += [distance <= left] if left >= 0 else []
+            parts += [distance >= -right] if right >= 0 else []
         if self.mask is not None:
             parts.append(self.mask)
         if self.seqlens is not None:
@@ -89,9 +85,8 @@ class Visibility:
             parts.append(torch.arange(self.rows, device=self.device)[:, None] < ends)
             parts.append(torch.arange(self.keys, device=self.device) < ends)
         if self.cu_seqlens_q is not None:
-            parts.append(
-                (self.sequence_of_rows()[:, None] == self.sequence_of_keys())[None, None]
-            )
+            same = self.sequence_of_rows()[:, None] == self.sequence_of_keys()
+            parts.append(same[None, None])
         return functools.reduce(torch.logical_and, parts) if parts else None
 
 

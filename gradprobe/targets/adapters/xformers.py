@@ -60,16 +60,12 @@ def _named(view: Visibility) -> Any:
         return packed.to(view.device)
     if view.window is not None and square_or_right:
         left, right = (view.keys + view.rows if side < 0 else side for side in view.window)
-        return biases.LocalAttentionFromBottomRightMask(
-            window_left=left, window_right=0 if view.causal else right
-        )
+        right = 0 if view.causal else right
+        return biases.LocalAttentionFromBottomRightMask(window_left=left, window_right=right)
     if view.window is None and view.causal:
-        top_left = view.is_causal_from_top_left
-        return (
-            biases.LowerTriangularMask()
-            if top_left
-            else biases.LowerTriangularFromBottomRightMask()
-        )
+        if view.is_causal_from_top_left:
+            return biases.LowerTriangularMask()
+        return biases.LowerTriangularFromBottomRightMask()
     return None
 
 
