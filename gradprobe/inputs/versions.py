@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ..model.failures import UntestedVersion
@@ -98,3 +100,14 @@ def environment(device: str) -> dict[str, str]:
         name = torch.cuda.get_device_name()
     words = untested()
     return {**installed_versions(), "device": name} | ({"untested": words} if words else {})
+
+
+def triton_cache() -> str:
+    """The folder in which Triton keeps compiled kernels; "" in the interpreter, which compiles none."""
+    return "" if os.environ.get("TRITON_INTERPRET") == "1" else str(triton_folder())
+
+
+def triton_folder() -> Path:
+    """The same, whether or not it is used."""
+    home = os.environ.get("TRITON_HOME", str(Path.home()))
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home) / ".triton" / "cache")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..frontends import COMPILED
 from ..inputs.options import flags
-from ..inputs.versions import environment
+from ..inputs.versions import environment, triton_cache
 from ..model.allowance import Allowance, Client
 from ..model.assignment import missing
 from ..model.case import LOG2, Case, ranked
@@ -23,7 +23,6 @@ from ..numerics.range import refuse_out_of_range, unshown
 from ..probing.compilation import Compilation
 from ..probing.experiment import Experiment, dots_of, experiment_of
 from ..probing.runs import RunRecord, notes_of, outcomes_of, records_of, target_that_ran
-from ..targets.naming import triton_cache
 from .fit import OF_LENGTH, WHOLE_BLOCKS, Fit, fit, refuses, tried
 from .resolve import Problem
 

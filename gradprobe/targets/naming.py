@@ -122,17 +122,6 @@ def found_in(folder: str, module: str) -> Path | None:
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
 
 
-def triton_cache() -> str:
-    """The folder in which Triton keeps compiled kernels; "" in the interpreter, which compiles none."""
-    return "" if os.environ.get("TRITON_INTERPRET") == "1" else str(triton_folder())
-
-
-def triton_folder() -> Path:
-    """The same, whether or not it is used."""
-    home = os.environ.get("TRITON_HOME", str(Path.home()))
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home) / ".triton" / "cache")
-
-
 _TORCH_S_OWN = "scaled_dot_product_attention"
 
 
@@ -228,10 +217,8 @@ def target_word(function: Callable[..., Any]) -> str:
     plain = plain_function(readable(function))
     owner = getattr(function, "__self__", None)
     named = owner if is_autograd_function(owner) else function
-    for module_name in dict.fromkeys(
-        getattr(each, "__module__", None) for each in (function, plain)
-    ):
-        module = sys.modules.get(module_name or "")
+    for one in (function, plain):
+        module = sys.modules.get(getattr(one, "__module__", None) or "")
         attribute = module and (_attribute(module, function) or _attribute(module, named))
         if module and attribute and (place := _place(module)):
             return f"{place}:{attribute}"
@@ -276,15 +263,13 @@ def _bound(statements: Iterable[ast.stmt]) -> Iterator[str]:
             yield from (alias.asname or alias.name for alias in statement.names)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
             yield from (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
-        elif isinstance(statement, (ast.If, ast.Try, ast.With)) and not _names_main(statement):
+        elif isinstance(statement, (ast.If, ast.Try, ast.With)):
+            if "__name__" in ast.dump(statement):
+                continue
             yield from _bound(statement.body)
             yield from _bound(getattr(statement, "orelse", []))
             for handler in getattr(statement, "handlers", []):
                 yield from _bound(handler.body)
-
-
-def _names_main(statement: ast.stmt) -> bool:
-    return "__name__" in ast.dump(statement)
 
 
 def _place(module: types.ModuleType) -> str:

@@ -59,8 +59,9 @@ def test_a_store_of_the_number_that_stood_there_changes_nothing_and_one_of_anoth
     q = tensors["q"]
     flat(q)[0] = float("nan")
     assert guards.breaches() == []
-    flat(q).view(torch.int32)[0] ^= 1
-    assert [breach.side for breach in guards.breaches()] == ["before"]
+    flat(q).view(torch.int32)[[0, last_of(q) + 2]] ^= 1
+    sides = [("before", q.storage_offset(), 1), ("after", 2, 1)]
+    assert guards.breaches() == [Breach("q", *side) for side in sides]
 
 
 def test_the_words_name_tensor_side_offset_and_count():

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...frontends import replaced
-from ...inputs.versions import installed_versions, untested
+from ...inputs.versions import installed_versions, triton_folder, untested
 from ...model.assignment import TENSORS
-from ...targets.naming import source_of, triton_folder
+from ...targets.naming import source_of
 from .ladder import TargetTraits
 from .module_copies import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
 
