@@ -131,15 +131,12 @@ def _repeated(period: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Breach:
-    """A guard band that was written."""
-
     tensor: str
     side: str
     """"before" the tensor's first element, "after" its last one, or "between" its elements."""
     offset: int
     """Elements from the first one (before, between) or the last one (after) to the nearest written."""
     count: int
-    """Elements written there."""
 
     @property
     def finding(self) -> MemoryFinding:

@@ -221,8 +221,6 @@ class Marks:
 
 
 class _Room:
-    """Room for every unit."""
-
     def __init__(self, count: int, dtype: Any) -> None:
         self.values = np.zeros(count, dtype)
 
@@ -324,7 +322,6 @@ class UnwrittenElements:
 
 
 def elements_of(tensor: Tensor) -> Elements:
-    """The elements of a tensor."""
     return Elements(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
 
 

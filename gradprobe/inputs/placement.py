@@ -17,8 +17,6 @@ ALIGNED = 128
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one tensor lay."""
-
     strides: tuple[int, ...]
     offset: int
     """In elements, from the start of its buffer."""

@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SavedInputs:
-    """A set of inputs."""
-
     values: Mapping[str, Tensor]
     """By name, contiguous, on the CPU; mask and the softmax family's bias with four axes."""
     placements: Mapping[str, Placement]
-    """Where they lay."""
     options: Mapping[str, Any]
     """Those of `contents.OPTIONS` that are known."""
 

@@ -77,18 +77,13 @@ _OFFSET = 5
 
 @dataclass(frozen=True)
 class Inputs:
-    """What one run is given."""
-
     layout: str
     """The name of the run, e.g. "contiguous" or "do=expanded"."""
     values: Mapping[str, Tensor]
     """The values by tensor name, contiguous; of outputs, what they hold before the run."""
     tensors: Mapping[str, Tensor]
-    """The same values as they lie in memory."""
     assigned: Assigned = ()
-    """What was laid out how."""
     fill: str = ORDINARY
-    """What the guard bands hold."""
 
 
 def place(

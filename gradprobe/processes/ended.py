@@ -31,10 +31,8 @@ class WorkerException:
     """An exception of the worker. The process that raised it lives on."""
 
     kind: str
-    """The name of its class."""
     message: str
     way_out: str
-    """"" where there is none."""
     exit_code: int
     """The command's exit code: 2 for wrong usage, else 3."""
     traceback: str
@@ -126,8 +124,6 @@ _TARGETS = tuple(
 
 @dataclass(frozen=True)
 class EndedLine:
-    """A line of source."""
-
     file: str
     line: int
     function: str

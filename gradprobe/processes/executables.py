@@ -34,18 +34,13 @@ def gradprobe_command(*words: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Program:
-    """A command and its environment."""
-
     command: Sequence[str]
     environment: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class EndedProgram:
-    """A program that has ended."""
-
     number: int
-    """Its index among the programs."""
     code: int | None
     """Its exit code as Popen gives it; None where it was late and was stopped."""
     seconds: float

@@ -14,15 +14,11 @@ ALL = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias")
 
 @dataclass(frozen=True)
 class Builtin:
-    """One row of the table."""
-
     name: str
     spec: str
-    """MODULE:FUNCTION."""
     summary: str
     exposes: tuple[str, ...]
     cuda: bool = False
-    """Whether it needs a CUDA device."""
     package: str = ""
     """The module of another project that it imports; the target has the name that it has on PyPI."""
 

@@ -197,8 +197,6 @@ def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
 
 @dataclass(frozen=True)
 class Inventory:
-    """A file that was imported."""
-
     module: ModuleType
     functions: tuple[FoundFunction, ...]
     """By their lines; each has the word that finds it."""

@@ -41,8 +41,6 @@ def family_of(takes: Collection[str | None]) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A function that can be checked."""
-
     name: str
     """As the user wrote it; of a function that was given itself, its word or its file and qualified name."""
     function: Callable[..., Any]

@@ -30,8 +30,6 @@ _KEPT: dict[int, int] = {}
 
 @dataclass(frozen=True)
 class _Setting:
-    """A setting of the whole process."""
-
     get: Callable[[], Any]
     put: Callable[[Any], object]
     words: str = ""

@@ -51,8 +51,6 @@ Tick = Callable[[str, float | None], object]
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found."""
-
     target: str
     """"" of the machine alone."""
     survey: MachineSurvey
@@ -64,11 +62,9 @@ class Examination:
     """Which ways there are not here, and why."""
     seconds: float
     command: str
-    """The command line that repeats it."""
 
     @property
     def first_bad(self) -> RungResult | None:
-        """The rung that is the story."""
         return next((one for one in self.climbed if one.is_bad), None)
 
     @property

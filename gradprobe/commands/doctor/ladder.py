@@ -23,15 +23,12 @@ COMPILED, INTERPRETED, CUDA = "compiled", "interpreted", "CUDA"
 
 @dataclass(frozen=True)
 class Rung:
-    """One step."""
-
     title: str
     blames: str
     """What is at fault where it is red and all below it is green; what it rules out where it is green."""
     how: str
     """COMPILED, INTERPRETED or CUDA; "" of a user's own kernel."""
     planned: PlannedCheck | None = None
-    """The check that it is; None where it is a primitive."""
     primitive: str = ""
     """FUNCTION or FUNCTION:DTYPE:PRECISION of `primitives`."""
 
@@ -52,8 +49,6 @@ class Rung:
 
 @dataclass(frozen=True)
 class RungResult:
-    """A rung that was tried."""
-
     rung: Rung
     state: str
     """GREEN; RED where numbers are wrong, FAILS where it came to none; REFUSED by the target, or NOT_RUN."""
@@ -61,7 +56,6 @@ class RungResult:
     """What was wrong, or why it was not run."""
     seconds: float = 0.0
     report: Report | None = None
-    """Of a rung that is a check."""
 
     @property
     def is_bad(self) -> bool:

@@ -42,8 +42,6 @@ def variables_here() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class MachineSurvey:
-    """What was seen."""
-
     backend: str
     """Where kernels run: "cuda" or "cpu"."""
     gpu: str
@@ -52,7 +50,6 @@ class MachineSurvey:
     """Those of the target and of its kernels; without a target those of the libraries."""
     built: TargetTraits | None = None
     cache: str = field(default_factory=lambda: str(triton_folder()))
-    """The folder of Triton's compiled kernels."""
     versions: dict[str, str] = field(default_factory=installed_versions)
     untested: str = field(default_factory=untested)
     """Which versions gradprobe is not tested with; "" where it is with all."""

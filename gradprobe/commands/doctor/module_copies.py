@@ -30,15 +30,11 @@ class Copy:
     file: str
     sha256: str
     modified: float
-    """Seconds since 1970."""
     same: bool
-    """Whether it holds the same text."""
 
 
 @dataclass(frozen=True)
 class LoadedFile:
-    """A file that runs."""
-
     module: str
     file: str
     sha256: str
@@ -49,7 +45,6 @@ class LoadedFile:
     stale: tuple[str, ...]
     """What of it runs otherwise than it stands there now."""
     kernels: tuple[str, ...] = ()
-    """The Triton kernels that it defines."""
 
 
 def loaded_file(

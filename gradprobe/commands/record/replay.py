@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """A command that has run."""
-
     command: tuple[str, ...]
     code: int
     """As Popen gives it: negative for a signal."""
@@ -46,7 +44,6 @@ class ProgramResult:
 
     @property
     def in_words(self) -> str:
-        """How the command ended."""
         if self.code < 0:
             with contextlib.suppress(ValueError):
                 return f"the command was ended by {signal.Signals(-self.code).name}"
@@ -61,12 +58,9 @@ class ProgramResult:
 
 @dataclass(frozen=True)
 class CheckedInputs:
-    """One set of inputs, checked."""
-
     file: str
     report: ProbeResult | None
     failure: Failure | None
-    """Why there is no report."""
     layouts: str
     """The layouts of its tensors, in words."""
 
