@@ -217,8 +217,8 @@ def target_word(function: Callable[..., Any]) -> str:
     plain = plain_function(readable(function))
     owner = getattr(function, "__self__", None)
     named = owner if is_autograd_function(owner) else function
-    for one in (function, plain):
-        module = sys.modules.get(getattr(one, "__module__", None) or "")
+    for either in (function, plain):
+        module = sys.modules.get(getattr(either, "__module__", None) or "")
         attribute = module and (_attribute(module, function) or _attribute(module, named))
         if module and attribute and (place := _place(module)):
             return f"{place}:{attribute}"
