@@ -79,9 +79,10 @@ class Surroundings:
         """What the target left changed and could change a result; "" where there is nothing."""
         # torch replaces some of its own functions when parts of it are first used.
         named = list[str]()
-        for (space, name), value in sorted(self._replaced.items(), key=lambda item: item[0]):
+        for (space, name), value in self._replaced.items():
             if str(getattr(value, "__module__", "")).partition(".")[0] != "torch":
                 named.append(f"{space}.{name}")
+        named.sort()
         if len(named) > _MOST_NAMED:
             named[_MOST_NAMED:] = [f"{len(named) - _MOST_NAMED} functions more"]
         return ", ".join(
