@@ -105,10 +105,7 @@ class Hypothesis:
 
 
 def entered(tensor: str, family: str) -> frozenset[str]:
-    """The intermediates that are wrong by themselves where an input is read wrongly.
-
-    The forward makes O of its own P; a backward may make delta of P and dP, and one in lazy does.
-    """
+    """What a wrong read of inputs makes wrong by itself: O and delta may be of its own P."""
     if tensor == "o":
         return frozenset({"delta"})
     read = {title(tensor), tensor}

@@ -35,10 +35,7 @@ class _Way(NamedTuple):
 
 
 def readable(seen: WrongRun) -> dict[str, Tensor]:
-    """The tensors that kernels read, as they lie in memory.
-
-    LSE, O and delta that were not handed in lie contiguous, with nothing known behind.
-    """
+    """The tensors that kernels read, as they lie; LSE, O, delta not handed in contiguous."""
     found = {
         name: tensor
         for name, tensor in seen.tensors.items()

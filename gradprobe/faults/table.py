@@ -236,10 +236,7 @@ _KINDS: tuple[tuple[str, Callable[[WrongRun], Iterable[Hypothesis]]], ...] = (
 
 
 def hypotheses(seen: WrongRun) -> Iterator[Hypothesis]:
-    """All that may have made a run wrong by itself, and that may show there.
-
-    What kernels compute anew may be wrong where what another one exposes is right.
-    """
+    """What may have made a run wrong by itself; kernels compute anew what another exposes."""
     for name, kind in _KINDS:
         for found in gathered(name, kind, seen, credit=lambda found: ("fault", found.fault)):
             if not set(reached(found.changes, seen.case.family)).isdisjoint(seen.own):

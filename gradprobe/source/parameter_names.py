@@ -72,11 +72,7 @@ def _bare(stride: str) -> str:
 
 
 def stride_of(parameter: str, words: Collection[str]) -> tuple[str, str]:
-    """(word, axis) that a stride's name says, of the words of pointers: ("do", "h") of
-    stride_doh, do_stride_h, do_h.
-
-    "" where it does not tell.
-    """
+    """(word, axis) of a stride's name: ("do", "h") of stride_doh and do_stride_h; or ""."""
     rest, is_called_one = _bare(parameter), is_stride(parameter)
     for word in sorted(words, key=len, reverse=True):
         axis = rest.removeprefix(word)

@@ -56,6 +56,12 @@ def _spread(original: Method, self: Any, shape: Any, scalar: Any) -> Any:
     return original(self, shape, Handle(scalar.data, tl.int1) if is_compared else scalar)
 
 
+def _fits(original: Method, data: Any, dtype: Any) -> Any:
+    if type(dtype) is tl.dtype:  # what it asks of each handle, in half the time
+        return data.itemsize == 1 or data.itemsize * 8 <= dtype.primitive_bitwidth
+    return original(data, dtype)
+
+
 def _with_axis(original: Method, self: Any, argument: Any, axis: int) -> Any:
     """The same in a third of the time."""
     at = axis if axis >= 0 else axis + argument.data.ndim + 1
@@ -232,6 +238,7 @@ PATCHES: dict[str, Method] = {
     ),
     "_patch_lang_tensor": _patch_tensor,
     "_get_np_dtype": _numpy_dtype,
+    "_validate_np_data_size": _fits,
     "_patch_lang": _patch_language,
     "_patch_attr": _patch_builtin,
     "_implicit_cvt": _operand,

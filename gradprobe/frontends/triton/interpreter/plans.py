@@ -27,6 +27,7 @@ _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
 _OF_CONSTANTS = frozenset(map("create_{}".format, f"splat broadcast {_CASTS}".split()))
 # Types of constants, of which each value has words of its own: zeros are told apart.
 _CONSTANTS = frozenset({int, bool, str, type(None), float, slice, tl.dtype})
+_HASHABLE, _OF_AXES = frozenset({int, bool, str}), frozenset({slice, type(None)})
 _Tuple = tl.core.tuple
 _Tensor = tl.tensor
 
@@ -209,11 +210,13 @@ def _holds_values(thing: Any) -> bool:
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
     # The loop takes as long as most operations do.
     if len(args) == 2 and not kwargs and type(args[0]) is _Tensor:
-        left, right = args
-        if type(right) is _Tensor:
+        (left, right), kind = args, type(args[1])
+        if kind is _Tensor:
             return (id(left.shape), id(right.shape)), args
-        if type(right) is int:
+        if kind is int:
             return (id(left.shape), int, right), args[:1]
+        if kind is tuple and _OF_AXES.issuperset(map(type, right)):
+            return (id(left.shape), repr(right)), args[:1]
     kwargs.pop("_semantic", None)
     key, tensors, waiting = list[Any](), list[Any](), [*args, *kwargs, *kwargs.values()]
     for each in waiting:
@@ -222,7 +225,7 @@ def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequenc
             tensors.append(each)
             key.append(id(each.shape))
         elif kind in _CONSTANTS:
-            key += kind, repr(each)
+            key += kind, each if kind in _HASHABLE else repr(each)
         elif kind is tl.constexpr:
             key.append(kind)
             waiting.append(each.value)
