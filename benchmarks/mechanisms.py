@@ -106,7 +106,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("contiguous", "diagnosis/why", functions=("by_contiguity",)),
     Mechanism("length", "pipeline/probe"),
     Mechanism("smaller", "diagnosis/smaller", ("diagnosis/smaller",)),
-    Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks", "sharded/steps")),
+    Mechanism("ranks", "sharded/rank_reasons", ("sharded/rank_reasons", "sharded/blocks")),
     Mechanism("fit", "pipeline/fit", ("pipeline/fit",)),
     Mechanism("misreading", "numerics/forward", functions=("refuse_misreading",)),
     Mechanism("second-cases", "pipeline/second_cases", ("pipeline/second_cases",)),

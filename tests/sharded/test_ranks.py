@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from gradprobe.model.failures import RanksFailure
-from tests.sharded.rings import EXAMPLE, FAULTS, checked, failure_of, planted
+from tests.sharded.rings import EXAMPLE, checked, failure_of, planted
 
 _BAD = """
     import os, signal, sys
@@ -94,14 +94,6 @@ def test_ranks_that_return_matrices_of_all_keys_are_told_to_leave_them_out(bad):
 @pytest.mark.nightly
 def test_ranks_that_return_other_intermediates_are_told(bad):
     assert "rank 0 O, dQ, dK, dV, rank 1 O" in str(failure_of(f"{bad}:one_short"))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("fault", FAULTS)
-def test_in_processes_a_fault_is_named_as_in_threads(tmp_path, fault):
-    function, shards = ("ring_zigzag", "zigzag") if fault == "order" else ("ring", "contiguous")
-    report = checked(f"{planted(tmp_path, fault)}:{function}", causal=True, shards=shards)
-    assert [one.explained > 0.9 for one in report.causes] == [True]
 
 
 @pytest.mark.nightly
