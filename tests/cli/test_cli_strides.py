@@ -71,7 +71,18 @@ def test_every_form_is_written(wrong):
     document = json.loads((folder / "r.json").read_text())
     assert (document["verdict"], len(document["runs"])) == ("mismatch", 18)
     (culprit,) = document["strides"]["culprits"]
-    assert culprit["words"] == "wrong only when do.stride(1) != q.stride(1)"
+    assert culprit == {
+        "kind": "mix-up",
+        "strides": [["q", 1], ["do", 1]],
+        "words": "wrong only when do.stride(1) != q.stride(1)",
+    }
+    matrix = document["strides"]["matrix"]
+    assert matrix["do"] == {"blhd": "mismatch", "distinct": "mismatch"}
+    assert matrix["all"]["blhd"] == "match"
+    first, *_ = document["runs"]
+    assert (first["layout"], first["verdict"]) == ("contiguous", "match")
+    elements = [run["compared"]["elements"] for run in document["runs"]]
+    assert document["compared"]["elements"] == sum(elements)
     assert document["diagnoses"][0]["fault"] == "stride/do-head"
     cases = ElementTree.parse(folder / "j.xml").getroot().iter("testcase")
     failing = {one.get("classname") for one in cases if one.find("failure") is not None}

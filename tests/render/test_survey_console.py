@@ -14,7 +14,7 @@ REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
 
 
 def printed(results, culprits=(), width=100):
-    plan = SurveyPlan(tuple(result.trial for result in results), REPORT, "float32")
+    plan = SurveyPlan(tuple(result.trial for result in results), REPORT)
     survey = Survey(plan, results, culprits, "again", {"total": 1.0})
     return [line.plain for line in render_survey(survey.report, width)]
 

@@ -210,8 +210,6 @@ class SurveyPlan:
     """The contiguous one first."""
     report: Report
     """Of the contiguous run alone."""
-    precision: str
-    """The arithmetic that the target is held to, in words."""
     more: str = ""
     """Options that were found to fit what the target takes, as words of the command line."""
 

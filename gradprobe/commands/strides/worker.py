@@ -97,9 +97,7 @@ class Trials:
             notes=(*found.sentences, *notes_of(experiment, records)),
             reproduce=f"{self._setup.repro_command} {more}".rstrip(),
         )
-        return SurveyPlan(
-            tuple(self._trials), report_of(probed), measured.comparison.precision.name, more
-        )
+        return SurveyPlan(self._trials, report_of(probed), more)
 
 
 def _reasons(

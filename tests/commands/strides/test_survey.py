@@ -50,31 +50,6 @@ def test_a_target_that_crashes_on_contiguous_tensors_is_a_failure(tmp_path):
         surveyed(write(tmp_path, "crash_always"))
 
 
-def test_a_mismatch_is_documented_with_its_matrix_its_first_place_and_what_is_to_blame(tmp_path):
-    found, _ = surveyed(write(tmp_path, "do_by_q_heads"), causal=True)
-    document = document_of(found.report)
-    assert (document["schema"], document["verdict"], found.exit_code) == (
-        "gradprobe.report/2",
-        "mismatch",
-        1,
-    )
-    assert document["strides"]["matrix"]["do"] == {"blhd": "mismatch", "distinct": "mismatch"}
-    assert document["strides"]["matrix"]["all"]["blhd"] == "match"
-    assert document["strides"]["culprits"] == [
-        {
-            "kind": "mix-up",
-            "strides": [["q", 1], ["do", 1]],
-            "words": "wrong only when do.stride(1) != q.stride(1)",
-        }
-    ]
-    assert document["first_mismatch"]["head"] == 1
-    assert document["runs"][0]["layout"] == "contiguous"
-    assert document["runs"][0]["verdict"] == "match"
-    assert document["compared"]["elements"] == sum(
-        run["compared"]["elements"] for run in document["runs"]
-    )
-
-
 @pytest.mark.nightly
 def test_a_layout_that_costs_the_device_is_a_crash_with_the_line_that_the_interpreter_names(
     tmp_path,
