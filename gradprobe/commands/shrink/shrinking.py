@@ -42,8 +42,8 @@ class ShrinkSearch:
     wanted: Symptom
     in_full: bool
     """Whether the symptom shows only in a whole check."""
-    told: Callable[[Simplification, int], object]
-    """Told of each step that was taken, and the number of tries so far."""
+    told: Callable[[Simplification], object]
+    """Told of each step that was taken."""
 
     def run(self, start: Case, first: Sequence[tuple[tuple[str, str], ...]] = ()) -> ShrunkCase:
         """The simplest case that is reached from one that fails, one step after another.
@@ -75,7 +75,7 @@ class ShrinkSearch:
             steps, self.facts, self.kept, self.wanted, in_full=self.in_full
         ):
             if self._is_it(seen.symptom):
-                self.told(step, self.attempts.count)
+                self.told(step)
                 return step.case
         return None
 
@@ -188,7 +188,7 @@ def shrink(
     tell(facts.case, None)
     in_full = looked.plain is None
     search = ShrinkSearch(
-        attempts, facts, words, wanted, in_full, lambda step, _: tell(step.case, step)
+        attempts, facts, words, wanted, in_full, lambda step: tell(step.case, step)
     )
     failing = (
         [pair for pair in looked.run if pair[1] != "contiguous"]

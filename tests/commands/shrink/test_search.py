@@ -33,7 +33,7 @@ class Rule(Attempts):
 def shrunk(case, rule, wanted=WRONG, **options):
     """What a search from a case comes to, and the attempts that it made."""
     attempts = Rule(facts_of(case), rule, **options)
-    search = ShrinkSearch(attempts, facts_of(case), {}, wanted, False, lambda step, count: None)
+    search = ShrinkSearch(attempts, facts_of(case), {}, wanted, False, lambda step: None)
     return search.run(case), attempts
 
 
