@@ -24,11 +24,6 @@ __global__ void everyone(float* out, int differs) {
     __syncthreads();
     out[threadIdx.x] = bound;
 }
-__global__ void read_between(float* out, int at) {
-    __shared__ int seen[2];
-    seen[0] = 1;
-    out[threadIdx.x] = seen[at];
-}
 __global__ void second_value(float* out) {
     __shared__ float cell;
     if (threadIdx.x < 2) cell = 1.0f;  // second-equal
@@ -92,14 +87,6 @@ def test_one_other_value_among_them_is_a_race(module, differs):
     assert differs in (race.now.thread[0], race.before.thread[0] + 1, race.before.thread[0])
 
 
-def test_a_read_between_equal_stores_is_a_race(module):
-    races = findings(module, "read_between", 1, 32, 0, torch.zeros(32), 0)
-    assert {race.kind for race in races} == {RACE}
-    assert {frozenset((race.now.how, race.before.how)) for race in races} == {
-        frozenset(("read", "write"))
-    }
-
-
 def test_a_second_value_of_a_thread_that_stored_the_same_before_is_a_race(module):
     (race,) = findings(module, "second_value", 1, 32, 0, torch.zeros(32))
     assert race.kind == RACE
@@ -109,12 +96,6 @@ def test_a_second_value_of_a_thread_that_stored_the_same_before_is_a_race(module
 
 def test_values_are_compared_by_their_bits(module):
     assert [race.kind for race in findings(module, "signs", 1, 32, 0, torch.ones(1))] == [RACE]
-
-
-def test_blocks_that_store_one_value_are_told_of(module):
-    watch = launch(module, "blocks", 3, 1, torch.zeros(1, dtype=torch.int32))
-    assert watch.findings == []
-    assert at(watch.equal_stores[0].now, module, "blocks")
 
 
 @pytest.mark.parametrize(("differs", "kinds"), [(-1, []), (3, [RACE])])

@@ -90,22 +90,6 @@ def test_the_register_hears_of_memory_without_values_and_of_what_torch_writes_bu
     assert register.told == [("allocated", (3,)), ("written", (2,)), ("written", (3,))]
 
 
-def test_what_a_backward_of_autograd_allocates_is_filled_too():
-    class Function(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, grad):
-            return torch.empty_like(grad)
-
-    x = torch.randn(3, requires_grad=True)
-    with Allocations("nan", 7.0):
-        (found,) = torch.autograd.grad(Function.apply(x), x, torch.ones(3))
-    assert found.tolist() == [7.0, 7.0, 7.0]
-
-
 def test_flex_attention_runs_while_allocations_are_watched_and_gives_the_same_bits():
     from gradprobe.targets.adapters.flex import flex
 

@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from gradprobe.frontends.triton import interpreter
-from gradprobe.frontends.triton.interpreter import bfloat16 as patches
 from tests.runtime.interpreter.bfloat16_probe import wrong_operations
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -368,31 +367,6 @@ def test_an_atomic_addition_rounds_each_addend_and_loses_none(distinct, operands
         expected[place[i]] += x[i]
     assert same(found, expected)
     assert same(before, earlier)
-
-
-@triton.jit
-def attend(q_ptr, k_ptr, v_ptr, out_ptr, N: tl.constexpr):
-    p = square(N)
-    q = tl.load(q_ptr + p)
-    s = tl.dot(q * 0.125, tl.trans(tl.load(k_ptr + p)))
-    s = tl.where(tl.arange(0, N)[:, None] >= tl.arange(0, N)[None, :], s, -float("inf"))
-    e = tl.exp(s - tl.max(s, 1)[:, None])
-    acc = tl.dot((e / tl.sum(e, 1)[:, None]).to(q.dtype), tl.load(v_ptr + p))
-    tl.store(out_ptr + p, acc.to(q.dtype))
-
-
-def test_an_attention_kernel_agrees_with_torch(operands):
-    q, k, v = operands
-    s = (q * 0.125).float() @ k.float().T
-    s = s.masked_fill(~torch.ones(SIZE, SIZE).tril().bool(), -float("inf"))
-    expected = s.softmax(1).bfloat16().float() @ v.float()
-    assert within_roundings(launch(attend, q, k, v), expected)
-
-
-def test_patching_twice_changes_nothing():
-    before = patches.shipped.InterpreterBuilder.binary_op
-    interpreter.make_bfloat16_right()
-    assert patches.shipped.InterpreterBuilder.binary_op is before
 
 
 def test_the_self_test_finds_the_patched_interpreter_right():

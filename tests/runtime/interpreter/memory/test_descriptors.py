@@ -102,13 +102,3 @@ def test_a_descriptor_with_another_tensor_s_stride_is_wrong_in_check_and_not_cal
     assert run(f"check described.py:device_foreign_stride {SMALL} {runs}").code == 1
     ran = run("lint described.py:device_foreign_stride")
     assert ran.out.startswith("PARTLY READ")
-
-
-@pytest.mark.nightly
-def test_of_a_right_and_a_wrong_kernel_strides_finds_the_wrong_one():
-    assert run(f"strides described.py:device_foreign_stride {SMALL} --fast").code == 1
-    assert run(f"strides described.py:device_right {SMALL} --fast").code == 0
-
-
-def test_lint_has_nothing_to_say_of_a_right_kernel():
-    assert run("lint described.py:device_right").code == 0
