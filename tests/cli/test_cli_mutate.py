@@ -83,7 +83,6 @@ def test_a_fault_on_a_line_that_the_gate_never_runs_is_said_to_be_on_one(tiny):
     ] * len(hidden)
     assert len(hidden) == 2
     assert "; this gate never runs that line" in ran.out
-    assert " survivors changed a line that this gate never runs: " in " ".join(ran.out.split())
 
 
 def test_an_interrupt_shows_the_fault_that_was_tried_and_keeps_it_in_the_file(tiny):

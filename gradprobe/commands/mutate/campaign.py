@@ -22,8 +22,6 @@ from .mutants import Mutant
 KILLED, SURVIVED, INVALID = "killed", "survived", "did not run"
 # A mutant is stopped after so many times the seconds of the gate on the file as it is, and so many seconds more.
 _TIMES, _MORE = 5.0, 30.0
-# The first words of what is said of a gate that was stopped.
-LATE = "no answer within"
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ class Campaign:
     def _judged(self, ended: EndedProgram, shadow: Shadow, limit: float) -> tuple[str, str]:
         """The verdict, and what the gate says."""
         if ended.code is None:
-            return KILLED, f"{LATE} {limit:.0f} s: stopped"
+            return KILLED, f"no answer within {limit:.0f} s: stopped"
         if not shadow.was_loaded:
             return INVALID, "the gate ended without importing it"
         verdict = self.gate.judged(ended.code)

@@ -11,7 +11,7 @@ from rich.text import Text
 from ...model.number import plural
 from ...render.notation import CAUTION
 from ...render.rows import folded, headed
-from .campaign import INVALID, KILLED, LATE, SURVIVED, Campaign
+from .campaign import INVALID, KILLED, SURVIVED, Campaign
 from .mutants import CLASSES, Mutant
 
 _CELL = 9
@@ -35,21 +35,18 @@ def render_campaign(campaign: Campaign, width: int) -> list[Text]:
     return lines
 
 
-def _verdict(campaign: Campaign, width: int) -> Iterator[Text]:
-    killed, survived, invalid = (
-        len(campaign.having(verdict)) for verdict in (KILLED, SURVIVED, INVALID)
-    )
-    count, verdict, style = killed, "KILLED", "bold green"
-    if survived:
-        count, verdict, style = survived, "SURVIVED", "bold red"
-    elif not killed:
-        count, verdict, style = invalid, "NOT RUN", f"bold {CAUTION}"
+def _verdict(campaign: Campaign, width: int) -> list[Text]:
+    invalid = len(campaign.having(INVALID))
+    verdict, style = "NOT RUN", f"bold {CAUTION}"
+    if campaign.exit_code < 3:
+        verdict = (KILLED, SURVIVED)[campaign.exit_code]
+        style = ("bold green", "bold red")[campaign.exit_code]
+    count = len(campaign.having(verdict)) if campaign.exit_code < 3 else invalid
     words = f"{count:,} of {plural(len(campaign.outcomes), 'fault')}"
     if invalid and count != invalid:
         words += f" ({invalid:,} did not run)"
-    yield from headed(
-        verdict, style, f"{words}: {campaign.target}, by {campaign.gate.words}", width
-    )
+    told = f"{words}: {campaign.target}, by {campaign.gate.words}"
+    return list(headed(verdict.upper(), style, told, width))
 
 
 def _table(campaign: Campaign) -> Iterator[Text]:
@@ -67,9 +64,8 @@ def _counts(campaign: Campaign) -> dict[str, list[int]]:
     """By class how many mutants were planted, killed, survived and did not run; without those of which none was."""
     found = {}
     for name in CLASSES:
-        verdicts = [
-            outcome.verdict for outcome in campaign.outcomes if outcome.mutant.fault_class == name
-        ]
+        those = [each for each in campaign.outcomes if each.mutant.fault_class == name]
+        verdicts = [outcome.verdict for outcome in those]
         if verdicts:
             found[name] = [len(verdicts), *map(verdicts.count, _STYLES)]
     return found
@@ -86,21 +82,14 @@ def _mutant(mutant: Mutant, width: int, more: str) -> Iterator[Text]:
 
 
 def _sentences(campaign: Campaign) -> Iterator[str]:
-    survivors, invalid = campaign.having(SURVIVED), campaign.having(INVALID)
-    idle = [outcome.mutant.line for outcome in survivors if outcome.ran is False]
-    if idle:
-        lines = ", ".join(map(str, sorted(set(idle))))
-        yield f"{len(idle):,} of {plural(len(survivors), 'survivor')} changed a line that this gate never runs: {lines}"
+    invalid = campaign.having(INVALID)
     for outcome in invalid[:_NAMED]:
         words = outcome.words.removeprefix("gradprobe: ")
         yield f"did not run: {outcome.mutant.name}, line {outcome.mutant.line}: {words}"
     if len(invalid) > _NAMED:
         yield f"and {len(invalid) - _NAMED:,} more did not run: --json FILE names them"
-    if late := sum(outcome.words.startswith(LATE) for outcome in campaign.having(KILLED)):
-        yield f"{late:,} of the killed were stopped because the gate did not end"
-    possible = (
-        f"{plural(campaign.possible, 'fault')} that can be planted in {campaign.file.path.name}"
-    )
+    faults = plural(campaign.possible, "fault")
+    possible = f"{faults} that can be planted in {campaign.file.path.name}"
     took = f"in {campaign.seconds:.0f} s; the gate alone takes {campaign.plain_seconds:.1f} s"
     yield f"tried {len(campaign.outcomes):,} of {possible}, {took}"
 

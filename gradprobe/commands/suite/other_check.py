@@ -40,23 +40,20 @@ def report_beside(
     if function is None and word.endswith(".json"):
         several = read(word).reports
         if len(several) != 1:
-            raise UsageFailure(
-                f"--against {word}: expected the report of one check, got {len(several)}"
-            )
+            words = f"expected the report of one check, got {len(several)}"
+            raise UsageFailure(f"--against {word}: {words}")
         return several[0]
     request, (own, reference) = planned.request, planned.functions
     if function is None and word in _RUN_OTHERWISE:
         if not setting.isolate:
-            raise UsageFailure(
-                f"--against {word}: one process cannot do both", "drop --no-isolate"
-            )
+            words = f"--against {word}: one process cannot do both"
+            raise UsageFailure(words, "drop --no-isolate")
         other = replace(request, options={**request.options, "device": _RUN_OTHERWISE[word]})
     else:
         known = [*_RUN_OTHERWISE, *BUILTINS]
         if function is None and ":" not in word and word not in known:
-            raise UsageFailure(
-                f"--against {word}: there is no such target", did_you_mean(word, known)
-            )
+            words = f"--against {word}: there is no such target"
+            raise UsageFailure(words, did_you_mean(word, known))
         other, own = replace(request, target=word), function
     if (other, (own, reference)) == (request, planned.functions):
         raise UsageFailure(f"--against {word}: this is the target itself, run in the same way")

@@ -62,17 +62,10 @@ class PlannedCheck:
     @property
     def case_line(self) -> str:
         """The target and its case, as far as the words say: before anything is imported that could say more."""
-        options = {
-            name: word
-            for name, word in self.request.options.items()
-            if not isinstance(word, list)
-        }
-        sizes = {
-            "batch": Case.batch,
-            "heads": Case.heads,
-            "seqlen": Case.seqlen_q,
-            "head_dim": Case.head_dim,
-        }
+        given = self.request.options.items()
+        options = {name: word for name, word in given if not isinstance(word, list)}
+        sizes = {"batch": Case.batch, "heads": Case.heads, "seqlen": Case.seqlen_q}
+        sizes["head_dim"] = Case.head_dim
         if {"seqlen_q", "seqlen_k", "cu_seqlens"} & options.keys():
             del sizes["seqlen"]
         known = {} if "inputs" in options else {**sizes, "dtype": Case.dtype}
@@ -92,9 +85,8 @@ class PlannedCheck:
             words["against"] = self.against.name
         if self.fresh:
             words["fresh"] = True
-        return command_line(
-            f"diff {name}" if name else "check", request.target, request.options, words
-        )
+        command = f"diff {name}" if name else "check"
+        return command_line(command, request.target, request.options, words)
 
 
 @dataclass

@@ -45,14 +45,13 @@ class Describer:
         stand_in_for(request.options.get("arch"))
         with contextlib.redirect_stdout(sys.stderr):
             target = find_target(request.target, request.family)
-        own = target.source
         return TargetSignature(
-            target.family,
-            frozenset(target.takes),
-            target.required,
-            own.file,
-            own.name,
-            self._device,
+            family=target.family,
+            names=frozenset(target.takes),
+            required=target.required,
+            file=target.source.file,
+            function=target.source.name,
+            device=self._device,
         )
 
 
