@@ -136,7 +136,7 @@ class Blocks:
         return [
             [
                 self._block(rank, of, valid[:, :, self._rows(rank)][..., self._keys(of)])
-                for of in self._owners(rank)
+                for of in (self.owner(rank, step) for step in range(self.ranks))
             ]
             for rank in range(self.ranks)
         ]
@@ -144,9 +144,6 @@ class Blocks:
     def right(self) -> list[list[Block]]:
         """By rank and step, the block that it should meet."""
         return self.seen_by(self._valid)
-
-    def _owners(self, rank: int) -> list[int]:
-        return [self.owner(rank, step) for step in range(self.ranks)]
 
     def results(self, blocks: Sequence[Sequence[Block]], names: Sequence[str]) -> Results:
         """The results, of all blocks by rank and step."""

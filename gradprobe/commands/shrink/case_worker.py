@@ -22,10 +22,9 @@ from ...probing.experiment import Experiment, experiment_of, inputs_of, layouts_
 from ...probing.runs import records_of
 from ...processes import Crash, run_each
 from ...runtime.backend import choose_threads, make_interpreter_right
-from .ordering import settled
 from .program import Script, no_program, program_of
 from .repeat import Facts, fewest_words
-from .simpler_cases import Simplification
+from .simpler_cases import Simplification, settled
 from .symptom import CRASHED, Symptom, TriedCase, plain_symptom, symptom_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ...model.resolution import SOFTMAX_ALONE, resolve
 from ...model.writing import visible
 from ...probing.experiment import layouts_of
 from ...targets.builtin import BUILTINS
-from .ordering import settled
+from .simpler_cases import settled
 
 # What is said in another way than by an option of the same name, or is no option of a case that is drawn.
 _OTHERWISE = {

@@ -11,9 +11,8 @@ from ...inputs.history import CheckRequest
 from ...model.case import Case
 from ...model.failures import TargetFailure, UsageFailure
 from .case_worker import Attempts, CaseCheck, TargetCrashed
-from .ordering import AXES, key
 from .repeat import Facts, fewest_words
-from .simpler_cases import ALL_OPTIONS, Simplification, simpler, single_runs
+from .simpler_cases import ALL_OPTIONS, AXES, Simplification, key, simpler, single_runs
 from .symptom import CRASHED, Symptom, TriedCase
 
 
@@ -49,7 +48,7 @@ class ShrinkSearch:
         """The simplest case that is reached from one that fails, one step after another.
 
         The axes are gone through in their order, each until nothing simpler along it fails in the same way, and all of
-        them again until none gets any further. Every step is strictly simpler by `ordering.key`, so this ends.
+        them again until none gets any further. Every step is strictly simpler by `simpler_cases.key`, so this ends.
 
         Args:
             first: layouts to try alone before anything else, because they are known to fail.

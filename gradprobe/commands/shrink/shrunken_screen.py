@@ -18,8 +18,8 @@ from ...probing.experiment import layouts_of
 from ...render.console import first_line
 from ...render.rows import folded, headed
 from ...render.screen.reasons import render_reasons
-from .ordering import options_on
 from .shrinking import ShrinkResult
+from .simpler_cases import options_on
 
 # What is said only where it is not that of another, or the usual.
 _BESIDE = {"kv_heads": "heads", "seqlen_k": "seqlen_q", "head_dim_v": "head_dim"}

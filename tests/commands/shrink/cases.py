@@ -1,7 +1,7 @@
 """Cases of many kinds, settled, and what a target that takes everything is given in them."""
 
-from gradprobe.commands.shrink.ordering import settled
 from gradprobe.commands.shrink.repeat import Facts
+from gradprobe.commands.shrink.simpler_cases import settled
 from gradprobe.model.resolution import resolve
 
 LAZY = (

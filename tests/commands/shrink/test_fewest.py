@@ -4,9 +4,8 @@ import contextlib
 
 import pytest
 
-from gradprobe.commands.shrink.ordering import AXES
 from gradprobe.commands.shrink.repeat import fewest_words
-from gradprobe.commands.shrink.simpler_cases import simpler
+from gradprobe.commands.shrink.simpler_cases import AXES, simpler
 from gradprobe.model.failures import UsageFailure
 from tests.commands.shrink.cases import ALL, facts_of, settled_case
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradprobe.commands.shrink.ordering import AXES, key, options_on
-from gradprobe.commands.shrink.simpler_cases import ladder, simpler
+from gradprobe.commands.shrink.simpler_cases import AXES, key, ladder, options_on, simpler
 from tests.commands.shrink.cases import ALL, facts_of, settled_case
 from tests.numerics.test_recover import drawn_lazy
 from tests.pipeline.test_softmax_no_false_alarm import drawn

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from gradprobe.commands.shrink.case_worker import TRY, TRY_IN_FULL, Attempts
-from gradprobe.commands.shrink.ordering import AXES
 from gradprobe.commands.shrink.shrinking import ShrinkSearch
-from gradprobe.commands.shrink.simpler_cases import simpler
+from gradprobe.commands.shrink.simpler_cases import AXES, simpler
 from gradprobe.commands.shrink.symptom import NUMBERS, Symptom, TriedCase
 from gradprobe.inputs.history import CheckRequest
 from tests.commands.shrink.cases import facts_of, settled_case
