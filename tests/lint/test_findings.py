@@ -86,6 +86,16 @@ def test_a_block_pointers_strides_are_read(tmp_path):
     ]
 
 
+def test_what_only_a_later_turn_of_a_loop_does_is_read_too(tmp_path):
+    loop = """again = False
+    for _ in range(2):
+        if again:
+            do_ptr += b * stride_dob + h * stride_qh
+        again = True"""
+    (finding,) = reading(tmp_path, ("do_ptr += off_do", loop)).findings
+    assert (finding.tensor, finding.other, finding.where.line) == ("do", "q", 33)
+
+
 def test_a_pointer_and_its_stride_that_one_branch_chooses_together_are_not_accused(tmp_path):
     chosen = """if h == 0:
         x_ptr, step = q_ptr, stride_qm

@@ -61,6 +61,16 @@ def test_rows_and_keys_at_or_past_the_live_length_of_their_batch_are_dead(length
             assert (actual[name][b, :, length:] == 0).all(), name
 
 
+@pytest.mark.parametrize(("n_ctx", "d", "window"), [(1, 1, 4), (1, 1, None), (13, 5, 5)])
+def test_1_row_and_1_dimension(n_ctx, d, window):
+    check(lazy_inputs(n_ctx, d=d, window=window))
+
+
+@pytest.mark.parametrize("scale", [0.25, -0.5, 0.0])
+def test_a_given_scale_replaces_1_over_root_d(scale):
+    check(lazy_inputs(7), scale=scale)
+
+
 def test_tau_0_6_with_equal_scores_and_ones_gives_o_1_6_and_a_dtau_of_3_for_each_of_12_live_rows():
     inputs = lazy_inputs(7, window=None, tau=(0.6,)) | {"q": torch.zeros(2, 1, 7, 3)}
     ones = {"v": torch.ones(2, 1, 7, 3), "do": torch.ones(2, 1, 7, 3)}
@@ -89,3 +99,23 @@ def test_narrow_inputs_are_widened_before_the_first_operation():
 
 def test_causal_is_on_whatever_was_asked():
     assert (manual_attention_backward(**lazy_inputs(7), causal=False)["P"].triu(1) == 0).all()
+
+
+def test_gradcheck_passes_of_one_head_that_relu_cuts_and_one_it_does_not():
+    inputs, names = lazy_inputs(6, tau=(0.6, -0.8)), ("q", "k", "v", "bias", "tau")
+
+    class Lazy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *given):
+            ctx.save_for_backward(*given)
+            return forward(**dict(zip(names, given, strict=True)), family="lazy")["O"]
+
+        @staticmethod
+        def backward(ctx, do):
+            given = inputs | dict(zip(names, ctx.saved_tensors, strict=True)) | {"do": do}
+            found = manual_attention_backward(**given, matrices=False)
+            return tuple(found[name] for name in ("dQ", "dK", "dV", "dBias", "dTau"))
+
+    leaves = [inputs[name].clone().requires_grad_() for name in names]
+    # Third derivatives below 1000 make e**2 / 6 of them 2e-10, and 250 roundings of 3 over e 8e-8.
+    assert torch.autograd.gradcheck(Lazy.apply, leaves, eps=1e-6, atol=1e-7, rtol=0)

@@ -4,7 +4,27 @@ import pytest
 import torch
 
 from gradprobe.reference import manual_attention_backward
-from tests.reference.independent import assert_same, by_autograd, draw, softmax_inputs
+from tests.reference.independent import Inputs, assert_same, by_autograd, draw, softmax_inputs
+
+
+def check(inputs: Inputs, **options) -> dict[str, torch.Tensor]:
+    actual = manual_attention_backward(**inputs, **options)
+    assert_same(actual, by_autograd(**inputs, **options))
+    return actual
+
+
+def test_9_causal_rows_of_4_keys_leave_rows_0_to_4_dead_which_give_nothing_to_dk_and_dv():
+    inputs = softmax_inputs(9, 4)
+    actual = check(inputs, causal=True)
+    assert (actual["LSE"][:, :, :5] == -torch.inf).all()
+    assert actual["LSE"][:, :, 5:].isfinite().all()
+    for name in ("P", "dP", "dS", "O", "delta", "dQ"):
+        assert (actual[name][:, :, :5] == 0).all(), name
+    louder = {name: t.clone() for name, t in inputs.items()}
+    for name in ("q", "do"):
+        louder[name][:, :, :5] *= 100
+    loud = manual_attention_backward(**louder, causal=True)
+    assert all(torch.equal(loud[name], actual[name]) for name in ("dK", "dV"))
 
 
 def test_a_bias_with_minus_infinity_masks_its_keys_and_row_2_altogether():
@@ -16,6 +36,12 @@ def test_a_bias_with_minus_infinity_masks_its_keys_and_row_2_altogether():
     for name in ("P", "dS", "O", "dQ"):
         assert (actual[name][:, :, 2] == 0).all(), name
     assert all(value.isfinite().all() for name, value in actual.items() if name != "LSE")
+
+
+@pytest.mark.parametrize("scale", [0.25, -0.5, 0.0])
+def test_a_given_scale_replaces_1_over_root_of_the_head_dim_of_q_and_0_is_a_scale(scale):
+    check(softmax_inputs(5, 6, d=4, dv=2))
+    check(softmax_inputs(5, 6, d=4, dv=2), scale=scale)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

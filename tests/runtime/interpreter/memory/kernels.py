@@ -199,3 +199,9 @@ def copy_by_address(addresses_ptr, out_ptr, N: tl.constexpr):
     # a pointer that no argument has given
     p = tl.load(addresses_ptr).to(tl.pointer_type(tl.float32))
     tl.store(out_ptr + tl.arange(0, N), tl.load(p + tl.arange(0, N)))
+
+
+@triton.jit
+def count_seen(mask_ptr, out_ptr, N: tl.constexpr):
+    seen = tl.load(mask_ptr + tl.arange(0, N))
+    tl.store(out_ptr, tl.sum(seen.to(tl.int32), 0))

@@ -76,6 +76,18 @@ def test_an_access_of_another_width_is_held_where_all_of_its_bytes_are_and_it_is
         assert bool(is_held) == (aligned and set(range(offset, offset + width)) <= own), offset
 
 
+def test_a_view_of_hundreds_of_gigabytes_between_its_ends_takes_no_memory_for_the_gaps():
+    elements = Elements((64, 64), (1 << 32, 1 << 26), 4)
+    assert elements.hold(np.array([0, 1 << 28, (1 << 28) + 4, 63 << 34]), 4).tolist() == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert len(elements._members) == 4096
+    assert elements.index(5 * (1 << 32) + 7 * (1 << 26)) == (5, 7)
+
+
 def test_an_offset_wraps_where_a_multiple_of_2_to_the_32_leads_to_an_element_and_elements_are_few(
     monkeypatch,
 ):
@@ -126,6 +138,13 @@ def test_marks_are_those_of_an_array():
         marks.write(units * 4, 4, mark)
         assert (marks.read(np.arange(1000) * 4, 4)[:, 0] == expected).all()
     assert len(set(expected)) > 20
+
+
+@pytest.mark.usefixtures("_all_kinds_of_marks")
+def test_of_one_unit_written_twice_at_once_the_last_mark_stays():
+    marks = Marks(40, 4)
+    marks.write(np.array([0, 4, 0]), 4, np.array([[1], [2], [3]]))
+    assert marks.read(np.array([0, 4, 8]), 4).tolist() == [[3], [2], [0]]
 
 
 @pytest.mark.usefixtures("_all_kinds_of_marks")

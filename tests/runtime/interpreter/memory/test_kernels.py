@@ -12,8 +12,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from gradprobe.frontends.triton import interpreter
 from gradprobe.frontends.triton.interpreter.memory import stream
 from gradprobe.frontends.triton.interpreter.memory.memory_watch import watched_memory
-from gradprobe.frontends.triton.interpreter.memory.views import without_ptr
-from gradprobe.inputs.memory import UnwrittenElements
+from gradprobe.frontends.triton.interpreter.memory.views import View, without_ptr
+from gradprobe.inputs.memory import Elements, UnwrittenElements
 from tests.runtime.interpreter.memory import kernels
 from tests.runtime.interpreter.memory.watching import says, the_finding, watched
 
@@ -58,6 +58,11 @@ def test_a_load_far_outside_gives_other_and_the_process_lives():
     assert out.tolist() == [-1.0] * 16
     memory = watched(lambda: kernels.copy[(1,)](x, out, 0, -(1 << 40), 16, SIZE=16), {"x": x})
     assert says(the_finding(memory), "1,099,511,627,776 elements before its start")
+
+
+def test_an_address_that_would_lie_below_0_lies_before_its_tensor():
+    view = View("x", 4096, Elements((16,), (1,), 4), 4096, 4160, 4096)
+    assert view.beyond(2**64 + 4096 - (1 << 42))[0] == f"{1 << 40:,} elements before its start"
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -173,6 +178,14 @@ def test_each_of_two_launches_may_store_to_one_address():
     assert memory.findings == ()
 
 
+def test_programs_along_all_three_axes_of_the_grid_are_told_apart():
+    out = torch.zeros(8)
+    memory = watched(lambda: kernels.add_then_store[(1, 2, 2)](out), {})
+    for finding in memory.findings:
+        assert says(finding, ": (0, 0, 1) after", " in 3 programs")
+    assert len(memory.findings) == 2
+
+
 @pytest.mark.parametrize(("plain", "access"), [(0, "atomic"), (3, "store")])
 def test_a_plain_store_and_an_atomic_of_two_programs_race_in_either_order(plain, access):
     memory = watched(lambda: kernels.store_and_add[(4,)](torch.zeros(1), 2.0, PLAIN=plain), {})
@@ -267,6 +280,16 @@ def test_a_read_outside_of_its_tensor_is_no_read_of_the_unwritten_memory_there()
     assert the_finding(memory).kind == "outside"
 
 
+def test_a_masked_load_of_unwritten_memory_is_no_read():
+    x, out, unwritten = torch.zeros(16), torch.zeros(16), UnwrittenElements()
+    unwritten.allocated(x)
+    unwritten.written(x[:8])
+    assert (
+        watched(lambda: kernels.copy[(1,)](x, out, 0, 0, 8, SIZE=16), {}, unwritten).findings
+        == ()
+    )
+
+
 def test_an_atomic_on_memory_without_a_value_reads_it_once():
     out, unwritten = torch.zeros(16), UnwrittenElements()
     unwritten.allocated(out)
@@ -282,6 +305,15 @@ def test_an_atomic_on_memory_without_a_value_reads_it_once():
         "does an atomic on dtau[0], which nothing has written (program (0, 0, 0))"
         in finding.sentence
     )
+
+
+def test_a_read_of_unwritten_memory_is_told_with_the_line_that_allocated_it():
+    out, unwritten = torch.zeros(16), UnwrittenElements()
+    unwritten.allocated(out, ("/some/mine.py", 12))
+    finding = the_finding(
+        watched(lambda: kernels.add_all[(4,)](out, N=16), {"dtau": out}, unwritten)
+    )
+    assert finding.allocated == ("/some/mine.py", 12)
 
 
 def test_a_read_of_unwritten_memory_is_told_with_who_stored_the_rest():
@@ -307,6 +339,19 @@ def test_a_loop_that_runs_on_is_told_from_an_address_that_is_wrong_and_from_a_pa
     x, out = torch.zeros(16), torch.zeros(8)
     found = the_finding(watched(lambda: kernels.sum_tiles[(1,)](x, out, begin, end, N=8), {}))
     assert (found.kind, found.runs_on) == ("outside", runs_on)
+
+
+def test_a_view_in_a_guard_band_is_unwritten_without_the_band():
+    x, storage = inside(16, guard=8)
+    out, unwritten = torch.zeros(16), UnwrittenElements()
+    unwritten.allocated(x)
+    memory = watched(lambda: kernels.copy[(1,)](x, out, -8, 0, 8, SIZE=8), {"x": x}, unwritten)
+    assert [finding.kind for finding in memory.findings] == ["outside"]
+    unwritten.written(storage)
+    assert (
+        watched(lambda: kernels.copy_all[(1,)](x, out, SIZE=16), {"x": x}, unwritten).findings
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -426,6 +471,17 @@ def test_an_address_that_is_no_arguments_is_left_alone_and_counted():
     assert torch.equal(out, hidden)
 
 
+def test_bools_are_loaded_through_a_pointer_of_another_type():
+    mask, out = torch.ones(16, dtype=torch.bool), torch.zeros(1, dtype=torch.int32)
+    assert (
+        watched(lambda: kernels.count_seen[(1,)](mask, out, N=16), {"mask": mask}).findings == ()
+    )
+    finding = the_finding(
+        watched(lambda: kernels.count_seen[(1,)](mask[:10], out, N=16), {"mask": mask})
+    )
+    assert (finding.tensor, finding.lanes, out.item()) == ("mask", 6, 16)
+
+
 def test_a_finding_names_the_kernels_line_first_and_then_each_function_on_the_way():
     x, out = ramp(16), torch.zeros(16)
     finding = the_finding(
@@ -527,6 +583,14 @@ def test_a_watcher_that_is_closed_sees_nothing_even_under_what_was_patched_over_
     kernels.copy[(1,)](x[:8], out, 0, 0, 16, SIZE=16)
     assert (memory.findings, len(calls)) == ((), 2)
     assert torch.equal(out, x)
+
+
+def test_two_watchers_at_once_see_the_same():
+    (x, _), out = inside(16), torch.zeros(16)
+    with watched_memory({"x": x}) as outer, watched_memory({"y": x}) as inner:
+        kernels.copy[(1,)](x, out, 2, 0, 16, SIZE=16)
+    assert (the_finding(outer).tensor, the_finding(inner).tensor) == ("x", "y")
+    assert (the_finding(outer).lanes, the_finding(inner).lanes) == (2, 2)
 
 
 def test_a_release_of_triton_that_lacks_what_is_watched_is_refused_by_name(monkeypatch):
