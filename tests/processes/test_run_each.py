@@ -105,6 +105,7 @@ def test_gpus_are_told_without_a_driver(visible, names, monkeypatch, tmp_path):
 
 CRASHES = [
     (("segfault",), "killed by SIGSEGV (segmentation fault)"),
+    (("leave", 0), "ended with exit code 0 before it answered (os._exit?)"),
     (("leave", 5), "ended with exit code 5 before it answered (os._exit?)"),
     (
         ("kill", signal.SIGKILL),
@@ -155,6 +156,12 @@ def test_a_process_that_takes_more_memory_than_its_share_is_stopped_and_replaced
     assert after.result[0] == 4
 
 
+def test_processes_share_the_memory_and_are_no_more_than_it_allows(monkeypatch):
+    monkeypatch.setenv("GRADPROBE_MAX_MEMORY", "1100M")
+    ends = ended(*[("its_limit",)] * 4, workers=4)
+    assert {end.result for end in ends} == {1100 << 19}
+
+
 def test_a_segmentation_fault_says_the_line_that_made_it_apart_from_what_was_printed():
     (end,) = ended(("segfault",))
     assert end.crash.stderr_tail == "about to read address 0"
@@ -183,6 +190,11 @@ def test_a_hang_is_stopped_after_the_timeout_and_says_where_it_was(what):
     assert (before.result[0], after.result[0]) == (2, 4)
 
 
+def test_a_timeout_counts_for_each_item_anew():
+    ends = ended(("nap", 0.6), ("nap", 0.6), ("nap", 0.6), timeout=1.2)
+    assert [end.result for end in ends] == [0.6, 0.6, 0.6]
+
+
 def test_what_was_answered_in_time_counts_however_late_it_is_looked_at():
     ends = []
     for end in run_each(DOING, None, [("nap", 0.1), ("nap", 0.2), ("hang",)], timeout=0.8):
@@ -190,6 +202,13 @@ def test_what_was_answered_in_time_counts_however_late_it_is_looked_at():
         time.sleep(1.2 if len(ends) == 1 else 0)
     assert [end.result for end in ends] == [0.1, 0.2, None]
     assert ends[2].crash.kind == "Timeout"
+
+
+def test_memory_that_a_limit_refuses_is_an_exception_and_the_child_lives_on():
+    refused, after = ended(("without_memory",), ("twice", 2))
+    assert (refused.crash, refused.raised.exit_code) == (None, 3)
+    assert "MemoryError" in refused.raised.message
+    assert after.result[2] == 2
 
 
 def test_a_result_of_64_mib_comes_whole():
@@ -239,6 +258,7 @@ def test_a_worker_that_dies_in_setup_ends_every_item_after_one_start(worker, wor
     ("factory", "words"),
     [
         ("tests.processes.workers:Raising", "RuntimeError: no worker today"),
+        ("tests.processes.workers:NoSuch", "has no attribute 'NoSuch'"),
         ("tests.processes.no_such:Doing", "No module named 'tests.processes.no_such'"),
     ],
 )
@@ -339,6 +359,13 @@ def test_the_main_module_of_the_user_is_not_run_again(tmp_path):
     )  # fmt: skip
     if sys.version_info >= (3, 11):
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "once\n[None]\n", "")
+
+
+def test_the_interpreter_is_chosen_in_the_child(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    (end,) = ended(("interpreter",))
+    assert end.result == ((False, False, False), "cpu", True)
+    assert "TRITON_INTERPRET" not in os.environ
 
 
 def test_it_works_from_a_thread_that_ends_before_its_children():

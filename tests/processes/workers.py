@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -107,6 +108,11 @@ class Doing:
         os.write(1, b"a line on descriptor 1\n")
         return lines
 
+    def without_memory(self):
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + (64 << 20), resource.RLIM_INFINITY))
+        return bytearray(1 << 30)
+
     def closing(self):
         os.closerange(3, 256)
 
@@ -131,6 +137,13 @@ class Doing:
         started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         Path(file).write_text(str(started.pid))
         time.sleep(600)
+
+    def interpreter(self):
+        from gradprobe.frontends.triton import interpreting
+        from gradprobe.runtime.backend import prepare_backend
+
+        before = (interpreting(), "triton" in sys.modules, "torch" in sys.modules)
+        return before, prepare_backend("cpu"), interpreting()
 
     def main_module(self):
         return vars(sys.modules["__main__"]).get("__file__")
