@@ -384,7 +384,7 @@ wrong delta dS
 each by said = n_keys keys, valid.sum(-1) keys~that~a~row~sees, do.shape[-1] head~dim
 delta/mean | delta is a mean over the {said}, where the sum is meant
   delta = delta / {by}
-each line value = dO do, dP dP, P P, O pe@v
+each line value = dO do, dP dP, P P, O pe@v, dO*dV do*(pe.mT@do), dO*V do*v
 delta/formula | rowsum({line}) stands for delta
   delta = ({value}).sum(-1)
 each line said = P*dP P~*~dP, dP dP
