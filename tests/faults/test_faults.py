@@ -181,7 +181,7 @@ SAYS = [
 
 
 @pytest.mark.parametrize(
-    ("what", "words", "planted", "options"), SAYS, ids=lambda one: str(one)[:40]
+    ("what", "words", "planted", "options"), SAYS, ids=[words[:60] for _, words, *_ in SAYS]
 )
 def test_a_cause_says_what_is_off_and_the_edit_that_undoes_it(what, words, planted, options):
     report = told(planted, **options)

@@ -60,8 +60,7 @@ def test_it_matches_at_real_sizes(name, dtype, size, head_dim, record_property):
 @pytest.mark.parametrize(
     ("name", "case_of", "options"),
     [*(("flash-cuda", softmax_case, one) for one in FLASH), *(("lazy-cuda", lazy_case, one) for one in LAZY)],
-    ids=lambda value: getattr(value, "__name__", None),
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_it_matches_with_every_option(dtype, name, case_of, options, record_property):
