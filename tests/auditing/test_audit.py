@@ -13,7 +13,7 @@ FILE = written.__file__
 
 
 @sampled(
-    "name", written.WRONG, push=["no_scale_of_gradients", "in_float16", "lazy_with_delta_of_o"]
+    "name", written.WRONG, push=["no_scale_of_gradients", "in_float16", "delta_of_another_o"]
 )
 def test_a_wrong_reference_is_named_by_its_first_wrong_formula_with_its_line(name):
     made = audit(f"{FILE}:{name}", seeds=1)
