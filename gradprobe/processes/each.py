@@ -176,12 +176,15 @@ class _Crew:
 
     def _chosen(self, child: Child) -> int:
         """The first item that is like this child's last one, else the first of all."""
-        kinds = {index: self.alike(self.items[index]) for index in self._left}
-        latest = self._latest.get(child)
-        own = (index for index in self._left if child in self._latest and kinds[index] == latest)
-        chosen = next(own, self._left[0])
-        self._latest[child] = kinds[chosen]
+        chosen = self._left[0]
+        if child in self._latest:
+            alike = (at for at in self._left if self._kind(at) == self._latest[child])
+            chosen = next(alike, chosen)
+        self._latest[child] = self._kind(chosen)
         return chosen
+
+    def _kind(self, index: int) -> Hashable:
+        return self.alike(self.items[index])
 
     def _next(self) -> ChildMessage | None:
         """The next message; None where a child is late. A message that has already come is never late."""
