@@ -48,6 +48,9 @@ def table_of(file: Path) -> SettingsTable | None:
         what = f"{file}: it may hold [tool.gradprobe] and cannot be read, {error.strerror}"
         way_out = "make it readable, or add [tool.gradprobe] to one in a folder below it"
         raise UsageFailure(what, way_out) from None
+    # In UTF-16 and UTF-32 there are zeros between letters.
+    if "gradprobe" in text.replace("\0", "") and "gradprobe" not in text:
+        raise UsageFailure(f"{file} must be UTF-8, and is UTF-16 or UTF-32", "save it as UTF-8")
     if "gradprobe" not in text:  # most files, read by no parser
         return None
     tools = _content(file, text).get("tool")
@@ -81,7 +84,8 @@ def _content(file: Path, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if not is_meant:
             return {}
-        raise UsageFailure(f"{file} is not valid TOML: {error}") from None
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise UsageFailure(f"{file} is not valid TOML: {why}") from None
 
 
 def _reader() -> Any:
