@@ -272,9 +272,8 @@ def shown_with(case: Case, own: MeasuredRun, seen: Sequence[KernelValue]) -> Mea
         for name, finding in measured.comparison.findings.items():
             if name in GRADIENT_OF.values() and finding.own.sum() < known[name].own.sum():
                 known[name] = finding
-    for finding in map(
-        attrgetter("finding"), rows
-    ):  # the first that is wrong stands for its name
+    for row in rows:  # the first that is wrong stands for its name
+        finding = row.finding
         before = known.setdefault(finding.name, finding)
         if finding.status == MISMATCH != before.status:
             known[finding.name] = finding

@@ -178,11 +178,11 @@ class _Forms:
         due = _whole(plain, {})
         self._forms = [_Form(name, _AXES[name], _finite(values)) for name, values in due.items()]
         self._forms += self._steps(due)
+        due_by_key = _subtracted(due)
         for way in _ways(of, plain, seen):
             for name, values in way.items():
                 self._add_wrong(name, _finite(values), _finite(due[name]))
-            by_key = _subtracted(way), _subtracted(due)
-            self._add_wrong("delta", *by_key, "bhn")
+            self._add_wrong("delta", _subtracted(way), due_by_key, "bhn")
 
     def _steps(self, due: Mapping[str, Array]) -> Iterator[_Form]:
         x, p, rows = self._x, due["P"], due["delta"][..., None]

@@ -126,6 +126,7 @@ class _Crew:
         """How many share the memory, however many of them could not be started."""
         # Where there are several GPUs and children, each of these sees one.
         self._devices = gpus() if self.workers > 1 and len(gpus()) > 1 else ("",)
+        self._setup = pickle.dumps(self.setup)
         self._events: queue.SimpleQueue[ChildMessage] = queue.SimpleQueue()
         self._left, self._seen = deque[int](), 0
         self._latest = dict[Child, Hashable]()
@@ -170,8 +171,8 @@ class _Crew:
             taken = [child.device for child in self.children]
             child = next_child(min(self._devices, key=taken.count))
             self.children.append(child)
-            setup, most = pickle.dumps(self.setup), limits.limit() // self._shares
-            child.begin(self.factory, setup, self._events, self.echo, self._shares, most)
+            most = limits.limit() // self._shares
+            child.begin(self.factory, self._setup, self._events, self.echo, self._shares, most)
             waiting += 1
 
     def _chosen(self, child: Child) -> int:
@@ -255,13 +256,9 @@ class _Crew:
             if limit <= now:
                 child.say_where()
                 self._stop(child)
-                words, seconds = (
-                    f"no answer within {limit - child.since:g} s: stopped",
-                    now - child.since,
-                )
-                ended += self._crashed(
-                    child, Crash(TIMEOUT, words, child.tail, seconds, child.stack)
-                )
+                words, seconds = f"no answer within {limit - child.since:g} s", now - child.since
+                crash = Crash(TIMEOUT, f"{words}: stopped", child.tail, seconds, child.stack)
+                ended += self._crashed(child, crash)
         return ended
 
     def _crashed(self, child: Child, crash: Crash) -> list[TaskResult]:
@@ -273,7 +270,9 @@ class _Crew:
             return []
         return [TaskResult(self.items[child.index], child.index, crash=crash)]
 
-    def _without_start(self, **why: Crash | WorkerException) -> list[TaskResult]:
+    def _without_start(
+        self, *, crash: Crash | None = None, raised: WorkerException | None = None
+    ) -> list[TaskResult]:
         """The items that end with a child that failed to start: none where others work, else the next one, or all."""
         if any(other.ready for other in self.children):
             self.workers -= 1
@@ -282,4 +281,4 @@ class _Crew:
         hopeless = not self._ever_ready or self._failed_starts > 1
         count = len(self._left) if hopeless else min(1, len(self._left))
         lost = [self._left.popleft() for _ in range(count)]
-        return [TaskResult(self.items[index], index, **why) for index in lost]  # type: ignore[arg-type]
+        return [TaskResult(self.items[index], index, None, crash, raised) for index in lost]

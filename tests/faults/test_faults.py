@@ -144,7 +144,10 @@ NIGHTLY: list[tuple[str, Planted, dict[str, Any]]] = [
 
 
 # What the gradients alone do not show.
-UNSEEN = ("precision/dS", "precision/do", "accumulation/dK")
+UNSEEN = ("precision/dS", "precision/do")
+IN_A_BLACK_BOX = {
+    "accumulation/dK": pytest.mark.xfail(strict=True, reason="nothing is named there")
+}
 
 
 @pytest.mark.parametrize(
@@ -153,8 +156,9 @@ UNSEEN = ("precision/dS", "precision/do", "accumulation/dK")
     + [pytest.param(*one, id=one[0], marks=pytest.mark.nightly) for one in NIGHTLY]
     + [
         pytest.param(
-            *one, options | BOX, id=f"{one[0]} of a black box", marks=pytest.mark.nightly
-        )
+            *one, options | BOX, id=f"{one[0]} of a black box",
+            marks=[pytest.mark.nightly, *filter(None, [IN_A_BLACK_BOX.get(one[0])])],
+        )  # fmt: skip
         for *one, options in EVERY_PUSH
         if one[0] not in UNSEEN
     ],

@@ -23,8 +23,6 @@ from .plan import PlannedCheck
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # What was seen in memory, whatever numbers came of it.
 _OF_MEMORY = ("outside/", "race/", "unwritten/", "shared/")
-
-
 # A multiple of the usual tiles.
 _SPAN = 128
 # Batches, and key heads: two show what one hides.

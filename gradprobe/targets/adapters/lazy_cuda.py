@@ -54,10 +54,8 @@ def lazy_cuda_backward(
     Raises:
         ValueError: the kernels compute in no such dtype, or with no such tiles.
     """
-    lengths, wide = (
-        seqlens if seqlens is None else seqlens.int(),
-        bias if bias is None else bias.float(),
-    )
+    lengths = None if seqlens is None else seqlens.int()
+    wide = None if bias is None else bias.float()
     plan = _plan(q, wide, tau.float(), lengths, scale, block_m, block_n)
     own = plan.forward("lazy_forward", q, k, v) if lse is None else {}
     gradients = tuple(map(written, (dq, dk, dv), (q, k, v)))
