@@ -156,7 +156,9 @@ IN_A_BLACK_BOX = {
     + [pytest.param(*one, id=one[0], marks=pytest.mark.nightly) for one in NIGHTLY]
     + [
         pytest.param(
-            *one, options | BOX, id=f"{one[0]} of a black box",
+            *one,
+            options | BOX,
+            id=f"{one[0]} of a black box",
             marks=[pytest.mark.nightly, *filter(None, [IN_A_BLACK_BOX.get(one[0])])],
         )  # fmt: skip
         for *one, options in EVERY_PUSH
