@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,13 +15,15 @@ from ..commands.configuration.effective import EffectiveSettings, effective_sett
 from ..commands.suite.checking import Setting
 from ..commands.suite.journal import Journal, SweepRequest
 from ..commands.suite.on_ray import RayCluster
+from ..commands.suite.plan import Plan
 from ..commands.suite.runner import Runner
-from ..commands.suite.sweeps import SweepPlan
+from ..commands.suite.sweeps import sweep_plan
 from ..commands.suite.takes import TargetSignature, described
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
 from ..model.failures import INTERRUPTED, UsageFailure
 from ..model.number import plural
+from ..model.report import Report
 from ..processes.resource_limits import gpus
 from ..render.terminal import note
 from . import shared_options as shared
@@ -104,10 +106,8 @@ def sweep(
         for name, words in options.items():
             parse({name: words} if name in _LISTS else {name: words[0]})
         effective = effective_settings(Path.cwd())
-        if workers is None and options.get("device") != ["cpu"] and gpus():
-            at_a_time = len(gpus())
-        else:
-            at_a_time = shared.count_of_workers(workers)
+        on_gpus = workers is None and options.get("device") != ["cpu"] and gpus()
+        at_a_time = len(gpus()) if on_gpus else shared.count_of_workers(workers)
         limit = effective.timeout(timeout)
         how = Setting(show_traceback, at_a_time, timeout=limit, shrink_budget=shrink_budget)
         cluster = None if ray is None else RayCluster(ray, retries)
@@ -117,7 +117,7 @@ def sweep(
             given = {"target": target, "family": family, "reference": reference, **own, **options}
             _refuse_beside_resume(given)
             kept = Journal.reopened(resume)
-            plan = _plan(kept.asked, how)
+            plan = _plan(kept.asked, how, kept.reports)
         else:
             shared.settle_default(target, effective)
             asked = _asked(request, target, effective, draw, minutes)
@@ -172,9 +172,9 @@ def _asked(
     return SweepRequest(tuple(requests), varied, draw, minutes)
 
 
-def _plan(asked: SweepRequest, how: Setting) -> SweepPlan:
+def _plan(asked: SweepRequest, how: Setting, kept: Sequence[Report] = ()) -> Plan:
     """The cases of a sweep; where they depend on what the targets take, these are asked."""
     takes: list[TargetSignature | None] = [None] * len(asked.requests)
     if asked.is_drawn or not asked.varied:
         takes = list(described(asked.requests, how.timeout))
-    return SweepPlan(asked, takes)
+    return sweep_plan(asked, takes, kept, how.workers)

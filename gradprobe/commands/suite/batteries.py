@@ -17,7 +17,7 @@ from .case_factors import Factors, factors_of, found_by_trying, set_by_factors
 from .checking import Setting
 from .covering import Level, Row, Space, covering, simplest, standing
 from .outcome import CheckOutcome
-from .plan import Plan, PlannedCheck
+from .plan import Plan, PlannedCheck, Steps
 from .takes import described
 
 # Processes that share a GPU: cases are small, and what takes long is to compile and to compare them.
@@ -70,56 +70,64 @@ def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Pl
     request = replace(request, options=own)
     (takes,) = described([request], setting.timeout, isolate=setting.isolate)
     if takes is None:  # it cannot be imported, is asked once, and that says why
-        return BatteryPlan(request, [Item(1, "contiguous", {}, "")]), setting
+        return _plan_of(request, [Item(1, "contiguous", {}, "")]), setting
     if word == QUICK:
-        return BatteryPlan(request, battery(takes.family, takes.names, takes.required)), setting
+        return _plan_of(request, battery(takes.family, takes.names, takes.required)), setting
     on_gpu, cores = takes.device == "cuda", len(os.sched_getaffinity(0))
     pairs = PairRounds(factors_of(takes, request.options, on_gpu=on_gpu))
     workers = min(cores, _ON_ONE_GPU) if on_gpu else cores
-    return BatteryPlan(request, next(pairs.rounds), pairs), replace(setting, workers=workers)
+    return _plan_of(request, next(pairs.rounds), pairs), replace(setting, workers=workers)
 
 
-class BatteryPlan(Plan):
-    """Checks of items, in one round or, of pairs, in several."""
+def _plan_of(
+    request: CheckRequest, items: Sequence[Item], pairs: PairRounds | None = None
+) -> Plan:
+    """The checks of items, in one round or, of pairs, in several."""
+    plan = Plan(is_own=True, looks_closer="recover" not in request.options)
+    plan.untaken += [RefusedCase(item.name, item.why_not) for item in items if item.why_not]
+    plan.checks = _planned(request, items, 0, combined=pairs is not None)
+    if pairs is not None:
+        plan.titles, plan.alike = pairs.titles, _compiled_alike
+        plan.steps = _rounds(plan, request, pairs)
+        next(plan.steps)
+    return plan
 
-    def __init__(
-        self, request: CheckRequest, items: Sequence[Item], pairs: PairRounds | None = None
-    ) -> None:
-        self._request, self._pairs, self._seen = request, pairs, 0
-        untaken = [RefusedCase(item.name, item.why_not) for item in items if item.why_not]
-        super().__init__(
-            is_own=True,
-            looks_closer="recover" not in request.options,
-            untaken=untaken,
-            titles=pairs.titles if pairs else (),
-        )
-        self.checks = self._planned(items)
 
-    def _planned(self, items: Sequence[Item]) -> list[PlannedCheck]:
-        # Black boxes are not looked into: of all that fail, the simplest alone is shown in full.
-        without, planned = {"recover": False, **self._request.options}, list[PlannedCheck]()
-        for title, item in {item.name: item for item in items if not item.why_not}.items():
-            number = len(self.checks) + len(planned)
-            if self._pairs is not None:  # the case with the fewest properties comes first
-                number += _MOST * len(title.split())
-            request = replace(self._request, options={**without, **item.options})
-            planned.append(PlannedCheck(title, request, number=number, beyond=item.beyond))
-        return planned
+def _compiled_alike(planned: PlannedCheck) -> Hashable:
+    return tuple(planned.request.options.get(name) for name in _COMPILED)
 
-    def alike(self, planned: PlannedCheck) -> Hashable:
-        if self._pairs is None:
-            return None
-        return tuple(planned.request.options.get(name) for name in _COMPILED)
 
-    def more(self, made: Sequence[CheckOutcome]) -> Sequence[PlannedCheck]:
-        if self._pairs is None or len(made) < len(self.checks):
-            return ()
-        came, self._seen = {outcome.title: outcome for outcome in made[self._seen :]}, len(made)
+def _planned(
+    request: CheckRequest, items: Sequence[Item], first: int, *, combined: bool = True
+) -> list[PlannedCheck]:
+    # Black boxes are not looked into: of all that fail, the simplest alone is shown in full.
+    without, planned = {"recover": False, **request.options}, list[PlannedCheck]()
+    for title, item in {item.name: item for item in items if not item.why_not}.items():
+        number = first + len(planned)
+        if combined:  # the case with the fewest properties comes first
+            number += _MOST * len(title.split())
+        whole = replace(request, options={**without, **item.options})
+        planned.append(PlannedCheck(title, whole, number=number, beyond=item.beyond))
+    return planned
+
+
+def _rounds(
+    plan: Plan, request: CheckRequest, pairs: PairRounds
+) -> Steps[PlannedCheck, CheckOutcome]:
+    """The rounds after the first, each once all of the one before it are made."""
+    added = plan.checks
+    outcome = yield ()
+    while True:
+        came = {outcome.title: outcome}
+        while len(came) < len(added):
+            outcome = yield ()
+            came[outcome.title] = outcome
         try:
-            return self._planned(self._pairs.rounds.send(came))
+            added = _planned(request, pairs.rounds.send(came), len(plan.checks))
         except StopIteration:
-            self.coverage = self._pairs.coverage
-            return ()
+            plan.coverage = pairs.coverage
+            return
+        outcome = yield added
 
 
 class PairRounds:

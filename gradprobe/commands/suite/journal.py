@@ -57,6 +57,7 @@ class Journal:
         self.asked, self.file, self._stream = asked, file, stream
         self.reports = reports
         """What it held when it was opened."""
+        self._kept = {report.number: report for report in reports}
 
     @classmethod
     def begun(cls, asked: SweepRequest, file: str | None) -> Journal:
@@ -104,8 +105,11 @@ class Journal:
         self._stream.write(json.dumps(document, allow_nan=False).encode() + b"\n")
         self._stream.flush()
 
-    def outcome_of(self, planned: PlannedCheck, report: Report) -> CheckOutcome:
-        """What a check came to before; raises UsageFailure where the report is of another case."""
+    def outcome_of(self, planned: PlannedCheck, at: int) -> CheckOutcome | None:
+        """What a check came to before, if it was made. Raises UsageFailure where the report is of another case."""
+        report = self._kept.get(planned.number_at(at))
+        if report is None:
+            return None
         if report.title != planned.title:
             words = "--resume: the file holds other cases than this command draws"
             raise UsageFailure(words, _ANEW)

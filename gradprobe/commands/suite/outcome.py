@@ -55,8 +55,9 @@ class CheckOutcome:
         """The same at a place in the plan."""
         return replace(self, report=structs.replace(self.report, number=number))
 
-    def as_warning(self, warned: WarningNote) -> CheckOutcome:
+    def as_warning(self, kind: str, words: str, layouts: tuple[str, ...] = ()) -> CheckOutcome:
         """The same, of which one sentence is told and which does not count."""
+        warned = WarningNote(kind, self.title, words, layouts)
         report = structs.replace(self.report, severity=WARNING, warnings=(warned,))
         return replace(self, report=report, code=0)
 

@@ -1,10 +1,10 @@
-"""Plan: checks with a title each, to which what came of the first may add more."""
+"""Plan: checks with a title each, to which steps may add more by what came of the first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
@@ -12,6 +12,12 @@ from ...model.assignment import parse_run, planned_runs, run_name
 from ...model.case import Case
 from ...model.documents import Coverage, RefusedCase
 from ...model.report import Report
+
+if TYPE_CHECKING:
+    from .outcome import CheckOutcome
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,10 @@ class PlannedCheck:
     """About how long it takes, where 1 is what each takes however small it is."""
     beyond: str = ""
     """What it asks for that no parameter of the target says that it takes; "" where there is no such thing."""
+
+    def number_at(self, place: int) -> int:
+        """Its number, where it has that place in its plan."""
+        return place if self.number is None else self.number
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -89,12 +99,40 @@ class PlannedCheck:
         return command_line(command, request.target, request.options, words)
 
 
+Steps = Generator[Sequence[Item], Result, Any]
+"""What a plan goes on with: it yields the items to add, and is sent each result as it comes."""
+
+
+def follow(
+    items: list[Item],
+    steps: Steps[Item, Result] | None,
+    each: Callable[[list[Item]], Iterator[Result]],
+) -> Iterator[Result]:
+    """The results of items, and of those that steps add to the list by what came so far.
+
+    Where the steps end, what they asked for is still made. Closed early, it makes nothing more.
+
+    Args:
+        items: what the steps began with: `list(next(steps))`.
+        each: `run_each`, `check_each` or the like: makes the items of a list that may grow behind its end.
+    """
+    for result in each(items):
+        if steps is not None:
+            try:
+                items += steps.send(result)
+            except StopIteration:
+                steps = None
+        yield result
+
+
 @dataclass
 class Plan:
     """Several checks: what pyproject.toml configures, a battery, a sweep."""
 
     checks: list[PlannedCheck] = field(default_factory=list)
-    """May grow behind its end."""
+    """Those that are known; grows behind its end."""
+    steps: Steps[PlannedCheck, CheckOutcome] | None = None
+    """What adds others."""
     is_own: bool = False
     """Whether nobody asked for its cases by name: then no error is what a target refuses, nor an accident in what none
     of its parameters tells."""
@@ -106,24 +144,17 @@ class Plan:
     """Such as those of checks that are added may be."""
     coverage: Coverage | None = None
     """Which combinations all of them hold, once all are made."""
-
-    def begin(self, kept: Sequence[Report], workers: int) -> None:
-        """Plans the first checks, where there are none yet, by what a journal holds already."""
-
-    def more(self, made: Sequence[Any]) -> Sequence[PlannedCheck]:
-        """The checks to add, each time that one more CheckOutcome came."""
-        return ()
-
-    def alike(self, planned: PlannedCheck) -> Hashable:
-        """What is the same of checks of which one child makes one after another, as far as it can."""
-        return None
+    alike: Callable[[PlannedCheck], Hashable] = lambda planned: None
+    """What is the same of checks of which one child makes one after another, as far as it can."""
+    clock: Callable[[], float] | None = None
+    """The share of its time that is over, where it lasts for so long."""
 
     def progress(self, done: Sequence[PlannedCheck]) -> tuple[str, float]:
-        """How many are made, in words, and the share of all by what they cost."""
-        whole = sum(planned.cost for planned in self.checks)
-        return f"{len(done)} of {len(self.checks)} made", sum(
-            planned.cost for planned in done
-        ) / whole
+        """How many are made, in words, and the share of all, by the time or by what they cost."""
+        if self.clock is not None:
+            return f"{len(done)} made", min(1.0, self.clock())
+        whole, spent = (sum(each.cost for each in checks) for checks in (self.checks, done))
+        return f"{len(done)} of {len(self.checks)} made", spent / whole
 
 
 _SHORT = {

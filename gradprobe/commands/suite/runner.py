@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,13 @@ from ...model.assignment import SCALED
 from ...model.documents import FailureGroup, RefusedCase, Reports
 from ...model.failures import TargetFailure
 from ...model.layout_run import FAILED, MATCH, MISMATCH
-from ...model.memory_finding import HUGE, UNDECLARED, WarningNote
+from ...model.memory_finding import HUGE, UNDECLARED
 from .check_table import simplest, words_of
 from .checking import Setting, check_each
 from .fold import folded_by_cause, with_smallest
 from .journal import Journal
 from .outcome import INTERRUPTED, CheckOutcome
-from .plan import Plan, PlannedCheck
+from .plan import Plan, PlannedCheck, follow
 
 if TYPE_CHECKING:
     from .on_ray import RayCluster
@@ -80,12 +80,12 @@ class Runner:
             raise
         yield from self._behind_a_gap(waiting)
 
-    def _behind_a_gap(self, waiting: Mapping[int, CheckOutcome]) -> Iterator[CheckOutcome]:
+    def _behind_a_gap(self, waiting: dict[int, CheckOutcome]) -> Iterator[CheckOutcome]:
         for at in sorted(waiting):
             yield from self._counted(waiting[at])
 
     def _counted(self, outcome: CheckOutcome) -> Iterator[CheckOutcome]:
-        if outcome.verdict == FAILED and outcome.error_kind == INTERRUPTED:
+        if outcome.error_kind == INTERRUPTED and outcome.verdict == FAILED:
             return
         if self.plan.is_own and outcome.is_refused:
             self.plan.untaken.append(RefusedCase(outcome.title, words_of(outcome.report)))
@@ -97,33 +97,27 @@ class Runner:
 
     def _arriving(self, tick: Tick) -> Iterator[tuple[int, CheckOutcome]]:
         """Each check with its place in the plan, in whatever order they come."""
-        plan, kept = self.plan, {}
-        if self._journal is not None:
-            kept = {report.number: report for report in self._journal.reports}
-            plan.begin(self._journal.reports, self.setting.workers)
-        done, made = list[PlannedCheck](), list[CheckOutcome]()
-        places, todo = list[int](), list[PlannedCheck]()
+        plan, done, places = self.plan, list[PlannedCheck](), list[int]()
         for at, planned in enumerate(plan.checks):
-            if self._journal is None or (report := kept.get(_number(planned, at))) is None:
+            if self._journal is None or (kept := self._journal.outcome_of(planned, at)) is None:
                 places.append(at)
-                todo.append(planned)
-                continue
-            done.append(planned)
-            made.append(self._weighed(planned, self._journal.outcome_of(planned, report)))
-            yield at, made[-1]
-        for came in self._check_each(todo):
-            at, planned = places[came.report.number], todo[came.report.number]
-            outcome = came.numbered(_number(planned, at))
-            if self._journal is not None and outcome.error_kind != INTERRUPTED:
-                self._journal.add(outcome.report)
-            done.append(planned)
-            made.append(self._weighed(planned, outcome))
-            for another in plan.more(made):
-                places.append(len(plan.checks))
-                todo.append(another)
-                plan.checks.append(another)
+            else:
+                done.append(planned)
+                yield at, self._weighed(planned, kept)
+        todo, arrived = [plan.checks[at] for at in places], list[int]()
+
+        def make(todo: list[PlannedCheck]) -> Iterator[CheckOutcome]:
+            for outcome in self._check_each(todo):
+                arrived.append(places[outcome.report.number])
+                yield self._kept(plan.checks[arrived[-1]], arrived[-1], outcome)
+
+        for outcome in follow(todo, plan.steps, make):
+            added = todo[len(places) :]
+            places += range(len(plan.checks), len(plan.checks) + len(added))
+            plan.checks += added
+            done.append(plan.checks[arrived[-1]])
             tick(*plan.progress(done))
-            yield at, made[-1]
+            yield arrived[-1], outcome
 
     def _check_each(self, todo: list[PlannedCheck]) -> Iterator[CheckOutcome]:
         if self._cluster is None:
@@ -131,6 +125,12 @@ class Runner:
         from .on_ray import check_each_on_ray
 
         return check_each_on_ray(todo, self.setting, self._cluster)
+
+    def _kept(self, planned: PlannedCheck, at: int, outcome: CheckOutcome) -> CheckOutcome:
+        outcome = outcome.numbered(planned.number_at(at))
+        if self._journal is not None and outcome.error_kind != INTERRUPTED:
+            self._journal.add(outcome.report)
+        return self._weighed(planned, outcome)
 
     def _weighed(self, planned: PlannedCheck, outcome: CheckOutcome) -> CheckOutcome:
         """The check; where nobody asked for it by name, one that does not count as a warning, and of wrong numbers in
@@ -145,24 +145,27 @@ class Runner:
             return outcome
         if options.get("layout") == [f"all={HUGE}"]:
             small = {**options, "layout": [f"all={SCALED}"]}
-            request = replace(outcome.request, options=small)
-            (again,) = check_each([PlannedCheck("", request)], self.setting)
-            if again.verdict != MATCH:
-                return outcome
-            head = "right in the same strides when they are small, so an index is held in 32 bits"
-            return outcome.as_warning(WarningNote(HUGE, outcome.title, f"{head}: {why}", (HUGE,)))
+            if self._again(outcome, small).verdict == MATCH:
+                head = "right in the same strides when they are small, so an index is held in 32 bits"
+                return outcome.as_warning(HUGE, f"{head}: {why}", (HUGE,))
+            return outcome
         is_accident = outcome.error_kind == TargetFailure.__name__
         if planned.beyond and is_accident and outcome.verdict == FAILED:
             words = f"given {planned.beyond}, which none of its parameters says: {why}"
-            return outcome.as_warning(WarningNote(UNDECLARED, outcome.title, words, ()))
+            return outcome.as_warning(UNDECLARED, words)
         return outcome
+
+    def _again(self, outcome: CheckOutcome, options: dict[str, object]) -> CheckOutcome:
+        request = replace(outcome.request, options=options)
+        (again,) = check_each([PlannedCheck(outcome.title, request)], self.setting)
+        return again
 
     def finish(self, tick: Tick = lambda words, share: None) -> None:
         """Looks closer at the simplest that fails, folds what fails by its cause, and makes a case of each smaller."""
         failing = closer = simplest(self.checks)
         if failing is not None and self.plan.looks_closer:
             tick("the first that fails, once more and in full", None)
-            closer = _looked_into(failing, self.setting)
+            closer = self._looked_into(failing)
         self.fold(closer)
         if failing is not None and closer is not None:
             self.checks[self.checks.index(failing)] = closer
@@ -173,33 +176,23 @@ class Runner:
             self.groups = with_smallest(self.groups, requests, budget, workers)
 
     def fold(self, closer: CheckOutcome | None = None) -> None:
-        """Folds what fails, once.
-
-        Args:
-            closer: of the simplest that fails, what a closer look came to.
-        """
+        """Folds what fails, once; `closer` is what a closer look at one of them came to."""
         if not self._is_over:
             self._is_over = True
             reports = [outcome.report for outcome in self.checks]
             self.groups = folded_by_cause(reports, closer.report if closer else None)
 
-
-def _number(planned: PlannedCheck, at: int) -> int:
-    """The number of a check in the table."""
-    return at if planned.number is None else planned.number
-
-
-def _looked_into(failing: CheckOutcome, setting: Setting) -> CheckOutcome:
-    """The check once more with the inside of a black box; as it was where there is none, or nothing is wrong now."""
-    is_black_box = any({"P", "dS"} & set(run.absent) for run in failing.report.runs)
-    options = dict(failing.request.options)
-    options.pop("recover", None)
-    if failing.verdict != MISMATCH or not is_black_box:
-        return failing
-    planned = PlannedCheck(failing.title, replace(failing.request, options=options))
-    (again,) = check_each([planned], setting)
-    if again.verdict != MISMATCH:
-        return failing
-    hints = dict.fromkeys((*again.report.hints, *failing.report.hints))
-    report = structs.replace(again.report, number=failing.report.number, hints=tuple(hints))
-    return replace(again, report=report)
+    def _looked_into(self, failing: CheckOutcome) -> CheckOutcome:
+        """The check once more with the inside of a black box; as it was where there is none, or all is right now."""
+        is_black_box = any({"P", "dS"} & set(run.absent) for run in failing.report.runs)
+        if failing.verdict != MISMATCH or not is_black_box:
+            return failing
+        options = {
+            name: word for name, word in failing.request.options.items() if name != "recover"
+        }
+        again = self._again(failing, options)
+        if again.verdict != MISMATCH:
+            return failing
+        hints = tuple(dict.fromkeys((*again.report.hints, *failing.report.hints)))
+        report = structs.replace(again.report, number=failing.report.number, hints=hints)
+        return replace(again, report=report)

@@ -16,7 +16,7 @@ from ...model.report import Report
 from .drawing import LENGTHS, beyond, case_of, cost, drawn, title_of
 from .journal import SweepRequest
 from .outcome import CheckOutcome
-from .plan import Plan, PlannedCheck, titled
+from .plan import Plan, PlannedCheck, Steps, titled
 from .takes import TargetSignature
 
 # Of combinations: days of checks.
@@ -75,82 +75,91 @@ def titles(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-class SweepPlan(Plan):
-    """The cases of a sweep, the cheapest first; of one by minutes, more while it lasts."""
+def sweep_plan(
+    asked: SweepRequest,
+    takes: Sequence[TargetSignature | None],
+    kept: Sequence[Report] = (),
+    workers: int = 1,
+) -> Plan:
+    """The cases of a sweep, the cheapest first; of one by minutes, more while it lasts.
 
-    def __init__(self, asked: SweepRequest, takes: Sequence[TargetSignature | None]) -> None:
-        """
-        Args:
-            takes: what each target takes; None of one that cannot be imported, which is asked once, and says why.
+    Args:
+        takes: what each target takes; None of one that cannot be imported, which is asked once, and says why.
+        kept: what was made of it before.
 
-        Raises:
-            UsageFailure: there are too many cases, or none.
-        """
-        is_looked_into = any("recover" in request.options for request in asked.requests)
-        super().__init__(
-            is_own=asked.is_drawn, looks_closer=asked.is_drawn and not is_looked_into
-        )
-        self._asked = asked
-        self._seconds, self._until = 60.0 * (asked.minutes or 0.0), 0.0
-        self._stream: Iterator[PlannedCheck] = iter(())
-        """What a sweep by minutes goes on with, without end."""
-        for request, taken in zip(asked.requests, takes, strict=True):
-            if asked.is_drawn and taken is not None:
-                self._draw(request, taken)
-            else:
-                self._combine(request, taken)
-
-    def _title(self, request: CheckRequest, name: str) -> str:
-        is_one = len(self._asked.requests) == 1
-        return name if is_one and name else f"{request.target} {name}".rstrip()
-
-    def _combine(self, request: CheckRequest, taken: TargetSignature | None) -> None:
-        if self._asked.varied and not self._asked.is_drawn:
-            matrix = combinations(self._asked.varied)
+    Raises:
+        UsageFailure: there are too many cases, or none.
+    """
+    looks_closer = not any("recover" in request.options for request in asked.requests)
+    plan = Plan(is_own=asked.is_drawn, looks_closer=asked.is_drawn and looks_closer)
+    for request, taken in zip(asked.requests, takes, strict=True):
+        if not asked.is_drawn or taken is None:
+            plan.checks += _combined(asked, request, taken, len(plan.checks))
+        elif asked.minutes is None:
+            cases = _drawn(asked, request, taken)
+            plan.checks += _cheapest_first(itertools.islice(cases, asked.draw))
         else:
-            matrix = suiting(taken, request.options) if taken else [{}]
-        added = list[PlannedCheck]()
-        for name, options in zip(titles(matrix), matrix, strict=True):
-            whole = replace(request, options={**request.options, **options})
-            price = cost(_case_of_either(whole.options, request.family))
-            number = len(self.checks) + len(added)
-            added.append(
-                PlannedCheck(self._title(request, name), whole, number=number, cost=price)
-            )
-        self.checks += _cheapest_first(added)
+            _last_minutes(plan, asked.minutes, _drawn(asked, request, taken), kept, workers)
+    return plan
 
-    def _draw(self, request: CheckRequest, taken: TargetSignature) -> None:
-        """Adds cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
-        asked, seed = self._asked, request.options.get("seed", 0)
-        fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
 
-        def planned(options: Mapping[str, Any]) -> PlannedCheck:
-            title = self._title(request, title_of(options, [*fixed, "recover"]))
-            whole, price = replace(request, options=options), cost(case_of(options, taken))
-            return PlannedCheck(title, whole, cost=price, beyond=beyond(options, taken))
+def _title(asked: SweepRequest, request: CheckRequest, name: str) -> str:
+    is_one = len(asked.requests) == 1
+    return name if is_one and name else f"{request.target} {name}".rstrip()
 
-        stream = map(planned, drawn(taken, {"recover": [False], **fixed, **asked.varied}, seed))
-        if asked.minutes is None:
-            self.checks += _cheapest_first(itertools.islice(stream, asked.draw))
-            return
-        sample = _cheapest_first(itertools.islice(stream, BATCH))
-        self.titles = [check.title for check in sample]
-        self._stream = itertools.chain(sample, _in_batches(stream))
 
-    def begin(self, kept: Sequence[Report], workers: int) -> None:
-        spent = sum(report.seconds.get("total", 0.0) for report in kept) / workers
-        self._until = time.monotonic() + self._seconds - spent
-        last = max((report.number for report in kept), default=-1)
-        self.checks += itertools.islice(self._stream, last + 1 + 2 * workers)
+def _combined(
+    asked: SweepRequest, request: CheckRequest, taken: TargetSignature | None, first: int
+) -> list[PlannedCheck]:
+    if asked.varied and not asked.is_drawn:
+        matrix = combinations(asked.varied)
+    else:
+        matrix = suiting(taken, request.options) if taken else [{}]
+    added = list[PlannedCheck]()
+    for number, (name, options) in enumerate(zip(titles(matrix), matrix, strict=True), first):
+        whole = replace(request, options={**request.options, **options})
+        price = cost(_case_of_either(whole.options, request.family))
+        title = _title(asked, request, name)
+        added.append(PlannedCheck(title, whole, number=number, cost=price))
+    return _cheapest_first(added)
 
-    def more(self, made: Sequence[CheckOutcome]) -> Sequence[PlannedCheck]:
-        return list(itertools.islice(self._stream, int(time.monotonic() < self._until)))
 
-    def progress(self, done: Sequence[PlannedCheck]) -> tuple[str, float]:
-        if not self._seconds:
-            return super().progress(done)
-        left = (self._until - time.monotonic()) / self._seconds
-        return f"{len(done)} made", min(1.0, 1.0 - left)
+def _drawn(
+    asked: SweepRequest, request: CheckRequest, taken: TargetSignature
+) -> Iterator[PlannedCheck]:
+    """Cases that are drawn for a target; black boxes are looked into in the simplest that fails alone."""
+    fixed = {name: [word] for name, word in request.options.items() if name != "seed"}
+    given = {"recover": [False], **fixed, **asked.varied}
+    for options in drawn(taken, given, request.options.get("seed", 0)):
+        title = _title(asked, request, title_of(options, [*fixed, "recover"]))
+        whole, price = replace(request, options=options), cost(case_of(options, taken))
+        yield PlannedCheck(title, whole, cost=price, beyond=beyond(options, taken))
+
+
+def _last_minutes(
+    plan: Plan,
+    minutes: float,
+    cases: Iterator[PlannedCheck],
+    kept: Sequence[Report],
+    workers: int,
+) -> None:
+    """Has a plan draw on while the minutes last that it has not spent yet."""
+    seconds, sample = 60.0 * minutes, _cheapest_first(itertools.islice(cases, BATCH))
+    stream = itertools.chain(sample, _in_batches(cases))
+    spent = sum(report.seconds.get("total", 0.0) for report in kept) / workers
+    until = time.monotonic() + seconds - spent
+    last = max((report.number for report in kept), default=-1)
+    plan.checks += itertools.islice(stream, last + 1 + 2 * workers)
+    plan.titles = [check.title for check in sample]
+    plan.clock = lambda: 1.0 - (until - time.monotonic()) / seconds
+
+    def steps() -> Steps[PlannedCheck, CheckOutcome]:
+        yield ()
+        while time.monotonic() < until:
+            yield list(itertools.islice(stream, 1))
+
+    plan.steps = steps()
+    next(plan.steps)
 
 
 def _in_batches(stream: Iterator[PlannedCheck]) -> Iterator[PlannedCheck]:

@@ -11,7 +11,7 @@ from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.runner import Runner
-from gradprobe.commands.suite.sweeps import SweepPlan
+from gradprobe.commands.suite.sweeps import sweep_plan
 from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
@@ -49,7 +49,7 @@ class Bench:
 
 def run(asked, journal, bench, told=lambda words, share: None):
     """The titles and numbers of what came out, in order."""
-    runner, found = Runner(SweepPlan(asked, [TAKES]), Setting(), journal), []
+    runner, found = Runner(sweep_plan(asked, [TAKES], journal.reports), Setting(), journal), []
     runner._check_each = bench
     try:
         for outcome in runner.outcomes(told):
@@ -93,7 +93,7 @@ def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
     assert shares[0][0] == "1 of 6 made"
     assert shares[2][1] < 0.4
     assert shares[-1] == ("6 of 6 made", 1.0)
-    costs = [planned.cost for planned in SweepPlan(DRAWN, [TAKES]).checks]
+    costs = [planned.cost for planned in sweep_plan(DRAWN, [TAKES]).checks]
     assert costs == sorted(costs)
 
 
