@@ -41,7 +41,7 @@ def doctor(
     if target is not None:
         command = request.command("doctor", fresh=fresh or None)
     with failures_told(json_file, command, show_traceback, target, runs=False):
-        from ..commands.doctor.climbing import examine_machine, examine_target
+        from ..commands.doctor.climbing import examine
         from ..commands.doctor.doctor_screen import as_json, render_examination
         from ..processes.child import fresh_caches
 
@@ -55,10 +55,7 @@ def doctor(
             shared.refuse_wrong_words(request)
         with fresh_caches() if fresh else contextlib.nullcontext(), Progress() as tick:
             try:
-                if target is None:
-                    made = examine_machine(command, tick)
-                else:
-                    made = examine_target(request, command, timeout, tick)
+                made = examine(request if target else None, command, timeout, tick)
             except KeyboardInterrupt:
                 tick.over(lambda: print_failure(interrupted(0, 0, "rungs")))
                 raise

@@ -20,7 +20,7 @@ def test_a_wrong_stride_is_red_first_where_do_moves_between_two_heads(folder):
     (folder / "mine.py").write_text(DELTA)
     ran = run(f"doctor mine.py:delta {CASE} --json out.json")
     assert ran.code == 1
-    first = 'RED  first at "2 heads, dO moved"; the 2 rungs below it are green (mine.py:delta)'
+    first = 'RED  first at "2 heads, dO moved"; 2 of 2 rungs below it green (mine.py:delta)'
     assert ran.out.splitlines()[0] == first
     cause = "CAUSE  dO is read with O's head stride (explains 100% of what is wrong)"
     assert f"\n{cause}\n  mine.py:19  do_ptr" in ran.out

@@ -41,7 +41,7 @@ def test_a_wrong_stride_is_wrong_with_empty_caches_too(tmp_path):
     (tmp_path / "mine.py").write_text(text)
     code, out, told = doctor("mine.py:lazy_intermediates", tmp_path)
     assert code == 1
-    assert out.startswith('RED  first at "2 heads, dO moved"; the 4 rungs below it are green')
+    assert out.startswith('RED  first at "2 heads, dO moved"; 4 of 4 rungs below it green')
     closer = [(rung["rung"], rung["state"]) for rung in told["closer"]]
     assert closer == [("with every cache empty", "red")]
     assert told["stale"] == []

@@ -1,4 +1,4 @@
-"""Climbing: rungs tried in processes of their own, so that one which crashes ends no other; and what was found."""
+"""Rungs tried in processes of their own, so that one which crashes ends no other; and what was found."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...inputs.history import CheckRequest
 from ...model.allowance import Client
 from ...model.failures import Failure, NoRoom, Refusal, TargetFailure
-from ...model.layout_run import FAILED, MATCH
-from ...model.report import Report
+from ...model.layout_run import MATCH
 from ...model.writing import visible
 from ...processes import TaskResult, run_each
 from ...processes.child import fresh_caches
 from ...processes.ended import TIMEOUT
 from ...render.console import first_line
 from ...targets.builtin import has_driver
-from ..suite.checking import Checker, Setting
-from ..suite.outcome import CheckOutcome
 from .ladder import (
     COMPILED,
     CUDA,
@@ -38,13 +36,11 @@ from .ladder import (
     machine_rungs,
     target_rungs,
 )
-from .machine_survey import MachineSurvey, survey_machine, survey_target, variables_here
+from .machine_survey import MachineSurvey, facts_here, survey_machine, survey_target
 from .primitives import run_primitive
 
 # Seconds for one rung of a machine, its compilers included; some hang for ever on a machine that is at fault.
 _LONGEST = 120.0
-# Each process imports torch, a second or more of a core.
-_WORKERS = 2
 FRESH = "with every cache empty"
 Tick = Callable[[str, float | None], object]
 
@@ -60,6 +56,8 @@ class Examination:
     """The first that is bad once more, with every cache empty."""
     left_out: tuple[str, ...]
     """Which ways there are not here, and why."""
+    facts: Mapping[str, Any]
+    """As of `facts_here`."""
     seconds: float
     command: str
 
@@ -85,10 +83,7 @@ class Examination:
 
 
 class Climber:
-    """`Climber(setup)(rung)` tries a rung, of a machine or of a target; None in its place asks for a survey.
-
-    A target is imported once: some modules cannot be imported twice by one process.
-    """
+    """`Climber(setup)(rung)` tries a rung, of a machine or of a target; None in its place asks for a survey."""
 
     def __init__(self, setup: tuple[CheckRequest | None, str]) -> None:
         request, device = setup
@@ -98,173 +93,130 @@ class Climber:
         from ...pipeline.resolve import resolve_problem
         from ...runtime.backend import prepare_backend
 
-        self._problem = None
-        if request is None:
-            self._device = prepare_backend(device)
-        else:
+        self._device, self._problem = prepare_backend(device) if request is None else "", None
+        if request is not None:  # once: some modules cannot be imported twice by one process
             with contextlib.redirect_stdout(sys.stderr):
                 self._problem = resolve_problem(request)
 
     def __call__(self, rung: Rung | None) -> RungResult | MachineSurvey:
-        if rung is None and self._problem is not None:
-            return survey_target(self._problem)
         if rung is None:
-            return survey_machine(self._device)
+            problem = self._problem
+            return survey_machine(self._device) if problem is None else survey_target(problem)
         start = time.perf_counter()
         try:
-            made = self._tried(rung)
+            with contextlib.redirect_stdout(sys.stderr):
+                result = self._result(rung)
         except Exception as error:
             state = REFUSED if isinstance(error, (Refusal, NoRoom)) else FAILS
-            made = RungResult(rung, state, _first(error))
-        return replace(made, seconds=time.perf_counter() - start)
+            words = str(error).strip().partition("\n")[0]
+            words = words if isinstance(error, Failure) else f"{type(error).__name__}: {words}"
+            result = RungResult(rung, state, visible(words))
+        return replace(result, seconds=time.perf_counter() - start)
 
-    def _tried(self, rung: Rung) -> RungResult:
+    def _result(self, rung: Rung) -> RungResult:
         if rung.planned is None:
             words = run_primitive(rung.primitive, rung.how == CUDA, self._device)
             return RungResult(rung, RED if words else GREEN, words)
-        if self._problem is None:
-            return _of_check(rung, Checker(Setting())(rung.planned))
         from ...pipeline.probe import probed
         from ...pipeline.reported import report_of
+        from ...pipeline.resolve import resolve_problem
 
-        options = rung.planned.request.options
-        problem = replace(self._problem.with_options(options), fixed=frozenset(options))
-        with contextlib.redirect_stdout(sys.stderr):
-            found, _ = probed(problem, rung.planned.repro_command, Client())
-        return _measured(rung, report_of(found))
-
-
-def _of_check(rung: Rung, checked: CheckOutcome) -> RungResult:
-    report = checked.report
-    if checked.verdict != FAILED:
-        return _measured(rung, report)
-    words = visible(report.error.message if report.error else "")
-    return RungResult(rung, REFUSED if checked.is_refused else FAILS, words, report=report)
-
-
-def _measured(rung: Rung, report: Report) -> RungResult:
-    if report.verdict == MATCH:
-        return RungResult(rung, GREEN, report=report)
-    return RungResult(rung, RED, visible(first_line(report)), report=report)
+        request = rung.planned.request
+        if self._problem is None:
+            problem = resolve_problem(request)
+        else:
+            problem = self._problem.with_options(request.options)
+            problem = replace(problem, fixed=frozenset(request.options))
+        found, _ = probed(problem, rung.planned.repro_command, Client())
+        report = report_of(found)
+        if report.verdict == MATCH:
+            return RungResult(rung, GREEN, report=report)
+        return RungResult(rung, RED, visible(first_line(report)), report=report)
 
 
-def _first(error: Exception) -> str:
-    """The first line of what was raised."""
-    words = str(error).strip().partition("\n")[0]
-    return visible(words if isinstance(error, Failure) else f"{type(error).__name__}: {words}")
+_FACTORY = f"{__name__}:Climber"
 
 
-def _climb(
-    request: CheckRequest | None,
-    device: str,
-    items: Sequence[Rung | None],
-    *,
-    workers: int = 1,
-    timeout: float | None = _LONGEST,
-) -> Iterator[RungResult | MachineSurvey]:
-    """Each rung, or survey, as it comes.
-
-    Args:
-        items: what is appended meanwhile is tried too.
-        timeout: seconds for one.
+def examine(
+    request: CheckRequest | None, command: str, timeout: float | None, tick: Tick
+) -> Examination:
+    """Climbs with the user's own kernel to the first rung that is bad, or without one in every way of this machine.
 
     Raises:
-        Failure: no survey can be made, as where torch or the target cannot be imported.
+        Failure: the target is not there, or it or torch cannot be imported.
     """
-    setup = (request, device)
-    for ended in run_each(f"{__name__}:Climber", setup, items, workers=workers, timeout=timeout):
-        if ended.item is None and ended.result is None:
-            raise _failure("torch" if request is None else f"target {request.target!r}", ended)
-        yield _died(ended) if ended.result is None else ended.result
-
-
-def _failure(subject: str, ended: TaskResult) -> Failure:
-    if ended.raised is not None:
-        return ended.raised.failure
-    how = f": {ended.crash.words}{ended.crash.where}" if ended.crash is not None else ""
-    return TargetFailure(f"{subject} crashed while it was imported{how}")
-
-
-def _died(ended: TaskResult) -> RungResult:
-    if (crash := ended.crash) is None:
-        return RungResult(ended.item, FAILS, ended.why)
-    how = "" if crash.kind == TIMEOUT else "it ended its process: "
-    return RungResult(ended.item, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
-
-
-def examine_machine(command: str, tick: Tick) -> Examination:
-    """Climbs the ladder of this machine in every way that there is here."""
     start = time.perf_counter()
-    tick("importing torch", None)
-    ways, left_out = _ways()
-    rungs = [(device, rung) for how, device in ways for rung in machine_rungs(how, device)]
-    found, surveys = dict[tuple[str, str], RungResult](), dict[str, MachineSurvey]()
-    for device in dict.fromkeys(device for _, device in ways):
-        here = [rung for where, rung in rungs if where == device]
-        # The first in CUDA C++ compiles for others: it begins at once, so that none of them does so beside it.
-        here.sort(key=lambda rung: rung.how != CUDA or rung.primitive != "add_one")
-        # Programs of several processes on one GPU wait for one another.
-        workers = min(len(os.sched_getaffinity(0)), _WORKERS) if device == "cpu" else 1
-        for outcome in _climb(None, device, [None, *here], workers=workers):
-            if isinstance(outcome, MachineSurvey):
-                surveys[device] = outcome
-            else:
-                found[outcome.rung.key] = outcome
-                words = f"rung {len(found)} of {len(rungs)}: {outcome.rung.title}"
-                tick(words, len(found) / len(rungs))
-    climbed = tuple(found[rung.key] for _, rung in rungs)
-    survey = replace(surveys[ways[0][1]], variables=variables_here())
-    made = Examination("", survey, climbed, (), left_out, 0.0, command)
+    tick("importing torch" + (" and the target" if request else ""), None)
+    ways, left_out = _ways() if request is None else ([("", "")], [])
+    found = [_climb(request, *way, timeout, tick) for way in ways]
+    climbed = tuple(result for _, results in found for result in results)
+    target = request.target if request else ""
+    made = Examination(
+        target, found[0][0], climbed, (), tuple(left_out), facts_here(), 0.0, command
+    )
     return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
 
 
-def _ways() -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+def _ways() -> tuple[list[tuple[str, str]], list[str]]:
     """The ways in which kernels run here, each with its device; and why there are no others."""
     backend = "cpu"
     if has_driver():
-        (survey,) = _climb(None, "auto", [None])
-        assert isinstance(survey, MachineSurvey)
-        backend = survey.backend
+        (ended,) = run_each(_FACTORY, (None, "auto"), [None], timeout=_LONGEST)
+        backend = _survey_of(ended, "torch").backend
     if backend == "cpu":
-        left_out = ("compiled: torch sees no GPU",)
-        if shutil.which(os.environ.get("CXX", "g++")) or shutil.which("g++"):
-            return [(INTERPRETED, "cpu"), (CUDA, "cpu")], left_out
-        why = "CUDA: neither a GPU nor g++, which runs CUDA kernels on the CPU"
-        return [(INTERPRETED, "cpu")], (*left_out, why)
-    ways = [(COMPILED, "cuda"), (CUDA, "cuda"), (INTERPRETED, "cpu")]
-    if importlib.util.find_spec("cuda") is not None:
-        return ways, ()
-    why = "CUDA: cuda-core is not installed (pip install 'gradprobe[cuda]')"
-    return [ways[0], ways[2]], (why,)
+        ways, left_out = list[tuple[str, str]](), ["compiled: torch sees no GPU"]
+        has_cuda = any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++")))
+        why = "neither a GPU nor g++, which runs CUDA kernels on the CPU"
+    else:
+        ways, left_out = [(COMPILED, backend)], []
+        has_cuda = importlib.util.find_spec("cuda") is not None
+        why = "cuda-core is not installed (pip install 'gradprobe[cuda]')"
+    ways += [(CUDA, backend)] if has_cuda else []
+    left_out += [] if has_cuda else [f"CUDA: {why}"]
+    return [*ways, (INTERPRETED, "cpu")], left_out
 
 
-def examine_target(
-    request: CheckRequest, command: str, timeout: float | None, tick: Tick
-) -> Examination:
-    """Climbs with the user's own kernel, to the first rung that is bad.
+def _climb(
+    request: CheckRequest | None, how: str, device: str, timeout: float | None, tick: Tick
+) -> tuple[MachineSurvey, list[RungResult]]:
+    items: list[Rung | None] = [None, *([] if request else machine_rungs(how, device))]
+    subject = f"target {request.target!r}" if request else "torch"
+    found = dict[int, RungResult]()
+    # Programs of several processes on one GPU wait for one another.
+    workers = 2 if request is None and device == "cpu" else 1
+    limit = timeout if request else _LONGEST
+    for ended in run_each(_FACTORY, (request, device), items, workers=workers, timeout=limit):
+        if ended.item is None:
+            survey = _survey_of(ended, subject)
+            if request is not None and survey.built is not None:
+                items += target_rungs(request, survey.built)
+            continue
+        found[ended.index] = _result_of(ended)
+        if request is not None and found[ended.index].is_bad:
+            break
+        words = f"{len(found)} of {len(items) - 1} rungs {how}".strip()
+        tick(words, len(found) / (len(items) - 1))
+    rungs = [(at, rung) for at, rung in enumerate(items) if rung is not None]
+    return survey, [found.get(at) or RungResult(rung, NOT_RUN) for at, rung in rungs]
 
-    Raises:
-        Failure: the target is not there or cannot be imported.
-    """
-    start, climbed = time.perf_counter(), list[RungResult]()
-    tick("importing torch and the target", None)
-    items: list[Rung | None] = [None]
-    rungs: list[Rung] = []
-    for outcome in _climb(request, "", items, timeout=timeout):
-        if isinstance(outcome, MachineSurvey):
-            survey = replace(outcome, variables=variables_here())
-            assert survey.built is not None
-            rungs = target_rungs(request, survey.built)
-            items += rungs
-        else:
-            climbed.append(outcome)
-            if outcome.is_bad:
-                break
-        if (done := len(climbed)) < len(rungs):
-            tick(f"rung {done + 1} of {len(rungs)}: {rungs[done].title}", done / len(rungs))
-    climbed += [RungResult(rung, NOT_RUN) for rung in rungs[len(climbed) :]]
-    made = Examination(request.target, survey, tuple(climbed), (), (), 0.0, command)
-    return replace(made, closer=_closer(made), seconds=time.perf_counter() - start)
+
+def _survey_of(ended: TaskResult, subject: str) -> MachineSurvey:
+    """Raises Failure where there is none."""
+    if ended.raised is not None:
+        raise ended.raised.failure
+    if ended.crash is not None:
+        how = f"{ended.crash.words}{ended.crash.where}"
+        raise TargetFailure(f"{subject} crashed while it was imported: {how}")
+    assert isinstance(ended.result, MachineSurvey)
+    return ended.result
+
+
+def _result_of(ended: TaskResult) -> RungResult:
+    if (crash := ended.crash) is None:
+        result: RungResult = ended.result or RungResult(ended.item, FAILS, ended.why)
+        return result
+    how = "" if crash.kind == TIMEOUT else "it ended its process: "
+    return RungResult(ended.item, FAILS, f"{how}{crash.words}{crash.where}", crash.seconds)
 
 
 def _closer(made: Examination) -> tuple[RungResult, ...]:
@@ -276,6 +228,6 @@ def _closer(made: Examination) -> tuple[RungResult, ...]:
     if device == "cpu" and bad.rung.how != CUDA and not has_cuda:
         return ()
     with fresh_caches():
-        (climbed,) = _climb(None, device, [replace(bad.rung, title=FRESH)])
-    assert isinstance(climbed, RungResult)
-    return (climbed,)
+        again = [replace(bad.rung, title=FRESH)]
+        (ended,) = run_each(_FACTORY, (None, device), again, timeout=_LONGEST)
+    return (_result_of(ended),)

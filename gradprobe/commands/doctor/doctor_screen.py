@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from ...render.rows import folded, headed
 from ...render.source_places import base_of, place_of
 from .climbing import Examination
 from .ladder import COMPILED, CUDA, FAILS, GREEN, INTERPRETED, NOT_RUN, RED, REFUSED, RungResult
-from .module_copies import LoadedFile
+from .loaded_files import FileText, LoadedFile
 
 SCHEMA = "gradprobe.doctor/1"
 _STYLES = {GREEN: "green", RED: "bold red", FAILS: "bold red", REFUSED: CAUTION}
@@ -38,47 +39,47 @@ def render_examination(made: Examination, width: int) -> list[Text]:
     ladder = _target_ladder if made.target else _machine_ladder
     lines += [*_copies(made, width), Text(), *ladder(made, width), *_why(made, width), Text()]
     for label, words in _facts(made):
-        lines += _labelled(label, words, width)
+        first, *more = (line.plain[2:] for line in folded(words, width - _LABEL))
+        lines.append(Text.assemble((f"  {label:<{_LABEL}}", "dim"), first))
+        lines += [Text(f"  {'':<{_LABEL}}{line}") for line in more]
     return lines
 
 
 def _verdict(made: Examination) -> str:
-    bad, green = made.first_bad, sum(one.state == GREEN for one in made.climbed)
-    subject = made.target or "this machine"
+    bad, subject = made.first_bad, f"({made.target or 'this machine'})"
     if bad is None:
-        refused = sum(one.state == REFUSED for one in made.climbed)
+        states = [one.state for one in made.climbed]
+        refused = states.count(REFUSED)
         more = f", {refused} refused by the target" if refused else ""
-        return f"{green} of {plural(len(made.climbed), 'rung')} green{more} ({subject})"
-    how = f", {bad.rung.how}" if bad.rung.how else ""
-    below = made.climbed[: made.climbed.index(bad)]
-    below = tuple(one for one in below if one.rung.how == bad.rung.how)
-    if not below:
-        return f'"{bad.rung.title}"{how}, the lowest rung ({subject})'
-    green = sum(one.state == GREEN for one in below)
-    words = f"{green} of {plural(len(below), 'rung')} below it green"
-    if green == len(below):
-        words = f"the {plural(green, 'rung')} below it {'are' if green > 1 else 'is'} green"
-    return f'first at "{bad.rung.title}"{how}; {words} ({subject})'
+        rungs = plural(len(states), "rung")
+        return f"{states.count(GREEN)} of {rungs} green{more} {subject}"
+    place = f'"{bad.rung.title}"' + (f", {bad.rung.how}" if bad.rung.how else "")
+    lower = made.climbed[: made.climbed.index(bad)]
+    states = [one.state for one in lower if one.rung.how == bad.rung.how]
+    if not states:
+        return f"{place}, the lowest rung {subject}"
+    below = f"{states.count(GREEN)} of {plural(len(states), 'rung')} below it green"
+    return f"first at {place}; {below} {subject}"
 
 
 def _machine_ladder(made: Examination, width: int) -> Iterator[Text]:
     """A line for each rung, a column for each way."""
-    climbed = {one.rung.how for one in made.climbed}
-    ways = [how for how in (COMPILED, INTERPRETED, CUDA) if how in climbed]
+    by_place = {(one.rung.title, one.rung.how): one for one in made.climbed}
+    ways = [
+        way for way in (COMPILED, INTERPRETED, CUDA) if any(how == way for _, how in by_place)
+    ]
     heads = "".join(f"{how:<{_STATE - 1}} " for how in ways)
     yield Text(f"  {'':<{_TITLE}}{heads} rules", "dim")
-    for title in dict.fromkeys(one.rung.title for one in made.climbed):
-        of_title = {one.rung.how: one for one in made.climbed if one.rung.title == title}
+    for title in dict.fromkeys(title for title, _ in by_place):
+        results = [by_place[title, how] for how in ways if (title, how) in by_place]
         line = Text(f"  {title:<{_TITLE}}")
         for how in ways:
-            state = of_title[how].state if how in of_title else "-"
+            state = by_place[title, how].state if (title, how) in by_place else ""
             line.append(f"{state:<{max(len(how) + 1, _STATE)}}", _STYLES.get(state, "dim"))
-        is_red = any(one.is_bad for one in of_title.values())
-        blames = next(iter(of_title.values())).rung.blames
-        if is_red:
-            yield line.append(f" in {blames}", "bold red")
-        else:
-            yield line.append(f" out {blames}", "dim")
+        is_red, blames = any(one.is_bad for one in results), results[0].rung.blames
+        yield line.append(
+            f" {'in' if is_red else 'out'} {blames}", "bold red" if is_red else "dim"
+        )
     for one in made.climbed:
         if one.is_bad and one is not made.first_bad:
             yield from folded(f"{one.rung.title}, {one.rung.how}: {one.words}", width)
@@ -91,14 +92,12 @@ def _target_ladder(made: Examination, width: int) -> Iterator[Text]:
     above = made.climbed[len(run) :]
     longest = max(len(one.rung.title) for one in (*run, *made.closer))
     yield Text(f"  {'':<17}{'rung':<{longest}}  rules out; red: at fault", "dim")
-    refusals = set[str]()
     for climbed in (*run, *made.closer):
         state = (f"  {climbed.state:<8}", _STYLES[climbed.state])
         took = f"{climbed.seconds:>5.1f} s  {climbed.rung.title:<{longest}}"
         line = Text.assemble(state, took)
         yield line.append(f"  {climbed.rung.blames}", "bold red" if climbed.is_bad else "dim")
-        if climbed.state == REFUSED and climbed.words not in refusals:
-            refusals.add(climbed.words)
+        if climbed.state == REFUSED:
             yield from folded(f"        {climbed.words}", width, "dim")
     if above:
         count, last = plural(len(above), "rung"), quoted(above[-1].rung.title)
@@ -115,21 +114,17 @@ def _why(made: Examination, width: int) -> Iterator[Text]:
         for where in cause.where[:_MOST_LINES]:
             line = f"  {base_of(bad.report).shorten(place_of(where))}  {where.code}"
             yield Text(line if len(line) <= width else f"{line[: width - 4]} ...")
-    if bad.rung.in_full:
-        yield Text(f"  in full: {bad.rung.in_full}")
+    yield Text(f"  in full: {bad.rung.in_full}")
 
 
 def _copies(made: Examination, width: int) -> Iterator[Text]:
     """Copies of another text: nobody can tell from outside which of the two is meant."""
-    for file in made.survey.files:
-        others = [copy for copy in file.copies if not copy.same]
-        if others:
-            texts = plural(len(others) + 1, "different text")
-            yield from folded(f"{texts} of module {file.module}", width, CAUTION)
-            yield from folded(f"  runs: {_of_file(file)}", width)
-        for copy in others:
-            told = f"  not: {_short(copy.file)}, {_age(copy.modified)}, sha256 {copy.sha256[:12]}"
-            yield from folded(told, width)
+    for file in filter(lambda file: file.copies, made.survey.files):
+        texts = plural(len(file.copies) + 1, "different text")
+        yield from folded(f"{texts} of module {file.module}", width, CAUTION)
+        yield from folded(f"  runs: {_of_file(file)}", width)
+        for copy in file.copies:
+            yield from folded(f"  not: {_short(copy.file)}, {_version(copy)}", width)
 
 
 def _facts(made: Examination) -> Iterator[tuple[str, str]]:
@@ -140,32 +135,24 @@ def _facts(made: Examination) -> Iterator[tuple[str, str]]:
             yield "runs", _of_file(file) + kernels
         else:
             yield file.module, f"{_short(file.file)} ({file.why})"
-    versions = ", ".join(f"{name} {version}" for name, version in survey.versions.items())
-    yield "versions", f"{versions}; {survey.untested or 'within what is tested'}"
+    facts = made.facts
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    yield "versions", f"{versions}; {facts['untested'] or 'within what is tested'}"
     yield "GPU", survey.gpu or "none that torch sees"
-    variables = [f"{name}={_short(value)}" for name, value in survey.variables.items()]
+    variables = [f"{name}={_short(value)}" for name, value in facts["variables"].items()]
     yield "variables", "; ".join(variables) or "none of TRITON_* and CUDA_*"
     unused = " (not used: kernels are interpreted)" if survey.backend == "cpu" else ""
-    yield "cache", f"Triton's, {_short(survey.cache)}{unused}"
+    yield "cache", f"Triton's, {_short(facts['cache'])}{unused}"
     yield "seconds", f"{made.seconds:.1f}"
 
 
 def _of_file(file: LoadedFile) -> str:
-    return f"{_short(file.file)} ({file.why}), {_age(file.modified)}, sha256 {file.sha256[:12]}"
+    return f"{_short(file.file)} ({file.why}), {_version(file)}"
 
 
-def _age(modified: float) -> str:
-    seconds = max(0.0, time.time() - modified)
-    for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size:
-            return f"{plural(int(seconds // size), name)} old"
-    return f"{plural(int(seconds), 'second')} old"
-
-
-def _labelled(label: str, words: str, width: int) -> Iterator[Text]:
-    for line in folded(words, width - _LABEL):
-        yield Text.assemble((f"  {label:<{_LABEL}}", "dim"), line.plain.removeprefix("  "))
-        label = ""
+def _version(text: FileText) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(text.modified))
+    return f"of {when}, sha256 {text.sha256[:12]}"
 
 
 def _short(text: str) -> str:
@@ -176,25 +163,24 @@ def _short(text: str) -> str:
 
 def as_json(made: Examination) -> dict[str, Any]:
     """The document gradprobe.doctor/1, for bug reports."""
-    bad, machine = made.first_bad, asdict(made.survey)
+    bad, machine = made.first_bad, asdict(made.survey) | {**made.facts}
     files = machine.pop("files")
     verdicts = {0: "green", 1: "stale" if made.stale and bad is None else "red", 3: "error"}
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "verdict": verdicts[made.exit_code],
         "target": made.target or None,
         "first_bad": None if bad is None else _climbed(bad),
-        "stale": list(made.stale),
+        "stale": made.stale,
         "rungs": [_climbed(one) for one in made.climbed],
         "closer": [_climbed(one) for one in made.closer],
-        "left_out": list(made.left_out),
+        "left_out": made.left_out,
         "files": files,
         "machine": machine,
         "reproduce": made.command,
         "seconds": round(made.seconds, 3),
     }
-    shortened = _shortened(document)
-    assert isinstance(shortened, dict)
+    shortened: dict[str, Any] = json.loads(_short(json.dumps(document)))
     return shortened
 
 
@@ -208,11 +194,3 @@ def _climbed(climbed: RungResult) -> dict[str, Any]:
         "reproduce": climbed.rung.in_full or None,
         "seconds": round(climbed.seconds, 3),
     }
-
-
-def _shortened(part: Any) -> Any:
-    if isinstance(part, dict):
-        return {key: _shortened(value) for key, value in part.items()}
-    if isinstance(part, (list, tuple)):
-        return [_shortened(value) for value in part]
-    return _short(part) if isinstance(part, str) else part

@@ -1,4 +1,4 @@
-"""MachineSurvey: what a process with torch, Triton and a target imported tells of them, without running a kernel."""
+"""What a process with torch, Triton and a target imported tells of them, without running a kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...frontends import replaced
@@ -16,15 +17,12 @@ from ...inputs.versions import installed_versions, triton_folder, untested
 from ...model.assignment import TENSORS
 from ...targets.naming import source_of
 from .ladder import TargetTraits
-from .module_copies import LoadedFile, cuda_file, kernels_of, loaded_file, origin_of
+from .loaded_files import LoadedFile, kernels_of, loaded_file
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ...frontends.triton.launches import KernelCall
+    from ...inputs.tensor_layouts import Inputs
     from ...pipeline.resolve import Problem
-
-_Launched = dict[str, dict[str, None]]
 
 _TILE = 32
 _LIBRARIES = ("gradprobe", "torch", "triton", "numpy")
@@ -32,12 +30,6 @@ _PREFIXES = (
     *("TRITON_", "CUDA_", "NVIDIA_TF32_", "CUBLAS_"),
     *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "GRADPROBE_"),
 )
-
-
-def variables_here() -> dict[str, str]:
-    """What is set that may change which code runs, or how it computes."""
-    names = [name for name in sorted(os.environ) if name.startswith(_PREFIXES)]
-    return {name: os.environ[name] for name in names}
 
 
 @dataclass(frozen=True)
@@ -49,61 +41,47 @@ class MachineSurvey:
     files: tuple[LoadedFile, ...]
     """Those of the target and of its kernels; without a target those of the libraries."""
     built: TargetTraits | None = None
-    cache: str = field(default_factory=lambda: str(triton_folder()))
-    versions: dict[str, str] = field(default_factory=installed_versions)
-    untested: str = field(default_factory=untested)
-    """Which versions gradprobe is not tested with; "" where it is with all."""
-    variables: dict[str, str] = field(default_factory=dict)
-    """Those of the process that was typed."""
+
+
+def facts_here() -> dict[str, Any]:
+    """What the process that was typed knows without torch: versions, and what may change which code runs."""
+    variables = {name: word for name, word in os.environ.items() if name.startswith(_PREFIXES)}
+    facts = {"versions": installed_versions(), "untested": untested()}
+    return facts | {"cache": str(triton_folder()), "variables": dict(sorted(variables.items()))}
 
 
 def survey_machine(device: str) -> MachineSurvey:
     """The survey of this process, in which kernels run on "cpu" or "cuda"."""
-    found = (loaded_file(name, origin_of(name)) for name in _LIBRARIES)
-    return MachineSurvey(device, _gpu(), tuple(one for one in found if one is not None))
+    specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
+    found = [loaded_file(spec.name, spec.origin) for spec in specs if spec and spec.origin]
+    return MachineSurvey(device, _gpu(), tuple(filter(None, found)))
 
 
 def survey_target(problem: Problem) -> MachineSurvey:
     """The survey of this process, which has imported a target."""
-    values = _values_of(problem)
-    calls, launched = _launched(problem, values)
-    given = [name for name in TENSORS if name in values]
-    tensors = tuple(name for name in given if not name.startswith(("seqlens", "cu_")))
-    tile = max((size for call in calls for size in _tiles(call)), default=_TILE)
-    built = TargetTraits(problem.target.family, tensors, tile)
-    return MachineSurvey(problem.case.device, _gpu(), tuple(_files(problem, launched)), built)
-
-
-def _values_of(problem: Problem) -> dict[str, Tensor]:
-    """Values of a case, contiguous, on its device. O, LSE and delta hold no more than numbers of their shapes."""
-    import torch
-
-    from ...inputs.draw import draw, outputs_of
-    from ...model.intermediates import DERIVED
+    from ...probing.experiment import experiment_of, inputs_of
 
     case, target = problem.case, problem.target
-    values = draw(case)
-    for name in DERIVED:
-        if name in target.takes:
-            dtype = values["q"].dtype if name == "o" else torch.float32
-            shape = [case.size(axis) for axis in case.input_axes(name)]
-            values[name] = torch.ones(shape, dtype=dtype)
-    values = {name: value.to(case.device) for name, value in values.items()}
-    return {**values, **outputs_of(case, target.outputs, values, 0.0)}
+    inputs = inputs_of(experiment_of(case, target), ())
+    calls, launched = _launched(problem, inputs)
+    given = [name for name in TENSORS if name in inputs.tensors]
+    tensors = tuple(name for name in given if not name.startswith(("seqlens", "cu_")))
+    tile = max((size for call in calls for size in _tiles(call)), default=_TILE)
+    built = TargetTraits(target.family, tensors, tile)
+    return MachineSurvey(case.device, _gpu(), tuple(_files(problem, launched)), built)
 
 
-def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelCall], _Launched]:
+def _launched(problem: Problem, inputs: Inputs) -> tuple[list[KernelCall], dict[str, list[str]]]:
     """The launches of a call in which no kernel runs; and by file the names of the kernels that it launches."""
     from ...cuda import Kernel
     from ...frontends import Launches
     from ...frontends.triton.launches import recorded_launches
-    from ...inputs.tensor_layouts import place
     from ...runtime.run import run_target
 
-    found: _Launched = {}
+    found: dict[str, list[str]] = {}
 
     def call(kernel: Kernel, *_: Any) -> None:
-        found.setdefault(str(kernel.source.path), {})[kernel.function.name] = None
+        found.setdefault(str(kernel.source.path), []).append(kernel.function.name)
 
     with contextlib.suppress(ImportError):  # what has not been imported is not recorded
         importlib.import_module("triton")
@@ -112,30 +90,28 @@ def _launched(problem: Problem, values: dict[str, Tensor]) -> tuple[list[KernelC
         stack.enter_context(recorded_launches(record, runs=False))
         stack.enter_context(replaced(Kernel, "__call__", call))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        with contextlib.suppress(Exception):  # the rungs will tell what it takes
-            inputs = place(values, (), shapes=problem.case.shapes)
-            run_target(problem.target, problem.case, inputs)
+        stack.enter_context(contextlib.suppress(Exception))  # the rungs will tell what it takes
+        run_target(problem.target, problem.case, inputs)
     for launch in record.started:
-        found.setdefault(source_of(launch.entry).file, {})[launch.call.name] = None
+        found.setdefault(source_of(launch.entry).file, []).append(launch.call.name)
     return [launch.call for launch in record.started], found
 
 
-def _files(problem: Problem, launched: _Launched) -> Iterator[LoadedFile]:
+def _files(problem: Problem, launched: dict[str, list[str]]) -> Iterator[LoadedFile]:
     """The target's file, then those of the kernels that it launches."""
     source, word = problem.target.source, problem.request.target.rpartition(":")[0]
-    kernels = kernels_of(list(sys.modules.values()))
-    modules = {source.file: getattr(problem.target.function, "__module__", "")}
-    for file in launched:
-        if file in kernels and file != source.file:
-            modules[file] = kernels[file][0].fn.__module__
-    for file, module in modules.items():
+    known = kernels_of(list(sys.modules.values()))
+    modules = {file: known[file][0].fn.__module__ for file in launched if file in known}
+    own = {source.file: getattr(problem.target.function, "__module__", "")}
+    for file, module in (own | modules | own).items():
         named = os.path.realpath(word) == file
-        if found := loaded_file(module, file, named=named, kernels=kernels.get(file, ())):
-            own = tuple(name for name in found.kernels if name in launched.get(file, ()))
-            yield replace(found, kernels=own or found.kernels)
+        if found := loaded_file(module, file, named=named, kernels=known.get(file, ())):
+            ran = tuple(name for name in found.kernels if name in launched.get(file, ()))
+            yield replace(found, kernels=ran or found.kernels)
     for file, names in launched.items():
         if not file.endswith(".py"):
-            yield cuda_file(file, tuple(names))
+            kernels, why = tuple(dict.fromkeys(names)), "as its host loads it"
+            yield LoadedFile.of(Path(file).resolve(), module="", why=why, kernels=kernels)
 
 
 def _tiles(call: KernelCall) -> list[int]:
@@ -152,7 +128,7 @@ def _gpu() -> str:
 
     if not torch.cuda.is_available():
         return ""
-    free, total = torch.cuda.mem_get_info()
+    free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
     major, minor = torch.cuda.get_device_capability()
     name = torch.cuda.get_device_name()
-    return f"{name}, sm_{major}{minor}, {total / 2**30:.0f} GiB, {free / 2**30:.0f} GiB free"
+    return f"{name}, sm_{major}{minor}, {total:.0f} GiB, {free:.0f} GiB free"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gradprobe.commands.doctor.module_copies import (
+from gradprobe.commands.doctor.loaded_files import (
     kernels_of,
     loaded_file,
     stale_bytecode,
@@ -56,19 +56,16 @@ def test_a_copy_where_a_project_keeps_its_sources_is_named_though_no_path_leads_
 
 
 @pytest.mark.parametrize(
-    ("put", "words"),
-    [("cwd", "the current folder"), ("PYTHONPATH", "PYTHONPATH"), ("site", "site-packages")],
-)  # fmt: skip
+    ("put", "words"), [("cwd", "the current folder"), ("PYTHONPATH", "PYTHONPATH")]
+)
 def test_why_a_module_is_imported_names_what_put_its_folder_on_the_path(
     here, monkeypatch, put, words
 ):
-    folder, packages = here / "elsewhere", here / "site"
+    folder = here / "elsewhere"
     folder.mkdir()
-    packages.mkdir()
-    root = {"cwd": here, "site": packages}.get(put, folder)
+    root = here if put == "cwd" else folder
     (root / "planted_why.py").write_text(NEW)
     monkeypatch.setenv("PYTHONPATH", str(folder) if put == "PYTHONPATH" else "")
-    monkeypatch.setattr("site.getsitepackages", lambda: [str(packages)])
     monkeypatch.setattr(sys, "path", [str(root), *sys.path])
     why = why_imported("planted_why", root / "planted_why.py")
     assert why == f"{words}, place 1 of {len(sys.path)} on the search path"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import hashlib
 import importlib.util
 import inspect
@@ -13,38 +12,45 @@ import os
 import site
 import sys
 import textwrap
-import types
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ...frontends.triton.launches import kernel_types
 from ...targets.naming import found_in, shadows
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 @dataclass(frozen=True)
-class Copy:
-    """Another file that is imported under the same name where the search path has another order."""
-
+class FileText:
     file: str
     sha256: str
     modified: float
-    same: bool
+
+    @classmethod
+    def of(cls, file: Path, **more: Any) -> Self:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        return cls(str(file), digest, file.stat().st_mtime, **more)
 
 
 @dataclass(frozen=True)
-class LoadedFile:
+class LoadedFile(FileText):
     module: str
-    file: str
-    sha256: str
-    modified: float
     why: str
     """Why this one and no other is imported."""
-    copies: tuple[Copy, ...]
-    stale: tuple[str, ...]
+    copies: tuple[FileText, ...] = ()
+    """Files of another text that are imported under the same name where the search path has another order."""
+    stale: tuple[str, ...] = ()
     """What of it runs otherwise than it stands there now."""
     kernels: tuple[str, ...] = ()
+
+
+# Where projects keep their packages, which an install that is not editable copies.
+_OF_PROJECTS = ("src", "python", "lib")
 
 
 def loaded_file(
@@ -59,33 +65,17 @@ def loaded_file(
     path = Path(file).resolve()
     if path.suffix != ".py" or not path.is_file():
         return None
-    plain, those = module.replace("gradprobe_target_", ""), list(kernels)
-    others = shadows(plain, path, [*_site_folders(), *map(os.path.abspath, _OF_PROJECTS)])
-    own, copies = sha256(path), list[Copy]()
-    for other in others:
-        digest = sha256(Path(other))
-        copies.append(Copy(other, digest, Path(other).stat().st_mtime, digest == own))
-    stale = (*stale_bytecode(path), *_stale_kernels(path, those))
-    names = tuple(str(kernel.fn.__name__) for kernel in those)
-    why = "the file that was named" if named else why_imported(plain, path)
-    found = (plain, str(path), own, path.stat().st_mtime)
-    return LoadedFile(*found, why, tuple(copies), stale, names)
-
-
-def cuda_file(file: str, kernels: tuple[str, ...]) -> LoadedFile:
-    """The same of a file of CUDA C++, which no search finds."""
-    path = Path(file).resolve()
-    found = ("", str(path), sha256(path), path.stat().st_mtime)
-    return LoadedFile(*found, "as its host loads it", (), (), kernels)
-
-
-def sha256(file: Path) -> str:
-    """Of its content now."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-# Where projects keep their packages, which an install that is not editable copies.
-_OF_PROJECTS = ("src", "python", "lib")
+    module, kernels = module.replace("gradprobe_target_", ""), list(kernels)
+    others = shadows(module, path, [*_site_folders(), *map(os.path.abspath, _OF_PROJECTS)])
+    own, copies = FileText.of(path), map(FileText.of, map(Path, others))
+    return LoadedFile.of(
+        path,
+        module=module,
+        why="the file that was named" if named else why_imported(module, path),
+        copies=tuple(copy for copy in copies if copy.sha256 != own.sha256),
+        stale=(*stale_bytecode(path), *_stale_kernels(path, kernels)),
+        kernels=tuple(str(kernel.fn.__name__) for kernel in kernels),
+    )
 
 
 def _site_folders() -> list[str]:
@@ -96,7 +86,8 @@ def why_imported(module: str, file: Path) -> str:
     """Why Python imports this file under a module's name: the entry of its search path, and what that is."""
     for number, entry in enumerate(sys.path, 1):
         if found_in(entry or os.getcwd(), module) == file:
-            return f"{_entry(Path(entry).resolve())}, place {number} of {len(sys.path)} on the search path"
+            folder = _entry(Path(entry).resolve())
+            return f"{folder}, place {number} of {len(sys.path)} on the search path"
     return "an import hook: it is not on the search path"
 
 
@@ -115,16 +106,13 @@ def stale_bytecode(file: Path) -> Iterator[str]:
     kept = Path(importlib.util.cache_from_source(str(file)))
     try:
         raw = kept.read_bytes()
-    except OSError:
-        return
-    # An older release may have compiled the same text otherwise.
-    is_own = kept.stat().st_mtime >= os.stat(os.__file__).st_ctime
-    if raw[:4] != importlib.util.MAGIC_NUMBER or not is_own or not _is_taken(raw, file):
-        return
-    try:
+        # An older release may have compiled the same text otherwise.
+        is_own = kept.stat().st_mtime >= os.stat(os.__file__).st_ctime
+        if raw[:4] != importlib.util.MAGIC_NUMBER or not is_own or not _is_taken(raw, file):
+            return
         runs = marshal.loads(raw[16:])
         stands = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
-    except (ValueError, EOFError, TypeError, SyntaxError):
+    except (OSError, ValueError, EOFError, TypeError, SyntaxError):
         return
     if runs != stands:
         place = os.path.relpath(kept.parent)
@@ -133,23 +121,24 @@ def stale_bytecode(file: Path) -> Iterator[str]:
 
 def _is_taken(raw: bytes, file: Path) -> bool:
     """Whether Python's import takes a compiled file without looking into the source (PEP 552)."""
-    flags = int.from_bytes(raw[4:8], "little")
+    flags, *stamp = (int.from_bytes(raw[at : at + 4], "little") for at in (4, 8, 12))
     if flags & 1:
         return not flags & 2  # a hash that is not checked
     stat = file.stat()
-    stamp = (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
-    return (int.from_bytes(raw[8:12], "little"), int.from_bytes(raw[12:16], "little")) == stamp
+    return stamp == [int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF]
 
 
-def kernels_of(modules: Iterable[types.ModuleType]) -> dict[str, list[Any]]:
+def kernels_of(modules: Iterable[ModuleType]) -> dict[str, list[Any]]:
     """The Triton kernels that modules hold, by the file that defines them; none of Triton's own."""
     found: dict[str, dict[int, Any]] = {}
     own = str(Path(getattr(sys.modules.get("triton"), "__file__", None) or "/none").parent)
-    for value in (value for module in list(modules) for value in list(vars(module).values())):
-        kernel = _kernel(value, tuple(kernel_types()))
-        code = getattr(getattr(kernel, "fn", None), "__code__", None)
-        if code is not None and not code.co_filename.startswith(own):
-            found.setdefault(os.path.realpath(code.co_filename), {})[id(kernel)] = kernel
+    kinds = tuple(kernel_types())
+    for module in list(modules):
+        for value in list(vars(module).values()):
+            kernel = _kernel(value, kinds)
+            code = getattr(getattr(kernel, "fn", None), "__code__", None)
+            if code is not None and not code.co_filename.startswith(own):
+                found.setdefault(os.path.realpath(code.co_filename), {})[id(kernel)] = kernel
     return {file: list(kernels.values()) for file, kernels in found.items()}
 
 
@@ -175,39 +164,21 @@ def _stale_kernels(file: Path, kernels: Iterable[Any]) -> Iterator[str]:
     except (SyntaxError, ValueError):
         return
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    why = "the file has changed since it was imported, or something else made the kernel"
     for kernel in kernels:
         stand = {ast.dump(node) for node in functions if node.name == kernel.fn.__code__.co_name}
-        if not _is_among(_taken_text(kernel), stand):
-            words = f"{kernel.fn.__name__} was made from other text than {file.name} holds now"
-            why = "the file has changed since it was imported, or something else made the kernel"
-            yield f"{words}: {why}"
+        if not _is_among(kernel, stand):
+            yield f"{kernel.fn.__name__} was made from other text than {file.name} holds now: {why}"
 
 
-def _taken_text(kernel: Any) -> str:
-    """What Triton compiles or interprets; "" where it can read nothing."""
+def _is_among(kernel: Any, stand: Collection[str]) -> bool:
+    """Whether what Triton compiles or interprets is one of these functions, save for comments and blanks."""
     lines = getattr(kernel, "raw_src", None)  # of a compiled one, since it was made
-    if lines is None:
-        linecache.checkcache(kernel.fn.__code__.co_filename)
-        try:
-            lines = inspect.getsourcelines(kernel.fn)[0]
-        except (OSError, TypeError, SyntaxError):
-            return ""
-    return textwrap.dedent("".join(lines))
-
-
-def _is_among(text: str, stand: Collection[str]) -> bool:
-    """Whether a function's text is that of one of these, save for comments and blanks."""
     try:
-        body = ast.parse(text).body
-    except SyntaxError:
+        if lines is None:
+            linecache.checkcache(kernel.fn.__code__.co_filename)
+            lines = inspect.getsourcelines(kernel.fn)[0]
+        body = ast.parse(textwrap.dedent("".join(lines))).body
+    except (OSError, TypeError, SyntaxError):
         return False
     return len(body) == 1 and ast.dump(body[0]) in stand
-
-
-def origin_of(module: str) -> str:
-    """The file of a module that is not imported; "" where there is none."""
-    with contextlib.suppress(ImportError, ValueError, AttributeError):
-        spec = importlib.util.find_spec(module)
-        if spec is not None and spec.origin:
-            return spec.origin
-    return ""
