@@ -146,44 +146,15 @@ class Ended:
 
 def planted_sources() -> dict[str, list[tuple[str, str]]]:
     """By file: (name, source) of each fault that can be planted in it, and of none."""
-    from tests.planted import (
-        address_faults,
-        flash_faults,
-        lazy_alone,
-        lazy_faults,
-        mask_faults,
-        number_faults,
-        thread_faults,
-        tile_faults,
-    )
-    from tests.planted.planting import Planted
+    from tests.planted.planting import FAULT, file_of
+    from tests.planted.scored import CORPUS
 
-    modules = (
-        address_faults,
-        flash_faults,
-        lazy_alone,
-        lazy_faults,
-        mask_faults,
-        number_faults,
-        thread_faults,
-    )
-    values = [value for module in (*modules, tile_faults) for value in vars(module).values()]
-    faults = [
-        one
-        for value in values
-        if isinstance(value, tuple)
-        for one in value
-        if isinstance(one, Planted)
-    ]
-    found: dict[str, list[tuple[str, str]]] = {}
-    for file in ("flash.py", "lazy.py"):
-        source = (KERNELS / file).read_text()
-        found[file] = [("none", source)]
-        for fault in {one.name: one for one in faults}.values():
-            try:
-                found[file].append((fault.name, fault.plant(source)))
-            except (ValueError, AssertionError):
-                continue  # of the other file
+    sources = {file: (KERNELS / file).read_text() for file in ("flash.py", "lazy.py")}
+    found = {file: [("none", source)] for file, source in sources.items()}
+    for fault in {one.name: one for one in CORPUS if one.kind == FAULT}.values():
+        file = file_of(fault.of).name
+        if file in found:
+            found[file].append((fault.name, fault.plant()))
     torch_sources = [
         (new or "none", TORCH.replace(old, new) if old else TORCH)
         for old, new in PLANTED_IN_TORCH

@@ -175,7 +175,7 @@ def cases_of(corpus: str, given: argparse.Namespace) -> list[str]:
     if corpus == "score":
         from tests.planted.scored import SCORED
 
-        return [f"score/{one.name}" for one in SCORED]
+        return [f"score/{one.title}" for one in SCORED]
     if corpus == "cuda":
         from tests.planted.cuda_faults import CUDA_FAULTS
 
@@ -256,7 +256,8 @@ def _processor() -> float:
 
 
 def _of_score(_: Path, name: str) -> dict[str, Any]:
-    from tests.planted.scoring import TRIALS, Judged, Prober
+    from tests.planted.scored import TRIALS
+    from tests.planted.scoring import Judged, Prober
 
     with tempfile.TemporaryDirectory() as folder:
         start = _processor()
@@ -273,11 +274,11 @@ def _of_score(_: Path, name: str) -> dict[str, Any]:
 
 def _of_cuda(_: Path, name: str) -> dict[str, Any]:
     from gradprobe.model.layout_run import MISMATCH
-    from tests.planted.cuda_faults import CUDA_FAULTS, probed
+    from tests.planted.cuda_faults import CUDA_FAULTS, LAID
 
     fault = next(one for one in CUDA_FAULTS if one.name == name)
     with tempfile.TemporaryDirectory() as folder:
-        report = probed(fault, Path(folder))
+        report = fault.probe(Path(folder), sizes=LAID, why=False)
     first = report.failing[1].first if report.failing else None
     memory = [(one.kind, one.tensor) for one in report.runs[0].memory]
     is_placed = first is not None and (first.intermediate, first.head) == (
@@ -287,9 +288,9 @@ def _of_cuda(_: Path, name: str) -> dict[str, Any]:
     told = [one.sentence for one in report.runs[0].memory]
     return {
         "found": report.verdict == MISMATCH,
-        "placed": is_placed or (fault.right_on_cpu and (fault.kind, fault.array) in memory),
-        "line": bool(fault.lines)
-        and all(any(code in sentence for sentence in told) for code in fault.lines),
+        "placed": is_placed or (fault.right_on_cpu and (fault.memory, fault.array) in memory),
+        "line": bool(fault.code)
+        and all(any(code in sentence for sentence in told) for code in fault.code),
     }
 
 

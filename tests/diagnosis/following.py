@@ -6,9 +6,7 @@ from gradprobe.probing.experiment import experiment_of
 from gradprobe.runtime.backend import prepare_backend
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
-from tests.planted.planting import edited
-from tests.planted.trials import TARGETS, Changed
-from tests.strangers.faults import file_of
+from tests.planted.planting import TARGETS, Planted, edited, file_of
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
 
@@ -36,6 +34,6 @@ def followed(of, layout, options, file=None):
 def planted(folder, *edits, layout="contiguous", **options):
     """The kernels of flash, or of lazy, with edits: them, and their run."""
     of = "flash" if edits[0].kernel.startswith("flash") else "lazy"
-    changed, file = Changed("planted", of, edits), folder / "planted.py"
+    changed, file = Planted("planted", of, edits), folder / "planted.py"
     file.write_text(changed.plant())
     return changed, followed(of, layout, options, file)

@@ -11,8 +11,7 @@ from gradprobe.probing.experiment import experiment_of
 from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
-from tests.planted.planting import Edit
-from tests.planted.trials import Changed
+from tests.planted.planting import Edit, Planted
 from tests.sampling import sampled
 
 ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
@@ -93,7 +92,7 @@ OPTIONS = {"flash-cuda": {"heads": 4, "kv_heads": 2}, "lazy-cuda": {"batch": 2}}
 def test_each_of_several_wrong_lines_is_told_by_its_tensor(which, tmp_path):
     of, planted = which.split()[0], PLANTED[which]
     changed, file = (
-        Changed("planted", of, tuple(edit for *_, edit in planted)),
+        Planted("planted", of, tuple(edit for *_, edit in planted)),
         tmp_path / "planted.cu",
     )
     file.write_text(changed.plant())

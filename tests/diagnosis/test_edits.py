@@ -25,9 +25,8 @@ from gradprobe.source.text import Edit
 from gradprobe.targets.find import find_target
 from gradprobe.targets.naming import holding
 from tests.cases import softmax_case
-from tests.planted.planting import KERNELS
+from tests.planted.planting import KERNELS, file_of
 from tests.probe import probe
-from tests.strangers.faults import file_of
 
 EXAMPLE = (Path(__file__).resolve().parents[2] / "examples" / "delta.py").read_text()
 RIGHT = EXAMPLE.replace(

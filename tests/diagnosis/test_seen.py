@@ -17,10 +17,9 @@ from gradprobe.render.screen.details import render
 from gradprobe.targets.find import find_target
 from tests.cases import lazy_case, softmax_case
 from tests.planted.flash_faults import DO_BY_Q, LSE_OF_HEAD_0, NO_DELTA, NO_SCALE
-from tests.planted.planting import KERNELS, Edit, edited
+from tests.planted.planting import KERNELS, STRANGE, TARGETS, Edit, edited
 from tests.probe import probe
 from tests.sampling import sampled
-from tests.strangers.faults import STRANGERS, file_of
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
 TALL = {"batch": 1, "heads": 2, "seqlen_q": 50, "seqlen_k": 30, "head_dim": 16, "causal": True}
@@ -48,9 +47,9 @@ RIGHT = [
     ("flash", FLASH, TALL, "contiguous"),
     ("lazy", LAZY, SMALL, "distinct"),
     ("lazy", LAZY, {**SMALL, "dtype": "bfloat16"}, "contiguous"),
-    *((name, f"{file_of(name)}:{function}", {**options, **more}, layout)
+    *((name, f"{file}:{function}", {**options, **more}, layout)
       for more, layout in (({}, "distinct"), ({"dtype": "float16"}, "contiguous"))
-      for name, (function, options) in STRANGERS.items()),
+      for name, (file, function, options) in ((name, TARGETS[name]) for name in STRANGE)),
 ]  # fmt: skip
 
 

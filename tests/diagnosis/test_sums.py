@@ -10,8 +10,7 @@ from gradprobe.source.kernel_file import KernelFile
 from gradprobe.source.rewrites.candidate import Fault
 from gradprobe.source.rewrites.candidates import candidates_of
 from tests.diagnosis.following import followed_edit, planted
-from tests.planted.planting import Edit, edited
-from tests.strangers.faults import file_of
+from tests.planted.planting import Edit, edited, file_of
 
 FORWARD, DKDV = "flash_forward_kernel", "flash_dkdv_kernel"
 RESULTS = ("O", "dQ", "dK", "dV")

@@ -15,8 +15,7 @@ from tests.faults.plain import (
     of_head_0,
     told,
 )
-from tests.planted.planting import Edit
-from tests.planted.trials import Changed
+from tests.planted import planting
 from tests.probe import probe
 
 
@@ -76,8 +75,8 @@ def test_a_gradient_that_is_stored_with_another_stride_is_named(axis, fault):
 
 def test_keys_that_count_in_a_triton_forward_are_told_with_its_line(tmp_path):
     seen = "visible(m, n, distance, live_m, live_n, left, right)"
-    edit = Edit("flash_forward_kernel", seen, seen.replace("live_n", "live_n + BLOCK_N"))
-    cause = Changed("keys_count", "flash", (edit,)).probe(tmp_path).diagnoses[0]
+    edit = planting.Edit("flash_forward_kernel", seen, seen.replace("live_n", "live_n + BLOCK_N"))
+    cause = planting.Planted("keys_count", "flash", (edit,)).probe(tmp_path).diagnoses[0]
     assert cause.fault == "tail/scores"
     assert {where.kernel for where in cause.where} == {"flash_forward_kernel"}
 

@@ -7,7 +7,6 @@ from gradprobe.targets.find import find_target
 from tests.cases import lazy_case
 from tests.gpu.commands import shown
 from tests.planted.lazy_faults import FAULTS, HISTORICAL
-from tests.planted.planting import probe_planted
 from tests.probe import probe
 
 ARITHMETIC = [("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee")]
@@ -85,7 +84,7 @@ def test_a_black_box_of_it_is_seen_through_and_matches(dtype, dots):
 
 def probed_planted(fault, folder, **options):
     case = lazy_case(**fault.options, **options)
-    return probe_planted(fault, folder, "lazy.py", "lazy_intermediates", case)
+    return fault.probe_case(folder, case, why=False)
 
 
 @in_every_arithmetic

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.planted.cuda_faults import CUDA_FAULTS, probed
+from tests.planted.cuda_faults import CUDA_FAULTS, LAID
 
 pytestmark = pytest.mark.gpu
 
@@ -14,10 +14,11 @@ CRASHING = ("shared_memory_out_of_bounds",)
     "fault", [f for f in CUDA_FAULTS if f.name not in CRASHING], ids=lambda fault: fault.name
 )
 def test_a_fault_is_found_by_its_numbers(fault, tmp_path, record_property):
-    report = probed(fault, tmp_path, device="cuda", seqlen=333, repeat=4)
+    sizes = LAID | {"device": "cuda", "seqlen": 333, "repeat": 4}
+    report = fault.probe(tmp_path, sizes=sizes, why=False)
     record_property("verdict", report.verdict)
-    if fault.kind == "race" and report.verdict == "match":
+    if fault.memory == "race" and report.verdict == "match":
         pytest.skip("the race did not show in the numbers")
     first = report.failing[1].first
     assert first.intermediate == fault.first
-    assert fault.kind or (first.head, fault.row in (None, first.row)) == (fault.head, True)
+    assert fault.memory or (first.head, fault.row in (None, first.row)) == (fault.head, True)

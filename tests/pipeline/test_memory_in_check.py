@@ -19,7 +19,7 @@ from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.probing import observe
 from gradprobe.render.screen.details import render
-from tests.planted.planting import KERNELS, Edit, Planted
+from tests.planted.planting import KERNELS, Edit, edited
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}
 DKDV, PREPROCESS = "lazy_dkdv_kernel", "lazy_preprocess_kernel"
@@ -33,9 +33,7 @@ interpreted = pytest.mark.skipif(
 
 def checked(folder, kernel, find, replace, **options):
     """The report of lazy with an edit in one kernel, contiguous unless told otherwise; and the line of the edit."""
-    source = Planted("planted", "M3", (Edit(kernel, find, replace),), "", 0).plant(
-        (KERNELS / "lazy.py").read_text()
-    )
+    source = edited((KERNELS / "lazy.py").read_text(), (Edit(kernel, find, replace),))
     path = (
         folder / f"{folder.name}.py"
     )  # a file of the same name elsewhere on the path would be a cause to try
@@ -121,9 +119,7 @@ def late(*args, **named):
 def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_path):
     path = tmp_path / "too_late.py"
     moved = DV_HEAD.replace("stride_dvh", "(stride_dvh + 3 * (stride_vd > 1))")
-    source = Planted("planted", "S1", (Edit(DKDV, DV_HEAD, moved),), "", 0).plant(
-        (KERNELS / "lazy.py").read_text()
-    )
+    source = edited((KERNELS / "lazy.py").read_text(), (Edit(DKDV, DV_HEAD, moved),))
     path.write_text(
         source.replace("import torch\n", "import functools\n\nimport torch\n", 1) + LATE
     )
@@ -187,9 +183,7 @@ def test_a_store_outside_is_no_race_where_a_look_inside_with_more_batches_shows_
     path = tmp_path / f"{tmp_path.name}.py"
     store = "store_tile(dv_ptr, dv, offs_n, offs_dv, stride_dvn, stride_dvd, n_keys, head_dim_v)"
     edit = Edit("flash_dkdv_kernel", store, store.replace("n_keys", "n_keys + 32"))
-    path.write_text(
-        Planted("planted", "M3", (edit,), "", 0).plant((KERNELS / "flash.py").read_text())
-    )
+    path.write_text(edited((KERNELS / "flash.py").read_text(), (edit,)))
     options = {"batch": 1, "heads": 1, "seqlen": 37, "head_dim": 16, "runs": ["contiguous"]}
     report = run_check(CheckRequest(f"{path}:flash_black_box", None, None, options), "")
     assert report.runs[0].inside is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.battery_faults import LAZY, edits_of
-from tests.planted.trials import planter
+from tests.planted.planting import planter
 
 lazy, lazy_backward, flash = planter("lazy"), planter("lazy-backward"), planter("flash")
 flash_backward, flash_cuda = planter("flash-backward"), planter("flash-cuda")

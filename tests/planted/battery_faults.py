@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tests.planted.planting import Edit
+from tests.planted.planting import HIDDEN as KIND
+from tests.planted.planting import Edit, Planted
 
-LAZY, FLASH = ("lazy.py", "lazy_intermediates"), ("flash.py", "flash_intermediates")
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """A fault in a kernel file, right in all that the default check runs."""
-
-    name: str
-    of: tuple[str, str]
-    """The kernel file and the function in it."""
-    shown_by: frozenset[int]
-    """The items of the battery that show it; no other does."""
-    edits: tuple[Edit, ...]
+LAZY, FLASH = "lazy", "flash"
 
 
-def _in(of: tuple[str, str]) -> Callable[..., Hidden]:
-    return lambda name, shown_by, *edits: Hidden(
-        name, of, frozenset(shown_by), tuple(Edit(*edit) for edit in edits)
-    )
+def _in(of: str) -> Callable[..., Planted]:
+    def record(name: str, shown_by: set[int], *edits: tuple[str, str, str]) -> Planted:
+        made = tuple(Edit(*edit) for edit in edits)
+        return Planted(name, of, made, kind=KIND, shown_by=frozenset(shown_by))
+
+    return record
 
 
 _in_lazy, _in_flash = _in(LAZY), _in(FLASH)
@@ -77,6 +67,6 @@ HIDDEN = (
 )  # fmt: skip
 
 
-def edits_of(name: str, of: tuple[str, str]) -> tuple[Edit, ...]:
+def edits_of(name: str, of: str) -> tuple[Edit, ...]:
     """Those of the record of that name."""
     return next(fault.edits for fault in HIDDEN if (fault.name, fault.of) == (name, of))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.planted.planting import Edit
-from tests.planted.trials import Changed, Unflagged
+from tests.planted.planting import EQUIVALENT, Edit, Planted
 
 DQ, DKDV = "flash_dq_kernel", "flash_dkdv_kernel"
 LOG2E = "1.4426950408889634"
 
 
-def _in(of: str, name: str, *edits: tuple[str, str, str], **options: Any) -> Unflagged:
-    return Unflagged(Changed(name, of, tuple(Edit(*edit) for edit in edits), options))
+def _in(of: str, name: str, *edits: tuple[str, str, str], **options: Any) -> Planted:
+    return Planted(name, of, tuple(Edit(*edit) for edit in edits), options, EQUIVALENT)
 
 
 _OF_LAZY = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.planted.trials import planter
+from tests.planted.planting import planter
 
 lazy = planter("lazy")
 FORWARD, DQ, DKDV = "lazy_forward_kernel", "lazy_dq_kernel", "lazy_dkdv_kernel"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.battery_faults import FLASH, LAZY, edits_of
-from tests.planted.trials import planter
+from tests.planted.planting import planter
 
 lazy, flash, flash_cuda = planter("lazy"), planter("flash"), planter("flash-cuda")
 FORWARD, DQ, DKDV = "flash_forward_kernel", "flash_dq_kernel", "flash_dkdv_kernel"

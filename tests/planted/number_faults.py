@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.battery_faults import FLASH, edits_of
-from tests.planted.trials import planter
+from tests.planted.planting import planter
 
 lazy, flash, dropout = planter("lazy"), planter("flash"), planter("dropout")
 DQ, DKDV = "flash_dq_kernel", "flash_dkdv_kernel"

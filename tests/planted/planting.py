@@ -1,21 +1,57 @@
-"""Planted faults: find-and-replace records against the real kernel source, each with what must be said of it."""
+"""Planted: a kernel file with replacements made in it, and what must be said of it. Every record of a fault is one."""
 
 from __future__ import annotations
 
+import ast
+import difflib
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import gradprobe.kernels
 from gradprobe.model.case import Case
 from gradprobe.numerics.evidence import ProbeResult
+from gradprobe.targets.adapters import flash_cuda, lazy_cuda
 from gradprobe.targets.find import find_target
+from tests.cases import lazy_case, softmax_case
 from tests.probe import probe
 
 KERNELS = Path(gradprobe.kernels.__path__[0]) / "triton"
+CUDA, STRANGERS = KERNELS.parent / "cuda", Path(__file__).parents[1] / "strangers"
+# Of what is probed: the file, the function in it ("" for a built-in target), and the smallest case that shows most: a
+# full and a partial tile along both axes, and two heads.
+_SMALL = {"batch": 1, "heads": 2, "seqlen": 36, "head_dim": 16}
+_LAZY = _SMALL | {"batch": 2, "seqlen": 44}
+_LAID = {"layouts": (("all", "distinct"),)}
+_STRANGE = {"batch": 1, "heads": 2, "head_dim": 16}
+TARGETS: dict[str, tuple[Path, str, dict[str, Any]]] = {
+    "lazy": (KERNELS / "lazy.py", "lazy_intermediates", _LAZY),
+    "lazy-backward": (KERNELS / "lazy.py", "lazy_backward", _SMALL),
+    "flash": (KERNELS / "flash.py", "flash_intermediates", _SMALL),
+    "flash-backward": (KERNELS / "flash.py", "flash_backward", _SMALL),
+    "flash-black-box": (KERNELS / "flash.py", "flash_black_box", _SMALL),
+    "flash-cuda": (CUDA / "flash.cu", "", _SMALL | _LAID | {"causal": True}),
+    "lazy-cuda": (CUDA / "lazy.cu", "", _LAZY | _LAID),
+    "dropout": (Path(__file__).parent / "dropout_attention.py", "dropout_backward", _SMALL | {"dropout": 0.3}),
+    "one_pass": (STRANGERS / "one_pass.py", "one_pass", _STRANGE | {"seqlen": 76, "causal": True}),
+    "blocks": (
+        STRANGERS / "blocks.py", "blocks",
+        _STRANGE | {"seqlen": 40, "causal": True, "softcap": 2.0, "shapes": "blhd"},
+    ),
+    "grouped": (
+        STRANGERS / "grouped.py", "grouped",
+        _STRANGE | {"heads": 4, "kv_heads": 2, "seqlen_q": 60, "seqlen_k": 44},
+    ),
+}  # fmt: skip
+STRANGE = ("one_pass", "blocks", "grouped")
+"""Kernels in no way like those of the package."""
+ADAPTERS = {"flash-cuda": flash_cuda, "lazy-cuda": lazy_cuda}
+FAULT, EQUIVALENT, UNCOVERED, HIDDEN = "fault", "equivalent", "uncovered", "hidden"
 
 
 class Unzeroed:
@@ -36,34 +72,123 @@ class Edit:
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault, and the verdict and place that it must get."""
+    """Replacements in a kernel file, the case that they are probed on, and what must come."""
 
     name: str
-    fault_class: str
-    """The class of the field's faults that it belongs to: S1, S3, M1, ..."""
+    of: str
+    """One of TARGETS."""
     edits: tuple[Edit, ...]
-    first: str
-    """The first mismatched intermediate; `head`, `batch` and, where it is known beforehand, `row` are its place."""
-    head: int
-    batch: int | None = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the case, where they are other than the target's own."""
+    kind: str = FAULT
+    """EQUIVALENT: as right as before; UNCOVERED: of a kind that no hypothesis is about, so that no cause may be named;
+    HIDDEN: right in all that the default check runs."""
+    fault_class: str = ""
+    """The class of the field's faults that it belongs to: S1, S3, M1, ..."""
+    cause: str = ""
+    """The `fault` of the diagnosis that must be named first; of several words, any of which is right, the likeliest
+    first, and `why` says why. "" where the score does not count it."""
+    why: str = ""
+    first: str = ""
+    """The first wrong intermediate; of a race whose numbers come out right on the CPU, what is raced for."""
+    head: int | None = 0
+    """Of the first mismatch; None where it is not known beforehand, and so are `batch` and `row`."""
+    batch: int | None = None
     row: int | None = None
+    seen: str = ""
+    """The first mismatched intermediate where the kernels are watched, if that is another."""
     own: frozenset[str] = frozenset()
     """Every intermediate that is wrong by itself; `inherited`: wrong, and right given its wrong parents."""
     inherited: frozenset[str] = frozenset()
     passes: frozenset[str] = frozenset()
     """The layouts that do not show it."""
-    options: dict[str, Any] = field(default_factory=dict)
     says: tuple[str, ...] = ()
     """Parts of what is said of the disagreements inside a black box."""
-    cause: str = ""
-    """As in `trials.Scored`; "" where the score does not count it. So is `why`."""
-    why: str = ""
-    seen: str = ""
-    """The first mismatched intermediate where the kernels are watched, if that is another."""
+    memory: str = ""
+    """The kind of the finding about memory on the CPU, of this array; "" where there is none."""
+    array: str = ""
+    code: tuple[str, ...] = ()
+    """What that finding names: of a race two lines."""
+    right_on_cpu: bool = False
+    """Whether every number comes out right where threads run one after another."""
+    unzeroed: bool = False
+    """Whether memory that a host of CUDA kernels sets to 0 is left as it is found."""
+    statements: tuple[str, ...] = ()
+    """How each statement begins that the fault is in, where it is not in those that the edits change: of two in the
+    wrong order, both; of one that is missing, its neighbours and what then reads the wrong thing."""
+    shown_by: frozenset[int] = frozenset()
+    """The items of the battery that show a hidden one; no other does."""
 
-    def plant(self, source: str) -> str:
-        """The kernel's source with the fault in it."""
-        return edited(source, self.edits)
+    @property
+    def title(self) -> str:
+        return f"{self.of}/{self.name}"
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the score counts it among the planted faults."""
+        return self.kind == FAULT and bool(self.cause)
+
+    @property
+    def causes(self) -> frozenset[str]:
+        return frozenset(self.cause.split())
+
+    def plant(self, source: str | None = None) -> str:
+        """A source, its target's own where none is given, with the replacements made."""
+        source = TARGETS[self.of][0].read_text() if source is None else source
+        return edited(source, self.edits, cuda=self.of in ADAPTERS)
+
+    def lines(self) -> frozenset[int]:
+        """The lines of the statements that it is in; where lines were taken away, those beside them."""
+        planted = self.plant()
+        if self.statements:
+            return _lines_of(
+                planted, planted.index(f"def {self.edits[0].kernel}("), self.statements
+            )
+        before, after = TARGETS[self.of][0].read_text().splitlines(), planted.splitlines()
+        changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+        changed = {
+            line
+            for tag, _, _, start, end in changes
+            if tag != "equal"
+            for line in (range(start + 1, end + 1) if end > start else (start, start + 1))
+        }
+        if self.of in ADAPTERS:
+            return frozenset(changed)
+        simple = [
+            range(one.lineno, (one.end_lineno or 0) + 1)
+            for one in ast.walk(ast.parse(planted))
+            if isinstance(one, (ast.stmt, ast.excepthandler)) and not hasattr(one, "body")
+        ]
+        return frozenset(changed.union(*(lines for lines in simple if changed & set(lines))))
+
+    def probe(
+        self, folder: Path, *, sizes: Mapping[str, Any] | None = None, rows: int | None = None, **how: Any
+    ) -> ProbeResult:  # fmt: skip
+        """The report on a copy of the file, written into a folder.
+
+        Args:
+            sizes: of the case, in place of those of TARGETS; `rows`: its length alone. Its own options win.
+        """
+        small = dict(TARGETS[self.of][2] if sizes is None else sizes)
+        small |= {} if rows is None else {"seqlen": rows}
+        if "seqlens" in self.options:
+            small.pop("seqlen", None)
+        make = lazy_case if self.of.startswith("lazy") else softmax_case
+        return self.probe_case(folder, make(**{**small, **self.options}), **how)
+
+    def probe_case(self, folder: Path, case: Case, **how: Any) -> ProbeResult:
+        """The same on a case that is given."""
+        file, function, _ = TARGETS[self.of]
+        # A name of its own, since modules and compiled kernels are remembered by theirs.
+        copy = folder / f"{re.sub('[^a-z0-9]', '_', self.title)}{file.suffix}"
+        copy.write_text(self.plant())
+        if function:
+            return probe(case, find_target(f"{copy}:{function}"), **how)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ADAPTERS[self.of], "SOURCE", copy)
+            if self.unzeroed:
+                patched.setattr(ADAPTERS[self.of], "torch", Unzeroed())
+            return probe(case, find_target(self.of), **how)
 
 
 def edited(source: str, edits: tuple[Edit, ...], *, cuda: bool = False) -> str:
@@ -72,18 +197,29 @@ def edited(source: str, edits: tuple[Edit, ...], *, cuda: bool = False) -> str:
         head = rf"^[^\n]*\b{edit.kernel}\(" if cuda else rf"def {edit.kernel}\("
         begins = re.compile(head, re.MULTILINE).search(source)
         assert begins is not None, f"no {edit.kernel}"
-        start, end = (
-            begins.start(),
-            re.compile("^}" if cuda else r"^(@triton\.jit|def )", re.MULTILINE),
-        )
+        start = begins.start()
+        end = re.compile("^}" if cuda else r"^(@triton\.jit|def )", re.MULTILINE)
         ends = end.search(source, source.index("\n", start))
         stop = len(source) if ends is None else ends.start()
         body = source[start:stop]
-        assert body.count(edit.find) == 1, (
-            f"{edit.find!r} stands {body.count(edit.find)} times in {edit.kernel}"
-        )
+        count = body.count(edit.find)
+        assert count == 1, f"{edit.find!r} stands {count} times in {edit.kernel}"
         source = source[:start] + body.replace(edit.find, edit.replace) + source[stop:]
     return source
+
+
+def _lines_of(source: str, start: int, statements: tuple[str, ...]) -> frozenset[int]:
+    found: set[int] = set()
+    for statement in statements:
+        at = source.index(statement, start)
+        first = source.count("\n", 0, at) + 1
+        found |= set(range(first, first + statement.count("\n") + 1))
+    return frozenset(found)
+
+
+def file_of(target: str) -> Path:
+    """The file of one of TARGETS."""
+    return TARGETS[target][0]
 
 
 def names(words: str) -> frozenset[str]:
@@ -94,13 +230,29 @@ def everywhere(kernels: tuple[str, ...], find: str, replace: str) -> tuple[Edit,
     return tuple(Edit(kernel, find, replace) for kernel in kernels)
 
 
-def probe_planted(
-    fault: Planted, folder: Path, file: str, function: str, case: Case
-) -> ProbeResult:
-    """A probe of a function of a kernel file with the fault in it, whose copy is written into a folder."""
-    copy = folder / f"{fault.name}.py"
-    copy.write_text(fault.plant((KERNELS / file).read_text()))
-    return probe(case, find_target(f"{copy}:{function}"), why=False)
+def planter(of: str) -> Callable[..., Planted]:
+    """A short way to write the records of one target: class, name, cause, first, then edits or the words of edits."""
+
+    def record(
+        fault_class: str, name: str, cause: str, first: str, *edits: Edit | tuple[str, str, str], head: int | None = 0,
+        row: int | None = None, in_batch: int | None = None, why: str = "", **options: Any,
+    ) -> Planted:  # fmt: skip
+        made = tuple(edit if isinstance(edit, Edit) else Edit(*edit) for edit in edits)
+        return Planted(
+            name, of, made, options, fault_class=fault_class, cause=cause, why=why, first=first, head=head,
+            batch=in_batch, row=row,
+        )  # fmt: skip
+
+    return record
+
+
+def placer(of: str) -> Callable[..., Planted]:
+    """The same for records with every status: name, class, edits, and fields by their names; in batch 0."""
+
+    def record(name: str, fault_class: str, edits: tuple[Edit, ...], **fields: Any) -> Planted:
+        return Planted(name, of, edits, fault_class=fault_class, **{"batch": 0, **fields})
+
+    return record
 
 
 def assert_as_recorded(fault: Planted, report: ProbeResult) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradprobe.processes import TaskResult, run_each
+from tests.planted.planting import FAULT
 from tests.planted.score_text import by_class, diagnosing, figures, lines_of
-from tests.planted.scoring import FACTORY, TRIALS, Judged, Outcome
-from tests.planted.trials import Scored
+from tests.planted.scored import TRIALS
+from tests.planted.scoring import FACTORY, Judged, Outcome
 
 # Of one trial; the slowest takes some seconds on an idle core.
 LIMIT = 300.0
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [
         name for name, trial in TRIALS.items()
         if (not request.only or any(part in name for part in request.only))
-        and getattr(trial, "fault_class", "") not in request.without
+        and trial.fault_class not in request.without
     ]  # fmt: skip
     if request.list:
         print("\n".join(_listed(name) for name in names))
@@ -71,7 +72,7 @@ def _progress(total: int) -> Callable[[int, Judged], None]:
 
     def tell(done: int, judged: Judged) -> None:
         if sys.stderr.isatty():
-            words = f"\r\x1b[K{done} of {total}  {judged.trial.name}"
+            words = f"\r\x1b[K{done} of {total}  {judged.trial.title}"
             print(words, end="\n" if done == total else "", file=sys.stderr, flush=True)
 
     return tell
@@ -98,9 +99,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _listed(name: str) -> str:
     trial = TRIALS[name]
-    if isinstance(trial, Scored):
-        return f"{name}  {trial.fault_class}  {trial.cause}"
-    return f"{name}  {type(trial).__name__.lower()}"
+    what = f"{trial.fault_class}  {trial.cause}" if trial.kind == FAULT else trial.kind
+    return f"{name}  {what}"
 
 
 def _document(judged: Sequence[Judged]) -> dict[str, object]:
@@ -117,9 +117,9 @@ def _row(judged: Judged) -> dict[str, object]:
     trial, outcome = judged.trial, judged.outcome
     expected = {
         "class": trial.fault_class, "first": trial.first, "head": trial.head, "causes": trial.cause.split()
-    } if isinstance(trial, Scored) else {}  # fmt: skip
+    } if trial.kind == FAULT else {}  # fmt: skip
     return {
-        "name": trial.name, "kind": type(trial).__name__.lower(), "right": judged.right, "expected": expected,
+        "name": trial.title, "kind": trial.kind, "right": judged.right, "expected": expected,
         "verdict": outcome.verdict, "failure": outcome.failure, "first": outcome.first, "batch": outcome.batch,
         "head": outcome.head, "row": outcome.row, "memory": sorted(outcome.memory), "seconds": outcome.seconds,
         "diagnose_seconds": outcome.diagnosing,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from gradprobe.model.report import Diagnosis
+from tests.planted.planting import EQUIVALENT, FAULT, UNCOVERED, Planted
 from tests.planted.scored import SEEN
-from tests.planted.scoring import Judged
-from tests.planted.trials import Scored, Uncovered, Unflagged
+from tests.planted.scoring import Judged, Outcome
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,19 @@ class Figure:
 def figures(judged: Sequence[Judged]) -> list[Figure]:
     """Of planted faults, of equivalent edits and of faults that no hypothesis is about."""
 
-    def figure(kind: type, title: str, what: str, **bounds: float) -> Figure:
-        of = [each for each in judged if isinstance(each.trial, kind)]
+    def figure(kind: str, title: str, what: str, **bounds: float) -> Figure:
+        of = [each for each in judged if each.trial.kind == kind]
         return Figure(title, sum(getattr(each, what) for each in of), len(of), **bounds)
 
     return [
-        figure(Scored, "planted faults found", "found", least=1.0),
-        figure(Scored, "first wrong intermediate and head right", "placed", least=0.98),
-        figure(Unflagged, "equivalent edits flagged", "wrong", most=0.0),
-        figure(Uncovered, "uncovered faults found", "found", least=1.0),
-        figure(Scored, "cause named first", "named", least=0.99),
-        figure(Scored, "line of a planted fault right", "line"),
-        figure(Uncovered, "line of an uncovered fault right", "line"),
-        figure(Uncovered, "no hypothesis fits an uncovered fault", "right", least=28 / 30),
+        figure(FAULT, "planted faults found", "found", least=1.0),
+        figure(FAULT, "first wrong intermediate and head right", "placed", least=0.98),
+        figure(EQUIVALENT, "equivalent edits flagged", "wrong", most=0.0),
+        figure(UNCOVERED, "uncovered faults found", "found", least=1.0),
+        figure(FAULT, "cause named first", "named", least=0.99),
+        figure(FAULT, "line of a planted fault right", "line"),
+        figure(UNCOVERED, "line of an uncovered fault right", "line"),
+        figure(UNCOVERED, "no hypothesis fits an uncovered fault", "right", least=28 / 30),
     ]
 
 
@@ -61,7 +61,7 @@ def by_class(judged: Sequence[Judged]) -> list[dict[str, object]]:
     """What came of the planted faults of each class, in the order in which the classes of the field are listed."""
     counts: dict[str, Counter[str]] = {}
     for each in judged:
-        if isinstance(each.trial, Scored):
+        if each.trial.kind == FAULT:
             came = {"faults": 1} | {
                 key: getattr(each, key) for key in ("found", "placed", "named")
             }
@@ -85,11 +85,11 @@ def lines_of(judged: Sequence[Judged]) -> Iterator[str]:
     if seconds:
         yield f"  seconds of a diagnosis: median {seconds[0]:.2f}, largest {seconds[1]:.2f}"
     for each in judged:
-        if not isinstance(each.trial, Unflagged) and not each.line:
-            first, changed = each.outcome.diagnoses[:1], sorted(each.trial.changed.lines())
+        if each.trial.kind != EQUIVALENT and not each.line:
+            first, changed = each.outcome.diagnoses[:1], sorted(each.trial.lines())
             told = [f"{where.kernel}:{where.line}" for one in first for where in one.where]
-            yield f"  no line: {each.trial.name} {[one.fault for one in first]} {told} {changed[:6]}"
-    silent = [each.is_silent for each in judged if isinstance(each.trial, Uncovered)]
+            yield f"  no line: {each.trial.title} {[one.fault for one in first]} {told} {changed[:6]}"
+    silent = [each.is_silent for each in judged if each.trial.kind == UNCOVERED]
     if silent:
         yield f"  of {len(silent)} uncovered faults nothing at all is said of {sum(silent)}"
     rows = by_class(judged)
@@ -108,12 +108,12 @@ def lines_of(judged: Sequence[Judged]) -> Iterator[str]:
 
 def _of_miss(judged: Judged) -> Iterator[str]:
     trial, outcome = judged.trial, judged.outcome
-    yield f"  {trial.name}"
+    yield f"  {trial.title}"
     if outcome.failure:
         yield f"    no report: {outcome.failure}"
         return
-    if isinstance(trial, Scored):
-        yield f"    expected  {_place(trial)}; {trial.cause}"
+    if trial.kind == FAULT:
+        yield f"    expected  {_place(trial, trial.seen)}; {trial.cause}"
     yield f"    came      {outcome.verdict}; {_place(outcome)}"
     if outcome.memory:
         yield f"    memory    {', '.join(sorted(outcome.memory))}"
@@ -124,10 +124,10 @@ def _of_miss(judged: Judged) -> Iterator[str]:
         yield "    said      no hypothesis fits"
 
 
-def _place(of: object) -> str:
+def _place(of: Planted | Outcome, seen: str = "") -> str:
     known = [(axis, getattr(of, axis)) for axis in ("batch", "head", "row")]
     told = [f"{axis} {at}" for axis, at in known if at is not None]
-    return " ".join([getattr(of, "first") or "no wrong number", *told])  # noqa: B009 - of either
+    return " ".join([seen or of.first or "no wrong number", *told])
 
 
 def _said(diagnosis: Diagnosis) -> str:

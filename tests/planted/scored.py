@@ -1,14 +1,17 @@
-"""The planted faults that the score counts, in about the proportions in which people make them."""
+"""The planted faults that the score counts, in about the proportions in which people make them; and all records."""
 
 from __future__ import annotations
 
 from tests.planted import address_faults, mask_faults, number_faults, thread_faults, tile_faults
-from tests.planted.cuda_faults import CUDA_FAULTS, CudaFault
+from tests.planted.battery_faults import HIDDEN
+from tests.planted.cuda_faults import CUDA_FAULTS
+from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.flash_faults import EXPORTED, INSIDE
 from tests.planted.lazy_alone import LAZY_ALONE
 from tests.planted.lazy_faults import FAULTS
 from tests.planted.planting import Planted
-from tests.planted.trials import Changed, Scored
+from tests.planted.strange_faults import STRANGE_FAULTS
+from tests.planted.uncovered import UNCOVERED
 
 # Of 178 faults in public attention kernels, how many were of each class.
 SEEN = {
@@ -18,26 +21,8 @@ SEEN = {
 # What is right in the interpreter and wrong compiled, and grids of more than 65535 blocks, show on a GPU alone.
 ON_A_GPU_ALONE = {"COMP", "GRID"}
 
-
-def _of_planted(fault: Planted, of: str) -> Scored:
-    changed = Changed(fault.name, of, fault.edits, fault.options)
-    at = (fault.seen or fault.first, fault.head, fault.batch, fault.row)
-    return Scored(changed, fault.fault_class, fault.cause, *at, fault.why)
-
-
-def _of_cuda(fault: CudaFault) -> Scored:
-    changed = Changed(
-        fault.name, f"{fault.family}-cuda", fault.made, {}, "not_zeroed" in fault.name
-    )
-    at = (fault.first, fault.head, None, fault.row)
-    return Scored(changed, fault.fault_class, fault.cause, *at, fault.why)
-
-
-SCORED: tuple[Scored, ...] = (
-    *(_of_planted(fault, "lazy") for fault in FAULTS if fault.cause),
-    *(_of_planted(fault, "flash") for fault in EXPORTED if fault.cause),
-    *(_of_planted(fault, "flash-black-box") for fault in INSIDE if fault.cause),
-    *(_of_cuda(fault) for fault in CUDA_FAULTS if fault.cause),
+_ALL: tuple[Planted, ...] = (
+    *FAULTS, *EXPORTED, *INSIDE, *CUDA_FAULTS,
     *address_faults.STRIDES, *address_faults.LAYOUTS, *address_faults.INDICES, *address_faults.OFFSETS,
     *mask_faults.MASKS, *mask_faults.DEAD,
     *tile_faults.TILES, *tile_faults.TAILS, *tile_faults.UNWRITTEN,
@@ -45,3 +30,8 @@ SCORED: tuple[Scored, ...] = (
     *number_faults.HOST, *number_faults.DROPOUT,
     *thread_faults.RACES, *LAZY_ALONE,
 )  # fmt: skip
+SCORED = tuple(fault for fault in _ALL if fault.is_scored)
+TRIALS = {one.title: one for one in (*SCORED, *EQUIVALENTS, *UNCOVERED)}
+"""What the score probes, by title."""
+CORPUS: tuple[Planted, ...] = (*_ALL, *EQUIVALENTS, *UNCOVERED, *HIDDEN, *STRANGE_FAULTS)
+"""Every record."""

@@ -14,12 +14,9 @@ from gradprobe.model.report import CONSISTENT, NAMED, Diagnosis
 from gradprobe.numerics.evidence import ProbeResult
 from gradprobe.pipeline.reported import report_of
 from tests.planted.denied import denied
-from tests.planted.equivalents import EQUIVALENTS
-from tests.planted.scored import SCORED
-from tests.planted.trials import Scored, Trial, Uncovered, Unflagged
-from tests.planted.uncovered import UNCOVERED
+from tests.planted.planting import EQUIVALENT, UNCOVERED, Planted
+from tests.planted.scored import TRIALS
 
-TRIALS: dict[str, Trial] = {trial.name: trial for trial in (*SCORED, *EQUIVALENTS, *UNCOVERED)}
 FACTORY = "tests.planted.scoring:Prober"
 KINDS = ("load/", "masked/", "store/", "value/", "stored/", "pairs/")
 """What the fault of a diagnosis begins with that no hypothesis gives, but the dataflow of the kernels."""
@@ -67,7 +64,7 @@ class Prober:
     def __call__(self, name: str) -> Outcome:
         start = time.perf_counter()
         try:
-            report = TRIALS[name].changed.probe(self._folder, self._rows)
+            report = TRIALS[name].probe(self._folder, rows=self._rows)
         except Exception as error:
             _end_if_the_device_is_lost(error)
             raise
@@ -108,7 +105,7 @@ def _outcome(name: str, report: ProbeResult, seconds: float) -> Outcome:
 class Judged:
     """What one outcome counts for."""
 
-    trial: Trial
+    trial: Planted
     outcome: Outcome
 
     @property
@@ -119,17 +116,16 @@ class Judged:
     def placed(self) -> bool:
         """Of a planted fault: whether the first wrong intermediate is right, and of its place what the record knows."""
         trial, outcome = self.trial, self.outcome
-        assert isinstance(trial, Scored)
+        first = trial.seen or trial.first
         if outcome.first is None:
-            return any(trial.first.lower() in array.split("_") for array in outcome.memory)
+            return any(first.lower() in array.split("_") for array in outcome.memory)
         known = [(getattr(trial, at), getattr(outcome, at)) for at in ("head", "batch", "row")]
         is_there = all(record in (None, came) for record, came in known)
-        return outcome.first == trial.first and is_there
+        return outcome.first == first and is_there
 
     @property
     def named(self) -> bool:
         """Of a planted fault: whether its cause is named first."""
-        assert isinstance(self.trial, Scored)
         return self.found and self._first in self.trial.causes
 
     @property
@@ -147,16 +143,16 @@ class Judged:
         """Whether one of the causes that are named stands at a line that was changed."""
         named = [each for each in self.outcome.diagnoses if each.is_named]
         told = {where.line for each in named for where in each.where}
-        return bool(told & self.trial.changed.lines())
+        return bool(told & self.trial.lines())
 
     @property
     def right(self) -> bool:
         """Whether all that was asked of this trial came out, and nothing is said that its own table denies."""
         if self.outcome.denied:
             return False
-        if isinstance(self.trial, Unflagged):
+        if self.trial.kind == EQUIVALENT:
             return self.outcome.verdict == MATCH and not self.outcome.diagnoses
-        if isinstance(self.trial, Uncovered):
+        if self.trial.kind == UNCOVERED:
             return self.found and (self.best < NAMED or (self.is_seen and self.line))
         return self.found and self.placed and self.named
 

@@ -7,11 +7,11 @@ import pytest
 from gradprobe.model.report import Diagnosis
 from tests.planted.equivalents import EQUIVALENTS
 from tests.planted.lazy_alone import LAZY_ALONE
+from tests.planted.planting import TARGETS
 from tests.planted.score import main, score
 from tests.planted.score_text import figures, lines_of
-from tests.planted.scored import ON_A_GPU_ALONE, SCORED, SEEN
-from tests.planted.scoring import TRIALS, Judged, Outcome, Prober
-from tests.planted.trials import TARGETS
+from tests.planted.scored import ON_A_GPU_ALONE, SCORED, SEEN, TRIALS
+from tests.planted.scoring import Judged, Outcome, Prober
 from tests.planted.uncovered import UNCOVERED
 
 # One planted fault of each class, an equivalent edit of every twelve and an uncovered fault on every push: of each
@@ -19,9 +19,9 @@ from tests.planted.uncovered import UNCOVERED
 SOONEST = (
     "dropout", "flash-cuda", "flash", "flash-backward", "flash-black-box", "lazy", "lazy-backward", "lazy-cuda",
 )  # fmt: skip
-_LAST_FIRST = sorted(reversed(SCORED), key=lambda trial: -SOONEST.index(trial.changed.of))
+_LAST_FIRST = sorted(reversed(SCORED), key=lambda trial: -SOONEST.index(trial.of))
 FIRST = {trial.fault_class: trial for trial in _LAST_FIRST}
-OFTEN = [trial.name for trial in (*FIRST.values(), *EQUIVALENTS[::12], UNCOVERED[15])]
+OFTEN = [trial.title for trial in (*FIRST.values(), *EQUIVALENTS[::12], UNCOVERED[15])]
 
 
 @pytest.mark.parametrize("name", OFTEN)
@@ -48,17 +48,16 @@ def test_the_planted_faults_are_at_least_84_in_the_proportions_of_the_field():
         assert abs(count / len(of_the_field) - SEEN[name] / field) < 0.025, name
     assert (len(EQUIVALENTS) >= 14, len(UNCOVERED)) == (True, 30)
     for trials in (SCORED, EQUIVALENTS, UNCOVERED):
-        assert {trial.changed.of for trial in trials} >= {"lazy", "flash", "flash-cuda"}
+        assert {trial.of for trial in trials} >= {"lazy", "flash", "flash-cuda"}
 
 
 def test_each_trial_has_a_name_a_program_and_causes_of_its_own_and_says_why_there_are_several():
     assert len(TRIALS) == len(SCORED) + len(EQUIVALENTS) + len(UNCOVERED)
-    changes = [trial.changed for trial in TRIALS.values()]
-    programs = {(one.plant(), str(one.options), one.of) for one in changes}
+    programs = {(one.plant(), str(one.options), one.of) for one in TRIALS.values()}
     assert len(programs) == len(TRIALS)
     originals = {path.read_text() for path, _, _ in TARGETS.values()}
     assert not originals & {program for program, _, _ in programs}
-    assert [trial.name for trial in SCORED if (len(trial.causes) > 1) != bool(trial.why)] == []
+    assert [trial.title for trial in SCORED if (len(trial.causes) > 1) != bool(trial.why)] == []
     assert all("/" in cause for trial in SCORED for cause in trial.causes)
 
 
@@ -93,7 +92,7 @@ def test_a_cause_counts_where_it_comes_first_and_explains_nine_tenths(diagnoses,
 
 
 def test_an_uncovered_fault_that_is_given_a_cause_and_an_edit_that_is_flagged_are_missed():
-    uncovered, equivalent = UNCOVERED[0].name, EQUIVALENTS[0].name
+    uncovered, equivalent = UNCOVERED[0].title, EQUIVALENTS[0].title
     for explained, right in ((0.6, True), (0.9, False)):
         diagnoses = (diagnosed("factor/dS", explained),)
         assert judged(uncovered, verdict="mismatch", diagnoses=diagnoses).right is right

@@ -9,8 +9,8 @@ import pytest
 
 from gradprobe.inputs.options import flags
 from tests.cli.command import ROOT, run
+from tests.planted.planting import TARGETS
 from tests.planted.scored import SCORED
-from tests.planted.trials import TARGETS
 from tests.sampling import sampled
 
 # Of each kind one: an address, a sum, a mask, a range, a store, memory that nothing wrote, an arithmetic.
@@ -20,13 +20,13 @@ TEN = (
     "keys_beyond_the_end_read_in_dq", "mask_without_the_diagonal_in_dq", "dq_stored_with_q_head_stride",
 )  # fmt: skip
 SCREEN = {"COLUMNS": "80", "GRADPROBE_DETAILS": "0", "GRADPROBE_FIX_BUDGET": "40"}
-PLANTED = {trial.changed.name: trial for trial in SCORED if trial.changed.of in ("lazy", "flash")}
+PLANTED = {fault.name: fault for fault in SCORED if fault.of in ("lazy", "flash")}
 
 
 def checked(name, folder, monkeypatch):
     """The lines that `gradprobe check` prints of a planted fault, and the report."""
     monkeypatch.chdir(folder)
-    changed = PLANTED[name].changed
+    changed = PLANTED[name]
     Path(f"{name}.py").write_text(changed.plant())
     _, function, small = TARGETS[changed.of]
     options = (small | changed.options).items()
@@ -112,7 +112,7 @@ def test_intermediate_heads_line_and_fix_can_be_told(name, tmp_path, monkeypatch
     assert heads_told(lines, trial.first, heads) == heads_wrong(report, trial.first)
     cause = next(number for number, line in enumerate(lines) if line.startswith("CAUSE  "))
     place = next(line for line in lines[cause:] if re.match(r"  \S+\.py:\d+", line))
-    assert int(re.search(r"\.py:(\d+)", place)[1]) in trial.changed.lines()
+    assert int(re.search(r"\.py:(\d+)", place)[1]) in trial.lines()
     edits = [one["edit"] for one in report["diagnoses"] if one["edit"] and one["edit"]["diff"]]
     told, came = sorted(changes_told(lines)), sorted(changes_of(edits[0]["diff"]))
     assert told
@@ -141,7 +141,7 @@ def test_a_match_takes_ten_rows(name, tmp_path, monkeypatch):
 @pytest.mark.nightly
 def test_a_survey_of_layouts_that_fails_takes_24_rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(PLANTED["do_read_with_q_head_stride"].changed.plant())
+    Path("mine.py").write_text(PLANTED["do_read_with_q_head_stride"].plant())
     ran = run("strides mine.py:lazy_intermediates", **SCREEN)
     assert ran.code == 1
     assert rows_of(ran.out.splitlines()) <= 24, ran.out

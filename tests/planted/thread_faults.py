@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.planted.trials import planter
+from tests.planted.planting import planter
 
 flash_cuda, lazy_cuda = planter("flash-cuda"), planter("lazy-cuda")
 

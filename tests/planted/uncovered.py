@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.planted.planting import Edit
-from tests.planted.trials import Changed, Uncovered
+from tests.planted.planting import UNCOVERED as KIND
+from tests.planted.planting import Edit, Planted
 
 PREPROCESS, DQ, DKDV = "lazy_preprocess_kernel", "lazy_dq_kernel", "lazy_dkdv_kernel"
 FLASH_PRE, FLASH_DQ, FLASH_DKDV = (
@@ -15,8 +15,8 @@ FLASH_PRE, FLASH_DQ, FLASH_DKDV = (
 )
 
 
-def _in(of: str, name: str, *edits: tuple[str, str, str], **options: Any) -> Uncovered:
-    return Uncovered(Changed(name, of, tuple(Edit(*edit) for edit in edits), options))
+def _in(of: str, name: str, *edits: tuple[str, str, str], **options: Any) -> Planted:
+    return Planted(name, of, tuple(Edit(*edit) for edit in edits), options, KIND)
 
 
 _OF_LAZY = (

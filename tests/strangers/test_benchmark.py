@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.strangers.faults import file_of
+from tests.planted.planting import file_of
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 pytestmark = pytest.mark.skipif(

@@ -9,7 +9,7 @@ from gradprobe.commands.strides.trials import trials_of
 from gradprobe.commands.strides.worker import bench_of
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.pipeline.resolve import resolve_problem
-from tests.planted.planting import KERNELS, Edit, Planted
+from tests.planted.planting import KERNELS, Edit, edited
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}
 DKDV = "lazy_dkdv_kernel"
@@ -25,8 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 def tried(folder, kernel, find, replace, *titles):
     """The results of the named layouts of lazy with an edit in one kernel, and the line of that edit."""
-    edit = Planted("planted", "M3", (Edit(kernel, find, replace),), "", 0)
-    source = edit.plant((KERNELS / "lazy.py").read_text())
+    source = edited((KERNELS / "lazy.py").read_text(), (Edit(kernel, find, replace),))
     (folder / "planted.py").write_text(source)
     line = source[: source.index(replace, source.index(f"def {kernel}("))].count("\n") + 1
     word = f"{folder / 'planted.py'}:lazy_intermediates"

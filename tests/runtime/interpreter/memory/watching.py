@@ -16,7 +16,7 @@ from gradprobe.model.case import Case
 from gradprobe.model.memory_finding import MemoryFinding
 from gradprobe.runtime.run import Outcome, run_target
 from gradprobe.targets.find import find_target
-from tests.planted.planting import KERNELS, Edit, Planted
+from tests.planted.planting import KERNELS, Edit, edited
 
 
 def watched(
@@ -60,8 +60,7 @@ def run_planted(
     file: str = "lazy.py",
 ) -> tuple[Memory, list[str]]:
     """One of the tool's own targets with faults in its kernels, and the lines of the file that ran."""
-    fault = Planted("planted", "", tuple(edits), "", 0)
     copy = folder / "planted.py"
-    copy.write_text(fault.plant((KERNELS / file).read_text()))
+    copy.write_text(edited((KERNELS / file).read_text(), tuple(edits)))
     memory, _ = run_watched(f"{copy}:{file.removesuffix('.py')}_intermediates", case, assigned)
     return memory, copy.read_text().splitlines()

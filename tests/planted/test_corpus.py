@@ -1,0 +1,156 @@
+"""Every record of a planted fault gets the verdict, the place, the line and the edit that it says, and nothing else."""
+
+import ast
+from itertools import islice
+
+import pytest
+
+from gradprobe.commands.suite.battery import battery
+from gradprobe.diagnosis import smaller
+from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.allowance import Allowance, Client
+from gradprobe.pipeline.resolve import resolve_problem
+from gradprobe.source.kernel_file import KernelFile
+from gradprobe.source.rewrites.candidate import Fault
+from gradprobe.source.rewrites.candidates import candidates_of
+from gradprobe.targets.find import find_target
+from tests.cases import lazy_case
+from tests.planted.battery_faults import HIDDEN
+from tests.planted.cuda_faults import CUDA_FAULTS, LAID
+from tests.planted.flash_faults import EXPORTED, INSIDE
+from tests.planted.lazy_faults import FAULTS, HISTORICAL
+from tests.planted.planting import TARGETS, assert_as_recorded
+from tests.planted.strange_faults import STRANGE_FAULTS, mended
+from tests.probe import probe
+from tests.sampling import sampled
+
+
+def title(fault):
+    return fault.title
+
+
+# On every push the historical one has a test of its own, below, and the score tries one of each class.
+@sampled("fault", FAULTS, push=[], ids=title)
+def test_a_fault_in_lazy_is_found_and_placed_with_every_status(fault, tmp_path):
+    assert_as_recorded(fault, fault.probe(tmp_path, sizes={}, why=False))
+
+
+def test_do_read_with_q_head_stride_never_blames_head_0(tmp_path):
+    case = lazy_case(**HISTORICAL.options, batch=1, seqlen=40, head_dim=8)
+    report = HISTORICAL.probe_case(tmp_path, case, why=False)
+    assert_as_recorded(HISTORICAL, report)
+    for run, measured in report.measured:
+        for name, finding in measured.comparison.findings.items():
+            assert int(finding.wrong[:, 0].sum()) == 0, (run.layout, name)
+        assert measured.comparison.findings["P"].status == "match"
+
+
+# On every push an address, a formula and all exposed; the others at night, and by the score.
+_OFTEN = ("do_read_with_q_head_stride_in_dq", "delta_dropped_in_dkdv")
+OFTEN = [*(fault for fault in INSIDE if fault.name in _OFTEN), EXPORTED[0]]
+
+
+@sampled("fault", (*INSIDE, *EXPORTED), push=OFTEN, ids=title)
+def test_a_fault_in_flash_is_placed_and_told_of_a_black_box_that_cannot_be_watched(
+    fault, tmp_path, monkeypatch, on_push
+):
+    if fault in INSIDE:
+        monkeypatch.setattr(smaller, "INTERPRETED", "nowhere")
+    # At night 36 rows and keys: a full and a partial tile along both axes.
+    report = fault.probe(tmp_path, rows=20 if on_push else 36, why=False)
+    assert_as_recorded(fault, report)
+    inside = report.failing[0].inside
+    said = "" if inside is None else "\n".join(inside.sentences)
+    assert all(words in said for words in fault.says)
+    assert bool(said) == bool(fault.says)
+
+
+# On every push one of each kind of finding about memory; of wrong numbers the score tries one of each class.
+_OF_MEMORY = (
+    "lazy_barrier_after_the_tile_missing", "p_added_to_what_is_not_zeroed", "shared_memory_out_of_bounds",
+)  # fmt: skip
+
+
+@sampled(
+    "fault", CUDA_FAULTS, push=[one for one in CUDA_FAULTS if one.name in _OF_MEMORY], ids=title
+)
+def test_a_fault_in_cuda_is_placed_and_what_it_does_to_memory_named_with_the_lines(
+    fault, tmp_path
+):
+    report = fault.probe(tmp_path, sizes=LAID, why=False)
+    assert report.verdict == "mismatch"
+    run, measured = report.failing
+    if fault.right_on_cpu:
+        assert measured.matches
+        assert {stray.tensor for stray in run.memory} == {fault.array}
+    else:
+        assert (measured.first.intermediate, measured.first.head) == (fault.first, fault.head)
+        assert fault.row in (None, measured.first.row)
+    memory = report.runs[0].memory
+    told = [
+        stray for stray in memory if (stray.kind, stray.tensor) == (fault.memory, fault.array)
+    ]
+    assert bool(memory) == bool(told) == bool(fault.memory)
+    said = [stray.sentence for stray in told]
+    for code in fault.code:
+        assert any(f"`{code}`" in sentence for sentence in said), said
+
+
+# Each takes some ten seconds; the score tries one on every push.
+@sampled("fault", HIDDEN, push=[], ids=title)
+def test_the_default_check_passes_and_of_the_battery_the_items_that_are_recorded_do_not(
+    fault, tmp_path
+):
+    def verdict(options):
+        problem = resolve_problem(CheckRequest(word, None, None, options))
+        return probe(problem.case, problem.target, why=False).verdict
+
+    file, function, _ = TARGETS[fault.of]
+    (tmp_path / file.name).write_text(fault.plant())
+    word = f"{tmp_path / file.name}:{function}"
+    target = find_target(word)
+    assert verdict({}) == "match"
+    shown_by = set()
+    for entry in battery(target.family, target.takes, target.required):
+        # An item of several cases shows a fault where one of them does.
+        is_asked = not entry.why_not and entry.number in fault.shown_by - shown_by
+        if is_asked and verdict(entry.options) == "mismatch":
+            shown_by.add(entry.number)
+    assert shown_by == fault.shown_by
+
+
+def test_ten_items_show_a_fault_that_no_other_item_shows_and_five_classes_are_planted():
+    alone = {number for fault in HIDDEN if len(fault.shown_by) == 1 for number in fault.shown_by}
+    assert alone >= {3, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17}
+    for faults, least in ((FAULTS, 12), (INSIDE, 20)):
+        assert len(faults) >= least
+        assert len({fault.fault_class for fault in faults}) >= 5
+
+
+# A factor of another branch, and a statement that is missing: no row of the table says either.
+UNDONE_BY_NO_ROW = ("sum_not_rescaled_in_whole_tiles", "delta_of_the_first_head_of_the_group")
+UNDONE = [fault for fault in STRANGE_FAULTS if fault.name not in UNDONE_BY_NO_ROW]
+
+
+def program(text):
+    return ast.dump(ast.parse(text))
+
+
+@pytest.mark.parametrize("fault", UNDONE, ids=title)
+def test_the_edit_that_undoes_a_fault_is_among_the_first(fault):
+    """Of 16: at a second each on a core, what two cores try in a third of the time that a check takes for edits."""
+    right = set(map(program, mended(fault)))
+    found = candidates_of(KernelFile("mine.py", fault.plant()), [Fault(min(fault.lines()))])
+    assert any(program(one.text) in right for one in islice(found, 16))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", UNDONE, ids=title)
+def test_of_a_fault_that_no_list_holds_the_line_is_told_and_an_edit_tried(fault, tmp_path):
+    report = fault.probe(tmp_path, client=Client(budget=lambda: Allowance(60)))
+    assert report.verdict == "mismatch"
+    assert fault.lines() & {where.line for where in report.diagnoses[0].where}
+    edit = next(each.edit for each in report.diagnoses if each.edit is not None)
+    assert edit.matches
+    new = {line[1:].strip() for line in edit.diff.splitlines()[2:] if line.startswith("+")}
+    assert any(new <= {line.strip() for line in text.splitlines()} for text in mended(fault))
