@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..commands.saved_reports import damage_told, read, refuse_contradictions
+from ..commands.saved_reports import damage_told, read
 from ..commands.suite.outcome import code_of_reports
 from ..inputs.history import FILE as LAST
 from ..inputs.history import last_report
@@ -55,7 +55,6 @@ def show(
         if file is not None and newer is not None:
             raise typer.Exit(_show_changes(file, newer, forms))
         several = with_origin(_last() if file is None else read(file))
-        refuse_contradictions(several)
         with damage_told(file or str(LAST)):
             _print(several, forms, show_traceback)
             code = forms.write(several, code_of_reports(several))

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..model.contradictions import contradiction
 from ..model.documents import Reports, load_several
 from ..model.failures import Failure, UsageFailure, did_you_mean
 
@@ -14,23 +13,13 @@ from ..model.failures import Failure, UsageFailure, did_you_mean
 def read(file: str) -> Reports:
     """The reports of a file. Raises UsageFailure: it cannot be read, or holds none."""
     try:
-        several = load_several(Path(file).read_bytes())
-        refuse_contradictions(several)
-        return several
+        return load_several(Path(file).read_bytes())
     except OSError as error:
         close = did_you_mean(file, map(str, Path(file).parent.glob("*.json")), "")
         way_out = close or "gradprobe check --json FILE writes one"
         raise UsageFailure(f"{file}: cannot be read, {error.strerror}", way_out) from error
     except UsageFailure as failure:
         raise UsageFailure(f"{file}: {failure}", failure.way_out) from failure
-
-
-def refuse_contradictions(several: Reports) -> None:
-    """Raises UsageFailure, with the path, where parts of a report do not fit together."""
-    for report in several.reports:
-        if wrong := contradiction(report):
-            way_out = "gradprobe check --json FILE writes one"
-            raise UsageFailure(f"the report is damaged: {wrong}", way_out)
 
 
 _DAMAGE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)

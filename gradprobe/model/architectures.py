@@ -27,27 +27,17 @@ class Architecture:
 
 DEFAULT = "sm_90"
 ARCHITECTURES = {
-    "sm_70": Architecture("Tesla V100-SXM2-32GB", (7, 0), 96 << 10, 80, gibibytes=32),
-    "sm_75": Architecture("Tesla T4", (7, 5), 64 << 10, 40, gibibytes=15),
+    "sm_70": Architecture("Tesla V100-SXM2-32GB", (7, 0), 96 << 10, 80, 32),
+    "sm_75": Architecture("Tesla T4", (7, 5), 64 << 10, 40, 15),
     "sm_80": Architecture("NVIDIA A100-SXM4-80GB", (8, 0), 163 << 10, 108),
-    "sm_86": Architecture("NVIDIA GeForce RTX 3090", (8, 6), 99 << 10, 82, gibibytes=24),
-    "sm_89": Architecture("NVIDIA GeForce RTX 4090", (8, 9), 99 << 10, 128, gibibytes=24),
+    "sm_86": Architecture("NVIDIA GeForce RTX 3090", (8, 6), 99 << 10, 82, 24),
+    "sm_89": Architecture("NVIDIA GeForce RTX 4090", (8, 9), 99 << 10, 128, 24),
     "sm_90": Architecture("NVIDIA H100", (9, 0), 227 << 10, 132),
-    "sm_100": Architecture("NVIDIA B200", (10, 0), 227 << 10, 148, gibibytes=180),
-    "sm_120": Architecture("NVIDIA GeForce RTX 5090", (12, 0), 99 << 10, 170, gibibytes=32),
-    "gfx90a": Architecture(
-        "AMD Instinct MI250X", (9, 0), 64 << 10, 110, gibibytes=64, gfx="gfx90a", warp=64
-    ),
-    "gfx942": Architecture(
-        "AMD Instinct MI300X", (9, 4), 64 << 10, 304, gibibytes=192, gfx="gfx942", warp=64
-    ),
-    "gfx950": Architecture(
-        "AMD Instinct MI355X", (9, 5), 160 << 10, 256, gibibytes=288, gfx="gfx950", warp=64
-    ),
-    "gfx1100": Architecture(
-        "AMD Radeon RX 7900 XTX", (11, 0), 64 << 10, 48, gibibytes=24, gfx="gfx1100"
-    ),
-    "gfx1201": Architecture(
-        "AMD Radeon RX 9070 XT", (12, 0), 64 << 10, 32, gibibytes=16, gfx="gfx1201"
-    ),
+    "sm_100": Architecture("NVIDIA B200", (10, 0), 227 << 10, 148, 180),
+    "sm_120": Architecture("NVIDIA GeForce RTX 5090", (12, 0), 99 << 10, 170, 32),
+    "gfx90a": Architecture("AMD Instinct MI250X", (9, 0), 64 << 10, 110, 64, "gfx90a", 64),
+    "gfx942": Architecture("AMD Instinct MI300X", (9, 4), 64 << 10, 304, 192, "gfx942", 64),
+    "gfx950": Architecture("AMD Instinct MI355X", (9, 5), 160 << 10, 256, 288, "gfx950", 64),
+    "gfx1100": Architecture("AMD Radeon RX 7900 XTX", (11, 0), 64 << 10, 48, 24, "gfx1100"),
+    "gfx1201": Architecture("AMD Radeon RX 9070 XT", (12, 0), 64 << 10, 32, 16, "gfx1201"),
 }

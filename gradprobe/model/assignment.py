@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING
 from .failures import TargetFailure, UsageFailure, did_you_mean
 from .intermediates import GRADIENT_OF
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 # What a target may be given to write its gradients into: the intermediate of each has the same name, in other letters.
 OUTPUTS = tuple(name.lower() for name in GRADIENT_OF.values())
 Assigned = tuple[tuple[str, str], ...]
 """(tensor or "all", layout); a later one wins over an earlier one."""
 LAYOUTS = (
-    "contiguous",
-    "blhd",
-    "packed",
-    "expanded",
-    "distinct",
-    "distinct-unit",
-    "strided-last",
-    "offset",
-    "huge",
-)
+    "contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit", "strided-last", "offset", "huge",
+)  # fmt: skip
 # The layout of values from a file: where they lay when they were saved.
 AS_SAVED = "as-saved"
 # As `huge` lies, scaled down: what is right so, and wrong there, holds an offset in 32 bits.
@@ -29,18 +24,10 @@ SCALED = "huge-scaled"
 # As `distinct-unit`, with the axes of every tensor in their own order: what is made like one of them is contiguous.
 ORDERED = "distinct-ordered"
 KNOWN = (*LAYOUTS, SCALED, ORDERED, AS_SAVED)
-_PARAMETERS = (
-    "bias",
-    "tau",
-    "alibi",
-    "mask",
-    "sinks",
-    "keep",
-    "seqlens",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-)
-TENSORS = ("q", "k", "v", "do", "o", "lse", "delta", *_PARAMETERS, *OUTPUTS)
+TENSORS = (
+    "q", "k", "v", "do", "o", "lse", "delta", "bias", "tau", "alibi", "mask", "sinks", "keep", "seqlens",
+    "cu_seqlens_q", "cu_seqlens_k", *OUTPUTS,
+)  # fmt: skip
 DEFAULT_RUNS = ((), (("all", "distinct"),), (("do", "expanded"),))
 # Of values from a file. Not do=expanded, whose ones would take the place of the real dO.
 SAVED_RUNS = ((("all", AS_SAVED),), (), (("all", "distinct"),))
@@ -64,23 +51,19 @@ def planned_runs(asked: tuple[Assigned, ...], *, are_saved: bool) -> tuple[Assig
     """
     if not are_saved:
         return asked or DEFAULT_RUNS
-    return tuple(_else_as_saved(assigned) for assigned in asked) or SAVED_RUNS
-
-
-def _else_as_saved(assigned: Assigned) -> Assigned:
-    # Of a run that is called contiguous, nothing is left to lie as it did.
-    named = {tensor for tensor, _ in assigned}
-    return assigned if not named or "all" in named else (("all", AS_SAVED), *assigned)
+    planned = list[Assigned]()
+    for assigned in asked:
+        # Of a run that is called contiguous, nothing is left to lie as it did.
+        is_whole = not assigned or "all" in dict(assigned)
+        planned.append(assigned if is_whole else (("all", AS_SAVED), *assigned))
+    return tuple(planned) or SAVED_RUNS
 
 
 def parse_layout(word: str, option: str = "--layout") -> tuple[str, str]:
-    """(tensor, layout) of a word such as "do=expanded"; "distinct" is of all.
+    """(tensor, layout) of a word such as "do=expanded"; "distinct" is of all. Raises UsageFailure.
 
     Args:
         option: where it was given.
-
-    Raises:
-        UsageFailure: the word has another form, or names no known tensor or layout.
     """
     if word in KNOWN:
         return "all", word
@@ -89,42 +72,31 @@ def parse_layout(word: str, option: str = "--layout") -> tuple[str, str]:
     if not equals:
         way_out = did_you_mean(word, KNOWN, "") or f"for example {option} do=expanded"
         raise UsageFailure(f"{option} takes TENSOR=NAME or NAME, got {word!r}", way_out)
-    if tensor not in (*TENSORS, "all"):
-        raise UsageFailure(
-            f"{option}: no tensor {tensor!r}", did_you_mean(tensor, ("all", *TENSORS))
-        )
-    if layout not in KNOWN:
-        raise UsageFailure(f"{option}: no layout {layout!r}", did_you_mean(layout, KNOWN))
+    for kind, part, known in (
+        ("tensor", tensor, ("all", *TENSORS)),
+        ("layout", layout, KNOWN),
+    ):
+        if part not in known:
+            raise UsageFailure(f"{option}: no {kind} {part!r}", did_you_mean(part, known))
     return tensor, layout
 
 
 def parse_run(word: str) -> Assigned:
-    """The assignment of a run with this name: the inverse of `run_name`.
-
-    Raises:
-        UsageFailure: a part of it is neither a layout nor has the form of `parse_layout`.
-    """
+    """The assignment of a run with this name: the inverse of `run_name`. Raises UsageFailure."""
     if word == "contiguous":
         return ()
     return tuple(parse_layout(part.strip(), "--runs") for part in word.split(","))
 
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 PLAIN = "bhld"
 SHAPES = (PLAIN, "blhd", "lbhd", "lhd", "hld", "bld")
 # What has a row of numbers for each query row or key, and what has one number for it; in small letters.
-_ROWS = ("q", "k", "v", "do", "o", "dq", "dk", "dv")
-_NUMBERS = ("lse", "delta")
+_LETTERS = dict.fromkeys(("q", "k", "v", "do", "o", "dq", "dk", "dv"), PLAIN)
+_LETTERS |= {"lse": "bhl", "delta": "bhl"}
 
 
 def parse_shapes(word: str) -> str:
-    """One of SHAPES; s (sequence) and t (tokens) in a word mean l.
-
-    Raises:
-        UsageFailure: it is none of them.
-    """
+    """One of SHAPES; s (sequence) and t (tokens) in a word mean l. Raises UsageFailure: it is none of them."""
     shapes = word.lower().replace("s", "l").replace("t", "l")
     if shapes not in SHAPES:
         way_out = (
@@ -144,10 +116,10 @@ def memory_order(name: str, shapes: str) -> tuple[int, ...] | None:
 
     None of a tensor that every target takes in its own order.
     """
-    if name.lower() not in _ROWS:
+    if _letters(name) != PLAIN:
         return None
-    missing = [letter for letter in PLAIN if letter not in shapes]
-    return tuple(PLAIN.index(letter) for letter in (*missing, *shapes))
+    absent = [letter for letter in PLAIN if letter not in shapes]
+    return tuple(PLAIN.index(letter) for letter in (*absent, *shapes))
 
 
 def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
@@ -159,21 +131,13 @@ def taken(tensor: Tensor, name: str, shapes: str) -> Tensor:
     letters = _letters(name)
     if shapes == PLAIN or not letters:
         return tensor
-    if any(
-        size != 1
-        for letter, size in zip(letters, tensor.shape, strict=False)
-        if letter not in shapes
-    ):
+    index = tuple(slice(None) if letter in shapes else 0 for letter in letters)
+    if any(at == 0 and size != 1 for at, size in zip(index, tensor.shape, strict=False)):
         raise TargetFailure(
             f"{name} of shape {list(tensor.shape)} cannot be passed as {in_words(shapes)}"
         )
-    kept = (
-        [letter for letter in shapes if letter in letters]
-        if letters == PLAIN
-        else _axes_left(letters, shapes)
-    )
-    left = tensor[tuple(slice(None) if letter in shapes else 0 for letter in letters)]
-    return left.permute([_axes_left(letters, shapes).index(letter) for letter in kept])
+    left = _axes_left(letters, shapes)
+    return tensor[index].permute([left.index(letter) for letter in _axes(letters, shapes)])
 
 
 def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
@@ -192,14 +156,19 @@ def given_back(tensor: Tensor, name: str, shapes: str) -> Tensor:
     return tensor
 
 
+def sizes_taken(sizes: tuple[int, ...], name: str, shapes: str) -> tuple[int, ...]:
+    """The sizes of a tensor of the case as the target has it."""
+    letters = _letters(name)
+    if shapes == PLAIN or not letters:
+        return sizes
+    return tuple(sizes[letters.index(letter)] for letter in _axes(letters, shapes))
+
+
 def without_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
     """A bias or a mask as a target of that rank takes it: without the first axes that are "1"; itself with all."""
     gone = missing(axes, rank)
-    return (
-        tensor[tuple(0 if at in gone else slice(None) for at in range(len(axes)))]
-        if gone
-        else tensor
-    )
+    index = tuple(0 if at in gone else slice(None) for at in range(len(axes)))
+    return tensor[index] if gone else tensor
 
 
 def with_broadcast(tensor: Tensor, axes: str, rank: int) -> Tensor:
@@ -214,21 +183,18 @@ def missing(axes: str, rank: int) -> list[int]:
     return [at for at, letter in enumerate(axes) if letter == "1"][: len(axes) - rank]
 
 
-def sizes_taken(sizes: tuple[int, ...], name: str, shapes: str) -> tuple[int, ...]:
-    """The sizes of a tensor of the case as the target has it."""
-    letters = _letters(name)
-    if shapes == PLAIN or not letters:
-        return sizes
-    kept = shapes if letters == PLAIN else "".join(_axes_left(letters, shapes))
-    return tuple(sizes[letters.index(letter)] for letter in kept)
-
-
 def _letters(name: str) -> str:
-    return PLAIN if name.lower() in _ROWS else "bhl" if name.lower() in _NUMBERS else ""
+    return _LETTERS.get(name.lower(), "")
 
 
-def _axes_left(letters: str, shapes: str) -> list[str]:
-    return [letter for letter in letters if letter in shapes]
+def _axes_left(letters: str, shapes: str) -> str:
+    """Those that a target has, in the order of the case."""
+    return "".join(letter for letter in letters if letter in shapes)
+
+
+def _axes(letters: str, shapes: str) -> str:
+    """The same in the order of the target."""
+    return shapes if letters == PLAIN else _axes_left(letters, shapes)
 
 
 def spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Annotated
+
+from msgspec import Meta
 
 from .assignment import OUTPUTS, PLAIN
 from .intermediates import lookup
@@ -36,25 +39,17 @@ PAIR, NUMBER = WINDOW_FORMS = ("pair", "number")
 # And an LSE: the natural logarithm, or that to base 2.
 NATURAL, LOG2 = LSE_FORMS = ("natural", "log2")
 
-_SIZES = {"b": "batch", "h": "heads", "g": "kv_heads", "m": "seqlen_q", "n": "seqlen_k"}
-_SIZES |= {"d": "head_dim", "e": "head_dim_v", "w": "bias_window"}
+_SIZES = {
+    "b": "batch", "h": "heads", "g": "kv_heads", "m": "seqlen_q", "n": "seqlen_k", "d": "head_dim", "e": "head_dim_v",
+    "w": "bias_window",
+}  # fmt: skip
 _INPUT_AXES = {
-    "q": "bhmd",
-    "k": "bgnd",
-    "v": "bgne",
-    "do": "bhme",
-    "o": "bhme",
-    "lse": "bhm",
-    "delta": "bhm",
-}
-_INPUT_AXES |= {
-    "mask": "bhmn",
-    "keep": "bhmn",
-    "tau": "h",
-    "alibi": "h",
-    "sinks": "h",
-    "seqlens": "b",
-}
+    "q": "bhmd", "k": "bgnd", "v": "bgne", "do": "bhme", "o": "bhme", "lse": "bhm", "delta": "bhm", "keep": "bhmn",
+    "tau": "h", "alibi": "h", "sinks": "h", "seqlens": "b",
+}  # fmt: skip
+
+# Heads or batches: a grid of CUDA has no more along an axis that counts them.
+_Count = Annotated[int, Meta(ge=1, le=65_535)]
 
 
 @dataclass(frozen=True)
@@ -66,8 +61,8 @@ class Case:
     """
 
     family: str
-    batch: int = 2
-    heads: int = 3
+    batch: _Count = 2
+    heads: _Count = 3
     kv_heads: int = 3
     seqlen_q: int = 72
     seqlen_k: int = 72
@@ -82,7 +77,6 @@ class Case:
     scale: float = 24**-0.5
     bias: bool = False
     bias_window: int = 40
-    """Of the lazy family."""
     bias_axes: str = "hmn"
     """Of the softmax family: the axes of [B, H, M, N] that the bias has; along the others it is broadcast."""
     bias_rank: int = 4
@@ -93,12 +87,10 @@ class Case:
     mask_axes: str = "bhmn"
     """As `bias_axes`; a padding mask has b and n."""
     mask_rank: int = 4
-    """As `bias_rank`."""
     sinks: bool = False
     dropout: float = 0.0
     """The probability that an entry of P is dropped, by a mask that the target is given."""
     tau: tuple[float, ...] | None = None
-    """One a head; None in the softmax family."""
     seqlens: tuple[int, ...] | None = None
     cu_seqlens_q: tuple[int, ...] | None = None
     """Where each packed sequence begins, and where the last one ends; None where nothing is packed."""
@@ -108,7 +100,6 @@ class Case:
     layouts: tuple[tuple[str, str], ...] = ()
     """(tensor, layout) of the one run that is asked for; none means `runs`."""
     runs: tuple[tuple[tuple[str, str], ...], ...] = ()
-    """The same of several runs; none means the three default ones."""
     block_m: int = 32
     block_n: int = 16
     pattern: str = "normal"
@@ -120,11 +111,9 @@ class Case:
     strict: bool = False
     """Whether a kernel that is coarser than its contract is a mismatch."""
     inplace: tuple[str, ...] = ()
-    """The inputs that the target may write over."""
     recover: bool = True
     """Whether intermediates that a target does not expose are recovered from its gradients."""
     inputs: str | None = None
-    """The file that the values come from; None where they are drawn."""
     shapes: str = PLAIN
     """The order of axes in which the target takes and returns q, k, v and their like, one of shapes.SHAPES."""
     implied: tuple[str, ...] = ()
@@ -142,9 +131,7 @@ class Case:
     window_as: str | None = None
     """How the target takes a window, one of WINDOW_FORMS; None for what its parameter says."""
     mask_as: str = BOOLEAN
-    """How it takes a mask, one of MASK_FORMS."""
     lse_as: str = NATURAL
-    """In which unit it takes LSE, one of LSE_FORMS."""
 
     def size(self, axis: str) -> int:
         """The length of an axis, by its letter in the table of intermediates."""
@@ -158,10 +145,9 @@ class Case:
     def exists(self, name: str) -> bool:
         """Whether there is an intermediate of a name in the case's family and with its inputs."""
         row = lookup(name)
-        has_input = row is not None and (
-            not row.needs or getattr(self, row.needs) not in (False, None)
-        )
-        return row is not None and row.step(self.family) is not None and has_input
+        if row is None or row.step(self.family) is None:
+            return False
+        return not row.needs or getattr(self, row.needs) not in (False, None)
 
     def axes(self, name: str) -> str:
         """The axes of an intermediate, as in its table; of dBias, those of this case's bias."""
@@ -185,19 +171,13 @@ class Case:
 
     def with_heads(self, heads: int, kv_heads: int) -> Case:
         """The case with the first so many of its heads."""
-        return replace(
-            self,
-            heads=heads,
-            kv_heads=kv_heads,
-            tau=None if self.tau is None else self.tau[:heads],
-        )
+        tau = None if self.tau is None else self.tau[:heads]
+        return replace(self, heads=heads, kv_heads=kv_heads, tau=tau)
 
     def with_lengths(self, rows: int, keys: int) -> Case:
         """The case with other lengths; the lengths of padded sequences are cut to fit."""
-        seqlens = (
-            None if self.seqlens is None else tuple(min(length, rows) for length in self.seqlens)
-        )
-        return replace(self, seqlen_q=rows, seqlen_k=keys, seqlens=seqlens)
+        cut = None if self.seqlens is None else tuple(min(end, rows) for end in self.seqlens)
+        return replace(self, seqlen_q=rows, seqlen_k=keys, seqlens=cut)
 
 
 # How a case is run, and in which forms the target takes it: no number depends on these.

@@ -81,14 +81,12 @@ def text_of(error: BaseException) -> str:
 def fault_words(error: BaseException) -> str:
     """What an error of this tool is: its kind and its message, in the place of which an assertion has its line."""
     words, trace = text_of(error), error.__traceback__
-    while not words and trace is not None and trace.tb_next is not None:
+    while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    place = (
-        f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"
-        if trace is not None
-        else ""
-    )
-    return f"{type(error).__name__}: {words or place}"
+    if not words and trace is not None:
+        file = trace.tb_frame.f_code.co_filename.rpartition("/")[2]
+        words = f"{file}:{trace.tb_lineno}"
+    return f"{type(error).__name__}: {words}"
 
 
 @contextlib.contextmanager
@@ -106,29 +104,20 @@ def as_failure(error: BaseException) -> Failure:
         return error
     if not isinstance(error, Exception):
         words = f": {text_of(error)}" if text_of(error) else ""
-        return TargetFailure(
-            f"the target raised {type(error).__name__}{words}", "--traceback shows where"
-        )
-    return Failure(
-        f"gradprobe itself failed: {fault_words(error)}",
-        "run again with --traceback and report it",
-    )
+        raised = f"the target raised {type(error).__name__}{words}"
+        return TargetFailure(raised, "--traceback shows where")
+    own = f"gradprobe itself failed: {fault_words(error)}"
+    return Failure(own, "run again with --traceback and report it")
 
 
 def did_you_mean(word: str, known: Iterable[str], listed: str = "known") -> str:
-    """`did you mean 'lazy'?` where a word is close to one that is known, then all of them after the word `listed`.
-
-    Args:
-        listed: "" for no list.
-    """
+    """`did you mean 'lazy'?` where a word is close to one that is known, then all of them after the word `listed`."""
     import difflib
 
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), list(names))
-    close.sort(
-        key=lambda name: sorted(name) != sorted(word.lower())
-    )  # the same letters in another order come first
+    # The same letters in another order come first.
+    close.sort(key=lambda name: sorted(name) != sorted(word.lower()))
     ways = [f"did you mean {names[close[0]]!r}?"] if close else []
-    return " ".join(
-        [*ways, f"{listed}: {', '.join(names.values()) or 'none'}"] if listed else ways
-    )
+    ways += [f"{listed}: {', '.join(names.values()) or 'none'}"] if listed else []
+    return " ".join(ways)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,6 @@ class Product:
         """dS^T Q."""
         return f"{self.matrix}{'^T' * self.is_transposed} {symbol(self.other)}"
 
-    @property
-    def turned(self) -> Product:
-        """That of the transpose."""
-        return replace(self, is_transposed=not self.is_transposed)
-
-
-@dataclass(frozen=True)
-class Names:
-    """What people call an intermediate besides its own name: words in small letters."""
-
-    kernels: str = ""
-    """Variables of kernels, without underscores."""
-    parameters: str = ""
-    """Parameters into which targets write it, as they are spelt."""
-
 
 @dataclass(frozen=True)
 class Formula:
@@ -76,7 +61,10 @@ class Formula:
     """What one operation of a kernel makes it of, beside its product."""
     constants: str = ""
     """What kernels multiply it by: "scores", "products" or "gradients", as `Roles` has them; "" for nothing."""
-    called: Names = Names()
+    kernels: str = ""
+    """What kernels call it besides its own name: words in small letters, without underscores."""
+    parameters: str = ""
+    """Parameters into which targets write it, as they are spelt in small letters."""
 
     def step(self, family: str) -> Step | None:
         """How `family` ("softmax" or "lazy") computes it; None where it does not exist."""
@@ -97,7 +85,7 @@ class Subexpression:
     constants: str = ""
     stands_for: str = ""
     """The matrix in whose place it is multiplied."""
-    called: Names = Names()
+    kernels: str = ""
 
 
 _SCORED = ("q", "k", "bias", "alibi", "mask")
@@ -109,48 +97,48 @@ _ELASTIC = "relu(P + tau / (i + 1))"
 
 TABLE = (
     Formula("LSE", _LSE, _LSE, (0, 1), like="q", constants="scores"),
-    Formula("P", _P, _P, (1, 1), operands=("S - LSE",), called=Names("pij")),
+    Formula("P", _P, _P, (1, 1), operands=("S - LSE",), kernels="pij"),
     Formula("O", Step("bhme", "P V", ("P", "v", "keep")), Step("bhme", f"{_ELASTIC} V", ("P", "v", "tau")), (2, 0),
-            like="v", product=Product("P", "v"), called=Names("acco")),
+            like="v", product=Product("P", "v"), kernels="acco"),
     Formula("dP", Step("bhmn", "dO V^T", ("do", "v", "mask", "keep")),
             Step("bhmn", "[Z > 0] * (dO V^T)", ("do", "v", "P", "tau")), (2, 2),
-            operands=("do", "v"), constants="gradients", called=Names("dpij")),
+            operands=("do", "v"), constants="gradients", kernels="dpij"),
     Formula("delta", Step("bhm", "rowsum(dO * O)", ("do", "O")), Step("bhm", "rowsum(P * dP)", ("P", "dP")), (3, 0),
-            operands=("do", "o"), constants="gradients", called=Names("di deltai dsum dpsum")),
+            operands=("do", "o"), constants="gradients", kernels="di deltai dsum dpsum"),
     Formula("dS", _DS, _DS, (4, 1), operands=("P", "dP - delta"), constants="products",
-            called=Names("dsij")),
+            kernels="dsij"),
     # Not d_q, nor d_k and d_v: of parameters those are the field's names of head dims.
     Formula("dQ", _DQ, _DQ, (5, 0), gradient_of="q", product=Product("dS", "k", is_scaled=True),
-            called=Names("dqacc accdq", "dquery grad_q grad_query")),
+            kernels="dqacc accdq", parameters="dquery grad_q grad_query"),
     Formula("dK", _DK, _DK, (5, 1), gradient_of="k", product=Product("dS", "q", is_transposed=True, is_scaled=True),
-            called=Names("dkacc accdk", "dkey grad_k grad_key")),
+            kernels="dkacc accdk", parameters="dkey grad_k grad_key"),
     Formula("dV", Step("bgne", "P^T dO", ("P", "do", "keep")), Step("bgne", f"{_ELASTIC}^T dO", ("P", "do", "tau")),
             (1, 2), gradient_of="v", product=Product("P", "do", is_transposed=True),
-            called=Names("dvacc accdv", "dvalue grad_v grad_value")),
+            kernels="dvacc accdv", parameters="dvalue grad_v grad_value"),
     Formula("dBias", Step("1hmn", "dT, summed over what bias is broadcast along", ("dS",)),
             Step("hw", "sum over i - j = w of dS", ("dS",)), (5, 2), "bias", "bias",
-            called=Names("", "d_bias grad_bias dattn_bias grad_attn_bias")),
+            parameters="d_bias grad_bias dattn_bias grad_attn_bias"),
     Formula("dSink", Step("h", "-sum exp(sink - LSE) * delta", ("LSE", "delta", "sinks")), None, (4, 0), "sinks",
-            "sinks", called=Names("", "dsinks d_sink d_sinks grad_sink grad_sinks")),
+            "sinks", parameters="dsinks d_sink d_sinks grad_sink grad_sinks"),
     # Not gradient_of="alibi": a forward takes its slopes for constants, and for slopes that require a gradient torch
     # would run another kernel. It is compared where a backward returns it.
     Formula("dAlibi", Step("h", "-sum of |diagonal - j| * dT", ("dS", "alibi")), None, (6, 2), "alibi", like="alibi",
-            called=Names("", "d_alibi grad_alibi dalibi_slopes grad_alibi_slopes")),
+            parameters="d_alibi grad_alibi dalibi_slopes grad_alibi_slopes"),
     Formula("dTau", None, Step("h", "sum of dP / (i + 1)", ("dP",)), (3, 2), "tau", "tau",
-            called=Names("", "d_tau grad_tau")),
+            parameters="d_tau grad_tau"),
 )  # fmt: skip
 
 _SCORES, _LARGEST = ("LSE", "P", "O"), ("LSE", "O")
 SUBEXPRESSIONS = (
     Subexpression("Q K^T", _SCORES, operands=(("q", "k"),), constants="scores"),
-    Subexpression("S", _SCORES, (), (("Q K^T",),), "scores", called=Names("qk scores")),
+    Subexpression("S", _SCORES, (), (("Q K^T",),), "scores", kernels="qk scores"),
     Subexpression("S - LSE", ("P",), ("LSE",), (("S", "LSE"), ("Q K^T", "LSE")), "scores"),
-    Subexpression("maximum of S so far", _LARGEST, constants="scores", called=Names("m mi")),
+    Subexpression("maximum of S so far", _LARGEST, constants="scores", kernels="m mi"),
     Subexpression("maximum of Q K^T so far", _LARGEST, constants="scores"),
-    Subexpression("sum of exp(S - maximum) so far", _LARGEST, called=Names("l li")),
+    Subexpression("sum of exp(S - maximum) so far", _LARGEST, kernels="l li"),
     Subexpression("P after dropout", ("O", "dV"), ("P",), stands_for="P"),
     Subexpression("P + tau / (i + 1)", ("O", "dP", "dV"), ("P",)),
-    Subexpression(_ELASTIC, ("O", "dV"), ("P",), stands_for="P", called=Names("pe pelastic")),
+    Subexpression(_ELASTIC, ("O", "dV"), ("P",), stands_for="P", kernels="pe pelastic"),
     Subexpression("dP / (i + 1)", ("dTau", "delta"), ("dP",)),
     Subexpression("sum of dP / (i + 1)", ("dTau", "delta"), ("dP",)),
     Subexpression("P * dP", ("delta", "dS"), ("P", "dP"), (("P", "dP"),)),
@@ -172,7 +160,7 @@ MATRICES = tuple(
 )
 """What has a number for each row and key."""
 OF_HEADS = tuple(
-    row.name for row in TABLE if "h" in {step.axes for step in (row.softmax, row.lazy) if step}
+    row.name for row in TABLE for step in (row.softmax or row.lazy,) if step and step.axes == "h"
 )
 """What has one number for each head."""
 MATRIX_OF = {name: PRODUCTS[name].matrix for name in GRADIENT_OF.values() if name in PRODUCTS}
@@ -181,7 +169,7 @@ SUMMED_WITH = {PRODUCTS[gradient].other: gradient for gradient in MATRIX_OF}
 """By input: the gradient that sums its rows, times a matrix."""
 _INTO = {row.name: row.into for row in SUBEXPRESSIONS}
 _PARENTS = {row.name: row.parents for row in SUBEXPRESSIONS}
-_MADE = {frozenset((one.matrix, one.other)): name for name, one in PRODUCTS.items()}
+_MADE = {frozenset((made.matrix, made.other)): name for name, made in PRODUCTS.items()}
 _MADE |= {frozenset(way): row.name for row in SUBEXPRESSIONS for way in row.operands}
 _MADE |= {frozenset(row.operands): row.name for row in TABLE if row.operands}
 _MADE |= {frozenset((name,)): name for name in MATRICES}
@@ -191,15 +179,8 @@ KINDS = {"b": "b", "h": "h", "g": "h", "m": "m", "n": "m", "d": "d", "e": "d", "
 """Which axes stand for one another in different tensors: batches, heads, rows or keys, and innermost axes."""
 
 AXIS_WORDS = {
-    "b": "batch",
-    "h": "head",
-    "g": "key head",
-    "m": "row",
-    "n": "key",
-    "d": "dim",
-    "e": "dim",
-}
-AXIS_WORDS |= {"w": "distance"}
+    "b": "batch", "h": "head", "g": "key head", "m": "row", "n": "key", "d": "dim", "e": "dim", "w": "distance",
+}  # fmt: skip
 
 
 def names() -> tuple[str, ...]:
@@ -222,13 +203,8 @@ def steps(family: str) -> Iterator[tuple[Formula, Step]]:
 
 def title(tensor: str) -> str:
     """A tensor as the field writes it: dO, LSE, q."""
-    return (
-        _BY_NAME[tensor.lower()].name
-        if tensor.lower() in _BY_NAME
-        else "dO"
-        if tensor == "do"
-        else tensor
-    )
+    row = lookup(tensor)
+    return row.name if row is not None else "dO" if tensor == "do" else tensor
 
 
 def symbol(name: str) -> str:
@@ -261,9 +237,8 @@ def parents_of(form: str, family: str) -> tuple[str, ...]:
     """The intermediates that a form is made of at once."""
     row = lookup(form)
     step = row.step(family) if row is not None else None
-    return _PARENTS.get(
-        form, tuple(name for name in step.parents if lookup(name) is not None) if step else ()
-    )
+    at_once = filter(lookup, step.parents) if step is not None else ()
+    return _PARENTS.get(form, tuple(at_once))
 
 
 def in_place_of(matrix: str) -> tuple[str, ...]:
@@ -290,18 +265,19 @@ def in_kernels(*rows: str) -> dict[str, str]:
         word: row.name
         for row in (*TABLE, *SUBEXPRESSIONS)
         if row.name in rows
-        for word in (row.name.lower(), *row.called.kernels.split())
+        for word in (row.name.lower(), *row.kernels.split())
     }
 
 
 def plain(name: str) -> str:
-    """A name as `Names` have it."""
+    """A name in small letters and without underscores."""
     return name.lower().replace("_", "")
 
 
-_GRADIENTS = "|".join(
-    sorted((name.lower() for name in names() if len(name) > 1), key=len, reverse=True)
+_LONGEST_FIRST = sorted(
+    (name.lower() for name in names() if len(name) > 1), key=len, reverse=True
 )
+_GRADIENTS = "|".join(_LONGEST_FIRST)
 
 
 def is_named_after(kernel: str, intermediate: str) -> bool:
@@ -309,9 +285,6 @@ def is_named_after(kernel: str, intermediate: str) -> bool:
 
     Only words made up entirely of names of gradients count, and no letters inside other words.
     """
-    words = [
-        word
-        for word in re.split(r"[^a-z]+", kernel.lower())
-        if re.fullmatch(f"(?:{_GRADIENTS})+", word)
-    ]
-    return any(intermediate.lower() in re.findall(_GRADIENTS, word) for word in words)
+    words = re.split(r"[^a-z]+", kernel.lower())
+    of_gradients = [word for word in words if re.fullmatch(f"(?:{_GRADIENTS})+", word)]
+    return any(intermediate.lower() in re.findall(_GRADIENTS, word) for word in of_gradients)

@@ -1,12 +1,16 @@
-"""Run: what one layout of a check came to, its intermediates, elements and errors, as values."""
+"""Run: what one layout of a check came to, its intermediates, elements and errors, as values.
+
+Types and `__post_init__` refuse what no report holds: both are heeded where one is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from .memory_finding import MemoryFinding
 from .number import Number
@@ -14,6 +18,8 @@ from .number import Number
 MATCH, MISMATCH, INHERITED, SKIPPED = "match", "mismatch", "inherited", "skipped"
 FAILED, CRASHED, INCOMPLETE = "error", "crashed", "incomplete"
 NOT_EXPOSED = "not exposed"
+Ranges = tuple[tuple[int, int], ...]
+"""Inclusive."""
 
 
 def seen_in(name: str, kernel: str | None) -> str:
@@ -21,13 +27,28 @@ def seen_in(name: str, kernel: str | None) -> str:
     return f"{name} in {kernel}" if kernel else name
 
 
+def _refuse_other_length(name: str, found: Sequence[Any], other: str, due: Sequence[Any]) -> None:
+    if len(found) != len(due):
+        raise ValueError(f"{name} has {len(found)} where {other} has {len(due)}")
+
+
+def _or_infinite(ratio: Number | None) -> float:
+    return float("inf") if ratio is None else ratio
+
+
 class Window(Struct, frozen=True):
     """A few rows and columns around an element, actual beside expected."""
 
     rows: tuple[int, ...]
-    cols: tuple[int, ...]
+    cols: Annotated[tuple[int, ...], Meta(min_length=1)]
     actual: tuple[tuple[Number, ...], ...]
     expected: tuple[tuple[Number, ...], ...]
+
+    def __post_init__(self) -> None:
+        for name, numbers in (("actual", self.actual), ("expected", self.expected)):
+            _refuse_other_length(name, numbers, "rows", self.rows)
+            for row in numbers:
+                _refuse_other_length(f"a row of {name}", row, "cols", self.cols)
 
 
 class Element(Struct, frozen=True, kw_only=True):
@@ -41,22 +62,18 @@ class Element(Struct, frozen=True, kw_only=True):
     tile: tuple[int | None, int | None]
     """(m, n) of the BLOCK_M x BLOCK_N tile."""
     actual: Number | None
-    """None where a report of gradprobe.report/1 held a number that is not finite."""
     expected: Number | None
     budget: Number | None
     masked: bool | None = None
     """Whether a mask covers it; None where that has no meaning."""
     window: Window | None = None
     kernel: str | None = None
-    """The kernel that it was seen in; None where it was not seen in one."""
     shard: int | None = None
-    """Of a sharded target: the rank that holds it, in whose shard rows and tiles are counted. None of any other."""
+    """Of a sharded target: the rank that holds it, in whose shard rows and tiles are counted."""
     rank: int | None = None
     """The rank that made it wrong, where that was shown."""
     step: int | None = None
-    """In which step of its ring, where that was shown."""
     largest: Number | None = None
-    """The largest magnitude that is expected in its head."""
     inseparable: tuple[str, ...] = ()
     """Other intermediates that may be the wrong one in its place: what was recovered shows them together alone."""
 
@@ -71,54 +88,48 @@ class Element(Struct, frozen=True, kw_only=True):
         return seen_in(self.intermediate, self.kernel)
 
     @property
+    def _off(self) -> float:
+        if self.actual is None or self.expected is None:
+            return float("nan")
+        return abs(self.actual - self.expected)
+
+    @property
     def error(self) -> float | None:
-        """How far it is off; None where one of the two is not finite."""
-        off = (
-            None
-            if self.actual is None or self.expected is None
-            else abs(self.actual - self.expected)
-        )
-        return off if off is not None and isfinite(off) else None
+        return self._off if isfinite(self._off) else None
 
     @property
     def ratio(self) -> float:
-        """The error as a multiple of the budget."""
-        if self.actual is None or self.expected is None or not self.budget:
+        if not self.budget or self._off != self._off:
             return float("inf")
-        error = abs(self.actual - self.expected)
-        return error / self.budget if error == error else float("inf")
+        return self._off / self.budget
 
 
 # A tile of a map is a letter: a of at most a quarter of the budget, b of half of it, c of all, and each further one of
 # twice as much; the last of whatever is beyond, or not finite.
 LEVELS = "abcdefghijklmnopqrstuvwxyz"
 WITHIN = "c"
+# A tile that masks cover, and nothing came there; and one that is right, though by how much nobody asked.
 HIDDEN, UNMEASURED = "-", "."
-"""A tile that masks cover, and nothing came there; and one that is right, though by how much nobody asked."""
 
 
 class Head(Struct, frozen=True, kw_only=True):
     """One head of an intermediate."""
 
     batch: int | None
-    """None where the intermediate has no such axis."""
     head: int
     status: str
     """match, mismatch or inherited."""
     mismatched: int = 0
     max_budget_ratio: Number | None = None
-    rows: tuple[tuple[int, int], ...] = ()
-    """The wrong ones, as inclusive ranges."""
-    keys: tuple[tuple[int, int], ...] = ()
-    """Of P, dP and dS: the wrong ones, likewise."""
+    rows: Ranges = ()
+    keys: Ranges = ()
     tiles: tuple[str, ...] = ()
     """Its map, rows downwards: of each tile one of LEVELS, a capital where all that is expected is 0; or HIDDEN, or
     UNMEASURED. Empty where none was made."""
 
     @property
     def ratio(self) -> float:
-        """The worst error as a multiple of the budget."""
-        return float("inf") if self.max_budget_ratio is None else self.max_budget_ratio
+        return _or_infinite(self.max_budget_ratio)
 
 
 class Intermediate(Struct, frozen=True, kw_only=True):
@@ -130,7 +141,7 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     source: str | None = None
     """exported, tapped, seen or recovered."""
     kernel: str | None = None
-    """The kernel that it was seen in, `attn_bwd for dQ` where that computes it again for others; else None."""
+    """In which it was seen: `attn_bwd for dQ` where that computes it again for others."""
     dtype: str | None = None
     reading_adds: Number | None = None
     """Of a recovered one, the most that reading it out of the gradients may add to an element's error."""
@@ -141,8 +152,8 @@ class Intermediate(Struct, frozen=True, kw_only=True):
     max_budget_ratio: Number | None = None
     length: int | None = None
     """Of a head: query rows, keys (dK, dV) or distances (dBias)."""
-    shown: tuple[tuple[int, int], ...] = ()
-    """Of a recovered one, the rows of each head that were shown, as inclusive ranges; empty where all were."""
+    shown: Ranges = ()
+    """Of a recovered one, the rows of each head that were shown; empty where all were."""
     heads: tuple[Head, ...] = ()
     tile: tuple[int, int] = (0, 0)
     """Rows and columns of a tile of their maps; where not all rows were shown, each of those is a line."""
@@ -156,16 +167,13 @@ class Intermediate(Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float:
-        """The worst error as a multiple of the budget."""
-        return float("inf") if self.max_budget_ratio is None else self.max_budget_ratio
+        return _or_infinite(self.max_budget_ratio)
 
     @property
     def count(self) -> int:
-        """How many heads it has, in each batch."""
         return len({head.head for head in self.heads})
 
     def having(self, status: str) -> list[Head]:
-        """The heads of a status."""
         return [head for head in self.heads if head.status == status]
 
 
@@ -176,17 +184,13 @@ class Difference(Struct, frozen=True, kw_only=True):
     name: str
     total: int
     differing: int = 0
-    """How many elements have other bits."""
     beyond: int = 0
     """How many differ by more than one of the two may err."""
     max_budget_ratio: Number | None = None
-    """The largest difference as a multiple of what one may err."""
     heads: tuple[int, ...] = ()
-    """Those with elements beyond that, in any batch."""
     first: Element | None = None
     """The first of those elements: what this target gave, and the reference."""
     other: Number | None = None
-    """What the other target gave there."""
 
 
 class Identity(Struct, frozen=True, kw_only=True):
@@ -202,17 +206,13 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """I1 to I11, or "repeat"."""
         return self.name.split()[0]
 
     @property
     def ratio(self) -> float:
-        """How far it is from holding, as a multiple of what is allowed."""
-        return (
-            self.residual / self.budget
-            if self.residual is not None and self.budget
-            else float("inf")
-        )
+        if self.residual is None or not self.budget:
+            return float("inf")
+        return self.residual / self.budget
 
 
 class Error(Struct, frozen=True, kw_only=True):
@@ -247,9 +247,14 @@ class Counts(Struct, frozen=True):
     heads: int = 0
     """(batch, head) pairs."""
     rows: int = 0
-    """Their query rows."""
     elements: int = 0
     intermediates: int = 0
+
+
+def add_counts(counts: Iterable[Counts]) -> Counts:
+    """Counts of several runs together."""
+    sums = (sum(numbers) for numbers in zip(*map(msgspec.structs.astuple, counts), strict=True))
+    return Counts(*sums)
 
 
 # Of a survey of layouts: what lies in one, and how a match agrees with what is contiguous.
@@ -261,11 +266,9 @@ class SurveyedLayout(Struct, frozen=True, kw_only=True):
     """What a survey says of one of its layouts."""
 
     kind: str
-    """ALONE, TOGETHER or PROGRAM."""
     row: str = ""
     """The tensor that does not lie contiguous, "all", or "" of a program."""
     layout: str = ""
-    """Its layout."""
     thorough: bool = True
     """Whether it was run twice, with either fill of the guard bands."""
     hazard: str = ""
@@ -286,22 +289,19 @@ class RepeatedResult(Struct, frozen=True, kw_only=True):
 
     name: str
     runs: int
-    """How many there were."""
     differing: int = 0
     """Elements of which two runs gave different bits."""
     total: int = 0
     heads: tuple[tuple[int | None, int], ...] = ()
     """(batch, head) of those elements."""
-    tiles: tuple[tuple[int, int], ...] = ()
-    """Where they lie along its rows, as inclusive ranges of tiles; empty where it has no rows."""
+    tiles: Ranges = ()
+    """Where they lie along its rows; empty where it has no rows."""
     block: int = 0
-    """Rows of a tile."""
     spread: Number | None = None
     """The largest difference as a multiple of what is allowed; None where that is not known of each element."""
     atomics: tuple[Line, ...] = ()
     """What adds into it in no fixed order."""
     wrong_in: int = 0
-    """In how many runs it is wrong by itself."""
     wrong_heads: tuple[tuple[int | None, int], ...] = ()
     """(batch, head) of those that are wrong in as many."""
     wrong_spread: Number | None = None
@@ -316,24 +316,25 @@ class TensorLayout(Struct, frozen=True, kw_only=True):
     """A letter each: batch, head (g: key head), row (m) or key (n), dim (d, e of v); "" where they have none."""
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    """In elements."""
+
+    def __post_init__(self) -> None:
+        _refuse_other_length("strides", self.strides, "sizes", self.sizes)
 
     @property
     def repeats(self) -> bool:
-        """Whether some elements lie in one place, so that they can only be equal."""
-        return any(
-            size > 1 and step == 0 for size, step in zip(self.sizes, self.strides, strict=True)
-        )
+        axes = zip(self.sizes, self.strides, strict=True)
+        return any(size > 1 and step == 0 for size, step in axes)
+
+
+_VERDICTS = "|".join((MATCH, MISMATCH, SKIPPED, FAILED, CRASHED, INCOMPLETE))
 
 
 class Run(Struct, frozen=True, kw_only=True):
     """One layout."""
 
     layout: str
-    verdict: str
-    """match, mismatch, skipped, error or crashed."""
+    verdict: Annotated[str, Meta(pattern=f"^({_VERDICTS})$")]
     skipped: str | None = None
-    """The words of a target that refused the layout."""
     precision: str = ""
     undecided: int = 0
     """Entries on the ReLU's kink, where rounding alone decides and either side is right."""
@@ -349,16 +350,14 @@ class Run(Struct, frozen=True, kw_only=True):
     repeats: int = 0
     """How many runs of the same values, or in other orders of threads, were compared bit by bit; 0 of a single one."""
     repeated: tuple[RepeatedResult, ...] = ()
-    """What these showed; an intermediate that is right and the same in all of them is not in it."""
+    """What these showed of what is not right and the same in all of them."""
     error: Error | str | None = None
     """What kept it from its end; words alone in a survey of layouts."""
     severity: str | None = None
-    """Of a survey's run that fails: error, or warning where it does not count."""
     how: str | None = None
     """Of a survey's match: BITS or BUDGET."""
     copied: tuple[str, ...] = ()
     """The tensors of which a survey's kernels were given copies."""
-    bits: bool | None = None
     tried: SurveyedLayout | None = None
     laid: tuple[TensorLayout, ...] = ()
     """How its tensors lay; of a survey's, those that did not lie contiguous."""
@@ -370,22 +369,18 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def compares(self) -> tuple[Intermediate, ...]:
-        """The intermediates that the target exposed."""
         return tuple(one for one in self.intermediates if one.status != NOT_EXPOSED)
 
     @property
     def is_judged(self) -> bool:
-        """Whether it came to results that were judged."""
         return bool(self.compares or self.invariants)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """The names of the others."""
         return tuple(one.name for one in self.intermediates if one.status == NOT_EXPOSED)
 
     @property
     def broken(self) -> list[Identity]:
-        """The identities that the target breaks."""
         return [one for one in self.invariants if one.of == "target" and not one.holds]
 
     @property
@@ -413,6 +408,9 @@ class CloseUpRow(Struct, frozen=True, kw_only=True):
     ratio: Number | None
 
 
+_MapLine = Annotated[tuple[Number | None, ...], Meta(min_length=1)]
+
+
 class CloseUp(Struct, frozen=True, kw_only=True):
     """One intermediate of one head: its error map, its wrong rows, the numbers around the first wrong element."""
 
@@ -423,10 +421,9 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     mismatched: int
     total: int
     shape: tuple[int, int]
-    """Rows and columns; a vector has one column."""
     tile: tuple[int, int]
     """Rows and columns of one cell of the map."""
-    map: tuple[tuple[Number | None, ...], ...]
+    map: Annotated[tuple[_MapLine, ...], Meta(min_length=1)]
     """The worst multiple of the budget in each cell; None where every entry is masked."""
     lines: tuple[int, ...] = ()
     """The row tile of each line of the map, where not all rows were recovered; else empty."""
@@ -435,8 +432,6 @@ class CloseUp(Struct, frozen=True, kw_only=True):
     element: Element
     """The first wrong one, or the worst where none is wrong."""
 
-
-def add_counts(counts: Iterable[Counts]) -> Counts:
-    """Counts of several runs together."""
-    sums = (sum(numbers) for numbers in zip(*map(msgspec.structs.astuple, counts), strict=True))
-    return Counts(*sums)
+    def __post_init__(self) -> None:
+        for line in self.map:
+            _refuse_other_length("a line of map", line, "the first", self.map[0])

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 _OFF = frozenset(filter(None, os.environ.get("GRADPROBE_WITHOUT", "").split(",")))
 _RECORD = os.environ.get("GRADPROBE_MECHANISMS", "")
+# By what may be told or tried: the mechanisms that gave it.
 _CREDITED: dict[Hashable, dict[str, None]] = {}
-"""By what may be told or tried: the mechanisms that gave it."""
 Result = TypeVar("Result")
 
 
 def is_on(name: str) -> bool:
     """Whether a mechanism may work; of `edits/siblings` also whether `edits` may."""
-    return not _OFF or (name not in _OFF and name.partition("/")[0] not in _OFF)
+    return not _OFF or _OFF.isdisjoint((name, name.partition("/")[0]))
 
 
 def note(name: str, seconds: float = 0.0, *, spoke: bool = False) -> None:
@@ -81,9 +81,9 @@ def gathered(
         return []
     with timed(name):
         found = list(work(*args))
-    if _RECORD and credit is None:
+    if credit is None:
         note(name, spoke=bool(found))
-    elif _RECORD and credit is not None:
+    elif _RECORD:
         for item in found:
             _CREDITED.setdefault(credit(item), {})[name] = None
     return found
@@ -91,7 +91,6 @@ def gathered(
 
 def spoken(told: Callable[[Any], bool]) -> None:
     """Notes of the mechanisms that gave what is told now, that they spoke."""
-    for thing, names in _CREDITED.items() if _RECORD else ():
-        if told(thing):
-            for name in names:
-                note(name, spoke=True)
+    for thing, names in _CREDITED.items():
+        for name in names if told(thing) else ():
+            note(name, spoke=True)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 ERROR, WARNING = "error", "warning"
-# Of warnings: an offset beyond 2^31 elements, a strided vector of parameters, a case that nobody said is taken, what is
-# right as long as two numbers happen to be equal.
+# Of warnings: an offset beyond 2^31 elements, a strided vector of parameters, a case that nobody said is taken.
 HUGE, VECTOR, UNDECLARED = "huge", "vector", "undeclared"
 COUNTED = "warnings change no verdict; with --strict they are errors"
+# An access, a band that was written, what was never written, a race, barriers, an alignment, lanes of a warp, an input
+# that changed, a result in the memory of another tensor, or in a coarser dtype.
+OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
+MISALIGNED, SHUFFLE = "misaligned", "shuffle"
+CHANGED, SHARED, DTYPE = "changed", "shared", "dtype"
+# What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
+ACCESSES = ("atomic", "store", "", "load")
+KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, SHUFFLE, UNWRITTEN, SHARED, DTYPE)
 
 
 @dataclass(frozen=True)
@@ -23,38 +33,25 @@ class WarningNote:
     words: str
     """One sentence."""
     layouts: tuple[str, ...]
-    """Of which it is told."""
     file: str = ""
-    """Where it stands; "" and None where no line is known."""
     line: int | None = None
     code: str = ""
-    """The line, stripped."""
-
-
-OUTSIDE, GUARD, UNWRITTEN, RACE, BARRIER = "outside", "guard", "unwritten", "race", "barrier"
-MISALIGNED, SHUFFLE = "misaligned", "shuffle"
-CHANGED, SHARED, DTYPE = "changed", "shared", "dtype"
 
 
 @dataclass(frozen=True)
 class MemoryFinding:
     """One finding about memory, or about how a result is held there."""
 
-    kind: str
-    """OUTSIDE (an access), GUARD (a band that was written), UNWRITTEN (what was never written), RACE, BARRIER,
-    MISALIGNED, SHUFFLE (between lanes of a warp), CHANGED (an input), SHARED (a result in the memory of another tensor)
-    or DTYPE (a coarser one)."""
+    kind: Annotated[str, Meta(pattern=f"^({'|'.join(KINDS)})$")]
     tensor: str
     sentence: str
     kernel: str = ""
-    """What follows is "" or None where no line is known."""
     file: str = ""
     line: int | None = None
     code: str = ""
     severity: str = ERROR
     """WARNING of what is shown and changes no verdict."""
-    access: str = ""
-    """"load", "store" or "atomic"."""
+    access: Annotated[str, Meta(pattern=f"^({'|'.join(ACCESSES)})$")] = ""
     lanes: int = 0
     """How many elements were accessed so; 0 where nobody counted."""
     place: tuple[int | None, ...] = (None,) * 4
@@ -92,11 +89,6 @@ class MemoryFinding:
         return self.tensor, self.kernel, self.file, self.line
 
 
-# What spoils memory before what only reads it, and what two programs leave to chance before what each does alone.
-ACCESSES = ("atomic", "store", "", "load")
-KINDS = (RACE, OUTSIDE, MISALIGNED, GUARD, CHANGED, BARRIER, SHUFFLE, UNWRITTEN, SHARED, DTYPE)
-
-
 def worst_first(memory: Iterable[MemoryFinding]) -> list[MemoryFinding]:
     """Findings in the order of a report. A written guard band comes after the store that explains it."""
     memory = list(memory)
@@ -129,21 +121,23 @@ class Group:
 
 def grouped(findings: Iterable[tuple[str, MemoryFinding]]) -> list[Group]:
     """(layout, finding) of several runs, the worst first."""
-    layouts: dict[object, dict[str, None]] = {}
-    groups: dict[object, dict[object, MemoryFinding]] = {}
+    groups: dict[object, list[tuple[str, MemoryFinding]]] = {}
     for layout, finding in findings:
         key = (finding.kind, finding.kernel, finding.tensor or finding.line, finding.access)
-        layouts.setdefault(key, {})[layout] = None
-        lines = groups.setdefault(key, {})
-        lines[finding.identity] = max(
-            lines.get(finding.identity, finding), finding, key=lambda each: each.lanes
-        )
-    made = {
-        key: Group(tuple(layouts[key]), tuple(worst_first(lines.values())))
-        for key, lines in groups.items()
-    }
-    order = worst_first(group.memory[0] for group in made.values())
-    return sorted(made.values(), key=lambda group: order.index(group.memory[0]))
+        groups.setdefault(key, []).append((layout, finding))
+    made = list(map(_group, groups.values()))
+    order = worst_first(group.memory[0] for group in made)
+    return sorted(made, key=lambda group: order.index(group.memory[0]))
+
+
+def _group(findings: list[tuple[str, MemoryFinding]]) -> Group:
+    lines: dict[object, MemoryFinding] = {}
+    for _, finding in findings:
+        known = lines.setdefault(finding.identity, finding)
+        if finding.lanes > known.lanes:
+            lines[finding.identity] = finding
+    layouts = dict.fromkeys(layout for layout, _ in findings)
+    return Group(tuple(layouts), tuple(worst_first(lines.values())))
 
 
 def telling(memory: Iterable[MemoryFinding], non_finite: bool) -> tuple[MemoryFinding, ...]:

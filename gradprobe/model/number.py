@@ -39,11 +39,7 @@ class Number(float):
 
 
 def number_of(plain: object) -> Number:
-    """The inverse of `Number.plain`.
-
-    Raises:
-        ValueError: it is no number.
-    """
+    """The inverse of `Number.plain`. Raises ValueError: it is no number."""
     if isinstance(plain, str) and plain in WORDS:
         return Number(WORDS[plain])
     if isinstance(plain, (int, float)) and not isinstance(plain, bool):
@@ -89,8 +85,5 @@ def ratio(value: float) -> str:
         return "inf"
     if value < 9.995:
         return f"{value:.2f}"
-    return (
-        f"{value:.0f}"
-        if value < 99_999.5
-        else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
-    )
+    short = f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+    return f"{value:.0f}" if value < 99_999.5 else short

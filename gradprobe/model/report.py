@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from .case import Case
 from .failures import Failure
@@ -32,23 +32,26 @@ from .memory_finding import WARNING, MemoryFinding, WarningNote
 NAMED, CONSISTENT = 0.9, 0.5
 
 
+# No line, or indent, of source is longer.
+_Characters = Annotated[int, Meta(ge=0, le=100_000)]
+
+
 class CauseLine(Struct, frozen=True):
     """A line of source that a diagnosis names."""
 
     file: str
-    line: int
+    line: Annotated[int, Meta(ge=0, le=1 << 31)]
     code: str
     """The line, stripped."""
-    column: int | None = None
+    column: _Characters | None = None
     """Of what is wrong in the stripped line, from 0."""
     length: int = 0
-    """How much of it is wrong, in characters."""
     kernel: str = ""
     note: str = ""
     """What stands there: "q.stride(1)"."""
     around: tuple[str, str] = ("", "")
     """The lines before and after it, without what all three are indented by; "" for none."""
-    margin: int = 0
+    margin: _Characters = 0
     """How far the line is indented beyond that."""
     function: str = ""
     """The function that holds the line, where that is not the kernel: a helper that it calls, or what launches it."""
@@ -67,7 +70,6 @@ class Listing(Struct, frozen=True):
 
     file: str
     first: int
-    """The number of the first."""
     lines: tuple[str, ...]
 
 
@@ -92,7 +94,6 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
     """Other edits with which everything matches, none of them smaller, each in a line."""
     tried: int = 0
-    """How many edits were run."""
     seconds: float = 0.0
 
     @property
@@ -129,7 +130,6 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     fault_class: str
     """The class of faults that it belongs to: "S1"."""
     summary: str
-    """One sentence."""
     explained: float
     """The share of wrong elements that it reproduces within budget, less what it spoils of the right ones; of what was
     seen, how sure it is that it is a fault."""
@@ -149,11 +149,9 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     """The intermediates of which it says that they, and all that they are made of, are right; of what it says is wrong
     too, that it is right up to the line."""
     layouts: tuple[str, ...] = ()
-    """Those in which it shows, where that is known."""
 
     @property
     def kind(self) -> str:
-        """The first word of its fault: "stride", "value"."""
         return self.fault.partition("/")[0]
 
     @property
@@ -163,7 +161,6 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
 
     @property
     def is_named(self) -> bool:
-        """Whether it explains enough to be called the cause."""
         return self.explained >= NAMED
 
     @property
@@ -173,7 +170,6 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
 
 
 def causes_among(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """The diagnoses that are named: the best one, and those that stand beside it."""
     if not diagnoses or not diagnoses[0].is_named:
         return []
     first, *others = diagnoses
@@ -197,7 +193,6 @@ class CompileError(Struct, frozen=True, kw_only=True):
     code: str = ""
     """The line, stripped."""
     words: str
-    """What the front end of the compiler says."""
     way_out: str = ""
     """What to change; "" where that is not known."""
     arch: str = ""
@@ -210,7 +205,7 @@ class CompileError(Struct, frozen=True, kw_only=True):
         return f"{self.kernel} does not {compiles}: {PurePath(self.file).name}:{self.line}: {self.words}"
 
 
-SCHEMA = "gradprobe.report/2"
+SCHEMA: Final = "gradprobe.report/2"
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -226,7 +221,6 @@ class Origin(Struct, frozen=True, kw_only=True):
     """Where a report was made and by which gradprobe: what every form tells paths by, wherever it is shown."""
 
     folder: str
-    """The current folder, where relative paths begin."""
     root: str
     """The folder that CI is told paths from: a checkout."""
     home: str = ""
@@ -249,7 +243,6 @@ class CheckedTarget(Struct, frozen=True, kw_only=True):
     shadows: tuple[str, ...] = ()
     """Files that another search path would have found under the same names."""
     kernels: tuple[Source, ...] = ()
-    """Those that were launched."""
     idle: tuple[str, ...] = ()
     """Files with Triton kernels, where torch alone ran and none of these was launched."""
     reference: str = ""
@@ -269,10 +262,6 @@ class SurveySummary(Struct, frozen=True, kw_only=True):
     """What a survey of layouts has besides its runs."""
 
     layouts: int = 0
-    """How many are to be tried."""
-    matrix: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Verdicts by tensor ("all" for all at once) and layout."""
-    programs: Mapping[str, str] = field(default_factory=dict)
     culprits: tuple[Culprit, ...] = ()
     findings: tuple[MemoryFinding, ...] = ()
 
@@ -284,7 +273,6 @@ class SecondCheck(Struct, frozen=True, kw_only=True):
     """The word that named it: a target, how the same target is run, or the file of a report."""
     report: Report
     differences: tuple[Difference, ...] = ()
-    """By layout, in the order of the dataflow; none where the other was saved, or could not be run."""
 
     @property
     def is_saved(self) -> bool:
@@ -296,21 +284,18 @@ class AuditSummary(Struct, frozen=True, kw_only=True):
     """What an audit of a reference has besides its runs."""
 
     wrong: tuple[str, ...] = ()
-    """The results that are, in the first case with any."""
     taken: tuple[str, ...] = ()
-    """How it was called, and what it does by itself."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
     """What a check came to, also one that failed, crashed or took too long."""
 
-    schema: str = SCHEMA
+    schema: Literal["gradprobe.report/2"] = SCHEMA
     origin: Origin | None = None
     """None of what older versions wrote: paths of such are told from the folder in which it is shown."""
     title: str = ""
     """Of one of several checks."""
     number: int = 0
-    """Its place among them."""
     chosen: str = ""
     """Why it is of this target, where nobody named one: "the built-in lazy kernel, since no target was given"."""
     verdict: str
@@ -329,23 +314,18 @@ class Report(Struct, frozen=True, kw_only=True):
     runs: tuple[Run, ...] = ()
     first_mismatch: Element | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
-    """Why, best first."""
     listings: tuple[Listing, ...] = ()
-    """The functions in which the lines of named causes stand."""
     known: tuple[str, ...] = ()
     """Sentences about what no named diagnosis explains."""
     sought: bool = True
     """Whether a cause was sought where something is wrong; else `known` says why not."""
     compile_errors: tuple[CompileError, ...] = ()
-    """What no compiler takes of kernels that Triton's interpreter ran."""
     coarser: tuple[str, ...] = ()
-    """What is rounded further than the contract says, each once."""
     notes: tuple[str, ...] = ()
     """What is 0 by design, and what this case cannot show."""
     target_warnings: tuple[str, ...] = ()
     """What the target warned of by Python's warnings, each once: "attention.py:12: UserWarning: ..."."""
     hints: tuple[str, ...] = ()
-    """What else may be done about it."""
     beyond: str = ""
     """Where the case that was asked for matches and this one is a small second case of it: what it uses besides,
     "a tenth head: --batch 1 --heads 10"."""
@@ -356,19 +336,16 @@ class Report(Struct, frozen=True, kw_only=True):
     compared: Counts = Counts()
     warnings: tuple[WarningNote, ...] = ()
     reproduce: str = ""
-    """One command line that repeats this."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     close_ups: tuple[CloseUp, ...] = ()
     """What is kept of the values, at most one of each intermediate."""
     close_up: CloseUp | None = None
-    """The one that was asked for."""
     strides: SurveySummary | None = None
     against: SecondCheck | None = None
     audit: AuditSummary | None = None
 
     @property
     def is_warning(self) -> bool:
-        """Whether it fails, and that is shown and does not count."""
         return self.severity == WARNING
 
     @property
@@ -379,7 +356,6 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> list[Run]:
-        """The runs that came to results."""
         return [run for run in self.runs if run.is_judged]
 
     @property
@@ -397,7 +373,6 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def causes(self) -> list[Diagnosis]:
-        """The diagnoses that are named: the best one, and those that stand beside it."""
         return causes_among(self.diagnoses)
 
     @property
@@ -407,7 +382,6 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def is_right_when_contiguous(self) -> bool:
-        """Whether the arithmetic is right and an address is not."""
         verdicts = {run.layout: run.verdict for run in self.runs if run.is_plain}
         return verdicts.get("contiguous") == MATCH and MISMATCH in verdicts.values()
 
@@ -441,7 +415,6 @@ def passing_edit(report: Report) -> TriedEdit | None:
 
 
 def error_of(failure: Failure) -> Error:
-    """A failure as a report holds it."""
     return Error(
         kind=type(failure).__name__,
         message=str(failure),

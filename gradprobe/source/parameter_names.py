@@ -18,7 +18,7 @@ _SYNONYMS = {
     "lse": "m softmax_lse logsumexp", "bias": "attn_bias attn_mask attention_mask", "alibi": "alibi_slopes",
     "sinks": "sink attention_sinks s_aux", "seqlens": "varlen",
 }  # fmt: skip
-_SYNONYMS |= {row.name.lower(): row.called.parameters for row in TABLE if row.gradient_of}
+_SYNONYMS |= {row.name.lower(): row.parameters for row in TABLE if row.gradient_of}
 SYNONYMS = {name: tuple(words.split()) for name, words in _SYNONYMS.items()}
 _INPUTS = ("q", "k", "v", "do", "bias", "mask", "tau", "alibi", "sinks")
 # What tensors are called in kernels, each with its name here: what may be either of two is left out, as is "m".

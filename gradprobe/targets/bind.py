@@ -6,7 +6,7 @@ import ast
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,25 +21,20 @@ from .naming import EITHER, WORLD, canonical_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PACKED = [
-    f"{name}{which}" for name in ("cu_seqlens", "max_seqlen") for which in ("", "_q", "_k")
-]
-# The option that gives a case what a target needs.
-_OPTIONS = (
-    dict.fromkeys(_PACKED, "--cu-seqlens 0,N,...")
-    | {
-        "bias": "--bias",
-        "window": "--window LEFT,RIGHT",
-        "softcap": "--softcap C",
-        "tau": "--tau T",
-        "seqlens": "--seqlens N,...",
-        "alibi": "--alibi",
-        "mask": "--mask KIND",
-        "sinks": "--sinks",
-        "keep": "--dropout P",
-    }
-    | dict.fromkeys(WORLD, "--ranks N")
+_PACKED = (
+    "cu_seqlens",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "max_seqlen",
+    "max_seqlen_q",
+    "max_seqlen_k",
 )
+# The option that gives a case what a target needs.
+_OPTIONS = {
+    "bias": "--bias", "window": "--window LEFT,RIGHT", "softcap": "--softcap C", "tau": "--tau T",
+    "seqlens": "--seqlens N,...", "alibi": "--alibi", "mask": "--mask KIND", "sinks": "--sinks", "keep": "--dropout P",
+    **dict.fromkeys(_PACKED, "--cu-seqlens 0,N,..."), **dict.fromkeys(WORLD, "--ranks N"),
+}  # fmt: skip
 _OPTIONS |= {row.name.lower(): _OPTIONS[row.needs] for row in TABLE if row.needs}
 _SCALARS = ("scale", "causal", "align", "window", "softcap", "dropout", "block_m", "block_n")
 
@@ -75,10 +70,8 @@ def bind(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str,
 
 def _offered(target: Target, case: Case, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """All that the case has, by canonical name."""
-    offered: dict[str, Any] = {name: getattr(case, name) for name in _SCALARS} | {
-        "dots": case.dots or "ieee"
-    }
-    offered["enable_gqa"] = case.kv_heads != case.heads
+    offered: dict[str, Any] = {name: getattr(case, name) for name in _SCALARS}
+    offered |= {"dots": case.dots or "ieee", "enable_gqa": case.kv_heads != case.heads}
     if case.family == "lazy" and case.bias:  # whose only window is that of its bias, one number
         offered["window"] = case.bias_window
     elif case.window is not None and (case.window_as or target.window_form) == NUMBER:
@@ -145,6 +138,9 @@ def _untaken(target: Target, case: Case) -> list[str]:
     `align` is not among them: it states the target's convention, which need not be a parameter. For dropout a parameter
     dropout_p is not enough, since the reference needs the mask that was drawn.
     """
+    is_packed, takes = case.cu_seqlens_q is not None, target.takes.keys()
+    is_square = case.cu_seqlens_q == case.cu_seqlens_k
+    one_for_both = bool({"cu_seqlens", "cu_seqlens_q"} & takes)
     used = {
         "window": case.window is not None,
         "softcap": case.softcap is not None,
@@ -153,21 +149,16 @@ def _untaken(target: Target, case: Case) -> list[str]:
         "alibi": case.alibi,
         "mask": case.mask is not None and not _is_mask_for_bias(target, case),
         "sinks": case.sinks,
-        "dropout": case.dropout > 0 and "keep" not in target.takes,
+        "dropout": case.dropout > 0 and "keep" not in takes,
         "causal": case.causal and case.family == "softmax",
         "scale": abs(case.scale - case.head_dim**-0.5) > 1e-12,
+        "cu_seqlens": is_packed and is_square and not one_for_both,
+        "cu_seqlens_k": is_packed
+        and not is_square
+        and not {"cu_seqlens_q", "cu_seqlens_k"} <= takes,
     }
-    known = {*target.takes, *case.implied} - {"dropout"}
-    missing = [name for name, is_used in used.items() if is_used and name not in known]
-    return missing + _untaken_packing(target, case)
-
-
-def _untaken_packing(target: Target, case: Case) -> list[str]:
-    if case.cu_seqlens_q is None:
-        return []
-    if case.cu_seqlens_q == case.cu_seqlens_k:
-        return [] if {"cu_seqlens", "cu_seqlens_q"} & target.takes.keys() else ["cu_seqlens"]
-    return [] if {"cu_seqlens_q", "cu_seqlens_k"} <= target.takes.keys() else ["cu_seqlens_k"]
+    known = {*takes, *case.implied} - {"dropout", "cu_seqlens_k"}
+    return [name for name, is_used in used.items() if is_used and name not in known]
 
 
 _BY_PLACE = ("dQ", "dK", "dV")
@@ -210,16 +201,14 @@ def by_name(
     named = [name if name in GRADIENT_OF.values() else "" for name in named]
     if {*_BY_PLACE} <= {*named} and all(named.count(name) == 1 for name in named if name):
         found = {name: result for name, result in zip(named, results, strict=True) if name}
-        return found, _taken_for(found, "by the names in its return statement")
+        why = "by the names in its return statement"
     # Behind them autograd asks for None.
-    if [at for at, one in enumerate(results) if one is not None] != [0, 1, 2]:
+    elif [at for at, one in enumerate(results) if one is not None] == [0, 1, 2]:
+        found = dict(zip(_BY_PLACE, results, strict=False))
+        why = "by their order; a dict says otherwise"
+    else:
         return None
-    found = dict(zip(_BY_PLACE, results, strict=False))
-    return found, _taken_for(_BY_PLACE, "by their order; a dict says otherwise")
-
-
-def _taken_for(names: Iterable[str], why: str) -> str:
-    return f"of the tuple that it returns, {', '.join(names)} are taken {why}"
+    return found, f"of the tuple that it returns, {', '.join(found)} are taken {why}"
 
 
 _OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)

@@ -10,17 +10,26 @@ from pathlib import Path
 
 FORWARD = ("O", "dQ", "dK", "dV")
 ALL = ("LSE", "P", "O", "dP", "delta", "dS", "dQ", "dK", "dV", "dBias")
+_BIASED = (*FORWARD, "dBias")
+# What stands before the colon of a word, where it is a file.
+FILES = (".py", ".cu")
 
 
 @dataclass(frozen=True)
 class Builtin:
     name: str
-    spec: str
+    place: str
+    """MODULE:FUNCTION, below gradprobe."""
     summary: str
     exposes: tuple[str, ...]
     cuda: bool = False
     package: str = ""
     """The module of another project that it imports; the target has the name that it has on PyPI."""
+
+    @property
+    def spec(self) -> str:
+        """MODULE:FUNCTION."""
+        return f"gradprobe.{self.place}"
 
     def missing(self) -> str:
         """Why it cannot run on this machine; "" where it can."""
@@ -29,64 +38,25 @@ class Builtin:
         return "needs a CUDA device" if self.cuda and not _has_cuda() else ""
 
 
-_BIASED = (*FORWARD, "dBias")
-_ADAPTERS = "gradprobe.targets.adapters"
+_ADAPTERS = "targets.adapters"
 _SDPA = f"{_ADAPTERS}.sdpa"
 _TABLE = (
-    Builtin(
-        "lazy",
-        "gradprobe.kernels.triton.lazy:lazy_intermediates",
-        "Lazy attention in Triton",
-        (*ALL, "dTau"),
-    ),
-    Builtin(
-        "flash",
-        "gradprobe.kernels.triton.flash:flash_intermediates",
-        "FlashAttention in Triton",
-        (*ALL, "dSink"),
-    ),
-    Builtin(
-        "lazy-cuda",
-        f"{_ADAPTERS}.lazy_cuda:lazy_cuda",
-        "Lazy attention in CUDA C++",
-        (*ALL, "dTau"),
-    ),
-    Builtin(
-        "flash-cuda", f"{_ADAPTERS}.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]
-    ),
+    Builtin("lazy", "kernels.triton.lazy:lazy_intermediates", "Lazy attention in Triton", (*ALL, "dTau")),
+    Builtin("flash", "kernels.triton.flash:flash_intermediates", "FlashAttention in Triton", (*ALL, "dSink")),
+    Builtin("lazy-cuda", f"{_ADAPTERS}.lazy_cuda:lazy_cuda", "Lazy attention in CUDA C++", (*ALL, "dTau")),
+    Builtin("flash-cuda", f"{_ADAPTERS}.flash_cuda:flash_cuda", "FlashAttention in CUDA C++", ALL[:-1]),
     Builtin("sdpa", f"{_SDPA}:sdpa", "PyTorch's SDPA, the kernel that it chooses", _BIASED),
     Builtin("sdpa-math", f"{_SDPA}:sdpa_math", "PyTorch's SDPA of plain operations", _BIASED),
     Builtin("sdpa-flash", f"{_SDPA}:sdpa_flash", "PyTorch's SDPA by FlashAttention", FORWARD),
-    Builtin(
-        "sdpa-efficient",
-        f"{_SDPA}:sdpa_efficient",
-        "PyTorch's SDPA, memory-efficient kernel",
-        _BIASED,
-        cuda=True,
-    ),
+    Builtin("sdpa-efficient", f"{_SDPA}:sdpa_efficient", "PyTorch's SDPA, memory-efficient kernel", _BIASED, cuda=True),
     Builtin("sdpa-cudnn", f"{_SDPA}:sdpa_cudnn", "PyTorch's SDPA by cuDNN", FORWARD, cuda=True),
     Builtin("flex", f"{_ADAPTERS}.flex:flex", "PyTorch's FlexAttention", ("LSE", *_BIASED)),
-    Builtin(
-        "flash-attn",
-        f"{_ADAPTERS}.flash_attn:flash_attn",
-        "FlashAttention 2 of the package flash-attn",
-        ("LSE", *FORWARD),
-        cuda=True,
-        package="flash_attn",
-    ),
-    Builtin(
-        "xformers",
-        f"{_ADAPTERS}.xformers:xformers",
-        "xFormers' memory_efficient_attention",
-        _BIASED,
-        True,
-        "xformers",
-    ),
-)
-
+    Builtin("flash-attn", f"{_ADAPTERS}.flash_attn:flash_attn", "FlashAttention 2 of the package flash-attn",
+            ("LSE", *FORWARD), cuda=True, package="flash_attn"),
+    Builtin("xformers", f"{_ADAPTERS}.xformers:xformers", "xFormers' memory_efficient_attention", _BIASED, cuda=True,
+            package="xformers"),
+)  # fmt: skip
 BUILTINS = {row.name: row for row in _TABLE}
-# What stands before the colon of a word, where it is a file.
-FILES = (".py", ".cu")
 
 
 def _has_cuda() -> bool:

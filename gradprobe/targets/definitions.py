@@ -26,11 +26,11 @@ from .find import (
     parameters_of,
     parts_of,
 )
-from .naming import edited_modules, is_autograd_function, source_of
+from .naming import edited_modules, is_autograd_function, source_of, statements_at_import
 from .surroundings import Surroundings
 
 Definition = ast.FunctionDef | ast.ClassDef
-_Kind, _EMPTY = inspect._ParameterKind, inspect.Parameter.empty
+_Kind = inspect._ParameterKind
 # What can make a name that the text of a file does not hold.
 _MAKES_NAMES = re.compile(
     r"import\s*\(?\s*\*|\b(globals|vars|setattr|exec|eval|__dict__|__getattr__|modules)\b"
@@ -62,27 +62,35 @@ def refuse_mistyped(word: str, *, takes_file: bool = False) -> None:
 
 def _names_no_function(file: Path, word: str) -> UsageFailure:
     """Why a file alone is no target: it has several functions that can be checked, or none."""
-    found = candidates(file)
-    if found:
+    if found := candidates(file):
         words = ", ".join(f"{file}:{name}" for name in found)
         return UsageFailure(f"target {word!r} names no function", f"it has {words}")
     if file.suffix == ".cu":
         from ..frontends.cuda.host_code import host_function
 
         host_function(file, "", word)  # which tells why
-    why = f"{file} has no function that can be checked as it stands"
-    return UsageFailure(
-        f"target {word!r}: {why}", f"gradprobe init --list {file} says of each why"
-    )
+    why = f"target {word!r}: {file} has no function that can be checked as it stands"
+    return UsageFailure(why, f"gradprobe init --list {file} says of each why")
+
+
+def _defined_in(file: Path) -> tuple[str, dict[str, Definition]]:
+    """Its text, and by name the functions, autograd.Functions and aliases that an import of it defines.
+
+    Nothing of a file that cannot be read: its import tells better why.
+    """
+    found: dict[str, Definition] = {}
+    try:
+        text = file.read_text(encoding="utf-8")
+        for statement in statements_at_import(ast.parse(text).body):
+            found |= _defined(statement, found)
+    except (OSError, ValueError, SyntaxError):
+        return "", {}
+    return text, found
 
 
 def _refuse_unnamed(file: Path, name: str, word: str) -> None:
-    try:
-        text = file.read_text(encoding="utf-8")
-        own = sorted(name for name, _ in definitions(ast.parse(text).body))
-    except (OSError, ValueError, SyntaxError):  # which the import tells better
-        return
-    first = re.escape(name.partition(".")[0])
+    text, defined = _defined_in(file)
+    own, first = sorted(defined), re.escape(name.partition(".")[0])
     if own and not re.search(rf"\b{first}\b", text) and not _MAKES_NAMES.search(text):
         raise no_function(str(file), name, word, own)
 
@@ -104,52 +112,31 @@ def candidates(file: Path) -> list[str]:
         from ..frontends.cuda.host_code import checkable  # which reads C++, as few need
 
         return checkable(file)
-    try:
-        defined = dict(definitions(ast.parse(file.read_text(encoding="utf-8")).body))
-    except (OSError, ValueError, SyntaxError):  # which the import tells better
-        return []
+    _, defined = _defined_in(file)
     # Of two names of one definition the later.
-    found = {name: node for node, name in {node: name for name, node in defined.items()}.items()}
-    found = {name: node for name, node in found.items() if _is_checkable(node)}
-    applied = {name for name in found if any(_applies(node, name) for node in found.values())}
-    return [name for name in found if name not in applied]
+    names = {node: name for name, node in defined.items() if _is_checkable(node)}
+    return [name for name in names.values() if not any(_applies(node, name) for node in names)]
 
 
-def definitions(statements: list[ast.stmt]) -> Iterator[tuple[str, Definition]]:
-    """The functions, autograd.Functions and aliases that statements define, at once or under a condition."""
-    known: dict[str, Definition] = {}
-    for statement in statements:
-        for name, node in _defined(statement, known):
-            known[name] = node
-            yield name, node
-
-
-def _defined(
-    statement: ast.stmt, known: Mapping[str, Definition]
-) -> Iterator[tuple[str, Definition]]:
+def _defined(statement: ast.stmt, known: Mapping[str, Definition]) -> dict[str, Definition]:
+    """What a statement defines, beside what is known of those before it."""
     if isinstance(statement, ast.FunctionDef):
-        if not statement.name.startswith("_") and not any(map(_is_jit, statement.decorator_list)):
-            yield statement.name, statement
-    elif isinstance(statement, ast.ClassDef):
-        if any(ast.unparse(base).endswith("Function") for base in statement.bases):
-            yield statement.name, statement
-    elif isinstance(statement, ast.Assign):
-        node = known.get(ast.unparse(statement.value).removesuffix(".apply"))
-        if node is not None:
-            names = [one.id for one in statement.targets if isinstance(one, ast.Name)]
-            yield from ((name, node) for name in names)
-    elif isinstance(statement, (ast.If, ast.Try, ast.With)) and not _is_of_a_program(statement):
-        yield from definitions([*statement.body, *getattr(statement, "orelse", [])])
+        is_kernel = any(map(_is_jit, statement.decorator_list))
+        is_own = not statement.name.startswith("_") and not is_kernel
+        return {statement.name: statement} if is_own else {}
+    if isinstance(statement, ast.ClassDef):
+        is_own = any(ast.unparse(base).endswith("Function") for base in statement.bases)
+        return {statement.name: statement} if is_own else {}
+    if not isinstance(statement, ast.Assign):
+        return {}
+    node = known.get(ast.unparse(statement.value).removesuffix(".apply"))
+    names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+    return {} if node is None else dict.fromkeys(names, node)
 
 
 def _is_jit(decorator: ast.expr) -> bool:
     """Whether it makes a kernel, which another function launches."""
     return ast.unparse(decorator).partition("(")[0].endswith("jit")
-
-
-def _is_of_a_program(statement: ast.stmt) -> bool:
-    """`if __name__ == "__main__"`, of which an import does nothing."""
-    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
 def _applies(node: Definition, name: str) -> bool:
@@ -180,19 +167,16 @@ def _signature(node: Definition) -> inspect.Signature:
 
 def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
     """Each parameter; a default counts as there, and is not evaluated."""
-    positional = [*arguments.posonlyargs, *arguments.args]
-    required = len(positional) - len(arguments.defaults)
-    for at, parameter in enumerate(positional):
-        is_alone = at < len(arguments.posonlyargs)
-        kind = _Kind.POSITIONAL_ONLY if is_alone else _Kind.POSITIONAL_OR_KEYWORD
-        yield inspect.Parameter(parameter.arg, kind, default=_EMPTY if at < required else None)
-    if arguments.vararg is not None:
-        yield inspect.Parameter(arguments.vararg.arg, _Kind.VAR_POSITIONAL)
-    for parameter, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        default = _EMPTY if value is None else None
-        yield inspect.Parameter(parameter.arg, _Kind.KEYWORD_ONLY, default=default)
-    if arguments.kwarg is not None:
-        yield inspect.Parameter(arguments.kwarg.arg, _Kind.VAR_KEYWORD)
+    alone, either, defaults = arguments.posonlyargs, arguments.args, arguments.defaults
+    required = len(alone) + len(either) - len(defaults)
+    values = [*[None] * required, *defaults, None, *arguments.kw_defaults, None]
+    kinds = [_Kind.POSITIONAL_ONLY] * len(alone) + [_Kind.POSITIONAL_OR_KEYWORD] * len(either)
+    kinds += [_Kind.VAR_POSITIONAL, *[_Kind.KEYWORD_ONLY] * len(arguments.kwonlyargs)]
+    given = [*alone, *either, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+    for parameter, kind, value in zip(given, [*kinds, _Kind.VAR_KEYWORD], values, strict=True):
+        if parameter is not None:
+            default = inspect.Parameter.empty if value is None else None
+            yield inspect.Parameter(parameter.arg, kind, default=default)
 
 
 @dataclass(frozen=True)
@@ -203,12 +187,7 @@ class Inventory:
 
 
 def inventory(file: str) -> Inventory:
-    """What a file defines that may be a target.
-
-    Raises:
-        UsageFailure: there is no such file.
-        TargetFailure: it fails to import.
-    """
+    """What a file defines that may be a target. Raises UsageFailure, or TargetFailure: it fails to import."""
     changes, found = Surroundings(), list[FoundFunction]()
     module = load_file(Path(file), file, changes)
     for name in _applicable(module):

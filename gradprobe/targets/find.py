@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -32,11 +32,6 @@ from .naming import (
     source_of,
 )
 from .surroundings import Surroundings, keeping_warnings, kept_warnings, warning_lines
-
-
-def family_of(takes: Collection[str | None]) -> str:
-    """The family of a function that takes parameters of these canonical names."""
-    return "lazy" if "tau" in takes else "softmax"
 
 
 @dataclass(frozen=True)
@@ -90,21 +85,16 @@ def find_target(subject: str | Callable[..., Any], family: str | None = None) ->
 
 
 def target_of(function: FoundFunction, family: str | None = None) -> Target:
-    """The target that a function is.
-
-    Raises:
-        UsageFailure: from `find_target`, for what concerns parameters.
-    """
+    """The target that a function is. Raises UsageFailure: what `find_target` says of parameters."""
     try:
         signature = inspect.signature(function.function)
     except (ValueError, TypeError):
-        raise UsageFailure(
-            f"target {function.word!r} has no readable signature",
-            "wrap it in a Python function with named parameters",
-        ) from None
+        words = f"target {function.word!r} has no readable signature"
+        raise UsageFailure(words, "wrap it in a Python function with named parameters") from None
     takes, required = parameters_of(signature, function.word)
     form = _window_form(signature.parameters[takes["window"]]) if "window" in takes else PAIR
-    own = (function.word, function.function, takes, required, family or family_of(takes))
+    family = family or ("lazy" if "tau" in takes else "softmax")
+    own = (function.word, function.function, takes, required, family)
     return Target(*own, function.source, function.changes, window_form=form)
 
 
@@ -120,24 +110,20 @@ class FoundFunction:
 
 
 def find_function(subject: str | Callable[..., Any]) -> FoundFunction:
-    """The function that a word names, or that stands in its place.
-
-    Raises:
-        UsageFailure, TargetFailure: from `find_target`, but for what concerns parameters.
-    """
-    module, surroundings = None, Surroundings()
-    if isinstance(subject, str):
-        word, (place, name) = subject, parts_of(_spec(subject))
-        if place.endswith(".cu"):
-            return _host_function(existing_file(Path(place), word).resolve(), name, word)
-        if place.endswith(".py"):
-            module = load_file(Path(place), word, surroundings)
-        else:
-            module = _load_module(place, word, surroundings)
-        function = function_in(module, name, word)
+    """The function that a word names, or that stands in its place. It raises what `find_target` does."""
+    surroundings = Surroundings()
+    if not isinstance(subject, str):
+        function = readable(subject)
+        return FoundFunction(name_of(subject), function, source_of(function), surroundings)
+    place, name = parts_of(_spec(subject))
+    if place.endswith(".cu"):
+        return _host_function(existing_file(Path(place), subject).resolve(), name, subject)
+    if place.endswith(".py"):
+        module = load_file(Path(place), subject, surroundings)
     else:
-        word, function = name_of(subject), readable(subject)
-    return FoundFunction(word, function, source_of(function, module), surroundings)
+        module = _load_module(place, subject, surroundings)
+    function = function_in(module, name, subject)
+    return FoundFunction(subject, function, source_of(function, module), surroundings)
 
 
 def _host_function(file: Path, name: str, word: str) -> FoundFunction:
@@ -150,38 +136,28 @@ def _host_function(file: Path, name: str, word: str) -> FoundFunction:
 
 
 def parts_of(word: str) -> tuple[str, str]:
-    """The file or module, and the function, of a word that is no built-in's.
-
-    Raises:
-        UsageFailure: the word has another form.
-    """
+    """The file or module, and the function, of a word that is no built-in's. Raises UsageFailure."""
     place, _, name = word.rpartition(":")
     is_module = all(place.split(".")) and not set(place) & {":", "/"}
     if not name or not (is_module or place.endswith(FILES)):
-        raise UsageFailure(
-            f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION",
-            did_you_mean(word, BUILTINS, "built in"),
-        )
+        words = f"target {word!r} is neither a built-in nor FILE.py:FUNCTION nor MODULE:FUNCTION"
+        raise UsageFailure(words, did_you_mean(word, BUILTINS, "built in"))
     return place, name
 
 
 def _spec(word: str) -> str:
     """MODULE:FUNCTION of a built-in, and any other word as it is."""
     builtin = BUILTINS.get(word)
-    if builtin is not None and (builtin.package or builtin.cuda) and (why := builtin.missing()):
-        raise TargetFailure(
-            f"target {word!r} cannot run here: it {why}", "gradprobe init --list says what can"
-        )
-    return builtin.spec if builtin is not None else word
+    if builtin is None:
+        return word
+    if why := builtin.missing():
+        words = f"target {word!r} cannot run here: it {why}"
+        raise TargetFailure(words, "gradprobe init --list says what can")
+    return builtin.spec
 
 
 def load_file(path: Path, word: str, surroundings: Surroundings | None = None) -> ModuleType:
-    """The module of a file, run anew.
-
-    Raises:
-        UsageFailure: there is no such file, or it is none of Python's.
-        TargetFailure: it fails to import.
-    """
+    """The module of a file, run anew. Raises UsageFailure: there is none; TargetFailure: it fails to import."""
     path = existing_file(path, word).resolve()
     packages = _packages(path.parent)
     # A name of its own, so that a file called like an installed module cannot be mistaken for it.
@@ -191,21 +167,21 @@ def load_file(path: Path, word: str, surroundings: Surroundings | None = None) -
         raise UsageFailure(f"target {word!r}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    _prefer_imports_from((packages or [path])[0].parent)
-    # Behind the others, of a package: its modules may be named as the standard library's are.
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+    # The folder of a package's file behind the others: its modules may be named as the standard library's are.
+    _search((packages or [path])[0].parent, 0)
+    _search(path.parent, len(sys.path))
     run = functools.partial(spec.loader.exec_module, module)
     _importing(run, word, surroundings or Surroundings())
     return module
 
 
-def existing_file(path: Path, word: str) -> Path:
-    """The path itself.
+def _search(folder: Path, at: int) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(at, str(folder))
 
-    Raises:
-        UsageFailure: there is no such file, with one beside it that may be meant.
-    """
+
+def existing_file(path: Path, word: str) -> Path:
+    """The path itself. Raises UsageFailure: there is no such file, with one beside it that may be meant."""
     if not path.is_file():
         beside = (str(other) for other in path.parent.glob("*.py"))
         meant = did_you_mean(str(path), beside, "")
@@ -220,18 +196,13 @@ def _packages(folder: Path) -> list[Path]:
 
 
 def _load_module(name: str, word: str, surroundings: Surroundings) -> ModuleType:
-    _prefer_imports_from(Path.cwd())
+    _search(Path.cwd(), 0)
     if not _importing(lambda: _exists(name), word, surroundings):
         meant = did_you_mean(name, (file.stem for file in Path.cwd().glob("*.py")), "")
         way_out = meant or "is its folder the current one, or installed?"
         raise UsageFailure(f"target {word!r}: there is no module {name}", way_out)
     module: ModuleType = _importing(lambda: importlib.import_module(name), word, surroundings)
     return module
-
-
-def _prefer_imports_from(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
 
 
 def _exists(name: str) -> bool:
@@ -248,16 +219,13 @@ def _importing(load: Callable[[], Any], word: str, surroundings: Surroundings) -
         raise
     except BaseException as error:
         is_exit = isinstance(error, SystemExit) and error.code is None
-        words = "it calls exit()" if is_exit else text_of(error) or _raised_at(error)
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        # Of an exception without a message its line: `kernels.py:12: assert torch.cuda.is_available()`.
+        where = f"{Path(place.filename).name}:{place.lineno}: {place.line}"
+        words = "it calls exit()" if is_exit else text_of(error) or where
         message = f"target {word!r} fails to import: {type(error).__name__}: {words}"
         details = warning_lines(kept_warnings())
         raise TargetFailure(message, "--traceback shows where", details) from error
-
-
-def _raised_at(error: BaseException) -> str:
-    """The line that an exception without a message came from: `kernels.py:12: assert torch.cuda.is_available()`."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{Path(place.filename).name}:{place.lineno}: {place.line}"
 
 
 def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
@@ -273,32 +241,28 @@ def function_in(module: ModuleType, name: str, word: str) -> Callable[..., Any]:
     for part in name.split("."):
         if not hasattr(function, part):
             raise no_function(str(module.__file__), name, word, sorted(callables(module)))
-        if part in _METHODS and is_autograd_function(function):
+        if part in ("forward", "backward") and is_autograd_function(function):
             continue
         function = getattr(function, part)
-    if not callable(function):
-        kind = type(function).__name__
-        raise UsageFailure(f"target {word!r}: {name} is not a function but {kind}")
+    why = way_out = ""
     is_plain = inspect.isfunction(function) or "triton.runtime" not in sys.modules
-    if not is_plain and kernel_below(function) is not None:
+    if not callable(function):
+        why = f"{name} is not a function but {type(function).__name__}"
+    elif not is_plain and kernel_below(function) is not None:
+        why = f"{name} is a Triton kernel"
         way_out = "name a function that launches it; gradprobe init writes one"
-        raise UsageFailure(f"target {word!r}: {name} is a Triton kernel", way_out)
-    if isinstance(function, type) and not is_autograd_function(function):
-        raise UsageFailure(
-            f"target {word!r}: the class {name} is no torch.autograd.Function",
-            "name a function that makes and calls it",
-        )
+    elif isinstance(function, type) and not is_autograd_function(function):
+        why = f"the class {name} is no torch.autograd.Function"
+        way_out = "name a function that makes and calls it"
+    if why:
+        raise UsageFailure(f"target {word!r}: {why}", way_out)
     return readable(function)
-
-
-_METHODS = ("forward", "backward")
 
 
 def no_function(file: str, name: str, word: str, own: list[str]) -> UsageFailure:
     """Why a word is no target: the file has no such function, but these of its own."""
-    return UsageFailure(
-        f"target {word!r}: {file} has no function {name}", did_you_mean(name, own, "it has")
-    )
+    words = f"target {word!r}: {file} has no function {name}"
+    return UsageFailure(words, did_you_mean(name, own, "it has"))
 
 
 def callables(module: ModuleType) -> Iterator[str]:
@@ -332,33 +296,30 @@ def parameters_of(
     """
     takes: dict[str, str] = {}
     required = set()
-    meant = meanings(signature.parameters)
-    for name, parameter in signature.parameters.items():
+    for name, canonical in meanings(signature.parameters).items():
+        parameter, why, way_out = signature.parameters[name], "", ""
+        is_needed = parameter.default is parameter.empty
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            raise UsageFailure(
-                f"target {word!r} takes {parameter}; arguments are passed by name",
-                "wrap it in a function that names them: def attention(q, k, v): return f(q, k, v)",
+            why = f"takes {parameter}; arguments are passed by name"
+            way_out = (
+                "wrap it in a function that names them: def attention(q, k, v): return f(q, k, v)"
             )
-        canonical = meant[name]
-        if canonical in takes:
+        elif canonical in takes:
             both = f"{takes[canonical]!r} and {name!r}"
-            words = f"target {word!r} takes both {both}, which name the same thing"
-            raise UsageFailure(words, "keep one of them")
-        if canonical is not None:
-            takes[canonical] = name
-            required |= {canonical} if parameter.default is parameter.empty else set()
-        elif parameter.default is parameter.empty:
+            why, way_out = f"takes both {both}, which name the same thing", "keep one of them"
+        elif canonical is None and is_needed:
+            why = f"needs a parameter {name!r} that gradprobe has no value for"
             known = ", ".join(dict.fromkeys(CANONICAL.values()))
             way_out = "wrap it in a function that passes it, as gradprobe init writes one"
-            raise UsageFailure(
-                f"target {word!r} needs a parameter {name!r} that gradprobe has no value for",
-                f"{way_out}; known, with synonyms: {known}",
-            )
-    missing = [name for name in ("q", "k", "v") if name not in takes]
-    if missing:
-        raise UsageFailure(
-            f"target {word!r} does not take {', '.join(missing)}", "an attention takes q, k and v"
-        )
+            way_out += f"; known, with synonyms: {known}"
+        if why:
+            raise UsageFailure(f"target {word!r} {why}", way_out)
+        if canonical is not None:
+            takes[canonical] = name
+            required |= {canonical} if is_needed else set()
+    if absent := [name for name in ("q", "k", "v") if name not in takes]:
+        words = f"target {word!r} does not take {', '.join(absent)}"
+        raise UsageFailure(words, "an attention takes q, k and v")
     return takes, frozenset(required)

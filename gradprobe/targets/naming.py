@@ -1,4 +1,4 @@
-"""Which file really ran: path, line and hash, and others of the same module name. What parameters are called."""
+"""Which file a function came from, and by which word it is found. What parameters are called."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from ..frontends import plain_function
 from ..processes.ended import is_edited, is_users
 from ..source.parameter_names import SYNONYMS
 
+AnyFunction = Callable[..., Any]
+
 
 @dataclass(frozen=True)
 class LoadedSource:
@@ -35,7 +37,7 @@ class LoadedSource:
     """Other files that Python would import under the same name if the search path had another order."""
 
 
-def source_of(function: Callable[..., Any], module: ModuleType | None = None) -> LoadedSource:
+def source_of(function: AnyFunction, module: ModuleType | None = None) -> LoadedSource:
     """The file of a function; its name is empty where Python cannot tell (a builtin)."""
     plain = plain_function(function)
     try:
@@ -49,7 +51,7 @@ def source_of(function: Callable[..., Any], module: ModuleType | None = None) ->
     return LoadedSource(plain.__name__, str(file), line, digest, others)
 
 
-def module_of(value: Any) -> str:
+def _module_of(value: Any) -> str:
     """The name of the module that a value, or the function inside it, was made in; "" where it does not say."""
     try:
         # Autotuners, heuristics and interpreted kernels are objects of Triton's around the function.
@@ -68,8 +70,9 @@ def edited_modules(names: Iterable[str]) -> dict[str, ModuleType]:
         file = str(getattr(module, "__file__", None) or "")
         if module is not None and file not in found and is_edited(file):
             found[file] = module
-            for one in list(vars(module).values()):
-                waiting.append(one.__name__ if isinstance(one, ModuleType) else module_of(one))
+            for value in [*vars(module).values()]:
+                is_module = isinstance(value, ModuleType)
+                waiting.append(value.__name__ if is_module else _module_of(value))
     return found
 
 
@@ -98,7 +101,7 @@ def _holds(module: ModuleType, names: set[str]) -> bool:
                 return True
         else:
             parts = [*value.values()] if isinstance(value, dict) else [value]
-            if not names.isdisjoint(map(module_of, parts)):
+            if not names.isdisjoint(map(_module_of, parts)):
                 return True
     return False
 
@@ -115,17 +118,12 @@ def shadows(module: str, file: Path, beside: Iterable[str] = ()) -> tuple[str, .
 
 def found_in(folder: str, module: str) -> Path | None:
     """The file of a dotted module below a folder, with links resolved; None where there is none."""
-    path, names = [folder], module.split(".")
-    for name in names[:-1]:
-        path = [os.path.join(entry, name) for entry in path]
-    spec = importlib.machinery.PathFinder.find_spec(names[-1], path)
+    *packages, name = module.split(".")
+    spec = importlib.machinery.PathFinder.find_spec(name, [os.path.join(folder, *packages)])
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
 
 
-_TORCH_S_OWN = "scaled_dot_product_attention"
-
-
-def readable(function: Callable[..., Any]) -> Callable[..., Any]:
+def readable(function: AnyFunction) -> AnyFunction:
     """The function itself, or an equal one that names its parameters."""
     if _is_torch_s_own(function):
         return _torch_s_own(function)
@@ -133,8 +131,17 @@ def readable(function: Callable[..., Any]) -> Callable[..., Any]:
     is_apply = owner is function or getattr(function, "__name__", "") == "apply"
     if is_autograd_function(owner) and is_apply:
         return _applied(owner)
-    declared = declared_signature(function)
-    return function if declared is None else _called(function, declared)
+    forward = _forward_of(function)
+    signature = _declared_signature(function, forward)
+    if signature is None:
+        return function
+
+    def by_name(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    # Torch keeps the Python function of a custom operator.
+    written = getattr(function, "_init_fn", function) if forward is None else forward
+    return _naming(by_name, signature, written)
 
 
 def is_autograd_function(thing: object) -> TypeGuard[Any]:
@@ -146,35 +153,29 @@ def is_autograd_function(thing: object) -> TypeGuard[Any]:
     return issubclass(thing, Function) and thing is not Function
 
 
-def conventions(function: Callable[..., Any]) -> Mapping[str, Any]:
+def conventions(function: AnyFunction) -> Mapping[str, Any]:
     """The options that a function is known to fix, whatever its arguments are."""
     return {"align": "top-left"} if _is_torch_s_own(function) else {}
 
 
-def _is_torch_s_own(function: Callable[..., Any]) -> bool:
-    return isinstance(function, types.BuiltinFunctionType) and function.__name__ == _TORCH_S_OWN
+def _is_torch_s_own(function: AnyFunction) -> bool:
+    own = "scaled_dot_product_attention"
+    return isinstance(function, types.BuiltinFunctionType) and function.__name__ == own
 
 
-def _torch_s_own(function: Callable[..., Any]) -> Callable[..., Any]:
+def _torch_s_own(function: AnyFunction) -> AnyFunction:
     def attention(  # noqa: PLR0913, PLR0917 - torch's own parameters
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        grouped = enable_gqa or query.shape[1] != key.shape[1]
-        return function(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped
-        )
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        enable_gqa = enable_gqa or query.shape[1] != key.shape[1]
+        given = (query, key, value, attn_mask, dropout_p, is_causal)
+        return function(*given, scale=scale, enable_gqa=enable_gqa)
 
     return _naming(attention, inspect.signature(attention), function)
 
 
-def _applied(owner: Any) -> Callable[..., Any]:
+def _applied(owner: Any) -> AnyFunction:
     """`Function.apply` by name: with the parameters of `forward`, without the ctx that some take first."""
     from torch.autograd import Function
 
@@ -190,176 +191,13 @@ def _applied(owner: Any) -> Callable[..., Any]:
     return _naming(by_name, signature, owner.forward)
 
 
-def _called(function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
-    """What torch calls by a schema, by the names that this gives its arguments."""
-
-    def by_name(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return _naming(by_name, signature, written_function(function))
-
-
 def _naming(
-    function: Callable[..., Any], signature: inspect.Signature, original: Callable[..., Any]
-) -> Callable[..., Any]:
+    function: AnyFunction, signature: inspect.Signature, original: AnyFunction
+) -> AnyFunction:
     """Gives the function a signature, and the name and source of the original."""
     functools.update_wrapper(function, original)
     vars(function)["__signature__"] = signature
     return function
-
-
-def target_word(function: Callable[..., Any]) -> str:
-    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" where no word finds a function.
-
-    Only an attribute of the function's own module has a word. A function inside another, a lambda without a name and a
-    partial made on the spot have none.
-    """
-    plain = plain_function(readable(function))
-    owner = getattr(function, "__self__", None)
-    named = owner if is_autograd_function(owner) else function
-    for either in (function, plain):
-        module = sys.modules.get(getattr(either, "__module__", None) or "")
-        attribute = module and (_attribute(module, function) or _attribute(module, named))
-        if module and attribute and (place := _place(module)):
-            return f"{place}:{attribute}"
-    return ""
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """The word of a function; where it has none, its file and qualified name."""
-    if word := target_word(function):
-        return word
-    plain = plain_function(readable(function))
-    own = getattr(plain, "__qualname__", type(plain).__name__)
-    file = _file(sys.modules.get(getattr(plain, "__module__", None) or ""))
-    return f"{_relative(file)}:{own}" if file.is_file() else own
-
-
-def _attribute(module: types.ModuleType, function: Callable[..., Any]) -> str | None:
-    """The name that a module's own statements bind to a function. Looking up a method makes a new object each time."""
-    own = getattr(function, "__name__", "")
-    bound = isinstance(function, types.MethodType)
-    for name in sorted(vars(module), key=lambda name: name != own):
-        value = vars(module)[name]
-        is_equal = bound and isinstance(value, types.MethodType) and value == function
-        if value is function or is_equal:
-            return name if name in _imported_names(module) else None
-    return None
-
-
-def _imported_names(module: types.ModuleType) -> set[str]:
-    """The names that every import of the module binds: not those of a loop, nor of code that runs only as a script."""
-    try:
-        return set(_bound(ast.parse(_file(module).read_bytes()).body))
-    except (OSError, SyntaxError, ValueError):
-        return set()
-
-
-def _bound(statements: Iterable[ast.stmt]) -> Iterator[str]:
-    for statement in statements:
-        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-            yield statement.name
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            yield from (alias.asname or alias.name for alias in statement.names)
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            yield from (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
-        elif isinstance(statement, (ast.If, ast.Try, ast.With)):
-            if "__name__" in ast.dump(statement):
-                continue
-            yield from _bound(statement.body)
-            yield from _bound(getattr(statement, "orelse", []))
-            for handler in getattr(statement, "handlers", []):
-                yield from _bound(handler.body)
-
-
-def _place(module: types.ModuleType) -> str:
-    """The part before the colon: the file, or in a package, where imports may be relative, the module."""
-    file = _file(module)
-    if file.suffix != ".py" or not file.is_file():
-        return ""
-    root = next(folder for folder in file.parents if not (folder / "__init__.py").exists())
-    if root == file.parent:
-        return _relative(file)
-    if root != Path.cwd() and str(root) not in sys.path:
-        return ""
-    return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-
-
-def _file(module: types.ModuleType | None) -> Path:
-    """The absolute path of a module's file; the current folder where it has none (a builtin, a prompt)."""
-    return Path(getattr(module, "__file__", None) or "").absolute()
-
-
-def _relative(file: Path) -> str:
-    """The path as one types it in the current folder."""
-    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
-
-
-_WITHOUT_SYNONYM = (
-    *("delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q"),
-    *("block_m", "block_n", "rank", "world_size", "enable_gqa", "mask"),
-)
-# What these are called by is a boolean mask or an additive bias, as in PyTorch; beside a bias, a mask alone.
-EITHER = ("attn_mask", "attention_mask")
-# Of a target that works in several ranks: its own among them, and how it reaches the others.
-WORLD = ("rank", "world_size", "group", "mesh")
-_OPTIONS = {
-    "scale": ("sm_scale", "softmax_scale"),
-    "causal": ("is_causal",),
-    "window": ("window_size",),
-    "align": ("alignment",),
-    "dropout": ("dropout_p", "p_dropout"),
-    "keep": ("keep_mask", "dropout_mask"),
-    "cu_seqlens_k": ("cu_seqlens_kv",),
-    "max_seqlen_k": ("max_seqlen_kv",),
-    "dots": ("input_precision",),
-    "group": ("process_group",),
-    "mesh": ("device_mesh",),
-}
-CANONICAL = {
-    word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)
-}
-CANONICAL |= {name: name for name in _WITHOUT_SYNONYM}
-
-# The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
-_AXES = re.compile(r"_[bhgnlstmd]{2,5}$")
-
-
-def canonical_name(parameter: str) -> str | None:
-    """The name used here for what a parameter is called elsewhere; None where it means nothing here."""
-    word = parameter.lower()
-    return CANONICAL.get(word) or CANONICAL.get(_AXES.sub("", word))
-
-
-def meanings(parameters: Iterable[str]) -> dict[str, str | None]:
-    """What each parameter of a function means, also where that takes the others to tell.
-
-    L is LSE in a backward that takes O and dO, as in the papers on FlashAttention, and may be a length elsewhere.
-    """
-    meant = {name: canonical_name(name) for name in parameters}
-    if any(canonical == "bias" and name not in EITHER for name, canonical in meant.items()):
-        meant |= {name: "mask" for name in EITHER if name in meant}
-    if "L" in meant and {"o", "do"} <= set(meant.values()) and "lse" not in meant.values():
-        meant["L"] = "lse"
-    return meant
-
-
-def declared_signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature that a function's schema declares, or a module's `forward` has; None of a function without one."""
-    forward = _forward_of(function)
-    if forward is not None and not hasattr(forward, "schema"):
-        return inspect.signature(forward)
-    schema = _schema_of(function if forward is None else forward)
-    if schema is None:
-        return None
-    arguments = [argument for argument in schema.arguments if argument.name != "self"]
-    return inspect.Signature(list(map(_parameter, arguments)))
-
-
-def written_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The Python function of a custom operator, where torch keeps it, or of a module; else the function itself."""
-    forward = _forward_of(function)
-    return getattr(function, "_init_fn", function) if forward is None else forward
 
 
 def _forward_of(function: Any) -> Any:
@@ -369,6 +207,17 @@ def _forward_of(function: Any) -> Any:
     import torch
 
     return function.forward if isinstance(function, torch.nn.Module) else None
+
+
+def _declared_signature(function: AnyFunction, forward: Any) -> inspect.Signature | None:
+    """The signature that a function's schema declares, or a module's `forward` has; None of a function without one."""
+    if forward is not None and not hasattr(forward, "schema"):
+        return inspect.signature(forward)
+    schema = _schema_of(function if forward is None else forward)
+    if schema is None:
+        return None
+    parameters = [_parameter(one) for one in schema.arguments if one.name != "self"]
+    return inspect.Signature(parameters)
 
 
 def _schema_of(function: Any) -> Any:
@@ -391,3 +240,142 @@ def _parameter(argument: Any) -> inspect.Parameter:
     kind = by_name if argument.kwarg_only else either
     default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
     return inspect.Parameter(argument.name, kind, default=default)
+
+
+def target_word(function: AnyFunction) -> str:
+    """FILE.py:FUNCTION, or MODULE:FUNCTION in a package; "" where no word finds a function.
+
+    Only an attribute of the function's own module has a word. A function inside another, a lambda without a name and a
+    partial made on the spot have none.
+    """
+    plain = plain_function(readable(function))
+    owner = getattr(function, "__self__", None)
+    named = owner if is_autograd_function(owner) else function
+    for either in (function, plain):
+        module = sys.modules.get(getattr(either, "__module__", None) or "")
+        attribute = module and (_attribute(module, function) or _attribute(module, named))
+        if module and attribute and (place := _place(module)):
+            return f"{place}:{attribute}"
+    return ""
+
+
+def name_of(function: AnyFunction) -> str:
+    """The word of a function; where it has none, its file and qualified name."""
+    if word := target_word(function):
+        return word
+    plain = plain_function(readable(function))
+    own = getattr(plain, "__qualname__", type(plain).__name__)
+    file = _file(sys.modules.get(getattr(plain, "__module__", None) or ""))
+    return f"{_relative(file)}:{own}" if file.is_file() else own
+
+
+def _attribute(module: ModuleType, function: AnyFunction) -> str | None:
+    """The name that a module's own statements bind to a function. Looking up a method makes a new object each time."""
+    own = getattr(function, "__name__", "")
+    bound = isinstance(function, types.MethodType)
+    for name in sorted(vars(module), key=lambda name: name != own):
+        value = vars(module)[name]
+        is_equal = bound and isinstance(value, types.MethodType) and value == function
+        if value is function or is_equal:
+            return name if name in _imported_names(module) else None
+    return None
+
+
+def _imported_names(module: ModuleType) -> set[str]:
+    """The names that every import of the module binds: not those of a loop, nor of code that runs only as a script."""
+    found = set[str]()
+    try:
+        body = ast.parse(_file(module).read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return found
+    for statement in statements_at_import(body):
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            found.add(statement.name)
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            found.update(alias.asname or alias.name for alias in statement.names)
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            found.update(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
+    return found
+
+
+def statements_at_import(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """What stands in a module at once or under a condition, but for what runs only as a script."""
+    for statement in body:
+        if not isinstance(statement, (ast.If, ast.Try, ast.With)):
+            yield statement
+        elif not isinstance(statement, ast.If) or "__name__" not in ast.dump(statement.test):
+            handlers = getattr(statement, "handlers", [])
+            inside = [*statement.body, *getattr(statement, "orelse", [])]
+            inside += [part for handler in handlers for part in handler.body]
+            yield from statements_at_import(inside)
+
+
+def _place(module: ModuleType) -> str:
+    """The part before the colon: the file, or in a package, where imports may be relative, the module."""
+    file = _file(module)
+    if file.suffix != ".py" or not file.is_file():
+        return ""
+    root = next(folder for folder in file.parents if not (folder / "__init__.py").exists())
+    if root == file.parent:
+        return _relative(file)
+    if root != Path.cwd() and str(root) not in sys.path:
+        return ""
+    return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _file(module: ModuleType | None) -> Path:
+    """The absolute path of a module's file; the current folder where it has none (a builtin, a prompt)."""
+    return Path(getattr(module, "__file__", None) or "").absolute()
+
+
+def _relative(file: Path) -> str:
+    """The path as one types it in the current folder."""
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
+
+
+# What these are called by is a boolean mask or an additive bias, as in PyTorch; beside a bias, a mask alone.
+EITHER = ("attn_mask", "attention_mask")
+# Of a target that works in several ranks: its own among them, and how it reaches the others.
+WORLD = ("rank", "world_size", "group", "mesh")
+_WITHOUT_SYNONYM = (
+    "delta", "tau", "softcap", "cu_seqlens", "cu_seqlens_q", "max_seqlen", "max_seqlen_q", "block_m", "block_n",
+    "rank", "world_size", "enable_gqa", "mask",
+)  # fmt: skip
+_OPTIONS = {
+    "scale": ("sm_scale", "softmax_scale"),
+    "causal": ("is_causal",),
+    "window": ("window_size",),
+    "align": ("alignment",),
+    "dropout": ("dropout_p", "p_dropout"),
+    "keep": ("keep_mask", "dropout_mask"),
+    "cu_seqlens_k": ("cu_seqlens_kv",),
+    "max_seqlen_k": ("max_seqlen_kv",),
+    "dots": ("input_precision",),
+    "group": ("process_group",),
+    "mesh": ("device_mesh",),
+}
+CANONICAL = {
+    word: name for name, words in (SYNONYMS | _OPTIONS).items() for word in (name, *words)
+}
+CANONICAL |= {name: name for name in _WITHOUT_SYNONYM}
+# The letters of axes, as some write them behind the name of a tensor: Q_bhsd.
+_AXES = re.compile(r"_[bhgnlstmd]{2,5}$")
+
+
+def canonical_name(parameter: str) -> str | None:
+    """The name used here for what a parameter is called elsewhere; None where it means nothing here."""
+    word = parameter.lower()
+    return CANONICAL.get(word) or CANONICAL.get(_AXES.sub("", word))
+
+
+def meanings(parameters: Iterable[str]) -> dict[str, str | None]:
+    """What each parameter of a function means, also where that takes the others to tell.
+
+    L is LSE in a backward that takes O and dO, as in the papers on FlashAttention, and may be a length elsewhere.
+    """
+    meant = {name: canonical_name(name) for name in parameters}
+    if any(canonical == "bias" and name not in EITHER for name, canonical in meant.items()):
+        meant |= {name: "mask" for name in EITHER if name in meant}
+    if "L" in meant and {"o", "do"} <= set(meant.values()) and "lse" not in meant.values():
+        meant["L"] = "lse"
+    return meant

@@ -13,15 +13,10 @@ from pathlib import PurePath
 from typing import Any
 
 # The functions of these judge a target. What it replaces there is put back while it does not run.
-_OF_TORCH = (
-    "torch.autograd",
-    "torch.cuda",
-    "torch.linalg",
-    "torch.nn.functional",
-    "torch.special",
-    "torch.Tensor",
-)
-_SPACES = ("builtins", "math", "numpy", "torch", *_OF_TORCH)
+_SPACES = (
+    "builtins", "math", "numpy", "torch", "torch.autograd", "torch.cuda", "torch.linalg", "torch.nn.functional",
+    "torch.special", "torch.Tensor",
+)  # fmt: skip
 _ABSENT = object()
 _MOST_NAMED = 4
 # Copies of descriptors 1 and 2, for a target that closes them: the next file to be opened would get their output.
@@ -45,7 +40,7 @@ class Surroundings:
     _left: dict[str, Any] = field(default_factory=dict)
     _replaced: dict[tuple[str, str], Any] = field(default_factory=dict)
 
-    @contextlib.contextmanager
+    @contextmanager
     def inside(self) -> Iterator[None]:
         """While open, all is as the target left it. Afterwards all is as before, for those who judge it."""
         settings = _settings()
@@ -78,16 +73,15 @@ class Surroundings:
     def sentence(self) -> str:
         """What the target left changed and could change a result; "" where there is nothing."""
         # torch replaces some of its own functions when parts of it are first used.
-        named = list[str]()
-        for (space, name), value in self._replaced.items():
-            if str(getattr(value, "__module__", "")).partition(".")[0] != "torch":
-                named.append(f"{space}.{name}")
-        named.sort()
+        named = sorted(
+            f"{space}.{name}"
+            for (space, name), value in self._replaced.items()
+            if str(getattr(value, "__module__", "")).partition(".")[0] != "torch"
+        )
         if len(named) > _MOST_NAMED:
             named[_MOST_NAMED:] = [f"{len(named) - _MOST_NAMED} functions more"]
-        return ", ".join(
-            [*named, *filter(None, (_settings()[name].words for name in self._left))]
-        )
+        settings = [_settings()[name].words for name in self._left]
+        return ", ".join([*named, *filter(None, settings)])
 
 
 def _settings() -> Mapping[str, _Setting]:
@@ -107,22 +101,25 @@ def _settings() -> Mapping[str, _Setting]:
         warnings.resetwarnings()
         warnings.filters.extend(value)  # type: ignore[attr-defined]
 
-    deterministic = torch.are_deterministic_algorithms_enabled
-    warns = torch.is_deterministic_algorithms_warn_only_enabled
+    def autocast() -> list[bool]:
+        return [torch.is_autocast_enabled(kind) for kind in kinds]
+
+    def algorithms() -> tuple[bool, bool]:
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        return torch.are_deterministic_algorithms_enabled(), warns
+
+    def put_algorithms(value: tuple[bool, bool]) -> None:
+        torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+    dtype, gradients = torch.get_default_dtype, torch.is_grad_enabled
     return {
         "modes": _Setting(_modes, _put_modes, "the default device or another mode of torch"),
-        "dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, "the default dtype"),
+        "dtype": _Setting(dtype, torch.set_default_dtype, "the default dtype"),
         "gradients": _Setting(
-            torch.is_grad_enabled, torch.set_grad_enabled, "whether gradients are recorded"
+            gradients, torch.set_grad_enabled, "whether gradients are recorded"
         ),
-        "autocast": _Setting(
-            lambda: [torch.is_autocast_enabled(kind) for kind in kinds], put_autocast, "autocast"
-        ),
-        "algorithms": _Setting(
-            lambda: (deterministic(), warns()),
-            lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
-            "deterministic algorithms",
-        ),
+        "autocast": _Setting(autocast, put_autocast, "autocast"),
+        "algorithms": _Setting(algorithms, put_algorithms, "deterministic algorithms"),
         "threads": _Setting(torch.get_num_threads, torch.set_num_threads),
         "recursion": _Setting(sys.getrecursionlimit, sys.setrecursionlimit),
         "folder": _Setting(_folder, lambda value: os.chdir(value or os.curdir)),
@@ -141,13 +138,13 @@ def _put(settings: Mapping[str, _Setting], values: Mapping[str, Any]) -> None:
 def _modes() -> tuple[Any, ...]:
     """The modes that every call of torch passes through, and the default device, which is one of them."""
     import torch
-    from torch.overrides import _get_current_function_mode_stack
-    from torch.utils import _device
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+    from torch import overrides
+    from torch.utils import _device, _python_dispatch
 
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    modes = _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
-    return *map(tuple, modes), default, _device.CURRENT_DEVICE
+    modes = tuple(overrides._get_current_function_mode_stack())
+    dispatched = tuple(_python_dispatch._get_current_dispatch_mode_stack())
+    return modes, dispatched, default, _device.CURRENT_DEVICE
 
 
 def _put_modes(value: tuple[Any, ...]) -> None:
@@ -155,8 +152,7 @@ def _put_modes(value: tuple[Any, ...]) -> None:
     from torch import overrides
     from torch.utils import _device, _python_dispatch
 
-    stacks = zip((overrides, _python_dispatch), _modes(), value, strict=False)
-    for module, old, new in stacks:
+    for module, old, new in zip((overrides, _python_dispatch), _modes(), value, strict=False):
         for _ in old:
             module._pop_mode()
         for mode in new:
@@ -183,13 +179,12 @@ def _changed(before: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], A
     found: dict[tuple[str, str], Any] = {}
     for space, functions in before.items():
         now = vars(_space(space))
-        names = list[str]()
-        for name, value in functions.items():
-            if now.get(name, _ABSENT) is not value and callable(value):
-                names.append(name)
-        if space == "torch.Tensor":
-            names += [name for name in now if name not in functions]
-        found |= {(space, name): now.get(name, _ABSENT) for name in names}
+        names = [name for name, value in functions.items() if callable(value)]
+        names += [name for name in now if name not in functions and space == "torch.Tensor"]
+        for name in names:
+            value = now.get(name, _ABSENT)
+            if value is not functions.get(name, _ABSENT):
+                found[space, name] = value
     return found
 
 
@@ -226,22 +221,15 @@ def warning_lines(warned: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"the target warns: {words}" for words in warned)
 
 
-def _keep(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: Any = None,
-    line: Any = None,
-) -> None:
+def _keep(message: Warning | str, category: type[Warning], file: str, line: int, *_: Any) -> None:
     """As `warnings.showwarning` is called."""
-    _WARNINGS[f"{PurePath(filename).name}:{lineno}: {category.__name__}: {message}"] = None
+    _WARNINGS[f"{PurePath(file).name}:{line}: {category.__name__}: {message}"] = None
 
 
 @contextmanager
 def keeping_warnings() -> Iterator[None]:
     """While open, warnings are kept and not shown."""
-    show, warnings.showwarning = warnings.showwarning, _keep
+    show, warnings.showwarning = warnings.showwarning, _keep  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -260,7 +248,7 @@ def warned_once() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
+@contextmanager
 def ordinary_torch() -> Iterator[None]:
     """While open, torch is as in a new process."""
     import torch

@@ -221,9 +221,7 @@ class Bench:
             trial.title, trial.assigned, measured, None, laid=self._laid.get(trial.title, ())
         )
         verdict = MISMATCH if memory else run.verdict
-        told = structs.replace(
-            run_of(self.experiment.case, run), verdict=verdict, bits=how == BITS
-        )
+        told = structs.replace(run_of(self.experiment.case, run), verdict=verdict)
         if run.verdict == MATCH:
             return TrialResult(trial, verdict, "" if memory else how, memory=memory, run=told)
         return TrialResult(trial, verdict, memory=memory, run=told)

@@ -88,18 +88,8 @@ class Survey:
 
     @property
     def _summary(self) -> SurveySummary:
-        matrix: dict[str, dict[str, str]] = {}
-        for result in self.results:
-            if result.trial.row:
-                matrix.setdefault(result.trial.row, {})[result.trial.layout] = result.verdict
         return SurveySummary(
             layouts=len(self.plan.trials),
-            matrix=matrix,
-            programs={
-                each.trial.title: each.verdict
-                for each in self.results
-                if each.trial.kind == PROGRAM
-            },
             culprits=self.culprits,
             findings=tuple(
                 replace(finding, layout=each.trial.title)

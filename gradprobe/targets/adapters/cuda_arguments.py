@@ -13,7 +13,6 @@ from gradprobe import cuda
 
 THREADS = 16
 """A block has THREADS x THREADS threads; the sizes of tiles are multiples of it."""
-
 _SCALARS = {torch.float32: "float", torch.float16: "__half"}
 
 
@@ -36,8 +35,7 @@ class CudaPlan:
 
     def forward(self, kernel: str, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
         """O and LSE."""
-        o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
-        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        o, lse = q.new_empty((*q.shape[:3], v.shape[3])), in_float32(q, *q.shape[:3])
         steps = (*strided(q, k, v), *self.extra_strides, *strided(o, lse))
         launch = (self.row_grid, (THREADS, THREADS), self.forward_bytes)
         self.module[kernel](*launch, q, k, v, *self.extras, o, lse, *steps, *self.options)
@@ -52,12 +50,10 @@ def load(source: Path, q: Tensor, block_m: int, block_n: int, **dims: int) -> An
     """
     if q.dtype not in _SCALARS:
         raise ValueError(f"q must be float32 or float16, got {q.dtype}")
-    largest = THREADS * THREADS
+    most = THREADS * THREADS
     for name, size in (("block_m", block_m), ("block_n", block_n)):
-        if size % THREADS or not 0 < size <= largest:
-            raise ValueError(
-                f"{name} must be a multiple of {THREADS} up to {largest}, got {size}"
-            )
+        if size % THREADS or not 0 < size <= most:
+            raise ValueError(f"{name} must be a multiple of {THREADS} up to {most}, got {size}")
     tiles: dict[str, str | int] = {"BLOCK_M": block_m, "BLOCK_N": block_n, **dims}
     return cuda.load(source, defines={"SCALAR": _SCALARS[q.dtype], **tiles})
 
@@ -78,7 +74,11 @@ def rounded(head_dim: int) -> int:
 
 
 def written(given: Tensor | None, like: Tensor) -> Tensor:
-    """Where a gradient is written: what was given, else a new one."""
-    return (
-        torch.empty(like.shape, dtype=like.dtype, device=like.device) if given is None else given
-    )
+    """Where a gradient is written: what was given, else a new contiguous one."""
+    return like.new_empty(like.shape) if given is None else given
+
+
+def in_float32(like: Tensor, *sizes: int, zero: bool = False) -> Tensor:
+    """A float32 tensor on the same device, without values or of 0."""
+    make = torch.zeros if zero else torch.empty
+    return make(sizes, dtype=torch.float32, device=like.device)

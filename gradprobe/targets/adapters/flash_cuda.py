@@ -10,7 +10,16 @@ from torch import Tensor
 import gradprobe.kernels
 
 from . import narrowed
-from .cuda_arguments import THREADS, CudaPlan, load, rounded, strided, strides, written
+from .cuda_arguments import (
+    THREADS,
+    CudaPlan,
+    in_float32,
+    load,
+    rounded,
+    strided,
+    strides,
+    written,
+)
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
 
@@ -38,32 +47,40 @@ def flash_cuda_backward(
     """The gradients of softmax attention, and the intermediates that the kernels keep on chip.
 
     Args:
-        q: [B, H, M, D], float32 or float16, any strides; so are k and v.
-        k, v: [B, Hkv, N, D] and [B, Hkv, N, Dv]; Hkv divides H, and query head h reads key head h // (H / Hkv).
-        do: [B, H, M, Dv], the gradient of O, any strides, 0 included.
-        scale: of the scores.
-        causal: a row sees no key beyond its diagonal.
+        q, k, v, do: [B, H, M, D], [B, Hkv, N, D], [B, Hkv, N, Dv] and [B, H, M, Dv], float32 or float16, any strides.
         window: (left, right) keys around the diagonal, both included; -1 for no limit.
         align: where the diagonal lies: "bottom-right", at key i + N - M of row i, or "top-left", at key i.
-        softcap: scores become softcap * tanh(scores / softcap).
         seqlens: [B] integers, the live length of each batch (right padding), needs M = N. Read on the host too.
         o, lse: [B, H, M, Dv] and [B, H, M] float32, natural log, from a forward; computed here when None.
         block_m, block_n: tile sizes, multiples of 16 up to 256.
-        dq, dk, dv: where the gradient is written, like q, k and v, any strides but 0; made here when None.
+        dq, dk, dv: where the gradient is written, any strides but 0; made here when None.
 
     Returns:
-        A dict of O and LSE where they were computed here; dQ, dK, dV in the shapes and dtypes of q, k, v; delta
-        [B, H, M]; P, dP and dS [B, H, M, N], 0 where a key is not seen; these float32. Rows that see no key, and keys
-        that no row sees, hold 0.
+        O and LSE where they were computed here; dQ, dK and dV; in float32 delta [B, H, M], P, dP and dS [B, H, M, N], 0
+        where a key is not seen.
 
     Raises:
         ValueError: the kernels compute in no such dtype, or with no such tiles.
     """
-    left, right = (q.shape[2] + k.shape[2] if side < 0 else side for side in window or (-1, -1))
-    sizes = (q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
+    (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
+    left, right = (rows + keys if side < 0 else side for side in window or (-1, -1))
     sides = (left, 0 if causal else right, int(align == "bottom-right"))
-    options = (scale, softcap or 0.0, *sizes, *sides)
-    plan = _plan(q, v, seqlens, block_m, block_n, options)
+    sizes = (heads, heads // kv_heads, rows, keys, dim, dim_v)
+    block_d, block_dv = rounded(dim), rounded(dim_v)
+    inputs = (block_m + block_n) * (block_d + 1) + block_n * (block_dv + 1)
+    scores = block_m * (block_n + 1)
+    lengths = None if seqlens is None else seqlens.to(torch.int32)
+    plan = CudaPlan(
+        module=load(SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
+        row_grid=batch * heads * -(-rows // block_m),
+        key_grid=batch * kv_heads * -(-keys // block_n),
+        # The structs ForwardTiles and BackwardTiles of flash.cu.
+        forward_bytes=4 * (inputs + scores + 3 * block_m),
+        backward_bytes=4 * (inputs + block_m * (block_dv + 1) + 2 * scores + 2 * block_m),
+        extras=(lengths,),
+        extra_strides=strides(lengths, 1),
+        options=(scale, softcap or 0.0, *sizes, *sides),
+    )
     own = plan.forward("flash_forward", q, k, v) if o is None or lse is None else {}
     o, lse = own["O"] if o is None else o, own["LSE"] if lse is None else lse
     gradients = tuple(map(written, (dq, dk, dv), (q, k, v)))
@@ -74,51 +91,24 @@ def flash_cuda_backward(
 flash_cuda = narrowed(flash_cuda_backward, ("o", "lse"))
 
 
-def _plan(
-    q: Tensor,
-    v: Tensor,
-    seqlens: Tensor | None,
-    block_m: int,
-    block_n: int,
-    options: tuple[float, ...],
-) -> CudaPlan:
-    (batch, heads, rows, dim), (_, kv_heads, keys, dim_v) = q.shape, v.shape
-    block_d, block_dv = rounded(dim), rounded(dim_v)
-    inputs = block_m * (block_d + 1) + block_n * (block_d + 1) + block_n * (block_dv + 1)
-    scores = block_m * (block_n + 1)
-    lengths = None if seqlens is None else seqlens.to(torch.int32)
-    return CudaPlan(
-        module=load(SOURCE, q, block_m, block_n, BLOCK_D=block_d, BLOCK_DV=block_dv),
-        row_grid=batch * heads * -(-rows // block_m),
-        key_grid=batch * kv_heads * -(-keys // block_n),
-        # The structs ForwardTiles and BackwardTiles of flash.cu.
-        forward_bytes=4 * (inputs + scores + 3 * block_m),
-        backward_bytes=4 * (inputs + block_m * (block_dv + 1) + 2 * scores + 2 * block_m),
-        extras=(lengths,),
-        extra_strides=strides(lengths, 1),
-        options=options,
-    )
-
-
 def _backward(
     plan: CudaPlan,
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    inputs: tuple[Tensor, ...],
     o: Tensor,
     lse: Tensor,
     gradients: tuple[Tensor, ...],
     row_threads: int,
 ) -> dict[str, Tensor]:
     (q, k, v, do), (dq, dk, dv) = inputs, gradients
-    delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    delta = in_float32(q, *q.shape[:3])
     # Tiles that hold no visible key are not visited.
-    full = (*q.shape[:3], k.shape[2])
-    p, dp, ds = (torch.zeros(full, dtype=torch.float32, device=q.device) for _ in range(3))
+    p, dp, ds = (in_float32(q, *q.shape[:3], k.shape[2], zero=True) for _ in range(3))
     steps = (*strided(o, do), *plan.extra_strides, *strided(delta))
     own = (o, do, *plan.extras, delta, *steps, q.shape[1], q.shape[2], v.shape[3])
     # A block in which each thread has one row.
     plan.module.flash_preprocess(plan.row_grid, row_threads, 0, *own)
-    taken = (q, k, v, do, *plan.extras, lse, delta)
-    steps = (*strided(q, k, v, do), *plan.extra_strides, *strided(lse, delta))
+    taken = (*inputs, *plan.extras, lse, delta)
+    steps = (*strided(*inputs), *plan.extra_strides, *strided(lse, delta))
     for kernel, grid, made in (
         ("flash_dq", plan.row_grid, (dq, p, dp, ds)),
         ("flash_dkdv", plan.key_grid, (dk, dv)),

@@ -13,18 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as module
-from torch.nn.attention.flex_attention import (
-    AuxRequest,
-    and_masks,
-    create_block_mask,
-    flex_attention,
-)
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from .visibility import Visibility
-
-ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def flex(
@@ -45,25 +36,23 @@ def flex(
     cu_seqlens_k: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """O [B, H, M, Dv] and LSE [B, H, M]."""
-    (batch, heads, rows, _), keys = q.shape, k.shape[2]
-    full = (batch, heads, rows, keys)
-    mask = None if mask is None else mask.expand(full)
-    view = Visibility(
-        rows, keys, q.device, causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k
-    )
-    distance = _distance(view)
-    masks = _mask_mods(view, distance)
-    own = (softcap, bias is None, alibi is None, view.options())
-    attention = _attention(q.device, (q.shape, k.shape, v.shape, q.dtype, *own))
-    bias = None if bias is None else bias.expand(full)
+    batch, heads, rows, keys = full = (*q.shape[:3], k.shape[2])
+    hidden = (causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
+    view = Visibility(rows, keys, q.device, *hidden)
+    seen, added = view.visible(), view.added(bias, alibi)
     block_mask = None
-    if masks:
-        block_mask = create_block_mask(and_masks(*masks), *full, device=q.device)
-    o, aux = attention(
+    if seen is not None:
+        every = seen.expand(full)
+        block_mask = create_block_mask(
+            lambda b, h, i, j: every[b, h, i, j], batch, heads, rows, keys, q.device
+        )
+    score_mod = _score_mod(softcap, None if added is None else added.expand(full))
+    problem = (q.shape, k.shape, v.shape, q.dtype, softcap, added is None, seen is None)
+    o, aux = _attention(q.device, problem)(
         q,
         k,
         v,
-        score_mod=_score_mod(distance, softcap, bias, alibi),
+        score_mod=score_mod,
         block_mask=block_mask,
         scale=scale,
         enable_gqa=heads != k.shape[1],
@@ -72,53 +61,17 @@ def flex(
     return {"O": o, "LSE": aux.lse}
 
 
-def _distance(view: Visibility) -> Distance:
-    """A function that gives how far key j lies before the diagonal of row i."""
-    if view.cu_seqlens_q is None:
-        shift = view.keys - view.rows if view.align == "bottom-right" else 0
-        return lambda i, j: i + shift - j
-    diagonal, places = view.diagonal(), view.places()
-    return lambda i, j: diagonal[i] - places[j]
-
-
-def _score_mod(
-    distance: Distance, softcap: float | None, bias: Tensor | None, alibi: Tensor | None
-) -> ScoreMod | None:
-    if softcap is None and bias is None and alibi is None:
+def _score_mod(softcap: float | None, added: Tensor | None) -> Callable[..., Tensor] | None:
+    """It closes over a tensor and a number only, as the compiler needs."""
+    if softcap is None and added is None:
         return None
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
-        if bias is not None:
-            score = score + bias[b, h, i, j]
-        if alibi is not None:
-            score = score - alibi[h] * distance(i, j).abs()
-        return score
+        return score if added is None else score + added[b, h, i, j]
 
     return score_mod
-
-
-def _mask_mods(view: Visibility, distance: Distance) -> list[MaskMod]:
-    """One function for each rule. They close over tensors and numbers only, as the compiler needs."""
-    mods: list[MaskMod] = []
-    if view.causal:
-        mods.append(lambda b, h, i, j: distance(i, j) >= 0)
-    left, right = view.window or (-1, -1)
-    if left >= 0:
-        mods.append(lambda b, h, i, j: distance(i, j) <= left)
-    if right >= 0:
-        mods.append(lambda b, h, i, j: distance(i, j) >= -right)
-    if view.mask is not None:
-        mask = view.mask
-        mods.append(lambda b, h, i, j: mask[b, h, i, j])
-    if view.seqlens is not None:
-        ends = view.seqlens
-        mods.append(lambda b, h, i, j: (i < ends[b]) & (j < ends[b]))
-    if view.cu_seqlens_q is not None:
-        of_row, of_key = view.sequence_of_rows(), view.sequence_of_keys()
-        mods.append(lambda b, h, i, j: of_row[i] == of_key[j])
-    return mods
 
 
 _compiled_for: list[object] = []
@@ -141,9 +94,8 @@ def _eager(*args: Any, **options: Any) -> Any:
     check, module._validate_device = module._validate_device, lambda *_: None
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="flex_attention called without torch.compile"
-            )
+            words = "flex_attention called without torch.compile"
+            warnings.filterwarnings("ignore", message=words)
             return flex_attention(*args, **options)
     finally:
         module._validate_device = check

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 import gradprobe.kernels
 
 from . import narrowed
-from .cuda_arguments import THREADS, CudaPlan, load, rounded, strided, strides, written
+from .cuda_arguments import (
+    THREADS,
+    CudaPlan,
+    in_float32,
+    load,
+    rounded,
+    strided,
+    strides,
+    written,
+)
 
 SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "lazy.cu"
 
@@ -36,10 +43,8 @@ def lazy_cuda_backward(
     """The gradients of lazy attention, and the intermediates that the kernels keep on chip.
 
     Args:
-        q, k, v: [B, H, L, D], float32 or float16, any strides.
-        do: [B, H, L, D], the gradient of O, any strides, 0 included.
+        q, k, v, do: [B, H, L, D], float32 or float16, any strides.
         tau: [H], either sign.
-        scale: of the scores.
         bias: [H, W] by distance i - j, or None.
         seqlens: [B] integers, the live length of each batch (right padding), or None. Read on the host too.
         lse: [B, H, L] float32, natural log, from a forward; computed here when None.
@@ -47,16 +52,29 @@ def lazy_cuda_backward(
         dq, dk, dv: where the gradient is written, like q, any strides but 0; made here when None.
 
     Returns:
-        A dict of O and LSE where they were computed here; dQ, dK, dV [B, H, L, D] in q's dtype; delta [B, H, L], P, dP
-        and dS [B, H, L, L] float32; dTau [H], and dBias [H, W] where there is a bias, in the dtypes of tau and bias.
-        Rows at or beyond a batch's length are 0.
+        O and LSE where they were computed here; dQ, dK and dV; in float32 delta [B, H, L], P, dP and dS [B, H, L, L];
+        dTau [H], and dBias [H, W] where there is a bias. Rows at or beyond a batch's length are 0.
 
     Raises:
         ValueError: the kernels compute in no such dtype, or with no such tiles.
     """
+    batch, heads, length, dim = q.shape
+    block_d, tiles = rounded(dim), (block_m + 2 * block_n, block_m)
+    inputs, rows = (size * (block_d + 1) for size in tiles)
+    scores = block_m * (block_n + 1)
+    wide, slopes = None if bias is None else bias.float(), tau.float()
     lengths = None if seqlens is None else seqlens.int()
-    wide = None if bias is None else bias.float()
-    plan = _plan(q, wide, tau.float(), lengths, scale, block_m, block_n)
+    plan = CudaPlan(
+        module=load(SOURCE, q, block_m, block_n, BLOCK_D=block_d),
+        row_grid=batch * heads * -(-length // block_m),
+        key_grid=batch * heads * -(-length // block_n),
+        # The structs ForwardTiles and BackwardTiles of lazy.cu.
+        forward_bytes=4 * (inputs + scores + 3 * block_m),
+        backward_bytes=4 * (inputs + rows + 2 * scores + THREADS * THREADS + 2 * block_m),
+        extras=(wide, slopes, lengths),
+        extra_strides=(*strides(wide, 2), *strides(slopes, 1), *strides(lengths, 1)),
+        options=(scale, heads, length, dim, 0 if bias is None else bias.shape[1]),
+    )
     own = plan.forward("lazy_forward", q, k, v) if lse is None else {}
     gradients = tuple(map(written, (dq, dk, dv), (q, k, v)))
     found = own | _backward(plan, (q, k, v, do), own["LSE"] if lse is None else lse, gradients)
@@ -68,50 +86,20 @@ def lazy_cuda_backward(
 lazy_cuda = narrowed(lazy_cuda_backward, ("lse",))
 
 
-def _plan(
-    q: Tensor,
-    bias: Tensor | None,
-    tau: Tensor,
-    seqlens: Tensor | None,
-    scale: float,
-    block_m: int,
-    block_n: int,
-) -> CudaPlan:
-    batch, heads, length, dim = q.shape
-    block_d, window = rounded(dim), 0 if bias is None else bias.shape[1]
-    inputs, scores = (block_m + 2 * block_n) * (block_d + 1), block_m * (block_n + 1)
-    return CudaPlan(
-        module=load(SOURCE, q, block_m, block_n, BLOCK_D=block_d),
-        row_grid=batch * heads * -(-length // block_m),
-        key_grid=batch * heads * -(-length // block_n),
-        # The structs ForwardTiles and BackwardTiles of lazy.cu.
-        forward_bytes=4 * (inputs + scores + 3 * block_m),
-        backward_bytes=4
-        * (inputs + block_m * (block_d + 1) + 2 * scores + THREADS * THREADS + 2 * block_m),
-        extras=(bias, tau, seqlens),
-        extra_strides=(*strides(bias, 2), *strides(tau, 1), *strides(seqlens, 1)),
-        options=(scale, heads, length, dim, window),
-    )
-
-
 def _backward(
-    plan: CudaPlan,
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
-    lse: Tensor,
-    gradients: tuple[Tensor, ...],
+    plan: CudaPlan, inputs: tuple[Tensor, ...], lse: Tensor, gradients: tuple[Tensor, ...]
 ) -> dict[str, Tensor]:
-    (q, k, v, do), (dq, dk, dv) = inputs, gradients
-    delta = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    (q, *_), (dq, dk, dv), bias = inputs, gradients, plan.extras[0]
+    delta = in_float32(q, *q.shape[:3])
     # Tiles above the diagonal are not visited, and each part of dBias is added to from 0.
-    zeros = functools.partial(torch.zeros, dtype=torch.float32, device=q.device)
-    p, dp, ds = (zeros(*q.shape[:3], q.shape[2]) for _ in range(3))
-    bias, dbias_parts = plan.extras[0], None
+    p, dp, ds = (in_float32(q, *q.shape[:3], q.shape[2], zero=True) for _ in range(3))
+    dbias_parts = None
     if bias is not None:
-        dbias_parts = zeros(plan.row_grid, bias.shape[1])
-    dtau_parts = torch.empty((plan.row_grid, 1), dtype=torch.float32, device=q.device)
+        dbias_parts = in_float32(q, plan.row_grid, bias.shape[1], zero=True)
+    dtau_parts = in_float32(q, plan.row_grid, 1)
 
-    taken = (q, k, v, do, *plan.extras, lse, delta)
-    steps = (*strided(q, k, v, do), *plan.extra_strides, *strided(lse, delta))
+    taken = (*inputs, *plan.extras, lse, delta)
+    steps = (*strided(*inputs), *plan.extra_strides, *strided(lse, delta))
     block = ((THREADS, THREADS), plan.backward_bytes)
     by_row, by_key = (plan.row_grid, *block), (plan.key_grid, *block)
     plan.module.lazy_preprocess(*by_row, *taken, *steps, *plan.options)
@@ -126,7 +114,7 @@ def _backward(
 def _added(plan: CudaPlan, parts: Tensor, q: Tensor) -> Tensor:
     """Adds [B * H * tiles, width] up to [H, width]."""
     (batch, heads, *_), threads, width = q.shape, THREADS * THREADS, parts.shape[1]
-    out = torch.empty((heads, width), dtype=torch.float32, device=parts.device)
+    out = in_float32(q, heads, width)
     sizes = (batch, heads, plan.row_grid // (batch * heads), width)
     plan.module.lazy_add_parts(-(-heads * width // threads), threads, 0, parts, out, *sizes)
     return out

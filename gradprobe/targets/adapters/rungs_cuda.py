@@ -27,11 +27,7 @@ def add_strided(out: Tensor, programs: int) -> None:
 
 
 def dots(a: Tensor, b: Tensor, precision: str) -> Tensor:
-    """[1, S, S] float32, a b by float32 sums, whatever the precision is.
-
-    Args:
-        a, b: [S, K] and [K, S] of one dtype, contiguous.
-    """
+    """[1, S, S] float32: a [S, K] times b [K, S], contiguous of one dtype, by float32 sums at any precision."""
     del precision  # it multiplies without tensor cores
     size, depth = a.shape
     out = torch.empty(1, size, size, dtype=torch.float32, device=a.device)
@@ -42,12 +38,7 @@ def dots(a: Tensor, b: Tensor, precision: str) -> Tensor:
 def one_tile_backward(
     q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float
 ) -> dict[str, Tensor]:
-    """dQ, dK and dV of softmax attention without a mask, each head in one block.
-
-    Args:
-        q, k, v, do: [B, H, L, D] float32; L up to 64.
-        scale: of the scores.
-    """
+    """dQ, dK and dV of softmax attention without a mask; tensors [B, H, L, D] float32, L up to 64."""
     given = [x.contiguous() for x in (q, k, v, do)]
     made = [torch.zeros_like(x) for x in given[:3]]
     batch, heads, length, dim = q.shape

@@ -37,33 +37,20 @@ def sdpa(
     """O [B, H, M, Dv] by whichever kernel PyTorch chooses."""
     hidden = (causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
     view = Visibility(q.shape[2], k.shape[2], q.device, *hidden)
+    seen, added = view.visible(), view.added(bias, alibi)
     # The fused kernels take part only without a mask.
-    is_causal = bias is None and alibi is None and view.is_causal_from_top_left
-    attn_mask = None if is_causal else _attn_mask(view, bias, alibi)
+    is_causal = added is None and view.is_causal_from_top_left
+    if added is not None and seen is not None:
+        added = torch.where(seen, added, -torch.inf)
     return scaled_dot_product_attention(
         q,
         k,
         v,
-        attn_mask=attn_mask,
+        attn_mask=None if is_causal else seen if added is None else added,
         is_causal=is_causal,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
-
-
-def _attn_mask(view: Visibility, bias: Tensor | None, alibi: Tensor | None) -> Tensor | None:
-    """What attn_mask takes: None, a boolean mask, or what is added to the scores with -inf where none is seen.
-
-    Alibi stays in the dtype of its slopes: in 16 bits its larger terms would be off by more than the scores are.
-    """
-    added = bias
-    if alibi is not None:
-        slanted = -alibi[:, None, None] * view.distance().abs()
-        added = slanted[None] if bias is None else bias + slanted
-    seen = view.visible()
-    if added is None or seen is None:
-        return seen if added is None else added
-    return torch.where(seen, added, -torch.inf)
 
 
 @contextlib.contextmanager
@@ -90,14 +77,11 @@ def _reasons(told: list[warnings.WarningMessage]) -> str:
     return "; ".join(reasons) or "PyTorch gives no reason"
 
 
+_flash = functools.partial(_only, SDPBackend.FLASH_ATTENTION, "flash")
+_efficient = functools.partial(_only, SDPBackend.EFFICIENT_ATTENTION, "memory-efficient")
+_cudnn = functools.partial(_only, SDPBackend.CUDNN_ATTENTION, "cuDNN")
 sdpa_math = narrowed(sdpa, (), functools.partial(_only, SDPBackend.MATH, "math"))
 # On a GPU it takes causal from the top left, and no other mask.
-sdpa_flash = narrowed(
-    sdpa, ("bias",), functools.partial(_only, SDPBackend.FLASH_ATTENTION, "flash")
-)
-sdpa_efficient = narrowed(
-    sdpa, (), functools.partial(_only, SDPBackend.EFFICIENT_ATTENTION, "memory-efficient")
-)
-sdpa_cudnn = narrowed(
-    sdpa, ("bias", "alibi"), functools.partial(_only, SDPBackend.CUDNN_ATTENTION, "cuDNN")
-)
+sdpa_flash = narrowed(sdpa, ("bias",), _flash)
+sdpa_efficient = narrowed(sdpa, (), _efficient)
+sdpa_cudnn = narrowed(sdpa, ("bias", "alibi"), _cudnn)

@@ -5,8 +5,6 @@ Alibi is not offered: it would have to be added in the dtype of q, whose roundin
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from xformers.ops import fmha, memory_efficient_attention
@@ -31,6 +29,8 @@ def xformers(
 ) -> Tensor:
     """O [B, H, M, Dv] by whichever kernel xFormers chooses.
 
+    A causal mask alone is one of its classes, and whatever else hides keys a matrix.
+
     Raises:
         NotImplementedError: there are fewer key/value heads than query heads.
     """
@@ -38,35 +38,16 @@ def xformers(
         raise NotImplementedError("xFormers differentiates no grouped heads; drop --kv-heads")
     hidden = (causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
     view = Visibility(q.shape[2], k.shape[2], q.device, *hidden)
-    named = bias is None and mask is None and seqlens is None
-    attn_bias = _named(view) if named else None
-    if attn_bias is None and not (named and view.is_everything):
+    if bias is None and not any(one is not None for one in hidden[2:]):
+        named = fmha.attn_bias
+        right = named.LowerTriangularFromBottomRightMask
+        corner = named.LowerTriangularMask if view.is_causal_from_top_left else right
+        attn_bias = corner() if causal else None
+    else:
         attn_bias = _added(view, q, bias)
     q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     o: Tensor = memory_efficient_attention(q, k, v, attn_bias=attn_bias, p=0.0, scale=scale)
     return o.transpose(1, 2)
-
-
-def _named(view: Visibility) -> Any:
-    """The mask class of xFormers that hides the same keys without a matrix; None where there is none."""
-    biases = fmha.attn_bias
-    square_or_right = view.align == "bottom-right" or view.rows == view.keys
-    if view.cu_seqlens_q is not None and view.cu_seqlens_k is not None:
-        if view.window is not None or (view.causal and view.align == "top-left"):
-            return None
-        lengths = (ends.diff().tolist() for ends in (view.cu_seqlens_q, view.cu_seqlens_k))
-        packed = biases.BlockDiagonalMask.from_seqlens(*lengths)
-        packed = packed.make_causal_from_bottomright() if view.causal else packed
-        return packed.to(view.device)
-    if view.window is not None and square_or_right:
-        left, right = (view.keys + view.rows if side < 0 else side for side in view.window)
-        right = 0 if view.causal else right
-        return biases.LocalAttentionFromBottomRightMask(window_left=left, window_right=right)
-    if view.window is None and view.causal:
-        if view.is_causal_from_top_left:
-            return biases.LowerTriangularMask()
-        return biases.LowerTriangularFromBottomRightMask()
-    return None
 
 
 def _added(view: Visibility, q: Tensor, bias: Tensor | None) -> Tensor:

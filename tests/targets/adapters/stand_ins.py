@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -99,52 +98,7 @@ class LowerTriangularFromBottomRightMask:
         return _band(rows, keys, keys - rows, keys + rows, 0)
 
 
-@dataclass
-class LocalAttentionFromBottomRightMask:
-    window_left: int
-    window_right: int
-
-    def __post_init__(self) -> None:
-        assert self.window_left >= 0
-        assert self.window_right >= 0
-
-    def seen(self, rows: int, keys: int) -> Tensor:
-        return _band(rows, keys, keys - rows, self.window_left, self.window_right)
-
-
-@dataclass
-class BlockDiagonalMask:
-    q_seqlen: list[int]
-    kv_seqlen: list[int]
-    causal: bool = False
-    device: torch.device | None = None
-
-    @classmethod
-    def from_seqlens(cls, q_seqlen, kv_seqlen=None, *, device=None):
-        assert all(isinstance(length, int) for length in q_seqlen)
-        return cls(q_seqlen, q_seqlen if kv_seqlen is None else kv_seqlen, device=device)
-
-    def make_causal_from_bottomright(self):
-        assert all(keys >= rows for rows, keys in zip(self.q_seqlen, self.kv_seqlen, strict=True))
-        return BlockDiagonalMask(self.q_seqlen, self.kv_seqlen, True, self.device)
-
-    def to(self, device):
-        return BlockDiagonalMask(self.q_seqlen, self.kv_seqlen, self.causal, device)
-
-    def seen(self, rows: int, keys: int) -> Tensor:
-        assert self.device is not None
-        right = [
-            0 if self.causal else m + n
-            for m, n in zip(self.q_seqlen, self.kv_seqlen, strict=True)
-        ]
-        lengths = zip(self.q_seqlen, self.kv_seqlen, right, strict=True)
-        blocks = [_band(m, n, n - m, m + n, most) for m, n, most in lengths]
-        return torch.block_diag(*blocks).bool().view(rows, keys)
-
-
-ATTN_BIASES = (
-    LowerTriangularMask, LowerTriangularFromBottomRightMask, LocalAttentionFromBottomRightMask, BlockDiagonalMask,
-)  # fmt: skip
+ATTN_BIASES = (LowerTriangularMask, LowerTriangularFromBottomRightMask)
 request: list[object] = []
 
 

@@ -52,7 +52,6 @@ def test_rows_see_the_keys_that_the_rules_say(rules, align):
     seen = view.visible()
     seen = torch.ones(1, dtype=torch.bool) if seen is None else seen
     assert (view.visible() is None) == (not rules)
-    assert view.is_everything == (not rules)
     seen, distance = seen.expand(2, 1, 9, 12), view.distance()
     for batch, i, j in itertools.product(range(2), range(9), range(12)):
         sees, before = expected(view, batch, i, j)

@@ -9,7 +9,7 @@ from gradprobe.model.failures import TargetFailure
 from tests.sampling import sampled
 from tests.targets.adapters import stand_ins
 from tests.targets.adapters.probed import probed, ratios
-from tests.targets.adapters.test_sdpa import PACKED, RECTANGLE, TALL
+from tests.targets.adapters.test_sdpa import PACKED, RECTANGLE
 
 XFORMERS = "gradprobe.targets.adapters.xformers:xformers"
 # The options, and what xFormers is asked for: the class of its bias.
@@ -17,13 +17,7 @@ ASKED = [
     ({}, None), ({"scale": 0.7, "head_dim_v": 40}, None), ({"causal": True}, "LowerTriangularMask"),
     ({"causal": True, "align": "top-left", **RECTANGLE}, "LowerTriangularMask"),
     ({"causal": True, **RECTANGLE}, "LowerTriangularFromBottomRightMask"),
-    ({"window": "9,4", **RECTANGLE}, "LocalAttentionFromBottomRightMask"),
-    ({"window": "-1,4", **TALL}, "LocalAttentionFromBottomRightMask"),
-    ({"window": "9,4", "causal": True}, "LocalAttentionFromBottomRightMask"),
-    ({"window": "9,4", "align": "top-left", **RECTANGLE}, "Tensor"),
-    (PACKED | {"cu_seqlens": "0,20,30,71,90"}, "BlockDiagonalMask"), ({"cu_seqlens": "0,30,90", "causal": True},
-                                                                      "BlockDiagonalMask"),
-    ({"cu_seqlens": "0,30,90", "causal": True, "align": "top-left"}, "Tensor"),
+    ({"window": "9,4", **RECTANGLE}, "Tensor"), (PACKED | {"cu_seqlens": "0,20,30,71,90"}, "Tensor"),
     ({"cu_seqlens": "0,30,90", "window": "5,5"}, "Tensor"), ({"cu_seqlens": "0,30,90", "bias": True}, "Tensor"),
     ({"bias": True}, "Tensor"), ({"bias": True, "bias_axes": "bn", "causal": True, **RECTANGLE}, "Tensor"),
     ({"bias": True, "seqlen": 75}, "Tensor"), ({"mask": "dead-rows"}, "Tensor"), ({"seqlens": "40,72"}, "Tensor"),
@@ -41,9 +35,7 @@ def _installed(monkeypatch):
 
 
 # On every push each class, and a tensor for each reason.
-@sampled(
-    "options, kind", ASKED, push=[ASKED[at] for at in (0, 2, 4, 5, 8, 9, 12, 13, 15, 17, 18)]
-)
+@sampled("options, kind", ASKED, push=[ASKED[at] for at in (0, 2, 4, 5, 6, 8, 10, 12)])
 def test_it_matches_under_every_option_and_asks_for_the_class_that_says_the_same(options, kind):
     report = probed(XFORMERS, **options)
     assert report.verdict == "match", ratios(report)
