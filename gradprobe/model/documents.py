@@ -35,11 +35,9 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     """Checks that fail for one reason."""
 
     verdict: str
-    """mismatch or error."""
     cause: str
     """The fault that is named with its line, `stride/do-head at delta.py:19`; else what is first wrong, `dP first`."""
     summary: str = ""
-    """The cause in a sentence; "" where none is named."""
     titles: tuple[str, ...]
     """Of its checks, the simplest first."""
     numbers: tuple[int, ...]
@@ -58,11 +56,9 @@ class Coverage(Struct, frozen=True, kw_only=True):
     """What of all combinations stands in a case that the target takes."""
 
     strength: int
-    """PAIRS; of an older report 3 too."""
     properties: int
     """How many there are; 0 where nothing was combined, since the case without any is not right."""
     held: int = 0
-    """The combinations that stand in a case."""
     missing: int = 0
     """Those that stand in none although nothing shows that the target does not take them."""
     wrong_alone: tuple[str, ...] = ()
@@ -92,7 +88,6 @@ class Reports(Struct, frozen=True, kw_only=True, omit_defaults=True):
     groups: tuple[FailureGroup, ...] = ()
     """Those that fail, by their cause; none as long as more are to come."""
     coverage: Coverage | None = None
-    """Of a battery of combinations, once all are made."""
 
     @property
     def counted(self) -> list[Report]:

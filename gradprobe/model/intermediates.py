@@ -52,7 +52,6 @@ class Formula:
     needs: str = ""
     """The optional input without which this does not exist; "" where it always does."""
     gradient_of: str = ""
-    """The input whose gradient it is."""
     like: str = ""
     """Of no gradient: the input of whose dtype it must hold every number."""
     product: Product | None = None
@@ -79,12 +78,10 @@ class Subexpression:
     into: tuple[str, ...]
     """The intermediates of which one at least is wrong by itself where this is."""
     parents: tuple[str, ...] = ()
-    """The intermediates that it is made of at once."""
     operands: tuple[tuple[str, ...], ...] = ()
     """What one operation of a kernel makes it of, in each way that there is."""
     constants: str = ""
     stands_for: str = ""
-    """The matrix in whose place it is multiplied."""
     kernels: str = ""
 
 
@@ -152,17 +149,13 @@ SUBEXPRESSIONS = (
 _BY_NAME = {row.name.lower(): row for row in TABLE}
 _BY_NAME["out"] = _BY_NAME["o"]
 GRADIENT_OF = {row.gradient_of: row.name for row in TABLE if row.gradient_of}
-"""By input."""
 PRODUCTS = {row.name: row.product for row in TABLE if row.product is not None}
-"""By what they are, with their scale."""
 MATRICES = tuple(
     row.name for row in TABLE if row.softmax is not None and row.softmax.axes == "bhmn"
 )
-"""What has a number for each row and key."""
 OF_HEADS = tuple(
     row.name for row in TABLE for step in (row.softmax or row.lazy,) if step and step.axes == "h"
 )
-"""What has one number for each head."""
 MATRIX_OF = {name: PRODUCTS[name].matrix for name in GRADIENT_OF.values() if name in PRODUCTS}
 """By gradient: what it shows once the input is known that it multiplies."""
 SUMMED_WITH = {PRODUCTS[gradient].other: gradient for gradient in MATRIX_OF}
@@ -184,7 +177,6 @@ AXIS_WORDS = {
 
 
 def names() -> tuple[str, ...]:
-    """Every name, in dataflow order."""
     return tuple(row.name for row in TABLE)
 
 

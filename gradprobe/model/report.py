@@ -52,7 +52,6 @@ class CauseLine(Struct, frozen=True):
     around: tuple[str, str] = ("", "")
     """The lines before and after it, without what all three are indented by; "" for none."""
     margin: _Characters = 0
-    """How far the line is indented beyond that."""
     function: str = ""
     """The function that holds the line, where that is not the kernel: a helper that it calls, or what launches it."""
     instead: str = ""
@@ -79,7 +78,6 @@ class TriedEdit(Struct, frozen=True, kw_only=True):
     matches: bool
     """Whether everything matches with it: every layout of the check, and a fresh draw."""
     words: str
-    """What matches with it, or what stays wrong."""
     file: str = ""
     diff: str = ""
     """Unified, from the file to the file with the edit; "" where none helps."""
@@ -128,7 +126,6 @@ class Diagnosis(Struct, frozen=True, rename={"fault_class": "class"}):
     fault: str
     """What it says, for scripts: "stride/do-head"."""
     fault_class: str
-    """The class of faults that it belongs to: "S1"."""
     summary: str
     explained: float
     """The share of wrong elements that it reproduces within budget, less what it spoils of the right ones; of what was
@@ -187,16 +184,13 @@ class CompileError(Struct, frozen=True, kw_only=True):
 
     kernel: str
     function: str = ""
-    """That holds the line: the kernel, or one that it calls."""
     file: str
     line: int
     code: str = ""
     """The line, stripped."""
     words: str
     way_out: str = ""
-    """What to change; "" where that is not known."""
     arch: str = ""
-    """The one architecture that it was compiled for, where one was asked for."""
 
     @property
     def sentence(self) -> str:
@@ -222,7 +216,6 @@ class Origin(Struct, frozen=True, kw_only=True):
 
     folder: str
     root: str
-    """The folder that CI is told paths from: a checkout."""
     home: str = ""
     version: str = ""
     docs: str = ""
@@ -235,13 +228,11 @@ class CheckedTarget(Struct, frozen=True, kw_only=True):
     name: str = ""
     family: str = ""
     backend: str = ""
-    """triton, triton-interpreter, cuda, cuda-on-cpu or torch."""
     function: str = ""
     file: str = ""
     line: int | None = None
     sha256: str = ""
     shadows: tuple[str, ...] = ()
-    """Files that another search path would have found under the same names."""
     kernels: tuple[Source, ...] = ()
     idle: tuple[str, ...] = ()
     """Files with Triton kernels, where torch alone ran and none of these was launched."""
@@ -299,7 +290,6 @@ class Report(Struct, frozen=True, kw_only=True):
     chosen: str = ""
     """Why it is of this target, where nobody named one: "the built-in lazy kernel, since no target was given"."""
     verdict: str
-    """match, mismatch or error; incomplete where more is to come."""
     severity: str | None = None
     """WARNING of a check that fails, which is shown and does not count."""
     target: CheckedTarget = CheckedTarget()
@@ -318,7 +308,6 @@ class Report(Struct, frozen=True, kw_only=True):
     known: tuple[str, ...] = ()
     """Sentences about what no named diagnosis explains."""
     sought: bool = True
-    """Whether a cause was sought where something is wrong; else `known` says why not."""
     compile_errors: tuple[CompileError, ...] = ()
     coarser: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -338,7 +327,6 @@ class Report(Struct, frozen=True, kw_only=True):
     reproduce: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     close_ups: tuple[CloseUp, ...] = ()
-    """What is kept of the values, at most one of each intermediate."""
     close_up: CloseUp | None = None
     strides: SurveySummary | None = None
     against: SecondCheck | None = None
@@ -391,9 +379,8 @@ class Report(Struct, frozen=True, kw_only=True):
         if self.strides is not None:
             return self.strides.findings
         found = [finding for run in self.runs for finding in run.memory]
-        return tuple(
-            {(one.kind, one.tensor, one.file, one.line): one for one in reversed(found)}.values()
-        )
+        by_place = {(one.kind, one.tensor, one.file, one.line): one for one in reversed(found)}
+        return tuple(by_place.values())
 
     def by_status(self, status: str) -> Iterator[tuple[str, list[tuple[Run, Intermediate]]]]:
         """Each intermediate that has a status somewhere, by its title, with the runs in which it has."""
@@ -401,33 +388,22 @@ class Report(Struct, frozen=True, kw_only=True):
         for run in self.runs:
             for intermediate in run.intermediates:
                 # Also of one that has it nowhere: the order is that of the dataflow.
-                found.setdefault(intermediate.title, []).extend(
-                    [(run, intermediate)] if intermediate.status == status else []
-                )
+                those = found.setdefault(intermediate.title, [])
+                those += [(run, intermediate)] if intermediate.status == status else []
         yield from ((name, those) for name, those in found.items() if those)
 
 
 def passing_edit(report: Report) -> TriedEdit | None:
-    """The edit with which everything matches; None where none was found."""
-    return next(
-        (one.edit for one in report.diagnoses if one.edit is not None and one.edit.matches), None
-    )
+    edits = (one.edit for one in report.diagnoses)
+    return next((edit for edit in edits if edit is not None and edit.matches), None)
 
 
 def error_of(failure: Failure) -> Error:
-    return Error(
-        kind=type(failure).__name__,
-        message=str(failure),
-        details=failure.details,
-        way_out=failure.way_out,
-    )
+    kind, words, way_out = type(failure).__name__, str(failure), failure.way_out
+    return Error(kind=kind, message=words, details=failure.details, way_out=way_out)
 
 
 def failed_report(failure: Failure, reproduce: str, target: str | None = None) -> Report:
     """What stands in a report's place where there was none to make."""
-    return Report(
-        verdict=FAILED,
-        target=CheckedTarget(name=target or ""),
-        error=error_of(failure),
-        reproduce=reproduce,
-    )
+    checked = CheckedTarget(name=target or "")
+    return Report(verdict=FAILED, target=checked, error=error_of(failure), reproduce=reproduce)

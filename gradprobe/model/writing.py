@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 
 
 def replace_file(path: str | Path, text: str) -> None:
-    """Replaces a file's content by the text, in UTF-8, at once: a reader sees the old content or all of the new.
+    """Replaces a file's content by the text, in UTF-8, at once. Raises OSError: it keeps its old content.
 
     A link is replaced, and what it leads to stays as it is. To a pipe, a device or an open file (/dev/stdout), the text
     is appended instead.
-
-    Raises:
-        OSError: the file cannot be written, and keeps its old content.
     """
     if _is_stream(path):
         with open(path, "a", encoding="utf-8") as stream:
@@ -39,8 +36,7 @@ def replace_file(path: str | Path, text: str) -> None:
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     """A new file beside, which takes the place of the file or link there at the end, and its permissions.
 
-    Raises:
-        OSError: the file cannot be written, and keeps its old content; so it does where the body raises.
+    Where the file cannot be written (OSError), or the body raises, it keeps its old content.
     """
     mode = _mode(path)
     folder, name = os.path.split(path)
@@ -58,10 +54,9 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def open_in_place(path: str | Path, mode: str) -> IO[bytes]:
-    """Opens a file that is added to, as `open` does with a mode of bytes; what stands for an open file is that file.
+    """Opens a file that is added to, as `open` does with a mode of bytes. Raises OSError, of a link too.
 
-    Raises:
-        OSError: it cannot be opened; it is a link.
+    What stands for an open file is that file.
     """
     forbidden = 0 if _stands_for_open_file(path) else os.O_NOFOLLOW
     return open(path, mode, opener=lambda name, flags: os.open(name, flags | forbidden, 0o666))  # noqa: SIM115
@@ -83,11 +78,7 @@ def _is_stream(path: str | Path) -> bool:
 
 
 def _mode(path: str | Path) -> int:
-    """The permissions that the file has, or that a new one would get.
-
-    Raises:
-        OSError: the file exists and may not be written.
-    """
+    """The permissions that the file has, or that a new one would get. Raises OSError: it may not be written."""
     if os.path.islink(path) or not os.path.exists(path):
         mask = os.umask(0)
         os.umask(mask)
@@ -117,11 +108,7 @@ def visible(text: str) -> str:
 
 
 def inert(text: str, written: str = PLAIN) -> str:
-    """The text without a command for the runner of a CI that shows it: the first sign of each is written otherwise.
-
-    Args:
-        written: how the format of the text writes a character by its number.
-    """
+    """The text without a command for the runner of a CI that shows it: the first sign of each is written otherwise."""
     return _COMMAND.sub(lambda found: (found[1] or "") + written.format(ord(found[0][-1])), text)
 
 

@@ -45,16 +45,10 @@ def test_of_a_variable_that_is_made_twice_the_wrong_line_is_shown_and_no_code_is
     assert not any(name.startswith("__gradprobe") for name in vars(written))
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("keys_and_values_swapped", r"the parameter k is used as v, and v as k \("),
-        ("unmasked_again", r"the causal mask is left out \(written.py:\d+: P = torch.softmax"),
-    ],
-)
-def test_a_wrong_reference_is_refused_before_it_judges_with_formula_and_line(name, words):
-    with pytest.raises(ReferenceFailure, match=f"{name}: {words}"):
-        audited_target(f"{FILE}:{name}", None)
+def test_a_wrong_reference_is_refused_before_it_judges_with_formula_and_line():
+    words = r"unmasked_again: the causal mask is left out \(written.py:\d+: P = torch.softmax"
+    with pytest.raises(ReferenceFailure, match=words):
+        audited_target(f"{FILE}:unmasked_again", None)
 
 
 def test_what_no_known_mistake_gives_is_said_to_be_unknown():

@@ -1,4 +1,4 @@
-"""References as people write them by hand: some wrong, each in another way, and ten that are right."""
+"""References as people write them by hand: some wrong, each in another way, and some that are right."""
 
 from __future__ import annotations
 
@@ -27,15 +27,6 @@ def unmasked_again(q, k, v, do, causal=True):
     dP = do @ v.transpose(-1, -2)
     dS = P * (dP - (do * O).sum(-1, keepdim=True))
     return {"O": O, "dQ": dS @ k * scale, "dK": dS.transpose(-1, -2) @ q * scale, "dV": dV}
-
-
-def lse_without_mask(q, k, v, o, do, lse, causal):
-    """One head, numpy, [L, D]."""
-    scale = 1.0 / np.sqrt(q.shape[-1])
-    p = np.exp(q @ k.T * scale - lse[:, None])
-    delta = np.sum(do * o, axis=-1)
-    ds = p * (do @ v.T - delta[:, None])
-    return scale * ds @ k, scale * ds.T @ q, p.T @ do
 
 
 def no_scale_of_gradients(q, k, v, do, is_causal=False):
@@ -125,7 +116,6 @@ def keys_and_values_swapped(q, k, v, do):
 
 WRONG = {
     "unmasked_again": ("mask/causal", "P = torch.softmax(S, dim=-1)"),
-    "lse_without_mask": ("mask/causal", "p = np.exp(q @ k.T * scale - lse[:, None])"),
     "no_scale_of_gradients": ("factor/dS", 'dq = torch.einsum("bhij,bhjd->bhid", ds, k)'),
     "over_the_wrong_axis": ("formula/softmax", "p = torch.softmax(q @ k.mT * scale, dim=-2)"),
     "o_and_lse_swapped": ("swap/O", 'return {"O": lse, "LSE": o,'),
@@ -134,10 +124,6 @@ WRONG = {
     "without_a_transpose": ("transposed/dK", "dq, dk, dv = ds @ k, ds @ q, p.mT @ do"),
     "masked_afterwards": ("mask/after", "P = F.softmax(S, dim=-1) * torch.ones(L, L).tril()"),
     "keys_and_values_swapped": ("swap/k-v", "def keys_and_values_swapped(q, k, v, do):"),
-    "o_shadowed": (
-        "delta/formula",
-        "ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True)) * scale",
-    ),
     "in_float16": ("precision/float16", "q, k, v, do = q.half(), k.half()"),
     "scale_ignored": ("formula/scale", "s = q @ k.mT * scale"),
     "of_the_sum": ("formula/dO", "o.sum().backward()"),
@@ -180,21 +166,6 @@ def by_scalar_loops(q, k, v, do):
     return dq, dk, dv
 
 
-def by_head(Q, K, V, dO, is_causal=False):
-    B, H, N, D = Q.shape
-    dQ, dK, dV = torch.empty_like(Q), torch.empty_like(K), torch.empty_like(V)
-    for b in range(B):
-        for h in range(H):
-            S = (Q[b, h] @ K[b, h].T) / D**0.5
-            if is_causal:
-                S = S + torch.triu(torch.full((N, N), -1e10), 1)
-            P = F.softmax(S, dim=1)
-            dS = P * (dO[b, h] @ V[b, h].T - (dO[b, h] * (P @ V[b, h])).sum(dim=1)[:, None])
-            dQ[b, h], dK[b, h] = dS @ K[b, h] / D**0.5, dS.T @ Q[b, h] / D**0.5
-            dV[b, h] = P.T @ dO[b, h]
-    return dict(dQ=dQ, dK=dK, dV=dV)
-
-
 def one_head(q, k, v, do, scale=None):
     scale = 1 / q.shape[1] ** 0.5 if scale is None else scale
     p = torch.softmax(q @ k.t() * scale, dim=1)
@@ -211,25 +182,6 @@ def in_numpy(q, k, v, o, lse, d_out, causal):
     ds = p * (dp - np.sum(d_out * o, -1, keepdims=True)) * scale
     dk, dv = np.matmul(np.swapaxes(ds, -1, -2), q), np.matmul(np.swapaxes(p, -1, -2), d_out)
     return np.matmul(ds, k), dk, dv
-
-
-def by_autograd(q, k, v, do, causal=False):
-    q, k, v = (x.detach().clone().requires_grad_() for x in (q, k, v))
-    s = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    if causal:
-        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -float("inf"))
-    o = s.softmax(-1) @ v
-    o.backward(do)
-    return o.detach(), q.grad, k.grad, v.grad
-
-
-def in_float32(q, k, v, do, sm_scale=None):
-    q, k, v, do = q.float(), k.float(), v.float(), do.float()
-    sm_scale = sm_scale or q.shape[-1] ** -0.5
-    s = sm_scale * q @ k.mT
-    p = torch.exp(s - s.logsumexp(-1, keepdim=True))
-    ds = p * (do @ v.mT - (do * (p @ v)).sum(-1, keepdim=True))
-    return {"grad_q": sm_scale * ds @ k, "grad_k": sm_scale * ds.mT @ q, "grad_v": p.mT @ do}
 
 
 class Gradients(NamedTuple):
@@ -272,23 +224,14 @@ def by_tiles(q, k, v, o, do, lse, BLOCK=4):
 
 
 RIGHT = {
-    "by_einsum": ("torch", "bhld", ""), "by_scalar_loops": ("numpy", "ld", ""), "by_head": ("torch", "bhld", ""),
-    "one_head": ("torch", "ld", ""), "in_numpy": ("numpy", "bhld", ""), "by_autograd": ("torch", "bhld", ""),
-    "in_float32": ("torch", "bhld", ""), "rows_before_heads": ("torch", "blhd", ""),
+    "by_einsum": ("torch", "bhld", ""), "by_scalar_loops": ("numpy", "ld", ""), "one_head": ("torch", "ld", ""),
+    "in_numpy": ("numpy", "bhld", ""), "rows_before_heads": ("torch", "blhd", ""),
     "with_a_mask": ("torch", "bhld", "hide"), "by_tiles": ("torch", "bhld", ""),
 }  # fmt: skip
 """By name: what it takes, in which order of axes, and what True in its mask means."""
 
 
-# --- further ones: a shadowed parameter, narrow arithmetic, another loss, lazy attention
-
-
-def o_shadowed(q, k, v, do, o, lse):
-    scale = q.shape[-1] ** -0.5
-    p = torch.exp(q @ k.mT * scale - lse[..., None])
-    o = p.mT @ do
-    ds = p * (do @ v.mT - (do * o).sum(-1, keepdim=True)) * scale
-    return ds @ k, ds.mT @ q, o
+# --- further ones: narrow arithmetic, another loss, lazy attention
 
 
 def in_float16(q, k, v, do):

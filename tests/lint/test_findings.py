@@ -21,11 +21,8 @@ def test_a_stride_of_another_tensor_is_named_with_its_axis_line_and_the_edit(tmp
     (finding,) = reading(
         tmp_path, ("b * stride_dob + h * stride_doh", "b * stride_dob + h * stride_qh")
     ).findings
-    assert (finding.where.kernel, finding.where.line, marked(finding)) == (
-        "touch_kernel",
-        28,
-        "stride_qh",
-    )
+    told = finding.where.kernel, finding.where.line, marked(finding)
+    assert told == ("touch_kernel", 28, "stride_qh")
     assert (finding.tensor, finding.other, finding.axis) == ("do", "q", "h")
     assert finding.where.code == "off_do = b * stride_dob + h * stride_qh"
     assert finding.where.note == "q's head stride"
@@ -34,14 +31,10 @@ def test_a_stride_of_another_tensor_is_named_with_its_axis_line_and_the_edit(tmp
 
 
 def test_a_function_that_is_called_is_blamed_where_its_own_names_contradict_each_other(tmp_path):
-    (finding,) = reading(
-        tmp_path, ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")
-    ).findings
-    assert (finding.where.line, marked(finding), finding.where.kernel) == (
-        10,
-        "stride_qm",
-        "touch_kernel",
-    )
+    edit = ("offs_m[:, None] * stride_dom", "offs_m[:, None] * stride_qm")
+    (finding,) = reading(tmp_path, edit).findings
+    told = finding.where.line, marked(finding), finding.where.kernel
+    assert told == (10, "stride_qm", "touch_kernel")
 
 
 def test_a_name_that_may_be_read_as_the_pointers_own_stride_is_not_accused(tmp_path):
@@ -73,17 +66,11 @@ def shared_kernel(q_ptr, k_ptr, do_ptr, stride_qh, stride_qm, stride_km, stride_
 
 
 def test_a_block_pointers_strides_are_read(tmp_path):
-    block = (
-        "tl.load(tl.make_block_ptr(lse_ptr + b * stride_lseb + h * stride_lseh, (128,), (stride_dom,), "
-        "(tile * BLOCK,), (BLOCK,), (0,)))"
-    )
-    found = reading(
-        tmp_path,
-        ("tl.load(lse_ptr + b * stride_lseb + h * stride_lseh + offs_m * stride_lsem)", block),
-    ).findings
-    assert [(finding.tensor, finding.other, marked(finding)) for finding in found] == [
-        ("lse", "do", "stride_dom")
-    ]
+    start = "lse_ptr + b * stride_lseb + h * stride_lseh"
+    block = f"{start}, (128,), (stride_dom,), (tile * BLOCK,), (BLOCK,), (0,)"
+    edit = (f"tl.load({start} + offs_m * stride_lsem)", f"tl.load(tl.make_block_ptr({block}))")
+    (finding,) = reading(tmp_path, edit).findings
+    assert (finding.tensor, finding.other, marked(finding)) == ("lse", "do", "stride_dom")
 
 
 def test_what_only_a_later_turn_of_a_loop_does_is_read_too(tmp_path):
@@ -115,24 +102,15 @@ def test_strides_that_are_passed_as_a_tuple_are_those_of_its_name(tmp_path):
     assert reading(tmp_path, *edits).verdict == CLEAN
 
 
-def test_an_offset_that_is_right_for_its_own_tensor_is_wrong_where_it_is_added_to_another(
-    tmp_path,
-):
+def test_an_offset_of_its_own_tensor_is_wrong_where_it_is_added_to_another(tmp_path):
     found = reading(tmp_path, ("do_ptr += off_do", "do_ptr += off_q")).findings
-    assert {
-        (each.where.line, marked(each), each.tensor, each.other, each.fix) for each in found
-    } == {(30, "off_q", "do", "q", "")}
+    told = {(each.where.line, marked(each), each.tensor, each.other, each.fix) for each in found}
+    assert told == {(30, "off_q", "do", "q", "")}
 
 
 def test_strides_whose_names_tell_no_tensor_are_not_called_read(tmp_path):
-    found = reading(
-        tmp_path,
-        (
-            "    stride_dob, stride_doh, stride_dom, stride_dod,\n",
-            "    stride_xb, stride_doh, stride_dom, stride_dod,\n",
-        ),
-        ("b * stride_dob", "b * stride_xb"),
-    )
+    of_none = ("    stride_dob, stride_doh, stride_dom", "    stride_xb, stride_doh, stride_dom")
+    found = reading(tmp_path, of_none, ("b * stride_dob", "b * stride_xb"))
     assert (found.verdict, found.untold) == (PARTLY, ("do_ptr of touch_kernel",))
 
 
@@ -162,17 +140,12 @@ def test_a_launch_in_another_file_than_the_kernels_is_read_too(tmp_path):
     kernel, launch = SOURCE.split("def launch")
     (tmp_path / "kernels.py").write_text(kernel)
     host = tmp_path / "host.py"
-    host.write_text(
-        "from kernels import touch_kernel\n\n\ndef launch"
-        + launch.replace("*do.stride()", "*q.stride()")
-    )
-    (finding,) = passed_of_others(
-        str(tmp_path / "kernels.py"), "touch_kernel", "do", host=str(host)
-    )
-    assert (finding.where.file, finding.fix) == (
-        str(host),
-        "in the launch: q.stride() -> do.stride()",
-    )
+    imports = "from kernels import touch_kernel\n\n\ndef launch"
+    host.write_text(imports + launch.replace("*do.stride()", "*q.stride()"))
+    kernels = str(tmp_path / "kernels.py")
+    (finding,) = passed_of_others(kernels, "touch_kernel", "do", host=str(host))
+    fix = "in the launch: q.stride() -> do.stride()"
+    assert (finding.where.file, finding.fix) == (str(host), fix)
 
 
 MADE_OF_K = """
@@ -192,10 +165,8 @@ def test_the_strides_of_another_variable_than_the_tensor_that_is_passed_are_told
     path = tmp_path / "made.py"
     path.write_text(MADE_OF_K)
     found = passed_of_others(str(path), "dq_kernel", "K")
-    assert [(each.where.line, each.where.instead) for each in found] == [
-        (10, "kk.stride(0)"),
-        (10, "kk.stride(1)"),
-    ]
+    told = [(each.where.line, each.where.instead) for each in found]
+    assert told == [(10, "kk.stride(0)"), (10, "kk.stride(1)")]
 
 
 STARRED = """
@@ -216,8 +187,7 @@ def backward(k, do, dq, sizes):
 
 @pytest.mark.parametrize(
     ("strides", "tensor", "lines"),
-    [("*do.stride()", "dO", []), ("*k.stride()", "dO", [11]), ("do.stride(0), k.stride(1)", "dO", [11]),
-     ("*sizes", "dQ", []), ("*do.stride()", "dQ", [])],
+    [("*do.stride()", "dO", []), ("do.stride(0), k.stride(1)", "dO", [11]), ("*sizes", "dQ", [])],
 )  # fmt: skip
 def test_a_starred_stride_is_given_to_the_strides_of_one_tensor(tmp_path, strides, tensor, lines):
     path = tmp_path / "starred.py"

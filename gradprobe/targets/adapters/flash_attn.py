@@ -8,22 +8,11 @@ from torch import Tensor
 
 
 def flash_attn(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    causal: bool = False,
-    align: str = "bottom-right",
-    window: tuple[int, int] | None = None,
-    softcap: float | None = None,
-    alibi: Tensor | None = None,
-    seqlens: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-) -> dict[str, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
+    window: tuple[int, int] | None = None, softcap: float | None = None, alibi: Tensor | None = None,
+    seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None, max_seqlen_k: int | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
     """O [B, H, M, D], and LSE [B, H, M] where it is the whole one.
 
     Raises:

@@ -25,25 +25,11 @@ SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "flash.cu"
 
 
 def flash_cuda_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    do: Tensor,
-    *,
-    scale: float,
-    causal: bool = False,
-    window: tuple[int, int] | None = None,
-    align: str = "bottom-right",
-    softcap: float | None = None,
-    seqlens: Tensor | None = None,
-    o: Tensor | None = None,
-    lse: Tensor | None = None,
-    block_m: int = 32,
-    block_n: int = 32,
-    dq: Tensor | None = None,
-    dk: Tensor | None = None,
-    dv: Tensor | None = None,
-) -> dict[str, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, scale: float, causal: bool = False,
+    window: tuple[int, int] | None = None, align: str = "bottom-right", softcap: float | None = None,
+    seqlens: Tensor | None = None, o: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32,
+    block_n: int = 32, dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
     """The gradients of softmax attention, and the intermediates that the kernels keep on chip.
 
     Args:

@@ -19,22 +19,11 @@ from .visibility import Visibility
 
 
 def flex(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    causal: bool = False,
-    align: str = "bottom-right",
-    window: tuple[int, int] | None = None,
-    softcap: float | None = None,
-    bias: Tensor | None = None,
-    alibi: Tensor | None = None,
-    mask: Tensor | None = None,
-    seqlens: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-) -> dict[str, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
+    window: tuple[int, int] | None = None, softcap: float | None = None, bias: Tensor | None = None,
+    alibi: Tensor | None = None, mask: Tensor | None = None, seqlens: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
     """O [B, H, M, Dv] and LSE [B, H, M]."""
     batch, heads, rows, keys = full = (*q.shape[:3], k.shape[2])
     hidden = (causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)

@@ -24,22 +24,10 @@ SOURCE = Path(gradprobe.kernels.__file__).parent / "cuda" / "lazy.cu"
 
 
 def lazy_cuda_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    do: Tensor,
-    *,
-    tau: Tensor,
-    scale: float,
-    bias: Tensor | None = None,
-    seqlens: Tensor | None = None,
-    lse: Tensor | None = None,
-    block_m: int = 32,
-    block_n: int = 32,
-    dq: Tensor | None = None,
-    dk: Tensor | None = None,
-    dv: Tensor | None = None,
-) -> dict[str, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None,
+    seqlens: Tensor | None = None, lse: Tensor | None = None, block_m: int = 32, block_n: int = 32,
+    dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
     """The gradients of lazy attention, and the intermediates that the kernels keep on chip.
 
     Args:

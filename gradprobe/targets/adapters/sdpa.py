@@ -19,21 +19,11 @@ _REFUSED = ("No available kernel", "No viable backend")
 
 
 def sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    causal: bool = False,
-    align: str = "bottom-right",
-    window: tuple[int, int] | None = None,
-    bias: Tensor | None = None,
-    alibi: Tensor | None = None,
-    mask: Tensor | None = None,
-    seqlens: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
+    window: tuple[int, int] | None = None, bias: Tensor | None = None, alibi: Tensor | None = None,
+    mask: Tensor | None = None, seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """O [B, H, M, Dv] by whichever kernel PyTorch chooses."""
     hidden = (causal, align, window, mask, seqlens, cu_seqlens_q, cu_seqlens_k)
     view = Visibility(q.shape[2], k.shape[2], q.device, *hidden)

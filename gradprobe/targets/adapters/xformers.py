@@ -13,20 +13,10 @@ from .visibility import Visibility
 
 
 def xformers(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    causal: bool = False,
-    align: str = "bottom-right",
-    window: tuple[int, int] | None = None,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    seqlens: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False, align: str = "bottom-right",
+    window: tuple[int, int] | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
+    seqlens: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """O [B, H, M, Dv] by whichever kernel xFormers chooses.
 
     A causal mask alone is one of its classes, and whatever else hides keys a matrix.

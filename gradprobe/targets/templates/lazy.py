@@ -20,44 +20,29 @@ from torch import Tensor
 #   seqlens    [B] int32        --seqlens N,...: live rows and keys of each batch, padded on the right
 #   o, lse, delta               what your forward would have saved: O, LSE and delta, already right
 #   dq, dk, dv, dbias, dtau     full of NaN, to write the gradients into; what is there need not be returned
+#
+# A backward returns by name what the kernel keeps; the more, the earlier gradprobe can say that it goes wrong. None
+# says "not in this case":
+#
+#   LSE [B, H, L] log of the sum of exp(S), natural    P [B, H, L, L] exp(S - LSE)
+#   O [B, H, L, Dv] relu(P + tau / (i + 1)) V          dP [B, H, L, L] dO V^T where the relu lets it through, else 0
+#   delta [B, H, L] rowsum(P * dP)                     dS [B, H, L, L] P * (dP - delta)
+#   dQ, dK, dV, dTau and dBias                         in the shapes of q, k, v, tau and bias
 
 
 def backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    do: Tensor,
-    *,
-    tau: Tensor,
-    scale: float,
-    bias: Tensor | None = None,
-) -> dict[str, Tensor | None]:
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, tau: Tensor, scale: float, bias: Tensor | None = None
+) -> dict[str, Tensor]:  # fmt: skip
     """A backward, since it takes dO: gradients, and whatever else the kernel can show.
 
     Args:
         q, k: [B, H, L, D].
         v, do: [B, H, L, Dv]; do is the gradient of O. Any of them may have any strides, 0 among them. A kernel that
             needs them contiguous should raise; gradprobe then notes that layout as skipped.
-
-    Returns:
-        By name, in the shapes of the comments below. Leave out what the kernel does not keep; the more is here, the
-        earlier in the computation gradprobe can say that it goes wrong.
     """
     # YOUR KERNEL: dq, dk, dv, dtau, dbias = my_ops.lazy_backward(q, k, v, do, tau, bias, scale)
-    found = _in_place_of_your_kernel(q, k, v, do, tau, bias, scale)
-    return {
-        "LSE": found["LSE"],  # [B, H, L] log of the sum of exp(S), natural
-        "P": found["P"],  # [B, H, L, L] exp(S - LSE)
-        "O": found["O"],  # [B, H, L, Dv] relu(P + tau / (i + 1)) V
-        "dP": found["dP"],  # [B, H, L, L] dO V^T where the relu lets it through, else 0
-        "delta": found["delta"],  # [B, H, L] rowsum(P * dP)
-        "dS": found["dS"],  # [B, H, L, L] P * (dP - delta)
-        "dQ": found["dQ"],  # [B, H, L, D]
-        "dK": found["dK"],  # [B, H, L, D]
-        "dV": found["dV"],  # [B, H, L, Dv]
-        "dBias": found.get("dBias"),  # [H, W]; None says "not in this case"
-        "dTau": found["dTau"],  # [H]
-    }
+    # return {"dQ": dq, "dK": dk, "dV": dv, "dTau": dtau, "dBias": dbias}
+    return _in_place_of_your_kernel(q, k, v, do, tau, bias, scale)
 
 
 def forward(
@@ -101,24 +86,13 @@ def _in_place_of_your_kernel(
     dp = (do @ v.mT) * (z > 0)
     delta = (p * dp).sum(-1)
     ds = p * (dp - delta[..., None])
-    found = {
-        "LSE": lse,
-        "P": p,
-        "dP": dp,
-        "delta": delta,
-        "dS": ds,
-        "dTau": (dp / (i + 1)).sum((0, 2, 3)),
-    }
+    found = {"LSE": lse, "P": p, "dP": dp, "delta": delta, "dS": ds}
+    found["dTau"] = (dp / (i + 1)).sum((0, 2, 3))
     if bias is not None:
         distance = i - i.mT
         near = (distance >= 0) & (distance < bias.shape[1])
-        found["dBias"] = torch.zeros_like(bias).index_add_(
-            1, distance[near], ds.sum(0)[:, near].to(bias.dtype)
-        )
-    dq, dk, dv = scale * (ds @ k), scale * (ds.mT @ q), z.relu().mT @ do
-    return found | {
-        "O": (z.relu() @ v).to(dtype),
-        "dQ": dq.to(dtype),
-        "dK": dk.to(dtype),
-        "dV": dv.to(dtype),
-    }
+        by_distance = ds.sum(0)[:, near].to(bias.dtype)
+        found["dBias"] = torch.zeros_like(bias).index_add_(1, distance[near], by_distance)
+    narrow = {"O": z.relu() @ v, "dQ": scale * (ds @ k), "dK": scale * (ds.mT @ q)}
+    narrow["dV"] = z.relu().mT @ do
+    return found | {name: tensor.to(dtype) for name, tensor in narrow.items()}

@@ -28,6 +28,13 @@ from torch import Tensor
 #   cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k    --cu-seqlens 0,N,...: packed sequences, batch 1
 #   o, lse, delta            what your forward would have saved: O, LSE and delta, already right
 #   dq, dk, dv, dbias, dsink full of NaN, to write the gradients into; what is there need not be returned
+#
+# A backward returns by name what the kernel keeps; the more, the earlier gradprobe can say that it goes wrong:
+#
+#   LSE [B, H, M] log of the sum of exp(S), natural    P [B, H, M, N] exp(S - LSE)
+#   O [B, H, M, Dv] P V                                dP [B, H, M, N] dO V^T
+#   delta [B, H, M] rowsum(dO * O)                     dS [B, H, M, N] P * (dP - delta)
+#   dQ, dK and dV in the shapes of q, k and v, the latter summed over the query heads that share it
 
 
 def backward(
@@ -41,24 +48,10 @@ def backward(
         v: [B, Hkv, N, Dv].
         do: [B, H, M, Dv], the gradient of O. It may have any strides, 0 among them, as q, k and v may. A kernel that
             needs them contiguous should raise; gradprobe then notes that layout as skipped.
-
-    Returns:
-        By name, in the shapes of the comments below. Leave out what the kernel does not keep; the more is here, the
-        earlier in the computation gradprobe can say that it goes wrong.
     """
     # YOUR KERNEL: dq, dk, dv = my_ops.attention_backward(q, k, v, do, scale, causal)
-    found = _in_place_of_your_kernel(q, k, v, do, scale, causal)
-    return {
-        "LSE": found["LSE"],  # [B, H, M] log of the sum of exp(S), natural
-        "P": found["P"],  # [B, H, M, N] exp(S - LSE)
-        "O": found["O"],  # [B, H, M, Dv] P V
-        "dP": found["dP"],  # [B, H, M, N] dO V^T
-        "delta": found["delta"],  # [B, H, M] rowsum(dO * O)
-        "dS": found["dS"],  # [B, H, M, N] P * (dP - delta)
-        "dQ": found["dQ"],  # [B, H, M, D]
-        "dK": found["dK"],  # [B, Hkv, N, D] summed over the query heads that share it
-        "dV": found["dV"],  # [B, Hkv, N, Dv] likewise
-    }
+    # return {"dQ": dq, "dK": dk, "dV": dv}
+    return _in_place_of_your_kernel(q, k, v, do, scale, causal)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = False) -> Tensor:
@@ -77,11 +70,8 @@ def _scores_to_output(
     """q, k and v in at least float32 with a key/value head for each query head; LSE, P and O."""
     wide = torch.promote_types(q.dtype, torch.float32)
     shared = q.shape[1] // k.shape[1]
-    q, k, v = (
-        q.to(wide),
-        k.to(wide).repeat_interleave(shared, 1),
-        v.to(wide).repeat_interleave(shared, 1),
-    )
+    k, v = (tensor.to(wide).repeat_interleave(shared, 1) for tensor in (k, v))
+    q = q.to(wide)
     s = scale * (q @ k.mT)
     seen = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
     if causal:

@@ -25,7 +25,7 @@ BIASED = [{"bias": True, "bias_axes": axes} for axes in ("hmn", "bhmn", "b", "bn
 ]  # fmt: skip
 
 
-@sampled("options", [*MASKED, *BIASED, {"head_dim_v": 40}], push=9)
+@sampled("options", [*MASKED, *BIASED, {"head_dim_v": 40}], push=6)
 def test_the_math_kernel_matches_under_every_option(options):
     report = probed("sdpa-math", **options)
     assert report.verdict == "match", ratios(report)
@@ -33,18 +33,13 @@ def test_the_math_kernel_matches_under_every_option(options):
     assert ("dBias" in ratios(report)) == ("bias" in options)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("sdpa-flash", {**PACKED, "causal": True}), ("sdpa", {"alibi": True, "bias": True})]
-)  # fmt: skip
-def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agrees(
-    name, options
-):
-    report = probed(name, reference="sdpa-math", **options)
+def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agrees():
+    report = probed("sdpa", reference="sdpa-math", alibi=True, bias=True)
     assert report.verdict == "match", ratios(report)
     assert report.provenance.reference == "sdpa-math"
 
 
-@sampled("options", MASKED, push=MASKED[1::3])
+@sampled("options", MASKED, push=MASKED[1::5])
 def test_the_flash_kernel_of_the_cpu_matches_under_every_mask(options):
     report = probed("sdpa-flash", **options)
     assert report.verdict == "match", ratios(report)
@@ -52,21 +47,14 @@ def test_the_flash_kernel_of_the_cpu_matches_under_every_mask(options):
     assert layouts == ["contiguous", "distinct-unit", "do=expanded"]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "options"),
-    [("float16", {"causal": True, "alibi": True}), ("bfloat16", {"mask": "dead-rows", "bias": True})],
-)  # fmt: skip
-def test_the_choice_of_pytorch_matches_in_16_bits(dtype, options):
-    report = probed("sdpa", dtype=dtype, **options)
+def test_the_choice_of_pytorch_matches_in_16_bits():
+    report = probed("sdpa", dtype="bfloat16", mask="dead-rows", bias=True)
     assert report.verdict == "match", ratios(report)
 
 
-@pytest.mark.parametrize(
-    ("name", "option"), [("sdpa-math", "softcap"), ("sdpa-math", "sinks"), ("sdpa-flash", "bias")]
-)
-def test_what_sdpa_cannot_express_exits_as_wrong_usage(name, option):
-    with pytest.raises(UsageFailure, match=f"cannot take --{option}"):
-        probed(name, **{option: 2.0 if option == "softcap" else True})
+def test_what_sdpa_cannot_express_exits_as_wrong_usage():
+    with pytest.raises(UsageFailure, match="cannot take --bias"):
+        probed("sdpa-flash", bias=True)
 
 
 def test_a_kernel_that_refuses_says_why_in_one_sentence():
@@ -101,9 +89,8 @@ def called_with(monkeypatch, **options):
 @pytest.mark.parametrize(
     ("options", "is_causal", "mask"),
     [
-        ({"causal": True}, True, None), ({"causal": True, "align": "top-left", **RECTANGLE}, True, None),
+        ({"causal": True, "align": "top-left", **RECTANGLE}, True, None), ({}, False, None),
         ({"causal": True, **RECTANGLE}, False, torch.bool), ({"causal": True, "seqlens": "40,72"}, False, torch.bool),
-        ({}, False, None),
     ],
 )  # fmt: skip
 def test_plain_causal_is_passed_as_is_causal_and_with_anything_else_as_a_mask(

@@ -57,19 +57,3 @@ def test_rows_see_the_keys_that_the_rules_say(rules, align):
         sees, before = expected(view, batch, i, j)
         assert bool(seen[batch, 0, i, j]) == sees, (batch, i, j)
         assert before is None or int(distance[i, j]) == before, (i, j)
-
-
-@pytest.mark.parametrize(
-    ("keys", "align", "more", "is_so"),
-    [
-        (9, "bottom-right", {}, True), (12, "top-left", {}, True), (12, "bottom-right", {}, False),
-        (9, "top-left", {"window": (3, 0)}, False), (9, "top-left", {"seqlens": torch.tensor([3, 4])}, False),
-    ],
-)  # fmt: skip
-def test_plain_causal_is_what_begins_at_row_0_and_key_0_and_nothing_more(
-    keys, align, more, is_so
-):
-    of = (
-        Visibility(9, keys, CPU, causal=causal, align=align, **more) for causal in (True, False)
-    )
-    assert [one.is_causal_from_top_left for one in of] == [is_so, False]

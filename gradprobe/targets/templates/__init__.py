@@ -1,1 +1,0 @@
-"""Files that `gradprobe init` writes for its user; each runs as it is."""
