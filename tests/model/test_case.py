@@ -39,15 +39,8 @@ def test_the_default_case_has_a_partial_tile_along_every_axis_and_at_least_three
     assert case.bias_window % case.block_m
     assert case.bias_window % case.block_n
     assert case.bias_window < case.seqlen_q
-    assert (case.batch, case.heads, case.seqlen_q, case.head_dim) == (2, 3, 72, 24)
-
-
-def test_the_defaults_of_each_family():
-    case = lazy()
     told = case.bias, case.causal, case.tau, case.scale
     assert told == (True, True, (-0.5, 0.5, -3.0), 24**-0.5)
-    told = case.dtype, case.pattern, case.seed, case.repeat, case.layouts
-    assert told == ("float32", "normal", 0, 1, ())
     case = softmax()
     assert (case.bias, case.causal, case.tau) == (False, False, None)
     assert not resolve({}, "lazy", takes_bias=False).bias
@@ -60,8 +53,7 @@ def test_what_is_given_decides_what_is_not():
     assert case.tau == (-0.5, 0.5, -3.0, 1.0, -0.5, 0.5)
     assert lazy(seqlen=40, seqlens=(5, 9)).seqlen_q == 40
     assert lazy(tau=(0.25,)).tau == (0.25, 0.25, 0.25)
-    case = softmax(seqlen_q=7, heads=4, kv_heads=2)
-    assert (case.seqlen_q, case.seqlen_k, case.kv_heads) == (7, 7, 2)
+    assert softmax(seqlen_q=7).seqlen_k == 7
     assert (softmax(seqlen_q=7, seqlen_k=9).seqlen_k, softmax(seqlen=8).seqlen_q) == (9, 8)
 
 
@@ -110,24 +102,6 @@ def test_a_value_that_no_case_can_have_is_refused_in_so_many_words(family, optio
     with pytest.raises(UsageFailure) as refusal:
         resolve(options, family, takes_bias=True)
     assert str(refusal.value) == words
-
-
-def test_the_shapes_and_dtypes_that_are_drawn():
-    values = draw(lazy(dtype="float16", seqlens=(72, 3), head_dim=8))
-    drawn = {name: (str(value.dtype), tuple(value.shape)) for name, value in values.items()}
-    assert drawn == dict.fromkeys(("q", "k", "v", "do"), ("torch.float16", (2, 3, 72, 8))) | {
-        "bias": ("torch.float32", (3, 40)), "tau": ("torch.float32", (3,)), "seqlens": ("torch.int32", (2,)),
-    }  # fmt: skip
-    assert all(value.is_contiguous() for value in values.values())
-    assert (values["tau"].tolist(), values["seqlens"].tolist()) == ([-0.5, 0.5, -3.0], [72, 3])
-    lengths = {
-        "heads": 4, "kv_heads": 2, "seqlen_q": 5, "seqlen_k": 7, "head_dim": 8, "head_dim_v": 6,
-    }  # fmt: skip
-    values = draw(softmax(dtype="bfloat16", bias=True, **lengths))
-    assert {name: tuple(value.shape) for name, value in values.items()} == {
-        "q": (2, 4, 5, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 6), "do": (2, 4, 5, 6), "bias": (1, 4, 5, 7),
-    }  # fmt: skip
-    assert values["bias"].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -205,18 +179,11 @@ def test_packed_sequences_set_the_lengths_and_a_target_that_packs_takes_seqlens_
             resolve(options, "softmax", takes_bias=False, packs=True)
 
 
-@pytest.mark.parametrize(
-    ("axes", "shape"),
-    [("bhmn", (2, 3, 5, 7)), ("n", (1, 1, 1, 7)), ("bm", (2, 1, 5, 1))],
-)
-def test_a_softmax_bias_has_the_axes_asked_for_and_so_does_its_gradient(axes, shape):
-    case = softmax(seqlen_q=5, seqlen_k=7, bias=True, bias_axes=axes)
-    assert tuple(draw(case)["bias"].shape) == shape
-    assert tuple(case.size(axis) for axis in case.axes("dBias")) == shape
-
-
 def test_what_the_softmax_options_draw():
     lengths = {"seqlen_q": 50, "seqlen_k": 60, "heads": 4}
+    case = softmax(**lengths, bias=True, bias_axes="bm")
+    assert draw(case)["bias"].shape == (2, 1, 50, 1)
+    assert tuple(case.size(axis) for axis in case.axes("dBias")) == (2, 1, 50, 1)
     values = draw(softmax(**lengths, alibi=True, sinks=True, mask="random", dropout=0.25))
     assert values["alibi"].tolist() == [0.25, 0.0625, 0.015625, 0.00390625]
     assert (values["sinks"].dtype, values["sinks"].shape) == (torch.float32, (4,))

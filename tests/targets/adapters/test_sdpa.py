@@ -39,7 +39,7 @@ def test_the_math_kernel_in_float64_is_a_reference_that_passes_its_audit_and_agr
     assert report.provenance.reference == "sdpa-math"
 
 
-@sampled("options", MASKED, push=MASKED[1::5])
+@pytest.mark.parametrize("options", MASKED[1::5])
 def test_the_flash_kernel_of_the_cpu_matches_under_every_mask(options):
     report = probed("sdpa-flash", **options)
     assert report.verdict == "match", ratios(report)
