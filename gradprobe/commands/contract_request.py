@@ -180,7 +180,8 @@ def _sum_in_words(of: CoarserSum) -> str:
     model, along = of.model, "keys" if of.name == "dQ" else "query rows"
     if model.apart:
         return f"{of.dtype}, each query head's rounded before a group's are added up"
-    return f"{of.dtype}, rounded after each {model.tile} {along}, from the {'last' if model.backwards else 'first'}"
+    step = f"{model.tile} {along}" if model.tile else "query head"
+    return f"{of.dtype}, rounded after each {step}, from the {'last' if model.backwards else 'first'}"
 
 
 def render_contract(contract: Contract, width: int) -> list[Text]:

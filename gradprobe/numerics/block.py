@@ -11,6 +11,9 @@ from ..model.case import Case
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Elements of a block's results that are held at once in float64.
+_AT_ONCE = 1 << 22
+
 
 @dataclass(frozen=True)
 class Block:
@@ -27,53 +30,29 @@ class Block:
             axes: one letter each, from the table of intermediates; "" of what belongs to all blocks.
         """
         parts = {"b": slice(self.batch, self.batch + 1), "h": self.heads, "g": self.kv_heads}
-        return (
-            tensor[tuple(parts.get(letter, slice(None)) for letter in axes)] if axes else tensor
-        )
+        place = tuple(parts.get(letter, slice(None)) for letter in axes)
+        return tensor[place] if axes else tensor
 
     def inputs(self, case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The inputs of a block."""
         return {name: self.of(value, case.input_axes(name)) for name, value in values.items()}
 
     def case(self, case: Case) -> Case:
         """The case of a block's tensors."""
-        heads, kv_heads = (
-            self.heads.stop - self.heads.start,
-            self.kv_heads.stop - self.kv_heads.start,
-        )
-        return replace(case.with_heads(heads, kv_heads), batch=1)
+        sizes = (part.stop - part.start for part in (self.heads, self.kv_heads))
+        return replace(case.with_heads(*sizes), batch=1)
 
 
-def block_at(batch: int, kv_head: int, group: int) -> Block:
-    """The block of one key head, which so many query heads read."""
-    return Block(
-        batch, slice(kv_head, kv_head + 1), slice(kv_head * group, (kv_head + 1) * group)
-    )
+def block_at(batch: int, kv_head: int, group: int, kv_heads: int = 1) -> Block:
+    """The block of some key heads, each of which so many query heads read."""
+    end = kv_head + kv_heads
+    return Block(batch, slice(kv_head, end), slice(kv_head * group, end * group))
 
 
-def blocks(case: Case, kv_heads: int) -> Iterator[Block]:
-    """A case cut into blocks of at most so many key heads."""
+def blocks(case: Case, kv_heads: int = 0) -> Iterator[Block]:
+    """A case cut into blocks of at most so many key heads; 0 for as many as fit."""
     group = case.heads // case.kv_heads
+    longest, dim = max(case.seqlen_q, case.seqlen_k), max(case.head_dim, case.head_dim_v)
+    kv_heads = kv_heads or max(1, _AT_ONCE // (longest * dim * group))
     for batch in range(case.batch):
         for first in range(0, case.kv_heads, kv_heads):
-            end = min(first + kv_heads, case.kv_heads)
-            yield Block(batch, slice(first, end), slice(first * group, end * group))
-
-
-def parts_of(block: Block) -> Iterator[Block]:
-    """A block cut into its key heads."""
-    group = (block.heads.stop - block.heads.start) // (block.kv_heads.stop - block.kv_heads.start)
-    return (
-        block_at(block.batch, one, group)
-        for one in range(block.kv_heads.start, block.kv_heads.stop)
-    )
-
-
-# Elements of a block's results that are held at once in float64.
-_AT_ONCE = 1 << 22
-
-
-def key_heads_at_once(case: Case) -> int:
-    """How many key heads a block may have."""
-    longest, group = max(case.seqlen_q, case.seqlen_k), case.heads // case.kv_heads
-    return max(1, _AT_ONCE // (longest * max(case.head_dim, case.head_dim_v) * group))
+            yield block_at(batch, first, group, min(kv_heads, case.kv_heads - first))

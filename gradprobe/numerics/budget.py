@@ -1,10 +1,11 @@
-"""The errors allowed to sums over rows, and to what is recovered from gradients."""
+"""The errors allowed on a tile and to sums over rows, and to what is recovered from gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from ..model.intermediates import names
 from ..model.number import LAMBDA
 from ..reference import Attention, Tile, evaluate
 from ..reference.attention import BY_KEY, BY_ROW, add_tile
-from .bounds import Chain
+from .bounds import Chain, companions, is_exact
 from .declared_precision import (
     TINY,
     U32,
@@ -21,36 +22,29 @@ from .declared_precision import (
     Precision,
     long_sum,
     nearest,
-    softcap_slope,
     truncated,
 )
 from .totals import TOTALS, Error, by_row, totals_of
 
 
 def _dk(chain: Chain) -> Error:
-    scale = abs(chain.x.scale)
-    cut = ((chain.p * chain.cut_delta).mT @ chain.q).abs()
-    sums = scale * (
-        chain.kink_ds.mT @ chain.q.abs() + cut + _dot_over_rows(chain, chain.ds, chain.q)
-    )
-    squares = _copies(chain) * (by_row(chain, chain.ds).mT @ chain.q**2) + _tile_roundings(
-        chain, chain.ds, chain.q
-    )
-    return scale**2 * squares, sums
+    scale, q = abs(chain.x.scale), chain.q
+    cut = ((chain.p * chain.cut_delta).mT @ q).abs()
+    sums = scale * (chain.kink_ds.mT @ q.abs() + cut + _dot_over_rows(chain, chain.ds, q))
+    squares = _copies(chain) * (by_row(chain, chain.ds).mT @ q**2)
+    return scale**2 * (squares + _tile_roundings(chain, chain.ds, q)), sums
 
 
 def _dv(chain: Chain) -> Error:
     pe, do = chain.values["PE"], chain.do
-    squares = _copies(chain) * ((chain.i_pe + chain.s_pe**2).mT @ do**2) + _tile_roundings(
-        chain, pe, do
-    )
-    return squares, _dot_over_rows(chain, pe, do)
+    squares = _copies(chain) * ((chain.i_pe + chain.s_pe**2).mT @ do**2)
+    return squares + _tile_roundings(chain, pe, do), _dot_over_rows(chain, pe, do)
 
 
 def _tile_roundings(chain: Chain, matrix: Tensor, b: Tensor) -> Tensor | float:
     """A tile's share of what rounding dK or dV after every tile, and each query head's part, adds to their squares.
 
-    The whole sum's own part is added where that is complete, in `Whole.bound`.
+    The whole sum's own part is added where that is complete, in `WholeIntermediates.bound`.
     """
     if not chain.precision.rounds and not chain.precision.tile:
         return 0.0
@@ -66,11 +60,9 @@ def _copies(chain: Chain) -> Tensor:
     Errors of n copies add up to n times one, which is sqrt(n) times what n independent ones come to.
     """
     heads = (chain.tile.batch, chain.tile.heads)
-    alike = [
-        (tensor[heads] == tensor[heads][:, :1]).all(-1).all(-1)
-        for tensor in (chain.x.q, chain.x.do)
-    ]
-    return 1.0 + (alike[0] & alike[1])[:, None, None] * (chain.x.n_query - 1.0)
+    q, do = (tensor[heads] == tensor[heads][:, :1] for tensor in (chain.x.q, chain.x.do))
+    alike = q.flatten(1).all(1) & do.flatten(1).all(1)
+    return 1.0 + alike[:, None, None] * (chain.x.n_query - 1.0)
 
 
 def _dot_over_rows(chain: Chain, matrix: Tensor, b: Tensor) -> Tensor:
@@ -114,37 +106,27 @@ def tile_budget(
             judged by their own parents.
         shift: from `rounding_shift`, for arithmetics that need it.
     """
-    if precision.exact:
-        from .exact import is_exact
-
-        if is_exact(x, tile, values, precision):
-            return _exact_budget(x, tile, values)
+    if precision.exact and is_exact(x, tile, values, precision):
+        return _exact_budget(x, tile, values)
     chain = Chain(x, tile, values, precision)
-    rows = {name: _finite_or_unbounded(bound) for name, bound in chain.rows().items()}
-    errors = {name: step(chain) for name, step in _SUMS.items() if name in chain.values}
-    squares, sums = (
-        {name: _finite_or_unbounded(error[which]) for name, error in errors.items()}
-        for which in (0, 1)
+    errors = {name: step(chain) for name, step in _SUMS.items() if name in values}
+    # Infinite where it is not known: scores of 1e30 may err by more than float64 squares.
+    rows, squares, sums = (
+        {name: bound.nan_to_num_(float("inf"), float("inf")) for name, bound in of.items()}
+        for of in (chain.rows(), *({name: e[at] for name, e in errors.items()} for at in (0, 1)))
     )
     budget = TileBudget(rows, squares, sums, chain.unmasked_dp, chain.undecided)
     return _widened(budget, shift) if shift else budget
 
 
 def _exact_budget(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> TileBudget:
-    from .exact import companions
-
     bounds = companions(x, tile, values)
-    rows = {name: bound for name, bound in bounds.items() if name in BY_ROW}
-    sums = {name: bounds[name] for name in _SUMS if name in values}
+    of_sink = bounds["delta"] + bounds["LSE"] * values["delta"].abs()
+    own = {"dT": bounds["dS"], "dP": bounds["dP"], "delta": of_sink}
+    sums = {name: bounds[name] for name in BY_KEY} | totals_of(x, tile, values, own)
     squares = {name: torch.zeros_like(bound) for name, bound in sums.items()}
-    return TileBudget(
-        rows, squares, sums, bounds["dPE"], torch.zeros_like(values["valid"]), exact=True
-    )
-
-
-def _finite_or_unbounded(bound: Tensor) -> Tensor:
-    """A bound, infinite where it is not known: scores of 1e30 may err by more than float64 squares. In place."""
-    return bound.nan_to_num_(float("inf"), float("inf"))
+    rows, undecided = {name: bounds[name] for name in BY_ROW}, torch.zeros_like(values["valid"])
+    return TileBudget(rows, squares, sums, bounds["dPE"], undecided, exact=True)
 
 
 def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
@@ -157,6 +139,83 @@ def _widened(budget: TileBudget, shift: Mapping[str, Tensor]) -> TileBudget:
     return replace(budget, rows=rows, unmasked_dp=budget.unmasked_dp + shift.get("dPE", 0.0))
 
 
+def rounding_shift(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
+) -> dict[str, Tensor] | None:
+    """By how much every value moves when operands are rounded as the contract says; None for IEEE float32.
+
+    Roundings are not independent where data repeats: TF32 truncates an element of q, k, v and dO in the same way
+    wherever it is used; and rows of P or dS that differ by less than a unit in the last place round to the same
+    numbers, which loses all that tells them apart. An evaluation with rounded operands shows how far that goes; twice
+    as much is allowed, on top of what is independent.
+    """
+    if not precision.matrix:
+        return None
+    cut = partial(truncated, precision.operand)
+    narrow = cut if precision.operand else partial(nearest, precision)
+    moved = _moved_by_products(x, tile, values, narrow, is_stored=not precision.operand)
+    shift = {name: 2 * value for name, value in moved.items()}
+    if precision.operand:
+        down, up = (_moved(x, tile, values, one) for one in (cut, partial(cut, up=True)))
+        for name in down:
+            shift[name] = shift.get(name, 0.0) + 2 * down[name].maximum(up[name])
+    return shift
+
+
+def _moved(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow
+) -> dict[str, Tensor]:
+    moved = evaluate(
+        replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do)), tile
+    )
+    known = ({*names()} - {"dP"} | {"dPE"}) & values.keys()
+    return {name: (moved[name] - values[name]).abs().nan_to_num(0.0) for name in known}
+
+
+def _moved_by_products(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow, *, is_stored: bool
+) -> dict[str, Tensor]:
+    """What values move by when PE, dS and O are rounded, in whichever way a kernel comes by delta.
+
+    A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
+
+    Args:
+        is_stored: whether O is rounded as it is stored.
+    """
+    _, _, v, do = x.tensors(tile)
+    most: dict[str, Tensor] = {}
+    for divisor in {1.0, 1.0 - x.dropout}:
+        rounded = partial(_divided, narrow, divisor)
+        by_pe = rounded(values["PE"]) - values["PE"]
+        by_o = by_pe @ v
+        stored = narrow(values["O"] + by_o) - values["O"] if is_stored else by_o
+        ways = [{"O": by_o, "dV": by_pe.mT @ do}]
+        # delta from P and dP, from O as it is computed, and from O as it is stored: dS rounds differently in each.
+        for error_of_o in (torch.zeros_like(by_o), by_o, stored):
+            ways.append(_moved_by_delta(x, tile, values, (do * error_of_o).sum(-1), rounded))
+        for name, moved in (item for way in ways for item in way.items()):
+            most[name] = moved.abs().maximum(most[name]) if name in most else moved.abs()
+    return most
+
+
+def _moved_by_delta(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], by_delta: Tensor, narrow: Narrow
+) -> dict[str, Tensor]:
+    """What an error of delta, and then the rounding of dS, moves."""
+    q, k, _, _ = x.tensors(tile)
+    by_dt = -values["P"] * by_delta[..., None]
+    by_ds = by_dt * slope_of(x, tile)
+    by_product = narrow(values["dS"] + by_ds) - values["dS"]
+    moved = {"delta": by_delta, "dS": by_ds, "dQ": x.scale * by_product @ k}
+    moved["dK"] = x.scale * by_product.mT @ q
+    return moved | totals_of(x, tile, values, {"dT": by_dt, "delta": by_delta})
+
+
+def _divided(narrow: Narrow, factor: float, matrix: Tensor) -> Tensor:
+    """A multiple of a matrix rounded, and divided again."""
+    return narrow(matrix * factor) / factor
+
+
 class WholeIntermediates:
     """Intermediates put together from tiles, with the errors allowed to them.
 
@@ -167,15 +226,11 @@ class WholeIntermediates:
     def __init__(
         self, x: Attention, shapes: Mapping[str, tuple[int, ...]], *, bounded: bool = True
     ) -> None:
-        self.x = x
-        self.values = {name: x.q.new_zeros(shape) for name, shape in shapes.items()}
-        self.bounds = {name: x.q.new_zeros(shape) for name, shape in shapes.items() if bounded}
+        self.x, zeros = x, x.q.new_zeros
+        self.values = {name: zeros(shape) for name, shape in shapes.items()}
+        self.bounds = {name: zeros(shape) for name, shape in shapes.items() if bounded}
         """Complete for what belongs to rows; of the others without their squares, which `bound` adds."""
-        self.squares = {
-            name: torch.zeros_like(bound)
-            for name, bound in self.bounds.items()
-            if name not in BY_ROW
-        }
+        self.squares = {name: zeros(shapes[name]) for name in self.bounds if name not in BY_ROW}
         self.exact = True
         """Whether that is so of all tiles."""
 
@@ -194,13 +249,14 @@ class WholeIntermediates:
         """
         if self.exact:
             return self.bounds[name]
-        shared = max(2 * precision.operand, precision.matrix if name in ("dK", "dV") else 0.0)
-        squares = self.squares[name]
-        if name in BY_KEY and (group := self.x.n_heads // self.x.k.shape[1]):
+        shared, squares = 2 * precision.operand, self.squares[name]
+        if name in BY_KEY:
             # What `Chain.tile_roundings` says of the whole sum; the parts of a group's heads are together as large.
+            group = self.x.n_heads // self.x.k.shape[1]
             tiles = self.x.n_query * group / precision.tile / 3 if precision.tile else 0.0
             heads = 1.0 if precision.rounds and group > 1 else 0.0
             squares = squares + (LAMBDA * precision.matrix * expected) ** 2 * (tiles + heads)
+            shared = max(shared, precision.matrix)
         return squares.sqrt() + self.bounds[name] + (shared + 2 * U32) * expected.abs() + TINY
 
 
@@ -242,22 +298,15 @@ class Recovery:
         budget = self._coarser(x, tile, values, budget, precision)
         rows, valid = dict(budget.rows), values["valid"]
         # A kernel may round dS or scale * dS, whichever it multiplies.
-        for name, dtype, factor in (
-            ("P", self.of_p, 1.0),
-            ("dS", self.of_ds, min(1.0, abs(x.scale), self.factor)),
-        ):
+        of_ds = self.of_ds, min(1.0, abs(x.scale), self.factor)
+        for name, (dtype, factor) in {"P": (self.of_p, 1.0), "dS": of_ds}.items():
             if name in self.names:
-                rounded, info = (
-                    precision.coarser if name in self.coarse else precision,
-                    torch.finfo(dtype),
-                )
-                relative = (rounded.matrix + info.eps / 2 + 4 * U32) * (
-                    values[name].abs() + rows[name]
-                )
-                rows[name] = (
-                    rows[name]
-                    + (relative + (rounded.floor + info.tiny * info.eps / 2) / factor) * valid
-                )
+                held = precision.coarser if name in self.coarse else precision
+                info = torch.finfo(dtype)
+                relative = held.matrix + info.eps / 2 + 4 * U32
+                floor = (held.floor + info.tiny * info.eps / 2) / factor
+                size = values[name].abs() + rows[name]
+                rows[name] = rows[name] + (relative * size + floor) * valid
         e_g = quotient_error(values, rows, slope_of(x, tile))
         key = self.zero_key[tile.batch, tile.heads, tile.rows, None]
         e_delta = e_g.gather(-1, key.clamp(min=0)).masked_fill(key < 0, float("inf"))
@@ -267,9 +316,8 @@ class Recovery:
             return replace(budget, rows=rows)
         rows["dP"] = rows["dP"] + (e_g + e_delta).masked_fill(~valid, 0.0)
         # Where P is 0 and should be, the quotient is nothing; where it should be 0 and is not, P itself is wrong.
-        return replace(
-            budget, rows=rows, unmasked_dp=budget.unmasked_dp.masked_fill(~valid, float("inf"))
-        )
+        unmasked_dp = budget.unmasked_dp.masked_fill(~valid, float("inf"))
+        return replace(budget, rows=rows, unmasked_dp=unmasked_dp)
 
     def _coarser(
         self,
@@ -282,20 +330,13 @@ class Recovery:
         """A tile's budget with what a coarser arithmetic may do to some intermediates."""
         if not self.coarse:
             return budget
+        wider: dict[str, Any] = {}
         coarse = tile_budget(x, tile, values, precision.coarser)
-
-        def wider(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {
-                name: bound.maximum(other[name]) if name in self.coarse else bound
-                for name, bound in own.items()
-            }
-
-        return replace(
-            budget,
-            rows=wider(budget.rows, coarse.rows),
-            sums=wider(budget.sums, coarse.sums),
-            squares=wider(budget.squares, coarse.squares),
-        )
+        for part in ("rows", "sums", "squares"):
+            own, other = getattr(budget, part), getattr(coarse, part)
+            more = {name: own[name].maximum(other[name]) for name in self.coarse & own.keys()}
+            wider[part] = {**own, **more}
+        return replace(budget, **wider)
 
 
 def quotient_error(
@@ -310,87 +351,5 @@ def quotient_error(
 
 def slope_of(x: Attention, tile: Tile) -> Tensor | float:
     """The softcap's derivative on a tile."""
-    return softcap_slope(x, *x.tensors(tile)[:2])
-
-
-def rounding_shift(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
-) -> dict[str, Tensor] | None:
-    """By how much every value moves when operands are rounded as the contract says; None for IEEE float32.
-
-    Roundings are not independent where data repeats: TF32 truncates an element of q, k, v and dO in the same way
-    wherever it is used; and rows of P or dS that differ by less than a unit in the last place round to the same
-    numbers, which loses all that tells them apart. An evaluation with rounded operands shows how far that goes; twice
-    as much is allowed, on top of what is independent.
-    """
-    if not precision.matrix:
-        return None
-    shift = _shift_of_products(x, tile, values, precision)
-    if precision.operand:
-        cut = partial(truncated, precision.operand)
-        moved = [_moved(x, tile, values, narrow) for narrow in (cut, partial(cut, up=True))]
-        for name in moved[0]:
-            shift[name] = shift.get(name, 0.0) + 2 * moved[0][name].maximum(moved[1][name])
-    return shift
-
-
-def _moved(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], narrow: Narrow
-) -> dict[str, Tensor]:
-    coarse = replace(x, q=narrow(x.q), k=narrow(x.k), v=narrow(x.v), do=narrow(x.do))
-    moved = evaluate(coarse, tile)
-    known = ({*names()} - {"dP"} | {"dPE"}) & values.keys()
-    return {name: (moved[name] - values[name]).abs().nan_to_num(0.0) for name in known}
-
-
-def _shift_of_products(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
-) -> dict[str, Tensor]:
-    """Twice what values move by when PE, dS and O are rounded, in whichever way a kernel comes by delta.
-
-    A kernel with dropout may round PE and dS before it divides what it sums of them by 1 - p: they round otherwise.
-    """
-    _, _, v, do = x.tensors(tile)
-    narrow: Narrow = (
-        partial(truncated, precision.operand)
-        if precision.operand
-        else partial(nearest, precision)
-    )
-    moved: dict[str, Tensor] = {}
-    for divisor in {1.0, 1.0 - x.dropout}:
-        rounded = partial(_divided, narrow, divisor)
-        by_pe = rounded(values["PE"]) - values["PE"]
-        by_o = by_pe @ v
-        stored = by_o if precision.operand else narrow(values["O"] + by_o) - values["O"]
-        ways = [{"O": by_o, "dV": by_pe.mT @ do}]
-        # delta from P and dP, from O as it is computed, and from O as it is stored: dS rounds differently in each.
-        for error_of_o in (torch.zeros_like(by_o), by_o, stored):
-            ways.append(_moved_by_delta(x, tile, values, (do * error_of_o).sum(-1), rounded))
-        for way in ways:
-            moved |= {
-                name: value.abs().maximum(moved.get(name, value.abs()))
-                for name, value in way.items()
-            }
-    return {name: 2 * value for name, value in moved.items()}
-
-
-def _moved_by_delta(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], by_delta: Tensor, narrow: Narrow
-) -> dict[str, Tensor]:
-    """What an error of delta, and then the rounding of dS, moves."""
     q, k, _, _ = x.tensors(tile)
-    by_dt = -values["P"] * by_delta[..., None]
-    by_ds = by_dt * softcap_slope(x, q, k)
-    by_product = narrow(values["dS"] + by_ds) - values["dS"]
-    moved = {
-        "delta": by_delta,
-        "dS": by_ds,
-        "dQ": x.scale * by_product @ k,
-        "dK": x.scale * by_product.mT @ q,
-    }
-    return moved | totals_of(x, tile, values, {"dT": by_dt, "delta": by_delta})
-
-
-def _divided(narrow: Narrow, factor: float, matrix: Tensor) -> Tensor:
-    """A multiple of a matrix rounded, and divided again."""
-    return narrow(matrix * factor) / factor
+    return 1.0 if x.softcap is None else 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2

@@ -1,9 +1,7 @@
-"""Coarser accumulators: whether errors beyond the budget are those of sums that a kernel keeps in 16 bits.
+"""Sums that a kernel keeps in 16 bits, which its contract does not allow, and dots coarser than declared.
 
-A kernel that adds tile after tile into a 16-bit dQ, dK or dV rounds once a tile, which its declared contract (sums in
-float32) does not allow. That is a claim about every bit, so it is tested as one: the sum is done again in that way, and
-has to give the very bits of most elements that the contract's sum does not explain. Only then is the target judged by
-that model in place of the contract's.
+That is a claim about every bit, so it is tested as one: the sum is done again in that way, and has to give the very
+bits of most elements that the contract's sum does not explain. Only then is the target judged by that model.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from ..runtime.run import Trace
 from .compare import Comparison, tile_size
 from .tally import Judgement, Tally
 
+PREFIX = "coarser than its contract: "
 TILES = (16, 32, 64, 128, 256, 512, 1024)
 # Of the elements whose bits are not those of one rounding at the end, the share that a model must get right. The rest
 # are those where float32 noise decides a rounding: 1 % to 10 % of all where a kernel keeps such sums, and half of all
@@ -32,9 +31,7 @@ EXPLAINED = 2 / 3
 NEARLY_ALL = 0.97
 # What it may leave unexplained of any one region, which float32 noise alone never does: a fault there, small enough to
 # pass for a turned rounding, moves nearly every bit.
-LEFT_OVER = 2 / 3
-NOISE = 0.1
-REGION = 1024
+LEFT_OVER, NOISE, REGION = 2 / 3, 0.1, 1024
 # Beyond this multiple of the budget no rounding of sums is the reason: 128 tiles reach 6 (emulated, values with a mean)
 # and twice as many 1.7 times that, so a thousand stay below.
 LARGEST = 64.0
@@ -45,15 +42,18 @@ class Model:
     """One way to keep a sum in 16 bits."""
 
     tile: int
-    """Rows (dK, dV) or keys (dQ) between two roundings."""
+    """Rows (dK, dV) or keys (dQ) between two roundings; 0 for one at the end of each query head."""
     scaled: bool
     """Whether each tile is scaled, or the whole sum at its end."""
-    backwards: bool
+    backwards: bool = False
     """Whether the last tile comes first."""
-    shared: bool
+    shared: bool = False
     """Whether the query heads of a group share one accumulator, or have one each that are added at the end."""
-    apart: bool = False
-    """Whether the sum of each tile is rounded alone, and these are added up in float32."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether each query head's sum is rounded, and these are added up in float32."""
+        return not self.tile and not self.shared
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,28 @@ class CoarserSum:
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence."""
         along = "keys" if self.name == "dQ" else "query rows"
-        how = f"accumulates {self.name} in {self.dtype}, rounding every {self.model.tile} {along}"
+        step = f"every {self.model.tile} {along}" if self.model.tile else "after each query head"
+        how = f"accumulates {self.name} in {self.dtype}, rounding {step}"
         if self.model.apart:
             how = f"rounds each query head's {self.name} to {self.dtype} before a group's are added up"
-        return (
-            f"coarser than its contract: {how} ({self.share:.0%} of its elements have the very bits of that, "
-            f"{self.share_of_contract:.0%} those of float32 sums)"
-        )
+        bits = f"({self.share:.0%} of its elements have the very bits of that, {self.share_of_contract:.0%} those of"
+        return f"{PREFIX}{how} {bits} float32 sums)"
+
+
+@dataclass(frozen=True)
+class CoarserDots:
+    """Dots that multiply float32 in a coarser way than is declared, as their compiled code says."""
+
+    declared: str
+    read: str
+    """Which way was read where."""
+
+    name = "dots"
+
+    @property
+    def sentence(self) -> str:
+        return f"{PREFIX}{self.declared} dots are declared, and compiled were {self.read}"
 
 
 def explained(
@@ -88,23 +101,23 @@ def explained(
 
     Where one is beyond its budget for that reason, those within it are tried as well.
     """
-    narrow = [
-        name
+    given = trace.values
+    ratios = {
+        name: comparison.findings[name].max_ratio
         for name in ("dQ", "dK", "dV")
-        if name in trace.values and trace.values[name].dtype.itemsize == 2
-    ]
-    ratios = {name: comparison.findings[name].max_ratio for name in narrow}
+        if name in given and given[name].dtype.itemsize == 2
+    }
     # Where nothing else is rounded, a single rounding is many times what is allowed.
     largest = math.inf if comparison.precision.exact else LARGEST
-    beyond = [name for name in narrow if 1.0 < ratios[name] <= largest]
+    beyond = [name for name, ratio in ratios.items() if 1.0 < ratio <= largest]
     found: dict[str, CoarserSum] = {}
-    for name in [*beyond, *(name for name in narrow if ratios[name] <= 1.0)]:
+    for name in [*beyond, *(name for name, ratio in ratios.items() if ratio <= 1.0)]:
         if name in beyond or found:
             sums = Accumulation(case, x, trace, name)
             if (model := best_model(sums, comparison)) is not None:
-                comparison, coarser = _judged_by(model, sums, case, trace, comparison)
+                comparison, coarser = _judged_by(model, sums, comparison)
                 found |= {name: coarser} if coarser else {}
-    return comparison, tuple(found[name] for name in narrow if name in found)
+    return comparison, tuple(found[name] for name in ratios if name in found)
 
 
 def best_model(sums: Accumulation, comparison: Comparison) -> Model | None:
@@ -113,7 +126,7 @@ def best_model(sums: Accumulation, comparison: Comparison) -> Model | None:
     Asked is the worst head, where most elements tell models apart. Where nothing else is rounded, few do: then all are.
     """
     ratio, exact = comparison.findings[sums.name].ratio, comparison.precision.exact
-    places = list(sums.places) if exact else [divmod(int(ratio.argmax()), ratio.shape[1])]
+    places = sums.places if exact else [divmod(int(ratio.argmax()), ratio.shape[1])]
     of_contract = sums.share_of(places, sums.by_contract)
     best, most = None, 0.0
     for model in sums.models():
@@ -132,7 +145,7 @@ def _explains(share: float, share_of_contract: float, turned: float = 0.0) -> bo
 
 
 def _judged_by(
-    model: Model, sums: Accumulation, case: Case, trace: Trace, comparison: Comparison
+    model: Model, sums: Accumulation, comparison: Comparison
 ) -> tuple[Comparison, CoarserSum | None]:
     """The comparison with a sum judged by its model; unchanged where the model does not hold in all heads.
 
@@ -140,39 +153,41 @@ def _judged_by(
     turns are allowed. Rows whose bits are not the model's have no such excuse, and are judged by the contract.
     """
     name = sums.name
-    actual, expected, bound, _ = comparison.judged(trace, name)
-    modelled, turns, shares = torch.empty_like(expected), torch.empty_like(expected), []
+    actual, expected, bound, _ = comparison.judged(sums.trace, name)
+    modelled, turns, shares = expected.clone(), torch.zeros_like(expected), []
     for place in sums.places:
-        modelled[place], largest = sums.modelled(place, model)
-        turns[place] = 2 * torch.finfo(sums.dtype).eps * largest
+        by_model, largest = sums.modelled(place, model)
         by_contract = sums.by_contract(place)
-        shares.append((sums.share(place, modelled[place]), sums.share(place, by_contract)))
-        for rows in _other_rows(actual[place], modelled[place], by_contract):
-            modelled[place][rows], turns[place][rows] = expected[place][rows], 0.0
+        shares.append((sums.share(place, by_model), sums.share(place, by_contract)))
+        for rows in _rows_of_model(actual[place], by_model, by_contract):
+            modelled[place][rows] = by_model[rows]
+            turns[place][rows] = 2 * torch.finfo(sums.dtype).eps * largest[rows]
     share, share_of_contract = (sum(side) / len(shares) for side in zip(*shares, strict=True))
-    turned = 0.0 if _explains(share, share_of_contract) else sums.turned(list(sums.places), model)
+    turned = 0.0 if _explains(share, share_of_contract) else sums.turned(sums.places, model)
     if not _explains(share, share_of_contract, turned):
         return comparison, None
-    tally = Tally(case, name, tuple(actual.shape))
+    tally = Tally(sums.case, name, tuple(actual.shape))
     within = (actual - modelled).abs() <= bound + turns
     tally.add_whole(Judgement(actual, modelled, bound + turns, within), None)
-    wider = comparison.bounds[name] + (modelled - expected).abs() + turns
-    return replace(
-        comparison,
-        bounds={**comparison.bounds, name: wider},
-        findings={**comparison.findings, name: tally.finding()},
-    ), CoarserSum(name, str(sums.dtype).removeprefix("torch."), model, share, share_of_contract)
+    bounds = {
+        **comparison.bounds,
+        name: comparison.bounds[name] + (modelled - expected).abs() + turns,
+    }
+    findings = {**comparison.findings, name: tally.finding()}
+    dtype = str(sums.dtype).removeprefix("torch.")
+    coarser = CoarserSum(name, dtype, model, share, share_of_contract)
+    return replace(comparison, bounds=bounds, findings=findings), coarser
 
 
-def _other_rows(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterator[slice]:
-    """The rows of a head for which the model does not hold, in blocks."""
+def _rows_of_model(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterator[slice]:
+    """The rows of a head for which the model holds, in blocks."""
     step = -(-REGION // actual.shape[1])
     for first in range(0, len(actual), step):
         rows = slice(first, first + step)
         wrong, of_contract = (
             float((actual[rows] != one[rows]).double().mean()) for one in (modelled, by_contract)
         )
-        if wrong > max(NOISE, LEFT_OVER * of_contract):
+        if wrong <= max(NOISE, LEFT_OVER * of_contract):
             yield rows
 
 
@@ -185,18 +200,15 @@ class Accumulation:
 
     def __init__(self, case: Case, x: Attention, trace: Trace, name: str) -> None:
         self.case, self.x, self.trace, self.name = case, x, trace, name
+        self.actual = trace.values[name]
         self.group = x.n_heads // x.k.shape[1] if name != "dQ" else 1
         self.length = x.n_key if name == "dQ" else x.n_query
-        self.dtype: torch.dtype = trace.values[name].dtype
+        self.dtype: torch.dtype = self.actual.dtype
         self.scale = 1.0 if name == "dV" else x.scale
         self.rows = tile_size(case)[1]
+        batches, heads = self.actual.shape[:2]
+        self.places = list(product(range(batches), range(heads)))
         self._kept: tuple[HeadIndex, list[tuple[Tensor, Tensor]]] | None = None
-
-    @property
-    def places(self) -> Iterator[HeadIndex]:
-        """Every batch and head."""
-        shape = self.trace.values[self.name].shape
-        return product(range(shape[0]), range(shape[1]))
 
     def models(self) -> Iterator[Model]:
         """Every way to keep the sum in 16 bits that is not the contract's."""
@@ -204,16 +216,13 @@ class Accumulation:
         shared = (False,) if self.group == 1 else (False, True)
         tiles = [tile for tile in TILES if tile < self.length]
         if self.group > 1:  # each query head's sum is rounded as it is stored
-            yield Model(self.length, scaled=True, backwards=False, shared=False, apart=True)
+            yield Model(0, scaled=True)
         for backwards, is_scaled, is_shared, tile in product(
             (False, True), scaled, shared, tiles
         ):
             yield Model(tile, is_scaled, backwards, is_shared)
         if self.group > 1:  # and a sum that heads share, after each of them
-            yield from (
-                Model(self.length, is_scaled, backwards=False, shared=True)
-                for is_scaled in scaled
-            )
+            yield from (Model(0, is_scaled, shared=True) for is_scaled in scaled)
 
     def share_of(
         self, places: Sequence[HeadIndex], expected: Callable[[HeadIndex], Tensor]
@@ -222,8 +231,7 @@ class Accumulation:
         return sum(self.share(place, expected(place)) for place in places) / len(places)
 
     def share(self, place: HeadIndex, expected: Tensor) -> float:
-        """The share of a head's elements that are bit for bit as expected."""
-        return float((self.trace.values[self.name][place].double() == expected).double().mean())
+        return float((self.actual[place].double() == expected).double().mean())
 
     def turned(self, places: Sequence[HeadIndex], model: Model) -> float:
         """The share of some heads' elements whose bits depend on how float32 rounds the scores.
@@ -234,43 +242,37 @@ class Accumulation:
         differ = (self.of_model(model, place) != noisy.of_model(model, place) for place in places)
         return sum(float(one.double().mean()) for one in differ) / len(places)
 
-    def in_float32(self, place: HeadIndex) -> tuple[Tensor, Tensor]:
-        """A head's sum before it is rounded, and the sum of its terms' absolute values."""
-        sums = [(a @ b, a.abs() @ b.abs()) for a, b in self._terms(place)]
-        value, size = (
-            torch.stack(parts).sum(0) * self.scale for parts in zip(*sums, strict=True)
-        )
-        return value, size.abs()
+    def in_float32(self, place: HeadIndex) -> Tensor:
+        """A head's sum before it is rounded."""
+        return torch.stack([a @ b for a, b in self._terms(place)]).sum(0) * self.scale
 
     def by_contract(self, place: HeadIndex) -> Tensor:
         """A head's sum, rounded once."""
-        return self._narrow(self.in_float32(place)[0])
-
-    def modelled(self, place: HeadIndex, model: Model) -> tuple[Tensor, Tensor]:
-        """A head's sum as the model has it, and the largest that its accumulator was."""
-        inner, outer = (self.scale, 1.0) if model.scaled else (1.0, self.scale)
-        nothing = self.x.q.new_zeros(self.trace.values[self.name][place].shape)
-        total, largest = nothing, nothing
-        for matrix, b in self._terms(place):
-            product, most = self._accumulated(
-                total if model.shared else nothing, matrix, b * inner, model
-            )
-            total = product if model.shared else total + product
-            largest = largest + most
-        return self._narrow(total * outer), largest * abs(outer)
+        return self._narrow(self.in_float32(place))
 
     def of_model(self, model: Model, place: HeadIndex) -> Tensor:
         return self.modelled(place, model)[0]
 
+    def modelled(self, place: HeadIndex, model: Model) -> tuple[Tensor, Tensor]:
+        """A head's sum as the model has it, and the largest that its accumulator was."""
+        inner, outer = (self.scale, 1.0) if model.scaled else (1.0, self.scale)
+        nothing = self.x.q.new_zeros(self.actual[place].shape)
+        total, largest = nothing, nothing
+        for matrix, b in self._terms(place):
+            start = total if model.shared else nothing
+            summed, most = self._accumulated(start, matrix, b * inner, model)
+            total = summed if model.shared else total + summed
+            largest = largest + most
+        return self._narrow(total * outer), largest * abs(outer)
+
     def _accumulated(
-        self, start: Tensor, matrix: Tensor, b: Tensor, model: Model
+        self, total: Tensor, matrix: Tensor, b: Tensor, model: Model
     ) -> tuple[Tensor, Tensor]:
-        total, largest = start, start.abs()
-        firsts = range(0, self.length, model.tile)
+        step = model.tile or self.length
+        largest, firsts = total.abs(), range(0, self.length, step)
         for first in reversed(firsts) if model.backwards else firsts:
-            part = slice(first, first + model.tile)
-            added = matrix[:, part] @ b[part]
-            total = total + self._narrow(added) if model.apart else self._narrow(total + added)
+            part = slice(first, first + step)
+            total = self._narrow(total + matrix[:, part] @ b[part])
             largest = largest.maximum(total.abs())
         return total, largest
 
@@ -279,7 +281,7 @@ class Accumulation:
         if self._kept is None or self._kept[0] != place:
             batch, head = place
             heads = range(head * self.group, (head + 1) * self.group)
-            self._kept = place, [self._factors(batch, h) for h in heads]
+            self._kept = place, [self._factors(batch, one) for one in heads]
         return self._kept[1]
 
     def _factors(self, batch: int, head: int) -> tuple[Tensor, Tensor]:
@@ -293,19 +295,14 @@ class Accumulation:
     def _rows(self, batch: int, head: int, rows: slice) -> Tensor:
         """Some rows of P or dS as the kernel rounds them. delta is of the O that it stored, where that is known."""
         tile = Tile(batch, slice(head, head + 1), rows)
-        return self._narrow(
-            evaluate(self.x, tile, self._given(tile))["PE" if self.name == "dV" else "dS"][0]
-        )
+        values = evaluate(self.x, tile, self._given(tile))
+        return self._narrow(values["PE" if self.name == "dV" else "dS"][0])
 
     def _given(self, tile: Tile) -> dict[str, Tensor]:
-        known = {
-            name: self.trace.values[name]
+        return {
+            name: self.trace.values[name][tile.batch, tile.heads, tile.rows].double()
             for name in ("O", "delta")
             if self.trace.sources.get(name) == "exported"
-        }
-        return {
-            name: value[tile.batch, tile.heads, tile.rows].double()
-            for name, value in known.items()
         }
 
     def _narrow(self, tensor: Tensor) -> Tensor:
@@ -321,18 +318,3 @@ class _Float32Terms(Accumulation):
             return given
         error = self.x.scale * ((q.float() @ k.float().mT).double() - q @ k.mT)
         return given | {"P": evaluate(self.x, tile, given)["P"] * error.exp()}
-
-
-@dataclass(frozen=True)
-class CoarserDots:
-    """Dots that multiply float32 in a coarser way than is declared, as their compiled code says."""
-
-    declared: str
-    read: str
-    """Which way was read where."""
-
-    name = "dots"
-
-    @property
-    def sentence(self) -> str:
-        return f"coarser than its contract: {self.declared} dots are declared, and compiled were {self.read}"

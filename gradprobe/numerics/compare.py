@@ -1,4 +1,4 @@
-"""Two traces and a budget -> Comparison: per intermediate, head and row, every element, NaN-safe.
+"""A trace, the reference and a budget -> Comparison: per intermediate, head and row, every element, NaN-safe.
 
 The reference is evaluated tile by tile, and each tile is compared at once: nothing of size [B, H, M, N] is held but
 what came. A second pass, only when something is wrong, evaluates the reference with the target's own values in place of
@@ -25,7 +25,6 @@ from .budget import Recovery, TileBudget, WholeIntermediates, rounding_shift, ti
 from .declared_precision import Precision, ordinary, output_rounding, stored
 from .tally import Finding, Judgement, Tally
 
-OTHER_DELTA = "delta, otherwise"
 # What other intermediates are made of.
 PARENTS = tuple(name for name in BY_ROW if name != "dQ")
 # Elements of one tile's matrices: 16 MiB in float64, of which some twenty are alive at once. A GPU waits for launches
@@ -57,9 +56,9 @@ class Comparison:
     reading: Mapping[str, float] = field(default_factory=dict)
     """For each recovered intermediate, the most that reading it out of the gradients may add to an element's error."""
     evaluate: Evaluate = field(default=evaluate)
-    """What it was compared with: the reference, or a coarser arithmetic that the target proved to have."""
+    """The reference, or a coarser arithmetic that the target proved to have."""
     replaced: Mapping[str, Tensor] = field(default_factory=dict)
-    """The values of a user's own reference, by which it was judged in place of those."""
+    """The values of a user's own reference."""
     by_block: Callable[[Block], Comparison] | None = None
     """Compares a block alone, of a large run; `expected` and `bounds` of all are computed where they are asked for."""
 
@@ -68,10 +67,9 @@ class Comparison:
         return with_replaced(self.evaluate(x, tile, None), self.replaced, tile)
 
     def judged(self, trace: Trace, name: str) -> Judgement:
-        """An intermediate of the trace that was compared, whole, of those summed over rows."""
-        return judge_whole(
-            trace.values[name], self.expected[name], self.bounds[name], exact=self.precision.exact
-        )
+        """An intermediate of linear size, whole."""
+        of = trace.values[name], self.expected[name], self.bounds[name]
+        return judge_whole(*of, exact=self.precision.exact)
 
     @property
     def matches(self) -> bool:
@@ -80,25 +78,13 @@ class Comparison:
 
 def attention_of(case: Case, values: Mapping[str, Tensor]) -> Attention:
     """The reference's problem for the values of a run, in float64 on their device."""
-    wide = {
+    tensors: dict[str, Any] = {
         name: value.double() if value.is_floating_point() else value
         for name, value in values.items()
+        if name in Attention.__dataclass_fields__
     }
-    optional = (
-        "bias",
-        "tau",
-        "seqlens",
-        "alibi",
-        "mask",
-        "sinks",
-        "keep",
-        "cu_seqlens_q",
-        "cu_seqlens_k",
-    )
-    options: dict[str, Any] = {name: wide[name] for name in optional if name in wide}
-    options |= {name: wide[name] for name in ("q", "k", "v", "do")}
     names = ("family", "scale", "causal", "window", "softcap", "align", "dropout")
-    return Attention(**{name: getattr(case, name) for name in names}, **options)
+    return Attention(**{name: getattr(case, name) for name in names}, **tensors)
 
 
 def compare(
@@ -124,18 +110,15 @@ def compare(
         blame: whether what the parents imply is asked for at all.
         is_part: whether the case is one block of another, for all blocks of which together `promoted` is asked.
     """
-    begun = partial(_Pass, case, x, trace, precision, reference, recovery, evaluate)
+    replaced = reference.values if reference is not None else {}
+    begun = partial(_Pass, case, x, trace.values, precision, replaced, recovery, evaluate)
     comparison = begun(blame=False).run(tick)
     if comparison.matches or not blame:
         return comparison
-    if not any(
-        finding.mismatched for name, finding in comparison.findings.items() if name in PARENTS
-    ):
+    findings = comparison.findings
+    if not any(findings[name].mismatched for name in PARENTS if name in findings):
         # Where nothing that others are made of is wrong, nothing is inherited.
-        own = {
-            name: replace(one, own=one.wrong, rising_own=one.rising)
-            for name, one in comparison.findings.items()
-        }
+        own = {name: _as_own(finding) for name, finding in findings.items()}
         return replace(comparison, findings=own)
     blamed = begun(blame=True).run(tick)
     return blamed if is_part else promoted(blamed)
@@ -149,8 +132,12 @@ def promoted(comparison: Comparison) -> Comparison:
     wrong = [finding for finding in comparison.findings.values() if finding.mismatched]
     if not wrong or any(finding.status != INHERITED for finding in wrong):
         return comparison
-    first = replace(wrong[0], own=wrong[0].wrong, rising_own=wrong[0].rising)
-    return replace(comparison, findings={**comparison.findings, first.name: first})
+    findings = {**comparison.findings, wrong[0].name: _as_own(wrong[0])}
+    return replace(comparison, findings=findings)
+
+
+def _as_own(finding: Finding) -> Finding:
+    return replace(finding, own=finding.wrong, rising_own=finding.rising)
 
 
 @dataclass
@@ -159,25 +146,21 @@ class _Pass:
 
     case: Case
     x: Attention
-    trace: Trace
+    came: Mapping[str, Tensor]
     precision: Precision
-    reference: Trace | None
+    replaced: Mapping[str, Tensor]
+    """Values of another reference, by which is judged in place of those."""
     recovery: Recovery | None
     evaluate: Evaluate
-    blame: bool = False
+    blame: bool
+    """Whether what the target's own parents imply is compared as well."""
 
     def __post_init__(self) -> None:
-        shapes = expected_shapes(self.case)
-        self.replaced: Mapping[str, Tensor] = (
-            self.reference.values if self.reference is not None else {}
-        )
-        self.tallies = {
-            name: Tally(self.case, name, value.shape) for name, value in self.trace.values.items()
-        }
-        self.whole = WholeIntermediates(
-            self.x, {name: shape for name, shape in shapes.items() if name not in MATRICES}
-        )
-        summed = {name: shape for name, shape in shapes.items() if name not in BY_ROW}
+        self.shapes = expected_shapes(self.case)
+        self.tallies = {name: Tally(self.case, name, of.shape) for name, of in self.came.items()}
+        linear = {name: shape for name, shape in self.shapes.items() if name not in MATRICES}
+        summed = {name: shape for name, shape in linear.items() if name not in BY_ROW}
+        self.whole = WholeIntermediates(self.x, linear)
         # What is summed over rows, as the target's own P, dP, delta and dS imply it.
         self.own = WholeIntermediates(self.x, summed) if self.blame else None
         self.reading: dict[str, float] = {}
@@ -188,11 +171,11 @@ class _Pass:
         for done, tile in enumerate(every, 1):
             self._tile(self._of_seen_keys(tile))
             tick(done / len(every))
-        self._summed()
-        shapes = expected_shapes(self.case)
+        for name in self.whole.squares:
+            self._judge_sum(name)
         return Comparison(
-            {name: self.tallies[name].finding() for name in shapes if name in self.tallies},
-            tuple(name for name in shapes if name not in self.tallies),
+            {name: self.tallies[name].finding() for name in self.shapes if name in self.tallies},
+            tuple(name for name in self.shapes if name not in self.tallies),
             self.precision if self.whole.exact else ordinary(self.precision),
             self.undecided,
             self.whole.values,
@@ -207,49 +190,34 @@ class _Pass:
 
         A recovered intermediate is read at keys of its own.
         """
-        seen = replace(tile, keys=self.x.seen_keys(tile))
         if self.recovery is not None:
             return tile
-        for name in self.trace.values.keys() & {*MATRICES}:
-            came = self.trace.values[name][tile.batch, tile.heads, tile.rows]
-            if bool(
-                (came[..., : seen.keys.start] != 0).any()
-                | (came[..., seen.keys.stop :] != 0).any()
-            ):
+        seen = replace(tile, keys=self.x.seen_keys(tile))
+        for name in self.came.keys() & {*MATRICES}:
+            came = self.came[name][tile.batch, tile.heads, tile.rows]
+            before, after = came[..., : seen.keys.start], came[..., seen.keys.stop :]
+            if bool((before != 0).any() | (after != 0).any()):
                 return tile
         return seen
-
-    def _actual(self, name: str, tile: Tile) -> Tensor:
-        rows = self.trace.values[name][tile.batch, tile.heads, tile.rows]
-        return rows[..., tile.keys] if name in MATRICES else rows
 
     def _tile(self, tile: Tile) -> None:
         values = self.evaluate(self.x, tile, None)
         shift = rounding_shift(self.x, tile, values, self.precision)
         values = with_replaced(values, self.replaced, tile)
-        plain = tile_budget(self.x, tile, values, self.precision, shift)
-        budget = plain if self.recovery is None else self._read(tile, values, plain)
+        budget = tile_budget(self.x, tile, values, self.precision, shift)
+        budget = budget if self.recovery is None else self._read(tile, values, budget)
         self.undecided += int(budget.undecided.sum())
         self.whole.add(tile, values, budget)
-        own, own_budget = self._own_tile(tile, shift)
+        own = None if self.own is None else _Parents(self, tile, values, shift)
+        if self.own is not None and own is not None:
+            self.own.add(tile, own.implied, own.budget)
         for name in BY_ROW:
             if name in self.tallies:
-                actual = self._actual(name, tile)
+                actual = part_of(self.came[name], name, tile)
                 judged = judge(actual, values, budget, name)
-                inherited = (
-                    judge(actual, own, own_budget, name, poisoned=True).right
-                    if own_budget
-                    else None
-                )
-                if (
-                    inherited is not None
-                    and name == "dS"
-                    and not bool((inherited | judged.right).all())
-                ):
-                    inherited = inherited | self._inherits_otherwise(actual, tile, shift, values)
-                self.tallies[name].add(
-                    tile, judged, inherited, values["valid"] if name in MATRICES else None
-                )
+                inherited = None if own is None else own.explain(name, actual, judged)
+                seen = values["valid"] if name in MATRICES else None
+                self.tallies[name].add(tile, judged, inherited, seen)
 
     def _read(self, tile: Tile, values: Mapping[str, Tensor], plain: TileBudget) -> TileBudget:
         """The budget of a tile of recovered intermediates; notes how much of it comes from reading them out."""
@@ -257,99 +225,92 @@ class _Pass:
         budget = self.recovery.widened(self.x, tile, values, plain, self.precision)
         for name in self.recovery.names & self.tallies.keys():
             added = budget.rows[name] - plain.rows[name]
-            most = (
-                float(added.masked_fill(~added.isfinite(), 0.0).max()) if added.numel() else 0.0
-            )
+            most = float(added.masked_fill(~added.isfinite(), 0.0).max()) if added.numel() else 0
             self.reading[name] = max(self.reading.get(name, 0.0), most)
         return budget
 
-    def _own_tile(
-        self, tile: Tile, shift: Mapping[str, Tensor] | None
-    ) -> tuple[dict[str, Tensor], TileBudget | None]:
-        """What the target's own parents imply for each intermediate, and the errors allowed to that."""
-        if self.own is None:
-            return {}, None
-        given = self._parents(tile)
-        implied = self.evaluate(self.x, tile, given)
-        budget = allowed_on(self.x, tile, implied | given, self.precision, self.recovery, shift)
-        self.own.add(tile, implied, budget)
-        return {**implied, OTHER_DELTA: _other_delta(self.x, tile, implied | given)}, budget
+    def _judge_sum(self, name: str) -> None:
+        """Compares what is summed over rows, which is complete only after the last tile."""
+        whole, own = self.whole, self.own
+        expected = whole.values[name] = self.replaced.get(name, whole.values[name]).double()
+        bound = whole.bounds[name] = whole.bound(name, expected, self.precision)
+        if name not in self.tallies:
+            return
+        actual, inherited = self.came[name], None
+        judged = judge_whole(actual, expected, bound, exact=whole.exact)
+        if own is not None:
+            rounding = output_rounding(expected, bound, actual.dtype)
+            bound = own.bound(name, own.values[name], self.precision) + rounding
+            inherited = _within(judged.actual, own.values[name], bound, poisoned=True)
+        self.tallies[name].add_whole(judged, inherited)
 
-    def _parents(self, tile: Tile) -> dict[str, Tensor]:
-        """What came of what others are made of."""
-        return {
-            name: self._actual(name, tile).double()
-            for name in PARENTS
-            if name in self.trace.values
-        }
 
-    def _inherits_otherwise(
+class _Parents:
+    """What the target's own parents imply for each intermediate of a tile, and the errors allowed to that."""
+
+    def __init__(
         self,
-        actual: Tensor,
+        of: _Pass,
         tile: Tile,
-        shift: Mapping[str, Tensor] | None,
         values: Mapping[str, Tensor],
-    ) -> Tensor:
+        shift: Mapping[str, Tensor] | None,
+    ) -> None:
+        self.of, self.tile, self.values, self.shift = of, tile, values, shift
+        self.given = {
+            name: part_of(of.came[name], name, tile).double()
+            for name in PARENTS
+            if name in of.came
+        }
+        self.implied = of.evaluate(of.x, tile, self.given)
+        self.budget = self._allowed(self.implied | self.given)
+
+    def _allowed(self, values: Mapping[str, Tensor]) -> TileBudget:
+        of = self.of
+        return allowed_on(of.x, self.tile, values, of.precision, of.recovery, self.shift)
+
+    def explain(self, name: str, actual: Tensor, judged: Judgement) -> Tensor:
+        """Which elements are as the parents imply, by either formula of delta."""
+        own = judge(actual, self.implied, self.budget, name, poisoned=True)
+        inherited = own.right
+        if name == "delta":
+            other = _other_delta(self.of.x, self.tile, self.implied | self.given)
+            inherited = inherited | _within(own.actual, other, own.bound, poisoned=True)
+        if name == "dS" and not bool((inherited | judged.right).all()):
+            inherited = inherited | self._otherwise(actual)
+        return inherited
+
+    def _otherwise(self, actual: Tensor) -> Tensor:
         """Where dS is what P gives with a delta that was right, and with a dP that no mask covers.
 
         A kernel may be given delta, or O, and so not have it of a wrong P; and where P is not 0 in rows and keys that
         see nothing, it meets dO V^T.
         """
-        given = self._parents(tile)
-        implied = self.evaluate(self.x, tile, given)
-        given["dP"] = implied["dPE"].where(~values["valid"], given.get("dP", implied["dP"]))
-        given.setdefault("delta", values["delta"])
-        other = self.evaluate(self.x, tile, given)
-        budget = allowed_on(
-            self.x,
-            tile,
-            other | given | {"dS": other["dS"]},
-            self.precision,
-            self.recovery,
-            shift,
-        )
+        given, valid = dict(self.given), self.values["valid"]
+        given["dP"] = self.implied["dPE"].where(~valid, given.get("dP", self.implied["dP"]))
+        given.setdefault("delta", self.values["delta"])
+        other = self.of.evaluate(self.of.x, self.tile, given)
+        budget = self._allowed(other | given | {"dS": other["dS"]})
         return judge(actual, other, budget, "dS", poisoned=True).right
 
-    def _summed(self) -> None:
-        """Compares what is summed over rows, which is complete only after the last tile."""
-        whole, own = self.whole, self.own
-        for name in whole.squares:
-            whole.values[name] = self.replaced.get(name, whole.values[name]).double()
-            whole.bounds[name] = whole.bound(name, whole.values[name], self.precision)
-            if name in self.tallies:
-                actual = self.trace.values[name]
-                judged = judge_whole(
-                    actual, whole.values[name], whole.bounds[name], exact=whole.exact
-                )
-                inherited = None
-                if own is not None:
-                    bound = own.bound(name, own.values[name], self.precision)
-                    bound = bound + output_rounding(
-                        whole.values[name], whole.bounds[name], actual.dtype
-                    )
-                    inherited = _within(judged.actual, own.values[name], bound, poisoned=True)
-                self.tallies[name].add_whole(judged, inherited)
 
-
-def allowed(comparison: Comparison, name: str, dtype: torch.dtype) -> Tensor:
-    """The whole allowance of an intermediate of linear size, the rounding of its own dtype included."""
-    bound = comparison.bounds[name]
-    return bound + output_rounding(comparison.expected[name], bound, dtype)
+def part_of(whole: Tensor, name: str, tile: Tile) -> Tensor:
+    """A tile's part of what belongs to rows."""
+    rows = whole[tile.batch, tile.heads, tile.rows]
+    return rows[..., tile.keys] if name in MATRICES else rows
 
 
 def with_replaced(
     values: dict[str, Tensor], replaced: Mapping[str, Tensor], tile: Tile
 ) -> dict[str, Tensor]:
     """The reference's values of a tile, where another reference has values those."""
-    place, of_matrix = (
-        (tile.batch, tile.heads, tile.rows),
-        (tile.batch, tile.heads, tile.rows, tile.keys),
-    )
-    return values | {
-        name: replaced[name][of_matrix if name in MATRICES else place].double()
-        for name in BY_ROW
-        if name in replaced
-    }
+    others = {name: replaced[name] for name in BY_ROW if name in replaced}
+    return values | {name: part_of(of, name, tile).double() for name, of in others.items()}
+
+
+def allowed(comparison: Comparison, name: str, dtype: torch.dtype) -> Tensor:
+    """The whole allowance of an intermediate of linear size, the rounding of its own dtype included."""
+    bound = comparison.bounds[name]
+    return bound + output_rounding(comparison.expected[name], bound, dtype)
 
 
 def allowed_on(
@@ -365,9 +326,8 @@ def allowed_on(
     Args:
         shift: the `rounding_shift` of other values than these.
     """
-    budget = tile_budget(
-        x, tile, values, precision, shift or rounding_shift(x, tile, values, precision)
-    )
+    shift = shift or rounding_shift(x, tile, values, precision)
+    budget = tile_budget(x, tile, values, precision, shift)
     return budget if recovery is None else recovery.widened(x, tile, values, budget, precision)
 
 
@@ -384,75 +344,60 @@ def judge(
     Args:
         poisoned: from `_within`.
     """
-    dtype, actual, expected, bound = (
-        actual.dtype,
-        actual.double(),
-        values[name],
-        budget.rows[name],
+    of = judge_whole(
+        actual, values[name], budget.rows[name], exact=budget.exact, poisoned=poisoned
     )
-    # Where 0 is expected because nothing flows there, nothing is allowed either.
-    if budget.exact:
-        bound = stored(actual, expected, bound, dtype)
-    else:
-        bound = bound + output_rounding(expected, bound, dtype) * ((expected != 0) | (bound > 0))
-    right = _within(actual, expected, bound, poisoned=poisoned) | may_overflow(
-        actual, expected, bound, dtype
-    )
+    valid = values["valid"]
     if name == "dP":
-        other, allowed, free = _other_side(values, budget, dtype)
-        right |= free & _within(actual, other, allowed, poisoned=poisoned)
-    if name == "delta" and OTHER_DELTA in values:
-        right |= _within(actual, values[OTHER_DELTA], bound, poisoned=poisoned)
-    if (
-        name == "LSE"
-    ):  # of a row that sees no key there are several conventions, and nothing reads it
-        right |= ~values["valid"].any(-1) & ~actual.isnan()
-    return Judgement(actual, expected, bound, right)
-
-
-def _other_side(
-    values: Mapping[str, Tensor], budget: TileBudget, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The other value that dP may have, what it may err by, and where dP may be 0 and dO V^T alike.
-
-    On the ReLU's kink; and in the softmax family where no key is seen, since P masks dP once more there. Not so in the
-    lazy family, whose dTau sums dP as it is.
-    """
-    other, bound = values["dPE"].masked_fill(values["dP"] != 0, 0.0), budget.unmasked_dp
-    free = budget.undecided if "Z" in values else ~values["valid"]
-    return other, bound + output_rounding(other, bound, dtype), free
+        # The other value that it may have on the ReLU's kink; and in the softmax family where no key is seen, since P
+        # masks dP once more there. Not so in the lazy family, whose dTau sums dP as it is.
+        other, free = values["dPE"].masked_fill(values["dP"] != 0, 0.0), ~valid
+        bound = budget.unmasked_dp + output_rounding(other, budget.unmasked_dp, actual.dtype)
+        free = budget.undecided if "Z" in values else free
+        return of._replace(right=of.right | (free & _within(of.actual, other, bound, poisoned)))
+    if name == "LSE":  # of a row that sees no key there are several conventions; nothing reads it
+        return of._replace(right=of.right | (~valid.any(-1) & ~actual.isnan()))
+    return of
 
 
 def _other_delta(x: Attention, tile: Tile, values: Mapping[str, Tensor]) -> Tensor:
     """delta by the formula that the reference does not use: the two differ once P, dP or O is wrong."""
     if x.tau is None:
         return (values["P"] * values["dP"]).sum(-1)
-    i, _ = x.positions(tile)
-    share = x.tau[tile.heads, None] / (i[:, 0] + 1)
-    return (x.do[tile.batch, tile.heads, tile.rows] * values["O"]).sum(-1) - share * values[
-        "dP"
-    ].sum(-1)
+    share = x.tau[tile.heads, None] / (x.positions(tile)[0][:, 0] + 1)
+    of_o = (x.do[tile.batch, tile.heads, tile.rows] * values["O"]).sum(-1)
+    return of_o - share * values["dP"].sum(-1)
 
 
 def judge_whole(
-    actual: Tensor, expected: Tensor, bound: Tensor, *, exact: bool = False
+    actual: Tensor,
+    expected: Tensor,
+    bound: Tensor,
+    *,
+    exact: bool = False,
+    poisoned: bool = False,
 ) -> Judgement:
-    """An intermediate that is summed over rows, whole.
+    """What came beside what is expected, with what it may err by before it is stored.
 
     Args:
         exact: whether nothing of it was rounded to 16 bits but itself.
+        poisoned: from `_within`.
     """
     dtype, actual = actual.dtype, actual.double()
-    bound = (
-        stored(actual, expected, bound, dtype)
-        if exact
-        else bound + output_rounding(expected, bound, dtype)
+    if exact:
+        bound = stored(actual, expected, bound, dtype)
+    else:  # where 0 is expected because nothing flows there, nothing is allowed either
+        flows = (expected != 0) | (bound > 0)
+        bound = bound + output_rounding(expected, bound, dtype) * flows
+    # An infinity of the right sign is right where the exact value may lie outside the range of the dtype.
+    is_beyond = actual.sign() * expected + bound >= torch.finfo(dtype).max
+    overflows = actual.isinf() & bound.isfinite() & is_beyond
+    return Judgement(
+        actual, expected, bound, _within(actual, expected, bound, poisoned) | overflows
     )
-    right = _within(actual, expected, bound) | may_overflow(actual, expected, bound, dtype)
-    return Judgement(actual, expected, bound, right)
 
 
-def _within(actual: Tensor, expected: Tensor, bound: Tensor, *, poisoned: bool = False) -> Tensor:
+def _within(actual: Tensor, expected: Tensor, bound: Tensor, poisoned: bool) -> Tensor:
     """Whether each element is right. A NaN or infinity never is, save where it is expected.
 
     Args:
@@ -461,15 +406,6 @@ def _within(actual: Tensor, expected: Tensor, bound: Tensor, *, poisoned: bool =
     error = (actual - expected).abs()
     right = (actual == expected) | (error.isfinite() & (error <= bound))
     return right | (~actual.isfinite() & ~expected.isfinite()) if poisoned else right
-
-
-def may_overflow(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where an infinity is right: it has the right sign, and the exact value may lie outside the range of the dtype."""
-    return (
-        actual.isinf()
-        & bound.isfinite()
-        & (actual.sign() * expected + bound >= torch.finfo(dtype).max)
-    )
 
 
 def tiles_of(case: Case, x: Attention) -> Iterator[Tile]:

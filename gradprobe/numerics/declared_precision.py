@@ -12,7 +12,6 @@ from torch import Tensor
 from ..model.intermediates import lookup
 from ..model.memory_finding import DTYPE, MemoryFinding
 from ..model.number import LAMBDA
-from ..reference import Attention
 from ..runtime.run import Trace
 
 # float32 arithmetic, a half unit in the last place.
@@ -77,13 +76,10 @@ class Precision:
         Bounds are LAMBDA roundings in quadrature, so what rounds LAMBDA times as coarsely seldom leaves them where many
         terms are added; and right kernels scale q or k and round it once more before the scores.
         """
-        name, operand = f"coarser than {self.name}", max(self.operand, self.matrix)
-        matrix, floor, accumulate = (
-            LAMBDA * one for one in (self.matrix, self.floor, self.accumulate)
-        )
-        return replace(
-            self, name=name, operand=operand, matrix=matrix, floor=floor, accumulate=accumulate
-        )
+        parts = ("matrix", "floor", "accumulate")
+        coarse = {name: LAMBDA * getattr(self, name) for name in parts}
+        operand = max(self.operand, self.matrix)
+        return replace(self, name=f"coarser than {self.name}", operand=operand, **coarse)
 
 
 def precision_of(dtype: str, dots: str) -> Precision:
@@ -170,11 +166,6 @@ def stored(actual: Tensor, expected: Tensor, bound: Tensor, dtype: torch.dtype) 
     return (up - expected).where(actual >= expected, expected - down).maximum(bound)
 
 
-def softcap_slope(x: Attention, q: Tensor, k: Tensor) -> Tensor | float:
-    """The softcap's derivative."""
-    return 1.0 if x.softcap is None else 1 - (x.scale * q @ k.mT / x.softcap).tanh() ** 2
-
-
 def nearest(precision: Precision, matrix: Tensor) -> Tensor:
     """Rounded to the nearest numbers of a contract's 16-bit dtype, in float64."""
     _, exponent = torch.frexp(matrix)
@@ -203,8 +194,7 @@ def of_dtypes(trace: Trace, values: Mapping[str, Tensor]) -> Iterator[MemoryFind
         if like not in values or trace.sources[name] != "exported":
             continue
         if torch.promote_types(tensor.dtype, values[like].dtype) != tensor.dtype:
-            came, due = (
-                str(each.dtype).removeprefix("torch.") for each in (tensor, values[like])
-            )
-            sentence = f"{name} came as {came}, which does not hold the numbers of {due}, the dtype of {like}"
+            came, due = (str(of.dtype).removeprefix("torch.") for of in (tensor, values[like]))
+            lost = f"which does not hold the numbers of {due}, the dtype of {like}"
+            sentence = f"{name} came as {came}, {lost}"
             yield MemoryFinding(DTYPE, name, sentence, actual=came, expected=due)

@@ -6,25 +6,30 @@ its rows, all together, do not: a kernel rounds alike in all of its heads, and w
 The size of a head's errors is the mean over its rows of e^2 / (what all parts add if each is rounded once). If part i
 is rounded w_i times, that is sum_i w_i share_i on average, exactly, so two heads of one kernel differ at most as a
 linear programme over w says (`most`). Each row errs by itself, so the rest is chance: by Welch's t, of the logarithms.
+
+A kernel that rounds more than its contract says (PyTorch's eager attention in bfloat16 rounds S, P, dP and dS, each as
+often as an operation stores it) is given a budget that allows for it only where its errors are roundings by all this.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
 from ..model.case import Case
-from ..reference import Attention, evaluate
+from ..model.number import listed
+from ..reference import Attention
 from ..reference.attention import BY_KEY
 from ..runtime.run import Trace
-from .compare import Comparison, tiles_of
-from .declared_precision import U32, Precision
-from .rounding_spread import RESULTS, Parts, Scatter, Spread, rounding, tile_parts
+from .compare import Comparison
+from .declared_precision import ROUNDED, U32, Precision, growth_of, with_roundings
+from .rounding_spread import RESULTS, Parts, Scatter, rounding, scatter_of
 
 FALSE_ALARMS = 1e-6
 """How often chance alone may accuse a right kernel in a whole check: of a million, one."""
@@ -68,8 +73,34 @@ class HeadScatter:
     """The mean share of each part."""
 
 
-def heads_of(
-    x: Attention, result: str, scatter: Scatter, stored: Tensor, squares: Tensor, unit: float
+Heads = Mapping[str, Sequence[HeadScatter]]
+"""How the heads of each result scatter."""
+
+
+def heads_by_result(
+    case: Case, x: Attention, trace: Trace, comparison: Comparison
+) -> dict[str, list[HeadScatter]]:
+    """How the heads of each of RESULTS that is there scatter; nothing where that is not known.
+
+    It is where 16 bits are rounded, softmax is taken, and nothing was recovered.
+    """
+    precision, is_read = comparison.precision, comparison.recovery is not None
+    if case.dtype == "float32" or case.family != "softmax" or precision.exact or is_read:
+        return {}
+    found, spread = {}, scatter_of(case, x, precision)
+    for result in RESULTS:
+        came, expected = trace.values.get(result), comparison.expected[result]
+        if came is not None and bool(came.isfinite().all()):
+            errors = (came.double() - expected).square().sum(-1)
+            stored = rounding(precision, expected).sum(-1, keepdim=True)
+            found[result] = list(
+                _heads_of(x, result, spread[result], stored, errors, precision.matrix)
+            )
+    return found
+
+
+def _heads_of(
+    x: Attention, result: str, spread: Scatter, stored: Tensor, errors: Tensor, unit: float
 ) -> Iterator[HeadScatter]:
     """Each head of which that is known.
 
@@ -79,40 +110,33 @@ def heads_of(
 
     Args:
         stored: [B, H, R, 1], the variance of storing the rows.
-        squares: [B, H, R], of their errors.
-        unit: the unit roundoff.
+        errors: [B, H, R], their squares.
     """
-    parts = {name: part[..., 0] for name, part in scatter.with_stored(stored).items()}
+    parts = {name: part[..., 0] for name, part in spread.with_stored(stored).items()}
     finest = _IN_FLOAT32 * max(*x.q.shape[2:], x.k.shape[2]) * (U32 / unit) ** 2
     # A sum in 16 bits is a hundred times as coarse as the others, and few kernels have one.
     total = torch.stack([part for name, part in parts.items() if name != "sums"]).sum(0)
     for b, h in torch.cartesian_prod(*map(torch.arange, total.shape[:2])).tolist():
         live = total[b, h] > 0
-        own, summed, directions, scores = _apart(x, result, b, h, live)
+        own, summed, directions, scores = _independence(x, result, b, h, live)
         whole = total[b, h][live]
-        of_rows = squares[b, h][live] / whole
+        of_rows = errors[b, h][live] / whole
         size = float(of_rows.mean())
         if own < 2 or directions < DIRECTIONS or scores < unit or size <= finest:
             continue
         shares = {name: float((part[b, h][live] / whole).mean()) for name, part in parts.items()}
-        in_common = 2 * shares["operand"] ** 2 / directions + _in_common(
-            scatter, (b, h), live, whole
-        )
-        yield HeadScatter(
-            (b, h), size, float(of_rows.var()) / size**2 / own, in_common, own, summed, shares
-        )
+        in_common = 2 * shares["operand"] ** 2 / directions
+        # n query rows of one size share n squares: their sum is off by 2 / n of its square. Of other sizes n is the
+        # square of their sum over the sum of their squares.
+        of_all, of_squares = spread.queries[:, b, h].tolist()
+        if of_all:
+            share = float((spread.parts["shared"][b, h, :, 0][live] / whole).mean())
+            in_common += 2 * share**2 * of_squares / of_all**2
+        scatter = float(of_rows.var()) / size**2 / own
+        yield HeadScatter((b, h), size, scatter, in_common, own, summed, shares)
 
 
-def _in_common(scatter: Scatter, place: tuple[int, int], live: Tensor, whole: Tensor) -> float:
-    """n query rows of one size share n squares: their sum is off by 2 / n of its square. Of other sizes n is the square
-    of their sum over the sum of their squares.
-    """
-    of_all, of_squares = scatter.queries[(slice(None), *place)].tolist()
-    share = float((scatter.shared[place][live] / whole).mean())
-    return 2 * share**2 * of_squares / of_all**2 if of_all else 0.0
-
-
-def _apart(
+def _independence(
     x: Attention, result: str, b: int, h: int, live: Tensor
 ) -> tuple[float, float, float, float]:
     """How many rows of a head err each by itself, how often what they sum is repeated, the directions that q or k fill,
@@ -126,10 +150,8 @@ def _apart(
     of_queries, of_keys = torch.cat([q, x.do[b, head]], -1), torch.cat([k, x.v[b, key_head]], -1)
     rows, others = (of_keys, of_queries) if result in BY_KEY else (of_queries, of_keys)
     own = int(live.sum()) / max(_repeated(rows[live]), 1.0)
-    apart = k - k.mean(0)
-    scores = abs(x.scale) * math.sqrt(
-        float((q.square().sum(-1)).mean()) * float(apart.square().mean())
-    )
+    of_q, of_k = q.square().sum(-1).mean(), (k - k.mean(0)).square().mean()
+    scores = abs(x.scale) * math.sqrt(float(of_q * of_k))
     return own, _repeated(others), min(map(_directions, (q, k))), scores
 
 
@@ -145,19 +167,20 @@ def _directions(rows: Tensor) -> float:
     return float(gram.trace() ** 2 / gram.square().sum().clamp(min=1e-300))
 
 
-def most(
+def _most(
     size: Tensor,
     gains: Mapping[str, Tensor],
-    held: Mapping[str, Tensor],
+    held: Mapping[str, float],
     often: Mapping[str, float],
 ) -> Tensor:
-    """The largest sum_i w_i of_i, where sum_i w_i held_i is at most `size`, and w_i at most `often`.
+    """The largest sum_i w_i gains_i, where sum_i w_i held_i is at most `size`, and w_i at most `often`.
 
-    A fractional knapsack: what gives most of `of` for its share of `held` goes in first (Dantzig, 1957).
+    A fractional knapsack: what gives most for its share of `held` goes in first (Dantzig, 1957).
     """
     names = [name for name in often if name in gains]
-    gain = torch.stack([gains[name] / held[name].clamp(min=1e-12) for name in names])
-    room = torch.stack([(often[name] * held[name]).expand_as(gain[0]) for name in names])
+    gain = torch.stack([gains[name] / max(held[name], 1e-12) for name in names])
+    room = gain.new_tensor([often[name] * held[name] for name in names])
+    room = room.reshape(-1, *[1] * (gain.dim() - 1)).expand_as(gain)
     order = gain.argsort(0, descending=True)
     gain, room = gain.gather(0, order), room.gather(0, order)
     used = (size - (room.cumsum(0) - room)).clamp(min=0.0).minimum(room)
@@ -176,57 +199,30 @@ def excess(
         checks: how many heads are judged in all.
     """
     most_often = sum(often[name] * share for name, share in head.shares.items())
-    allowed = most_often * math.exp(by_chance(checks, head))
+    allowed = most_often * math.exp(_by_chance(checks, head))
     if others:
         other = _mean(others)
-        own, theirs = (
-            {name: torch.tensor(share) for name, share in one.shares.items()}
-            for one in (head, other)
-        )
-        by_values = APART * float(most(torch.tensor(other.size), own, theirs, often))
-        allowed = min(allowed, by_values * math.exp(by_chance(checks, head, other)))
+        own = {name: torch.tensor(share) for name, share in head.shares.items()}
+        by_values = APART * float(_most(torch.tensor(other.size), own, other.shares, often))
+        allowed = min(allowed, by_values * math.exp(_by_chance(checks, head, other)))
     return math.sqrt(head.size / max(head.repeated * allowed, 1e-300))
 
 
 def _mean(heads: Sequence[HeadScatter]) -> HeadScatter:
     """What several heads come to on average, one as much as another."""
     size, count = sum(head.size for head in heads), len(heads)
-    weights = [(head.size / size) ** 2 for head in heads]
-    scatter, in_common = (
-        sum(weight * one for weight, one in zip(weights, of_heads, strict=True))
-        for of_heads in ([head.scatter for head in heads], [head.in_common for head in heads])
-    )
     shares = {name: sum(head.shares[name] for head in heads) / count for name in heads[0].shares}
     return replace(
         heads[0],
         size=size / count,
-        scatter=scatter,
-        in_common=in_common,
-        rows=sum(h.rows - 1 for h in heads) + 1,
+        scatter=sum((head.size / size) ** 2 * head.scatter for head in heads),
+        in_common=sum((head.size / size) ** 2 * head.in_common for head in heads),
+        rows=sum(head.rows - 1 for head in heads) + 1,
         shares=shares,
     )
 
 
-def stand_out(
-    head: HeadScatter, parts: Parts, squares: Tensor, checks: int, often: Mapping[str, float]
-) -> Tensor:
-    """Which elements of a head err more than roundings that make its size can.
-
-    An error uniform within half a spacing is strictly sub-Gaussian (E exp(l e) <= exp(l^2 var / 2)), and so is a sum of
-    such errors: of n elements one is beyond t deviations at most 2 n exp(-t^2 / 2) of the time.
-
-    Args:
-        parts: [R, C] each, of the head's elements.
-        squares: [R, C], of their errors.
-        checks: how many heads are judged in all.
-    """
-    shares = {name: torch.tensor(share).to(squares) for name, share in head.shares.items()}
-    size = torch.tensor(head.size * math.exp(by_chance(checks, head))).to(squares)
-    variance = head.repeated * most(size, parts, shares, often)
-    return squares > 2 * math.log(6 * squares.numel() * checks / FALSE_ALARMS) * variance
-
-
-def by_chance(checks: int, *heads: HeadScatter) -> float:
+def _by_chance(checks: int, *heads: HeadScatter) -> float:
     """By how much the logarithms of sizes differ by chance: Student's t, of Welch's degrees of freedom, at the rate
     that leaves FALSE_ALARMS for all checks together. A head has three: its size by itself, beside others, and its
     slopes or elements.
@@ -245,39 +241,101 @@ def student(rate: float, freedom: float) -> float:
     return math.sqrt(freedom * math.expm1(min(z**2 / freedom, 700.0)))
 
 
-def scatter_of(
-    case: Case, x: Attention, precision: Precision, *, by_element: bool = False
-) -> dict[str, Scatter]:
-    """What scatters each of RESULTS."""
-    spread = Spread(x)
-    for tile in tiles_of(case, x):
-        spread.add(tile, tile_parts(x, tile, evaluate(x, tile), precision, by_element=by_element))
-    return spread.of
+@dataclass(frozen=True)
+class Roundings:
+    """What a kernel proves to round besides what its contract says."""
 
+    names: tuple[str, ...]
+    dtype: str
+    tile: int
+    """Terms between two roundings of its sums; 0 where they are float32."""
 
-def heads_by_result(
-    case: Case, x: Attention, trace: Trace, comparison: Comparison
-) -> dict[str, list[HeadScatter]]:
-    """How the heads of each of RESULTS that is there scatter; nothing where that is not known.
+    @property
+    def name(self) -> str:
+        return listed(self.names)
 
-    It is where 16 bits are rounded, softmax is taken, and nothing was recovered.
-    """
-    precision, given = comparison.precision, trace.values
-    if (
-        case.dtype == "float32"
-        or case.family != "softmax"
-        or precision.exact
-        or comparison.recovery is not None
-    ):
-        return {}
-    found, scatter = {}, scatter_of(case, x, precision)
-    for result in (
-        name for name in RESULTS if name in given and bool(given[name].isfinite().all())
-    ):
-        expected = comparison.expected[result]
-        squares = (given[result].double() - expected).square().sum(-1)
-        stored = rounding(precision, expected).sum(-1, keepdim=True)
-        found[result] = list(
-            heads_of(x, result, scatter[result], stored, squares, precision.matrix)
+    @property
+    def sentence(self) -> str:
+        growth = growth_of(self.dtype) if "S" in self.names else ""
+        sums = f", and its sums every {self.tile} terms or less often" if self.tile else ""
+        return (
+            f"coarser than its contract: rounds {self.name} to {self.dtype}{sums} "
+            f"(all heads err as that makes them, and no element stands out){growth}"
         )
-    return found
+
+
+def rounded_besides(
+    case: Case,
+    x: Attention,
+    trace: Trace,
+    plain: Comparison,
+    heads: Heads,
+    compared: Callable[[Precision], Comparison],
+) -> tuple[Comparison, Roundings] | None:
+    """The comparison with the narrowest budget that allows for more roundings; None where none does.
+
+    Args:
+        plain: the comparison by the contract.
+        compared: compares the trace by another precision.
+    """
+    is_finite = not any(one.non_finite for one in plain.findings.values())
+    if not (heads and is_finite and _are_alike(heads, OFTEN)):
+        return None
+    ways = [(("S",), 0), (("P", "dP", "dS"), 0), *((ROUNDED, tile) for tile in TILES)]
+    precisions = [with_roundings(plain.precision, *way) for way in ways]
+    compared = cache(compared)
+    # The widest first: nearly all faults that come so far are beyond it.
+    if not compared(precisions[-1]).matches:
+        return None
+    spread = scatter_of(case, x, plain.precision, by_element=True)
+    for (names, tile), precision in zip(ways, precisions, strict=True):
+        often = OFTEN if tile else OFTEN | {"sums": 0.0}
+        if not _are_alike(heads, often) or _any_stands_out(trace, plain, heads, spread, often):
+            continue
+        if compared(precision).matches:
+            return compared(precision), Roundings(names, case.dtype, tile)
+    return None
+
+
+def _are_alike(heads: Heads, often: Mapping[str, float]) -> bool:
+    """Whether the errors of each result are as large as so many roundings are, alike in all heads."""
+    checks = sum(map(len, heads.values()))
+    for of_result in heads.values():
+        for head in of_result:
+            if excess(head, [one for one in of_result if one is not head], checks, often) > 1:
+                return False
+    return True
+
+
+def _any_stands_out(
+    trace: Trace,
+    plain: Comparison,
+    heads: Heads,
+    spread: Mapping[str, Scatter],
+    often: Mapping[str, float],
+) -> bool:
+    """Whether an element of a head errs more than roundings that make the head's errors can."""
+    checks = sum(map(len, heads.values()))
+    for result, of_result in heads.items():
+        expected = plain.expected[result]
+        parts = spread[result].with_stored(rounding(plain.precision, expected))
+        squares = (trace.values[result].double() - expected).square()
+        for head in of_result:
+            of_head = {name: part[head.place] for name, part in parts.items()}
+            if _stands_out(head, of_head, squares[head.place], checks, often):
+                return True
+    return False
+
+
+def _stands_out(
+    head: HeadScatter, parts: Parts, squares: Tensor, checks: int, often: Mapping[str, float]
+) -> bool:
+    """Whether one does of a head's elements [R, C].
+
+    An error uniform within half a spacing is strictly sub-Gaussian (E exp(l e) <= exp(l^2 var / 2)), and so is a sum of
+    such errors: of n elements one is beyond t deviations at most 2 n exp(-t^2 / 2) of the time.
+    """
+    size = squares.new_tensor(head.size * math.exp(_by_chance(checks, head)))
+    variance = head.repeated * _most(size, parts, head.shares, often)
+    far = 2 * math.log(6 * squares.numel() * checks / FALSE_ALARMS)
+    return bool((squares > far * variance).any())

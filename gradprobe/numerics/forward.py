@@ -11,8 +11,7 @@ from ..model.case import Case
 from ..model.failures import InputsFailure, TargetFailure
 from ..model.mechanisms import door
 from ..reference import Attention, Tile, evaluate
-from .budget import rounding_shift, tile_budget
-from .compare import attention_of, judge, tiles_of
+from .compare import allowed_on, attention_of, judge, tiles_of
 from .declared_precision import ROUNDED, precision_of, with_roundings
 from .evidence import MeasuredRun
 
@@ -57,14 +56,12 @@ def _wrong_rows(
     case: Case, x: Attention, given: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, int]]:
     """How many rows that see a key are wrong, tile by tile."""
-    precision = with_roundings(precision_of(case.dtype, "ieee"), ROUNDED, 16)
-    if case.dtype == "float32":
-        precision = precision_of(case.dtype, "tf32")
+    precision = precision_of(case.dtype, "tf32")
+    if case.dtype != "float32":
+        precision = with_roundings(precision, ROUNDED, 16)
     for tile in tiles_of(case, x):
         values = evaluate(x, tile)
-        budget = tile_budget(
-            x, tile, values, precision, rounding_shift(x, tile, values, precision)
-        )
+        budget = allowed_on(x, tile, values, precision)
         live = values["valid"].any(-1)
         for name, whole in given.items():
             right = judge(whole[tile.batch, tile.heads, tile.rows], values, budget, name).right

@@ -1,9 +1,13 @@
-"""LargeRun: a run that is compared block by block. Parts: what was found of its blocks, and what is kept of it."""
+"""LargeRun: a run that is compared block by block. JudgedRun: what was found of its blocks, and what is kept of it.
+
+Kept of each result of linear size are its error and what it is allowed at least, in bfloat16: by these a further run of
+the same values is judged without the reference.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,6 +24,7 @@ from ..runtime.run import Trace, expected_shapes
 from .block import Block
 from .compare import Comparison, Evaluate, attention_of, compare, promoted
 from .declared_precision import Precision, ordinary
+from .least import NEARLY_0
 from .tally import Finding, RisingErrors, Tally
 
 # Errors and bounds are kept as bfloat16, so that three layouts need no more memory than their results. What is kept of
@@ -66,37 +71,96 @@ class LargeRun:
     @property
     def inputs(self) -> dict[str, Tensor]:
         """What the reference takes of the values."""
-        return {
-            name: value for name, value in self.values.items() if name not in (*DERIVED, *OUTPUTS)
-        }
+        others = (*DERIVED, *OUTPUTS)
+        return {name: value for name, value in self.values.items() if name not in others}
 
     def problem(self, block: Block) -> Attention:
-        """The reference's problem of a block."""
         return attention_of(block.case(self.case), block.inputs(self.case, self.inputs))
 
     def of(self, block: Block) -> dict[str, Tensor]:
         """A block's part of what came, without the totals, to which all blocks add."""
-        within = {
-            name: value for name, value in self.trace.values.items() if name in (*BY_ROW, *BY_KEY)
+        return {
+            name: block.of(value, self.case.axes(name))
+            for name, value in self.trace.values.items()
+            if name in (*BY_ROW, *BY_KEY)
         }
-        return {name: block.of(value, self.case.axes(name)) for name, value in within.items()}
 
     def by_budget(self, block: Block, *, blame: bool = False) -> Comparison:
         """A block compared by the whole budget, without the totals."""
         case, trace = block.case(self.case), Trace(self.of(block), self.trace.sources)
         return compare(
-            case,
-            self.problem(block),
-            trace,
-            self.precision,
-            evaluate=self.evaluate,
-            blame=blame,
-            is_part=True,
+            case, self.problem(block), trace, self.precision, evaluate=self.evaluate, blame=blame, is_part=True
+        )  # fmt: skip
+
+    def is_like(self, other: LargeRun) -> bool:
+        """Whether two runs have the same values and precision, and results of the same names and dtypes."""
+        dtypes, inputs, others = [], self.inputs, other.inputs
+        for run in (self, other):
+            dtypes.append({name: value.dtype for name, value in run.trace.values.items()})
+        if self.precision != other.precision or dtypes[0] != dtypes[1]:
+            return False
+        return inputs.keys() == others.keys() and all(
+            value is others[name] or value.equal(others[name]) for name, value in inputs.items()
         )
 
 
 @dataclass
-class Parts:
+class LeastErrors:
+    """How far an intermediate is off, as multiples of what is allowed at least."""
+
+    rows: Tensor
+    """[h, r] the worst of each row."""
+    squares: Tensor
+    """[h] the sum of the squares of all."""
+    largest: Tensor
+    """[h] the largest error itself."""
+
+    @staticmethod
+    def joined(parts: Sequence[LeastErrors]) -> LeastErrors:
+        """Those of tiles, one after another."""
+        squares, largest = (
+            torch.stack([getattr(one, name) for one in parts]) for name in ("squares", "largest")
+        )
+        rows = torch.cat([one.rows for one in parts], 1)
+        return LeastErrors(rows, squares.sum(0), largest.amax(0))
+
+    @property
+    def right(self) -> Tensor:
+        """[h] whether all of a head are allowed; a NaN of either makes a NaN, which is not."""
+        return (self.rows <= 1.0).all(1) & ~self.squares.isnan()
+
+    def finding(
+        self, case: Case, name: str, shape: tuple[int, ...], right: Tensor, seen: Tensor | None = None
+    ) -> Finding:  # fmt: skip
+        """A Finding of the heads that are right, with ratios at least as large as those by the whole budget would be.
+
+        Args:
+            right: [h].
+            seen: of a matrix, the tiles that masks leave, [R, C].
+        """
+        tally, right = Tally(case, name, shape), right.cpu()
+        rows = self.rows.cpu().double().masked_fill(~right[:, None], 0.0)
+        rows = rows.reshape(tally.shape[:3])
+        tally.grid.bound(rows, seen)
+        tally.ratio, tally.squares = rows.amax(2), float(self.squares.cpu()[right].sum())
+        tally.total = tally.counted = int(right.sum()) * math.prod(tally.shape[2:])
+        tally.max_abs_err = float(self.largest.cpu()[right].max()) if tally.counted else 0.0
+        return replace(tally.finding(), bounded=True)
+
+
+def errors_of(error: Tensor, bound: Tensor, share: float = 1.0) -> LeastErrors:
+    """Errors [h, r, ...] beside what is allowed of each at least: a share of `bound`, which is spoiled."""
+    largest = torch.linalg.vector_norm(error.flatten(1), math.inf, dim=1)
+    # 0 of 0 that are allowed is right.
+    ratio = torch.div(error, bound.clamp_(min=NEARLY_0[bound.dtype]), out=bound)
+    ratio = ratio.reshape(*error.shape[:2], -1)
+    rows = torch.linalg.vector_norm(ratio, math.inf, dim=2) / share
+    norm = torch.linalg.vector_norm(ratio, dim=(1, 2), dtype=torch.double) / share
+    return LeastErrors(rows, norm.square(), largest)
+
+
+@dataclass
+class JudgedRun:
     """What was found of a run, and what is kept of it."""
 
     run: LargeRun
@@ -106,21 +170,33 @@ class Parts:
     """Of the totals."""
     matches: bool = True
     undecided: int = 0
-    errors: dict[str, Tensor] = field(default_factory=dict)
-    """By intermediate of linear size: the run's values less the expected ones; empty where no further run comes."""
-    bounds: dict[str, Tensor] = field(default_factory=dict)
-    """What each of them is allowed at least, the rounding of its own dtype included."""
+    kept: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """By intermediate of linear size: the run's values less the expected ones, and what each of them is allowed at
+    least, the rounding of its own dtype included; empty where no further run comes."""
     maps: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     """Of P, dP and dS in a batch, the tiles of their maps that masks leave, [R, C]."""
 
+    def part(self, tensor: Tensor, name: str, block: Block | None) -> Tensor:
+        return tensor if block is None else block.of(tensor, self.run.case.axes(name))
+
     def keep(self, name: str, block: Block | None, error: Tensor, bound: Tensor) -> None:
-        """Keeps errors [1, h, r, ...] of a block, or those of all blocks, and what is allowed of each."""
-        if name not in self.errors:
-            return
-        bound = bound.where(bound > SMALLEST_BOUND, 0.0)
-        for kept, of in ((self.errors[name], error), (self.bounds[name], bound)):
-            part = kept if block is None else block.of(kept, self.run.case.axes(name))
-            part.copy_(of)
+        """Keeps errors of a block, or those of all blocks, and what is allowed of each."""
+        if name in self.kept:
+            errors, bounds = (self.part(kept, name, block) for kept in self.kept[name])
+            errors.copy_(error)
+            bounds.copy_(bound.where(bound > SMALLEST_BOUND, 0.0))
+
+    def judge(self, name: str, block: Block | None, error: Tensor, bound: Tensor) -> bool:
+        """Notes what an intermediate of a block, or a total, comes to by its errors; whether all of it passes."""
+        case = self.run.case if block is None else block.case(self.run.case)
+        _, _, *rows = Tally(case, name, error.shape).shape
+        errors = errors_of(error.reshape(-1, *rows), bound.clone().reshape(-1, *rows))
+        finding = errors.finding(case, name, tuple(error.shape), errors.right)
+        if block is None:
+            self.whole[name] = finding
+        else:
+            self.found.append((block, {name: finding}))
+        return bool(errors.right.all())
 
     def together(self, whole: Callable[[], Comparison]) -> Comparison:
         """The comparison of the run.
@@ -132,10 +208,7 @@ class Parts:
         linear = [name for name in shapes if name not in MATRICES]
         given = [name for name in shapes if name in run.trace.values]
         found = Comparison(
-            {
-                name: self.whole[name] if name in self.whole else self._finding(name)
-                for name in given
-            },
+            {name: self.whole.get(name) or self._finding(name) for name in given},
             tuple(name for name in shapes if name not in given),
             precision=ordinary(run.precision),
             undecided=self.undecided,
@@ -151,36 +224,29 @@ class Parts:
         found = [(block, findings[name]) for block, findings in self.found if name in findings]
         own, rising = list[Element](), list[Element]()
         for block, finding in found:
-            place = (
-                slice(block.batch, block.batch + 1),
-                block.kv_heads if name in BY_KEY else block.heads,
-            )
+            heads = block.kv_heads if name in BY_KEY else block.heads
             for into, of in zip(_by_head(made), _by_head(finding), strict=True):
-                into[place] = of
+                into[block.batch : block.batch + 1, heads] = of
             for elements, errors in ((own, finding.rising_own), (rising, finding.rising)):
-                elements += [_placed(block, element) for element in errors.elements]
-        counted = sum(one.counted for _, one in found)
+                for element in errors.elements:
+                    head = heads.start + (element.head or 0)
+                    elements.append(structs.replace(element, batch=block.batch, head=head))
+        findings = [finding for _, finding in found]
+        counted = sum(one.counted for one in findings)
+        squares = sum(one.rms_ratio**2 * one.counted for one in findings)
         return replace(
             made,
-            total=sum(one.total for _, one in found),
-            non_finite=sum(one.non_finite for _, one in found),
-            max_abs_err=max(one.max_abs_err for _, one in found),
-            rms_ratio=math.sqrt(
-                sum(one.rms_ratio**2 * one.counted for _, one in found) / max(counted, 1)
-            ),
+            total=sum(one.total for one in findings),
+            non_finite=sum(one.non_finite for one in findings),
+            max_abs_err=max(one.max_abs_err for one in findings),
+            rms_ratio=math.sqrt(squares / max(counted, 1)),
             rising_own=RisingErrors.of(own),
             rising=RisingErrors.of(rising),
             counted=counted,
-            bounded=any(one.bounded for _, one in found),
+            bounded=any(one.bounded for one in findings),
         )
 
 
 def _by_head(of: Finding) -> tuple[Tensor, ...]:
     assert of.signs is not None
     return of.ratio, of.wrong, of.own, of.wrong_rows, of.wrong_columns, of.largest, of.signs
-
-
-def _placed(block: Block, element: Element) -> Element:
-    """An element of a block as one of the case."""
-    heads = block.kv_heads if element.intermediate in BY_KEY else block.heads
-    return structs.replace(element, batch=block.batch, head=heads.start + (element.head or 0))

@@ -32,31 +32,10 @@ ADDITION = 2.0**-22
 TINIEST = 2.0**-100
 # No more than any error that is not 0, so that its ratio to this is 1 at least, and more once a share is taken off.
 NEARLY_0 = {torch.float: 2.0**-149, torch.double: 2.0**-1000}
-
-
 # Entries of one tile that are counted. Where all of a tile lie on the kink the whole budget is asked.
 MOST = 1 << 14
 # So that a threshold is below the whole budget's however both are rounded.
 BELOW = 1 - 2.0**-20
-
-
-def at_least(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
-    """A lower bound of the product of two matrices without negative elements, in float64, computed in float32.
-
-    Args:
-        factor: what it is multiplied by.
-    """
-    return _surely(a @ b, factor * max(0.0, 1.0 - _off(a))).double()
-
-
-def _surely(product: Tensor, factor: float) -> Tensor:
-    """A product, spoiled, times a factor; what overflows bounds nothing."""
-    return product.nan_to_num_(0.0, 0.0, 0.0).mul_(factor)
-
-
-def _off(a: Tensor) -> float:
-    """What a product with so many terms may be off by, as a share of the sum of absolute values."""
-    return ROUNDINGS[a.device.type] + a.shape[-1] * ADDITION
 
 
 @contextmanager
@@ -70,11 +49,26 @@ def tf32() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
+def finite(tensor: Tensor) -> Tensor:
+    """In place, 0 for what overflowed, which bounds nothing."""
+    return tensor.nan_to_num_(0.0, 0.0, 0.0)
+
+
 def sizes(matrix: Tensor, power: int = 1) -> Tensor:
     """|matrix| or matrix^2 in float32, 0 where an element is below SMALLEST."""
     narrow = matrix.float()
     narrow = narrow.square_() if power == 2 else narrow.abs_()
     return torch.threshold_(narrow, SMALLEST**power, 0.0)
+
+
+def _off(a: Tensor) -> float:
+    """What a product with so many terms may be off by, as a share of the sum of absolute values."""
+    return ROUNDINGS[a.device.type] + a.shape[-1] * ADDITION
+
+
+def _product(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
+    """A lower bound of the product of two float32 matrices without negative elements, times a factor."""
+    return finite(a @ b).mul_(factor * max(0.0, 1.0 - _off(a)))
 
 
 def weight(precision: Precision, terms: int) -> float:
@@ -84,19 +78,30 @@ def weight(precision: Precision, terms: int) -> float:
     return precision.accumulate * long_sum(terms)
 
 
+def of_operands(a: Tensor, b: Tensor, precision: Precision) -> Tensor:
+    """[h, m, n] at most what cutting the operands of a b^T costs each of its elements."""
+    product = _product(sizes(a, 2), sizes(b, 2).mT).double()
+    return LAMBDA * precision.operand * (2 * product).sqrt()
+
+
+def common_error(x: Attention, values: Mapping[str, Tensor]) -> Tensor:
+    """[h, m, 1] what LSE errs by on its own, and with it all entries of a row."""
+    lse = values["LSE"][..., None]
+    size = lse.masked_fill(lse == -torch.inf, 0.0).abs()
+    return U32 * (size + 2 + long_sum(x.n_key)) + U_FUNCTION
+
+
 class LeastSums:
     """What dK and dV of a problem are allowed at least, added up in float32 tile by tile."""
 
     def __init__(self, x: Attention, names: Collection[str], precision: Precision) -> None:
         self.x, self.precision = x, precision
-        shapes = {name: of.shape for name, of in (("dK", x.k), ("dV", x.v)) if name in names}
-        if "dK" in names:
-            shapes |= {"delta": x.k.shape, **({"kink": x.k.shape} if x.tau is not None else {})}
-        if "dV" in names and x.tau is not None:
-            shapes["common"] = x.v.shape
+        like = {name: of for name, of in (("dK", x.k), ("dV", x.v)) if name in names}
+        like |= {"delta": x.k} if "dK" in names else {}
+        like |= {"kink": x.k} if "dK" in names and x.tau is not None else {}
+        like |= {"common": x.v} if "dV" in names and x.tau is not None else {}
         self._shares = {
-            name: torch.zeros(shape[1:], dtype=torch.float, device=x.q.device)
-            for name, shape in shapes.items()
+            name: torch.zeros_like(of[0], dtype=torch.float) for name, of in like.items()
         }
 
     def add(self, name: str, tile: Tile, matrix: Tensor, rows: Tensor, power: int) -> None:
@@ -104,27 +109,21 @@ class LeastSums:
         if name in self._shares:
             add_transposed(self._shares[name][:, tile.keys], matrix, sizes(rows, power))
 
-    def add_kink(self, tile: Tile, kink: Kink, q: Tensor) -> None:
-        """What flips at single entries move dK by."""
+    def add_kink(self, tile: Tile, kink: Kink, p: Tensor, q: Tensor) -> None:
+        """What flips of other entries of a row, and each by itself, move dK by."""
+        self.add("kink", tile, p, kink.delta * q, 1)
         if "kink" in self._shares:
             head, row, key = kink.at
-            moved = kink.ds[:, None] * q[head, row].abs()
-            self._shares["kink"][:, tile.keys].index_put_(
-                (head, key), moved.float(), accumulate=True
-            )
+            moved = (kink.ds[:, None] * q[head, row].abs()).float()
+            self._shares["kink"][:, tile.keys].index_put_((head, key), moved, accumulate=True)
 
     def bound(self, name: str, expected: Tensor) -> Tensor:
         """[Hkv, N, D] float64, once all tiles are added."""
         terms = self.x.n_query * self.x.n_heads // self.x.k.shape[1]
         by, scale = weight(self.precision, terms), abs(self.x.scale) if name == "dK" else 1.0
         surely = max(0.0, 1.0 - ROUNDINGS[expected.device.type] - terms * ADDITION)
-        share = {
-            key: (of.double() * surely).nan_to_num(0.0, 0.0, 0.0)
-            for key, of in self._shares.items()
-        }
-        of_rows = (
-            share["delta"] if name == "dK" else share.get("common", torch.zeros_like(expected))
-        )
+        share = {key: finite(of.double() * surely) for key, of in self._shares.items()}
+        of_rows = share.get("delta" if name == "dK" else "common", torch.zeros_like(expected))
         if self.precision.matrix:
             own = (by**2 * share[name] + of_rows).sqrt()
         else:
@@ -132,35 +131,6 @@ class LeastSums:
         own = own + share["kink"] if name == "dK" and "kink" in share else own
         common = max(2 * self.precision.operand, self.precision.matrix) + 2 * U32
         return scale * own + common * expected.abs()
-
-
-def common_error(x: Attention, values: Mapping[str, Tensor]) -> Tensor:
-    """[h, m, 1] what LSE errs by on its own, and with it all entries of a row."""
-    lse = values["LSE"][..., None]
-    return (
-        U32 * (lse.masked_fill(lse == -torch.inf, 0.0).abs() + 2 + long_sum(x.n_key)) + U_FUNCTION
-    )
-
-
-def least_kink(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
-) -> Kink | None:
-    """Entries of a tile of which rounding surely decides whether the ReLU lets them through; None where there are none.
-
-    Where q and k are cut to TF32, that is most of what P errs by.
-    """
-    if x.tau is None:
-        return None
-    relative = common_error(x, values) + U_FUNCTION
-    if precision.operand:
-        q, k, _, _ = x.tensors(tile)
-        relative = relative + abs(x.scale) * of_operands(q, k, precision)
-    return kink_of(x, tile, values, relative)
-
-
-def of_operands(a: Tensor, b: Tensor, precision: Precision) -> Tensor:
-    """[h, m, n] at most what cutting the operands of a b^T costs each of its elements."""
-    return LAMBDA * precision.operand * (2 * at_least(sizes(a, 2), sizes(b, 2).mT)).sqrt()
 
 
 @dataclass(frozen=True)
@@ -189,16 +159,14 @@ class Kink:
         """[h, m, D]: what flips at single entries move dS K by."""
         head, row, key = self.at
         into = k.new_zeros(*self.delta.shape[:2], k.shape[-1])
-        return into.index_put_(
-            (head, row), self.ds[:, None] * k[head, key].abs(), accumulate=True
-        )
+        moved = self.ds[:, None] * k[head, key].abs()
+        return into.index_put_((head, row), moved, accumulate=True)
 
     @property
     def over_keys(self) -> Tensor:
         """[h, m, 1]: what flips move the sum of a row's dP by."""
-        return torch.zeros_like(self.delta[..., 0]).index_put_(
-            self.at[:2], self.flip, accumulate=True
-        )[..., None]
+        into = torch.zeros_like(self.delta[..., 0])
+        return into.index_put_(self.at[:2], self.flip, accumulate=True)[..., None]
 
     def nearer(self, expected: Tensor, came: Tensor) -> Tensor:
         """dP as expected, with the other value where that is nearer to what came."""
@@ -207,39 +175,35 @@ class Kink:
         return expected.index_put(self.at, self.other.where(nearer, known))
 
 
-def kink_of(
-    x: Attention, tile: Tile, values: Mapping[str, Tensor], relative: Tensor
+def least_kink(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision
 ) -> Kink | None:
-    """The entries of a tile; None where there are none, as in softmax.
+    """The entries of a tile of which |P + tau / (i + 1)| is within its error, tau below 0; None where there are none.
 
-    Args:
-        values: what `reference.evaluate` gives of the tile.
-        relative: [h, m, 1] or [h, m, n], at most the relative error that P is allowed.
+    Where q and k are cut to TF32, that is most of what P errs by.
     """
     if x.tau is None:
         return None
-    p, (low, high) = values["P"], _around(x, tile, relative)
+    relative = common_error(x, values) + U_FUNCTION
+    if precision.operand:
+        q, k, _, _ = x.tensors(tile)
+        relative = relative + abs(x.scale) * of_operands(q, k, precision)
+    floor = -x.tau[tile.heads, None, None] / (x.positions(tile)[0] + 1)
+    relative = (relative.clamp(max=UNBOUNDED) + U32) * BELOW
+    absolute = (U_FUNCTION + U32) * floor * BELOW
+    low = ((floor - absolute) / (1 + relative)).masked_fill(floor <= 0, torch.inf)
+    high = ((floor + absolute) / (1 - relative)).masked_fill(relative >= 1, torch.inf)
+    p = values["P"]
     every = ((p >= low) & (p <= high)).nonzero()
     if not len(every):
         return None
     head, row, key = at = every[:MOST].unbind(1)
-    dpe, of_p = values["dPE"][at], p[at]
-    ds = of_p * dpe.abs()
+    dpe = values["dPE"][at]
+    ds = p[at] * dpe.abs()
     delta = p.new_zeros(p.shape[:2]).index_put_((head, row), ds, accumulate=True)
     other = dpe.masked_fill(values["dP"][at] != 0, 0.0)
     counts = torch.bincount(every[:, 0], minlength=len(p))
     return Kink((head, row, key), other, dpe.abs(), ds, delta[..., None], counts)
-
-
-def _around(x: Attention, tile: Tile, relative: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the largest P of which |P + tau / (i + 1)| is within its error, tau below 0."""
-    assert x.tau is not None
-    floor = -x.tau[tile.heads, None, None] / (x.positions(tile)[0] + 1)
-    relative = (relative.clamp(max=UNBOUNDED) + U32) * BELOW
-    absolute = (U_FUNCTION + U32) * floor * BELOW
-    low = (floor - absolute) / (1 + relative)
-    high = ((floor + absolute) / (1 - relative)).masked_fill(relative >= 1, torch.inf)
-    return low.masked_fill(floor <= 0, torch.inf), high
 
 
 class LowerBounds:
@@ -251,20 +215,10 @@ class LowerBounds:
     """
 
     def __init__(
-        self,
-        x: Attention,
-        tile: Tile,
-        values: Mapping[str, Tensor],
-        precision: Precision,
-        kink: Kink | None = None,
-    ) -> None:
-        self.x, self.tile, self.values, self.precision, self.kink = (
-            x,
-            tile,
-            values,
-            precision,
-            kink,
-        )
+        self, x: Attention, tile: Tile, values: Mapping[str, Tensor], precision: Precision, kink: Kink | None = None
+    ) -> None:  # fmt: skip
+        self.x, self.tile, self.values, self.kink = x, tile, values, kink
+        self.precision, self.weight = precision, weight(precision, x.n_key)
         self.q, self.k, self.v, self.do = x.tensors(tile)
         # Where P and dS are rounded their roundings add up in quadrature; else what the sums round adds up as it is.
         self.power = 2 if precision.matrix else 1
@@ -277,7 +231,9 @@ class LowerBounds:
         self.is_p = x.tau is None and not x.dropout
         pe = self.p if self.is_p else sizes(values["PE"])
         self.pe = pe.square() if self.power == 2 else pe
-        self.live = self.p if x.tau is None else self._live(pe)
+        self.live = self.p if x.tau is None else self.p * (pe > 0)  # or may let through
+        if kink is not None:
+            self.live.index_put_(kink.at, self.p[kink.at])
         self.common = common_error(x, values)
         self.delta = self._delta()
         # Flips move a row's delta, and with it all of its dS, as they move dP.
@@ -297,10 +253,16 @@ class LowerBounds:
         """
         if name == "dP":
             return expected.float().abs_().mul_(rounding).add_(self.dp)
-        if name == "dS":
-            return self._ds(rounding)
-        of_row = (self.common + (U_FUNCTION + rounding)).float()
-        return self.values["P"].float().mul_(of_row).add_(self.values["valid"], alpha=TINY)
+        valid, p = self.values["valid"], self.values["P"].float()
+        if name == "P":
+            of_row = (self.common + (U_FUNCTION + rounding)).float()
+            return p.mul_(of_row).add_(valid, alpha=TINY)
+        bound = (self.dp + self.moved_delta.float()).mul_(p)
+        bound.add_(self.values["dS"].float().abs_(), alpha=self.precision.matrix + rounding)
+        bound.add_(valid, alpha=self.precision.floor)
+        if self.kink is not None:
+            bound.index_put_(self.kink.at, self.kink.ds.float(), accumulate=True)
+        return bound
 
     def add_sums(self, into: LeastSums) -> None:
         """Adds this tile's shares of what dK and dV are allowed."""
@@ -309,19 +271,20 @@ class LowerBounds:
         # A row's delta errs for all its entries.
         p = self.pe if self.power == 2 and self.is_p else self.p.square()
         into.add("delta", self.tile, p, self.delta * self.q, 2)
-        if (
-            self.x.tau is not None
-        ):  # what a row's P errs by together, beside which PE may be small
+        if self.x.tau is not None:  # what a row's P errs by together; PE may be small beside it
             into.add("common", self.tile, self.live.square(), self.common * self.do, 2)
         if self.kink is not None:
-            into.add("kink", self.tile, self.p, self.kink.delta * self.q, 1)
-            into.add_kink(self.tile, self.kink, self.q)
+            into.add_kink(self.tile, self.kink, self.p, self.q)
 
-    def _weight(self) -> float:
-        return weight(self.precision, self.x.n_key)
+    def _keys(self) -> tuple[Tensor, Tensor]:
+        """[h, m, D] at most |P K|, and at most P |K|."""
+        k, off = self.k.float(), _off(self.p)
+        product, size = ((self.p @ of).double() for of in (k, k.abs()))
+        mean, least = product.abs() - off * size - TINIEST, size * (1.0 - off) - TINIEST
+        return finite(mean).clamp_(min=0.0), finite(least).clamp_(min=0.0)
 
-    def _product(self, matrix: Tensor, other: Tensor) -> Tensor:
-        product = at_least(matrix, sizes(other, self.power))
+    def _of_sums(self, matrix: Tensor, other: Tensor) -> Tensor:
+        product = _product(matrix, sizes(other, self.power)).double()
         return product.sqrt() if self.power == 2 else product
 
     def _delta(self) -> Tensor:
@@ -329,66 +292,36 @@ class LowerBounds:
         terms, delta = (self.do * self.values["O"]).abs(), self.values["delta"][..., None].abs()
         squares, size = terms.square().sum(-1, keepdim=True), delta
         if self.x.tau is not None:  # the terms are P dP, of which the sum may be small
-            of_p = (self.p * sizes(self.values["dP"])).nan_to_num_(0.0, 0.0, 0.0)
+            of_p = finite(self.p * sizes(self.values["dP"]))
             norm = torch.linalg.vector_norm(
-                of_p, self.power, dim=-1, keepdim=True, dtype=torch.double
+                of_p, self.power, -1, keepdim=True, dtype=torch.double
             )
             norm = norm * (1.0 - ROUNDINGS["cpu"])
             squares, size = (
                 (squares + norm.square(), delta) if self.power == 2 else (squares, norm)
             )
         rounded = (self.precision.matrix or U32) * squares.sqrt()
-        sums = U32 * (
-            long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
-            + long_sum(self.x.n_key) * size
-        )
+        of_o = long_sum(terms.shape[-1]) * terms.sum(-1, keepdim=True)
+        sums = U32 * (of_o + long_sum(self.x.n_key) * size)
         return LAMBDA * rounded + sums + self.common * delta
 
     def _o(self) -> Tensor:
-        weight = self._weight()
+        own = self._of_sums(self.pe, self.v)
         if self.x.tau is not None:
-            return weight * self._product(self.pe, self.v) + self.common * at_least(
-                self.live, sizes(self.v)
-            )
+            return self.weight * own + self.common * _product(self.live, sizes(self.v)).double()
         # The error that all of a row share weighs the same sum of absolute values.
-        return (weight if self.power == 2 else weight + self.common) * self._product(
-            self.pe, self.v
-        )
-
-    def _live(self, pe: Tensor) -> Tensor:
-        """[h, m, n] P where the ReLU lets it through, or may."""
-        live = self.p * (pe > 0)
-        return live if self.kink is None else live.index_put_(self.kink.at, self.p[self.kink.at])
+        return (self.weight if self.power == 2 else self.weight + self.common) * own
 
     def _dq(self) -> Tensor:
-        error = self._weight() * self._product(self.ds, self.k) + self.delta * self.mean_key
+        error = self.weight * self._of_sums(self.ds, self.k) + self.delta * self.mean_key
         if self.kink is not None:
             error = error + self.kink.delta * self.size_of_keys + self.kink.of_products(self.k)
         return abs(self.x.scale) * error
-
-    def _keys(self) -> tuple[Tensor, Tensor]:
-        """[h, m, D] at most |P K|, and at most P |K|."""
-        k, off = self.k.float(), _off(self.p)
-        product, size = ((self.p @ of).double() for of in (k, k.abs()))
-        mean = (product.abs() - off * size - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
-        return mean, (size * (1.0 - off) - TINIEST).nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
 
     @cached_property
     def dp(self) -> Tensor:
         """[h, m, n] of dP, in float32."""
         share = kept_share(self.x, self.tile)
-        weight = (
-            self.precision.accumulate
-            * long_sum(self.do.shape[-1])
-            * max(0.0, 1.0 - _off(self.do))
-        )
-        dot = _surely(sizes(self.do) @ sizes(self.v).mT, weight)
+        by = self.precision.accumulate * long_sum(self.do.shape[-1])
+        dot = _product(sizes(self.do), sizes(self.v).mT, by)
         return (dot if share is None else dot * share.float()).mul_(self.values["valid"])
-
-    def _ds(self, rounding: float) -> Tensor:
-        of_operands = (self.dp + self.moved_delta.float()).mul_(self.values["P"].float())
-        of_operands.add_(self.values["dS"].float().abs_(), alpha=self.precision.matrix + rounding)
-        of_operands.add_(self.values["valid"], alpha=self.precision.floor)
-        if self.kink is not None:
-            of_operands.index_put_(self.kink.at, self.kink.ds.float(), accumulate=True)
-        return of_operands

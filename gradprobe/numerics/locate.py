@@ -48,24 +48,21 @@ def locate_at(
 def _with_window(x: Attention, trace: Trace, comparison: Comparison, element: Element) -> Element:
     """The element with whether a mask covers it, and the numbers of the rows and columns around it."""
     name, batch, head = element.intermediate, element.batch or 0, element.head or 0
-    actual = _matrix(trace.values[name], element)
-    rows, cols = (
-        _around(element.row or 0, actual.shape[0], 2),
-        _around(element.col or 0, actual.shape[1], 5),
-    )
+    actual, finding = _matrix(trace.values[name], element), comparison.findings[name]
+    rows = _around(element.row or 0, actual.shape[0], 2)
+    cols = _around(element.col or 0, actual.shape[1], 5)
     tile = Tile(batch, slice(head, head + 1), slice(rows[0], rows[-1] + 1))
     if name in BY_ROW:
         expected = comparison.values(x, tile)[name].reshape(len(rows), -1)
     else:
         expected = _expected(x, comparison, element)[list(rows)]
     masked = None
-    if comparison.findings[name].axes == "bhmn":
+    if finding.axes == "bhmn":
         masked = not bool(x.valid(tile)[0, rows.index(element.row or 0), element.col or 0])
-    shown = (actual[list(rows)][:, list(cols)].double(), expected[:, list(cols)])
-    largest = Number(comparison.findings[name].largest[batch, head])
-    return replace(
-        element, masked=masked, window=Window(rows, cols, *map(_numbers, shown)), largest=largest
-    )
+    shown = (actual[list(rows)].double(), expected)
+    window = Window(rows, cols, *(_numbers(of[:, list(cols)]) for of in shown))
+    largest = Number(finding.largest[batch, head])
+    return replace(element, masked=masked, window=window, largest=largest)
 
 
 def _expected(x: Attention, comparison: Comparison, element: Element) -> Tensor:
@@ -80,10 +77,8 @@ def _matrix(tensor: Tensor, element: Element) -> Tensor:
     """[R, C] of the element's batch and head, with 1 for an axis that is not there."""
     if tensor.dim() == 4:
         return tensor[element.batch or 0, element.head]
-    per_head = (
-        tensor[element.head] if element.batch is None else tensor[element.batch, element.head]
-    )
-    return per_head.reshape(-1, 1)
+    place = element.head if element.batch is None else (element.batch, element.head)
+    return tensor[place].reshape(-1, 1)
 
 
 def _around(at: int, size: int, width: int) -> tuple[int, ...]:

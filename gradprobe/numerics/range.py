@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..model.case import Case
@@ -17,7 +18,7 @@ from ..reference.attention import BY_ROW, MATRICES
 from ..reference.problem import kept_share
 from ..runtime.run import Trace
 from .block import blocks
-from .bounds import UNBOUNDED, score_error
+from .bounds import UNBOUNDED, score_errors
 from .budget import tile_budget
 from .compare import allowed_on, attention_of, compare, judge, tile_size, tiles_of
 from .declared_precision import U32, Precision, precision_of
@@ -59,96 +60,86 @@ def _beyond(case: Case, sizes: Mapping[str, float]) -> str:
                 words = f"scores err by {size:.3g} in right float32 arithmetic here"
                 return f"{words}: every P is right, so none can be judged"
             continue
-        for dtype in (
-            ("float32", "float16")
-            if case.dtype == "float16" and name in _ROUNDED
-            else ("float32",)
-        ):
+        is_narrow = case.dtype == "float16" and name in _ROUNDED
+        for dtype in ("float32", "float16") if is_narrow else ("float32",):
             if not size <= _LARGEST[dtype]:
+                limit = f"beyond the {_LARGEST[dtype]:.3g} of {dtype}"
                 return (
-                    f"{name} and the sums that make it may reach {size:.3g} here, beyond the {_LARGEST[dtype]:.3g} of "
-                    f"{dtype}: a right kernel may give infinity or NaN, so none can be judged"
+                    f"{name} and the sums that make it may reach {size:.3g} here, {limit}: "
+                    "a right kernel may give infinity or NaN, so none can be judged"
                 )
     return ""
 
 
 def _from_the_largest(case: Case, values: Mapping[str, Tensor]) -> dict[str, float]:
     """Upper bounds of all intermediates from the largest element of each input."""
-
-    def largest(name: str) -> float:
-        return _largest(values[name]) if name in values else 0.0
-
-    q, k, v, do, scale = (*map(largest, ("q", "k", "v", "do")), max(1.0, abs(case.scale or 0.0)))
+    most = {name: _largest(value) for name, value in values.items() if value.is_floating_point()}
+    q, k, v, do = (most[name] for name in ("q", "k", "v", "do"))
+    scale, bias, alibi = (
+        max(1.0, abs(case.scale or 0.0)),
+        most.get("bias", 0),
+        most.get("alibi", 0),
+    )
     kept, rows = 1 / (1 - case.dropout), case.seqlen_q * case.heads // case.kv_heads
-    added = largest("bias") + largest("alibi") * case.seqlen_k
-    o = kept * (1 + largest("tau")) * v
+    pe = kept * (1 + most.get("tau", 0.0))
     dp = kept * case.head_dim_v * do * v
-    ds = 2 * (dp + case.head_dim_v * do * o)
-    scores = scale * case.head_dim * q * k + added
+    ds = 2 * (dp + case.head_dim_v * do * pe * v)
+    scores = scale * case.head_dim * q * k + bias + alibi * case.seqlen_k
     return {
         "S": _LOG2E * scores,
         _ERROR: 8 * U32 * case.head_dim * scores,
-        "O": o,
+        "O": pe * v,
         "dP": dp,
         "dS": ds,
         "dQ": 2 * scale * ds * k,
         "dK": scale * rows * ds * q,
-        "dV": rows * kept * (1 + largest("tau")) * do,
+        "dV": rows * pe * do,
         "dBias": case.batch * rows * case.seqlen_k * ds,
     }
 
 
 def _largest_of(case: Case, x: Attention, precision: Precision) -> dict[str, float]:
-    """The same from all elements: the largest sum of absolute values, rounding included."""
+    """The same from all elements: the largest sum of absolute values, rounding included. A NaN counts as beyond."""
+
+    def largest(sizes: Tensor) -> float:
+        return float(sizes.nan_to_num(math.inf, math.inf, math.inf).max())
+
     found: dict[str, float] = {}
-    sums = {name: x.q.new_zeros(like.shape) for name, like in (("dK", x.k), ("dV", x.v))}
+    sums = {"dK": torch.zeros_like(x.k), "dV": torch.zeros_like(x.v)}
     for tile in tiles_of(case, x):
-        for name, size in _on(x, tile, precision):
+        for name, sizes in _on(x, tile, precision).items():
             if name in sums:
-                sums[name][tile.batch].index_add_(0, x.kv_heads(tile), size)
+                sums[name][tile.batch].index_add_(0, x.kv_heads(tile), sizes)
             else:
-                # A NaN counts as beyond.
-                found[name] = max(
-                    found.get(name, 0.0),
-                    float(size.nan_to_num(math.inf, math.inf, math.inf).max()),
-                )
-    return found | {
-        name: float(size.nan_to_num(math.inf, math.inf, math.inf).max())
-        for name, size in sums.items()
-    }
+                found[name] = max(found.get(name, 0.0), largest(sizes))
+    return found | {name: largest(sizes) for name, sizes in sums.items()}
 
 
-def _on(x: Attention, tile: Tile, precision: Precision) -> Iterator[tuple[str, Tensor]]:
-    q, k, v, do = (tensor.abs() for tensor in x.tensors(tile))
-    values = evaluate(x, tile)
-    rows, valid, scale = (
-        tile_budget(x, tile, values, precision).rows,
-        values["valid"],
-        max(1.0, abs(x.scale)),
-    )
-    share = kept_share(x, tile)
-    kept = values["valid"].double() if share is None else share
+def _on(x: Attention, tile: Tile, precision: Precision) -> dict[str, Tensor]:
+    (q, k, v, do), values = (tensor.abs() for tensor in x.tensors(tile)), evaluate(x, tile)
+    rows, valid = tile_budget(x, tile, values, precision).rows, values["valid"]
+    scale, share = max(1.0, abs(x.scale)), kept_share(x, tile)
+    kept = valid.double() if share is None else share
     # However far scores are off, P is a share of 1, and delta a mean of dP.
     p = (values["P"] + rows["P"]).nan_to_num(1.0).clamp(max=1.0) * valid
     dp = kept * (do @ v.mT) * valid
     off = rows["delta"].minimum(2 * dp.amax(-1))[..., None]
     ds = p * ((values["dP"] - values["delta"][..., None]).abs() + rows["dP"] + off)
     pe = kept * p + (values["PE"] - values["P"] * kept).clamp(min=0.0)
-    yield "S", _LOG2E * (scale * (q @ k.mT) + values["S"].masked_fill(~valid, 0.0).abs()) * valid
-    # A row of one key has P = 1 whatever its score.
-    several = valid.sum(-1, keepdim=True) > 1
-    yield (
-        _ERROR,
-        score_error(x, tile, values, precision).clamp(max=2 * (x.softcap or math.inf)) * several,
-    )
-    yield "O", pe @ v
-    yield "dP", dp
-    yield "delta", (do * (pe @ v)).sum(-1)
-    yield "dS", ds
-    yield "dQ", scale * ds @ k
-    yield "dK", scale * ds.mT @ q
-    yield "dV", pe.mT @ do
-    yield "dBias", ds.sum((-2, -1))
+    scores = scale * (q @ k.mT) + values["S"].masked_fill(~valid, 0.0).abs()
+    error = score_errors(x, tile, values, precision)[0].clamp(max=2 * (x.softcap or math.inf))
+    return {
+        "S": _LOG2E * scores * valid,
+        _ERROR: error * (valid.sum(-1, keepdim=True) > 1),  # of one key P = 1, whatever its score
+        "O": pe @ v,
+        "dP": dp,
+        "delta": (do * (pe @ v)).sum(-1),
+        "dS": ds,
+        "dQ": scale * ds @ k,
+        "dK": scale * ds.mT @ q,
+        "dV": pe.mT @ do,
+        "dBias": ds.sum((-2, -1)),
+    }
 
 
 # Elements of all score matrices together beyond which nothing is tried: an option without effect takes two evaluations.
@@ -172,70 +163,57 @@ def unshown(
     """
     block = next(blocks(case, 1))
     part = attention_of(block.case(case), block.inputs(case, values))
-    for name in (name for name in given if without(part, name) is not None):
+    for name in (name for name in given if _without(part, name) is not None):
         option = f"--{name.replace('_', '-')}"
         if case.scores > _MOST_SCORES:
             yield f"{option}: whether this case shows it was not tried: it is too large for it"
         elif not _is_shown(case, problem(), name, trace, precision):
-            yield (
-                f"{option}: this case cannot show whether it is taken into account; without it, too, every "
-                "intermediate is within budget"
-            )
+            ignored = "without it, too, every intermediate is within budget"
+            yield f"{option}: this case cannot show whether it is taken into account; {ignored}"
 
 
 def _is_shown(case: Case, x: Attention, name: str, trace: Trace, precision: Precision) -> bool:
     """Whether a target that ignores an option is wrong; mostly the first tile tells."""
-    off = without(x, name)
+    off, dtypes = _without(x, name), {name: of.dtype for name, of in trace.values.items()}
     assert off is not None
     for tile in tiles_of(case, off):
         due, values = evaluate(x, tile), evaluate(off, tile)
-        came = {
-            name: values[name].to(of.dtype) for name, of in trace.values.items() if name in BY_ROW
-        }
         budget = allowed_on(x, tile, due, precision)
-        if not all(
-            bool(judge(value, due, budget, name).right.all()) for name, value in came.items()
-        ):
-            return True
-    return not compare(case, x, _of(case, off, trace), precision, blame=False).matches
+        for result in dtypes.keys() & {*BY_ROW}:
+            value = values[result].to(dtypes[result])
+            if not bool(judge(value, due, budget, result).right.all()):
+                return True
+    heads, rows = tile_size(case)
+    options: dict[str, Any] = {
+        name: getattr(off, name) for name in Attention.__dataclass_fields__
+    }
+    matrices = not dtypes.keys().isdisjoint(MATRICES)
+    results = manual_attention_backward(
+        **options, head_tile=heads, row_tile=rows, matrices=matrices
+    )
+    came = Trace({name: results[name].to(of) for name, of in dtypes.items()}, trace.sources)
+    return not compare(case, x, came, precision, blame=False).matches
 
 
-def without(x: Attention, name: str) -> Attention | None:
+def _without(x: Attention, name: str) -> Attention | None:
     """The problem without an option; None where it has none. An input with a gradient becomes 0 or minus infinity."""
     changes: dict[str, Any] = {}
-    if name in ("window", "softcap", "alibi", "mask"):
-        changes = {name: None} if getattr(x, name) is not None else {}
-    elif name in ("seqlens", "cu_seqlens") and (
-        x.seqlens is not None or x.cu_seqlens_q is not None
-    ):
-        changes = {"seqlens": None, "cu_seqlens_q": None, "cu_seqlens_k": None}
-    elif name == "causal" and x.causal and x.family == "softmax":
-        changes = {"causal": False}
-    elif name == "dropout" and x.family == "softmax":
-        changes = {"dropout": 0.0, "keep": None}
-    elif name in ("bias", "tau") and getattr(x, name) is not None:
-        changes = {name: getattr(x, name).new_zeros(getattr(x, name).shape)}
-    elif name == "sinks" and x.sinks is not None:
-        changes = {"sinks": x.sinks.new_full(x.sinks.shape, -float("inf"))}
-    elif name == "scale":
+    if name == "scale":
         changes = {"scale": float(x.q.shape[-1]) ** -0.5}
+    elif name in ("causal", "dropout") and x.family == "softmax":
+        is_on = x.causal or name == "dropout"
+        off = {"causal": False} if name == "causal" else {"dropout": 0.0, "keep": None}
+        changes = off if is_on else {}
+    elif name in ("seqlens", "cu_seqlens"):
+        lengths = ("seqlens", "cu_seqlens_q", "cu_seqlens_k")
+        has = any(getattr(x, one) is not None for one in lengths)
+        changes = dict.fromkeys(lengths) if has else {}
+    elif (value := getattr(x, name, None)) is not None:
+        if name in ("window", "softcap", "alibi", "mask"):
+            changes = {name: None}
+        elif name in ("bias", "tau", "sinks"):
+            changes = {name: value.new_full(value.shape, -math.inf if name == "sinks" else 0.0)}
     return replace(x, **changes) if changes else None
-
-
-def _of(case: Case, x: Attention, trace: Trace) -> Trace:
-    """The exact results of a problem, with the names and dtypes of a trace."""
-    heads, rows = tile_size(case)
-    options: Mapping[str, Any] = {
-        name: getattr(x, name) for name in Attention.__dataclass_fields__
-    }
-    results = manual_attention_backward(
-        **options,
-        head_tile=heads,
-        row_tile=rows,
-        matrices=any(name in trace.values for name in MATRICES),
-    )
-    values = {name: results[name].to(came.dtype) for name, came in trace.values.items()}
-    return Trace(values, trace.sources)
 
 
 def zeros_by_design(case: Case) -> Iterator[str]:

@@ -162,7 +162,7 @@ class _RoundedResult(Accumulation):
         )
 
     def _sum(self, place: tuple[int, int], model: Model | None) -> Tensor:
-        return self.in_float32(place)[0] if model is None else self.of_model(model, place)
+        return self.in_float32(place) if model is None else self.of_model(model, place)
 
     def _o(self, place: tuple[int, int]) -> Tensor:
         batch, head = place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -67,12 +67,10 @@ class RisingErrors:
     def telling(self) -> Element | None:
         """The first element that is far off, or wrong by the order of the worst: of others rounding may be why."""
         ratios = [element.ratio for element in self.elements]
-        least = least_telling(
-            max(filter(math.isfinite, ratios), default=0.0), max(ratios, default=0.0)
-        )
-        return next(
-            (one for one in self.elements if one.ratio >= least or _is_far_off(one)), None
-        )
+        finite = max(filter(math.isfinite, ratios), default=0.0)
+        least = least_telling(finite, max(ratios, default=0.0))
+        telling = (one for one in self.elements if one.ratio >= least or _is_far_off(one))
+        return next(telling, None)
 
     @staticmethod
     def of(elements: Iterable[Element]) -> RisingErrors:
@@ -181,9 +179,9 @@ def element_at(
         place if letter else None for place, letter in zip(at, letters, strict=True)
     )
     along = dict(zip(letters[2:], at[2:], strict=True))
-    blocks = {"m": case.block_m, "n": case.block_n}
     m, n = (
-        along[letter] // block if letter in along else None for letter, block in blocks.items()
+        along[letter] // block if letter in along else None
+        for letter, block in (("m", case.block_m), ("n", case.block_n))
     )
     return Element(
         intermediate=name,
@@ -202,19 +200,18 @@ class Tally:
     """Adds up the verdicts on one intermediate."""
 
     def __init__(self, case: Case, name: str, shape: tuple[int, ...]) -> None:
-        self.name, self.case = name, case
-        self.axes = case.axes(name)
+        self.name, self.case, self.axes = name, case, case.axes(name)
         shape = tuple(shape) if self.axes[0] in "b1" else (1, *shape)
         self.shape = shape + (1,) * (4 - len(shape))
         """[B, H, R, C] with 1 for what is not there."""
         self.total, self.non_finite, self.max_abs_err = 0, 0, 0.0
-        self.ratio = torch.zeros(self.shape[:2], dtype=torch.double)
-        self.grid = Grid(case, name, self.shape)
         self.squares, self.counted = 0.0, 0
-        self.wrong, self.own = (torch.zeros(self.shape[:2], dtype=torch.long) for _ in range(2))
+        self.grid = Grid(case, name, self.shape)
+        heads, cols = self.shape[:2], self.shape[3]
+        self.ratio, self.largest = (torch.zeros(heads, dtype=torch.double) for _ in range(2))
+        self.wrong, self.own = (torch.zeros(heads, dtype=torch.long) for _ in range(2))
         self.wrong_rows = torch.zeros(self.shape[:3], dtype=torch.bool)
-        self.wrong_columns = torch.zeros((*self.shape[:2], self.shape[3]), dtype=torch.bool)
-        self.largest = torch.zeros(self.shape[:2], dtype=torch.double)
+        self.wrong_columns = torch.zeros((*heads, cols), dtype=torch.bool)
         self.rising_own, self.rising = RisingErrors(), RisingErrors()
 
     def add_whole(self, judged: Judgement, inherited: Tensor | None) -> None:
@@ -223,10 +220,8 @@ class Tally:
         whole = judged.reshape(*self.shape)
         explained = None if inherited is None else inherited.reshape(self.shape)
         for b in range(n_batch):
-            tile, of_b = (
-                Tile(b, slice(0, n_heads), slice(0, n_rows)),
-                Judgement(*(part[b] for part in whole)),
-            )
+            tile = Tile(b, slice(0, n_heads), slice(0, n_rows))
+            of_b = Judgement(*(part[b] for part in whole))
             self.add(tile, of_b, None if explained is None else explained[b])
 
     def add(
@@ -238,34 +233,28 @@ class Tally:
             inherited: whether the target's own parents explain each value.
             valid: of a matrix, what its masks leave, [h, r, c].
         """
-        judged = judged.reshape(*judged.actual.shape[:2], -1)
+        judged, place = judged.reshape(*judged.actual.shape[:2], -1), (tile.batch, tile.heads)
         error, ratio, wrong = (judged.actual - judged.expected).abs(), judged.ratio, ~judged.right
         # Keys that the tile leaves out have 0, as they should.
         self.total += error.shape[0] * error.shape[1] * self.shape[-1]
-        self.max_abs_err = max(
-            self.max_abs_err, float(error.where(error.isfinite(), error.new_zeros(())).max())
-        )
-        place = (tile.batch, tile.heads)
-        finite = judged.expected.abs().where(judged.expected.isfinite(), error.new_zeros(()))
-        self.largest[place] = self.largest[place].maximum(finite.amax((1, 2)).cpu())
+        self.max_abs_err = max(self.max_abs_err, float(_finite(error).max()))
+        largest = _finite(judged.expected.abs()).amax((1, 2)).cpu()
+        self.largest[place] = self.largest[place].maximum(largest)
         self.squares += float(ratio.square().sum())
         self.counted += int(((judged.bound > 0) | (ratio > 0)).sum())
         worst = self.grid.add(tile, self._first_key(tile), ratio, judged.expected, valid)
         self.ratio[place] = self.ratio[place].maximum(worst.cpu())
         if bool(wrong.any()):
-            explained = (
-                wrong.new_zeros(()) if inherited is None else inherited.reshape(wrong.shape)
-            )
-            self._add_wrong(tile, wrong, wrong & ~explained, judged)
+            own = wrong if inherited is None else wrong & ~inherited.reshape(wrong.shape)
+            self._add_wrong(tile, wrong, own, judged)
 
     def _add_wrong(self, tile: Tile, wrong: Tensor, own: Tensor, judged: Judgement) -> None:
-        place = (tile.batch, tile.heads)
+        place, first = (tile.batch, tile.heads), self._first_key(tile)
         self.wrong[place] += wrong.sum((1, 2)).cpu()
         self.own[place] += own.sum((1, 2)).cpu()
         self.wrong_rows[tile.batch, tile.heads, tile.rows] |= wrong.any(-1).cpu()
+        self.wrong_columns[place][..., first : first + wrong.shape[-1]] |= wrong.any(1).cpu()
         self.non_finite += int((wrong & ~judged.actual.isfinite()).sum())
-        keys = self._first_key(tile)
-        self.wrong_columns[place][..., keys : keys + wrong.shape[-1]] |= wrong.any(1).cpu()
         ratio = judged.ratio
         self.rising_own = self._risen(self.rising_own, tile, own, ratio, judged)
         self.rising = self._risen(self.rising, tile, wrong, ratio, judged)
@@ -276,45 +265,32 @@ class Tally:
         """With the elements of a mask that are further off than all before them, by batch, head, row and column."""
         masked = ratio.masked_fill(~mask, -1.0).flatten()
         before = torch.cat([masked.new_full((1,), -1.0), masked.cummax(0).values[:-1]])
-        found = (masked > before).nonzero().flatten().tolist()
-        return RisingErrors.of(
-            (*known.elements, *(self._element(tile, number, judged) for number in found))
-        )
-
-    def _element(self, tile: Tile, number: int, judged: Judgement) -> Element:
-        """One element of a tile, by its number in it."""
-        _, rows, columns = judged.actual.shape
-        h, rest = divmod(number, rows * columns)
-        r, c = divmod(rest, columns)
-        at = (tile.batch, tile.heads.start + h, tile.rows.start + r, self._first_key(tile) + c)
-        return element_at(
-            self.case, self.name, at, *(float(part[h, r, c]) for part in judged[:3])
-        )
+        elements = list(known.elements)
+        _, rows, cols = ratio.shape
+        for number in (masked > before).nonzero().flatten().tolist():
+            h, r, c = number // (rows * cols), number // cols % rows, number % cols
+            row, col = tile.rows.start + r, self._first_key(tile) + c
+            numbers = (float(part[h, r, c]) for part in judged[:3])
+            at = (tile.batch, tile.heads.start + h, row, col)
+            elements.append(element_at(self.case, self.name, at, *numbers))
+        return RisingErrors.of(elements)
 
     def _first_key(self, tile: Tile) -> int:
         return tile.keys.indices(self.shape[-1])[0] if self.name in MATRICES else 0
 
     def finding(self) -> Finding:
         """What the tiles came to."""
-        return Finding(
-            self.name,
-            self.axes,
-            self.total,
-            self.non_finite,
-            self.max_abs_err,
-            self.ratio,
-            math.sqrt(self.squares / max(self.counted, 1)),
-            self.wrong,
-            self.own,
-            self.wrong_rows,
-            self.wrong_columns,
-            self.largest,
-            self.rising_own,
-            self.rising,
-            counted=self.counted,
-            signs=self.grid.signs(),
-            cell=self.grid.cell,
-        )
+        own = {
+            one.name: getattr(self, one.name)
+            for one in fields(Finding)
+            if hasattr(self, one.name)
+        }
+        rms_ratio = math.sqrt(self.squares / max(self.counted, 1))
+        return Finding(**own, rms_ratio=rms_ratio, signs=self.grid.signs(), cell=self.grid.cell)
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    return tensor.where(tensor.isfinite(), tensor.new_zeros(()))
 
 
 # Of one head: 128 heads of ten intermediates take 300 kB of a report at most.
@@ -324,27 +300,20 @@ MOST_CELLS = 256
 def tile_of(case: Case, axes: str, cols: int) -> tuple[int, int]:
     """Score tiles for matrices; whole rows in BLOCK_M or BLOCK_N steps for the others, eight columns to a cell."""
     _, _, row, col = slots(axes)
-    return case.block_m if row == "m" else case.block_n, case.block_n if col == "n" else min(
-        cols, 8
-    )
+    wide = case.block_n if col == "n" else min(cols, 8)
+    return case.block_m if row == "m" else case.block_n, wide
 
 
 class Grid:
     """The worst ratios of tiles, of neighbours together where there are many."""
 
     def __init__(self, case: Case, name: str, shape: tuple[int, ...]) -> None:
-        """
-        Args:
-            shape: [B, H, R, C] of the intermediate.
-        """
-        rows, cols = tile_of(case, case.axes(name), shape[3])
-        while (counts := (-(-shape[2] // rows), -(-shape[3] // cols)))[0] * counts[
-            1
-        ] > MOST_CELLS:
-            is_tall = counts[0] >= counts[1]
-            rows, cols = (rows * 2, cols) if is_tall or counts[1] == 1 else (rows, cols * 2)
-        self.cell, self.counts = (rows, cols), counts
-        self._worst = torch.zeros(*shape[:2], *counts, dtype=torch.double)
+        _, _, height, width = shape
+        rows, cols = tile_of(case, case.axes(name), width)
+        while (down := -(-height // rows)) * (across := -(-width // cols)) > MOST_CELLS:
+            rows, cols = (rows * 2, cols) if down >= across else (rows, cols * 2)
+        self.cell, self.counts = (rows, cols), (down, across)
+        self._worst = torch.zeros(*shape[:2], down, across, dtype=torch.double)
         self._flows = torch.zeros(self._worst.shape, dtype=torch.bool)
         """Whether anything but 0 is expected there."""
         self._seen = torch.full(self._worst.shape, name not in MATRICES)
@@ -356,11 +325,9 @@ class Grid:
         """Adds a tile, with values [h, r, c]; its worst ratio of each head, [h]."""
         start = tile.rows.start, first_key
         worst = self._pooled(ratio, start)
-        at_row, at_col = (first // size for first, size in zip(start, self.cell, strict=True))
-        rows, cols = (
-            slice(at, at + count)
-            for at, count in zip((at_row, at_col), worst.shape[1:], strict=True)
-        )
+        at_row, at_col = start[0] // self.cell[0], start[1] // self.cell[1]
+        rows = slice(at_row, at_row + worst.shape[1])
+        cols = slice(at_col, at_col + worst.shape[2])
         place = (tile.batch, tile.heads, rows, cols)
         self._worst[place] = self._worst[place].maximum(worst.cpu())
         self._flows[place] |= self._pooled(expected != 0, start).cpu()
@@ -370,17 +337,13 @@ class Grid:
 
     def _pooled(self, values: Tensor, start: tuple[int, int]) -> Tensor:
         """The maximum over each cell, [h, R, C], of values [h, r, c] that begin at a row and a column."""
-        before = [first % size for first, size in zip(start, self.cell, strict=True)]
-        sides = [
-            (gap, -(gap + length) % size)
-            for gap, length, size in zip(before, values.shape[1:], self.cell, strict=True)
-        ]
+        sides = []
+        for first, length, size in zip(start, values.shape[1:], self.cell, strict=True):
+            before = first % size
+            sides.append((before, -(before + length) % size))
         if any(map(any, sides)):
             values = pad(values, (*sides[1], *sides[0]))
-        heads, rows, cols = values.shape
-        cells = values.reshape(
-            heads, rows // self.cell[0], self.cell[0], cols // self.cell[1], self.cell[1]
-        )
+        cells: Tensor = values.unflatten(2, (-1, self.cell[1])).unflatten(1, (-1, self.cell[0]))
         return cells.any(4).any(2) if values.dtype == torch.bool else cells.amax((2, 4))
 
     def bound(self, worst: Tensor, seen: Tensor | None) -> None:
@@ -390,11 +353,8 @@ class Grid:
             worst: ratios [B, H, R].
             seen: the tiles that masks leave, [R, C]; None of what has no masks.
         """
-        of_rows = (
-            pad(worst, (0, -worst.shape[2] % self.cell[0]))
-            .unflatten(2, (-1, self.cell[0]))
-            .amax(3)
-        )
+        step = self.cell[0]
+        of_rows = pad(worst, (0, -worst.shape[2] % step)).unflatten(2, (-1, step)).amax(3)
         self._seen = self._seen if seen is None else seen.expand_as(self._seen)
         self._worst = of_rows[..., None] * self._seen.double()
         self._flows = torch.ones_like(self._flows)
@@ -407,9 +367,8 @@ class Grid:
         """
         seen, (rows, cols) = torch.zeros(self.counts, dtype=torch.bool), self.cell
         for at, line in enumerate(seen):
-            keys = x.seen_keys(
-                Tile(0, slice(0, x.n_heads), slice(at * rows, min(at * rows + rows, x.n_query)))
-            )
+            of_line = slice(at * rows, min(at * rows + rows, x.n_query))
+            keys = x.seen_keys(Tile(0, slice(0, x.n_heads), of_line))
             line[keys.start // cols : -(-keys.stop // cols)] = True
         return seen
 

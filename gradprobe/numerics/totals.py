@@ -29,7 +29,7 @@ SURELY = 1 - 2.0**-18
 
 
 def like_bias(x: Attention, tile: Tile, matrix: Tensor) -> Tensor:
-    """A matrix [h, m, N] summed as dBias sums dS, in the shape of the tile's part of the bias."""
+    """A matrix [h, m, N] summed as dBias sums dT, in the shape of the tile's part of the bias."""
     assert x.bias is not None
     if x.family == "lazy":
         i, j = x.positions(tile)
@@ -67,53 +67,53 @@ def _dt(chain: Chain) -> Tensor:
 
 def _dbias(chain: Chain) -> Error:
     """The sum of dT."""
-    x = chain.x
+    x, dt = chain.x, _dt(chain)
     assert x.bias is not None
-    dt = _dt(chain)
-    if x.family == "lazy":
-        addends, along_rows = x.n_batch * x.n_query, False
-    else:
-        addends = x.n_batch * x.n_heads * x.n_query * x.n_key // x.bias.numel()
+    along_rows, addends = False, x.n_batch * x.n_query
+    if x.family == "softmax":
+        addends = addends * x.n_heads * x.n_key // x.bias.numel()
         along_rows = x.n_key > 1 and (x.bias.dim() == 0 or x.bias.shape[-1] == 1)
     squares = by_row(chain, dt)
     if along_rows:  # the errors of a row's delta and its LSE add up as they are
-        p, row = chain.p.sum(-1, keepdim=True), dt.sum(-1, keepdim=True)
-        squares = (
-            chain.i_ds.sum(-1, keepdim=True)
-            + (p * chain.i_delta) ** 2
-            + (row * chain.common) ** 2
-        )
-    sums = chain.kink_ds + U32 * long_sum(addends) * dt.abs()
+        p, row, own = (one.sum(-1, keepdim=True) for one in (chain.p, dt, chain.i_ds))
+        squares = own + (p * chain.i_delta) ** 2 + (row * chain.common) ** 2
+    sums = like_bias(x, chain.tile, chain.kink_ds + U32 * long_sum(addends) * dt.abs())
     cut = like_bias(x, chain.tile, chain.p * chain.cut_delta).abs()
-    return like_bias(x, chain.tile, squares), like_bias(x, chain.tile, sums) + cut
+    return like_bias(x, chain.tile, squares), sums + cut
 
 
 def _dtau(chain: Chain) -> Error:
     """Each row's sum errs on its own, by its terms; what adds the rows up errs by their sums."""
-    x, (i, _) = chain.x, chain.x.positions(chain.tile)
-    rows = U32 * long_sum(x.n_batch * x.n_query)
-    of_terms = (
-        U32 * long_sum(x.n_key) * (chain.dp.abs() + chain.flip).sum(-1, keepdim=True) / (i + 1)
-    )
-    of_rows = rows * chain.dp.sum(-1, keepdim=True).abs() / (i + 1)
-    squares = ((chain.i_dp / (i + 1)) ** 2).sum(-1, keepdim=True) + of_terms**2
-    flips = (chain.flip / (i + 1)).sum(-1, keepdim=True) * (1 + rows)
+    x, i = chain.x, chain.x.positions(chain.tile)[0] + 1
+    rows, of_key = U32 * long_sum(x.n_batch * x.n_query), U32 * long_sum(x.n_key)
+    of_terms = of_key * (chain.dp.abs() + chain.flip).sum(-1, keepdim=True) / i
+    of_rows = rows * chain.dp.sum(-1, keepdim=True).abs() / i
+    squares = ((chain.i_dp / i) ** 2).sum(-1, keepdim=True) + of_terms**2
+    flips = (chain.flip / i).sum(-1, keepdim=True) * (1 + rows)
     return squares.sum((-2, -1)), (of_rows + flips).sum((-2, -1))
 
 
-def _dsink(chain: Chain) -> Error:
-    """-sum of w * delta with w = exp(sink - LSE), which errs by LSE's whole error and as an exponential does."""
-    x = chain.x
+def _sink_share(
+    x: Attention, tile: Tile, values: Mapping[str, Tensor], e_lse: Tensor
+) -> tuple[Tensor, Tensor]:
+    """[h, m] w = exp(sink - LSE), which errs by LSE's whole error and as an exponential does, and what w delta errs by
+    as a share of itself.
+
+    One rounding each: the product with delta, its sign or scale, and what sums a block of rows.
+    """
     assert x.sinks is not None
-    sink, lse, delta = x.sinks[chain.tile.heads, None], chain.values["LSE"], chain.values["delta"]
-    weight = sink_weight(x, chain.tile, lse)
+    sink, lse = x.sinks[tile.heads, None], values["LSE"]
     argument = ((sink - lse).abs() + 2 * sink.abs()).nan_to_num(posinf=0.0)
-    # One rounding each: the product with delta, its sign or scale, and what sums a block of rows.
-    relative = chain.e_lse[..., 0] + U32 * (argument + 3) + U_FUNCTION
-    share = (weight * delta).abs()
-    squares = (weight * chain.e_delta[..., 0] + share * relative) ** 2
-    cut = (weight * chain.cut_delta[..., 0]).sum(-1).abs()
-    return squares.sum(-1), U32 * long_sum(x.n_batch * x.n_query) * share.sum(-1) + cut
+    return sink_weight(x, tile, lse), e_lse + U32 * (argument + 3) + U_FUNCTION
+
+
+def _dsink(chain: Chain) -> Error:
+    """-sum of w * delta."""
+    x, delta = chain.x, chain.values["delta"]
+    w, relative = _sink_share(x, chain.tile, chain.values, chain.e_lse[..., 0])
+    squares = (w * chain.e_delta[..., 0] + (w * delta).abs() * relative) ** 2
+    sums = U32 * long_sum(x.n_batch * x.n_query) * (w * delta).abs().sum(-1)
+    return squares.sum(-1), sums + (w * chain.cut_delta[..., 0]).sum(-1).abs()
 
 
 def _dalibi(chain: Chain) -> Error:
@@ -121,8 +121,7 @@ def _dalibi(chain: Chain) -> Error:
 
     As of dTau, each row's sum errs on its own, by its terms; what adds the rows up errs by their sums.
     """
-    x, far = chain.x, distance(chain.x, chain.tile)
-    dt = _dt(chain)
+    x, far, dt = chain.x, distance(chain.x, chain.tile), _dt(chain)
     p, row = (far * chain.p).sum(-1), (far * dt).sum(-1)
     # The product with the distance is one rounding more.
     of_terms = U32 * (long_sum(x.n_key) + 1) * (far * dt.abs()).sum(-1)
@@ -135,55 +134,41 @@ def _dalibi(chain: Chain) -> Error:
 def _least_dbias(bounds: LowerBounds, case: Case) -> Error:
     """By what a row's delta errs, and what rounds each term or their sum; softcap's derivative makes no term larger.
 
-    Where all keys share a bias the errors of a row add up as they are; but not what LSE errs by, as dS sums to 0.
+    Where all keys share a bias the errors of a row add up as they are; but not what LSE errs by, as dS sums to 0. What
+    flips on the ReLU's kink, and the additions of float32, add up as they are.
     """
-    from .least import sizes, weight
+    from .least import finite, sizes, weight
 
-    bias = bounds.x.bias
-    assert bias is not None
-    is_of_rows = case.family == "softmax" and bounds.x.n_key > 1 and bias.shape[-1] == 1
-    p = bounds.values["P"].sum(-1, keepdim=True).float() if is_of_rows else bounds.p
-    by = U_FUNCTION if is_of_rows else bounds.common.float()
-    terms = (
-        bounds.ds * weight(bounds.precision, 1) ** 2
-        if bounds.power == 2
-        else (bounds.ds * by).square_()
-    )
-    if case.family == "softmax":  # a bias may be of few terms each, or of one
+    x, tile, is_softmax = bounds.x, bounds.tile, case.family == "softmax"
+    assert x.bias is not None
+    is_of_rows = is_softmax and x.n_key > 1 and x.bias.shape[-1] == 1
+    p, by = bounds.p, bounds.common.float()
+    if is_of_rows:
+        p, by = bounds.values["P"].sum(-1, keepdim=True).float(), by.new_tensor(U_FUNCTION)
+    if bounds.power == 2:
+        terms = bounds.ds * weight(bounds.precision, 1) ** 2
+        sums = bounds.values["P"].new_zeros(bounds.p.shape)
+    else:
+        terms = (bounds.ds * by).square_()
+        addends = case.scores // max(1, math.prod(expected_shapes(case)["dBias"]))
+        addends = addends if is_softmax else case.batch * case.seqlen_q
+        sums = bounds.ds.double() * (U32 * long_sum(addends))
+    if is_softmax:  # a bias may be of few terms each, or of one
         terms.add_((bounds.p * sizes(bounds.dp)).square_())
     terms = terms.sum(-1, keepdim=True, dtype=torch.double) if is_of_rows else terms
-    of_delta = p.square().mul_(sizes(bounds.delta, 2))
-    squares = SURELY * like_bias(
-        bounds.x, bounds.tile, (of_delta + terms).double().nan_to_num_(0.0, 0.0, 0.0)
-    )
-    sums = _as_they_are(bounds, case).nan_to_num(0.0, 0.0, 0.0)
-    return squares, SURELY * like_bias(bounds.x, bounds.tile, sums)
-
-
-def _as_they_are(bounds: LowerBounds, case: Case) -> Tensor:
-    """The errors of dT that add up as they are: what flips on the ReLU's kink, and the additions of float32."""
-    if bounds.power == 2:
-        sums = bounds.values["P"].new_zeros(()).expand_as(bounds.p)
-    else:
-        addends = case.scores // max(1, math.prod(expected_shapes(case)["dBias"]))
-        if case.family == "lazy":
-            addends = case.batch * case.seqlen_q
-        sums = bounds.ds.double() * (U32 * long_sum(addends))
-    if bounds.kink is not None:
-        sums = (sums + bounds.p * bounds.kink.delta).index_put_(
-            bounds.kink.at, bounds.kink.ds, accumulate=True
-        )
-    return sums
+    squares = finite((p.square() * sizes(bounds.delta, 2) + terms).double())
+    if (kink := bounds.kink) is not None:
+        sums = (sums + bounds.p * kink.delta).index_put_(kink.at, kink.ds, accumulate=True)
+    squares, sums = (SURELY * like_bias(x, tile, one) for one in (squares, finite(sums)))
+    return squares, sums
 
 
 def _least_dtau(bounds: LowerBounds, case: Case) -> Error:
     """By each row's sum of dP, what adds the rows up, and what flips there on the ReLU's kink."""
     i, dp = bounds.x.positions(bounds.tile)[0] + 1, bounds.values["dP"]
-    rows = U32 * long_sum(case.batch * case.seqlen_q)
-    of_terms = (
-        U32 * long_sum(bounds.x.n_key) * torch.linalg.vector_norm(dp, 1, dim=-1, keepdim=True) / i
-    )
-    squares, sums = of_terms.square(), rows * dp.sum(-1, keepdim=True).abs() / i
+    size = torch.linalg.vector_norm(dp, 1, dim=-1, keepdim=True)
+    squares = (U32 * long_sum(bounds.x.n_key) * size / i).square()
+    sums = U32 * long_sum(case.batch * case.seqlen_q) * dp.sum(-1, keepdim=True).abs() / i
     if bounds.precision.operand:
         from .least import of_operands
 
@@ -196,15 +181,11 @@ def _least_dtau(bounds: LowerBounds, case: Case) -> Error:
 
 def _least_dsink(bounds: LowerBounds, case: Case) -> Error:
     """By delta, LSE and the exponential of each row, and what adds the rows up."""
-    sinks, lse, delta = bounds.x.sinks, bounds.values["LSE"], bounds.values["delta"]
-    assert sinks is not None
-    sink, share = sinks[bounds.tile.heads, None], sink_weight(bounds.x, bounds.tile, lse)
-    argument = ((sink - lse).abs() + 2 * sink.abs()).nan_to_num(posinf=0.0)
-    relative = bounds.common[..., 0] + U32 * (argument + 3) + U_FUNCTION
-    squares = (share * bounds.delta[..., 0]) ** 2 + (share * delta * relative) ** 2
-    return squares.sum(-1), U32 * long_sum(case.batch * case.seqlen_q) * (
-        share * delta
-    ).abs().sum(-1)
+    values, common = bounds.values, bounds.common[..., 0]
+    w, relative = _sink_share(bounds.x, bounds.tile, values, common)
+    share = w * values["delta"]
+    squares = (w * bounds.delta[..., 0]) ** 2 + (share * relative) ** 2
+    return squares.sum(-1), U32 * long_sum(case.batch * case.seqlen_q) * share.abs().sum(-1)
 
 
 def _least_dalibi(bounds: LowerBounds, case: Case) -> Error:
@@ -247,12 +228,11 @@ def totals_of(
     x: Attention, tile: Tile, values: Mapping[str, Tensor], given: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """By how much errors of dT, dP and delta move a tile's shares of the totals that a problem has."""
-    exist = {
-        name: one
+    return {
+        name: one.summed(x, tile, values, given[one.of]).abs()
         for name, one in TOTALS.items()
         if one.of in given and getattr(x, one.needs) is not None
     }
-    return {name: one.summed(x, tile, values, given[one.of]).abs() for name, one in exist.items()}
 
 
 class Totals:
@@ -260,37 +240,29 @@ class Totals:
 
     def __init__(self, case: Case, names: Collection[str], like: Tensor) -> None:
         self.case = case
-        shapes = {
-            name: shape
-            for name, shape in expected_shapes(case).items()
-            if name in TOTALS and name in names
-        }
         self.expected, self._squares, self._sums = (
             {
-                name: torch.zeros(shape, dtype=torch.double, device=like.device)
-                for name, shape in shapes.items()
+                name: like.new_zeros(shape, dtype=torch.double)
+                for name, shape in expected_shapes(case).items()
+                if name in TOTALS and name in names
             }
             for _ in range(3)
         )
 
     def add(self, block: Block, bounds: LowerBounds) -> None:
         """Adds a tile of a block."""
-        for name in self.expected:
-            shares = (bounds.values[name], *TOTALS[name].least(bounds, self.case))
-            for whole, share in zip(
-                (self.expected, self._squares, self._sums), shares, strict=True
-            ):
-                part = block.of(whole[name], self.case.axes(name))
-                part = (
-                    bounds.x.bias_part(part, bounds.tile)
-                    if name == "dBias"
-                    else part[bounds.tile.heads]
-                )
-                part.add_(share)
+        for name, expected in self.expected.items():
+            wholes = expected, self._squares[name], self._sums[name]
+            shares = bounds.values[name], *TOTALS[name].least(bounds, self.case)
+            for whole, share in zip(wholes, shares, strict=True):
+                part = block.of(whole, self.case.axes(name))
+                if name == "dBias":
+                    bounds.x.bias_part(part, bounds.tile).add_(share)
+                else:
+                    part[bounds.tile.heads].add_(share)
 
     def bound(self, name: str, precision: Precision) -> Tensor:
         """What each element is allowed at least, once all tiles are added."""
-        own = self._squares[name].nan_to_num(0.0, 0.0, 0.0).sqrt() + self._sums[name].nan_to_num(
-            0.0, 0.0, 0.0
-        )
-        return own + (2 * precision.operand + 2 * U32) * self.expected[name].abs() + TINY
+        squares, sums = (of[name].nan_to_num(0.0, 0.0, 0.0) for of in (self._squares, self._sums))
+        common = 2 * precision.operand + 2 * U32
+        return squares.sqrt() + sums + common * self.expected[name].abs() + TINY

@@ -27,7 +27,7 @@ from ..targets.find import Target
 
 if TYPE_CHECKING:
     from ..inputs.saved import SavedInputs
-    from ..numerics.walk import LargeRuns
+    from ..numerics.sieve import LargeRuns
     from ..runtime.arithmetic import Dots
     from ..runtime.target_memory import AllocationSpread
 

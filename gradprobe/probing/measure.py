@@ -102,7 +102,7 @@ def _by_blocks(
     experiment: Experiment, of: _Measurement, trace: Trace, whole: Callable[[], Comparison]
 ) -> Comparison | None:
     from ..numerics.large_run import LargeRun
-    from ..numerics.walk import LargeRuns
+    from ..numerics.sieve import LargeRuns
 
     if not experiment.large:
         is_repeated = len(layouts_of(of.case)) > 1 or of.case.repeat > 1
@@ -163,7 +163,7 @@ def _coarser(
             return by_operand[0], (by_operand[1],)
     lenient, sums = explained(*about)
     if heads and not lenient.matches:
-        from ..numerics.roundings import rounded_besides
+        from ..numerics.evenness import rounded_besides
 
         besides = rounded_besides(*about, heads, partial(of.compared, found.trace, None))
         if besides is not None:

@@ -5,11 +5,11 @@ import torch
 
 from gradprobe.inputs.draw import draw
 from gradprobe.model.layout_run import HIDDEN
-from gradprobe.numerics import large_run
 from gradprobe.numerics.compare import attention_of, compare
 from gradprobe.numerics.declared_precision import precision_of
+from gradprobe.numerics.large_run import LargeRun
+from gradprobe.numerics.sieve import LargeRuns
 from gradprobe.numerics.tally import Grid
-from gradprobe.numerics.walk import LargeRuns
 from gradprobe.reference import Tile
 from gradprobe.runtime.run import Trace
 from tests.emulated import Arithmetic, case_of, ran
@@ -40,7 +40,7 @@ def test_what_passes_the_sieve_there_has_maps_that_bound_every_tile(monkeypatch)
     came = ran(case, Arithmetic(tensor_core=True, delta_from_o=True), values=values)
     there = {name: value.to("cuda") for name, value in values.items()}
     trace = Trace({name: value.to("cuda") for name, value in came.values.items()}, came.sources)
-    run_there = large_run.LargeRun(case, there, trace, precision_of("bfloat16", "ieee"))
+    run_there = LargeRun(case, there, trace, precision_of("bfloat16", "ieee"))
     passed = LargeRuns().compared(run_there, lambda: pytest.fail("all of it was compared"))
     whole = compare(case, attention_of(case, there), trace, precision_of("bfloat16", "ieee"))
     for name, finding in passed.findings.items():
