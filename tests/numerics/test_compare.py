@@ -51,11 +51,11 @@ MUTANTS = {
 }
 
 
-# Every mutant, three or four names each, in every arithmetic and family.
+# Every mutant, two or three names each, in every arithmetic and family.
 SOME = [
     (list(ARITHMETICS)[number % 4], ("softmax", "lazy")[(number + number // 4) % 2], mutant, name)
     for number, mutant in enumerate(MUTANTS)
-    for name in NAMES[number % 2 :: 2]
+    for name in NAMES[number % 3 :: 3]
 ]
 
 
@@ -73,9 +73,7 @@ def test_a_structural_mutant_is_a_mismatch_where_it_was_made_and_nowhere_else(
     ("name", "value", "inherited"),
     [
         ("P", torch.nan, {"O", "delta", "dS", "dQ", "dK", "dV"}),
-        ("dP", torch.inf, {"dS", "dQ", "dK"}),
         ("delta", -torch.inf, {"dS", "dQ", "dK"}),
-        ("dS", torch.nan, {"dQ", "dK"}),
     ],
 )
 def test_one_element_that_is_no_number_is_inherited_downstream_and_never_a_match(

@@ -6,8 +6,8 @@ import torch
 from gradprobe.inputs.draw import draw
 from gradprobe.inputs.saved import SavedInputs
 from gradprobe.model.failures import UsageFailure
-from tests.cases import lazy_case, softmax_case
-from tests.emulated import lazy, softmax, target_of
+from tests.cases import softmax_case
+from tests.emulated import softmax, target_of
 from tests.probe import probe
 
 SMALL = {"batch": 1, "heads": 2, "head_dim": 8}
@@ -98,11 +98,3 @@ def test_a_ds_beyond_float16_is_refused_since_kernels_round_it_on_the_way():
     words = "dS and the sums that make it may reach .* beyond the 6.55e[+]04 of float16"
     with pytest.raises(UsageFailure, match=words):
         probe(case, target_of(softmax), saved=SavedInputs(values, {}, {}))
-
-
-def test_the_lazy_family_is_refused_too():
-    options = {**SMALL, "seqlen": 20, "tau": (0.5, -0.5)}
-    values = draw(lazy_case(**options))
-    saved = SavedInputs(values | {name: values[name] * 1e20 for name in "qk"}, {}, {})
-    with pytest.raises(UsageFailure, match="S and the sums that make it"):
-        probe(lazy_case(**options, inputs="real.pt"), target_of(lazy, "lazy"), saved=saved)

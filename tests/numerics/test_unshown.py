@@ -41,7 +41,7 @@ def notes(names, family="softmax", **options):
         ("dropout", {"dropout": 0.0}, {"dropout": 0.3}),
         ("causal", {"causal": True, "seqlen": 1}, {"causal": True, "seqlen": 2}),
         ("scale", {"scale": 8**-0.5}, {"scale": 0.36}),
-        *((name, {}, {name: True}) for name in ("bias", "sinks", "alibi")),
+        ("sinks", {}, {"sinks": True}),
         ("tau", {"tau": (0.0,)}, {"tau": (0.5,)}),
     ],
 )
