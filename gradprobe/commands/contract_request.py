@@ -14,7 +14,8 @@ from ..model.case import Case, flag_of
 from ..model.failures import TargetFailure, UsageFailure
 from ..model.intermediates import PRODUCTS
 from ..model.number import listed
-from ..numerics.coarser import CoarserSum
+from ..numerics.coarser import Model
+from ..numerics.declared_precision import CoarserArithmetic
 from ..numerics.evidence import MeasuredRun
 from ..numerics.operands import Operand, evaluation_of
 from ..numerics.rounded_parts import RoundedParts, rounded_parts
@@ -133,15 +134,15 @@ def contract_of(target: Target, case: Case) -> Contract:
         for name, finding in exact.comparison.findings.items()
         if finding.mismatched and name in given
     }
-    sums = {one.name: _sum_in_words(one) for one in exact.coarser if isinstance(one, CoarserSum)}
+    sums = {one.name: _sum_in_words(one) for one in exact.coarser if isinstance(one.by, Model)}
     short = case
     if case.cu_seqlens_q is None and case.seqlen_q == case.seqlen_k:
         length = min(case.seqlen_q, _MOST_ROWS)
         short = case.with_lengths(length, length)
         if sums:  # in a shorter case it may be in other tiles
             exact = _measured(*_ran(target, replace(short, pattern="dyadic")))
-    models = {one.name: one.model for one in exact.coarser if isinstance(one, CoarserSum)}
-    operand = next((one for one in exact.coarser if isinstance(one, Operand)), None)
+    models = {one.name: one.by for one in exact.coarser if isinstance(one.by, Model)}
+    operand = next((one.by for one in exact.coarser if isinstance(one.by, Operand)), None)
     # A scale that is no power of two, where it may have one.
     scale = 0.8 * short.scale if "scale" in target.takes else short.scale
     experiment, trace = _ran(target, replace(short, pattern="normal", scale=scale))
@@ -176,8 +177,8 @@ def _measured(experiment: Experiment, trace: Trace) -> MeasuredRun:
     return measure(experiment, inputs_of(experiment, ()), trace)
 
 
-def _sum_in_words(of: CoarserSum) -> str:
-    model, along = of.model, "keys" if of.name == "dQ" else "query rows"
+def _sum_in_words(of: CoarserArithmetic) -> str:
+    model, along = of.by, "keys" if of.name == "dQ" else "query rows"
     if model.apart:
         return f"{of.dtype}, each query head's rounded before a group's are added up"
     step = f"{model.tile} {along}" if model.tile else "query head"

@@ -1,4 +1,4 @@
-"""Sums that a kernel keeps in 16 bits, which its contract does not allow, and dots coarser than declared.
+"""Sums that a kernel keeps in 16 bits, which its contract does not allow.
 
 That is a claim about every bit, so it is tested as one: the sum is done again in that way, and has to give the very
 bits of most elements that the contract's sum does not explain. Only then is the target judged by that model.
@@ -19,9 +19,9 @@ from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import Trace
 from .compare import Comparison, tile_size
+from .declared_precision import CoarserArithmetic
 from .tally import Judgement, Tally
 
-PREFIX = "coarser than its contract: "
 TILES = (16, 32, 64, 128, 256, 512, 1024)
 # Of the elements whose bits are not those of one rounding at the end, the share that a model must get right. The rest
 # are those where float32 noise decides a rounding: 1 % to 10 % of all where a kernel keeps such sums, and half of all
@@ -56,47 +56,9 @@ class Model:
         return not self.tile and not self.shared
 
 
-@dataclass(frozen=True)
-class CoarserSum:
-    """An intermediate whose sum is kept in fewer bits than the contract says."""
-
-    name: str
-    dtype: str
-    model: Model
-    share: float
-    """Of the elements, those with the very bits of the model."""
-    share_of_contract: float
-    """Those with the bits of a sum in float32."""
-
-    @property
-    def sentence(self) -> str:
-        along = "keys" if self.name == "dQ" else "query rows"
-        step = f"every {self.model.tile} {along}" if self.model.tile else "after each query head"
-        how = f"accumulates {self.name} in {self.dtype}, rounding {step}"
-        if self.model.apart:
-            how = f"rounds each query head's {self.name} to {self.dtype} before a group's are added up"
-        bits = f"({self.share:.0%} of its elements have the very bits of that, {self.share_of_contract:.0%} those of"
-        return f"{PREFIX}{how} {bits} float32 sums)"
-
-
-@dataclass(frozen=True)
-class CoarserDots:
-    """Dots that multiply float32 in a coarser way than is declared, as their compiled code says."""
-
-    declared: str
-    read: str
-    """Which way was read where."""
-
-    name = "dots"
-
-    @property
-    def sentence(self) -> str:
-        return f"{PREFIX}{self.declared} dots are declared, and compiled were {self.read}"
-
-
 def explained(
     case: Case, x: Attention, trace: Trace, comparison: Comparison
-) -> tuple[Comparison, tuple[CoarserSum, ...]]:
+) -> tuple[Comparison, tuple[CoarserArithmetic, ...]]:
     """The comparison with each sum that is proved to be kept in 16 bits judged as such, and these sums.
 
     Where one is beyond its budget for that reason, those within it are tried as well.
@@ -110,7 +72,7 @@ def explained(
     # Where nothing else is rounded, a single rounding is many times what is allowed.
     largest = math.inf if comparison.precision.exact else LARGEST
     beyond = [name for name, ratio in ratios.items() if 1.0 < ratio <= largest]
-    found: dict[str, CoarserSum] = {}
+    found: dict[str, CoarserArithmetic] = {}
     for name in [*beyond, *(name for name, ratio in ratios.items() if ratio <= 1.0)]:
         if name in beyond or found:
             sums = Accumulation(case, x, trace, name)
@@ -146,7 +108,7 @@ def _explains(share: float, share_of_contract: float, turned: float = 0.0) -> bo
 
 def _judged_by(
     model: Model, sums: Accumulation, comparison: Comparison
-) -> tuple[Comparison, CoarserSum | None]:
+) -> tuple[Comparison, CoarserArithmetic | None]:
     """The comparison with a sum judged by its model; unchanged where the model does not hold in all heads.
 
     Where float32 noise turns a rounding, the accumulator is off by one unit in the last place from there on: two such
@@ -174,9 +136,24 @@ def _judged_by(
         name: comparison.bounds[name] + (modelled - expected).abs() + turns,
     }
     findings = {**comparison.findings, name: tally.finding()}
-    dtype = str(sums.dtype).removeprefix("torch.")
-    coarser = CoarserSum(name, dtype, model, share, share_of_contract)
+    coarser = _coarser(
+        name, str(sums.dtype).removeprefix("torch."), model, share, share_of_contract
+    )
     return replace(comparison, bounds=bounds, findings=findings), coarser
+
+
+def _coarser(
+    name: str, dtype: str, model: Model, share: float, share_of_contract: float
+) -> CoarserArithmetic:
+    """A sum in words, with the shares of its elements that have the bits of the model, and of float32 sums."""
+    along = "keys" if name == "dQ" else "query rows"
+    step = f"every {model.tile} {along}" if model.tile else "after each query head"
+    how = f"accumulates {name} in {dtype}, rounding {step}"
+    if model.apart:
+        how = f"rounds each query head's {name} to {dtype} before a group's are added up"
+    bits = f"{share:.0%} of its elements have the very bits of that"
+    how = f"{how} ({bits}, {share_of_contract:.0%} those of float32 sums)"
+    return CoarserArithmetic(name, how, dtype, model)
 
 
 def _rows_of_model(actual: Tensor, modelled: Tensor, by_contract: Tensor) -> Iterator[slice]:

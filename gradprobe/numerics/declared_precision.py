@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,6 +81,22 @@ class Precision:
         coarse = {name: LAMBDA * getattr(self, name) for name in parts}
         operand = max(self.operand, self.matrix)
         return replace(self, name=f"coarser than {self.name}", operand=operand, **coarse)
+
+
+@dataclass(frozen=True)
+class CoarserArithmetic:
+    """What a target proves to do, and its contract does not allow."""
+
+    name: str
+    """Of what is coarser."""
+    how: str
+    dtype: str = ""
+    by: Any = None
+    """The Model of a sum, or the Operand of scores."""
+
+    @property
+    def sentence(self) -> str:
+        return f"coarser than its contract: {self.how}"
 
 
 def precision_of(dtype: str, dots: str) -> Precision:

@@ -28,7 +28,14 @@ from ..reference import Attention
 from ..reference.attention import BY_KEY
 from ..runtime.run import Trace
 from .compare import Comparison
-from .declared_precision import ROUNDED, U32, Precision, growth_of, with_roundings
+from .declared_precision import (
+    ROUNDED,
+    U32,
+    CoarserArithmetic,
+    Precision,
+    growth_of,
+    with_roundings,
+)
 from .rounding_spread import RESULTS, Parts, Scatter, rounding, scatter_of
 
 FALSE_ALARMS = 1e-6
@@ -241,29 +248,6 @@ def student(rate: float, freedom: float) -> float:
     return math.sqrt(freedom * math.expm1(min(z**2 / freedom, 700.0)))
 
 
-@dataclass(frozen=True)
-class Roundings:
-    """What a kernel proves to round besides what its contract says."""
-
-    names: tuple[str, ...]
-    dtype: str
-    tile: int
-    """Terms between two roundings of its sums; 0 where they are float32."""
-
-    @property
-    def name(self) -> str:
-        return listed(self.names)
-
-    @property
-    def sentence(self) -> str:
-        growth = growth_of(self.dtype) if "S" in self.names else ""
-        sums = f", and its sums every {self.tile} terms or less often" if self.tile else ""
-        return (
-            f"coarser than its contract: rounds {self.name} to {self.dtype}{sums} "
-            f"(all heads err as that makes them, and no element stands out){growth}"
-        )
-
-
 def rounded_besides(
     case: Case,
     x: Attention,
@@ -271,7 +255,7 @@ def rounded_besides(
     plain: Comparison,
     heads: Heads,
     compared: Callable[[Precision], Comparison],
-) -> tuple[Comparison, Roundings] | None:
+) -> tuple[Comparison, CoarserArithmetic] | None:
     """The comparison with the narrowest budget that allows for more roundings; None where none does.
 
     Args:
@@ -293,8 +277,16 @@ def rounded_besides(
         if not _are_alike(heads, often) or _any_stands_out(trace, plain, heads, spread, often):
             continue
         if compared(precision).matches:
-            return compared(precision), Roundings(names, case.dtype, tile)
+            return compared(precision), _coarser(names, case.dtype, tile)
     return None
+
+
+def _coarser(names: Sequence[str], dtype: str, tile: int) -> CoarserArithmetic:
+    growth = growth_of(dtype) if "S" in names else ""
+    sums = f", and its sums every {tile} terms or less often" if tile else ""
+    why = "(all heads err as that makes them, and no element stands out)"
+    how = f"rounds {listed(names)} to {dtype}{sums} {why}{growth}"
+    return CoarserArithmetic(listed(names), how, dtype)
 
 
 def _are_alike(heads: Heads, often: Mapping[str, float]) -> bool:

@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from ..model.memory_finding import MemoryFinding
     from ..reference import Attention
     from ..runtime.run import Trace
-    from .coarser import CoarserDots, CoarserSum
     from .compare import Comparison
     from .conventions import Convention
-    from .evenness import Roundings
-    from .operands import Operand
+    from .declared_precision import CoarserArithmetic
     from .tally import Finding
 
 Steps = Mapping[tuple[str, int], tuple[int, int | None]]
@@ -49,7 +47,7 @@ class MeasuredRun:
     first: Element | None
     invariants: tuple[Identity, ...] = ()
     """Of results in 16 bits how even their errors are, where that is known."""
-    coarser: tuple[CoarserSum | Operand | Roundings | CoarserDots, ...] = ()
+    coarser: tuple[CoarserArithmetic, ...] = ()
     """What proves to be rounded further than the contract says: sums, an operand of the scores, or all of dots."""
     rows: tuple[SeenRow, ...] = ()
     """What its kernels were seen to hold, in the order in which it is shown."""

@@ -16,9 +16,8 @@ from torch import Tensor
 from ..model.case import Case
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import Trace
-from .coarser import PREFIX
 from .compare import Comparison, Evaluate, tile_size
-from .declared_precision import growth_of
+from .declared_precision import CoarserArithmetic, growth_of
 
 # Of the squared error of what is wrong, the share that a model must take away before it is tried in full.
 _WORTH_TRYING = 0.5
@@ -50,10 +49,11 @@ class Operand:
         return f"{both} to {self.dtype}"
 
     @property
-    def sentence(self) -> str:
+    def proved(self) -> CoarserArithmetic:
         where = "before the scores" if self.in_forward else "before the scores of its backward"
         where = "before those of dK and dV" if self.name == EACH else where
-        return f"{PREFIX}rounds {self.product} {where}{growth_of(self.dtype)}"
+        how = f"rounds {self.product} {where}{growth_of(self.dtype)}"
+        return CoarserArithmetic(self.name, how, self.dtype, self)
 
     def of(self, name: str) -> Operand:
         return replace(self, name=name)
@@ -65,7 +65,7 @@ def rounded_operand(
     trace: Trace,
     plain: Comparison,
     compared: Callable[[Evaluate], Comparison],
-) -> tuple[Comparison, Operand] | None:
+) -> tuple[Comparison, CoarserArithmetic] | None:
     """The comparison with a reference that rounds an operand as the target does; None where none matches.
 
     Args:
@@ -83,7 +83,7 @@ def rounded_operand(
             continue
         comparison = compared(evaluation)
         if comparison.matches:
-            return replace(comparison, evaluate=evaluation), operand
+            return replace(comparison, evaluate=evaluation), operand.proved
     return None
 
 

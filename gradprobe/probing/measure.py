@@ -18,7 +18,7 @@ from ..model.intermediates import DERIVED
 from ..model.mechanisms import gathered
 from ..numerics.budget import Recovery
 from ..numerics.compare import Comparison, Evaluate, attention_of, compare
-from ..numerics.declared_precision import Precision, exactly, precision_of
+from ..numerics.declared_precision import CoarserArithmetic, Precision, exactly, precision_of
 from ..numerics.evidence import MeasuredRun
 from ..reference import Attention, Tile, evaluate
 from ..runtime.run import Trace, run_target
@@ -52,10 +52,8 @@ def measure(
             by_block = _by_blocks(experiment, of, trace, whole)
         found = MeasuredRun(of.x, trace, by_block or whole(), None)
         if dots := coarser_dots(experiment):
-            from ..numerics.coarser import CoarserDots
-
-            declared = CoarserDots(declared_way(experiment) or "", dots_in_words(dots))
-            found = replace(found, coarser=(declared,))
+            how = f"{declared_way(experiment)} dots are declared, and compiled were {dots_in_words(dots)}"
+            found = replace(found, coarser=(CoarserArithmetic("dots", how),))
         if is_by_formulas and not found.comparison.matches:
             found = _in_its_units(of, found)
         if is_by_formulas and not coarse:
@@ -149,7 +147,7 @@ def _by_coarser(of: _Measurement, plain: MeasuredRun, is_by_block: bool) -> Meas
 
 def _coarser(
     of: _Measurement, found: MeasuredRun, heads: Mapping[str, Any]
-) -> tuple[Comparison, tuple[Any, ...]]:
+) -> tuple[Comparison, tuple[CoarserArithmetic, ...]]:
     from ..numerics.coarser import explained
 
     about = (of.case, of.x(), found.trace, found.comparison)

@@ -61,8 +61,7 @@ def test_dk_and_dv_kept_in_bfloat16_are_proven_with_the_tile_and_the_order():
     assert [one.name for one in coarser] == ["dK", "dV"]
     assert lenient.matches
     for one in coarser:
-        assert (one.dtype, one.model.tile, one.model.backwards) == ("bfloat16", tile, backwards)
-        assert one.share > 0.95
+        assert (one.dtype, one.by.tile, one.by.backwards) == ("bfloat16", tile, backwards)
         words = f"accumulates {one.name} in bfloat16, rounding every {tile} query rows"
         assert words in one.sentence
 
@@ -162,5 +161,5 @@ def test_pytorchs_flash_attention_on_the_cpu_keeps_its_gradients_in_bfloat16():
     )  # fmt: skip
     report = probe(case, target_of(flash))
     assert report.verdict == "match"
-    tiles = {one.name: one.model.tile for one in report.measured[0][1].coarser}
+    tiles = {one.name: one.by.tile for one in report.measured[0][1].coarser}
     assert tiles == {"dQ": 512, "dK": 64, "dV": 64}
