@@ -108,12 +108,10 @@ def check(
             code = _of_arithmetic(request if is_asked else None, request, mode, forms, how)
         else:
             if mode.battery is not None:
-                from ..commands.suite.batteries import refuse_set_by_it, refuse_unknown_battery
+                from ..commands.suite.battery import refuse_set_by_it, refuse_unknown_battery
 
                 refuse_unknown_battery(mode.battery)
-                refuse_set_by_it(
-                    mode.battery, options
-                )  # not what a project sets: an item replaces it
+                refuse_set_by_it(options)  # not what a project sets: an item replaces it
             effective = effective_settings(Path.cwd())
             plan = [] if is_asked or mode.battery else configured(effective)
             if target is None and not plan:
@@ -157,7 +155,7 @@ def _checked(
     fresh: bool,
 ) -> int:
     if mode.battery or configured_checks:
-        from ..commands.suite.batteries import battery_plan
+        from ..commands.suite.battery import battery_plan
         from ..commands.suite.runner import Runner
         from .check_series import check_several
 

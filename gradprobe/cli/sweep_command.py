@@ -17,7 +17,7 @@ from ..commands.suite.journal import Journal, SweepRequest
 from ..commands.suite.on_ray import RayCluster
 from ..commands.suite.plan import Plan
 from ..commands.suite.runner import Runner
-from ..commands.suite.sweeps import sweep_plan
+from ..commands.suite.sweep import sweep_plan
 from ..commands.suite.takes import TargetSignature, described
 from ..inputs import history as last
 from ..inputs.options import OPTIONS, parse
@@ -175,6 +175,6 @@ def _asked(
 def _plan(asked: SweepRequest, how: Setting, kept: Sequence[Report] = ()) -> Plan:
     """The cases of a sweep; where they depend on what the targets take, these are asked."""
     takes: list[TargetSignature | None] = [None] * len(asked.requests)
-    if asked.is_drawn or not asked.varied:
+    if asked.is_drawn:
         takes = list(described(asked.requests, how.timeout))
     return sweep_plan(asked, takes, kept, how.workers)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.suite import batteries as command
-from gradprobe.commands.suite import case_factors as factors
+from gradprobe.commands.suite import battery, cases
 from tests.cli.command import run
 
 pytestmark = pytest.mark.usefixtures("without_causes")
@@ -45,7 +44,7 @@ def usual(q, k, v, *, scale):
 def fatal(q, k, v, *, scale):
     import ctypes
 
-    if q.shape[2] == 200:
+    if q.shape[2] == 129:
         raise IndexError("a place that is not there")
     if q.shape[3] == 72:
         ctypes.string_at(0)
@@ -63,24 +62,20 @@ def forwards(folder):
 
 
 @pytest.fixture
-def items(monkeypatch, on_push):
-    """Has the quick battery hold items of these numbers alone; at night it holds all."""
+def few(monkeypatch):
+    """Leaves a battery few levels of few properties, and of what no pair shows what has such a name."""
 
-    def only(*numbers):
-        whole = command.battery
-
-        def some(*words):
-            return [entry for entry in whole(*words) if not on_push or entry.number in numbers]
-
-        monkeypatch.setattr(command, "battery", some)
+    def only(*levels, special=""):
+        known = []
+        for factor in cases.FACTORS:
+            first, *others = factor.levels
+            own = [level for level in others if level.name in levels]
+            known.append(replace(factor, levels=(first, *own)))
+        left = tuple(level for level in cases.SPECIAL if special and special in level.name)
+        monkeypatch.setattr(cases, "FACTORS", tuple(known))
+        monkeypatch.setattr(battery, "SPECIAL", left)
 
     return only
-
-
-def taken(*parameters):
-    """How many cases a target of q, k, v, scale and these is given."""
-    entries = command.battery("softmax", {"q", "k", "v", "scale", *parameters})
-    return sum(not entry.why_not for entry in entries)
 
 
 def titles(ran, verdict):
@@ -92,43 +87,41 @@ def titles(ran, verdict):
     ]
 
 
-def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take():
+def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take(few):
+    few("float16", "causal", "window", "tiles=16x32", "grouped", special="2^31")
     ran = run("check forwards.py:right --battery quick --json all.json")
     assert (ran.code, ran.err) == (0, "")
-    count, lines = taken("causal"), ran.out.splitlines()
-    assert len(titles(ran, "MATCH")) == count >= 20
-    assert lines[-1].endswith(f" s: {count} match")
-    assert "  battery 9: window 45,21; battery 9: window 45, causal: takes no window" in lines
+    lines = ran.out.splitlines()
+    names = ["as it is", "simplest", "float16", "causal", "grouped", "strides beyond 2^31"]
+    assert titles(ran, "MATCH") == [f"battery: {name}" for name in names]
+    assert lines[-1].endswith(" s: 6 match")
+    assert "  battery: window: takes no window" in lines
     document = json.loads(Path("all.json").read_text())
-    assert (document["verdict"], document["planned"]) == ("match", count)
-    assert [one["title"] for one in document["reports"]][0] == "battery 1: contiguous"
-    tiles = {"title": "battery 16: tiles 16 x 32", "why": "takes no block_m and no block_n"}
+    assert (document["verdict"], document["planned"], "coverage" in document) == (
+        "match",
+        6,
+        False,
+    )
+    tiles = {"title": "battery: tiles=16x32", "why": "takes no block_m and no block_n"}
     assert tiles in document["not_taken"]
 
 
-def test_what_a_right_kernel_never_declared_to_take_are_warnings_and_errors_with_strict(items):
-    items(12, 13, 14, 15)
-    ran = run(
-        "check forwards.py:usual --battery quick --json all.json --junit all.xml --sarif all.sarif --github"
-    )
+def test_what_a_right_kernel_never_declared_to_take_are_warnings_and_errors_with_strict(few):
+    few("D=72", "D=16 Dv=32", special="2^31")
+    words = "--json all.json --junit all.xml --sarif all.sarif --github"
+    ran = run(f"check forwards.py:usual --battery quick {words}")
     assert ran.code == 0
-    warned = [
-        "battery 12: strides beyond 2^31",
-        "battery 14: D = 72",
-        "battery 15: Dv > D",
-        "battery 15: Dv < D",
-    ]
+    names = ["D=72", "D=16 Dv=32", "strides beyond 2^31"]
+    warned = [f"battery: {name}" for name in names]
     assert titles(ran, "WARNING") == warned
     said = ran.out.splitlines()
-    assert said[-1].endswith(f" s: {taken() - 4} match, 4 warnings")
+    assert said[-1].endswith(" s: 2 match, 3 warnings")
     at = said.index("warnings change no verdict; with --strict they are errors")
-    assert [line.split(":")[0] for line in said[at + 1 : at + 4]] == [
-        f"  battery {number}" for number in (12, 14, 15)
-    ]
+    assert {line.split(": ")[1] for line in said[at + 1 : at + 4]} == {*names}
     document = json.loads(Path("all.json").read_text())
-    assert (document["verdict"], len(document["reports"])) == ("match", taken() - 4)
-    assert [one["kind"] for one in document["warnings"]] == ["huge"] + ["undeclared"] * 3
-    assert document["warnings"][0]["report"]["runs"][0]["verdict"] == "mismatch"
+    assert (document["verdict"], len(document["reports"])) == ("match", 2)
+    assert sorted(one["kind"] for one in document["warnings"]) == ["huge"] + ["undeclared"] * 2
+    assert document["warnings"][-1]["report"]["runs"][0]["verdict"] == "mismatch"
     suites = ElementTree.parse("all.xml").getroot()
     assert (suites.get("failures"), suites.get("errors")) == ("0", "0")
     results = json.loads(Path("all.sarif").read_text())["runs"][0]["results"]
@@ -138,25 +131,22 @@ def test_what_a_right_kernel_never_declared_to_take_are_warnings_and_errors_with
     assert told == {"::warning"}
     ran = run("check forwards.py:usual --battery quick --strict")
     assert ran.code == 1
-    assert titles(ran, "MISMATCH") == ["battery 12: strides beyond 2^31"]
-    assert titles(ran, "ERROR") == warned[1:]
+    assert titles(ran, "MISMATCH") == warned[2:]
+    assert titles(ran, "ERROR") == warned[:2]
 
 
-def test_an_accident_and_a_crash_are_errors_and_the_others_are_checked(items):
-    items(13, 14, 15, 17)
+def test_an_accident_and_a_crash_are_errors_and_the_others_are_checked(few):
+    few("128k+1", "D=72", "scale=0.4")
     ran = run("check forwards.py:fatal --battery quick", GRADPROBE_ISOLATE="1")
     assert ran.code == 3
-    assert titles(ran, "ERROR") == ["battery 13: L = 200", "battery 14: D = 72"]
-    assert (
-        " crashed (contiguous): killed by SIGSEGV (segmentation fault), last at forwards.py:"
-        in ran.out
-    )
-    assert titles(ran, "MATCH")[-1] == "battery 17: scale 0.4"
+    assert titles(ran, "ERROR") == ["battery: L=129", "battery: D=72"]
+    words = " crashed (contiguous): killed by SIGSEGV (segmentation fault), last at forwards.py:"
+    assert words in ran.out
+    assert titles(ran, "MATCH")[-1] == "battery: scale=0.4"
 
 
-def test_a_target_that_refuses_everything_compares_nothing_and_exits_3(items):
-    items(1, 2, 12)
-    # An item sets what the environment gives too.
+def test_a_target_that_refuses_everything_compares_nothing_and_exits_3():
+    # A case sets what the environment gives too.
     ran = run("check forwards.py:never --battery quick --json all.json", GRADPROBE_HEADS="4")
     assert ran.code == 3
     told = "gradprobe: nothing was compared: the target takes none of the cases\n"
@@ -165,38 +155,22 @@ def test_a_target_that_refuses_everything_compares_nothing_and_exits_3(items):
     assert (document["verdict"], document["reports"]) == ("error", [])
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--heads 4", "--heads 4: every item of --battery sets it"),
-        ("--kv-heads 2", "--kv-heads 2: item 6 (heads 6/2) of --battery sets it"),
-    ],
-)
-def test_an_option_that_an_item_sets_is_refused_by_the_item(words, message):
-    ran = run(f"check forwards.py:right --battery quick {words}")
+def test_an_option_that_a_case_sets_is_refused():
+    ran = run("check forwards.py:right --battery quick --heads 4")
     assert ran.code == 2
-    assert ran.err == f"gradprobe: {message}\n  drop it, or check that case without --battery\n"
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Few levels of few properties, of which pairs are soon made."""
-    levels = {"dtype": 2, "mask": 2, "length": 2, "dO": 2}
-    known = [
-        replace(one, levels=one.levels[: levels.get(one.name, 1)]) for one in factors._FACTORS
-    ]
-    monkeypatch.setattr(factors, "_FACTORS", tuple(known))
+    told = "gradprobe: --heads 4: every case of --battery sets it\n"
+    assert ran.err == f"{told}  drop it, or check that case without --battery\n"
 
 
 def test_alone_it_is_every_pair_on_the_cpu_and_says_what_stands_in_a_case(few, folder):
+    few("float16", "causal", "short", "blhd", "do=blhd", special="four")
     ran = run("check forwards.py:right --battery --json all.json --poison")
     assert (ran.code, ran.out) == (2, ""), "every case sets it"
     ran = run("check --battery --json all.json -- forwards.py:right")
     assert (ran.code, ran.err) == (0, "")
     document = json.loads(Path("all.json").read_text())
-    # Three pairs of two levels each of four properties, those of the property with one level not counted.
     assert document["coverage"] == {
-        "strength": 2, "properties": 5, "held": 32, "missing": 0, "wrong_alone": [], "wrong_together": [],
+        "strength": 2, "properties": 4, "held": 24, "missing": 0, "wrong_alone": [], "wrong_together": [],
     }  # fmt: skip
     titles = [report["title"] for report in document["reports"]]
     assert all(any(title in line for line in ran.out.splitlines()) for title in titles), (
@@ -204,5 +178,5 @@ def test_alone_it_is_every_pair_on_the_cpu_and_says_what_stands_in_a_case(few, f
     )
     assert titles[0] == "battery: simplest"
     assert document["planned"] == len(titles) == len(set(titles))
-    assert "  a case checks every pair of 5 properties that it takes: 32" in ran.out.splitlines()
+    assert "  a case checks every pair of 4 properties that it takes: 24" in ran.out.splitlines()
     assert run("show all.json").out.splitlines()[-2] == ran.out.splitlines()[-2]

@@ -1,217 +1,282 @@
-"""The battery: cases that each expose a class of faults which others hide."""
+"""Batteries as plans: cases with one property each, then every pair, each round planned by those before it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from itertools import accumulate
+import os
+from collections import Counter
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ...model.memory_finding import HUGE
+from ...inputs.history import CheckRequest
+from ...inputs.options import command_line
+from ...model.documents import AUTO, BATTERIES, PAIRS, QUICK, Coverage, RefusedCase
+from ...model.failures import UsageFailure, did_you_mean
+from .cases import (
+    FIRST_PAIRS,
+    SPECIAL,
+    Factors,
+    Level,
+    factors_of,
+    found_by_trying,
+    set_by,
+    why_not_taken,
+)
+from .checking import Setting
+from .covering import Place, Row, Space, covering, simplest, standing
+from .outcome import CheckOutcome
+from .plan import Plan, PlannedCheck
+from .takes import described
+
+# Processes that share a GPU: cases are small, and what takes long is to compile and to compare them.
+_ON_ONE_GPU = 8
+# Checks of one battery, far more than there are.
+_MOST = 1_000_000
+# The options by which other code is compiled for a kernel; where a tensor lies and how long it is hardly are.
+_COMPILED = (
+    "dtype", "head_dim", "head_dim_v", "causal", "window", "bias", "softcap", "alibi", "mask", "sinks", "block_m",
+)  # fmt: skip
+# Pairs of which the simplest case is made at once, and how often.
+_AT_ONCE, _TIMES = 20, 6
+_RIGHT, _WRONG, _UNTAKEN = "right", "wrong", "not taken"
+
+Came = Mapping[str, CheckOutcome]
+"""What came of checks, by their titles."""
+Round = Generator[Sequence[PlannedCheck], CheckOutcome, Came]
 
 
-@dataclass(frozen=True)
-class Item:
-    """One case of the battery."""
+def refuse_unknown_battery(word: str) -> None:
+    """Raises UsageFailure where --battery has a word that it does not know."""
+    if word not in BATTERIES:
+        known = [name for name in BATTERIES if name != AUTO]
+        way_out = did_you_mean(word, known, "") or "alone it is pairs"
+        raise UsageFailure(f"--battery takes {' or '.join(known)}, got {word!r}", way_out)
 
-    number: int
-    """Of its item, which may have several cases; 0 of a combination."""
-    title: str
-    options: Mapping[str, Any]
-    """Words of the command line, as `CheckRequest` holds them; empty where the target is not asked."""
-    why_not: str
-    """Why the target is not asked, by its signature; "" where it is."""
-    beyond: str = ""
-    """What it asks for that no parameter of the target says that it takes; "" where there is no such thing."""
-    is_alone: bool = False
-    """Whether it shows what no pair of factors does."""
+
+def refuse_set_by_it(options: Mapping[str, Any]) -> None:
+    """Raises UsageFailure where an option was given that a case of a battery sets."""
+    for name, value in options.items():
+        if what := set_by(name):
+            option = command_line("", "", {name: value}).split(maxsplit=1)[1]
+            way_out = "drop it, or check that case without --battery"
+            raise UsageFailure(f"{option}: {what} of --battery sets it", way_out)
+
+
+def battery_plan(word: str, request: CheckRequest, setting: Setting) -> tuple[Plan, Setting]:
+    """A battery of a target, and how its checks are made. It imports the target, apart.
+
+    What a case of it sets is left out of the options.
+
+    Args:
+        word: one of model.documents.BATTERIES.
+    """
+    own = {name: value for name, value in request.options.items() if not set_by(name)}
+    request = replace(request, options=own)
+    (takes,) = described([request], setting.timeout, isolate=setting.isolate)
+    if takes is None:  # it cannot be imported, is asked once, and that says why
+        return Plan([PlannedCheck("battery: as it is", request)], is_own=True), setting
+    on_gpu, cores = takes.device == "cuda", len(os.sched_getaffinity(0))
+    factors = factors_of(takes, request.options, on_gpu=on_gpu)
+    workers = min(cores, _ON_ONE_GPU) if on_gpu else cores
+    return Battery(factors, request, is_quick=word == QUICK).plan, replace(
+        setting, workers=workers
+    )
+
+
+class Battery:
+    """The rounds of a battery.
+
+    1. The case without any option, to which what a target takes is found by trying.
+    2. Each level alone, and what no pair shows. What is refused or wrong so stands in no later case: it would hide what
+       else is wrong there. A quick one ends here, with a few pairs.
+    3. A covering array: few cases that hold every pair of the other levels.
+    4. Where some were refused or wrong: the simplest case of each pair that stands in no right one shows which of them
+       it is. Those stand in no later case either, and what is left is covered once more.
+    """
+
+    def __init__(
+        self, factors: Factors, request: CheckRequest, *, is_quick: bool = False
+    ) -> None:
+        self._factors, self._request, self._is_quick = factors, request, is_quick
+        self._came: dict[Row, str] = {}
+        """_RIGHT, _WRONG or _UNTAKEN, of each row that was made."""
+        self._out = set[frozenset[Place]]()
+        """Levels and pairs that stand in no further case."""
+        self._wrong_alone: list[str] = []
+        self._wrong_together: list[str] = []
+        self._is_combined = False
+        self._count = 0
+        steps = self._steps()
+        untaken = [*factors.lacking]
+        for level in SPECIAL:
+            if why := why_not_taken(level, factors.takes):
+                untaken.append((level.name, why))
+        self.plan = Plan(
+            list(next(steps)),
+            steps,
+            is_own=True,
+            looks_closer="recover" not in request.options,
+            untaken=[RefusedCase(f"battery: {name}", why) for name, why in untaken],
+            titles=[f"battery: {factors.title(row)}" for row in covering(factors.space)],
+            alike=_compiled_alike,
+        )
+
+    def _steps(self) -> Generator[Sequence[PlannedCheck], CheckOutcome, None]:
+        (plain,) = (yield from _round([self._check("as it is", self._factors.plain)])).values()
+        case = plain.report.case
+        if plain.verdict == "match" and case is not None:
+            self._factors = self._factors.around(case)
+            yield from self._alone()
+            if self._came.get(self._simplest_row) == _RIGHT and not self._is_quick:
+                self._is_combined = True
+                yield from self._array()
+                yield from self._apart()
+        if not (self._is_quick and self._came):
+            self.plan.coverage = self._coverage
 
     @property
-    def name(self) -> str:
-        """Its title among all checks."""
-        return f"battery {self.number}: {self.title}" if self.number else f"battery: {self.title}"
+    def _coverage(self) -> Coverage:
+        """What the rows that were taken hold."""
+        alone, together = tuple(self._wrong_alone), tuple(self._wrong_together)
+        if not self._is_combined:
+            return Coverage(strength=PAIRS, properties=0, wrong_alone=alone)
+        space, held, missing = self.space, set[frozenset[Place]](), 0
+        for row, came in self._came.items():
+            if came != _UNTAKEN:
+                held |= standing(row)
+        for pair in space.pairs():
+            missing += pair not in held and simplest(space, pair) is not None
+        return Coverage(
+            strength=PAIRS,
+            properties=len(self._factors.each),
+            held=len(held),
+            missing=missing,
+            wrong_alone=alone,
+            wrong_together=together,
+        )
+
+    @property
+    def space(self) -> Space:
+        """What may still stand together."""
+        space = self._factors.space
+        return replace(space, forbidden=space.forbidden | self._out)
+
+    @property
+    def _simplest_row(self) -> Row:
+        return (0,) * len(self._factors.each)
+
+    def _alone(self) -> Round:
+        space, rows = self._factors.space, dict[Place, Row]()
+        for factor in range(len(space.counts)):
+            for level in space.levels(factor):
+                if (row := simplest(space, frozenset([level]))) is not None:
+                    rows[level] = row
+        pairs = list(self._first_pairs()) if self._is_quick else []
+        came = yield from self._made([self._simplest_row, *rows.values(), *pairs], self._beside())
+        found = {}
+        for level, row in rows.items():
+            outcome = came[self._title(row)]
+            if outcome.verdict == "match" and outcome.report.case is not None:
+                found[level] = found_by_trying(outcome.report.case)
+                continue
+            if row != self._simplest_row:
+                self._out.add(frozenset([level]))
+            if self._came[row] == _WRONG:
+                self._wrong_alone.append(self._factors.title(row))
+        self._factors = replace(self._factors, found=found)
+        return came
+
+    def _first_pairs(self) -> Iterable[Row]:
+        for pair in FIRST_PAIRS:
+            places = {self._factors.place_of(*names) for names in pair.items()} - {None}
+            row = simplest(self._factors.space, frozenset(filter(None, places)))
+            if len(places) == len(pair) and row is not None:
+                yield row
+
+    def _beside(self) -> list[PlannedCheck]:
+        """What no pair shows, as the target takes it."""
+        takes, factors = self._factors.takes, self._factors
+
+        def is_taken(level: Level) -> bool:
+            return level.family in ("", takes.family) and not why_not_taken(level, takes)
+
+        taken = filter(is_taken, SPECIAL)
+        return [self._check(level.name, factors.special(level)) for level in taken]
+
+    def _array(self) -> Round:
+        """What stands in no right row yet, in few rows."""
+        right = [row for row, came in self._came.items() if came == _RIGHT]
+        return (yield from self._made(covering(self.space, right)))
+
+    def _apart(self) -> Generator[Sequence[PlannedCheck], CheckOutcome, None]:
+        """Finds pairs that are refused or wrong in their simplest case, and covers what is left without them."""
+        found = False
+        for _ in range(_TIMES):
+            rows = self._suspects()
+            yield from self._made(row for row in rows.values() if row not in self._came)
+            for pair, row in rows.items():
+                if self._came.get(row) != _RIGHT:
+                    self._out.add(pair)
+                if self._came.get(row) == _WRONG:
+                    self._wrong_together.append(self._factors.title(row))
+            found |= bool(rows)
+        if found:
+            yield from self._array()
+
+    def _suspects(self) -> dict[frozenset[Place], Row]:
+        """Pairs that stand in no right row, each with its simplest row: those in most unexplained rows first."""
+        space, right, counts = self.space, set[frozenset[Place]](), Counter[frozenset[Place]]()
+        for row, came in self._came.items():
+            if came == _RIGHT:
+                right |= standing(row)
+            elif not any(known <= set(enumerate(row)) for known in self._out):
+                counts.update(sorted(standing(row), key=sorted))
+        rows = dict[frozenset[Place], Row]()
+        for pair in [pair for pair, _ in counts.most_common() if pair not in right][:_AT_ONCE]:
+            if (least := simplest(space, pair)) is not None:
+                rows[pair] = least
+        return rows
+
+    def _made(self, rows: Iterable[Row], beside: Sequence[PlannedCheck] = ()) -> Round:
+        checks = {row: self._row_check(row) for row in rows}
+        came = yield from _round([*checks.values(), *beside])
+        for row, check in checks.items():
+            self._came[row] = _word(came[check.title])
+        return came
+
+    def _title(self, row: Row) -> str:
+        return f"battery: {self._factors.title(row)}"
+
+    def _row_check(self, row: Row) -> PlannedCheck:
+        # With poison an element that is never written shows.
+        options = {"poison": True, **self._factors.options(row)}
+        return self._check(self._factors.title(row), options, self._factors.beyond(row))
+
+    def _check(self, name: str, options: Mapping[str, Any], beyond: str = "") -> PlannedCheck:
+        # Black boxes are not looked into: of all that fail, the simplest alone is shown in full.
+        whole = {"recover": False, **self._request.options, **options}
+        # The case with the fewest properties comes first.
+        self._count += 1
+        number = self._count + _MOST * len(name.split())
+        request = replace(self._request, options=whole)
+        return PlannedCheck(f"battery: {name}", request, number=number, beyond=beyond)
 
 
-@dataclass(frozen=True)
-class _Row:
-    number: int
-    title: str
-    layout: tuple[str, ...] = ("all=contiguous",)
-    """What is not about a layout runs contiguous, which every target takes; () for the three default runs."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    needs: tuple[str, ...] = ()
-    """The parameters without which a target does not take it."""
-    not_lazy: str = ""
-    """Why the lazy family does not have it; "" where it does."""
-    of_lazy: bool = False
-    """Whether the lazy family alone has it, for what it does not have."""
-    rows: int = 37
-    """37 is two tiles and a partial one of 16; of 32, one and a partial one."""
-    keys: int = 37
-    batch: int = 2
-    heads: int = 3
-    beyond: str = ""
-    """What it asks for that no signature need tell."""
-    told_by: frozenset[str] = frozenset()
-    """The parameters that tell it nevertheless."""
-    is_alone: bool = False
-    """Whether it shows what no pair of factors does."""
+def _round(checks: Sequence[PlannedCheck]) -> Round:
+    """Has some checks made, and gives what came of them."""
+    came, asked = dict[str, CheckOutcome](), checks
+    for _ in checks:
+        outcome = yield asked
+        came[outcome.title], asked = outcome, ()
+    return came
 
 
-_SQUARE = "lazy attention has as many keys as rows"
-_CAUSAL = "the lazy family is always causal"
-_UNGROUPED = "the lazy family has as many key heads as heads"
-_NO_WINDOW = "the lazy family has no window"
-_ONE_DIM = "the lazy family has one head dim for q, k and v"
-_GROUPED = {"heads": 6, "kv_heads": 2}
-FEWER = "fewer key heads than heads"
-UNEVEN = "a head dim that is no power of two"
-OWN_DIM = "a head dim of v that is not that of q and k"
-TWO_LENGTHS: dict[str, Any] = {
-    "beyond": "lengths of queries and keys that differ",
-    "told_by": frozenset({"align", "cu_seqlens_k", "max_seqlen_k"}),
-}
-# Three tiles of 32 rows and 4 rows more, six of 16 keys and 4 keys more; 45 and 21 end inside a tile of either.
-_LONG: dict[str, Any] = {"batch": 1, "heads": 2, "rows": 100, "keys": 100}
-_LONGER: dict[str, Any] = _LONG | {"rows": 200, "keys": 200}
-_WIDE: dict[str, Any] = {"rows": 37, "keys": 50, "not_lazy": _SQUARE} | TWO_LENGTHS
-_TALL: dict[str, Any] = {"rows": 50, "keys": 37, "not_lazy": _SQUARE} | TWO_LENGTHS
-
-# The simplest first.
-_ROWS = (
-    _Row(1, "contiguous"),
-    _Row(2, "distinct strides", ("all=distinct",)),
-    _Row(2, "distinct strides, the last 1", ("all=distinct-unit",)),
-    _Row(3, "dO transposed", ("do=blhd",)),
-    _Row(4, "dO expanded", ("do=expanded",)),
-    _Row(5, "packed qkv", ("q=packed", "k=packed", "v=packed")),
-    _Row(6, "heads 6/2", options=_GROUPED, not_lazy=_UNGROUPED, beyond=FEWER),
-    _Row(6, "heads 6/2, a bias each", (), _GROUPED | {"bias": True, "bias_axes": "hmn"}, ("bias",),
-         _UNGROUPED, batch=1, beyond=FEWER),
-    _Row(6, "6 heads, a tau each", options={"heads": 6, "tau": "-0.5,0.5,-3,1,-1.5,2"}, of_lazy=True, is_alone=True),
-    _Row(7, "M < N", **_WIDE),
-    _Row(7, "M < N, causal", options={"causal": True}, needs=("causal",), **_WIDE),
-    _Row(8, "M > N, causal", options={"causal": True}, needs=("causal",), **_TALL),
-    _Row(8, "rows that see no key", options={"mask": "dead-rows"}, needs=("mask",),
-         not_lazy="the lazy family has no mask"),
-    _Row(8, "an empty sequence, padded", options={"seqlens": "20,0"}, needs=("seqlens",), is_alone=True),
-    _Row(8, "an empty sequence, packed", options={"cu_seqlens": "0,20,20,57"}, needs=("cu_seqlens",),
-         not_lazy="the lazy family packs no sequences", is_alone=True),
-    _Row(9, "not causal", options={"causal": False}, not_lazy=_CAUSAL, **_LONG),
-    _Row(9, "window 45,21", options={"window": "45,21"}, needs=("window",), not_lazy=_NO_WINDOW, **_LONG),
-    _Row(9, "window 45, causal", options={"window": "45,-1", "causal": True}, needs=("window", "causal"),
-         not_lazy=_NO_WINDOW, **_LONG),
-    _Row(9, "bias window 45", options={"bias_window": 45}, needs=("bias",), of_lazy=True, **_LONG),
-    _Row(10, "logits x4", options={"pattern": "large"}),
-    _Row(10, "logits to 100", options={"pattern": "wide"}),
-    _Row(10, "every logit near -120", options={"pattern": "negative"}),
-    _Row(10, "every logit near -120, causal", options={"pattern": "negative", "causal": True}, needs=("causal",),
-         not_lazy=_CAUSAL),
-    _Row(11, "four calls, memory full of NaN or 7.0", options={"repeat": 4, "poison": True}, is_alone=True),
-    _Row(12, "strides beyond 2^31", (f"all={HUGE}",), is_alone=True),
-    _Row(13, "L = 200", **_LONGER),
-    _Row(13, "L = 200, causal", options={"causal": True}, needs=("causal",), not_lazy=_CAUSAL, **_LONGER),
-    _Row(14, "D = 72", options={"head_dim": 72}, beyond=UNEVEN),
-    _Row(15, "Dv > D", options={"head_dim": 16, "head_dim_v": 32}, not_lazy=_ONE_DIM, beyond=OWN_DIM),
-    _Row(15, "Dv < D", options={"head_dim": 32, "head_dim_v": 16}, not_lazy=_ONE_DIM, beyond=OWN_DIM),
-    _Row(16, "tiles 16 x 32", options={"block_m": 16, "block_n": 32}, needs=("block_m", "block_n"),
-         **_LONG),
-    _Row(17, "scale 0.4", options={"scale": 0.4}, needs=("scale",)),
-    _Row(17, "softcap 1.5", options={"softcap": 1.5}, needs=("softcap",),
-         not_lazy="the lazy family has no softcap"),
-    _Row(17, "dropout 0.3", options={"dropout": 0.3}, needs=("keep",), not_lazy="the lazy family has no dropout"),
-)  # fmt: skip
-
-# What a target that cannot do without a parameter is given in every case.
-ALWAYS: Mapping[str, Mapping[str, Any]] = {
-    "bias": {"bias": True}, "window": {"window": "45,21"}, "softcap": {"softcap": 1.5}, "alibi": {"alibi": True},
-    "mask": {"mask": "random"}, "sinks": {"sinks": True}, "keep": {"dropout": 0.3},
-}  # fmt: skip
-# Where logits are far from 0, a cap near them: in the flat ends of a lower one gradients are what rounding leaves.
-SOFTCAPS = {"large": 6.0, "wide": 60.0, "negative": 150.0, "positive": 150.0}
-PACKING = frozenset({"cu_seqlens", "cu_seqlens_q"})
-# What every case has of its own.
-_OWN = {
-    "batch", "heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "layout", "runs", "cu_seqlens_k", "inputs",
-}  # fmt: skip
+def _compiled_alike(planned: PlannedCheck) -> Hashable:
+    return tuple(planned.request.options.get(name) for name in _COMPILED)
 
 
-def battery(
-    family: str, takes: Collection[str], required: Collection[str] = ()
-) -> tuple[Item, ...]:
-    """The cases of the battery for a target, the simplest first; those that it does not take say why.
-
-    Args:
-        takes: the canonical names of the target's parameters.
-        required: of those without a default.
-    """
-    items, own, needed = [], frozenset(takes), frozenset(required)
-    always = always_given(needed)
-    for row in _ROWS:
-        if row.of_lazy and family != "lazy":
-            continue
-        why_not = row.not_lazy if family == "lazy" else ""
-        why_not = why_not or lacking(row.needs, own)
-        why_not = why_not or (one_length(needed) if row.rows != row.keys else "")
-        beyond = "" if row.told_by & own else row.beyond
-        options: dict[str, Any] = {}
-        if not why_not:
-            lengths = {} if "cu_seqlens" in row.options else _lengths(row, needed)
-            layout = {"layout": list(row.layout)} if row.layout else {}
-            options = {"heads": row.heads, "head_dim": 16} | lengths | always
-            options |= {**row.options, **layout}
-        items.append(Item(row.number, row.title, options, why_not, beyond, row.is_alone))
-    return tuple(items)
-
-
-def always_given(required: Collection[str]) -> dict[str, Any]:
-    """The options of parameters that have no default, which every case has."""
-    options: dict[str, Any] = {}
-    for parameter in sorted(required):
-        options |= ALWAYS.get(parameter, {})
-    return options
-
-
-def lacking(needs: Collection[str], takes: frozenset[str]) -> str:
-    """Why a target does not take what needs these parameters; "" where it does."""
-    if PACKING & takes:
-        takes |= {"cu_seqlens"}
-    called = {"keep": "mask of what dropout keeps"}
-    missing = [called.get(name, name) for name in needs if name not in takes]
-    return f"takes no {' and no '.join(missing)}" if missing else ""
-
-
-def one_length(required: frozenset[str]) -> str:
-    """Why a target does not take lengths of queries and keys that differ; "" where it may."""
-    packed = sorted(required & {"seqlens", "cu_seqlens"})
-    return f"takes one {packed[0]} for rows and keys" if packed else ""
-
-
-def _lengths(row: _Row, required: frozenset[str]) -> dict[str, Any]:
-    """Batches and lengths in words; where the target needs a length of each, the second is half as long."""
-    rows, keys = ((size, size // 2)[: row.batch] for size in (row.rows, row.keys))
-    if PACKING & required:
-        more = {"cu_seqlens_k": ends(keys)} if rows != keys else {}
-        return {"cu_seqlens": ends(rows), **more}
-    sizes = {"seqlen": row.rows} if rows == keys else {"seqlen_q": row.rows, "seqlen_k": row.keys}
-    padded = {"seqlens": ",".join(map(str, rows))} if "seqlens" in required else {}
-    return {"batch": row.batch, **sizes, **padded}
-
-
-def ends(lengths: Collection[int]) -> str:
-    """Where packed sequences of these lengths begin and end, as the command line has it."""
-    return ",".join(map(str, accumulate(lengths, initial=0)))
-
-
-def set_by(option: str, *, alone: bool = False) -> str:
-    """What of the battery sets an option, in words; "" where nothing does, and it may be given beside.
-
-    Args:
-        alone: whether only what stands beside pairs is asked for.
-    """
-    if option in _OWN:
-        return "every item"
-    for row in _ROWS:
-        if option in row.options and (row.is_alone or not alone):
-            return f"item {row.number} ({row.title})"
-    return ""
+def _word(outcome: CheckOutcome) -> str:
+    # What is an error only where nobody said that it is taken is not taken either.
+    if outcome.is_refused or outcome.report.is_warning:
+        return _UNTAKEN
+    return _RIGHT if outcome.verdict == "match" else _WRONG

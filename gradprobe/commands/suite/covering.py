@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 # Rows that are drawn for each row that is kept: from there on more of them save under 2 % of the rows.
 _DRAWN = 12
-Level = tuple[int, int]
+Place = tuple[int, int]
 """(factor, level), by number."""
 Row = tuple[int, ...]
 """A level of each factor."""
@@ -17,22 +17,22 @@ Row = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Space:
-    """Factors with their levels, and what must not stand: a level, or two together. Level 0 is the simplest."""
+    """Factors with their levels, and what must not stand: a level, or two together. Place 0 is the simplest."""
 
     counts: tuple[int, ...]
     """How many levels each factor has."""
-    forbidden: frozenset[frozenset[Level]] = frozenset()
+    forbidden: frozenset[frozenset[Place]] = frozenset()
 
-    def allows(self, level: Level, chosen: Iterable[Level]) -> bool:
+    def allows(self, level: Place, chosen: Iterable[Place]) -> bool:
         """Whether a level may stand beside others."""
         if frozenset([level]) in self.forbidden:
             return False
         return not any(frozenset([level, other]) in self.forbidden for other in chosen)
 
-    def levels(self, factor: int) -> list[Level]:
+    def levels(self, factor: int) -> list[Place]:
         return [(factor, level) for level in range(self.counts[factor])]
 
-    def pairs(self) -> Iterator[frozenset[Level]]:
+    def pairs(self) -> Iterator[frozenset[Place]]:
         """Every two levels of two factors that may stand together."""
         for factor, other in itertools.combinations(range(len(self.counts)), 2):
             for pair in itertools.product(self.levels(factor), self.levels(other)):
@@ -40,7 +40,7 @@ class Space:
                     yield frozenset(pair)
 
 
-def standing(row: Row) -> set[frozenset[Level]]:
+def standing(row: Row) -> set[frozenset[Place]]:
     """The pairs that stand in a row."""
     return set(map(frozenset, itertools.combinations(enumerate(row), 2)))
 
@@ -69,8 +69,8 @@ def covering(space: Space, given: Collection[Row] = (), seed: int = 0) -> list[R
 
 def _drawn(
     space: Space,
-    first: frozenset[Level],
-    wanted: Collection[frozenset[Level]],
+    first: frozenset[Place],
+    wanted: Collection[frozenset[Place]],
     rng: random.Random,
 ) -> Row | None:
     """A row, grown factor after factor in a drawn order, each with a level that covers most; None where stuck."""
@@ -90,7 +90,7 @@ def _drawn(
     return tuple(chosen[factor] for factor in range(len(space.counts)))
 
 
-def simplest(space: Space, held: frozenset[Level]) -> Row | None:
+def simplest(space: Space, held: frozenset[Place]) -> Row | None:
     """The row with the simplest levels beside some; None where no row can hold these."""
     fixed = dict(held)
 

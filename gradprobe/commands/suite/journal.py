@@ -45,7 +45,10 @@ class SweepRequest:
 
     @property
     def is_drawn(self) -> bool:
-        return self.draw is not None or self.minutes is not None
+        """Whether the cases are drawn from all that a target takes: a dozen, where nothing says which there are."""
+        has_values = any("inputs" in request.options for request in self.requests)
+        is_silent = not (self.varied or has_values)
+        return is_silent or self.draw is not None or self.minutes is not None
 
 
 class Journal:

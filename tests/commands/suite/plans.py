@@ -1,7 +1,14 @@
-"""Small checks for tests of suites."""
+"""Small checks for tests of suites, and the rounds of batteries of targets that are told of as predicates."""
 
-from gradprobe.commands.suite.plan import PlannedCheck
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from gradprobe.commands.suite.battery import Battery
+from gradprobe.commands.suite.cases import factors_of
+from gradprobe.commands.suite.plan import PlannedCheck, follow
+from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.history import CheckRequest
+from gradprobe.model.case import Case
 
 SMALL = {"batch": 1, "heads": 2, "seqlen": 20, "head_dim": 8}
 
@@ -10,4 +17,54 @@ def planned(target, title=None, **options):
     """A check of a small case."""
     return PlannedCheck(
         target if title is None else title, CheckRequest(target, None, None, {**SMALL, **options})
+    )
+
+
+TAKES = TargetSignature(
+    "softmax", frozenset({"q", "k", "v", "causal", "window", "scale"}), frozenset()
+)
+
+
+@dataclass
+class Ended:
+    """What came of all rounds."""
+
+    battery: Battery
+    rounds: list[list[str]] = field(default_factory=list)
+    """The titles of each."""
+    options: dict = field(default_factory=dict)
+
+    @property
+    def coverage(self):
+        return self.battery.plan.coverage
+
+
+def ended(verdict=lambda options: "match", case=None, takes=TAKES, *, is_quick=False):
+    """All rounds of a target of which `verdict` says match, mismatch, refused or warning, by its options."""
+    request = CheckRequest("t", None, None, {})
+    battery = Battery(factors_of(takes), request, is_quick=is_quick)
+    found, asked = Ended(battery), [*battery.plan.checks]
+    found.rounds.append([])
+
+    def each(checks):
+        for check in checks:
+            title = check.title.removeprefix("battery: ")
+            found.rounds[-1].append(title)
+            found.options[title] = check.request.options
+            if check is checks[-1]:
+                found.rounds.append([])
+            yield came(check.title, verdict(check.request.options), case)
+
+    for _ in follow(asked, battery.plan.steps, each):
+        pass
+    found.rounds.pop()
+    return found
+
+
+def came(title, word, case):
+    verdict = {"refused": "error", "warning": "error"}.get(word, word)
+    case = case or Case("softmax")
+    report = SimpleNamespace(verdict=verdict, is_warning=word == "warning", case=case)
+    return SimpleNamespace(
+        title=title, verdict=verdict, is_refused=word == "refused", report=report
     )

@@ -1,163 +1,81 @@
-"""The battery: every item and what goes over them, as far as a signature takes them, and else the reason."""
-
-import itertools
+"""The rounds of a battery of pairs, with targets that are told of as predicates over options."""
 
 import pytest
 
-from gradprobe.commands.suite.battery import battery, set_by
-from gradprobe.inputs.draw import draw
-from gradprobe.inputs.options import OPTIONS, parse
-from gradprobe.model.resolution import resolve
-from gradprobe.targets.bind import bind
-from tests.emulated import target_of
-
-LAZY = {"q", "k", "v", "do", "tau", "bias", "scale", "seqlens", "dots", "block_m", "block_n"}
-FULL = {
-    "q", "k", "v", "do", "causal", "scale", "align", "window", "softcap", "bias", "alibi", "mask", "sinks", "dropout",
-    "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "block_m", "block_n", "dots",
-}  # fmt: skip
-LEAST = {"q", "k", "v"}
+from gradprobe.model.case import Case
+from tests.commands.suite.plans import ended
 
 
-def cases(entries, family, takes):
-    """Each entry's title with its resolved case."""
-    packs = "cu_seqlens_q" in takes and "seqlens" not in takes
-    return {
-        f"{entry.number} {entry.title}": resolve(
-            parse(entry.options) | {"device": "cpu"}, family, takes_bias="bias" in takes, packs=packs
-        )
-        for entry in entries if not entry.why_not
-    }  # fmt: skip
+def test_of_a_right_target_each_level_stands_alone_first_and_then_every_pair():
+    found = ended()
+    plain, alone, array = found.rounds
+    assert plain == ["as it is"]
+    words = "simplest,bfloat16,causal,L=129,M=96 N=131,negative,do=blhd,grouped,D=72"
+    # And what no combination shows.
+    further = {"four calls, memory full of NaN or 7.0", "strides beyond 2^31"}
+    assert {*words.split(",")} | further <= {*alone}
+    assert 20 <= len(array) <= 60
+    told = found.coverage
+    assert (told.strength, told.missing, told.wrong_alone) == (2, 0, ())
+    assert told.held == len(list(found.battery.space.pairs()))
 
 
-@pytest.mark.parametrize(
-    ("family", "takes"), [("softmax", FULL), ("lazy", LAZY), ("softmax", LEAST)]
-)
-def test_every_entry_is_a_case_that_the_target_takes(family, takes):
-    entries = battery(family, takes)
-    found = cases(entries, family, takes)
-    assert len(found) == sum(not entry.why_not for entry in entries) >= 10
-    for case in found.values():
-        bind(taking(takes, family), case, draw(case))
-    kinds = {option.name: option.kind for option in OPTIONS}
-    for entry in entries:
-        assert all(isinstance(word, kinds[name]) for name, word in entry.options.items())
+def test_a_quick_one_ends_with_each_level_alone_and_a_few_pairs():
+    plain, alone = ended(is_quick=True).rounds
+    assert plain == ["as it is"]
+    assert {"causal", "causal M=96 N=131", "window L=129", "logits to 100"} <= {*alone}
+    assert len(alone) == len(ended().rounds[1]) + 5
+    assert ended(is_quick=True).coverage is None
 
 
-def taking(takes, family, required=("q", "k", "v")):
-    def target(**_):
-        return {}
-
-    made, names = target_of(target, family), {name: name for name in takes}
-    return type(made)("target", target, names, frozenset(required), family, made.source)
-
-
-def test_who_takes_everything_is_given_every_item_the_simplest_first_and_no_two_of_one_name():
-    for entries in (battery("softmax", FULL), battery("lazy", LAZY)):
-        numbers = [entry.number for entry in entries]
-        assert numbers == sorted(numbers)
-        assert len({entry.title for entry in entries}) == len(entries)
-        assert entries[0].options["layout"] == ["all=contiguous"]
-    entries = battery("softmax", FULL)
-    assert {entry.number for entry in entries} >= {*range(1, 18)} - {12}
-    assert [entry.title for entry in entries if entry.why_not] == []
-    why = {entry.title: entry.why_not for entry in battery("softmax", LEAST | {"causal"})}
-    assert why["window 45, causal"] == "takes no window"
-    assert why["tiles 16 x 32"] == "takes no block_m and no block_n"
-    assert why["an empty sequence, packed"] == "takes no cu_seqlens"
-    assert why["dropout 0.3"] == "takes no mask of what dropout keeps"
-    assert why["M > N, causal"] == ""
+@pytest.mark.parametrize("word", ["refused", "warning"])
+def test_a_level_that_is_refused_stands_in_no_later_case_and_in_no_count(word):
+    found = ended(lambda options: word if options.get("dtype") == "bfloat16" else "match")
+    assert len(found.rounds) == 3
+    assert not [title for title in found.rounds[2] if "bfloat16" in title]
+    assert (found.coverage.missing, found.coverage.wrong_alone) == (0, ())
+    assert found.coverage.held < ended().coverage.held
 
 
-def test_what_the_lazy_family_has_not_is_told_by_its_reasons():
-    by_reason = {}
-    for entry in battery("lazy", LAZY):
-        by_reason.setdefault(entry.why_not, []).append(entry.title)
-    by_reason.pop("")
-    assert by_reason == {
-        "the lazy family has as many key heads as heads": ["heads 6/2", "heads 6/2, a bias each"],
-        "lazy attention has as many keys as rows": ["M < N", "M < N, causal", "M > N, causal"],
-        "the lazy family has no mask": ["rows that see no key"],
-        "the lazy family packs no sequences": ["an empty sequence, packed"],
-        "the lazy family is always causal": ["not causal", "every logit near -120, causal", "L = 200, causal"],
-        "the lazy family has no window": ["window 45,21", "window 45, causal"],
-        "the lazy family has one head dim for q, k and v": ["Dv > D", "Dv < D"],
-        "the lazy family has no softcap": ["softcap 1.5"],
-        "the lazy family has no dropout": ["dropout 0.3"],
-    }  # fmt: skip
+def test_a_level_that_is_wrong_alone_hides_nothing_in_later_cases_and_alone_a_wrong_plain_case_is():
+    found = ended(lambda options: "mismatch" if options.get("head_dim") == 72 else "match")
+    assert not [title for title in found.rounds[2] if "D=72" in title]
+    assert found.coverage.wrong_alone == ("D=72",)
+    found = ended(lambda options: "mismatch")
+    assert found.rounds == [["as it is"]]
+    assert (found.coverage.properties, found.coverage.held) == (0, 0)
 
 
-def test_the_cases_have_what_their_items_are_for():
-    found = cases(battery("softmax", FULL), "softmax", FULL)
-    lazy = cases(battery("lazy", LAZY), "lazy", LAZY)
-    one = found["2 distinct strides"]
-    assert one.layouts == (("all", "distinct"),)
-    assert (one.batch, one.heads, one.seqlen_q, one.head_dim) == (2, 3, 37, 16)
-    packed = {tensor for tensor, layout in found["5 packed qkv"].layouts if layout == "packed"}
-    assert packed == {"q", "k", "v"}
-    grouped = found["6 heads 6/2, a bias each"]
-    assert (grouped.heads, grouped.kv_heads, grouped.bias_axes) == (6, 2, "hmn")
-    few, many = found["7 M < N"], found["8 M > N, causal"]
-    assert (few.seqlen_q, few.seqlen_k, many.seqlen_q, many.seqlen_k) == (37, 50, 50, 37)
-    assert (many.causal, found["9 not causal"].causal) == (True, False)
-    assert 0 in found["8 an empty sequence, padded"].seqlens
-    ends = found["8 an empty sequence, packed"].cu_seqlens_q
-    assert any(first == last for first, last in itertools.pairwise(ends))
-    # Windows and lengths end inside tiles, which lie both ways round.
-    for case in (found["9 window 45,21"], found["9 window 45, causal"]):
-        assert all(left > 32 and left % 16 and left % 32 for left in case.window[:1])
-    assert (lazy["9 bias window 45"].bias_window, lazy["9 bias window 45"].seqlen_q > 64) == (
-        45,
-        True,
-    )
-    long = found["13 L = 200"]
-    assert long.seqlen_q // long.block_m >= 3
-    assert long.seqlen_q % long.block_m
-    assert found["14 D = 72"].head_dim == 72
-    assert found["15 Dv > D"].head_dim_v > 24
-    assert found["15 Dv < D"].head_dim_v < 40
-    assert {case.block_m > case.block_n for case in found.values()} == {True, False}
-    assert found["17 scale 0.4"].scale != found["17 scale 0.4"].head_dim ** -0.5
+def test_a_pair_that_is_refused_is_found_and_all_else_stands_in_a_case_that_is_taken():
+    is_both = lambda one: bool(one.get("causal")) and one.get("dtype") == "float16"  # noqa: E731
+    found = ended(lambda options: "refused" if is_both(options) else "match")
+    # The simplest case of the pair shows that it is refused itself.
+    assert "float16 causal" in found.rounds[3]
+    # Float16 with causal, and with causal and a window.
+    assert (found.coverage.missing, ended().coverage.held - found.coverage.held) == (0, 2)
+    right = [options for options in found.options.values() if not is_both(options)]
+    dims = {one.get("head_dim") for one in right if one.get("dtype") == "float16"}
+    assert dims >= {72, 128}
 
 
-def test_every_score_of_item_10_lies_below_what_exp_can_hold_and_in_a_partial_tile():
-    for family, takes in (("softmax", FULL), ("lazy", LAZY)):
-        case = cases(battery(family, takes), family, takes)["10 every logit near -120"]
-        values = draw(case)
-        assert float((values["q"] @ values["k"].mT * case.scale).max()) + 4 < -88.7
-        assert case.seqlen_k % case.block_n
+def test_pairs_that_are_wrong_are_found_in_their_simplest_cases_and_hide_no_other():
+    def verdict(options):
+        is_first = options.get("pattern") == "negative" and options.get("head_dim") == 72
+        is_second = options.get("dtype") == "float16" and "do=blhd" in options["layout"]
+        return "mismatch" if is_first or is_second else "match"
+
+    found = ended(verdict)
+    assert sorted(found.coverage.wrong_together) == ["float16 do=blhd", "negative D=72"]
+    assert found.coverage.missing == 0
+    right = [one for one in found.options.values() if verdict(one) == "match"]
+    assert {(one.get("dtype"), one["head_dim"]) for one in right if "head_dim" in one} >= {
+        (dtype, dim) for dtype in ("float32", "float16", "bfloat16") for dim in (16, 64, 128, 72)
+    }
 
 
-@pytest.mark.parametrize("packed", ["cu_seqlens", "cu_seqlens_q cu_seqlens_k"])
-def test_a_target_that_only_packs_is_given_packed_sequences(packed):
-    takes, required = LEAST | set(packed.split()), LEAST | set(packed.split())
-    entries = battery("softmax", takes, required)
-    for case in cases(entries, "softmax", takes).values():
-        assert case.cu_seqlens_q is not None
-        bind(taking(takes, "softmax", required), case, draw(case))
-    (why,) = {entry.why_not for entry in entries if entry.title == "M < N"}
-    assert why == ("takes one cu_seqlens for rows and keys" if packed == "cu_seqlens" else "")
-
-
-@pytest.mark.parametrize(
-    "parameter", ["bias", "window", "alibi", "mask", "keep", "seqlens", "causal"]
-)
-def test_a_parameter_without_a_default_is_given_in_every_case(parameter):
-    takes = LEAST | {parameter}
-    found = cases(battery("softmax", takes, takes), "softmax", takes)
-    assert len(found) >= 10
-    for case in found.values():
-        bind(taking(takes, "softmax", takes), case, draw(case))
-
-
-def test_an_option_that_an_item_sets_says_which_and_one_that_none_sets_is_free():
-    assert set_by("heads") == set_by("layout") == set_by("inputs") == "every item"
-    assert set_by("kv_heads") == "item 6 (heads 6/2)"
-    assert set_by("causal") == "item 7 (M < N, causal)"
-    assert set_by("window") == "item 9 (window 45,21)"
-    free = {option.name for option in OPTIONS if not set_by(option.name)}
-    words = (
-        "dtype align alibi sinks seed device dots recover ranks shards strict shapes inplace as_cuda arch untested "
-        "window_as mask_as lse_as bias_rank mask_axes mask_rank implied"
-    )
-    assert free == {*words.split()}
+def test_what_was_found_by_trying_goes_with_every_case_of_its_level():
+    case = Case("softmax", dtype="float16", head_dim=64, seqlen_q=128, seqlen_k=128, as_cuda=True)
+    found = ended(case=case)
+    expected = {"dtype": "float16", "head_dim": 64, "seqlen": 128}
+    assert found.options["simplest"].items() >= expected.items()
+    assert all(one["as_cuda"] for title, one in found.options.items() if title != "as it is")

@@ -11,7 +11,7 @@ from gradprobe.commands.suite.checking import Setting
 from gradprobe.commands.suite.journal import DEFAULT, Journal, SweepRequest
 from gradprobe.commands.suite.outcome import CheckOutcome
 from gradprobe.commands.suite.runner import Runner
-from gradprobe.commands.suite.sweeps import sweep_plan
+from gradprobe.commands.suite.sweep import combinations, sweep_plan
 from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.history import CheckRequest, digest_of
 from gradprobe.model.failures import UsageFailure
@@ -99,7 +99,7 @@ def test_a_grid_is_made_by_what_it_costs_and_numbered_as_it_was_given():
 
 def test_a_sweep_of_minutes_draws_until_its_time_is_up_and_resumed_for_what_is_left(monkeypatch):
     now, shares = [0.0], []
-    monkeypatch.setattr("gradprobe.commands.suite.sweeps.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gradprobe.commands.suite.sweep.time.monotonic", lambda: now[0])
     asked = SweepRequest((REQUEST,), {}, minutes=1.0)
 
     def slow(plan):
@@ -142,3 +142,20 @@ def test_two_sweeps_of_one_folder_keep_what_they_come_to_apart():
         assert (one.file, other.file) == (str(DEFAULT), ".gradprobe/sweep-2.jsonl")
     with Journal.begun(DRAWN, None) as again:
         assert again.file == str(DEFAULT)
+
+
+def test_combinations_are_all_of_them_and_the_last_option_varies_fastest():
+    assert combinations({"heads": [1, 3], "dtype": ["float32", "float16"]}) == [
+        {"heads": 1, "dtype": "float32"}, {"heads": 1, "dtype": "float16"},
+        {"heads": 3, "dtype": "float32"}, {"heads": 3, "dtype": "float16"},
+    ]  # fmt: skip
+    assert len(combinations({"heads": range(100), "seed": range(100)})) == 10_000
+    with pytest.raises(UsageFailure, match="10,100 cases are more than 10,000"):
+        combinations({"heads": range(100), "seed": range(101)})
+
+
+def test_what_says_nothing_of_its_cases_draws_a_dozen_and_values_from_a_file_are_one_case():
+    assert len(sweep_plan(SweepRequest((REQUEST,), {}), [TAKES]).checks) == 12
+    saved = SweepRequest((CheckRequest("soft.py:backward", None, None, {"inputs": "a.pt"}),), {})
+    assert not saved.is_drawn
+    assert len(sweep_plan(saved, [None]).checks) == 1

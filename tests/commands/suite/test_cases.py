@@ -1,0 +1,291 @@
+"""Cases: what a battery combines for targets of several signatures, and what is drawn of all that a target takes."""
+
+import itertools
+
+import pytest
+
+from gradprobe.commands.suite.cases import SPECIAL, case_of, drawn, factors_of, set_by
+from gradprobe.commands.suite.covering import covering
+from gradprobe.commands.suite.takes import TargetSignature
+from gradprobe.inputs.draw import draw
+from gradprobe.inputs.options import OPTIONS, parse
+from gradprobe.model.case import Case
+from gradprobe.model.failures import UsageFailure
+from gradprobe.model.resolution import resolve
+from gradprobe.targets.bind import bind
+from tests.emulated import target_of
+from tests.sampling import sampled
+
+LAZY = {"q", "k", "v", "do", "tau", "bias", "scale", "seqlens", "dots", "block_m", "block_n"}
+FULL = {
+    "q", "k", "v", "do", "causal", "scale", "align", "window", "softcap", "bias", "alibi", "mask", "sinks", "dropout",
+    "keep", "seqlens", "cu_seqlens_q", "cu_seqlens_k", "block_m", "block_n", "dots",
+}  # fmt: skip
+LEAST = {"q", "k", "v"}
+
+PACKS_ALIKE = (FULL - {"cu_seqlens_q", "cu_seqlens_k"}) | {"cu_seqlens"}
+PACKED = {"cu_seqlens_q", "cu_seqlens_k"}
+SIGNATURES = {
+    "all": ("softmax", FULL, ()),
+    "least": ("softmax", LEAST, ()),
+    "lazy": ("lazy", LAZY, ()),
+    "one packing": ("softmax", PACKS_ALIKE, ()),
+    "window": ("softmax", LEAST | {"causal", "scale", "window"}, ()),
+    "packed": ("softmax", LEAST | PACKED | {"causal"}, tuple(PACKED)),
+}
+
+
+def taking(takes, family, required=("q", "k", "v")):
+    def target(**_):
+        return {}
+
+    made, names = target_of(target, family), {name: name for name in takes}
+    return type(made)("target", target, names, frozenset(required), family, made.source)
+
+
+def factors(name, *, on_gpu=False, given=()):
+    family, takes, required = SIGNATURES[name]
+    takes = TargetSignature(family, frozenset(takes), frozenset(required))
+    return factors_of(takes, given, on_gpu=on_gpu)
+
+
+def excluded(one, other, two_lengths):
+    """Whether two levels, by their names, stand together in no case. Told here once more, in other words."""
+    both, unequal = {one, other}, {"M<N", "M>N", "N<M", "N>M", "M=1"}
+    seen_from_a_corner = {"causal", "window", "window,causal"}
+    if both & unequal and (both & {"padded"} or (both & {"packed"} and not two_lengths)):
+        return True
+    masks = {"no-mask", "mask", "dead-rows", "padded", "mask=padding", "packed"}
+    return "top-left" in both and bool(both & (masks - seen_from_a_corner) or "M=N" in both)
+
+
+def allowed(found, two_lengths):
+    """Every two levels, by their names, that are not excluded."""
+    named = [[(factor.name, level.name) for level in factor.levels] for factor in found.each]
+    for each in itertools.combinations(named, 2):
+        for levels in itertools.product(*each):
+            if not excluded(*(name for _, name in levels), two_lengths):
+                yield levels
+
+
+def named(found, row):
+    return [
+        (factor.name, factor.levels[level].name)
+        for factor, level in zip(found.each, row, strict=True)
+    ]
+
+
+def case_of_row(found, row):
+    return resolved(found, found.options(row))
+
+
+def resolved(found, options):
+    family, takes = found.takes.family, found.takes.names
+    packs = "cu_seqlens_q" in takes and "seqlens" not in takes
+    words = parse(options) | {"device": "cpu"}
+    return resolve(words, family, takes_bias="bias" in takes, packs=packs)
+
+
+@sampled("name", list(SIGNATURES), push=["lazy", "one packing"])
+def test_every_pair_that_is_allowed_stands_in_a_case(name):
+    found = factors(name)
+    rows = [named(found, row) for row in covering(found.space)]
+    held = {one for row in rows for one in itertools.combinations(row, 2)}
+    assert held == set(allowed(found, name != "one packing"))
+
+
+@sampled(
+    "name, on_gpu",
+    itertools.product(SIGNATURES, (False, True)),
+    push=[("all", False), ("packed", True)],
+)
+def test_every_row_is_a_case_that_the_target_takes_with_a_title_of_its_own(name, on_gpu):
+    found = factors(name, on_gpu=on_gpu)
+    rows = covering(found.space)
+    family, takes, required = SIGNATURES[name]
+    kinds = {option.name: option.kind for option in OPTIONS}
+    for row in rows:
+        assert all(isinstance(word, kinds[option]) for option, word in found.options(row).items())
+        case = case_of_row(found, row)
+        if not on_gpu:
+            bind(taking(takes, family, required), case, draw(case))
+        if case.softcap is not None:  # near the logits
+            assert (case.softcap > 100) == (case.pattern in ("negative", "positive"))
+        if case.window is not None and case.cu_seqlens_q is None:
+            assert case.window[0] < max(case.seqlen_q, case.seqlen_k)
+    assert len({found.title(row) for row in rows}) == len(rows)
+
+
+def levels_of(found, name):
+    """The cases of one property's levels, the others at their first."""
+    at = [factor.name for factor in found.each].index(name)
+    rest = (0,) * (len(found.each) - at - 1)
+    return [case_of_row(found, (0,) * at + (level, *rest)) for level in range(6)]
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_lengths_are_one_less_and_one_more_than_tiles_of_32_64_and_128_and_multiples_of_each_alone(
+    on_gpu,
+):
+    lengths = [case.seqlen_q for case in levels_of(factors("all", on_gpu=on_gpu), "length")]
+    for tile in (32, 64, 128):
+        assert {length % tile for length in lengths} >= {0, 1, tile - 1}
+        assert any(length % tile == 0 and length % (2 * tile) for length in lengths)
+    assert min(lengths) < 16
+
+
+def test_of_lengths_that_differ_either_side_has_the_class_and_is_the_longer_one():
+    cases = levels_of(factors("least"), "M and N")
+    sizes = [(case.seqlen_q, case.seqlen_k) for case in cases]
+    assert sizes == [(96, 96), (96, 131), (96, 61), (131, 96), (61, 96), (1, 96)]
+
+
+def test_what_a_signature_lacks_is_told_with_its_parameter():
+    lacking = dict(factors("window").lacking)
+    assert lacking["softcap"] == "takes no softcap"
+    assert lacking["packed"] == "takes no cu_seqlens"
+    assert lacking["tiles=16x32"] == "takes no block_m and no block_n"
+    assert {"causal", "window", "window,causal", "scale=0.4"}.isdisjoint(lacking)
+    assert factors("all").lacking == ()
+
+
+def test_around_a_case_that_was_found_its_levels_are_the_simplest_and_what_is_given_stays():
+    lengths = {"seqlen_q": 128, "seqlen_k": 128}
+    case = Case("softmax", dtype="bfloat16", head_dim=32, causal=True, shapes="blhd", **lengths)
+    found = factors("all").around(case)
+    simplest = (0,) * len(found.each)
+    expected = {
+        "dtype": "bfloat16",
+        "head_dim": 32,
+        "seqlen": 128,
+        "causal": True,
+        "shapes": "blhd",
+    }
+    assert found.options(simplest).items() >= expected.items()
+    assert found.title(simplest) == "simplest"
+    found = factors("least").around(Case("softmax", shapes="bld"))
+    assert {case_of_row(found, row).heads for row in covering(found.space)} == {1}
+    found = factors("least", given={"dtype"})
+    assert not any("dtype" in found.options(row) for row in covering(found.space))
+
+
+@pytest.mark.parametrize("name", ["all", "lazy", "packed"])
+def test_what_no_pair_shows_is_a_case_that_the_target_takes(name):
+    found = factors(name)
+    family, takes, required = SIGNATURES[name]
+    own = [level for level in SPECIAL if level.family in ("", family) and takes >= {*level.needs}]
+    for level in own:
+        case = resolved(found, found.special(level))
+        if "repeat" not in level.options and "layout" not in level.options:
+            bind(taking(takes, family, required), case, draw(case))
+
+
+@pytest.mark.parametrize("parameter", ["bias", "window", "alibi", "mask", "keep", "causal"])
+def test_a_parameter_without_a_default_is_given_in_every_case(parameter):
+    takes = frozenset(LEAST | {parameter})
+    found = factors_of(TargetSignature("softmax", takes, takes))
+    for row in covering(found.space)[:10]:
+        case = case_of_row(found, row)
+        bind(taking(takes, "softmax", takes), case, draw(case))
+
+
+def test_every_score_near_minus_120_lies_below_what_exp_can_hold():
+    for name in ("least", "lazy"):
+        found = factors(name)
+        case = resolved(found, {**found.plain, "pattern": "negative"})
+        values = draw(case)
+        assert float((values["q"] @ values["k"].mT * case.scale).max()) + 4 < -88.7
+
+
+def test_an_option_that_a_case_sets_says_which_and_one_that_none_sets_is_free():
+    assert set_by("window") == "the property mask"
+    assert set_by("pattern") == "the property logits"
+    assert set_by("seqlen") == "every case"
+    assert set_by("repeat") == "the case with four calls, memory full of NaN or 7.0"
+    free = {option.name for option in OPTIONS if not set_by(option.name)}
+    words = (
+        "dtype seed device dots recover ranks shards strict shapes inplace as_cuda arch untested window_as mask_as "
+        "lse_as bias_axes bias_rank mask_axes mask_rank implied"
+    )
+    assert free == {*words.split()}
+
+
+PLAIN = TargetSignature("softmax", frozenset({*LEAST, "do", "scale"}), frozenset(LEAST))
+ALL = TargetSignature("softmax", frozenset(FULL), frozenset(LEAST))
+LAZY_ONE = TargetSignature("lazy", frozenset(LAZY), frozenset())
+
+
+def some(takes, count, seed=0, **given):
+    return list(itertools.islice(drawn(takes, given, seed), count))
+
+
+def cases(takes, count, **given):
+    return [case_of(one.options, takes) for one in some(takes, count, **given)]
+
+
+@pytest.mark.parametrize("takes", [PLAIN, ALL, LAZY_ONE])
+def test_a_seed_gives_one_sweep_in_which_each_case_is_allowed_and_none_stands_twice(takes):
+    found = some(takes, 200, 7)
+    assert found == some(takes, 200, 7) != some(takes, 200, 8)
+    assert all(case_of(one.options, takes) is not None for one in found)
+    assert len({str({**one.options, "seed": 0}) for one in found}) == 200
+    assert len({one.title for one in found}) == 200
+
+
+def test_every_value_of_every_axis_that_the_target_takes_is_drawn_and_nothing_that_it_does_not():
+    found = cases(ALL, 400)
+    for name, values in {
+        "dtype": {"float32", "float16", "bfloat16"}, "causal": {True, False},
+        "mask": {None, "random", "dead-rows"},
+        "pattern": {"normal", "small", "large", "wide", "negative", "positive", "offset", "lowrank"},
+        "head_dim": {16, 32, 64, 72, 128}, "align": {"bottom-right", "top-left"}, "sinks": {True, False},
+        "alibi": {True, False}, "bias": {True, False},
+    }.items():  # fmt: skip
+        assert {getattr(case, name) for case in found} == values
+    layouts = {layout for case in found for _, layout in case.layouts}
+    assert layouts == {"contiguous", "blhd", "packed", "expanded", "distinct", "distinct-unit"}
+    for trait in (
+        lambda case: case.seqlen_q < case.seqlen_k, lambda case: case.seqlen_q > case.seqlen_k,
+        lambda case: case.kv_heads < case.heads, lambda case: case.kv_heads == 1 < case.heads,
+        lambda case: case.seqlens, lambda case: case.cu_seqlens_q, lambda case: case.window, lambda case: case.softcap,
+        lambda case: case.dropout, lambda case: case.seqlen_q < 16, lambda case: case.seqlen_q % 64 == 1,
+        lambda case: case.seqlen_q % 32 == 0, lambda case: case.seqlen_q % 32 == 31,
+    ):  # fmt: skip
+        assert 0 < sum(bool(trait(case)) for case in found) < 400
+    plain = cases(PLAIN, 100)
+    assert not any(case.causal or case.bias or case.mask or case.window for case in plain)
+    assert all(case.seqlen_q == case.seqlen_k for case in cases(LAZY_ONE, 100))
+
+
+def test_what_is_required_is_in_every_case_and_what_is_given_decides_what_it_decides():
+    needs = LEAST | {"cu_seqlens", "bias"}
+    packed = TargetSignature("softmax", frozenset(needs), frozenset(needs))
+    assert all(case.cu_seqlens_q and case.bias for case in cases(packed, 50))
+    found = cases(ALL, 50, seqlen=[20, 30], dtype=["float16"], runs=[["contiguous"]])
+    assert {(case.seqlen_q, case.seqlen_k) for case in found} == {(20, 20), (30, 30)}
+    assert {(case.dtype, case.layouts, case.runs) for case in found} == {("float16", (), ((),))}
+    # A softcap lies near the logits.
+    assert {case.softcap for case in cases(ALL, 50, pattern=["positive"])} == {None, 150.0}
+
+
+def test_where_no_case_is_allowed_that_is_said_and_where_there_are_few_each_is_drawn():
+    with pytest.raises(UsageFailure, match="this target takes no case with these options"):
+        next(drawn(PLAIN, {"batch": [0]}, 0))
+    one = {
+        "batch": [1],
+        "heads": [1],
+        "head_dim": [8],
+        "scale": [0.5],
+        "layout": [["contiguous"]],
+    }
+    several = {"dtype": ["float32"], "seqlen": [9, 10], "pattern": ["normal", "small"]}
+    few = some(PLAIN, 10, **one, **several)
+    assert sorted((case.options["seqlen"], case.title) for case in few) == [
+        (9, "L=9 normal"), (9, "L=9 small"), (10, "L=10 normal"), (10, "L=10 small"),
+    ]  # fmt: skip
+
+
+def test_what_no_signature_tells_is_told():
+    told = {one.beyond for one in some(PLAIN, 100)}
+    assert {"", "fewer key heads than heads", "lengths of queries and keys that differ"} <= told
+    assert not any("lengths" in one.beyond for one in some(ALL, 100))
