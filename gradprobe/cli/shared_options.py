@@ -37,8 +37,8 @@ _ROWS = {
     "--timeout": ("SECONDS", "Stop a check that takes longer"),
     "--fresh": (None, "Run with every cache of compiled kernels empty; yours are left as they are"),
     "--max-memory": ("SIZE", "The most memory to take in all, such as 3G or 500M (default: half of what is free)"),
-    "--battery": (BATTERY_WORDS, "Check cases that hold every pair of properties that TARGET takes, or some thirty "
-                  "that each expose what others hide (default: pairs)"),
+    "--battery": (BATTERY_WORDS, "Check cases that hold every pair of properties that TARGET takes, or each property "
+                  "alone (default: pairs)"),
     "--traceback": (None, "Show where a failure was raised"),
     "--fix-budget": ("N", f"Try so many edits of a wrong kernel; 0 tries none (default: {FIX_BUDGET})"),
     "--shrink-budget": ("N", "Of several checks, try so many cases in all to make the simplest that fails of each "

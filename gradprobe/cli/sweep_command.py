@@ -92,8 +92,8 @@ def sweep(
     """Check many cases, several at a time, the cheapest first.
 
     An option given several times takes each of its values: --heads 1 --heads 3 --dtype float32 --dtype float16 is four
-    cases. Without any, a dozen cases are taken that suit the target; with --draw or --minutes cases are drawn from all
-    that it takes, of the values given where an option is. A sweep that was killed goes on with --resume.
+    cases. With --draw or --minutes cases are drawn from all that the target takes, of the values given where an option
+    is; without anything, a dozen are. A sweep that was killed goes on with --resume.
     """
     request = shared.request_of(target, family, options, reference)
     own = {"draw": draw, "minutes": minutes, "journal": journal, "resume": resume}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.commands.suite import battery, cases
+from gradprobe.commands.suite import battery
+from gradprobe.commands.suite import case_factors as cases
 from tests.cli.command import run
 
 pytestmark = pytest.mark.usefixtures("without_causes")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradprobe.commands.suite.cases import FACTORS
+from gradprobe.commands.suite.case_factors import FACTORS
 from gradprobe.model.documents import dump, load
 from gradprobe.render.files import FORMS
 from tests.cli.command import SMALL, run, run_process
@@ -111,7 +111,7 @@ def test_a_battery_is_told_as_the_run_did(folder, elsewhere, monkeypatch, target
     few = tuple(
         one if one.name in names else replace(one, levels=one.levels[:1]) for one in FACTORS
     )
-    monkeypatch.setattr("gradprobe.commands.suite.cases.FACTORS", few)
+    monkeypatch.setattr("gradprobe.commands.suite.case_factors.FACTORS", few)
     words = f"check forwards.py:{target} --battery quick"
     made = in_every_form(words, "made")
     other = elsewhere()

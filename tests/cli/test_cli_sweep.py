@@ -84,10 +84,10 @@ def test_a_crash_and_a_hang_are_cases_among_others(folder):
     assert ran.out.splitlines()[-1].endswith(": 2 match, 2 errors")
 
 
-def test_without_several_values_a_dozen_cases_suit_the_target(folder):
+def test_without_several_values_a_dozen_cases_are_drawn(folder):
     words = "--batch 1 --heads 1 --dtype float32 --head-dim 8"
     assert run(f"sweep lazily.py:backward {words} --json all.json").code == 0
-    assert [report["title"] for report in reports(folder)] == ["L=1", "L=37", "L=72"]
+    assert len({report["title"] for report in reports(folder)}) == 12
 
 
 def test_a_project_s_targets_are_swept_where_none_is_named(folder):

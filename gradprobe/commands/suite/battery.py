@@ -12,9 +12,10 @@ from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
 from ...model.documents import AUTO, BATTERIES, PAIRS, QUICK, Coverage, RefusedCase
 from ...model.failures import UsageFailure, did_you_mean
-from .cases import (
+from .case_factors import (
     FIRST_PAIRS,
     SPECIAL,
+    WIDE,
     Factors,
     Level,
     factors_of,
@@ -172,7 +173,7 @@ class Battery:
                 if (row := simplest(space, frozenset([level]))) is not None:
                     rows[level] = row
         pairs = list(self._first_pairs()) if self._is_quick else []
-        came = yield from self._made([self._simplest_row, *rows.values(), *pairs], self._beside())
+        came = yield from self._make([self._simplest_row, *rows.values(), *pairs], self._beside())
         found = {}
         for level, row in rows.items():
             outcome = came[self._title(row)]
@@ -200,20 +201,20 @@ class Battery:
         def is_taken(level: Level) -> bool:
             return level.family in ("", takes.family) and not why_not_taken(level, takes)
 
-        taken = filter(is_taken, SPECIAL)
+        taken = filter(is_taken, [*SPECIAL, *([WIDE] if self._is_quick else [])])
         return [self._check(level.name, factors.special(level)) for level in taken]
 
     def _array(self) -> Round:
         """What stands in no right row yet, in few rows."""
         right = [row for row, came in self._came.items() if came == _RIGHT]
-        return (yield from self._made(covering(self.space, right)))
+        return (yield from self._make(covering(self.space, right)))
 
     def _apart(self) -> Generator[Sequence[PlannedCheck], CheckOutcome, None]:
         """Finds pairs that are refused or wrong in their simplest case, and covers what is left without them."""
         found = False
         for _ in range(_TIMES):
             rows = self._suspects()
-            yield from self._made(row for row in rows.values() if row not in self._came)
+            yield from self._make(row for row in rows.values() if row not in self._came)
             for pair, row in rows.items():
                 if self._came.get(row) != _RIGHT:
                     self._out.add(pair)
@@ -237,8 +238,8 @@ class Battery:
                 rows[pair] = least
         return rows
 
-    def _made(self, rows: Iterable[Row], beside: Sequence[PlannedCheck] = ()) -> Round:
-        checks = {row: self._row_check(row) for row in rows}
+    def _make(self, rows: Iterable[Row], beside: Sequence[PlannedCheck] = ()) -> Round:
+        checks = {row: self._row_check(row) for row in dict.fromkeys(rows)}
         came = yield from _round([*checks.values(), *beside])
         for row, check in checks.items():
             self._came[row] = _word(came[check.title])

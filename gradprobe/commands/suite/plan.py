@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ...inputs.history import CheckRequest
 from ...inputs.options import command_line
@@ -12,9 +12,6 @@ from ...model.assignment import parse_run, planned_runs, run_name
 from ...model.case import Case
 from ...model.documents import Coverage, RefusedCase
 from ...model.report import Report
-
-if TYPE_CHECKING:
-    from .outcome import CheckOutcome
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -131,8 +128,8 @@ class Plan:
 
     checks: list[PlannedCheck] = field(default_factory=list)
     """Those that are known; grows behind its end."""
-    steps: Steps[PlannedCheck, CheckOutcome] | None = None
-    """What adds others."""
+    steps: Steps[PlannedCheck, Any] | None = None
+    """What adds others; it is sent each CheckOutcome."""
     is_own: bool = False
     """Whether nobody asked for its cases by name: then no error is what a target refuses, nor an accident in what none
     of its parameters tells."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from gradprobe.commands.suite.battery import Battery
-from gradprobe.commands.suite.cases import factors_of
+from gradprobe.commands.suite.case_factors import factors_of
 from gradprobe.commands.suite.plan import PlannedCheck, follow
 from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.history import CheckRequest

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gradprobe.commands.suite.cases import SPECIAL, case_of, drawn, factors_of, set_by
+from gradprobe.commands.suite.case_factors import SPECIAL, case_of, drawn, factors_of, set_by
 from gradprobe.commands.suite.covering import covering
 from gradprobe.commands.suite.takes import TargetSignature
 from gradprobe.inputs.draw import draw

@@ -136,10 +136,10 @@ SPECIAL = (
     ),
     Level("an empty sequence, packed", {"cu_seqlens": "0,20,20,57"}, ("cu_seqlens",), _SOFTMAX),
     Level("four calls, memory full of NaN or 7.0", {"repeat": 4, "poison": True}),
-    Level("logits to 100", {"pattern": "wide"}),
     Level("strides beyond 2^31", {"layout": [f"all={HUGE}"]}),
 )
-# Pairs that are soonest mixed up.
+# What a quick battery has besides: a case, and pairs that are soonest mixed up.
+WIDE = Level("logits to 100", {"pattern": "wide"})
 FIRST_PAIRS = (
     {SIDES: "M<N", MASK: "causal"}, {SIDES: "M>N", MASK: "causal"}, {HEADS: _GROUPED, OPTION: "bias"},
     {RANGE: "negative", MASK: "causal"}, {LENGTH: "128k+1", MASK: "causal"}, {LENGTH: "128k+1", MASK: "window"},
@@ -158,7 +158,7 @@ _NARROW = {"45": "5", "21": "3"}
 # The options that decide one another: where one is given, no other is drawn.
 LENGTHS = ("seqlen", "seqlen_q", "seqlen_k", "seqlens", "cu_seqlens", "cu_seqlens_k")
 _TOGETHER = (
-    (*LENGTHS, "inputs"), ("batch", "cu_seqlens", "inputs"), ("heads", "kv_heads", "tau", "inputs"), ("layout", "runs"),
+    (*LENGTHS, "inputs"), ("batch", "inputs"), ("heads", "kv_heads", "tau", "inputs"), ("layout", "runs"),
     ("head_dim", "head_dim_v", "inputs"),
 )  # fmt: skip
 # Options that properties and levels decide by their sizes.
@@ -411,7 +411,7 @@ def decided_by(given: Collection[str]) -> set[str]:
     """Some options, with those that they decide."""
     decided = set(given)
     for names in _TOGETHER:
-        if decided.intersection(names):
+        if not set(names).isdisjoint(given):
             decided.update(names)
     return decided
 
@@ -420,9 +420,9 @@ def why_not_taken(level: Level, takes: TargetSignature) -> str:
     """Why a target of the level's family does not take it, by its signature; "" where it may."""
     if level.family not in ("", takes.family):
         return ""
-    one = sorted(takes.required & {"seqlens", "cu_seqlens"})
-    if one and level.name in _UNEQUAL:
-        return f"takes one {one[0]} for rows and keys"
+    packed = sorted(takes.required & {"seqlens", "cu_seqlens"})
+    if packed and level.name in _UNEQUAL:
+        return f"takes one {packed[0]} for rows and keys"
     known = takes.names | ({"cu_seqlens"} if _PACKING & takes.names else set())
     called = {"keep": "mask of what dropout keeps"}
     missing = [called.get(name, name) for name in level.needs if name not in known]
