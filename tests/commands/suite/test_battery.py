@@ -24,7 +24,7 @@ def test_a_quick_one_ends_with_each_level_alone_and_a_few_pairs():
     plain, alone = ended(is_quick=True).rounds
     assert plain == ["as it is"]
     assert {"causal", "causal M=96 N=131", "window L=129", "logits to 100"} <= {*alone}
-    assert len(alone) == len(ended().rounds[1]) + 5
+    assert len(alone) == len(ended().rounds[1]) + 6
     assert ended(is_quick=True).coverage is None
 
 
