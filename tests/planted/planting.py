@@ -117,7 +117,7 @@ class Planted:
     """How each statement begins that the fault is in, where it is not in those that the edits change: of two in the
     wrong order, both; of one that is missing, its neighbours and what then reads the wrong thing."""
     shown_by: str = ""
-    """The items of the battery that show a hidden one; no other does."""
+    """The case of the quick battery that shows a hidden one."""
 
     @property
     def title(self) -> str:
