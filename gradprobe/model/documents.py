@@ -52,17 +52,6 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
         return self.verdict == MISMATCH
 
 
-<<<<<<< HEAD
-=======
-PAIRS = 2
-"""How many properties are combined."""
-AUTO, QUICK = "auto", "quick"
-"""A battery without a word, which is pairs; and each property alone."""
-BATTERIES = ("pairs", QUICK, AUTO)
-"""What --battery takes."""
-
-
->>>>>>> 642f2614 (Tell a case by one table of properties: of pairs, of a quick battery and of what is drawn)
 class Coverage(Struct, frozen=True, kw_only=True):
     """What of all combinations stands in a case that the target takes."""
 
