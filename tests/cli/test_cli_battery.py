@@ -93,14 +93,22 @@ def test_a_right_target_matches_every_case_and_hears_what_it_does_not_take(few):
     ran = run("check forwards.py:right --battery quick --json all.json")
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
-    names = ["as it is", "simplest", "float16", "causal", "grouped", "strides beyond 2^31"]
+    names = [
+        "as it is",
+        "simplest",
+        "float16",
+        "causal",
+        "grouped",
+        "strides beyond 2^31",
+        "logits to 100",
+    ]
     assert titles(ran, "MATCH") == [f"battery: {name}" for name in names]
-    assert lines[-1].endswith(" s: 6 match")
+    assert lines[-1].endswith(" s: 7 match")
     assert "  battery: window: takes no window" in lines
     document = json.loads(Path("all.json").read_text())
     assert (document["verdict"], document["planned"], "coverage" in document) == (
         "match",
-        6,
+        7,
         False,
     )
     tiles = {"title": "battery: tiles=16x32", "why": "takes no block_m and no block_n"}
@@ -116,11 +124,11 @@ def test_what_a_right_kernel_never_declared_to_take_are_warnings_and_errors_with
     warned = [f"battery: {name}" for name in names]
     assert titles(ran, "WARNING") == warned
     said = ran.out.splitlines()
-    assert said[-1].endswith(" s: 2 match, 3 warnings")
+    assert said[-1].endswith(" s: 3 match, 3 warnings")
     at = said.index("warnings change no verdict; with --strict they are errors")
     assert {line.split(": ")[1] for line in said[at + 1 : at + 4]} == {*names}
     document = json.loads(Path("all.json").read_text())
-    assert (document["verdict"], len(document["reports"])) == ("match", 2)
+    assert (document["verdict"], len(document["reports"])) == ("match", 3)
     assert sorted(one["kind"] for one in document["warnings"]) == ["huge"] + ["undeclared"] * 2
     assert document["warnings"][-1]["report"]["runs"][0]["verdict"] == "mismatch"
     suites = ElementTree.parse("all.xml").getroot()
@@ -143,7 +151,7 @@ def test_an_accident_and_a_crash_are_errors_and_the_others_are_checked(few):
     assert titles(ran, "ERROR") == ["battery: L=129", "battery: D=72"]
     words = " crashed (contiguous): killed by SIGSEGV (segmentation fault), last at forwards.py:"
     assert words in ran.out
-    assert titles(ran, "MATCH")[-1] == "battery: scale=0.4"
+    assert titles(ran, "MATCH")[-2:] == ["battery: scale=0.4", "battery: logits to 100"]
 
 
 def test_a_target_that_refuses_everything_compares_nothing_and_exits_3():
