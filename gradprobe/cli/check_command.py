@@ -157,7 +157,7 @@ def _checked(
     if mode.battery or configured_checks:
         from ..commands.suite.battery import battery_plan
         from ..commands.suite.runner import Runner
-        from .check_series import check_several
+        from .checks import check_several
 
         if mode.against is not None:
             raise UsageFailure("--against takes one plain check", "name a TARGET")

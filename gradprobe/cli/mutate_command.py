@@ -25,6 +25,7 @@ from ..render.terminal import (
 from ..targets.builtin import has_driver
 from . import shared_options as shared
 from .error_output import failures_told
+from .report_forms import show_document
 
 if TYPE_CHECKING:
     from ..commands.mutate.campaign import Campaign
@@ -109,60 +110,39 @@ def mutate(
             limit,
             not has_driver(),
         )
-        raise typer.Exit(_Screen(json_file, repro_command, len(chosen)).run(campaign))
+        raise typer.Exit(_run(campaign, json_file, repro_command))
 
 
-class _Screen:
-    """What is said while a campaign runs, and in the end."""
+def _run(campaign: Campaign, json_file: str | None, repro_command: str) -> int:
+    """Runs a campaign, says how far it is, and shows what came of it, also of one that was interrupted."""
+    from ..commands.mutate.campaign_screen import campaign_as_json, render_campaign
 
-    def __init__(self, json_file: str | None, repro_command: str, total: int) -> None:
-        self._json_file, self._repro_command, self._total = json_file, repro_command, total
-        self._tick = Progress()
-        self._latest: Campaign | None = None
+    latest, total = campaign, len(campaign.chosen)
 
-    def run(self, campaign: Campaign) -> int:
-        """Runs it and shows what came of it; the exit code."""
-        with self._tick:
-            self._tick("the gate on the file as it is", None)
-            try:
-                ended = campaign.run(self._take)
-            except KeyboardInterrupt:
-                self._stop()
-                raise
-        self._show(ended)
-        dump(self._json_file, self._document(ended))
-        return ended.exit_code
-
-    def _take(self, campaign: Campaign) -> None:
-        self._latest = campaign
-        done = len(campaign.outcomes)
-        self._tick(f"fault {done} of {self._total}", done / self._total)
+    def take(so_far: Campaign) -> None:
+        nonlocal latest
+        latest, done = so_far, len(so_far.outcomes)
+        tick(f"fault {done} of {total}", done / total)
         if done % _BETWEEN == 0 and not sys.stderr.isatty():
-            note(f"{done} of {self._total} tried")
-        if self._json_file is not None and keeps_changing(self._json_file):
-            dump(self._json_file, unfinished(self._document(campaign)))
+            note(f"{done} of {total} tried")
+        if json_file is not None and keeps_changing(json_file):
+            dump(json_file, unfinished(campaign_as_json(so_far, repro_command)))
 
-    def _stop(self) -> None:
-        """Shows what was known when the campaign was interrupted; the file holds it."""
-        done = 0
-        if (latest := self._latest) is not None:
+    with Progress() as tick:
+        tick("the gate on the file as it is", None)
+        try:
+            ended = campaign.run(take)
+        except KeyboardInterrupt:
             done = len(latest.outcomes)
-            if self._json_file != "-":
-                tried = f"INTERRUPTED  {done} of {self._total} faults were tried; of these:\n"
-                write_stdout(tried)
-            self._tick.over(lambda: self._show(latest))
-        print_failure(interrupted(done, self._total, "faults"))
-
-    def _show(self, campaign: Campaign) -> None:
-        if self._json_file != "-":
-            from ..commands.mutate.campaign_screen import render_campaign
-
-            show(render_campaign(campaign, width()))
-
-    def _document(self, campaign: Campaign) -> dict[str, Any]:
-        from ..commands.mutate.campaign_screen import campaign_as_json
-
-        return campaign_as_json(campaign, self._repro_command)
+            if done and json_file != "-":
+                write_stdout(f"INTERRUPTED  {done} of {total} faults were tried; of these:\n")
+                tick.over(lambda: show(render_campaign(latest, width())))
+            print_failure(interrupted(done, total, "faults"))
+            raise
+    show_document(
+        json_file, campaign_as_json(ended, repro_command), render_campaign(ended, width())
+    )
+    return ended.exit_code
 
 
 def _gate(request: last.CheckRequest, check: str | None) -> str:

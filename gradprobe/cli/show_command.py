@@ -18,8 +18,7 @@ from ..model.failures import UsageFailure
 from ..render.source_places import with_origin
 from ..render.terminal import dump, rendered, terminal, width
 from ..render.terminal import show as show_lines
-from .check_series import say_nothing_compared
-from .checks import say
+from .checks import say, say_nothing_compared
 from .error_output import failures_told
 from .report_forms import Forms, with_forms, write_form
 from .shared_options import Traceback

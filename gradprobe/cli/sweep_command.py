@@ -27,7 +27,7 @@ from ..model.report import Report
 from ..processes.resource_limits import gpus
 from ..render.terminal import note
 from . import shared_options as shared
-from .check_series import check_several
+from .checks import check_several
 from .error_output import failures_told, print_settings
 from .report_forms import Forms, with_forms
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from ...model.number import plural
 from ...render.notation import CAUTION
 from ...render.rows import folded, headed
-from .campaign import INVALID, KILLED, SURVIVED, Campaign
+from .campaign import INVALID, KILLED, SURVIVED, Campaign, MutantOutcome
 from .mutants import CLASSES, Mutant
 
 _CELL = 9
@@ -99,42 +99,35 @@ _KEYS = ("planted", "killed", "survived", "did_not_run")
 
 def campaign_as_json(campaign: Campaign, repro_command: str) -> dict[str, Any]:
     """The document, ready for `json.dumps`; verdict "survived" where any mutant did, else "killed" or "error"."""
-    gate, mutants = campaign.gate, []
-    for outcome in campaign.outcomes:
-        mutant = outcome.mutant
-        mutants.append(
-            {
-                "name": mutant.name,
-                "class": mutant.fault_class,
-                "function": mutant.function,
-                "line": mutant.line,
-                "verdict": outcome.verdict.replace(" ", "_"),
-                "words": outcome.words,
-                "line_ran": outcome.ran,
-                "before": mutant.before,
-                "after": mutant.after,
-                "diff": mutant.diff,
-                "seconds": round(outcome.seconds, 3),
-            }
-        )
-    counts = [len(campaign.outcomes), *(len(campaign.having(verdict)) for verdict in _STYLES)]
+    gate, counts = campaign.gate, [len(campaign.outcomes)]
+    counts += [len(campaign.having(verdict)) for verdict in _STYLES]
+    by_class = {}
+    for name, numbers in _counts(campaign).items():
+        by_class[name] = dict(zip(_KEYS, numbers, strict=True))
+    own = {"command": gate.words, "own": gate.own, "seconds": round(campaign.plain_seconds, 3)}
     return {
         "schema": "gradprobe.mutate/1",
         "verdict": {0: "killed", 1: "survived", 3: "error"}[campaign.exit_code],
         "target": campaign.target,
         "file": str(campaign.file.path),
-        "gate": {
-            "command": gate.words,
-            "own": gate.own,
-            "seconds": round(campaign.plain_seconds, 3),
-        },
+        "gate": own,
         "possible": campaign.possible,
         "chosen": len(campaign.chosen),
         **dict(zip(_KEYS, counts, strict=True)),
-        "classes": {
-            name: dict(zip(_KEYS, each, strict=True)) for name, each in _counts(campaign).items()
-        },
-        "mutants": mutants,
+        "classes": by_class,
+        "mutants": list(map(_as_plain, campaign.outcomes)),
         "reproduce": repro_command,
         "seconds": round(campaign.seconds, 3),
+    }
+
+
+def _as_plain(outcome: MutantOutcome) -> dict[str, Any]:
+    mutant = outcome.mutant
+    same = ("name", "function", "line", "before", "after", "diff")
+    return {name: getattr(mutant, name) for name in same} | {
+        "class": mutant.fault_class,
+        "verdict": outcome.verdict.replace(" ", "_"),
+        "words": outcome.words,
+        "line_ran": outcome.ran,
+        "seconds": round(outcome.seconds, 3),
     }

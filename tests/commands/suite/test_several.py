@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradprobe.cli import check_series
+from gradprobe.cli import checks
 from gradprobe.cli.report_forms import Forms
 from gradprobe.commands.suite import runner
 from gradprobe.commands.suite.check_table import CheckTable
@@ -29,7 +29,7 @@ PLAN = [
 
 
 def check_several(plan, forms, setting):
-    return check_series.check_several(runner.Runner(Plan([*plan]), setting), forms)
+    return checks.check_several(runner.Runner(Plan([*plan]), setting), forms)
 
 
 def fake(one, verdict="match"):
