@@ -222,10 +222,7 @@ class Campaign:
 
 
 def _runs(mutant: Mutant, file: KernelFile, lines: frozenset[int]) -> bool | None:
-    """Whether the changed statement ran in the gate on the file as it is; None where it cannot be told.
-
-    Where no kernel ran a line in Python they were compiled, and nothing is known.
-    """
+    """Whether the changed statement ran in the gate on the file as it is; None where it cannot be told."""
     is_followed = False
     for kernel in file.kernels:
         last = kernel.end_lineno or kernel.lineno

@@ -345,11 +345,7 @@ def _layout(levels: Mapping[str, Level]) -> list[str]:
 
 
 def _excluded(*, two_lengths: bool) -> Iterator[set[tuple[str, str]]]:
-    """Levels that no case has together, by the names of their factors.
-
-    Args:
-        two_lengths: whether packed sequences may have other lengths of keys.
-    """
+    """Levels that no case has together, by the names of their factors."""
     for mask in (_PADDED, *(() if two_lengths else (_PACKED,))):
         for side in _UNEQUAL:
             yield {(MASK, mask), (SIDES, side)}

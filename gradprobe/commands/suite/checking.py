@@ -263,11 +263,7 @@ def _ended(ended: TaskResult, heard: CheckMessages, setting: Setting) -> CheckOu
 def _memory_of_small(
     planned: PlannedCheck, layout: str, setting: Setting
 ) -> tuple[MemoryFinding, ...]:
-    """What a small case in the interpreter does to memory; nothing where it cannot be run there, or is right.
-
-    Args:
-        layout: the one that was run when the device was lost; "" where that is not known.
-    """
+    """What a small case in the interpreter does to memory; nothing where it cannot be run there, or is right."""
     from .interpreted import small_case
 
     small = small_case(planned)
@@ -338,11 +334,7 @@ def _rest_of(planned: PlannedCheck, outcome: CheckOutcome) -> PlannedCheck | Non
 
 
 def _joined(outcome: CheckOutcome, rest: CheckOutcome, heard: CheckMessages) -> CheckOutcome:
-    """A check that a layout ended, with those that were checked after it.
-
-    Args:
-        heard: what the later check said before it ended.
-    """
+    """A check that a layout ended, with those that were checked after it."""
     first, then = outcome.report, rest.report
     runs = then.runs
     if then.error and not runs:
