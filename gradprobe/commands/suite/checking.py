@@ -310,12 +310,6 @@ def with_interpreter(
         )
     if isinstance(ended.result, CheckOutcome):
         return replace(outcome, report=with_causes_of(report, planned, ended.result.report))
-    if ended.crash is not None and ended.crash.kind == TIMEOUT:
-        known = (
-            *report.known,
-            f"the same case in Triton's interpreter was stopped after {LAST_RESORT:.0f} s",
-        )
-        return replace(outcome, report=structs.replace(report, known=known))
     return outcome
 
 

@@ -2,18 +2,12 @@
 
 from collections import Counter
 
-import pytest
-
 from gradprobe.commands.mutate.mutants import mutants_of, read_file, sampled
 from tests.planted.planting import KERNELS
 
 
-@pytest.fixture(scope="module")
-def mutants():
-    return mutants_of(read_file(KERNELS / "lazy.py", "lazy_intermediates"))
-
-
-def test_forty_of_lazy_hold_every_class_about_alike_and_several_kinds_of_each(mutants):
+def test_forty_of_lazy_hold_every_class_about_alike_and_several_kinds_of_each_in_order():
+    mutants = mutants_of(read_file(KERNELS / "lazy.py", "lazy_intermediates"))
     eleven = Counter(mutant.fault_class for mutant in sampled(mutants, 11, 0))
     assert {*eleven.values()} == {1}
     drawn = sampled(mutants, 40, 0)
@@ -23,9 +17,6 @@ def test_forty_of_lazy_hold_every_class_about_alike_and_several_kinds_of_each(mu
         "S1": 4, "S3": 4, "I64": 4, "M1": 4, "M2": 4, "M3": 4, "A": 4, "ACC": 4, "PREC": 4, "N2": 3, "N1": 1,
     }  # fmt: skip
     assert len({mutant.operator for mutant in drawn}) >= 18
-
-
-def test_a_seed_draws_the_same_mutants_and_another_seed_others_and_all_are_in_order(mutants):
     once, again, other = (sampled(mutants, 20, seed) for seed in (3, 3, 4))
     assert once == again != other
     drawn = sampled(mutants, 999, 0)

@@ -41,16 +41,6 @@ def project(tmp_path, monkeypatch):
     Path("mine/kernels.py").write_text(TARGET.replace("FACTOR", "2.0"))
 
 
-def test_a_sweep_of_what_was_mended_is_not_resumed():
-    words = f"{SMALL} --seed 1 --seed 2 --journal j.jsonl"
-    assert run(f"sweep mine/kernels.py:backward {words}").code == 1
-    assert run("sweep --resume j.jsonl").code == 1
-    Path("mine/helper.py").write_text(f"{HELPER}# mended\n")
-    resumed = run("sweep --resume j.jsonl")
-    assert (resumed.code, resumed.out) == (2, "")
-    assert "mine/helper.py has changed since" in resumed.err
-
-
 def test_what_a_dead_process_came_to_is_made_again():
     Path("mine/kernels.py").write_text(
         "import os\n\ndef backward(q, k, v, do):\n    os.abort()\n"

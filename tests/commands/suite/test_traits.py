@@ -1,7 +1,6 @@
 """What sets failing cases apart: facts about every case alone, and silence where chance would do as well."""
 
 import itertools
-import random
 
 import pytest
 
@@ -83,15 +82,3 @@ def test_three_traits_of_one_failure_among_eight_cases_may_be_chance():
     assert told(few, wrong) == ()
     words = "all 4 failures have dtype float16, a causal mask and a softcap, no match has all"
     assert told(few * 4, wrong) == (words,)
-
-
-def parted(numbers, wrong):
-    """Some instances of GRID: the failing ones, and those that match."""
-    made = [(Instance.of(at, *GRID[at], square=False), at in wrong) for at in numbers]
-    return [[one for one, failing in made if failing == which] for which in (True, False)]
-
-
-def test_of_failures_at_random_nine_tables_of_ten_say_nothing_that_joins_traits():
-    draw, every = random.Random(2), range(len(GRID))
-    tables = [parted(every, draw.sample(every, 2)) for _ in range(60)]
-    assert sum(bool(set_apart(*table)) for table in tables) <= 6
