@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,32 +15,22 @@ from ...model.layout_run import MISMATCH
 from ...model.number import listed
 from ...runtime.run import Trace
 from ..evidence import BlackBoxEvidence, MeasuredRun
-from .recover import (
-    SUMS,
+from .facts import (
     ZERO,
-    RecoveredValues,
     are_one_fault,
     factor_in_words,
     is_one_delta_a_row,
-    recover,
-    with_matrices,
-    with_sums,
-)
-from .result_evidence import (
-    QUOTIENTS,
-    RIGHT,
-    Measure,
-    ResultEvidence,
-    Scales,
-    beside,
-    inseparable,
     reread_do,
+    shape_of_p,
 )
-from .shapes import shape_in_words
+from .recover import QUOTIENTS, SUMS, RecoveredValues, recover
+from .scales import RIGHT, Measure, ResultEvidence, Scales, inseparable, joined
 
 _ONLY_HERE = (
     "with the case's own values all that is exported is right; in one-hot problems it is not"
 )
+_UNEXPLAINED = "the P that dV shows does not explain dS: dP and delta cannot be worked out from these gradients"
+_UNTOLD = "whether dS itself is wrong, or its dP or delta, these gradients do not tell"
 
 
 @dataclass(frozen=True)
@@ -66,13 +56,20 @@ class Examiner:
         self, assigned: Assigned | None = None, *, one_by_one: bool = False, with_p: bool = True
     ) -> RecoveredValues:
         """What the target's answers show, in its layout or another one."""
-        assigned = self.assigned if assigned is None else assigned
-        answer = partial(self.run, assigned)
+        answer = partial(self.run, self.assigned if assigned is None else assigned)
         return recover(self.case, self.values, answer, one_by_one=one_by_one, with_p=with_p)
 
     def compared(self, recovered: RecoveredValues) -> MeasuredRun:
         """What was recovered, judged."""
         return self.measure(recovered.values, recovered.trace, recovered.recovery)
+
+    def with_sums(self, recovered: RecoveredValues) -> RecoveredValues:
+        """With the totals that it exposes, of the first probe alone."""
+        if not set(SUMS) & self.own.trace.values.keys() - recovered.trace.values.keys():
+            return recovered
+        return recovered.with_sums(
+            self.run(self.assigned, self.case, recovered.values, recovered.values)
+        )
 
 
 def look_inside(examiner: Examiner) -> BlackBoxEvidence:
@@ -87,37 +84,38 @@ def look_inside(examiner: Examiner) -> BlackBoxEvidence:
     elif any(one.is_coarse or not one.is_reached for one in evidence):
         # What is wrong in the one-hot problems, if anything, is no more than a coarser arithmetic makes.
         recovered, unreached = _reached(examiner, _held_to_coarser(recovered, evidence), evidence)
-        notes = {
-            one.through: one.note for one in evidence if one.is_coarse and one.beside == RIGHT
-        }
+        coarse = [one for one in evidence if one.is_coarse and one.beside == RIGHT]
+        notes = {one.through: one.note for one in coarse}
         measured, words = examiner.compared(recovered), [*notes.values(), *unreached]
     if inseparable(measured.trace, measured.comparison.findings):
         words.append("dP or delta is wrong: P and dS show their difference alone")
-    return BlackBoxEvidence(measured, tuple(words), beside(examiner.own, measured))
+    return BlackBoxEvidence(measured, tuple(words), joined(examiner.own, measured))
 
 
 def _with_a_fault(
     examiner: Examiner,
     recovered: RecoveredValues,
     scales: Scales,
-    evidence: Sequence[ResultEvidence],
+    evidence: list[ResultEvidence],
 ) -> tuple[MeasuredRun, list[str]]:
     """What the one-hot problems show of a fault, and which kernel has it."""
     words = [_ONLY_HERE] if examiner.own.comparison.matches else []
     recovered, of_p = _p_without_do(examiner, recovered, scales)
     # A P of another layout shows what is right; that dV is wrong was reached in this one.
-    whole = {one.through: one.whole for one in evidence if one.name != one.through}
-    evidence = [
-        *(one for one in evidence if one.name == one.through),
-        *scales.shown(recovered, whole),
-    ]
+    exported = [one for one in evidence if not one.is_shown]
+    of_shown = [one for one in evidence if one.is_shown]
+    evidence = [*exported, *scales.shown(recovered, of_shown)]
     recovered, unreached = _reached(examiner, _held_to_coarser(recovered, evidence), evidence)
     recovered, of_ds = _either_ds(
         examiner, recovered, [one for one in evidence if one.is_reached]
     )
-    recovered = _with_sums(examiner, recovered)
-    measured, of_dp = _inseparable(examiner, recovered, examiner.compared(recovered))
-    shapes = shape_in_words(recovered, measured, may_read_lse=examiner.may_read_lse)
+    recovered = examiner.with_sums(recovered)
+    measured, of_dp = _separated(examiner, recovered)
+    shapes: list[str] = []
+    p = measured.comparison.findings.get("P")
+    if p is not None and p.mismatched:
+        of = measured.trace.values["P"]
+        shapes = shape_of_p(recovered, of, may_read_lse=examiner.may_read_lse)
     measured, of_one = _of_one_result(examiner, recovered, measured)
     return measured, [*words, *of_p, *(of_one or of_ds), *of_dp, *unreached, *shapes]
 
@@ -129,44 +127,41 @@ def _of_one_result(
 
     A dS that is right but for its delta, one number a row, is no sum's doing.
     """
-    name = next(
-        (name for name, one in measured.comparison.findings.items() if one.status == MISMATCH), ""
-    )
-    through = [one for one in recovered.by if MATRIX_OF[one] == ("P" if name == "P" else "dS")]
+    findings = measured.comparison.findings
+    name = next((name for name, one in findings.items() if one.status == MISMATCH), "")
+    matrix = "P" if name == "P" else "dS"
+    through = [one for one in recovered.by if MATRIX_OF[one] == matrix]
     wrong = [one for one in recovered.by if examiner.own.comparison.findings[one].mismatched]
-    if (
-        name not in ("P", "dP", "dS")
-        or measured.trace.sources[name] != "recovered"
-        or through != wrong
-        or through[1:]
-    ):
+    is_read = measured.trace.sources.get(name) == "recovered"
+    if name not in ("P", "dP", "dS") or not is_read or through != wrong or len(wrong) > 1:
         return measured, []
     (alone,) = wrong
-    words = f"{alone} alone shows {MATRIX_OF[alone]}: either that is wrong, or the sum that makes {alone} of it"
-    return examiner.compared(_without(recovered, (MATRIX_OF[alone], *QUOTIENTS))), [words]
+    words = (
+        f"{alone} alone shows {matrix}: either that is wrong, or the sum that makes {alone} of it"
+    )
+    return examiner.compared(recovered.without(matrix, *QUOTIENTS)), [words]
 
 
 def _held_to_coarser(
-    recovered: RecoveredValues, evidence: Sequence[ResultEvidence]
+    recovered: RecoveredValues, evidence: list[ResultEvidence]
 ) -> RecoveredValues:
     """The same, with what is coarse and not wrong held to the coarser arithmetic."""
-    coarse = {one.name for one in evidence if one.is_coarse} - {
-        one.name for one in evidence if one.is_wrong
-    }
-    return replace(recovered, recovery=replace(recovered.recovery, coarse=frozenset(coarse)))
+    wrong = {one.name for one in evidence if one.is_wrong}
+    coarse = frozenset(one.name for one in evidence if one.is_coarse) - wrong
+    return replace(recovered, recovery=replace(recovered.recovery, coarse=coarse))
 
 
 def _reached(
-    examiner: Examiner, recovered: RecoveredValues, evidence: Sequence[ResultEvidence]
+    examiner: Examiner, recovered: RecoveredValues, evidence: list[ResultEvidence]
 ) -> tuple[RecoveredValues, list[str]]:
     """Without what is right here through a gradient that is wrong in the ordinary run: it tells nothing of that run."""
-    shown = [one for one in evidence if one.name != one.through]
-    through = [one.through for one in shown if not one.is_reached]
-    if not through:
+    missed = [one for one in evidence if one.is_shown and not one.is_reached]
+    if not missed:
         return recovered, []
-    lost = {one.name for one in shown if not one.is_reached}
-    lost -= {one.name for one in shown if one.is_wrong and one.is_reached}
-    kept = _without(recovered, (*lost, *QUOTIENTS) if lost else ())
+    stays = {one.name for one in evidence if one.is_shown and one.is_wrong and one.is_reached}
+    lost = {one.name for one in missed} - stays
+    kept = recovered.without(*lost, *QUOTIENTS) if lost else recovered
+    through = [one.through for one in missed]
     gone = [name for name in recovered.trace.values if name not in kept.trace.values]
     where = "one-hot problems, whose tau is 0" if examiner.case.tau else "one-hot problems"
     words = f"{listed(through)} {_is(through)} wrong, and right in {where}: what is wrong shows with other values only"
@@ -175,13 +170,6 @@ def _reached(
 
 def _is(names: Collection[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _with_sums(examiner: Examiner, recovered: RecoveredValues) -> RecoveredValues:
-    if not set(SUMS) & examiner.own.trace.values.keys() - recovered.trace.values.keys():
-        return recovered
-    alone = examiner.run(examiner.assigned, examiner.case, recovered.values, recovered.values)
-    return with_sums(recovered, examiner.case, alone)
 
 
 def _p_without_do(
@@ -193,50 +181,35 @@ def _p_without_do(
     rows, so that another head's or batch's dO does no harm; nor do other strides where all tensors are contiguous, but
     that counts only if a rereading of dO explains the dV that came.
     """
+
+    def right_p(assigned: Assigned) -> Tensor | None:
+        p = examiner.recovered(assigned, one_by_one=True).by["dV"]
+        return None if scales.of(recovered, "dV", p).is_wrong else p
+
     if "dV" not in recovered.by or not scales.of(recovered, "dV", recovered.by["dV"]).is_wrong:
         return recovered, []
-    p = _right_p(examiner, (*examiner.assigned, ("do", "contiguous")), recovered, scales)
-    lay = (
-        "lies contiguous and the same in all heads"
-        if examiner.assigned
-        else "is the same in all heads"
-    )
-    words = f"P, seen through dV, is right once dO {lay}"
+    own, lies = examiner.own, "lies contiguous and " if examiner.assigned else ""
+    words = f"P, seen through dV, is right once dO {lies or 'is '}the same in all heads"
     # Where its own values came right, one problem a call may be what helps: some kernels take one number of batches.
-    is_sure = not examiner.own.comparison.matches
-    words = (
-        f"dO is misread: {words}"
-        if is_sure
-        else f"{words} and a call has no more batches than the case"
-    )
+    if own.comparison.matches:
+        words += " and a call has no more batches than the case"
+    else:
+        words = f"dO is misread: {words}"
+    p = right_p((*examiner.assigned, ("do", "contiguous")))
     if p is None:
-        own = examiner.own
         reading = reread_do(examiner.case, own.x, own.trace.values["dV"], examiner.tensors())
         if reading is None:
             return recovered, []
-        p, words = (
-            _right_p(examiner, (), recovered, scales),
-            f"dO is read {reading}: so read it gives the dV that came",
-        )
+        p, words = right_p(()), f"dO is read {reading}: so read it gives the dV that came"
     if p is None:  # several query heads share the dV that would show each one's P
-        return _without(recovered, ("P", *QUOTIENTS)), [words]
+        return recovered.without("P", *QUOTIENTS), [words]
     # What is read in dO's place must be the same in every probe: no one-hot rows, and no other neighbours.
     of_ds = examiner.recovered(one_by_one=True, with_p=False)
-    return with_matrices(replace(of_ds, by={**of_ds.by, "dV": p}), examiner.case, {"P": p}), [
-        words
-    ]
-
-
-def _right_p(
-    examiner: Examiner, assigned: Assigned, recovered: RecoveredValues, scales: Scales
-) -> Tensor | None:
-    """P from another layout, one probe a call; None where it is wrong there too."""
-    p = examiner.recovered(assigned, one_by_one=True).by["dV"]
-    return None if scales.of(recovered, "dV", p).is_wrong else p
+    return replace(of_ds, by={**of_ds.by, "dV": p}).with_matrices({"P": p}), [words]
 
 
 def _either_ds(
-    examiner: Examiner, recovered: RecoveredValues, evidence: Sequence[ResultEvidence]
+    examiner: Examiner, recovered: RecoveredValues, evidence: list[ResultEvidence]
 ) -> tuple[RecoveredValues, list[str]]:
     """The dS to go on with, of the two that dQ and dK show; and which kernel is at fault where one is right.
 
@@ -244,104 +217,70 @@ def _either_ds(
     which is then left out, and so does one factor that dS does not have; but else, if dK's is wrong too, that P and
     that dS are of one kernel and belong together.
     """
-    case = examiner.case
     of_ds = [one for one in evidence if one.name == "dS" and one.through in recovered.by]
-    through, wrong = (
-        [one.through for one in ones] for ones in (of_ds, [one for one in of_ds if one.is_wrong])
-    )
-    odd_p = "P" in recovered.trace.values and any(
-        one.name == "P" and one.is_wrong for one in evidence
-    )
-    factors = [factor_in_words(recovered, "dS", recovered.by[name]) for name in wrong]
-    of_p = (
-        factor_in_words(recovered, "P", recovered.by["dV"])
-        if odd_p and "dV" in recovered.by
-        else ""
-    )
-    wrong_gradients = [
-        name for name, one in examiner.own.comparison.findings.items() if one.mismatched
-    ]
-    two = len(wrong) == 2 and not are_one_fault(recovered)
+    factors = {
+        one.through: factor_in_words(recovered, "dS", recovered.by[one.through])
+        for one in of_ds
+        if one.is_wrong
+    }
+    right = [one.through for one in of_ds if not one.is_wrong]
+    two = len(factors) == 2 and not are_one_fault(recovered)
+    words: list[str] = []
     # A misread k is in what each probe shows in another way: in one kernel two ways may well be one fault.
-    is_told = not (two and examiner.of_one_kernel)
-    words = _of_kernels(through, wrong, factors, wrong_gradients, two=two) if is_told else []
-    # A P that one factor is missing from leaves that factor in the dS of its kernel.
-    alone = bool(of_p) and of_p not in factors
-    if odd_p and (alone or ("dK" not in wrong and len(wrong) < len(through))):
-        recovered, odd_p = _without(recovered, ("P", *QUOTIENTS)), False
-        right = [name for name in through if name not in wrong]
-        beside = f", while dS is right in {listed(right)}" if right else ""
-        words.append(f"what computes dV is at fault: it alone shows a wrong P{of_p}{beside}")
-    if two or (len(wrong) == 1 and len(through) == 2):
-        of_dk = with_matrices(recovered, case, {"dS": recovered.by["dK"]})
+    if factors and not (two and examiner.of_one_kernel):
+        words.append(_of_kernels(examiner, factors, right, two=two))
+    odd_p = "P" in recovered.trace.values
+    odd_p = odd_p and any(one.name == "P" and one.is_wrong for one in evidence)
+    if odd_p:
+        dv = recovered.by.get("dV")
+        of_p = "" if dv is None else factor_in_words(recovered, "P", dv)
+        # A P that one factor is missing from leaves that factor in the dS of its kernel.
+        alone = bool(of_p) and of_p not in factors.values()
+        if alone or (right and "dK" not in factors):
+            recovered, odd_p = recovered.without("P", *QUOTIENTS), False
+            beside = f", while dS is right in {listed(right)}" if right else ""
+            words.append(f"what computes dV is at fault: it alone shows a wrong P{of_p}{beside}")
+    if two or (factors and right):
+        of_dk = recovered.with_matrices({"dS": recovered.by["dK"]})
         # That dK is 0 of a dS that is 0 throughout explains nothing.
-        tells = odd_p and dict(zip(wrong, factors, strict=True)).get("dK") != ZERO
-        recovered = of_dk if tells else _without(recovered, ("dS", *QUOTIENTS))
+        tells = odd_p and factors.get("dK") != ZERO
+        recovered = of_dk if tells else recovered.without("dS", *QUOTIENTS)
     return recovered, words
 
 
 def _of_kernels(
-    seen: list[str],
-    wrong: list[str],
-    factors: list[str],
-    wrong_gradients: list[str],
-    *,
-    two: bool,
-) -> list[str]:
-    if not wrong:
-        return []
-    how = factors[0]
+    examiner: Examiner, factors: Mapping[str, str], right: list[str], *, two: bool
+) -> str:
     if two:
-        return [
-            "dS is wrong in the kernels of dQ and dK, in two ways: by a fault each, or by one that both share"
-        ]
-    if len(wrong) == len(seen):
-        return [
-            f"dS is wrong in the kernel{'s' if len(wrong) > 1 else ''} of {' and '.join(wrong)}{how}"
-        ]
-    right = next(name for name in seen if name not in wrong)
-    if right in wrong_gradients:
-        return [f"{wrong[0]} shows dS wrong{how}; {right}, which is wrong too, shows it right"]
-    return [
-        f"the kernel of {wrong[0]} is at fault: {wrong[0]} shows dS wrong{how}; dS in the kernel of {right} is right"
-    ]
-
-
-def _without(recovered: RecoveredValues, names: Collection[str]) -> RecoveredValues:
-    """The same without some of what was recovered; what the target exposes stays."""
-    trace = recovered.trace
-    sources = {
-        name: how
-        for name, how in trace.sources.items()
-        if name not in names or how != "recovered"
-    }
-    return replace(
-        recovered, trace=Trace({name: trace.values[name] for name in sources}, sources)
+        return "dS is wrong in the kernels of dQ and dK, in two ways: by a fault each, or by one that both share"
+    how = next(iter(factors.values()))
+    if not right:
+        kernels = "kernels" if len(factors) > 1 else "kernel"
+        return f"dS is wrong in the {kernels} of {' and '.join(factors)}{how}"
+    (wrong,), (other,) = factors, right
+    if examiner.own.comparison.findings[other].mismatched:
+        return f"{wrong} shows dS wrong{how}; {other}, which is wrong too, shows it right"
+    return (
+        f"the kernel of {wrong} is at fault: {wrong} shows dS wrong{how}; "
+        f"dS in the kernel of {other} is right"
     )
 
 
-def _inseparable(
-    examiner: Examiner, recovered: RecoveredValues, measured: MeasuredRun
-) -> tuple[MeasuredRun, list[str]]:
-    """Where dP or delta came out wrong: both left out again where the split of dS into them means nothing.
+def _separated(examiner: Examiner, recovered: RecoveredValues) -> tuple[MeasuredRun, list[str]]:
+    """It compared, without dP and delta where one came out wrong and the split of dS into them means nothing.
 
     So it is where dS as a whole is explained; where P is wrong and does not explain them, since dV may show another P
     than the one that dS was made of; and where the keys without a value, each of which shows its row's delta, differ
     about it: then what is wrong is neither delta nor dO.
     """
+    measured = examiner.compared(recovered)
     findings = {name: one for name, one in measured.comparison.findings.items() if one.mismatched}
-    quotients = [
-        findings[name]
-        for name in QUOTIENTS
-        if name in findings and recovered.trace.sources[name] == "recovered"
-    ]
-    if not quotients:
+    wrong = [name for name in QUOTIENTS if name in findings and recovered.is_read(name)]
+    if not wrong:
         return measured, []
-    sentence = []
-    if "P" in findings and any(one.status == MISMATCH for one in quotients):
-        sentence = [
-            "the P that dV shows does not explain dS: dP and delta cannot be worked out from these gradients"
-        ]
+    words: list[str] = []
+    if "P" in findings and any(findings[name].status == MISMATCH for name in wrong):
+        words = [_UNEXPLAINED]
     elif not factor_in_words(recovered, "dS", recovered.trace.values["dS"]):
         if is_one_delta_a_row(measured, recovered):
             return measured, []
@@ -350,11 +289,8 @@ def _inseparable(
         measured_again = examiner.compared(again)
         if is_one_delta_a_row(measured_again, again):
             return measured_again, []
-        if "P" not in findings:
-            sentence = [
-                "whether dS itself is wrong, or its dP or delta, these gradients do not tell"
-            ]
-    return examiner.compared(_without(recovered, QUOTIENTS)), sentence
+        words = [] if "P" in findings else [_UNTOLD]
+    return examiner.compared(recovered.without(*QUOTIENTS)), words
 
 
 def _with_one_do(examiner: Examiner, recovered: RecoveredValues) -> RecoveredValues:
@@ -363,4 +299,4 @@ def _with_one_do(examiner: Examiner, recovered: RecoveredValues) -> RecoveredVal
     found = {"P": recovered.trace.values["P"]}
     if recovered.trace.values["dS"] is recovered.by.get("dK"):
         found["dS"] = again.by["dK"]
-    return _with_sums(examiner, with_matrices(again, examiner.case, found))
+    return examiner.with_sums(again.with_matrices(found))

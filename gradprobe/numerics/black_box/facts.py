@@ -1,0 +1,205 @@
+"""What the errors of recovered values look like: one factor, rows that are lost, another mask, a dO that is misread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from ...model.case import Case
+from ...model.number import in_words, spans
+from ...reference import Attention, evaluate
+from ..budget import quotient_error, slope_of
+from ..compare import allowed_on, tiles_of
+from ..evidence import MeasuredRun
+from .onehot import ZERO_KEYS, shown_together
+from .recover import RecoveredValues
+
+ZERO = ", 0 throughout"
+"""What is said of a dS of which nothing came."""
+# What an explanation may leave of a squared error.
+_UNEXPLAINED = 0.01
+# P that is no rounding error of 0.
+_SEEN = 1e-3
+# How far one factor may be from a row of P, of its largest: five roundings of bfloat16. It chooses words, no verdict.
+_ALIKE = 0.02
+# Sets of axes whose strides kernels are known to mix up: one, those of a program's offset, or all.
+_AXES = ("b", "h", "m", "d", "bh", "bhm", "md", "bhmd")
+# What one reading may leave of a gradient, as a share of its squares: a 16-bit rounding leaves 2^-16 at most.
+_ROUNDED = 2.0**-10
+
+
+def factor_in_words(recovered: RecoveredValues, name: str, tensor: Tensor) -> str:
+    """By which one factor P or dS is wrong, in words; "" where no single factor explains it."""
+    own = product = squares = of_dt = 0.0
+    for _, at, values in recovered.tiles():
+        actual, expected = tensor[at].double(), values[name]
+        before = values["P"] * (values["dP"] - values["delta"][..., None])
+        own += float((actual**2).sum())
+        product += float((actual * expected).sum())
+        squares += float((expected**2).sum())
+        of_dt += float(((actual - before) ** 2).sum())
+    if not 0.0 < own < float("inf"):
+        return ZERO if own == 0.0 else ""
+    factor = product / squares if squares else 0.0
+    # Of an error that one factor makes, only rounding is left once it is taken out.
+    most = _UNEXPLAINED * (own - 2 * product + squares)
+    if own - factor * product <= most:
+        return f" by the factor {factor:.4g} throughout"
+    is_dt = name == "dS" and recovered.x.softcap is not None and of_dt <= most
+    return ", as without the softcap's derivative" if is_dt else ""
+
+
+def are_one_fault(recovered: RecoveredValues) -> bool:
+    """Whether the dS that dQ shows is wrong in the same way as the dS that dK shows.
+
+    Compared are elements that one probe shows in both: between probes a misread value may differ.
+    """
+    together = shown_together(recovered.case, recovered.plan).to(recovered.x.q.device)
+    apart = errors = 0.0
+    for tile, at, expected in recovered.tiles():
+        both = together[tile.heads, tile.rows]
+        of_dq, of_dk = (recovered.by[name][at].double() * both for name in ("dQ", "dK"))
+        ds = expected["dS"] * both
+        apart += float(((of_dq - of_dk) ** 2).nan_to_num(0.0).sum())
+        errors += float(((of_dq - ds) ** 2 + (of_dk - ds) ** 2).nan_to_num(0.0).sum())
+    return apart <= _UNEXPLAINED * errors
+
+
+def is_one_delta_a_row(measured: MeasuredRun, recovered: RecoveredValues) -> bool:
+    """Whether all keys without a value show the same delta for each row."""
+    x, values, precision = recovered.x, recovered.trace.values, measured.comparison.precision
+    for tile, at, expected in recovered.tiles():
+        rows = allowed_on(x, tile, expected, precision, recovered.recovery).rows
+        slope, seen = slope_of(x, tile), (expected["P"] > rows["P"])[..., ::ZERO_KEYS]
+        quotients = values["dS"][at].double() / (values["P"][at].double() * slope)
+        g = quotients[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
+        allowed = quotient_error(expected, rows, slope)[..., ::ZERO_KEYS].masked_fill(~seen, 0.0)
+        # Errors were bounded for the delta expected; they grow with the one that came.
+        growth = 1 + g.abs().amax(-1, keepdim=True) / expected["delta"].abs()[..., None]
+        apart = (g + values["delta"][at].double()[..., None]).abs()
+        if bool((seen & (apart > 2 * growth * allowed)).any()):
+            return False
+    return True
+
+
+def shape_of_p(recovered: RecoveredValues, p: Tensor, *, may_read_lse: bool) -> list[str]:
+    """What the errors of a wrong P look like.
+
+    Args:
+        may_read_lse: whether the target is given LSE, gives it, or launches kernels that may hand it on.
+    """
+    return _of_entries(recovered, p) or _of_factors(recovered, p, may_read_lse=may_read_lse)
+
+
+def _of_entries(recovered: RecoveredValues, p: Tensor) -> list[str]:
+    """Entries that are 0 or that are not, where the others are what they should be but for a factor of their row."""
+    leaked = hidden = 0
+    alike, scattered = True, False
+    lost, heads = set[int](), set[int]()
+    for tile, at, values in recovered.tiles():
+        actual, expected = p[at].double(), values["P"]
+        valid = values["valid"].expand_as(actual)
+        gone = (actual == 0).all(-1) & (expected > _SEEN).any(-1)
+        lost |= {tile.rows.start + row for row in gone.any(0).nonzero().flatten().tolist()}
+        heads |= {tile.heads.start + head for head in gone.any(1).nonzero().flatten().tolist()}
+        leaked += int((~valid & (actual != 0)).sum())
+        missing = valid & (actual == 0) & (expected > _SEEN)
+        hidden += int(missing.sum())
+        scattered |= bool((missing & ~gone[..., None]).any())
+        alike &= _one_factor_a_row(actual * valid, expected * (actual != 0))
+    if alike and (leaked or scattered):
+        counts = [f"{leaked:,} entries are seen that are masked"] if leaked else []
+        counts += [f"{hidden:,} entries are masked that are seen"] if hidden else []
+        return [f"the backward has another mask: {' and '.join(counts)}"]
+    if lost and not (leaked or scattered):
+        rows, of_heads = in_words(spans(sorted(lost)), 6), in_words(spans(sorted(heads)), 6)
+        return [f"whole rows of P are 0 (rows {rows}, heads {of_heads}): they never reach dV"]
+    return []
+
+
+def _one_factor_a_row(actual: Tensor, p: Tensor) -> bool:
+    factor = (actual * p).sum(-1, keepdim=True) / (p * p).sum(-1, keepdim=True).clamp(min=1e-300)
+    return bool(((actual - factor * p).abs() <= _ALIKE * factor * p.amax(-1, keepdim=True)).all())
+
+
+def _of_factors(recovered: RecoveredValues, p: Tensor, *, may_read_lse: bool) -> list[str]:
+    """One factor for each row, or for each key, by least squares."""
+    # Sums of the squares of what came, of that times what is expected, and of the squares of this.
+    rows, keys = (recovered.x.q.new_zeros(3, *p.shape[:2], p.shape[axis]) for axis in (2, 3))
+    for tile, at, values in recovered.tiles():
+        actual, expected = p[at].double(), values["P"]
+        for sums, part in enumerate((actual**2, actual * expected, expected**2)):
+            rows[sums][at] = part.sum(-1)
+            keys[sums, tile.batch, tile.heads] += part.sum(-2)
+    error = float((rows[0] - 2 * rows[1] + rows[2]).sum())
+    if _explain(rows, error):
+        factors = (rows[1] / rows[2])[rows[2] > 0]
+        low, high = float(factors.min()), float(factors.max())
+        of_lse = ", as if the backward read an LSE that is not that row's" if may_read_lse else ""
+        return [f"P is off by one factor a row, {low:.4g} to {high:.4g}{of_lse}"]
+    if _explain(keys, error):
+        most = 100 * float(((keys[1] / keys[2])[keys[2] > 0] - 1).abs().max())
+        return [f"P is off by {most:.2g} % from key to key: each key has one factor in all rows"]
+    return []
+
+
+def _explain(sums: Tensor, error: float) -> bool:
+    """Whether factors leave next to nothing of a squared error, so that they differ from 1 by more than the rest."""
+    squares, products, expected = sums
+    rest = squares - products**2 / expected.clamp(min=1e-300)
+    return float(rest.sum()) <= _UNEXPLAINED * error
+
+
+def reread_do(case: Case, x: Attention, dv: Tensor, tensors: Mapping[str, Tensor]) -> str | None:
+    """How dO is misread, "with q's head stride", where that explains a wrong dV; None where none does.
+
+    Args:
+        x: the problem, with the values meant.
+        dv: what the target gave.
+        tensors: the inputs as they lay in memory, guard bands around them.
+    """
+    readings = dict(_by_strides(tensors)) | dict(_of_other_heads(case, x.do))
+    predicted = {reading: dv.double() * 0 for reading in readings}
+    for tile in tiles_of(case, x):
+        pe, kv_heads = evaluate(x, tile)["PE"], x.kv_heads(tile)
+        for reading, do in readings.items():
+            share = pe.mT @ do[tile.batch, tile.heads, tile.rows].double()
+            predicted[reading][tile.batch].index_add_(0, kv_heads, share)
+    for reading, expected in predicted.items():
+        error = ((dv.double() - expected) ** 2).sum() / (expected**2).sum().clamp(min=1e-300)
+        if bool(error <= _ROUNDED):
+            return reading
+    return None
+
+
+def _by_strides(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Every other reading of dO by another tensor's strides, each once."""
+    own, named = tensors["do"], {"b": "batch", "h": "head", "m": "row", "d": "dim"}
+    tried, elements = {own.stride()}, own.untyped_storage().nbytes() // own.element_size()
+    for name, other in tensors.items():
+        if name == "do" or other.dim() != 4 or not other.is_floating_point():
+            continue
+        for axes in _AXES:
+            pairs = zip("bhmd", own.stride(), other.stride(), strict=True)
+            strides = tuple(theirs if axis in axes else mine for axis, mine, theirs in pairs)
+            steps = ((n - 1) * stride for n, stride in zip(own.shape, strides, strict=True))
+            if strides in tried or own.storage_offset() + sum(steps) >= elements:
+                continue
+            tried.add(strides)
+            words = "every" if len(axes) == 4 else " and ".join(named[axis] for axis in axes)
+            yield f"with {name}'s {words} stride", own.as_strided(own.shape, strides)
+
+
+def _of_other_heads(case: Case, do: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """dO of the head or batch that a wrong index leads to."""
+    heads, kv_heads = torch.arange(case.heads, device=do.device), case.kv_heads
+    if case.heads > 1:
+        yield "of head 0 in every head", do[:, heads * 0]
+    if 1 < kv_heads < case.heads:
+        group = case.heads // kv_heads
+        yield "of head h // group, its key head's number", do[:, heads // group]
+        yield "of head h % kv_heads", do[:, heads % kv_heads]
+    if case.batch > 1:
+        yield "of batch 0 in every batch", do[:1].expand_as(do)
