@@ -34,23 +34,17 @@ def close_up_of(probed: ProbeResult, name: str, at: tuple[int, int] | None) -> C
     """
     having = [(run, found) for run, found in probed.measured if name in found.comparison.findings]
     wrong = [(run, found) for run, found in having if found.comparison.findings[name].mismatched]
-    run, _ = (wrong or having or probed.measured)[0]
-    row, measured = run.row_of(name), run.holding(name) or run.shown
-    assert measured is not None
-    view = close_up(probed.case, run.layout, measured, name, at)
-    return (
-        structs.replace(view, element=structs.replace(view.element, kernel=row.kernel))
-        if row
-        else view
-    )
+    run, shown = (wrong or having or probed.measured)[0]
+    row = run.row_of(name)
+    view = close_up(probed.case, run.layout, run.holding(name) or shown, name, at)
+    element = structs.replace(view.element, kernel=row.kernel) if row else view.element
+    return structs.replace(view, element=element)
 
 
 def kept_close_ups(probed: ProbeResult) -> Iterator[CloseUp]:
     """What a report keeps of each intermediate of a mismatch, unless it is large."""
-    names = dict.fromkeys(
-        name for _, found in probed.measured for name in found.comparison.findings
-    )
-    for name in names if probed.failing else ():
+    findings = [found.comparison.findings for _, found in probed.measured]
+    for name in dict.fromkeys(name for of in findings for name in of) if probed.failing else ():
         if _cells(probed.case, name) <= MOST_CELLS:
             yield close_up_of(probed, name, None)
 
@@ -70,29 +64,24 @@ def close_up(
     Raises:
         UsageFailure: the target did not expose it, or there is no such batch or head.
     """
-    finding = measured.comparison.findings.get(name)
+    comparison = measured.comparison
+    finding = comparison.findings.get(name)
     if finding is None:
-        shown = ", ".join(measured.comparison.findings)
-        raise UsageFailure(
-            f"diff {name}: the target does not expose {name}", f"it exposes {shown}"
-        )
-    (n_batch, n_heads), first_wrong = finding.ratio.shape, finding.first or finding.first_wrong
+        exposed = f"it exposes {', '.join(comparison.findings)}"
+        raise UsageFailure(f"diff {name}: the target does not expose {name}", exposed)
+    (n_batch, n_heads), first = finding.ratio.shape, finding.first or finding.first_wrong
     if at is not None and not (0 <= at[0] < n_batch and 0 <= at[1] < n_heads):
         has = f"{name} has batches 0 to {n_batch - 1} and heads 0 to {n_heads - 1}"
         raise UsageFailure(f"--at {at[0]},{at[1]}: {has}")
-    worst = divmod(int(finding.ratio.argmax()), n_heads)
-    batch, head = at or (
-        (first_wrong.batch or 0, first_wrong.head or 0) if first_wrong else worst
-    )
-    judged, masked = whole_head(case, measured, name, batch, head)
-    ratio, (n_rows, n_cols) = judged.ratio, judged.right.shape
-    tile, first = tile_of(case, finding.axes, n_cols), _first(ratio, judged.right)
-    if first_wrong and (first_wrong.batch or 0, first_wrong.head or 0) == (batch, head):
-        first = first_wrong.row or 0, first_wrong.col or 0
-    place, budget = (batch, head, *first), float(judged.bound[first])
-    element = locate_at(
-        case, measured.x, measured.trace, measured.comparison, name, place, budget
-    )
+    of_first = (first.batch or 0, first.head or 0) if first else None
+    batch, head = at or of_first or divmod(int(finding.ratio.argmax()), n_heads)
+    judged, masked = _whole_head(case, measured, name, batch, head)
+    ratio, tile = judged.ratio, tile_of(case, finding.axes, judged.right.shape[1])
+    if first and of_first == (batch, head):
+        row, col = first.row or 0, first.col or 0
+    else:
+        row, col = _telling(ratio, judged.right)
+    place, budget = (batch, head, row, col), float(judged.bound[row, col])
     return CloseUp(
         layout=layout,
         intermediate=name,
@@ -100,82 +89,82 @@ def close_up(
         head=head,
         mismatched=int((~judged.right).sum()),
         total=ratio.numel(),
-        shape=(n_rows, n_cols),
+        shape=(ratio.shape[0], ratio.shape[1]),
         tile=tile,
         map=_pooled(ratio.masked_fill(masked & judged.right, float("nan")), tile),
         rows=_rows(judged, ratio),
-        element=element,
+        element=locate_at(case, measured.x, measured.trace, comparison, name, place, budget),
     )
 
 
-def whole_head(
+def _whole_head(
     case: Case, measured: MeasuredRun, name: str, batch: int, head: int
 ) -> tuple[Judgement, Tensor]:
     """One head judged, and where a mask covers it, each [R, C]."""
-    comparison = measured.comparison
-    if name not in BY_ROW:
-        index = head if comparison.findings[name].axes[0] not in "b1" else (batch, head)
-        if (
-            comparison.by_block is not None and name in BY_KEY
-        ):  # of a large case its block alone is computed
-            block = comparison.by_block(block_at(batch, head, case.heads // case.kv_heads))
-            came = measured.trace.values[name][batch, head]
-            judged = judge_whole(came, block.expected[name][0, 0], block.bounds[name][0, 0])
-            return judged, torch.zeros_like(judged.right)
+    comparison, came = measured.comparison, measured.trace.values[name]
+    if name in BY_ROW:
+        return _by_tiles(case, measured, name, batch, head)
+    if comparison.by_block is not None and name in BY_KEY:
+        # Of a large case its block alone is computed.
+        block = comparison.by_block(block_at(batch, head, case.heads // case.kv_heads))
+        expected, bound = block.expected[name][0, 0], block.bounds[name][0, 0]
+        judged = judge_whole(came[batch, head], expected, bound)
+    else:
+        index = (batch, head) if comparison.findings[name].axes[0] in "b1" else head
         parts = [part[index] for part in comparison.judged(measured.trace, name)]
-        whole = Judgement(
-            *(part.reshape(part.shape[0] if part.dim() else 1, -1) for part in parts)
-        )
-        return whole, torch.zeros_like(whole.right)
-    _, rows = tile_size(case)
-    pieces = []
-    for first in range(0, case.seqlen_q, rows):
-        tile = Tile(batch, slice(head, head + 1), slice(first, min(first + rows, case.seqlen_q)))
+        rows = parts[0].shape[0] if parts[0].dim() else 1
+        judged = Judgement(*(part.reshape(rows, -1) for part in parts))
+    return judged, torch.zeros_like(judged.right)
+
+
+def _by_tiles(
+    case: Case, measured: MeasuredRun, name: str, batch: int, head: int
+) -> tuple[Judgement, Tensor]:
+    comparison, (_, step), pieces = measured.comparison, tile_size(case), []
+    for first in range(0, case.seqlen_q, step):
+        tile = Tile(batch, slice(head, head + 1), slice(first, min(first + step, case.seqlen_q)))
+        at = (tile.batch, tile.heads, tile.rows)
         values = comparison.values(measured.x, tile)
         budget = allowed_on(measured.x, tile, values, comparison.precision, comparison.recovery)
         if name in comparison.bounds:  # wider than the budget where a sum proved to be coarser
-            known = comparison.bounds[name][tile.batch, tile.heads, tile.rows]
-            budget = replace(budget, rows={**budget.rows, name: known})
-        judged = judge(
-            measured.trace.values[name][tile.batch, tile.heads, tile.rows], values, budget, name
-        )
-        of_matrix = judged.right.dim() == 3 and name in MATRICES
-        masked = ~values["valid"] if of_matrix else torch.zeros_like(judged.right)
+            rows = {**budget.rows, name: comparison.bounds[name][at]}
+            budget = replace(budget, rows=rows)
+        judged = judge(measured.trace.values[name][at], values, budget, name)
+        masked = ~values["valid"] if name in MATRICES else torch.zeros_like(judged.right)
         pieces.append([part[0].reshape(part.shape[1], -1) for part in (*judged, masked)])
-    *whole_parts, masked = (torch.cat(part) for part in zip(*pieces, strict=True))
-    return Judgement(*whole_parts), masked
+    *parts, masked = (torch.cat(part) for part in zip(*pieces, strict=True))
+    return Judgement(*parts), masked
 
 
 def _pooled(ratio: Tensor, tile: tuple[int, int]) -> tuple[tuple[Number | None, ...], ...]:
     """The maximum over each cell, None only where every entry is NaN."""
-    filled, cols = ratio.nan_to_num(-1.0, posinf=float("inf")), -(-ratio.shape[1] // tile[1])
-    by_row = filled.new_full((len(ratio), cols * tile[1]), -1.0)
-    by_row[:, : ratio.shape[1]] = filled
-    by_row = by_row.reshape(len(ratio), cols, tile[1]).amax(2)
-    pooled = torch.stack([part.amax(0) for part in by_row.split(tile[0])])
+    filled = ratio.nan_to_num(-1.0, posinf=float("inf"))
+    bands = (
+        torch.stack([cell.amax(1) for cell in band.split(tile[1], 1)], 1).amax(0)
+        for band in filled.split(tile[0])
+    )
     return tuple(
-        tuple(None if cell < 0 else Number(cell) for cell in row) for row in pooled.tolist()
+        tuple(None if cell < 0 else Number(cell) for cell in band.tolist()) for band in bands
     )
 
 
 def _rows(judged: Judgement, ratio: Tensor) -> tuple[CloseUpRow, ...]:
-    wrong = (~judged.right).sum(1)
+    wrong, cols = (~judged.right).sum(1), ratio.argmax(1).tolist()
     chosen = wrong.nonzero().flatten().tolist() or [int(ratio.amax(1).argmax())]
-    cols = ratio.argmax(1).tolist()
     return tuple(
         CloseUpRow(
             row=row,
             mismatched=int(wrong[row]),
-            col=col,
-            actual=Number(judged.actual[row, col]),
-            expected=Number(judged.expected[row, col]),
-            ratio=Number(ratio[row, col]),
+            col=cols[row],
+            actual=Number(judged.actual[row, cols[row]]),
+            expected=Number(judged.expected[row, cols[row]]),
+            ratio=Number(ratio[row, cols[row]]),
         )
-        for row, col in ((row, cols[row]) for row in chosen)
+        for row in chosen
     )
 
 
-def _first(ratio: Tensor, right: Tensor) -> tuple[int, int]:
+def _telling(ratio: Tensor, right: Tensor) -> tuple[int, int]:
     """The first element that is wrong by the order of the worst; the worst where none is wrong."""
     least = least_telling(float(ratio.masked_fill(ratio.isinf(), 0.0).max()), float(ratio.max()))
     wrong = (~right & (ratio >= least)).flatten().nonzero()

@@ -19,8 +19,7 @@ from ..reference.attention import MATRICES
 from ..runtime.run import Trace
 from .compare import Comparison, tiles_of
 
-Read = Callable[[Tensor], Tensor]
-
+_LOG2E = math.log2(math.e)
 # What is made of each; of these the gradients alone tell that it was used rightly.
 BELOW = {
     "LSE": ("P", "delta", "dS", "dQ", "dK", "dV"), "P": ("O", "delta", "dS", "dQ", "dK", "dV"),
@@ -38,7 +37,7 @@ class Convention:
     name: str
     relation: str
     """What it exports, "-delta"."""
-    read: Read
+    read: Callable[[Tensor], Tensor]
     """From what is exported to what it is."""
 
     @property
@@ -60,57 +59,50 @@ def in_other_conventions(
         plain: the comparison of the trace as it is.
         compared: compares another.
     """
-    found = tuple(
-        convention
-        for name in BELOW
-        if (convention := _convention(case, x, trace, plain, name)) is not None
-    )
-    if not found:
-        return trace, plain, ()
-    read = {
-        one.name: one.read(trace.values[one.name].double()).to(trace.values[one.name].dtype)
-        for one in found
-    }
-    other = replace(trace, values={**trace.values, **read})
-    comparison = compared(other)
-    wrong = {name for name, finding in comparison.findings.items() if finding.mismatched}
-    if any(wrong & {one.name, *BELOW[one.name]} for one in found):
-        return trace, plain, ()
-    return other, comparison, found
+    values, found = dict(trace.values), list[Convention]()
+    for name in BELOW:
+        if _may_be_another(trace, plain, name):
+            relation = relation_of(case, x, name, values[name].double())
+            found += [] if relation is None else [relation]
+    for convention in found:
+        actual = values[convention.name]
+        values[convention.name] = convention.read(actual.double()).to(actual.dtype)
+    if found:
+        other = replace(trace, values=values)
+        comparison = compared(other)
+        judged = {at for one in found for at in (one.name, *BELOW[one.name])}
+        if not any(
+            comparison.findings[at].mismatched for at in judged & comparison.findings.keys()
+        ):
+            return other, comparison, tuple(found)
+    return trace, plain, ()
 
 
-def _convention(
-    case: Case, x: Attention, trace: Trace, plain: Comparison, name: str
-) -> Convention | None:
-    """The first relation by which an export that is wrong comes near to what it should be."""
+def _may_be_another(trace: Trace, plain: Comparison, name: str) -> bool:
+    """Whether an export is wrong by itself, and gradients that are made of it right."""
     finding = plain.findings.get(name)
-    is_wrong = (
-        finding is not None and finding.mismatched and trace.sources.get(name) == "exported"
-    )
+    if finding is None or not finding.mismatched or trace.sources.get(name) != "exported":
+        return False
     below = plain.findings.keys() & {*BELOW[name]}
-    if (
-        not is_wrong
-        or not below & TELLING
-        or any(plain.findings[one].mismatched for one in below - BELOW.keys())
-    ):
-        return None
-    return relation_of(case, x, name, trace.values[name].double())
+    wrong = [one for one in below - BELOW.keys() if plain.findings[one].mismatched]
+    return bool(below & TELLING) and not wrong
 
 
 def relation_of(case: Case, x: Attention, name: str, actual: Tensor) -> Convention | None:
     """The first relation by which an intermediate comes near to what it should be; None where none does."""
     values = _expected(case, x, name)
-    relations = _relations(case, name, actual, values)
-    return next((one for one in relations if _is_near(one.read(actual), values[name])), None)
+    for one in _relations(case, name, actual, values):
+        if _is_near(one.read(actual), values[name]):
+            return one
+    return None
 
 
 def _expected(case: Case, x: Attention, name: str) -> dict[str, Tensor]:
     """What an intermediate should be, LSE, and "most", the largest score of each row; whole."""
     lengths = (x.n_batch, x.n_heads, x.n_query)
     shape = (*lengths, x.n_key) if name in MATRICES else x.do.shape if name == "O" else lengths
-    found = {"LSE": x.q.new_zeros(lengths), "most": x.q.new_zeros(lengths)} | {
-        name: x.q.new_zeros(shape)
-    }
+    shapes = {"LSE": lengths, "most": lengths, name: shape}
+    found = {one: x.q.new_zeros(of) for one, of in shapes.items()}
     for tile in tiles_of(case, x):
         values = evaluate(x, tile)
         values["most"] = values["S"].amax(-1)
@@ -122,27 +114,23 @@ def _expected(case: Case, x: Attention, name: str) -> dict[str, Tensor]:
 def _relations(
     case: Case, name: str, actual: Tensor, values: Mapping[str, Tensor]
 ) -> Iterator[Convention]:
-    log2e, most = math.log2(math.e), values["most"]
+    most = values["most"]
     if name == "LSE":
-        yield Convention(name, "LSE * log2(e)", lambda given: given / log2e)
+        yield Convention(name, "LSE * log2(e)", lambda given: given / _LOG2E)
         yield Convention(name, "LSE - max S", lambda given: given + most)
-        yield Convention(name, "(LSE - max S) * log2(e)", lambda given: given / log2e + most)
+        yield Convention(name, "(LSE - max S) * log2(e)", lambda given: given / _LOG2E + most)
         yield Convention(name, "exp(LSE - max S)", lambda given: given.log() + most)
         yield Convention(name, "exp(LSE)", torch.log)
     if name == "P":
-        yield Convention(
-            name, "exp(S - max S)", lambda given: given * (most - values["LSE"]).exp()[..., None]
-        )
+        share = (most - values["LSE"]).exp()[..., None]
+        yield Convention(name, "exp(S - max S)", lambda given: given * share)
     if name in MATRICES and actual.shape == actual.mT.shape:
         yield Convention(name, f"{name}^T", lambda given: given.mT)
     measured = _factor(actual, values[name])
     if measured is not None:
         words, factor = _named(case, measured)
-        yield Convention(
-            name,
-            f"-{name}" if words == "-1" else f"{words} * {name}",
-            lambda given: given / factor,
-        )
+        relation = f"-{name}" if words == "-1" else f"{words} * {name}"
+        yield Convention(name, relation, lambda given: given / factor)
 
 
 def _factor(actual: Tensor, expected: Tensor) -> float | None:
@@ -156,28 +144,18 @@ def _factor(actual: Tensor, expected: Tensor) -> float | None:
 
 def _named(case: Case, measured: float) -> tuple[str, float]:
     """A factor and its name: those that kernels multiply in, else the number."""
-    log2e = math.log2(math.e)
-    plain = {
-        "1": 1.0,
-        "scale": case.scale,
-        "log2(e)": log2e,
-        "ln(2)": 1 / log2e,
-        "scale * log2(e)": case.scale * log2e,
-    }
-    plain |= {
-        "1/scale": 1 / case.scale if case.scale else 1.0,
-        "scale^2": case.scale**2,
-        "2": 2.0,
-        "1/2": 0.5,
-    }
-    both = plain | {f"-{words}": -factor for words, factor in plain.items()}
-    words, factor = min(
-        both.items(), key=lambda known: abs(measured / known[1] - 1) if known[1] else math.inf
-    )
+    scale = case.scale or 1.0
+    named = {
+        "1": 1.0, "scale": scale, "log2(e)": _LOG2E, "ln(2)": 1 / _LOG2E, "scale * log2(e)": scale * _LOG2E,
+        "1/scale": 1 / scale, "scale^2": scale**2, "2": 2.0, "1/2": 0.5,
+    }  # fmt: skip
+    named |= {f"-{words}": -factor for words, factor in named.items()}
+    words, factor = min(named.items(), key=lambda known: abs(measured / known[1] - 1))
     return (words, factor) if abs(measured / factor - 1) < NEAR else (f"{measured:.4g}", measured)
 
 
 def _is_near(actual: Tensor, expected: Tensor) -> bool:
     """Whether most elements are within a hundredth of the largest; the budget is asked afterwards."""
     error, size = (actual - expected).abs(), expected[expected.isfinite()].abs().max()
-    return bool((((actual == expected) | (error <= NEAR * size)).double().mean() > 0.9).item())
+    near = (actual == expected) | (error <= NEAR * size)
+    return bool(near.double().mean() > 0.9)

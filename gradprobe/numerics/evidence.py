@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..model.assignment import run_name
@@ -96,6 +97,11 @@ class SeenRow:
     measured: MeasuredRun
     """The first of those gradients and what its kernel made it of, compared: it has the values."""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is wrong by itself."""
+        return self.finding.status == MISMATCH
+
 
 @dataclass(frozen=True)
 class DataflowEvidence:
@@ -173,24 +179,13 @@ class LayoutRun:
         """The measurement whose values of an intermediate are shown, where any has it."""
         if self.measured is None or name in self.measured.comparison.findings:
             return self.measured
-        if (row := self.row_of(name)) is not None:
-            return row.measured
-        if self.inside is None:
-            return self.measured
-        return self.inside.measured
+        return (self.row_of(name) or self.inside or self).measured
 
     def row_of(self, name: str) -> SeenRow | None:
         """Of the kernels that an intermediate was seen in, the first that is wrong by itself; else the worst."""
-        rows = (
-            [row for row in self.shown.rows if row.finding.name == name]
-            if self.shown is not None
-            else []
-        )
-        return max(
-            rows,
-            key=lambda row: (row.finding.status == MISMATCH, row.finding.mismatched),
-            default=None,
-        )
+        rows = [row for row in self.shown.rows if row.finding.name == name] if self.shown else []
+        worst = attrgetter("is_own", "finding.mismatched")
+        return max(rows, key=worst, default=None)
 
 
 @dataclass(frozen=True)
@@ -243,27 +238,19 @@ class ProbeResult:
 
         Such a one has no results; those of the first run that has stand beside it, and all of them are right.
         """
-        wrong = [(run, found) for run, found in self.measured if not run.matches]
-        wrong += [
-            (run, self.measured[0][1])
-            for run in self.runs
-            if run.shown is None and not run.matches
-        ]
-        return next(
-            ((run, found) for run, found in wrong if not found.comparison.matches),
-            wrong[0] if wrong else None,
-        )
+        measured = self.measured
+        wrong = [(run, found) for run, found in measured if not run.matches]
+        refused = [run for run in self.runs if run.shown is None and not run.matches]
+        wrong += [(run, measured[0][1]) for run in refused]
+        return min(wrong, key=lambda each: each[1].comparison.matches, default=None)
 
     @property
     def warnings(self) -> list[WarningNote]:
         """What is shown and does not count: of memory each finding once with its layouts."""
-        layouts: dict[tuple[str, str, str], list[str]] = {}
+        layouts: dict[tuple[str, str, str], dict[str, None]] = {}
         for run in self.runs:
             for finding in run.memory:
                 if finding.severity == WARNING:
-                    layouts.setdefault(
-                        (finding.kind, finding.tensor, finding.sentence), []
-                    ).append(run.layout)
-        return [
-            WarningNote(*about, tuple(dict.fromkeys(named))) for about, named in layouts.items()
-        ]
+                    about = (finding.kind, finding.tensor, finding.sentence)
+                    layouts.setdefault(about, {})[run.layout] = None
+        return [WarningNote(*about, tuple(named)) for about, named in layouts.items()]

@@ -9,7 +9,7 @@ and 0 for what it does not round. A slope of 2 is twice an error: no order of ro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -36,51 +36,39 @@ def evenness(
     for result, of_result in heads.items():
         for head in of_result:
             others = [one for one in of_result if one is not head]
-            beyond, where = (
-                excess(head, others, checks),
-                f"{result} of batch {head.place[0]}, head {head.place[1]} errs",
-            )
+            most, beside = excess(head, others, checks), "as roundings make it"
             if others:
                 times = math.sqrt(head.size * len(others) / sum(one.size for one in others))
-                found.append((beyond, f"{where} {times:.1f} times as much as in the other heads"))
-                continue
-            expected = comparison.expected[result][head.place]
-            errors = trace.values[result][head.place].double() - expected
-            slope, times = steepest(
-                x, result, head, errors, expected, comparison.precision, checks
-            )
-            times = beyond if slope < beyond else times
-            found.append(
-                (max(slope, beyond), f"{where} {times:.1f} times as much as roundings make it")
-            )
+                beside = "as in the other heads"
+            else:
+                slope, steepest = _slope(x, trace, comparison, result, head, checks)
+                times = most if slope < most else steepest
+                most = max(slope, most)
+            place = f"batch {head.place[0]}, head {head.place[1]}"
+            found.append((most, f"{result} of {place} errs {times:.1f} times as much {beside}"))
     if not found:
         return []
     most, where = max(found)
-    holds = most <= 1.0
-    name = NAME if holds else f"{NAME}: {where}"
-    return [Identity(name=name, holds=holds, residual=Number(most), budget=Number(1.0))]
+    name = NAME if most <= 1.0 else f"{NAME}: {where}"
+    return [Identity(name=name, holds=most <= 1.0, residual=Number(most), budget=Number(1.0))]
 
 
-def steepest(
+def _slope(
     x: Attention,
+    trace: Trace,
+    comparison: Comparison,
     result: str,
     head: HeadScatter,
-    errors: Tensor,
-    expected: Tensor,
-    precision: Precision,
     checks: int,
 ) -> tuple[float, float]:
     """Of the steepest slope: the least of it less chance, and of it over BETWEEN; and the slope.
 
     Where the first is beyond 1 the head errs more than its roundings. Of twice the errors it is where the slope of one
     rounding is known to be a half at least.
-
-    Args:
-        errors: [R, C] of the head.
-        expected: [R, C] likewise.
-        checks: how many heads are judged in all.
     """
-    moved = [*effects(x, result, head.place, precision), nearest(precision, expected) - expected]
+    expected, precision = comparison.expected[result][head.place], comparison.precision
+    errors = trace.values[result][head.place].double() - expected
+    moved = [*_effects(x, result, head.place, precision), nearest(precision, expected) - expected]
     moved = [effect for effect in moved if bool(effect.any())]
     if not moved:
         return 0.0, 0.0
@@ -99,21 +87,15 @@ def steepest(
     deviations = (weights * rest[..., None]).sum(1).square().sum(0).sqrt() / sizes
     of_rows = weights.square().sum(1)
     rows = (of_rows.sum(0) ** 2 / of_rows.square().sum(0)).clamp(max=head.rows)
-    found = []
-    for slope, deviation, count in zip(
-        (slopes / sizes).tolist(), deviations.tolist(), rows.tolist(), strict=True
-    ):
-        rate = FALSE_ALARMS / (3 * checks * len(moved))
+    rate, found = FALSE_ALARMS / (3 * checks * len(moved)), list[tuple[float, float]]()
+    of_each = ((slopes / sizes).tolist(), deviations.tolist(), rows.tolist())
+    for slope, deviation, count in zip(*of_each, strict=True):
         chance = student(rate, count - 1) * deviation if count >= 2 else math.inf
         found.append((min(slope - chance, slope / BETWEEN), slope))
     return max(found)
 
 
-Rounded = Callable[[Tensor], Tensor]
-"""By what rounding moves values."""
-
-
-def effects(
+def _effects(
     x: Attention, result: str, place: tuple[int, int], precision: Precision
 ) -> list[Tensor]:
     """[R, C] of what each rounding by itself moves one head of a result by, to first order in a score's error."""
@@ -126,50 +108,44 @@ def effects(
     def err(of: Tensor) -> Tensor:
         return nearest(precision, of) - of
 
-    moved = []
-    for matrix in (_of_p if result in ("O", "dV") else _of_ds)(
-        x, values, list(_of_scores(x, values, q, k, err)), err
-    ):
-        moved.append(((matrix.mT if result in BY_KEY else matrix) @ other).sum(0))
+    shares = _of_scores(x, values, q, k, err)
+    is_of_p = result in ("O", "dV")
+    matrices = _of_p(values, shares, err) if is_of_p else _of_ds(x, values, shares, err)
+    moved = [((one.mT if result in BY_KEY else one) @ other).sum(0) for one in matrices]
     return moved + ([err(values[result]).sum(0)] if len(q) > 1 else [])  # each query head's part
+
+
+Rounded = Callable[[Tensor], Tensor]
+"""By what rounding moves values."""
 
 
 def _of_scores(
     x: Attention, values: Mapping[str, Tensor], q: Tensor, k: Tensor, err: Rounded
-) -> Iterator[Tensor]:
+) -> list[Tensor]:
     """By what share each P moves, the row's sum with it: of S, scaled operands, S less its maximum, and q k."""
     score = values["S"].masked_fill(~values["valid"], 0.0)
     shifted = (score - values["S"].amax(-1, keepdim=True)).masked_fill(~values["valid"], 0.0)
     moved = [err(score), err(x.scale * q) @ k.mT, q @ err(x.scale * k).mT, err(shifted)]
     moved += [] if _is_power_of_two(x.scale) else [x.scale * err(score / x.scale)]
-    for one in moved:
-        yield one - (values["P"] * one).sum(-1, keepdim=True)
+    return [one - (values["P"] * one).sum(-1, keepdim=True) for one in moved]
 
 
-def _of_p(
-    x: Attention, values: Mapping[str, Tensor], shares: Sequence[Tensor], err: Rounded
-) -> Iterator[Tensor]:
+def _of_p(values: Mapping[str, Tensor], shares: Sequence[Tensor], err: Rounded) -> list[Tensor]:
     pe = values["PE"]
     largest = pe.amax(-1, keepdim=True)
-    yield err(pe)
-    yield (largest * err(pe / largest)).nan_to_num(0.0)
-    for share in shares:
-        yield pe * share
+    undivided = (largest * err(pe / largest)).nan_to_num(0.0)
+    return [err(pe), undivided, *(pe * share for share in shares)]
 
 
 def _of_ds(
     x: Attention, values: Mapping[str, Tensor], shares: Sequence[Tensor], err: Rounded
-) -> Iterator[Tensor]:
+) -> list[Tensor]:
     p, dp, ds, delta = values["P"], values["dP"], values["dS"], values["delta"][..., None]
-    yield err(ds)
-    yield err(p) * (dp - delta)
-    yield p * err(dp)
-    yield p * err(dp - delta)
-    yield -p * err(delta)
-    if not _is_power_of_two(x.scale):
-        yield err(x.scale * ds) / x.scale
+    moved = [err(ds), err(p) * (dp - delta), p * err(dp), p * err(dp - delta), -p * err(delta)]
+    moved += [] if _is_power_of_two(x.scale) else [err(x.scale * ds) / x.scale]
     for share in shares:
-        yield ds * share - p * (p * share * dp).sum(-1, keepdim=True)
+        moved.append(ds * share - p * (p * share * dp).sum(-1, keepdim=True))
+    return moved
 
 
 def _is_power_of_two(scale: float) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,14 +30,10 @@ class Repeats:
         self._most: dict[str, Tensor] = {}
         self._differs: dict[str, Tensor] = {}
         self._wrong: dict[str, list[Tensor]] = {}
+        self.add(first)
 
     def add(self, measured: MeasuredRun) -> None:
         """One more run, measured."""
-        if self.count == 0:
-            self._add(self._first)
-        self._add(measured)
-
-    def _add(self, measured: MeasuredRun) -> None:
         self.count += 1
         for name, value in measured.trace.values.items():
             first = self._first.trace.values.get(name)
@@ -67,20 +62,15 @@ class Repeats:
         return tuple(self._of(name, tuple(atomics.get(name, ()))) for name in named)
 
     def _of(self, name: str, atomics: tuple[Line, ...]) -> RepeatedResult:
-        differs, ratio, wrong = (
-            self._placed(name, self._differs[name]),
-            self._ratio(name),
-            self._wrong.get(name, []),
-        )
+        differs, wrong = self._placed(name, self._differs[name]), self._wrong.get(name, [])
+        ratio = self._ratio(name, differs)
         letter = slots(self._case.axes(name))[2]
         block = {"m": self._case.block_m, "n": self._case.block_n}.get(letter, 0)
         rows = differs.any(-1).flatten(0, 1).any(0).nonzero().flatten().tolist() if block else []
-        always = torch.stack(wrong).all(0) if wrong else None
-        in_wrong = (
-            None
-            if ratio is None or always is None or not bool(always.any())
-            else ratio[always.to(ratio.device)].max()
-        )
+        always = torch.stack(wrong).all(0) if wrong else torch.zeros(1, 1, dtype=torch.bool)
+        in_wrong = None
+        if ratio is not None and bool(always.any()):
+            in_wrong = Number(float(ratio[always.to(ratio.device)].max()))
         return RepeatedResult(
             name=name,
             runs=self.count,
@@ -92,30 +82,29 @@ class Repeats:
             spread=None if ratio is None else Number(float(ratio.max())),
             atomics=atomics,
             wrong_in=len(wrong),
-            wrong_heads=() if always is None else self._heads(name, always),
-            wrong_spread=None if in_wrong is None else Number(float(in_wrong)),
+            wrong_heads=self._heads(name, always),
+            wrong_spread=in_wrong,
         )
 
-    def _ratio(self, name: str) -> Tensor | None:
+    def _ratio(self, name: str, differs: Tensor) -> Tensor | None:
         """[B, H, R, C] the spread as a multiple of what is allowed; None of what is of the size of the scores."""
-        comparison, first = self._first.comparison, self._first.trace.values[name]
+        comparison = self._first.comparison
         if name not in comparison.bounds:
             return None
-        bound = self._placed(name, allowed(comparison, name, first.dtype))
-        spread = self._placed(name, self._most[name].double() - self._least[name].double())
-        differs = self._placed(name, self._differs[name])
-        return (spread / bound).nan_to_num(torch.inf).where(differs, torch.zeros_like(spread))
+        bound = allowed(comparison, name, self._first.trace.values[name].dtype)
+        spread = self._most[name].double() - self._least[name].double()
+        ratio = self._placed(name, spread) / self._placed(name, bound)
+        return ratio.nan_to_num(torch.inf).masked_fill(~differs, 0.0)
 
     def _placed(self, name: str, tensor: Tensor) -> Tensor:
         """In four axes: batch, head, row and column, each 1 where it has none."""
-        shape: Any = tensor.shape if self._case.axes(name)[0] in "b1" else (1, *tensor.shape)
-        return tensor.reshape(*shape, *[1] * (4 - len(shape)))
+        tensor = tensor if self._case.axes(name)[0] in "b1" else tensor[None]
+        return tensor[(..., *[None] * (4 - tensor.dim()))]
 
     def _heads(self, name: str, where: Tensor) -> tuple[tuple[int | None, int], ...]:
         has_batches = self._case.axes(name)[0] == "b"
-        return tuple(
-            (batch if has_batches else None, head) for batch, head in where.nonzero().tolist()
-        )
+        places = where.nonzero().tolist()
+        return tuple((batch if has_batches else None, head) for batch, head in places)
 
 
 def floors(traces: Sequence[Trace]) -> dict[str, float]:
@@ -139,14 +128,15 @@ def differing(trace: Trace, base: Trace, allowed: Mapping[str, float]) -> tuple[
 def _agrees(tensor: Tensor | None, base: Tensor, floor: float) -> bool:
     if tensor is None or tensor.dtype != base.dtype:
         return False
-    return bool(same_bits(tensor, base).all()) or (
-        floor > 0 and _difference(tensor, base) <= ROOM * floor
-    )
+    if bool(same_bits(tensor, base).all()):
+        return True
+    return floor > 0 and _difference(tensor, base) <= ROOM * floor
 
 
 def _difference(tensor: Tensor, other: Tensor) -> float:
     """The largest absolute difference; infinite where an element is not finite and its partner is not the same."""
-    apart = (tensor.double() - other.double()).abs().masked_fill(tensor == other, 0.0)
-    both = tensor.isnan() & other.isnan()
-    worst = apart.masked_fill(both, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))
-    return float(worst.max()) if worst.numel() else 0.0
+    same = (tensor == other) | (tensor.isnan() & other.isnan())
+    apart = (tensor.double() - other.double()).abs().masked_fill(same, 0.0)
+    return (
+        float(apart.nan_to_num(nan=torch.inf, posinf=torch.inf).max()) if apart.numel() else 0.0
+    )

@@ -49,11 +49,10 @@ class RoundingWay:
         """In parts: {"dS": "bfloat16, scaled after", "delta": "from O as it is stored"}."""
         name = "P" if result in ("O", "dV") else "dS"
         found = {name: self.matrix + (f", in tiles of {self.tile} keys" if self.tile else "")}
-        found |= {part: case.dtype for part in self.rounded if part != name}
+        found |= {part: case.dtype for part in self.rounded}
         if name == "dS":
-            plain = (
-                "the row sum of P dP" if case.family == "lazy" else "from O before it is rounded"
-            )
+            is_lazy = case.family == "lazy"
+            plain = "the row sum of P dP" if is_lazy else "from O before it is rounded"
             found["delta"] = "from O as it is stored" if self.stored_o else plain
         return found
 
@@ -91,17 +90,13 @@ def rounded_parts(
     for result in (name for name in RESULTS if name in trace.values):
         left = {}
         for way in _ways(case, result, has_o="O" in trace.values):
-            left[way] = _RoundedResult(
-                case, x, trace, result, way, evaluation or evaluate
-            ).residual(models.get(result))
+            of = _RoundedResult(case, x, trace, result, way, evaluation or evaluate)
+            left[way] = of.residual(models.get(result))
         best = min(left.values(), key=lambda rows: float(rows.mean()))
-        fits = [
-            way.describe(result, case) for way, rows in left.items() if _are_alike(rows, best)
-        ]
-        every = dict.fromkeys(part for words in fits for part in words)
+        fits = [way.describe(result, case) for way in left if _are_alike(left[way], best)]
         parts = {
             part: list(dict.fromkeys(words.get(part, FLOAT32) for words in fits))
-            for part in every
+            for part in dict.fromkeys(part for words in fits for part in words)
         }
         yield RoundedParts(result, parts, float(best.mean()))
 
@@ -114,18 +109,17 @@ def _are_alike(rows: Tensor, best: Tensor) -> bool:
 
 def _ways(case: Case, result: str, *, has_o: bool) -> Iterator[RoundingWay]:
     """Every way, the likeliest first."""
-    scores = [(), ("S",)] if case.family == "softmax" and not case.sinks else [()]
+    is_softmax = case.family == "softmax"
+    scores = [(), ("S",)] if is_softmax and not case.sinks else [()]
     if result in ("O", "dV"):
-        for before in scores:
-            yield from (RoundingWay(word, rounded=before) for word in (case.dtype, FLOAT32))
-            if result == "O":
-                yield from (
-                    RoundingWay(f"{case.dtype}, not yet divided", tile, before)
-                    for tile in _RUNNING
-                )
+        ways = [(case.dtype, 0), (FLOAT32, 0)]
+        if result == "O":
+            ways += [(f"{case.dtype}, not yet divided", tile) for tile in _RUNNING]
+        for before, (word, tile) in product(scores, ways):
+            yield RoundingWay(word, tile, before)
         return
     words = (f"{case.dtype}, scaled after", FLOAT32, f"{case.dtype}, scaled before")
-    deltas = (True, False) if has_o and case.family == "softmax" else (False,)
+    deltas = (True, False) if has_o and is_softmax else (False,)
     for before, more, word, stored in product(
         scores, [(), ("P",), ("P", "dP"), ("dP",)], words, deltas
     ):
@@ -151,31 +145,25 @@ class _RoundedResult(Accumulation):
         """[rows] the squares of what came less this, as multiples of what storing it adds."""
         precision, squares, stored = precision_of(self.case.dtype, "ieee"), [], []
         for place in self.places:
-            expected = self._o(place) if self.name == "O" else self._sum(place, model)
-            squares.append(
-                (self.trace.values[self.name][place].double() - expected).square().sum(-1)
-            )
+            expected = self._expected(place, model)
+            error = self.trace.values[self.name][place].double() - expected
+            squares.append(error.square().sum(-1))
             stored.append(rounding(precision, expected).sum(-1))
         of_rows = torch.cat(stored)
-        return torch.cat(squares) / of_rows.clamp(
-            min=max(_FINEST * float(of_rows.mean()), 1e-300)
-        )
+        least = max(_FINEST * float(of_rows.mean()), 1e-300)
+        return torch.cat(squares) / of_rows.clamp(min=least)
 
-    def _sum(self, place: tuple[int, int], model: Model | None) -> Tensor:
+    def _expected(self, place: tuple[int, int], model: Model | None) -> Tensor:
+        if self.name == "O":
+            batch, head = place
+            key_head = head // (self.x.n_heads // self.x.k.shape[1])
+            return self._rows(batch, head, slice(0, self.x.n_query)) @ self.x.v[batch, key_head]
         return self.in_float32(place) if model is None else self.of_model(model, place)
-
-    def _o(self, place: tuple[int, int]) -> Tensor:
-        batch, head = place
-        key_head = head // (self.x.n_heads // self.x.k.shape[1])
-        return self._rows(batch, head, slice(0, self.x.n_query)) @ self.x.v[batch, key_head]
 
     def _rows(self, batch: int, head: int, rows: slice) -> Tensor:
         """Some rows of P or dS as this way rounds them."""
-        way, tile, known = (
-            self._way,
-            Tile(batch, slice(head, head + 1), rows),
-            dict[str, Tensor](),
-        )
+        way, tile = self._way, Tile(batch, slice(head, head + 1), rows)
+        known: dict[str, Tensor] = {}
         if way.stored_o:
             known["O"] = self.trace.values["O"][tile.batch, tile.heads, tile.rows].double()
         values = self._evaluate(self.x, tile, known)
@@ -183,8 +171,8 @@ class _RoundedResult(Accumulation):
             s = values["S"] = self._narrow(values["S"])
             known["LSE"] = s.logsumexp(-1)
             known["P"] = (s - known["LSE"][..., None]).exp().nan_to_num(0.0)
-        for part in ("P", "dP"):
-            if part in way.rounded:
+        for part in way.rounded:
+            if part != "S":
                 known[part] = self._narrow(known.get(part, values[part]))
         if "not yet divided" in way.matrix:
             return self._undivided(values | known)[0]
@@ -197,11 +185,9 @@ class _RoundedResult(Accumulation):
 
     def _undivided(self, values: Mapping[str, Tensor]) -> Tensor:
         """P that is rounded against the maximum of the keys so far, and divided by its sum afterwards."""
-        s = values["S"]
-        most, step = s.cummax(-1).values, self._way.tile or s.shape[-1]
-        ends = (torch.arange(s.shape[-1], device=s.device) // step * step + step - 1).clamp(
-            max=s.shape[-1] - 1
-        )
-        most = most[..., ends]
+        s, last = values["S"], values["S"].shape[-1] - 1
+        step = self._way.tile or s.shape[-1]
+        ends = torch.arange(s.shape[-1], device=s.device) // step * step + step - 1
+        most = s.cummax(-1).values[..., ends.clamp(max=last)]
         weights = self._narrow((s - most).exp().nan_to_num(0.0)) * values["PE"].gt(0)
         return weights * (most - values["LSE"][..., None]).exp().nan_to_num(0.0)

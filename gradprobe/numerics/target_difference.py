@@ -30,7 +30,8 @@ class SideBySide:
     """
 
     def __init__(self, kept: str, other: str = "", case: Case | None = None) -> None:
-        self._kept, self._given, self._case = kept, dict[str, dict[str, Tensor]](), case
+        self._kept, self._case = kept, case
+        self._given: dict[str, dict[str, Tensor]] = {}
         self._other: Mapping[str, Mapping[str, Tensor]] = (
             torch.load(other, weights_only=True) if other else {}
         )
@@ -41,33 +42,21 @@ class SideBySide:
 
     def take(self, case: Case, runs: Iterable[LayoutRun]) -> None:
         """Looks at the runs that are new."""
+        is_alike = self._case is not None and not unlike(case, self._case)
         for run in runs:
             if not run.is_plain or run.measured is None or run.layout in self._seen:
                 continue
             self._seen.add(run.layout)
-            own = _exported(run.measured)
+            trace = run.measured.trace
+            own = [name for name in trace.values if trace.sources[name] == "exported"]
             if self._kept:
-                self._given[run.layout] = {name: value.cpu() for name, value in own.items()}
+                self._given[run.layout] = {name: trace.values[name].cpu() for name in own}
                 torch.save(self._given, self._kept)
-            if (
-                run.layout in self._other
-                and self._case is not None
-                and not unlike(case, self._case)
-            ):
-                others = {
-                    name: value for name, value in self._other[run.layout].items() if name in own
-                }
-                others = {name: value.to(own[name].device) for name, value in others.items()}
-                self.differences += _of_layout(case, run.layout, run.measured, others)
-
-
-def _exported(measured: MeasuredRun) -> dict[str, Tensor]:
-    sources = measured.trace.sources
-    return {
-        name: value
-        for name, value in measured.trace.values.items()
-        if sources[name] == "exported"
-    }
+            others = self._other.get(run.layout, {}) if is_alike else {}
+            common = {
+                name: others[name].to(trace.values[name].device) for name in own if name in others
+            }
+            self.differences += _of_layout(case, run.layout, run.measured, common)
 
 
 def _of_layout(
@@ -75,26 +64,22 @@ def _of_layout(
 ) -> Iterator[Difference]:
     """Judges each element by the other target's, with the errors that the reference's values allow."""
     comparison, values = measured.comparison, measured.trace.values
-    tallies = {
-        name: Tally(case, name, values[name].shape)
-        for name in _exported(measured)
-        if name in others
-    }
-    for tile in tiles_of(case, measured.x):
+    tallies = {name: Tally(case, name, values[name].shape) for name in others}
+    by_row = [name for name in others if name in BY_ROW]
+    for tile in tiles_of(case, measured.x) if by_row else ():
         place = (tile.batch, tile.heads, tile.rows)
         expected = comparison.evaluate(measured.x, tile, None)
         budget = allowed_on(measured.x, tile, expected, comparison.precision, comparison.recovery)
-        for name in tallies.keys() & {*BY_ROW}:
+        for name in by_row:
             beside = {**expected, name: others[name][place].double()}
-            tallies[name].add(
-                tile, _alike(judge(values[name][place], beside, budget, name)), None
-            )
+            judged = judge(values[name][place], beside, budget, name)
+            tallies[name].add(tile, _alike(judged), None)
     for name, tally in tallies.items():
         if name not in BY_ROW:
             judged = judge_whole(values[name], others[name].double(), comparison.bounds[name])
             tally.add_whole(_alike(judged), None)
         differing = int((~_same(values[name], others[name])).sum())
-        yield _with_first(case, measured, _difference(layout, tally.finding(), differing))
+        yield _difference(case, layout, measured, tally.finding(), differing)
 
 
 def _alike(judged: Judgement) -> Judgement:
@@ -106,21 +91,19 @@ def _same(values: Tensor, other: Tensor) -> Tensor:
     return (values == other) | (values.isnan() & other.isnan())
 
 
-def _difference(layout: str, finding: Finding, differing: int) -> Difference:
-    heads = tuple(finding.wrong.any(0).nonzero().flatten().tolist())
-    return Difference(
-        layout=layout, name=finding.name, total=finding.total, differing=differing, beyond=finding.mismatched,
-        max_budget_ratio=Number(finding.max_ratio), heads=heads, first=finding.first_wrong,
-    )  # fmt: skip
-
-
-def _with_first(case: Case, measured: MeasuredRun, difference: Difference) -> Difference:
+def _difference(
+    case: Case, layout: str, measured: MeasuredRun, finding: Finding, differing: int
+) -> Difference:
     """With what the reference gives at the first difference, and what the other target gave there."""
-    if (first := difference.first) is None:
-        return difference
+    heads = tuple(finding.wrong.any(0).nonzero().flatten().tolist())
+    first = finding.first_wrong
+    found = Difference(
+        layout=layout, name=finding.name, total=finding.total, differing=differing, beyond=finding.mismatched,
+        max_budget_ratio=Number(finding.max_ratio), heads=heads, first=first,
+    )  # fmt: skip
+    if first is None:
+        return found
     at = (first.batch or 0, first.head or 0, first.row or 0, first.col or 0)
-    budget = float(first.budget or 0.0)
-    located = locate_at(
-        case, measured.x, measured.trace, measured.comparison, difference.name, at, budget
-    )
-    return replace(difference, first=replace(located, window=None), other=first.expected)
+    of = (case, measured.x, measured.trace, measured.comparison, finding.name)
+    located = locate_at(*of, at, float(first.budget or 0.0))
+    return replace(found, first=replace(located, window=None), other=first.expected)

@@ -202,15 +202,14 @@ def _first(
     own: MeasuredRun, inner: MeasuredRun, findings: Mapping[str, Finding]
 ) -> Element | None:
     """The first mismatch, in the run whose it is."""
-    for name, finding in findings.items():
-        if finding.status == MISMATCH:
-            run, one = (own, finding) if name in own.trace.values else (inner, None)
-            only = {name: one or inner.comparison.findings[name]}
-            first = locate(run.x, run.trace, replace(run.comparison, findings=only))
-            if first and name == "dP" and run is inner:
-                first = structs.replace(first, inseparable=inseparable(inner.trace, findings))
-            return first
-    return None
+    name = next((name for name, finding in findings.items() if finding.status == MISMATCH), None)
+    if name is None:
+        return None
+    run, of = (own, findings) if name in own.trace.values else (inner, inner.comparison.findings)
+    first = locate(run.x, run.trace, replace(run.comparison, findings={name: of[name]}))
+    if first and name == "dP" and run is inner:
+        first = structs.replace(first, inseparable=inseparable(inner.trace, findings))
+    return first
 
 
 def inseparable(trace: Trace, findings: Mapping[str, Finding]) -> tuple[str, ...]:
