@@ -59,15 +59,6 @@ def changed(x: Attention, name: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_right_values_given_for_everything_change_not_a_bit(problem):
-    x = PROBLEMS[problem]()
-    right = evaluate(x, TILE)
-    again = evaluate(x, TILE, {name: value.clone() for name, value in right.items()})
-    assert again.keys() == right.keys()
-    assert all(torch.equal(again[name], value) for name, value in right.items())
-
-
 SOFTMAX_MOVES = {
     "LSE": {"P", "O", "delta", "dS", "dQ", "dK", "dV", "dBias"},
     "P": {"O", "delta", "dS", "dQ", "dK", "dV", "dBias"},

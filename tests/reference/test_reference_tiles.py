@@ -6,8 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from gradprobe.reference import Attention, Tile, evaluate, manual_attention_backward, tiles
-from gradprobe.reference.attention import add_tile
+from gradprobe.reference import Attention, Tile, manual_attention_backward
 from tests.reference.independent import Inputs, assert_same, draw, lazy_inputs, softmax_inputs
 
 LENGTHS = torch.tensor([9, 13])
@@ -39,54 +38,6 @@ def test_tiles_of_rows_and_heads_add_up_to_the_whole_and_without_matrices_the_re
         rest = manual_attention_backward(**problem, **cut, matrices=False)
         assert whole.keys() - rest.keys() == {"P", "dP", "dS"}
         assert all(torch.equal(value, actual[name]) for name, value in rest.items())
-
-
-def attention(**changes) -> Attention:
-    inputs = softmax_inputs(7, 5, d=2, dv=3, heads=4, kv_heads=2)
-    return Attention(**{"family": "softmax", **inputs, "scale": 0.5, "causal": True} | changes)
-
-
-def test_2_batches_of_5_heads_and_7_rows_make_18_tiles_of_2_heads_and_3_rows():
-    x = attention(**softmax_inputs(7, 5, heads=5, kv_heads=5))
-    count = torch.zeros(2, 5, 7)
-    cut = list(tiles(x, rows=3, heads=2))
-    for tile in cut:
-        count[tile.batch, tile.heads, tile.rows] += 1
-        assert count[tile.batch, tile.heads, tile.rows].shape <= (2, 3)
-    assert len(cut) == 18
-    assert (count == 1).all()
-    assert cut[-1] == Tile(1, slice(4, 5), slice(6, 7))
-
-
-def test_a_tile_of_2_heads_and_3_rows_has_the_shapes_that_evaluate_promises():
-    of_lazy = Attention(**lazy_inputs(5, d=2, window=4), scale=0.5, causal=True)
-    tile, rows = (
-        Tile(1, slice(1, 3), slice(2, 5)),
-        {"LSE": (2, 3), "delta": (2, 3), "dQ": (2, 3, 2), "dK": (2, 5, 2)},
-    )
-    for x, names, own in (
-        (
-            attention(bias=draw(4, 7, 1, seed=9)),
-            (),
-            {"O": (2, 3, 3), "dV": (2, 5, 3), "dBias": (2, 3, 1)},
-        ),
-        (of_lazy, ("Z",), {"O": (2, 3, 2), "dV": (2, 5, 2), "dBias": (2, 4), "dTau": (2,)}),
-    ):
-        by_entry = dict.fromkeys(("P", "dP", "dS", "S", "PE", "dPE", "valid", *names), (2, 3, 5))
-        shapes = {name: tuple(value.shape) for name, value in evaluate(x, tile).items()}
-        assert shapes == by_entry | rows | own
-
-
-def test_heads_1_and_2_of_one_tile_add_their_dk_to_key_heads_0_and_1():
-    x = attention()
-    tile = Tile(1, slice(1, 3), slice(0, 7))
-    results = {"dK": torch.zeros_like(x.k)}
-    values = evaluate(x, tile)
-    add_tile(x, results, tile, values)
-    assert torch.equal(results["dK"][1], values["dK"])
-    assert (results["dK"][0] == 0).all()
-    add_tile(x, results, tile, values)
-    assert torch.equal(results["dK"][1], 2 * values["dK"])
 
 
 def packed(of_queries, of_keys, **options) -> Attention:

@@ -48,34 +48,6 @@ def features(m: int, n: int, heads: int = 4) -> dict[str, Inputs]:
     }
 
 
-def test_a_row_whose_mask_hides_every_key_is_dead_in_its_own_head_alone():
-    mask = torch.ones(2, 4, 5, 8, dtype=torch.bool)
-    mask[1, 2, 3] = False
-    actual = check(softmax_inputs(5, 8, heads=4), mask=mask)
-    assert actual["LSE"][1, 2, 3] == -torch.inf
-    assert actual["LSE"].isfinite().sum() == 2 * 4 * 5 - 1
-    for name in ("P", "dP", "dS", "O", "delta", "dQ"):
-        assert (actual[name][1, 2, 3] == 0).all(), name
-        assert (actual[name][1, 1, 3] != 0).any(), name
-
-
-@pytest.mark.parametrize("align", ALIGNMENTS)
-def test_dead_rows_with_a_sink_have_their_sink_for_lse_and_give_dsink_nothing(align):
-    sinks = 2 * draw(4, seed=22)
-    mask = torch.ones(9, 1, dtype=torch.bool)
-    mask[7] = False
-    inputs = softmax_inputs(9, 4, heads=4)
-    actual = check(inputs, causal=True, align=align, sinks=sinks, mask=mask)
-    dead = [*range(5 if align == "bottom-right" else 0), 7]
-    assert torch.equal(actual["LSE"][:, :, dead], sinks[:, None].expand(2, 4, len(dead)))
-    louder = inputs | {"do": inputs["do"].clone()}
-    louder["do"][:, :, dead] *= 1000
-    again = manual_attention_backward(**louder, causal=True, align=align, sinks=sinks, mask=mask)
-    assert torch.equal(again["dSink"], actual["dSink"])
-    for name in ("P", "O", "dP", "delta", "dS", "dQ"):
-        assert (actual[name][:, :, dead] == 0).all(), name
-
-
 def test_a_sink_of_minus_infinity_is_no_sink_and_one_of_40_takes_the_whole_row():
     inputs = softmax_inputs(6, 4)
     without = manual_attention_backward(**inputs, causal=True)
@@ -86,15 +58,6 @@ def test_a_sink_of_minus_infinity_is_no_sink_and_one_of_40_takes_the_whole_row()
         assert torch.equal(actual[name][:, 0], value[:, 0]), name
     assert (actual["dSink"] == 0)[0]
     assert (actual["P"][:, 1].sum(-1) < 1e-15).all()
-
-
-def test_what_is_dropped_is_0_in_dp_and_gives_nothing_to_dv_but_has_a_ds_of_minus_p_delta():
-    keep = torch.ones(2, 2, 5, 6, dtype=torch.bool)
-    keep[1, 0, 2, 3] = False
-    actual = check(softmax_inputs(5, 6), dropout=0.25, keep=keep)
-    assert actual["dP"][1, 0, 2, 3] == 0
-    assert actual["P"][1, 0, 2, 3] > 0
-    assert actual["dS"][1, 0, 2, 3] == -actual["P"][1, 0, 2, 3] * actual["delta"][1, 0, 2]
 
 
 ENDS = {
@@ -173,3 +136,37 @@ def test_the_drawn_problems_hold_every_pair_of_features():
     names = ("alibi", "mask", "sinks", "keep", "bias", "softcap", "cu_seqlens_q")
     for one, other in product(names, names):
         assert any({one, other} <= problem for problem in problems), (one, other)
+
+
+def test_a_bias_with_minus_infinity_masks_its_keys_and_row_2_altogether():
+    bias = draw(5, 8, seed=9)
+    bias[:, 3] = bias[2] = -torch.inf
+    actual = manual_attention_backward(**softmax_inputs(5, 8), bias=bias)
+    assert (actual["P"][..., 3] == 0).all()
+    assert (actual["LSE"][:, :, 2] == -torch.inf).all()
+    for name in ("P", "dS", "O", "dQ"):
+        assert (actual[name][:, :, 2] == 0).all(), name
+    assert all(value.isfinite().all() for name, value in actual.items() if name != "LSE")
+
+
+@pytest.mark.parametrize("scale", [None, -0.5, 0.0])
+def test_a_given_scale_replaces_1_over_root_of_the_head_dim_of_q_and_0_is_a_scale(scale):
+    check(softmax_inputs(5, 6, d=4, dv=2), scale=scale)
+
+
+def test_narrow_inputs_are_widened_before_the_first_operation():
+    narrow = {name: value.bfloat16() for name, value in softmax_inputs(5, 6).items()}
+    bias = draw(5, 6, seed=9).bfloat16()
+    actual = manual_attention_backward(**narrow, bias=bias)
+    wide = {name: value.double() for name, value in narrow.items()}
+    assert {value.dtype for value in actual.values()} == {torch.float64}
+    assert_same(actual, by_autograd(**wide, bias=bias.double()))
+
+
+def test_scores_of_2000_do_not_overflow_and_tied_keys_share_the_row():
+    ones = torch.ones(1, 1, 2, 1, dtype=torch.float64)
+    actual = manual_attention_backward(ones, ones, ones, ones, scale=2000.0)
+    # LSE = 2000 + log 2 is rounded to a number between 1024 and 2048, which are 2**-42 apart;
+    # P = exp(S - LSE) = 0.5 then errs by half of as much, and by one rounding of its own, 2**-54.
+    assert ((actual["LSE"] - 2000.6931471805599).abs() <= 2.0**-42).all()
+    assert ((actual["P"] - 0.5).abs() <= 2.0**-43 + 2.0**-54).all()
