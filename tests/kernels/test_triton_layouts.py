@@ -101,27 +101,10 @@ def assert_same_bits(actual, expected):
         assert torch.equal(one, other), name
 
 
-@pytest.mark.parametrize("layout", ["blhd", "distinct", "strided-last", "offset"])
+@pytest.mark.parametrize("layout", ["distinct", "offset"])
 def test_another_layout_of_all_tensors_gives_the_same_bits(kernel, layout):
     placed = place(kernel.values | kernel.unwritten(), (("all", layout),))
     assert_same_bits(kernel.run(placed.tensors), kernel.expected)
-
-
-def test_a_gradient_is_written_where_the_caller_says_and_nowhere_beside(kernel):
-    for name in OUTPUTS:
-        batch, heads, rows, dim = kernel.values[name[1:]].shape
-        storage = torch.full((batch, rows, 3, heads, dim), 7.0)
-        given = storage[:, :, 1].transpose(1, 2)
-        assert_same_bits(kernel.run(kernel.values | {name: given}), kernel.expected)
-        assert (storage[:, :, ::2] == 7.0).all()
-
-
-@pytest.mark.parametrize(("tensor", "axis"), [("k", 1), ("do", 3), ("bias", 1), ("lse", 2)])
-def test_stride_0_along_an_axis_gives_the_bits_of_the_repeated_values(kernel, tensor, axis):
-    repeated = kernel.values[tensor].narrow(axis, 0, 1).expand(kernel.values[tensor].shape)
-    assert repeated.stride(axis) == 0
-    expected = kernel.run(kernel.values | {tensor: repeated.contiguous()})
-    assert_same_bits(kernel.run(kernel.values | {tensor: repeated}), expected)
 
 
 @pytest.mark.parametrize("dim", [1, None])
@@ -191,14 +174,13 @@ def test_a_nan_in_the_padding_is_never_read():
     assert_same_bits(kernel.run(values), kernel.expected)
 
 
-@pytest.mark.parametrize(("m", "n", "align"), [(56, 72, "bottom-right"), (72, 56, "top-left")])
-def test_tiles_that_a_window_of_5_and_2_hides_altogether_are_not_visited(m, n, align):
+def test_tiles_that_a_window_of_5_and_2_hides_altogether_are_not_visited():
     """NaN in key 40 reaches only the tiles of rows that see its tile, and NaN in row 40 only the keys likewise."""
+    m, n, shift = 56, 72, 16
     lengths = {"q": m, "k": n, "v": n, "do": m}
     inputs = {name: torch.ones(1, 1, rows, 8) for name, rows in lengths.items()}
-    options = {"window": (5, 2), "align": align, "block_m": 16, "block_n": 16}
+    options = {"window": (5, 2), "block_m": 16, "block_n": 16}
     kernel = Kernel(flash_forward, flash_backward, options, dict(inputs))
-    shift = n - m if align == "bottom-right" else 0
     # The first and last key that each tile of rows sees, and the first and last row that sees each tile of keys.
     keys = {
         rows: (rows + shift - 5, min(rows + 15, m - 1) + shift + 2) for rows in range(0, m, 16)

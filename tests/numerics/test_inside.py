@@ -76,28 +76,16 @@ def test_what_is_summed_over_batches_inherits_from_what_is_recovered():
     assert inherited(inside) == {"dS", "dQ", "dK", "dBias", "dSink"}
 
 
-def test_a_gradient_wrong_with_other_values_only_is_said_to_be():
-    case = case_of("lazy", heads=2, seqlen=40, tau=(0.5, 2.0))
-    values, answer, measure = draw(case), answer_of(), measure_of(case)
-    of_head_0 = {**values, "tau": values["tau"][:1].expand(2).contiguous()}
-    own = measure(values, answer(case, of_head_0, of_head_0))
-    run = lambda assigned, *request: answer(*request)  # noqa: E731
-    inside = look_inside(Examiner(case, values, (), run, measure, own, lambda: values))
-    assert inside.measured.matches
-    assert "whose tau is 0" in inside.sentences[0]
-
-
 def scaled(name, factor):
     return lambda results: {**results, name: results[name] * factor}
 
 
-@pytest.mark.parametrize(("name", "options"), [("dQ", {}), ("dK", {"softcap": 3.0})], ids=str)
-def test_one_gradient_off_by_a_factor_convicts_its_own_kernel(name, options):
-    other = {"dQ": "dK", "dK": "dQ"}[name]
-    inside = inside_of(case_of("softmax", **SIZES | options), change=scaled(name, 3.0))
-    assert (wrong_by_itself(inside), inherited(inside)) == ({name}, set())
-    said = f"the kernel of {name} is at fault: {name} shows dS wrong by the factor 3 throughout"
-    assert inside.sentences == (f"{said}; dS in the kernel of {other} is right",)
+def test_one_gradient_off_by_a_factor_convicts_its_own_kernel():
+    case = case_of("softmax", **SIZES, softcap=3.0)
+    inside = inside_of(case, change=scaled("dK", 3.0))
+    assert (wrong_by_itself(inside), inherited(inside)) == ({"dK"}, set())
+    said = "the kernel of dK is at fault: dK shows dS wrong by the factor 3 throughout"
+    assert inside.sentences == (f"{said}; dS in the kernel of dQ is right",)
 
 
 def test_no_kernel_is_called_right_whose_gradient_is_wrong():
@@ -140,9 +128,8 @@ def test_both_the_kernel_of_dq_and_dv_are_convicted_where_dk_alone_is_right():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["dK", "P"])
-def test_a_nan_anywhere_ends_in_a_verdict(name):
-    fault = changed(name, lambda t: t[0, 0, 3].fill_(torch.nan))
+def test_a_nan_anywhere_ends_in_a_verdict():
+    fault = changed("P", lambda t: t[0, 0, 3].fill_(torch.nan))
     inside = inside_of(case_of("softmax", **SIZES), fault=fault)
     assert not inside.measured.matches
 
@@ -393,7 +380,7 @@ NO_DELTA = changed("delta", lambda t: t.zero_())
     [
         (None, ROWS_OF_P, ("dQ", 2.0), {"P", "dQ"}),
         (None, NO_DELTA, ("dV", 2.0), {"dK", "dV"}),
-        (HALF_DP, ROWS_OF_P, None, {"P", "dQ"}),
+        pytest.param(HALF_DP, ROWS_OF_P, None, {"P", "dQ"}, marks=pytest.mark.nightly),
         pytest.param(None, HALF_DP, ("dV", 2.0), {"dK", "dV"}, marks=pytest.mark.nightly),
         pytest.param(ROWS_OF_P, HALF_DP, None, {"dQ", "dK"}, marks=pytest.mark.nightly),
         pytest.param(NO_DELTA, HALF_DP, None, {"dQ", "dK"}, marks=pytest.mark.nightly),
@@ -442,16 +429,13 @@ def test_a_ds_wrong_in_two_ways_is_two_faults_only_where_no_kernel_makes_both(of
     assert bool(told) != of_one_kernel
 
 
-@pytest.mark.parametrize(
-    ("name", "exposed"), [("dS", ("dS", *GRADIENTS)), ("P", ("P", "dQ", "dK"))]
-)
-def test_what_is_exported_and_wrong_is_no_kernel_beside_those_of_the_gradients(name, exposed):
-    fault = changed(name, lambda t: t[:, :, 20:22].mul_(1.5))
-    inside = inside_of(case_of("softmax", **SIZES), fault=fault, exposed=exposed)
-    assert wrong_by_itself(inside) <= {name, "dP"}
+def test_what_is_exported_and_wrong_is_no_kernel_beside_those_of_the_gradients():
+    fault = changed("dS", lambda t: t[:, :, 20:22].mul_(1.5))
+    inside = inside_of(case_of("softmax", **SIZES), fault=fault, exposed=("dS", *GRADIENTS))
+    assert wrong_by_itself(inside) <= {"dS", "dP"}
     said = " ".join(inside.sentences)
-    assert f"kernel of {name}" not in said
-    assert f"{name} and" not in said
+    assert "kernel of dS" not in said
+    assert "dS and" not in said
     assert "dS is wrong in the kernels of dQ and dK" in inside.sentences
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from msgspec import structs
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from ...model.intermediates import MATRIX_OF, names
 from ...model.layout_run import MISMATCH, Element
 from ...runtime.run import Trace
-from ..budget import RECOVERABLE, Recovery
+from ..budget import RECOVERABLE
 from ..compare import Comparison, promoted
 from ..evidence import MeasuredRun
 from ..locate import locate
@@ -23,19 +22,9 @@ RIGHT, COARSE, WRONG = range(3)
 """Within the contract's budget; within that of the coarser arithmetic that such a kernel may have; beyond."""
 
 
-class Measure(Protocol):
-    """Compares a trace with the reference on the values that it came of."""
-
-    def __call__(
-        self,
-        values: Mapping[str, Tensor],
-        trace: Trace,
-        recovery: Recovery | None = None,
-        *,
-        coarse: bool = False,
-    ) -> MeasuredRun:
-        """What it comes to; by the arithmetic that is coarser than the contract, if `coarse`."""
-        ...
+Measure = Callable[..., MeasuredRun]
+"""Compares a trace with the reference: given the values that it came of, the trace, how its intermediates were
+recovered, and by `coarse` whether to judge by the arithmetic that is coarser than the contract."""
 
 
 @dataclass(frozen=True)
