@@ -60,5 +60,5 @@ def test_of_a_cuda_source_what_lies_beside_it_may_be_included(tmp_path):
     target["kernels"] = [{"name": "k", "file": str(tmp_path / "own.cu"), "line": 1, "sha256": ""}]
     report = report_from(document(wrong_in(), target=target))
     report = structs.replace(report, sources=sources_of(report, planned().request, sys.modules))
-    files = imported(planned(), CheckOutcome(planned().request, report, 0))
+    files = imported(planned(), CheckOutcome(planned().request, report))
     assert {Path(file).name for file in files} == {"own.py", "own.cu", "tile.cuh"}

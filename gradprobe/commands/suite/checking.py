@@ -25,8 +25,6 @@ from .outcome import (
     CheckMessages,
     CheckOutcome,
     Stage,
-    code_of,
-    code_of_report,
     of_crash,
     of_error,
     of_interrupt,
@@ -137,7 +135,7 @@ def _outcome_of(
         )
     report = structs.replace(report_of(probed, kept_close_ups(probed)), **more)
     request = replace(planned.request, options={**planned.request.options, **probed.added})
-    return CheckOutcome(request, report, code_of_report(report))
+    return CheckOutcome(request, report)
 
 
 def probed_as(planned: PlannedCheck, client: Client, *, beyond: bool = False) -> ProbeResult:
@@ -334,19 +332,16 @@ def _joined(outcome: CheckOutcome, rest: CheckOutcome, heard: CheckMessages) -> 
     if then.error and not runs:
         runs = (run_ended(then.error, heard.stage.layout if heard.stage else ""),)
     runs = (*first.runs, *runs)
-    code = code_of([outcome.code, rest.code])
     # What is wrong is shown with its reasons.
-    own = then if code == rest.code == 1 != outcome.code else first
+    own = then if first.verdict != MISMATCH == then.verdict else first
+    total = round(first.seconds["total"] + then.seconds["total"], 4)
     report = structs.replace(
         own,
         error=first.error,
         reproduce=first.reproduce,
         runs=runs,
-        seconds={
-            **first.seconds,
-            "total": round(first.seconds["total"] + then.seconds["total"], 4),
-        },
-        verdict=MISMATCH if code == 1 else FAILED,
+        seconds={**first.seconds, "total": total},
+        verdict=MISMATCH if MISMATCH in (first.verdict, then.verdict) else FAILED,
         compared=add_counts(run.compared for run in runs),
     )
-    return replace(outcome, report=report, code=code)
+    return replace(outcome, report=report)

@@ -19,7 +19,7 @@ from ...model.documents import document_of, load, parsed
 from ...model.failures import UsageFailure
 from ...model.report import Report
 from ...model.writing import open_in_place
-from .outcome import CheckOutcome, code_of_report
+from .outcome import CheckOutcome
 from .plan import PlannedCheck
 
 SCHEMA = "gradprobe.sweep/1"
@@ -116,7 +116,7 @@ class Journal:
         if report.title != planned.title:
             words = "--resume: the file holds other cases than this command draws"
             raise UsageFailure(words, _ANEW)
-        return CheckOutcome(planned.request, report, code_of_report(report))
+        return CheckOutcome(planned.request, report)
 
     def __enter__(self) -> Journal:
         return self

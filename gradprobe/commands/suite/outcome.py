@@ -30,8 +30,11 @@ class CheckOutcome:
     request: CheckRequest
     report: Report
     """With the title of its case."""
-    code: int
-    """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
+
+    @property
+    def code(self) -> int:
+        """The exit code that it would have alone: 0 match, 1 mismatch, 2 a wrong word, 3 an error."""
+        return code_of_report(self.report)
 
     @property
     def title(self) -> str:
@@ -59,7 +62,7 @@ class CheckOutcome:
         """The same, of which one sentence is told and which does not count."""
         warned = WarningNote(kind, self.title, words, layouts)
         report = structs.replace(self.report, severity=WARNING, warnings=(warned,))
-        return replace(self, report=report, code=0)
+        return replace(self, report=report)
 
 
 def code_of(codes: Sequence[int]) -> int:
@@ -145,7 +148,7 @@ def of_error(
         words = heard.sentence(planned, f"raised {type(error).__name__}")
         failure = TargetFailure(words, failure.way_out)
     told = structs.replace(error_of(failure), stack=stack)
-    return _ended(planned, told, failure.exit_code, heard, seconds)
+    return _ended(planned, told, heard, seconds)
 
 
 def of_raised(
@@ -154,7 +157,7 @@ def of_raised(
     """The same of an exception in another process."""
     more: dict[str, Any] = {"details": raised.details, "way_out": raised.way_out, "stack": stack}
     error = Error(kind=raised.kind, message=raised.message, **more)
-    return _ended(planned, error, raised.exit_code, heard, 0.0)
+    return _ended(planned, error, heard, 0.0)
 
 
 def of_crash(
@@ -183,7 +186,7 @@ def of_crash(
         memory=tuple(memory),
         **more,
     )
-    return _ended(planned, error, Failure.exit_code, heard, crash.seconds)
+    return _ended(planned, error, heard, crash.seconds)
 
 
 def of_interrupt(planned: PlannedCheck, heard: CheckMessages) -> CheckOutcome:
@@ -191,11 +194,11 @@ def of_interrupt(planned: PlannedCheck, heard: CheckMessages) -> CheckOutcome:
     done = len(heard.so_far.runs) if heard.so_far else 0
     failure = interrupted(done, max(done, len(planned.layouts)), "layouts")
     error = Error(kind=INTERRUPTED, message=str(failure), way_out=failure.way_out)
-    return _ended(planned, error, Failure.exit_code, heard, 0.0)
+    return _ended(planned, error, heard, 0.0)
 
 
 def _ended(
-    planned: PlannedCheck, error: Error, code: int, heard: CheckMessages, seconds: float
+    planned: PlannedCheck, error: Error, heard: CheckMessages, seconds: float
 ) -> CheckOutcome:
     """What was measured counts, whatever came after it, unless that says that nobody may judge by it."""
     so_far, request = heard.so_far, planned.request
@@ -203,17 +206,17 @@ def _ended(
     if (other := planned.against) is not None:
         ended["against"] = SecondCheck(name=other.name, report=other.report)
     total = {"total": round(seconds, 4)}
-    if so_far is None or code != Failure.exit_code or error.kind == ReferenceFailure.__name__:
+    if so_far is None or error.kind in (UsageFailure.__name__, ReferenceFailure.__name__):
         # The target and the words of the case that a report would have been about.
         name = request.target or getattr(planned.functions[0], "__name__", "")
         family, reference = request.family or "", request.reference or ""
         ended["target"] = CheckedTarget(name=name, family=family, reference=reference)
         ended["options"], ended["reproduce"] = dict(request.options), planned.repro_command
-        return CheckOutcome(request, Report(verdict=FAILED, seconds=total, **ended), code)
+        return CheckOutcome(request, Report(verdict=FAILED, seconds=total, **ended))
     ended["runs"] = (*so_far.runs, run_ended(error, heard.layout))
     ended["verdict"] = FAILED if so_far.failing is None else MISMATCH
     report = structs.replace(so_far, seconds={**so_far.seconds, **total}, **ended)
-    return CheckOutcome(request, report, 1 if report.verdict == MISMATCH else code)
+    return CheckOutcome(request, report)
 
 
 def run_ended(error: Error, layout: str) -> Run:

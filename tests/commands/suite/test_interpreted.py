@@ -36,7 +36,7 @@ def report_of(*wrong, diagnoses=(OTHER,), backend="triton", device="cuda"):
 
 
 def interpreted(report, budget=20):
-    outcome = CheckOutcome(REQUEST, report, 1)
+    outcome = CheckOutcome(REQUEST, report)
     return with_interpreter(PlannedCheck("", REQUEST), outcome, Setting(fix_budget=budget)).report
 
 

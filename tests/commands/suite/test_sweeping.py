@@ -27,7 +27,7 @@ GRID = SweepRequest((REQUEST,), {"heads": [1, 4, 2], "seqlen": [90, 9]})
 def made(planned, number):
     more = {"target": CheckedTarget(name="t"), "sources": {"soft.py": digest_of("soft.py")}}
     report = Report(title=planned.title, number=number, verdict="match", **more)
-    return CheckOutcome(planned.request, report, 0)
+    return CheckOutcome(planned.request, report)
 
 
 class Bench:
