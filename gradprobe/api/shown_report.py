@@ -35,7 +35,8 @@ class ShownReport(Report, frozen=True, kw_only=True):
         return self._text(details=True)
 
     def _text(self, *, details: bool) -> str:
-        from ..render.terminal import Terminal, plain, rendered, width
+        from ..render.screen import rendered
+        from ..render.terminal import Terminal, plain, width
 
         if not self.measured:
             lines = (*self.error.details, self.error.way_out) if self.error else ()
@@ -54,7 +55,7 @@ class ShownReport(Report, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The page in small, for notebooks."""
-        from ..render.page.page import small_of
+        from ..render.page import small_of
 
         return small_of(self)
 
@@ -91,7 +92,7 @@ class ShownReports(Reports, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The table and the page in small, for notebooks."""
-        from ..render.page.page import small_of_several
+        from ..render.page import small_of_several
 
         return small_of_several(self, repr(self).partition("  ")[2], str(self))
 

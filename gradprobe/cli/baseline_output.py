@@ -20,7 +20,6 @@ from ..render.terminal import (
     dump,
     interrupted,
     print_failure,
-    rendered,
     show,
     utf8,
     width,
@@ -70,6 +69,7 @@ def check_baseline(
 
 def _kept(request: CheckRequest, file: str, seeds: range) -> int:
     from ..pipeline.reported import report_of
+    from ..render.screen import rendered
 
     entries = kept.load(file) if Path(file).exists() else ()
     found = measure(request, seeds, told=functools.partial(_tell_draw, request.target))
@@ -121,6 +121,7 @@ def _compared_again(entry: Entry, comparisons: int, quiet: bool) -> tuple[int, d
     """The exit code of one entry, run again and shown, and its document."""
     from ..commands.baseline.growth import changes, changes_as_json, refuse_other, render_changes
     from ..pipeline.reported import report_of
+    from ..render.screen import rendered
 
     def accept(report: ProbeResult) -> None:
         refuse_other(entry, ran_on(report), case_of(report))

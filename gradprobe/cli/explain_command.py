@@ -27,7 +27,6 @@ def explain(
     budget ("tf32"). Without one, all are listed.
     """
     with failures_told(None, "gradprobe explain", show_traceback, runs=False):
-        from ..render.topics.topic import topics_of
-        from ..render.topics.topic_forms import render_list, render_topics
+        from ..render.topic import render_list, render_topics, topics_of
 
         show(render_list(width()) if word is None else render_topics(topics_of(word), width()))

@@ -20,7 +20,7 @@ from ..model.layout_run import FAILED
 from ..model.report import Report, TriedEdit, passing_edit
 from ..model.writing import visible
 from ..render.console import headline
-from ..render.screen.reasons import render_reasons
+from ..render.reasons import render_reasons
 from ..render.terminal import Progress, note, show, width
 from ..targets.find import parts_of
 from . import shared_options as shared

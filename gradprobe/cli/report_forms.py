@@ -20,7 +20,6 @@ from ..render.files import FORMS, STDERR, keeps_changing, maker_of
 from ..render.terminal import (
     dump,
     print_failure,
-    rendered,
     show,
     takes_stderr,
     terminal,
@@ -94,6 +93,8 @@ class Forms:
         Args:
             rest: the command that shows all of it, where that is not the same one with --details.
         """
+        from ..render.screen import rendered
+
         if not self.on_stdout:
             on = replace(terminal(), details=self.details, rest=rest, is_said=takes_stderr())
             show(rendered(report, on))

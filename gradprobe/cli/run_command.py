@@ -15,7 +15,7 @@ from ..model.failures import UsageFailure
 from ..pipeline.run_check import run_check
 from ..processes import tell
 from ..render.files import keeps_changing, unfinished
-from ..render.terminal import dump, note, rendered, show
+from ..render.terminal import dump, note, show
 from . import shared_options as shared
 from .error_output import failures_told
 from .own_process import ProgressNote, apart
@@ -96,6 +96,7 @@ def _tell_each(
         summary_line,
     )
     from ..pipeline.reported import report_of
+    from ..render.screen import rendered
 
     for line in ended.sentences(watch):
         note(line)

@@ -16,7 +16,7 @@ from ..inputs.options import command_line
 from ..model.documents import Reports
 from ..model.failures import UsageFailure
 from ..render.source_places import with_origin
-from ..render.terminal import dump, rendered, terminal, width
+from ..render.terminal import dump, terminal, width
 from ..render.terminal import show as show_lines
 from .checks import say, say_nothing_compared
 from .error_output import failures_told
@@ -80,7 +80,7 @@ def _show_changes(old: str, new: str, forms: Forms) -> int:
             show_lines(list(render_comparison(changes, width())))
         dump(forms.files.get("--json"), comparison_as_json(changes))
         if "--html" in forms.files:
-            from ..render.page.page import page_of_comparison
+            from ..render.page import page_of_comparison
 
             failure = write_form(
                 "--html", forms.files["--html"], page_of_comparison(before, after)
@@ -100,6 +100,7 @@ def _last() -> Reports:
 
 def _print(several: Reports, forms: Forms, tracebacks: bool) -> None:
     from ..commands.suite.check_table import render_several
+    from ..render.screen import rendered
 
     look = replace(terminal(), details=True)
     if several.planned is not None and not any(report.strides for report in several.reports):

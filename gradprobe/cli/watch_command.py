@@ -33,7 +33,7 @@ from ..model.layout_run import FAILED
 from ..model.report import Report
 from ..processes.each import AbandonedWork, abandoned_when
 from ..render.comparison import changes_since, sentences_of
-from ..render.terminal import Progress, note, print_failure, rendered, show, terminal, write_as_is
+from ..render.terminal import Progress, note, print_failure, show, terminal, write_as_is
 from . import shared_options as shared
 from .checks import say
 from .error_output import failures_told, print_settings
@@ -150,6 +150,8 @@ class _Watch:
             return checked
 
     def _show(self, checked: CheckOutcome, seconds: float) -> None:
+        from ..render.screen import rendered
+
         report, before = checked.report, self._before
         if report.verdict == FAILED:
             say(report, self._setting.tracebacks)

@@ -137,13 +137,13 @@ def render_lint(inquiry: Inquiry, width: int, *, details: bool = False) -> list[
 def _shown(finding: LintFinding, width: int) -> Iterator[Text]:
     from rich.text import Text
 
-    from ..render.screen.code import window
+    from ..render.reasons import code_window
 
     at, here = finding.where, os.getcwd()
     is_below = os.path.commonpath([at.file, here]) == here
     file = os.path.relpath(at.file, here) if is_below else at.file
     yield Text(f"{file}:{at.line}  {at.kernel}  {FOREIGN}", style="bold")
-    code, column = window(visible(at.code), at.column or 0, at.length, width - 2)
+    code, column = code_window(visible(at.code), at.column or 0, at.length, width - 2)
     yield Text(f"  {code}")
     yield Text(f"  {' ' * column}{'^' * max(min(at.length, len(code) - column), 1)}", style="red")
     yield from map(Text, _wrapped(finding.sentence, width))

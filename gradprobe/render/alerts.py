@@ -1,25 +1,23 @@
-"""What is wrong in reports, one alert a finding and the worst first: what SARIF and annotations show."""
+"""What is wrong in reports, one alert a finding and the worst first: what every form for CI shows."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import structs
 
 from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Error, Identity, Intermediate, Run
-from ..model.memory_finding import WARNING, MemoryFinding
-from ..model.report import Diagnosis, Report, TriedEdit
-from . import ci_rules as rules
-from .ci_rules import Rule
+from ..model.memory_finding import HUGE, UNDECLARED, VECTOR, WARNING
+from ..model.report import Report, TriedEdit
 from .notation import (
     cause_in_words,
     counts_in_words,
     element_line,
     errors_of,
-    heads_in_words,
+    heads_having,
     identities,
     identity_line,
     is_silent,
@@ -27,6 +25,60 @@ from .notation import (
     told_apart,
 )
 from .source_places import Place, place_of, places_of
+from .topic import RULE, Topic, topics
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of finding. No id is given to another or taken back: alerts that somebody closed are known by it."""
+
+    id: str
+    name: str
+    """In CamelCase, for lists of rules."""
+    level: str
+    """SARIF's: error, warning, note, or none for what is told and no finding."""
+    rank: float
+    """0 to 100, the worst first."""
+    topic: Topic
+    """What it means, and what to do."""
+
+
+def _rules() -> Iterator[Rule]:
+    for topic in topics():
+        if topic.kind == RULE and topic.name.startswith("GP"):
+            name, level, rank = topic.detail.split(", ")
+            yield Rule(topic.name, name, level, float(rank), topic)
+
+
+RULES = tuple(_rules())
+_BY_ID = {rule.id: rule for rule in RULES}
+WRONG, INHERITS, IDENTITY, CAUSE = (_BY_ID[f"GP{number:03}"] for number in (1, 2, 3, 4))
+REFERENCE, TOOL, USAGE, REFUSED = (_BY_ID[f"GP{number:03}"] for number in (23, 24, 25, 30))
+_WARNED = (HUGE, VECTOR, UNDECLARED)
+OF_WARNING = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_WARNED, 40)}
+_KINDS = [
+    "outside",
+    "guard",
+    "unwritten",
+    "race",
+    "barrier",
+    "misaligned",
+    "changed",
+    "shared",
+    "dtype",
+    "shuffle",
+]
+OF_MEMORY = {kind: _BY_ID[f"GP{number:03}"] for number, kind in enumerate(_KINDS, 10)}
+_FAILURES = {
+    "GP020": "Crash DeviceLost NoRoom",
+    "GP021": "Timeout",
+    "GP022": "TargetFailure RanksFailure Refusal KernelStopped NoKernel",
+    "GP023": "ReferenceFailure",
+    "GP025": "UsageFailure UntestedVersion InputsFailure",
+    "GP026": "Incomplete",
+    "GP027": "CompileError",
+}
+OF_FAILURE = {kind: _BY_ID[known] for known, kinds in _FAILURES.items() for kind in kinds.split()}
 
 SearchResult = Sequence[tuple[Run, Intermediate]]
 """An intermediate, in the runs in which it has a status."""
@@ -70,138 +122,192 @@ def alerts_of(reports: Iterable[Report]) -> list[Alert]:
 
     That is: by the rank of their rule, then what comes first in dataflow order, then by ratio.
     """
-    found = [
-        alert
-        for report in told_apart(reports)
-        for alert in (*_errors(errors_of(report)), *_warnings(report))
-    ]
+    found = [alert for report in told_apart(reports) for alert in alerts_in(report)]
     return sorted(found, key=lambda alert: (-alert.rule.rank, not alert.is_first, -alert.ratio))
 
 
-def _errors(report: Report) -> Iterator[Alert]:
-    if error := report.own_error:
-        yield _failed(report, error)
-    yield from (_cause(report, cause) for cause in report.causes)
-    for name, found in report.by_status(MISMATCH):
-        yield _wrong(report, name, found)
-    for name, found in report.by_status(INHERITED):
-        yield _inherited(report, name, found)
-    yield from _broken(report)
-    yield from (_of_memory(report, finding) for finding in report.memory)
-    yield from _of_runs(report)
-    if is_silent(report):
-        sentences = ["The check is a mismatch; its report says no more."]
-        yield _alert(
-            report,
-            rules.WRONG,
-            "check",
-            "The check is a mismatch",
-            sentences,
-            places_of(report),
-            {},
+def alerts_in(report: Report) -> Iterator[Alert]:
+    """Those of one report: errors as they are found, then warnings."""
+    counted = errors_of(report)
+    yield from _ReportAlerts(counted).errors()
+    yield from _ReportAlerts(report).warnings()
+
+
+class _ReportAlerts:
+    """The alerts of one report."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def errors(self) -> Iterator[Alert]:
+        report = self._report
+        if error := report.own_error:
+            yield self._failed(error)
+        yield from self._causes()
+        for name, found in report.by_status(MISMATCH):
+            yield self._wrong(name, found)
+        for name, found in report.by_status(INHERITED):
+            yield self._inherited(name, found)
+        yield from self._broken()
+        for finding in report.memory:
+            about = " in ".join(filter(None, (finding.tensor, finding.kernel)))
+            line = f"The line: {finding.code}" if finding.code else ""
+            details = {name: getattr(finding, name) for name in ("kind", "tensor", "kernel")}
+            yield self._alert(
+                OF_MEMORY[finding.kind], f"{about}: {finding.code}", [finding.sentence, line],
+                details, about=about, seen=[place_of(finding)],
+            )  # fmt: skip
+        yield from self._of_runs()
+        if is_silent(report):
+            words = "The check is a mismatch"
+            yield self._alert(
+                WRONG, "check", [f"{words}; its report says no more."], {}, title=words
+            )
+
+    def warnings(self) -> Iterator[Alert]:
+        """What a report tells and does not count, at the lines that were seen in its layouts."""
+        for warned in self._report.warnings:
+            rule = OF_WARNING.get(warned.kind) or OF_MEMORY[warned.kind]
+            layouts = list(warned.layouts)
+            memory = [one for one in self._report.memory if one.layout in ("", *layouts)]
+            seen = [place_of(warned), *map(place_of, memory)]
+            words = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
+            yield self._alert(
+                rule, warned.about, words, {"kind": warned.kind, "layouts": layouts}, about=warned.about, seen=seen,
+                level=WARNING,
+            )  # fmt: skip
+
+    def _alert(
+        self,
+        rule: Rule,
+        what: str,
+        sentences: Sequence[str],
+        details: Mapping[str, Any],
+        *,
+        title: str = "",
+        about: str = "",
+        seen: Sequence[Place] = (),
+        places: Sequence[Place] | None = None,
+        worst: float = float("inf"),
+        edit: TriedEdit | None = None,
+        level: str = "",
+    ) -> Alert:
+        """With what every alert of a report says; a place without a file is none.
+
+        Args:
+            about: what its title says behind that of the rule, where it has none of its own.
+            seen: places before those of the report.
+            places: in their place.
+        """
+        report = self._report
+        title = title or rule.topic.title + (f": {about}" if about else "")
+        again = f"Again: {report.reproduce}" if report.reproduce else ""
+        told = tuple(filter(None, (*sentences, again)))
+        places = (*seen, *(places_of(report) if places is None else places))
+        first = report.first_mismatch
+        is_first = rule is WRONG and first is not None and what == first.title
+        return Alert(
+            rule, report.name, what, title, told, tuple(dict.fromkeys(place for place in places if place.file)), worst,
+            is_first, {"check": report.name, **details}, level or rule.level, edit,
+        )  # fmt: skip
+
+    def _causes(self) -> Iterator[Alert]:
+        """Each of the causes, at its own lines."""
+        for cause in self._report.causes:
+            edit = cause.edit if cause.is_certain else None
+            sentences = [cause_in_words(cause), *(f"{sentence}." for sentence in cause.evidence)]
+            extent = {"seen": cause.seen} if cause.seen else {"explained": cause.explained}
+            yield self._alert(
+                CAUSE, cause.fault, [*sentences, edit.diff if edit else ""], {"fault": cause.fault, **extent},
+                about=cause.fault, seen=list(map(place_of, cause.where)), edit=edit,
+            )  # fmt: skip
+
+    def _wrong(self, name: str, found: SearchResult) -> Alert:
+        report = self._report
+        sentences = [f"{name} is wrong by itself: its own inputs do not explain it."]
+        sentences.append(_extent(found, MISMATCH))
+        if report.is_right_when_contiguous:
+            words = (
+                "Right when contiguous: the arithmetic is right, an address (a stride) is not."
+            )
+            sentences.append(words)
+        sentences += map(cause_in_words, report.causes or report.diagnoses[:1])
+        firsts = [run.first_mismatch for run, _ in found if run.first_mismatch]
+        sentences += [element_line(first) for first in firsts if first.title == name][:1]
+        return self._of_intermediate(
+            WRONG, name, sentences, found, MISMATCH, f"{name} is wrong by itself"
         )
 
+    def _inherited(self, name: str, found: SearchResult) -> Alert:
+        sentences = [f"{name} only inherits: it is wrong, but right given its wrong inputs."]
+        sentences.append(_extent(found, INHERITED))
+        causes = [f"{cause.fault} ({cause.summary})" for cause in self._report.causes]
+        sentences += [f"It comes from {' and '.join(causes)}."] if causes else []
+        title = f"{name} only inherits its error"
+        return self._of_intermediate(INHERITS, name, sentences, found, INHERITED, title)
 
-def _warnings(report: Report) -> Iterator[Alert]:
-    """What a report tells and does not count, at the lines that were seen in its layouts."""
-    for warned in report.warnings:
-        rule = rules.OF_WARNING.get(warned.kind) or rules.OF_MEMORY[warned.kind]
-        about, layouts = warned.about, list(warned.layouts)
-        seen = [
-            place_of(warned),
-            *(place_of(one) for one in report.memory if one.layout in ("", *layouts)),
-        ]
-        sentences = [f"{warned.words}.", f"{_layouts(layouts)}." if layouts else ""]
-        title, details = (
-            rule.topic.title + (f": {about}" if about else ""),
-            {"kind": warned.kind, "layouts": layouts},
+    def _of_intermediate(
+        self,
+        rule: Rule,
+        name: str,
+        sentences: Sequence[str],
+        found: SearchResult,
+        status: str,
+        title: str,
+    ) -> Alert:
+        run, worst = _worst(found)
+        head, times = next(iter(worst.having(status)), None), worst.max_budget_ratio
+        details: dict[str, Any] = {"intermediate": worst.name, "layout": run.layout}
+        details |= {"layouts": [each.layout for each, _ in found]}
+        details |= {"kernel": worst.kernel} if worst.kernel else {}
+        details |= {"batch": head and head.batch, "head": head and head.head}
+        details |= {"ratio": times and times.plain}
+        details |= {"mismatched": worst.mismatched, "total": worst.total}
+        places = places_of(self._report, worst.name, inherits=status == INHERITED)
+        return self._alert(
+            rule, name, sentences, details, title=title, worst=worst.ratio, places=places
         )
-        alert = _alert(
-            report, rule, about, title, sentences, (*seen, *places_of(report)), details
-        )
-        yield replace(alert, level=WARNING)
 
+    def _broken(self) -> Iterator[Alert]:
+        """One alert an identity, with the layout in which it is furthest off."""
+        found: dict[str, list[tuple[str, Identity]]] = {}
+        for run in self._report.runs:
+            for key, identity in identities(run).items():
+                if not identity.holds:
+                    found.setdefault(key, []).append((run.layout, identity))
+        for key, broken in found.items():
+            layout, identity = max(broken, key=lambda pair: pair[1].ratio)
+            layouts = [one for one, _ in broken]
+            sentences = [f"{residual(identity)} in {layout}."]
+            sentences += [f"{_layouts(layouts)}."] if len(layouts) > 1 else []
+            sentences += [] if self._report.first_mismatch else [identity_line(identity)]
+            numbers = {"residual": identity.residual, "budget": identity.budget}
+            plain = {name: None if one is None else one.plain for name, one in numbers.items()}
+            details = {"identity": key, "layout": layout, "layouts": layouts, **plain}
+            title = f"{identity.name} is broken"
+            yield self._alert(
+                IDENTITY, key, sentences, details, title=title, worst=identity.ratio
+            )
 
-def _alert(
-    report: Report,
-    rule: Rule,
-    what: str,
-    title: str,
-    sentences: Sequence[str],
-    places: Iterable[Place],
-    details: Mapping[str, Any],
-    worst: float = float("inf"),
-) -> Alert:
-    """With what every alert of a report says; a place without a file is none."""
-    told = (
-        *filter(None, sentences),
-        *([f"Again: {report.reproduce}"] if report.reproduce else []),
-    )
-    places = tuple(dict.fromkeys(place for place in places if place.file))
-    first = report.first_mismatch
-    is_first = rule is rules.WRONG and first is not None and what == first.title
-    details = {"check": report.name, **details}
-    return Alert(
-        rule, report.name, what, title, told, places, worst, is_first, details, rule.level
-    )
+    def _of_runs(self) -> Iterator[Alert]:
+        """Layouts that came to an error, and those that the target refused."""
+        for run in self._report.runs:
+            layout = run.layout
+            if told := run.told_error:
+                own = run.error if isinstance(run.error, Error) else Error(kind="", message="")
+                message = f"{layout}: {told[1]}"
+                yield self._failed(structs.replace(own, kind=told[0], message=message), layout)
+            elif run.verdict == SKIPPED:
+                words = [f"Layout {layout} was skipped: {run.skipped}"]
+                title = f"Layout {layout} was refused"
+                yield self._alert(REFUSED, layout, words, {"layout": layout}, title=title)
 
-
-def _cause(report: Report, cause: Diagnosis) -> Alert:
-    """One of the causes, at its own lines."""
-    sentences = [cause_in_words(cause), *(f"{sentence}." for sentence in cause.evidence)]
-    title, places = (
-        f"{rules.CAUSE.topic.title}: {cause.fault}",
-        (*map(place_of, cause.where), *places_of(report)),
-    )
-    details = {
-        "fault": cause.fault,
-        **({"seen": cause.seen} if cause.seen else {"explained": cause.explained}),
-    }
-    edit = cause.edit if cause.is_certain else None
-    sentences += [edit.diff] if edit else []
-    return replace(
-        _alert(report, rules.CAUSE, cause.fault, title, sentences, places, details), edit=edit
-    )
-
-
-def _wrong(report: Report, name: str, found: SearchResult) -> Alert:
-    firsts = (run.first_mismatch for run, _ in found)
-    first = next((one for one in firsts if one is not None and one.title == name), None)
-    sentences = [
-        f"{name} is wrong by itself: its own inputs do not explain it.",
-        _extent(found, MISMATCH),
-    ]
-    if report.is_right_when_contiguous:
-        sentences.append(
-            "Right when contiguous: the arithmetic is right, an address (a stride) is not."
-        )
-    sentences += [
-        cause_in_words(diagnosis) for diagnosis in report.causes or report.diagnoses[:1]
-    ]
-    sentences += [element_line(first)] if first else []
-    title, places, details = (
-        f"{name} is wrong by itself",
-        places_of(report, found[0][1].name),
-        _details(found, MISMATCH),
-    )
-    return _alert(
-        report, rules.WRONG, name, title, sentences, places, details, _worst(found)[1].ratio
-    )
-
-
-def _inherited(report: Report, name: str, found: SearchResult) -> Alert:
-    sentences = [
-        f"{name} only inherits: it is wrong, but right given its wrong inputs.",
-        _extent(found, INHERITED),
-    ]
-    causes = " and ".join(f"{cause.fault} ({cause.summary})" for cause in report.causes)
-    sentences += [f"It comes from {causes}."] if causes else []
-    title, places = (
-        f"{name} only inherits its error",
-        places_of(report, found[0][1].name, inherits=True),
-    )
-    details, worst = _details(found, INHERITED), _worst(found)[1].ratio
-    return _alert(report, rules.INHERITED, name, title, sentences, places, details, worst)
+    def _failed(self, error: Error, what: str = "check") -> Alert:
+        rule = OF_FAILURE.get(error.kind, TOOL)
+        # A wrong command is no fault of any file.
+        places = () if rule in (USAGE, TOOL, REFERENCE) else places_of(self._report)
+        words, details = [error.message, error.way_out], {"kind": error.kind}
+        return self._alert(rule, what, words, details, seen=[place_of(error)], places=places)
 
 
 def _worst(found: SearchResult) -> tuple[Run, Intermediate]:
@@ -210,109 +316,12 @@ def _worst(found: SearchResult) -> tuple[Run, Intermediate]:
 
 def _extent(found: SearchResult, status: str) -> str:
     """In which layouts and heads, and how much."""
-    run, intermediate = _worst(found)
+    run, worst = _worst(found)
     layouts = _layouts([each.layout for each, _ in found])
-    return f"{layouts}: {heads_in_words(intermediate, status)}; {counts_in_words(intermediate)} in {run.layout}."
-
-
-def _details(found: SearchResult, status: str) -> dict[str, Any]:
-    run, intermediate = _worst(found)
-    head, worst = next(iter(intermediate.having(status)), None), intermediate.max_budget_ratio
-    layouts = [each.layout for each, _ in found]
-    where: dict[str, Any] = {
-        "intermediate": intermediate.name,
-        "layout": run.layout,
-        "layouts": layouts,
-    }
-    where |= {"kernel": intermediate.kernel} if intermediate.kernel else {}
-    where |= {"batch": head.batch if head else None, "head": head.head if head else None}
-    return where | {
-        "ratio": worst and worst.plain,
-        "mismatched": intermediate.mismatched,
-        "total": intermediate.total,
-    }
-
-
-def _broken(report: Report) -> Iterator[Alert]:
-    """One alert an identity, with the layout in which it is furthest off."""
-    found: dict[str, list[tuple[str, Identity]]] = {}
-    for run in report.runs:
-        for key, identity in identities(run).items():
-            if not identity.holds:
-                found.setdefault(key, []).append((run.layout, identity))
-    for key, broken in found.items():
-        layout, identity = max(broken, key=lambda pair: pair[1].ratio)
-        layouts = [one[0] for one in broken]
-        sentences = [
-            f"{residual(identity)} in {layout}.",
-            f"{_layouts(layouts)}." if len(layouts) > 1 else "",
-        ]
-        sentences += [] if report.first_mismatch else [identity_line(identity)]
-        left, budget = (
-            None if one is None else one.plain for one in (identity.residual, identity.budget)
-        )
-        details = {
-            "identity": key,
-            "layout": layout,
-            "layouts": layouts,
-            "residual": left,
-            "budget": budget,
-        }
-        title, places = f"{identity.name} is broken", places_of(report)
-        yield _alert(
-            report, rules.IDENTITY, key, title, sentences, places, details, identity.ratio
-        )
-
-
-def _of_memory(report: Report, finding: MemoryFinding) -> Alert:
-    rule, about = (
-        rules.OF_MEMORY[finding.kind],
-        " in ".join(filter(None, (finding.tensor, finding.kernel))),
-    )
-    what, title = f"{about}: {finding.code}", f"{rule.topic.title}: {about}"
-    sentences = [finding.sentence, f"The line: {finding.code}" if finding.code else ""]
-    details = {"kind": finding.kind, "tensor": finding.tensor, "kernel": finding.kernel}
-    return _alert(
-        report, rule, what, title, sentences, (place_of(finding), *places_of(report)), details
-    )
-
-
-def _of_runs(report: Report) -> Iterator[Alert]:
-    """Layouts that came to an error, and those that the target refused."""
-    for run in report.runs:
-        layout, told = run.layout, run.told_error
-        if told:
-            own = run.error if isinstance(run.error, Error) else Error(kind="", message="")
-            yield _failed(
-                report, structs.replace(own, kind=told[0], message=f"{layout}: {told[1]}"), layout
-            )
-        elif run.verdict == SKIPPED:
-            title, sentences = (
-                f"Layout {layout} was refused",
-                [f"Layout {layout} was skipped: {run.skipped}"],
-            )
-            yield _alert(
-                report,
-                rules.REFUSED,
-                layout,
-                title,
-                sentences,
-                places_of(report),
-                {"layout": layout},
-            )
-
-
-def _failed(report: Report, error: Error, what: str = "check") -> Alert:
-    rule = rules.OF_FAILURE.get(error.kind, rules.TOOL)
-    # A wrong command is no fault of any file.
-    places = () if rule in (rules.USAGE, rules.TOOL, rules.REFERENCE) else places_of(report)
-    sentences, details = [error.message, error.way_out], {"kind": error.kind}
-    return _alert(
-        report, rule, what, rule.topic.title, sentences, (place_of(error), *places), details
-    )
+    return f"{layouts}: {heads_having(worst, status)}; {counts_in_words(worst)} in {run.layout}."
 
 
 def _layouts(layouts: Sequence[str]) -> str:
     unique = list(dict.fromkeys(layouts))
     shown = "; ".join(unique[:8]) + (f" and {len(unique) - 8} more" if len(unique) > 8 else "")
-    return f"Layout{'s' if len(unique) > 1 else ''} {shown}"
+    return f"Layout{'s' * (len(unique) > 1)} {shown}"

@@ -1,8 +1,9 @@
-"""What changed between two reports: verdicts, heads that became wrong or right, errors that moved, causes."""
+"""Two reports beside one another: what changed between them, and where two targets differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -10,12 +11,33 @@ import msgspec
 from msgspec import Struct
 from rich.text import Text
 
+from ..model.case import unlike
 from ..model.documents import Reports
-from ..model.layout_run import MATCH, MISMATCH, NOT_EXPOSED, SKIPPED, Head, Intermediate, Run
-from ..model.number import in_words, ratio, spans
-from ..model.report import Report
-from .notation import CAUTION, quoted
-from .rows import folded
+from ..model.layout_run import (
+    FAILED,
+    MATCH,
+    MISMATCH,
+    NOT_EXPOSED,
+    SKIPPED,
+    Difference,
+    Head,
+    Intermediate,
+    Run,
+)
+from ..model.number import plural, ratio
+from ..model.report import Report, SecondCheck
+from .notation import (
+    BAD,
+    CAUTION,
+    GOOD,
+    blame,
+    heads_by_batch,
+    heads_in_words,
+    place_in_words,
+    quoted,
+    value,
+)
+from .rows import folded, headed
 
 SCHEMA = "gradprobe.comparison/1"
 WORSE, BETTER, SAME = "worse", "better", "same"
@@ -26,7 +48,7 @@ NOT_RUN = "not run"
 _RANKS = {MATCH: 0, SKIPPED: 1, MISMATCH: 3}
 KINDS = {WORSE: WORSE, BETTER: BETTER, "": "other"}
 """What a change became, and the word for it; what is worse first."""
-_STYLES = {WORSE: "bold red", BETTER: "bold green", SAME: "bold green", "": CAUTION}
+_STYLES = {WORSE: BAD, BETTER: GOOD, SAME: GOOD, "": CAUTION}
 
 
 class ReportChange(Struct, frozen=True):
@@ -46,18 +68,19 @@ class ReportChange(Struct, frozen=True):
 
 def changes_of(before: Reports, after: Reports) -> list[ReportChange]:
     """What changed, check by check: checks go by their target and title, runs by their layout."""
+    old, new = ({one.name: one for one in reports.reports} for reports in (before, after))
+    if len(old) == len(new) == 1:  # of one target under two names, as of two files
+        new = dict(zip(old, new.values(), strict=True))
     found = list[ReportChange]()
-    for name, old, new in pairs_of(before, after):
-        if old is not None and new is not None:
-            found += _of_check(name, old, new)
-        elif old is not None:
-            found.append(ReportChange(name, "check", old.verdict, "not made", WORSE))
-        elif new is not None:
-            found.append(
-                ReportChange(
-                    name, "check", "not made", new.verdict, "" if new.verdict == MATCH else WORSE
-                )
-            )
+    for name in [*(name for name in old if name not in new), *new]:
+        if name in old and name in new:
+            found += _of_check(name, old[name], new[name])
+        elif name in old:
+            found.append(ReportChange(name, "check", old[name].verdict, "not made", WORSE))
+        else:
+            verdict = new[name].verdict
+            became = "" if verdict == MATCH else WORSE
+            found.append(ReportChange(name, "check", "not made", verdict, became))
     return found
 
 
@@ -67,28 +90,16 @@ def changes_since(before: Report | None, after: Report) -> list[ReportChange]:
     Args:
         before: None where nothing was compared before.
     """
-    found = [] if before is None else [*_of_check(after.name, before, after)]
-    of_runs = [
-        one
-        for one in found
-        if one.layout and not {one.before, one.after} & {NOT_EXPOSED, NOT_RUN}
-    ]
-    has_causes = (
-        before is not None and before.causes and after.causes
-    )  # what is right, or not over yet, has none
-    causes = [one for one in found if has_causes and one.what.startswith("cause ")]
+    if before is None:
+        return []
+    of_runs, causes = list[ReportChange](), list[ReportChange]()
+    for change in _of_check(after.name, before, after):
+        if change.layout and not {change.before, change.after} & {NOT_EXPOSED, NOT_RUN}:
+            of_runs.append(change)
+        # What is right, or not over yet, has no cause.
+        elif before.causes and after.causes and change.what.startswith("cause "):
+            causes.append(change)
     return sorted(of_runs, key=lambda change: change.what == "verdict") + causes
-
-
-def pairs_of(before: Reports, after: Reports) -> list[tuple[str, Report | None, Report | None]]:
-    """Each check by its name, old and new; None where it was not made. Those that are gone come first."""
-    old, new = (
-        {report.name: report for report in reports.reports} for reports in (before, after)
-    )
-    if len(old) == len(new) == 1:  # of one target under two names, as of two files
-        new = dict(zip(old, new.values(), strict=True))
-    names = [*(name for name in old if name not in new), *new]
-    return [(name, old.get(name), new.get(name)) for name in names]
 
 
 def verdict_of(changes: Sequence[ReportChange]) -> str:
@@ -98,51 +109,47 @@ def verdict_of(changes: Sequence[ReportChange]) -> str:
 
 
 def comparison_as_json(changes: Sequence[ReportChange]) -> dict[str, Any]:
-    """All of it, ready for `json.dumps`."""
-    return {
-        "schema": SCHEMA,
-        "verdict": verdict_of(changes),
-        "changes": msgspec.to_builtins(list(changes)),
-    }
+    """The changes, ready for `json.dumps`."""
+    verdict, plain = verdict_of(changes), msgspec.to_builtins(list(changes))
+    return {"schema": SCHEMA, "verdict": verdict, "changes": plain}
 
 
 def counts_in_words(changes: Sequence[ReportChange]) -> str:
-    """`2 worse, 1 other`."""
-    numbers = {word: sum(one.became == kind for one in changes) for kind, word in KINDS.items()}
-    return (
-        ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
-        or "nothing changed"
-    )
+    """`2 worse, 1 better`."""
+    numbers = Counter(change.became for change in changes)
+    words = [f"{numbers[kind]} {word}" for kind, word in KINDS.items() if numbers[kind]]
+    return ", ".join(words) or "nothing changed"
 
 
 def render_comparison(changes: Sequence[ReportChange], width: int) -> Iterator[Text]:
     """What is worse first, below a line that counts it; the same change of several layouts is one."""
     verdict = verdict_of(changes)
     yield Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {counts_in_words(changes)}")
-    for check in dict.fromkeys(change.check for change in changes):
+    checks: dict[str, dict[str, list[ReportChange]]] = {}
+    for change in changes:
+        kinds = checks.setdefault(change.check, {kind: [] for kind in KINDS})
+        kinds[change.became].append(change)
+    for check, kinds in checks.items():
         yield Text(f"{check}:", "bold")
-        for kind, word in KINDS.items():
-            for sentence in sentences_of(
-                [one for one in changes if (one.check, one.became) == (check, kind)]
-            ):
-                first, *rest = folded(f"{word:<6}  {sentence}", width)
-                first.stylize(_STYLES[kind], 2, 2 + len(word))
+        for kind, those in kinds.items():
+            for sentence in sentences_of(those):
+                first, *rest = folded(f"{KINDS[kind]:<6}  {sentence}", width)
+                first.stylize(_STYLES[kind], 2, 2 + len(KINDS[kind]))
                 yield from (first, *rest)
 
 
 def sentences_of(changes: Sequence[ReportChange]) -> Iterator[str]:
     """`dP and dV in distinct: right -> wrong in head 1`: what changed alike together."""
-    alike: dict[tuple[str, str, bool], dict[str, list[str]]] = {}
+    layouts: dict[tuple[str, str, str, bool], list[str]] = {}
     for change in changes:
-        key = (change.before, change.after, bool(change.layout))
-        alike.setdefault(key, {}).setdefault(change.what, []).append(change.layout)
-    for (before, after, _), layouts_of in alike.items():
-        groups: dict[tuple[str, ...], list[str]] = {}
-        for what, layouts in layouts_of.items():
-            groups.setdefault(tuple(filter(None, layouts)), []).append(what)
-        for where, names in groups.items():
-            places = f" in {', '.join(map(quoted, where))}" if where else ""
-            yield f"{', '.join(names)}{places}: {before} -> {after}"
+        key = (change.before, change.after, change.what, bool(change.layout))
+        layouts.setdefault(key, []).append(quoted(change.layout))
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for (before, after, what, in_layouts), names in layouts.items():
+        where = f" in {', '.join(names)}" if in_layouts else ""
+        alike.setdefault((before, after, where), []).append(what)
+    for (before, after, where), those in alike.items():
+        yield f"{', '.join(those)}{where}: {before} -> {after}"
 
 
 def _of_check(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
@@ -153,14 +160,12 @@ def _of_check(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
     for layout in dict.fromkeys((*before, *after)):
         if layout in before and layout in after:
             yield from _of_runs(name, before[layout], after[layout])
+        elif layout in before:
+            yield ReportChange(name, "verdict", before[layout].verdict, NOT_RUN, "", layout)
         else:
-            old_verdict, verdict = (
-                runs[layout].verdict if layout in runs else NOT_RUN for runs in (before, after)
-            )
-            worse = layout in after and _rank(verdict) > _rank(MATCH)
-            yield ReportChange(
-                name, "verdict", old_verdict, verdict, WORSE if worse else "", layout
-            )
+            verdict = after[layout].verdict
+            became = WORSE if _rank(verdict) > _rank(MATCH) else ""
+            yield ReportChange(name, "verdict", NOT_RUN, verdict, became, layout)
 
 
 def _of_cases(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
@@ -179,20 +184,12 @@ def _rank(verdict: str) -> int:
 
 def _of_verdicts(name: str, layout: str, before: str, after: str) -> Iterator[ReportChange]:
     if before != after:
-        yield ReportChange(
-            name,
-            "verdict",
-            before,
-            after,
-            WORSE if _rank(after) > _rank(before) else BETTER,
-            layout,
-        )
+        became = WORSE if _rank(after) > _rank(before) else BETTER
+        yield ReportChange(name, "verdict", before, after, became, layout)
 
 
 def _of_causes(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
-    before, after = (
-        {cause.fault: cause.summary for cause in report.causes} for report in (old, new)
-    )
+    before, after = ({one.fault: one.summary for one in each.causes} for each in (old, new))
     for fault, summary in before.items():
         if fault not in after:
             yield ReportChange(name, f"cause {fault}", summary, "gone", BETTER)
@@ -203,76 +200,121 @@ def _of_causes(name: str, old: Report, new: Report) -> Iterator[ReportChange]:
 
 def _of_runs(name: str, old: Run, new: Run) -> Iterator[ReportChange]:
     yield from _of_verdicts(name, old.layout, old.verdict, new.verdict)
-    before, after = ({one.title: one for one in run.intermediates} for run in (old, new))
-    for known, intermediate in after.items():
-        if known in before:
-            yield from _of_intermediates(name, old.layout, before[known], intermediate)
+    before = {one.title: one for one in old.intermediates}
+    for intermediate in new.intermediates:
+        if known := before.get(intermediate.title):
+            told = _of_intermediate(known, intermediate)
+            if told is not None:
+                yield ReportChange(name, intermediate.title, *told, old.layout)
 
 
-def _of_intermediates(
-    name: str, layout: str, old: Intermediate, new: Intermediate
-) -> Iterator[ReportChange]:
+def _of_intermediate(old: Intermediate, new: Intermediate) -> tuple[str, str, str] | None:
+    """What it was, what it is and what became of it; None where that is the same."""
     if NOT_EXPOSED in (old.status, new.status):
-        if old.status != new.status:
-            yield ReportChange(name, new.title, old.status, new.status, "", layout)
-        return
-    before, after = (
-        _places([head for head in one.heads if head.mismatched]) for one in (old, new)
-    )
+        return None if old.status == new.status else (old.status, new.status, "")
+    before, after = ({(one.batch, one.head) for one in _wrong(each)} for each in (old, new))
     was, now = wrong_heads(old), wrong_heads(new)
-    if was == now and before != after and _places(old.heads) == _places(new.heads):
-        now = _apart(new, before, after)
     # Where the words are the same still, one of the two has batches that the other has not.
     if before != after and was != now:
-        became = WORSE if after - before else BETTER
-        yield ReportChange(name, new.title, was, now, became, layout)
-    elif max(old.ratio, new.ratio) > MOVED * min(old.ratio, new.ratio):
-        # Within its budget no error is worse than another.
-        became = (
-            "" if max(old.ratio, new.ratio) <= 1 else WORSE if new.ratio > old.ratio else BETTER
-        )
-        then, now = (f"worst {ratio(one.ratio)}x" for one in (old, new))
-        yield ReportChange(name, new.title, then, now, became, layout)
+        return was, now, WORSE if after - before else BETTER
+    least, most = sorted((old.ratio, new.ratio))
+    if most <= MOVED * least:
+        return None
+    # Within its budget no error is worse than another.
+    became = "" if most <= 1 else WORSE if new.ratio > old.ratio else BETTER
+    return f"worst {ratio(old.ratio)}x", f"worst {ratio(new.ratio)}x", became
 
 
-def _apart(
-    intermediate: Intermediate,
-    before: Set[tuple[int | None, int]],
-    after: Set[tuple[int | None, int]],
-) -> str:
-    """Which heads became wrong, else which became right: where so many are that others alone are named."""
-    came = after - before
-    return (
-        f"also wrong in {_in_words(intermediate, came)}"
-        if came
-        else f"no longer wrong in {_in_words(intermediate, before - after)}"
-    )
+def _wrong(intermediate: Intermediate) -> list[Head]:
+    return [head for head in intermediate.heads if head.mismatched]
 
 
 def wrong_heads(intermediate: Intermediate) -> str:
     """`right`, `wrong in head 1`, `wrong in batch 0, heads 1-3; batch 1, head 2`."""
-    told = _in_words(
-        intermediate, _places([head for head in intermediate.heads if head.mismatched])
-    )
-    return f"wrong in {told}" if told else "right"
+    wrong, batches = _wrong(intermediate), (head.batch for head in intermediate.heads)
+    return f"wrong in {heads_by_batch(wrong, batches)}" if wrong else "right"
 
 
-def _places(heads: Sequence[Head]) -> set[tuple[int | None, int]]:
-    return {(head.batch, head.head) for head in heads}
+def render_against(report: Report, width: int) -> Iterator[Text]:
+    """What the other target came to, and the first place where both differ; nothing where there is no other."""
+    if (other := report.against) is None:
+        return
+    target, device = other.report.target, other.report.environment.get("device", "")
+    where = " on ".join(filter(None, (target.backend, device)))
+    who = f"{other.name} ({where})" if where else other.name
+    style = {MATCH: GOOD, FAILED: f"bold {CAUTION}"}.get(other.report.verdict, BAD)
+    words = f"{who} {_came_to(other.report)}; {_first_difference(other, report)}"
+    yield from headed("AGAINST", style, words, width)
 
 
-def _in_words(intermediate: Intermediate, places: Set[tuple[int | None, int]]) -> str:
-    """Some heads of an intermediate: `batch 0, heads 1-3; batch 1, head 2`; without a batch where all have the same."""
-    heads: dict[int | None, list[int]] = {head.batch: [] for head in intermediate.heads}
-    for head in intermediate.heads:
-        heads[head.batch] += [head.head] if (head.batch, head.head) in places else []
-    words = {
-        batch: f"head{'s' * (len(wrong) > 1)} {in_words(spans(wrong))}"
-        for batch, wrong in heads.items()
-        if wrong
-    }
-    if len(words) == len(heads) and len(set(words.values())) == 1:  # the same in every batch
-        words = {None: next(iter(words.values()))}
-    return "; ".join(
-        said if batch is None else f"batch {batch}, {said}" for batch, said in words.items()
-    )
+def beside(report: Report) -> Iterator[str]:
+    """Of each intermediate how far both differ; of a saved report what changed since."""
+    if (other := report.against) is None:
+        return
+    by_layout: dict[str, list[Difference]] = {}
+    for one in other.differences:
+        by_layout.setdefault(one.layout, []).append(one)
+    alike: dict[str, list[str]] = {}
+    for layout, those in by_layout.items():
+        alike.setdefault(_differences(those), []).append(layout)
+    for words, layouts in alike.items():
+        yield f"beside {other.name}, in {', '.join(layouts)}: {words}"
+    if other.is_saved:
+        changes = changes_of(Reports(reports=(other.report,)), Reports(reports=(report,)))
+        yield from (f"beside {other.name}: {sentence}" for sentence in sentences_of(changes))
+
+
+def _came_to(report: Report) -> str:
+    if report.verdict == MATCH:
+        return "is right"
+    if report.verdict == FAILED or report.failing is None:
+        return "could not be checked"
+    cause = f", since {report.causes[0].summary}" if report.causes else ""
+    return f"is wrong: {blame(report.failing)}{cause}" if report.failing.compares else "is wrong"
+
+
+def _first_difference(other: SecondCheck, report: Report) -> str:
+    if other.is_saved:
+        return "only what both reports hold is compared"
+    if not other.differences:
+        case, its = report.case, other.report.case
+        names = unlike(case, its) if case and its else ()
+        ran = [f"{name} {getattr(case, name)} and {getattr(its, name)}" for name in names]
+        ran_with = f": they ran with {', '.join(ran)}" if ran else ""
+        return f"nothing of both can be compared{ran_with}"
+    found = next((one for one in other.differences if one.beyond), None)
+    if found is not None and found.first is not None:
+        first = found.first
+        row = "" if first.row is None else f", row {first.row}"
+        col = "" if first.col is None else f", col {first.col}"
+        words = f"{found.name} ({found.layout}), {place_in_words(first)}{row}{col}"
+        numbers = f"{value(first.actual)} here, {value(found.other)} there"
+        return (
+            f"they differ first in {words}: {numbers}, {value(first.expected)} by the reference"
+        )
+    if not any(one.differing for one in other.differences):
+        return "they give the same bits"
+    worst = max(other.differences, key=_ratio)
+    most = f"{ratio(_ratio(worst))}x of that, in {worst.name}"
+    return f"every difference is within what one of them may err; the largest is {most}"
+
+
+def _ratio(difference: Difference) -> float:
+    return difference.max_budget_ratio or 0.0
+
+
+def _differences(those: Sequence[Difference]) -> str:
+    """`differ: dQ in head 1 (3 of 96 elements, by up to 40x); the same bits: dK, dV`."""
+    kinds = "differ", "differ within what one may err", "the same bits"
+    found: dict[str, list[str]] = {kind: [] for kind in kinds}
+    for difference in those:
+        times = f"{ratio(_ratio(difference))}x"
+        if difference.beyond:
+            count = f"{difference.beyond:,} of {plural(difference.total, 'element')}"
+            words = f"{difference.name} in {heads_in_words(difference.heads)} ({count}, by up to {times})"
+            found[kinds[0]].append(words)
+        elif difference.differing:
+            found[kinds[1]].append(f"{difference.name} ({times})")
+        else:
+            found[kinds[2]].append(difference.name)
+    return "; ".join(f"{kind}: {', '.join(words)}" for kind, words in found.items() if words)

@@ -176,9 +176,7 @@ FORMS: Mapping[str, Form] = {
     "--markdown": Form(
         "Write a Markdown table; - for stdout", "markdown:text", _markdown, IN_MARKUP
     ),
-    "--html": Form(
-        "Write the report as a page; - for stdout", "page.page:text", _page, IN_MARKUP
-    ),
+    "--html": Form("Write the report as a page; - for stdout", "page:text", _page, IN_MARKUP),
     "--github": Form(
         "Annotate lines on GitHub, and add a table to the step's summary", "github:text", None, ""
     ),

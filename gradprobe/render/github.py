@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ..model.documents import Reports
@@ -28,28 +29,25 @@ def annotation_commands(reports: Sequence[Report], base: Base) -> list[str]:
 
     Ten of each; the tenth says how many more there are.
     """
-    found = alerts_of(reports)
-    lines = []
-    for level, kind in KINDS.items():
-        alerts = [alert for alert in found if alert.level == level]
-        for number, alert in enumerate(alerts[:MOST], 1):
-            left_out = len(alerts) - MOST if number == MOST else 0
-            lines.append(_command(kind, alert, base, left_out))
-    return lines
+    lines: dict[str, list[str]] = {level: [] for level in KINDS}
+    found = [alert for alert in alerts_of(reports) if alert.level in KINDS]
+    counts = Counter(alert.level for alert in found)
+    for alert in found:
+        those = lines[alert.level]
+        if len(those) < MOST:
+            left_out = counts[alert.level] - MOST if len(those) == MOST - 1 else 0
+            those.append(_command(alert, base, left_out))
+    return [line for those in lines.values() for line in those]
 
 
-def _command(kind: str, alert: Alert, base: Base, left_out: int) -> str:
+def _command(alert: Alert, base: Base, left_out: int) -> str:
+    properties = {}
     place = next(iter(alert.places), None)
-    file = base.relative(place.file) if place else None
-    properties = {
-        "file": file,
-        "line": str(place.line) if place and file and place.line else None,
-        "title": visible(f"{alert.rule.id} {alert.title}")[:LONGEST_TITLE],
-    }
-    written = ",".join(
-        f"{name}={_property(value)}" for name, value in properties.items() if value
-    )
-    return f"::{kind} {written}::{_data(_message(alert, base, left_out))}"
+    if place and (file := base.relative(place.file)):
+        properties = {"file": file} | ({"line": str(place.line)} if place.line else {})
+    properties["title"] = visible(f"{alert.rule.id} {alert.title}")[:LONGEST_TITLE]
+    written = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
+    return f"::{KINDS[alert.level]} {written}::{_data(_message(alert, base, left_out))}"
 
 
 def _message(alert: Alert, base: Base, left_out: int) -> str:
@@ -58,11 +56,9 @@ def _message(alert: Alert, base: Base, left_out: int) -> str:
         places = (f"{base.shorten(place)} {place.name}".rstrip() for place in alert.places[:8])
         sentences.append(f"Where: {', '.join(places)}")
     text = visible("\n".join(sentences))[:LONGEST_MESSAGE]
-    return (
-        f"{text}\nAnd {plural(left_out, 'more finding')} of this kind, not shown here."
-        if left_out > 0
-        else text
-    )
+    if left_out > 0:
+        text += f"\nAnd {plural(left_out, 'more finding')} of this kind, not shown here."
+    return text
 
 
 def _data(text: str) -> str:

@@ -8,24 +8,22 @@ from dataclasses import dataclass, replace
 from xml.etree import ElementTree as Xml
 
 from ..model.documents import Reports
-from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Head, Identity, Intermediate, Run
-from ..model.memory_finding import WARNING, MemoryFinding
+from ..model.layout_run import INHERITED, MISMATCH, SKIPPED, Head, Intermediate, Run
+from ..model.memory_finding import WARNING
 from ..model.report import Report
 from ..model.writing import visible
+from .alerts import IDENTITY, INHERITS, OF_MEMORY, WRONG, Alert, Rule, alerts_in
 from .notation import (
-    cause_in_words,
     counts_in_words,
     element_line,
-    errors_of,
     identities,
     identity_line,
-    is_silent,
     residual,
     so_far,
     told_apart,
 )
-from .screen.reasons import render_reasons
-from .source_places import Base, Place, base_of, place_of, places_of
+from .reasons import render_reasons
+from .source_places import Base, base_of, places_of
 
 # Of what is told in the terminal's words.
 _WIDTH = 120
@@ -44,7 +42,6 @@ class TestCase:
     """mismatch, inherited, the kind of an error, ..."""
     message: str = ""
     body: tuple[str, ...] = ()
-    """The command that repeats the check follows it, where there is a body."""
 
 
 def text(several: Reports, code: int | None) -> str:
@@ -65,9 +62,8 @@ def as_junit(reports: Sequence[Report], base: Base) -> str:
         root.set(count, str(sum(int(suite.get(count, 0)) for suite in suites)))
     root.set("time", _seconds(sum(map(_milliseconds, reports))))
     Xml.indent(root)
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
-    )
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    return head + Xml.tostring(root, encoding="unicode") + "\n"
 
 
 def _suite(report: Report, base: Base) -> Xml.Element:
@@ -84,9 +80,9 @@ def _suite(report: Report, base: Base) -> Xml.Element:
     for at, case in enumerate(cases):
         # Two of one name are one to those who read JUnit.
         seen[case.group, case.name] += 1
-        again = seen[case.group, case.name]
-        name = f"{case.name} ({again})" if again > 1 else case.name
-        suite.append(_element(replace(case, name=name), report, share + (at < rest)))
+        number = seen[case.group, case.name]
+        named = replace(case, name=f"{case.name} ({number})") if number > 1 else case
+        suite.append(_element(named, report, share + (at < rest)))
     if why := _why(report):
         Xml.SubElement(suite, "system-out").text = visible("\n".join(why))
     return suite
@@ -101,11 +97,8 @@ def _add_properties(suite: Xml.Element, report: Report, base: Base) -> None:
     target, places = report.target, places_of(report)
     properties = {name: getattr(target, name) for name in ("name", "family", "backend", "sha256")}
     properties |= {"title": report.title, "reproduce": report.reproduce}
-    if places:
-        properties |= {
-            "file": base.relative(places[0].file) or places[0].file,
-            "line": places[0].line,
-        }
+    for place in places[:1]:
+        properties |= {"file": base.relative(place.file) or place.file, "line": place.line}
     properties |= {f"kernel {place.name}": base.shorten(place) for place in places[1:]}
     element = Xml.SubElement(suite, "properties")
     for name, value in properties.items():
@@ -118,49 +111,61 @@ def _element(case: TestCase, report: Report, milliseconds: int) -> Xml.Element:
     names = {"classname": visible(classname), "name": visible(case.name)}
     element = Xml.Element("testcase", names, time=_seconds(milliseconds))
     if case.outcome:
-        told = Xml.SubElement(
-            element, case.outcome, type=visible(case.kind), message=visible(case.message)
-        )
-        again = f"again: {report.reproduce}" if report.reproduce and case.body else ""
-        told.text = visible("\n".join(filter(None, (*case.body, again)))) or None
+        about = {"type": visible(case.kind), "message": visible(case.message)}
+        told = Xml.SubElement(element, case.outcome, about)
+        told.text = visible("\n".join(filter(None, case.body))) or None
     return element
 
 
-def _mild(case: TestCase, is_mild: bool) -> TestCase:
-    """JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen."""
-    if is_mild and case.outcome in ("failure", "error"):
-        return replace(case, outcome="skipped", kind=WARNING)
-    return case
-
-
 class _SuiteCases:
-    """The test cases of one check."""
+    """The test cases of one check; what fails says what its alert says."""
 
     def __init__(self, report: Report, base: Base) -> None:
         self._report, self._base = report, base
+        self._alerts = list(alerts_in(report))
 
     def all(self) -> Iterator[TestCase]:
-        report = self._report
-        for warned in report.warnings:
-            name = f"{warned.kind} {warned.about}".rstrip()
-            yield TestCase("warnings", name, "skipped", WARNING, warned.words, (warned.words,))
-        if error := report.own_error:
-            body = (error.message, error.way_out)
-            case = TestCase("", report.title or "check", "error", error.kind, error.message, body)
-            yield _mild(case, report.is_warning)
-        for run in report.runs:
+        for alert in self._alerts:
+            if alert.level == WARNING:
+                name = f"{alert.details['kind']} {alert.what}".rstrip()
+                yield self._case("warnings", name, "skipped", WARNING, alert.sentences[0], alert)
+            elif alert.rule in OF_MEMORY.values():
+                kind, tensor, kernel = (
+                    alert.details[name] for name in ("kind", "tensor", "kernel")
+                )
+                name = " ".join(filter(None, (kind, tensor, kernel and f"in {kernel}")))
+                yield self._case("memory", name, "failure", kind, alert.sentences[0], alert)
+            elif (
+                alert.what == "check"
+            ):  # what kept it from its end, or a mismatch that nothing accounts for
+                is_error = "kind" in alert.details
+                outcome, kind = (
+                    ("error", alert.details["kind"]) if is_error else ("failure", MISMATCH)
+                )
+                name = (self._report.title or "check") if is_error else "verdict"
+                yield self._case("", name, outcome, kind, alert.sentences[0], alert)
+        for run in self._report.runs:
+            is_mild = self._report.is_warning or run.severity == WARNING
             for case in self._of_run(run):
-                yield _mild(case, report.is_warning or run.severity == WARNING)
-        for finding in report.memory:
-            yield _mild(
-                self._of_memory(finding), report.is_warning or finding.severity == WARNING
-            )
-        if is_silent(errors_of(report)):
-            yield TestCase("", "verdict", "failure", MISMATCH, "the check is a mismatch", ("",))
+                # JUnit knows no warnings: they are skipped test cases, which fail nothing and are seen.
+                is_mild_now = is_mild and case.outcome in ("failure", "error")
+                yield replace(case, outcome="skipped", kind=WARNING) if is_mild_now else case
+
+    def _case(
+        self, group: str, name: str, outcome: str, kind: str, message: str, alert: Alert | None
+    ) -> TestCase:
+        body = list(alert.sentences) if alert else [message]
+        for place in alert.places[:1] if alert else ():
+            body.append(f"at: {self._base.shorten(place)} {place.name}".rstrip())
+        return TestCase(group, name, outcome, kind, message, tuple(body))
+
+    def _about(self, what: str, *rules: Rule) -> Alert | None:
+        those = (one for one in self._alerts if one.what == what)
+        return next((one for one in those if one.rule in rules or not rules), None)
 
     def _of_run(self, run: Run) -> Iterator[TestCase]:
         if failed := run.told_error:
-            yield TestCase(run.layout, "layout", "error", *failed, (failed[1],))
+            yield self._case(run.layout, "layout", "error", *failed, self._about(run.layout))
         elif run.verdict == SKIPPED:
             yield TestCase(run.layout, "layout", "skipped", "refused", str(run.skipped))
         for intermediate in run.intermediates:
@@ -175,63 +180,32 @@ class _SuiteCases:
             for head in intermediate.heads:
                 yield self._of_head(run, intermediate, head)
         for key, identity in identities(run).items():
-            yield self._of_identity(run, key, identity)
+            if identity.holds:
+                yield TestCase(run.layout, key)
+            else:
+                words = residual(identity) if run.first_mismatch else identity_line(identity)
+                alert = self._about(key, IDENTITY)
+                yield self._case(run.layout, key, "failure", "identity", words, alert)
 
     def _of_head(self, run: Run, intermediate: Intermediate, head: Head) -> TestCase:
-        status, batch = head.status, "" if head.batch is None else f" batch {head.batch}"
-        name = f"{intermediate.title}{batch} head {head.head}"
+        title, status, first = intermediate.title, head.status, run.first_mismatch
+        batch = "" if head.batch is None else f" batch {head.batch}"
+        name = f"{title}{batch} head {head.head}"
         if status not in (MISMATCH, INHERITED):
             return TestCase(run.layout, name)
-        own, counts = status == MISMATCH, counts_in_words(head)
-        message = (
-            f"{intermediate.title} {'is wrong by itself' if own else 'only inherits'}: {counts}"
+        how = "is wrong by itself" if status == MISMATCH else "only inherits"
+        counts = counts_in_words(head)
+        message, alert = (
+            f"{title} {how}: {counts}",
+            self._about(title, WRONG if status == MISMATCH else INHERITS),
         )
-        why = (
-            "no: its own inputs do not explain it"
-            if own
-            else "yes: right given its wrong inputs, so look at those"
-        )
-        places = places_of(self._report, intermediate.name, inherits=not own)
-        body = (counts, f"inherited: {why}", *self._at(places[:1]))
-        first, here = run.first_mismatch, (intermediate.title, head.batch, head.head)
-        if first and own and here == (first.title, first.batch, first.head):
-            message, body = element_line(first), (*body, *_why(self._report))
-        elif own:
-            body = (*body, *self._causes())
-        return TestCase(run.layout, name, "failure", status, message, body)
-
-    def _of_identity(self, run: Run, key: str, identity: Identity) -> TestCase:
-        if identity.holds:
-            return TestCase(run.layout, key)
-        words = residual(identity)
-        message = words if run.first_mismatch else identity_line(identity)
-        return TestCase(run.layout, key, "failure", "identity", message, (words, *self._causes()))
-
-    def _of_memory(self, finding: MemoryFinding) -> TestCase:
-        place = place_of(finding)
-        name = " ".join(
-            filter(
-                None, (finding.kind, finding.tensor, finding.kernel and f"in {finding.kernel}")
-            )
-        )
-        at = self._at([place] if place.file else places_of(self._report)[:1])
-        return TestCase(
-            "memory",
-            name,
-            "failure",
-            finding.kind,
-            finding.sentence,
-            (finding.sentence, *at, finding.code),
-        )
-
-    def _causes(self) -> Iterator[str]:
-        """A line for each cause and for each line of source that it names."""
-        for cause in self._report.causes:
-            yield cause_in_words(cause)
-            yield from self._at(list(map(place_of, cause.where)))
-
-    def _at(self, places: Sequence[Place]) -> list[str]:
-        return [f"at: {self._base.shorten(place)} {place.name}".rstrip() for place in places]
+        case = self._case(run.layout, name, "failure", status, message, alert)
+        case = replace(case, body=(counts, *case.body))
+        here = title, head.batch, head.head
+        if first and status == MISMATCH and here == (first.title, first.batch, first.head):
+            body = (*case.body, *_why(self._report))
+            return replace(case, message=element_line(first), body=body)
+        return case
 
 
 def _milliseconds(report: Report) -> int:

@@ -1,4 +1,4 @@
-"""A survey of layouts for people: the verdict, the place, the reason, then the matrix of tensors and layouts."""
+"""A survey of layouts for people: its words, and the matrix of tensors and layouts."""
 
 from __future__ import annotations
 
@@ -29,17 +29,15 @@ from ..model.memory_finding import (
     WarningNote,
     worst_first,
 )
-from ..model.number import plural
+from ..model.number import listed, plural
 from ..model.report import Report
-from .notation import CAUTION, Signs, blame, greppable, quoted, stray_line
+from .notation import BAD, CAUTION, GOOD, Signs, blame, greppable, quoted, stray_line
+from .notes import in_short, target_warnings
+from .tables import grid
 
-_ROW, _CELL = 8, 9
-# Findings that are printed; the others are in the JSON.
-_MOST = 4
-# Layouts that are named in one sentence.
-_NAMED = 4
-_STYLES = {MATCH: "green", MISMATCH: "bold red", SKIPPED: CAUTION, FAILED: f"bold {CAUTION}"}
-_WARNING, _WARNED = CAUTION, "!"
+# Findings that are printed, the others are in the JSON; layouts that are named in one sentence.
+_MOST = _NAMED = 4
+_STYLES = {MATCH: "green", MISMATCH: BAD, SKIPPED: CAUTION, FAILED: f"bold {CAUTION}"}
 BLANK = "blank:"
 """What a legend calls a cell in which nothing stands."""
 
@@ -61,12 +59,8 @@ def wrong_layouts(report: Report) -> list[Run]:
     """
 
     def order(run: Run) -> tuple[bool, bool, int]:
-        has_line = run.has_wrong_elements or bool(run.broken)
-        return (
-            run.layout != LAYOUTS[0],
-            not has_line,
-            (ALONE, PROGRAM, TOGETHER).index(tried_as(run).kind),
-        )
+        kind = (ALONE, PROGRAM, TOGETHER).index(tried_as(run).kind)
+        return run.layout != LAYOUTS[0], not (run.has_wrong_elements or run.broken), kind
 
     wrong = (run for run in report.runs if run.verdict == MISMATCH or memory_in(report, run))
     return sorted((run for run in wrong if run.severity != WARNING), key=order)
@@ -80,21 +74,21 @@ def _having(report: Report, verdict: str) -> list[Run]:
 def verdict_of(report: Report) -> tuple[str, str, str]:
     """The verdict, its style, and the sentence beside it."""
     wrong = wrong_layouts(report)
-    failed, refused = (len(_having(report, verdict)) for verdict in (FAILED, SKIPPED))
+    failed, refused = (_having(report, verdict) for verdict in (FAILED, SKIPPED))
     target, tried = report.target.name, plural(len(report.runs), "layout")
     if wrong:
         contiguous = "also" if report.runs[0] in wrong else "right"
         words = f"{target}: wrong in {len(wrong):,} of {tried}, {contiguous} when contiguous"
-        return "MISMATCH", _STYLES[MISMATCH], words
+        return "MISMATCH", BAD, words
     if failed:
-        return "NOT RUN", _STYLES[FAILED], f"{target}: {failed:,} of {tried} could not be run"
-    exact = sum(run.how == BITS for run in report.runs)
-    words = f"{target}: right in {plural(len(_having(report, MATCH)), 'layout')}, {exact:,} of them bit for bit as "
-    words += f"when contiguous ({report.runs[0].precision})" + (
-        f"; {refused:,} refused" if refused else ""
-    )
+        words = f"{target}: {len(failed):,} of {tried} could not be run"
+        return "NOT RUN", _STYLES[FAILED], words
+    exact, right = sum(run.how == BITS for run in report.runs), len(_having(report, MATCH))
+    words = f"{target}: right in {plural(right, 'layout')}, {exact:,} of them bit for bit as "
+    words += f"when contiguous ({report.runs[0].precision})"
+    words += f"; {len(refused):,} refused" if refused else ""
     warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
-    return f"MATCH{warned}", "bold green", words
+    return f"MATCH{warned}", GOOD, words
 
 
 def blame_in(run: Run) -> str:
@@ -107,9 +101,11 @@ def words_of(run: Run) -> str:
     return run.skipped or (run.error if isinstance(run.error, str) else "")
 
 
-def line_of(report: Report, run: Run) -> str:
-    """The greppable line of a wrong layout."""
-    return greppable(run) if blame_in(run) else stray_line(memory_in(report, run)[0])
+def place_of_run(report: Report, run: Run) -> tuple[str, str]:
+    """The greppable line of a wrong layout, and what is wrong there."""
+    blamed = blame_in(run)
+    line = greppable(run) if blamed else stray_line(memory_in(report, run)[0])
+    return line, f"with {run.layout}" + (f": {blamed}" if blamed else "")
 
 
 def culprits_of(report: Report) -> list[str]:
@@ -117,12 +113,27 @@ def culprits_of(report: Report) -> list[str]:
     return [culprit.words for culprit in (report.strides.culprits if report.strides else ())]
 
 
+def tensors_of(report: Report) -> Iterator[str]:
+    """In which layouts each tensor comes out wrong, tensors that are alike together; then those that are right."""
+    wrong = {run.layout for run in wrong_layouts(report)}
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for row, runs in cells_of(report).items():
+        failing = [run for run in runs if run is not None and run.layout in wrong]
+        alike.setdefault(tuple(tried_as(run).layout for run in failing), []).append(row)
+    right = alike.pop((), [])
+    for layouts, rows in alike.items():
+        yield f"wrong with {listed(rows)} in {', '.join(layouts)}"
+    if right:
+        yield f"not wrong with {listed(right)} in any layout that was tried"
+
+
 def memory_told(report: Report, wrong: Sequence[Run]) -> Iterator[str]:
     """What was seen of memory in wrong layouts, the worst first; of much the first few."""
     memory = _telling(report, wrong)
     yield from (f"with {finding.layout}: {finding.sentence}" for finding in memory[:_MOST])
     if len(memory) > _MOST:
-        yield f"and {plural(len(memory) - _MOST, 'more finding')} about memory, none worse: --json FILE has them"
+        more = plural(len(memory) - _MOST, "more finding")
+        yield f"and {more} about memory, none worse: --json FILE has them"
 
 
 def warning_told(report: Report, warned: WarningNote) -> tuple[str, str]:
@@ -133,44 +144,44 @@ def warning_told(report: Report, warned: WarningNote) -> tuple[str, str]:
     return f"{warned.words} ({_named(warned.layouts)})", f"with {first.layout}: {'; '.join(seen)}"
 
 
+def notes_in_short(report: Report, wrong: Sequence[Run]) -> Iterator[str]:
+    """What one screen tells besides, the most important first."""
+    for warned in report.warnings:
+        words, seen = warning_told(report, warned)
+        yield from (f"WARNING  {words}", in_short(seen))
+    causes = {cause.summary for cause in report.causes}
+    yield from (in_short(words) for words in memory_told(report, wrong) if words not in causes)
+    yield from (*sentences_of(report), *target_warnings(report))
+
+
 def _telling(report: Report, wrong: Sequence[Run]) -> list[MemoryFinding]:
     """Each finding once with the simplest layout that shows it, the worst first; a line says what it explains."""
     first: dict[object, MemoryFinding] = {}
-    for finding in (finding for run in wrong for finding in memory_in(report, run)):
-        first.setdefault(
-            (finding.kind, finding.tensor.lower(), finding.file, finding.line), finding
-        )
-    explained = {finding.tensor.lower() for finding in first.values() if finding.kind == OUTSIDE}
+    for run in wrong:
+        for one in memory_in(report, run):
+            first.setdefault((one.kind, one.tensor.lower(), one.file, one.line), one)
+    explained = {one.tensor.lower() for one in first.values() if one.kind == OUTSIDE}
     return worst_first(
-        finding
-        for finding in first.values()
-        if finding.kind != GUARD or finding.tensor.lower() not in explained
+        one for one in first.values() if one.kind != GUARD or one.tensor.lower() not in explained
     )
 
 
 def cells_of(report: Report) -> dict[str, list[Run | None]]:
     """By tensor, and "all" last, the run of each layout but the contiguous one; None where none was made."""
-    at = {
-        (tried_as(run).row, tried_as(run).layout): run for run in report.runs if tried_as(run).row
-    }
-    rows = (*dict.fromkeys(row for row, _ in at if row != "all"), "all")
+    at = {(tried_as(run).row, tried_as(run).layout): run for run in report.runs}
+    rows = (*dict.fromkeys(row for row, _ in at if row not in ("", "all")), "all")
     return {row: [at.get((row, layout)) for layout in LAYOUTS[1:]] for row in rows}
 
 
 def matrix_lines(report: Report, marks: Signs) -> Iterator[Text]:
     yield Text("  one tensor in each layout, the others contiguous; then all at once", "dim")
-    for part in (0, 1):
-        heads = [layout.partition("-")[::2][part] for layout in LAYOUTS[1:]]
-        heads = [f"-{head}" if part and head else head for head in heads]
-        yield Text((" " * _ROW + "".join(f"{head:>{_CELL}}" for head in heads)).rstrip(), "dim")
+    heads = [layout.replace("-", "\n-") for layout in LAYOUTS[1:]]
+    rows: list[list[str | Text]] = [["", *heads]]
     for row, runs in cells_of(report).items():
-        line = Text.assemble(f"  {row:<{_ROW - 2}}", *(cell(run, marks) for run in runs))
-        line.rstrip()
-        yield line
-    yield Text(
-        "  " + "   ".join(f"{sign} {words}" for sign, words in legend(report, marks).items()),
-        "dim",
-    )
+        rows.append([row, *(_cell(run, marks) for run in runs)])
+    yield from grid(rows)
+    signs = (f"{sign} {words}" for sign, words in legend(report, marks).items())
+    yield Text(f"  {'   '.join(signs)}", "dim")
 
 
 def legend(report: Report, marks: Signs) -> dict[str, str]:
@@ -179,9 +190,11 @@ def legend(report: Report, marks: Signs) -> dict[str, str]:
         "=": "right, bit for bit",
         marks.about: "right, other bits",
         marks.mismatch: "wrong",
+        "!": "wrong, a warning",
+        "-": "refused",
+        "crash": "not run",
+        BLANK: "not tried",
     }
-    meanings |= {_WARNED: "wrong, a warning", "-": "refused", "crash": "not run"}
-    meanings |= {BLANK: "not tried"}
     seen = {sign_of(run, marks) for run in report.runs}
     if any(None in runs for runs in cells_of(report).values()):
         seen.add(BLANK)
@@ -192,43 +205,33 @@ def sign_of(run: Run, marks: Signs) -> str:
     if run.verdict == MATCH:
         return "=" if run.how == BITS else marks.about
     if run.severity == WARNING:
-        return _WARNED
+        return "!"
     return {MISMATCH: marks.mismatch, SKIPPED: "-"}.get(run.verdict, "crash")
 
 
-def cell(run: Run | None, marks: Signs) -> tuple[str, str]:
-    """A cell of the matrix, and its style."""
+def _cell(run: Run | None, marks: Signs) -> Text:
     if run is None:
-        return " " * _CELL, ""
-    return f"{sign_of(run, marks):>{_CELL}}", _WARNING if run.severity == WARNING else _STYLES[
-        run.verdict
-    ]
+        return Text()
+    style = CAUTION if run.severity == WARNING else _STYLES[run.verdict]
+    return Text(sign_of(run, marks), style)
 
 
 def program_lines(report: Report, marks: Signs) -> list[Text]:
     programs = [run for run in report.runs if tried_as(run).kind == PROGRAM]
-    signs = [(f"{sign_of(run, marks):>5}", _STYLES[run.verdict]) for run in programs]
-    lines = [
-        Text.assemble("  ", sign, f"  {run.layout}")
-        for sign, run in zip(signs, programs, strict=True)
-    ]
-    return [Text("  as programs lay them", "dim"), *lines, Text()] if lines else []
+    lines = [Text("  as programs lay them", "dim")]
+    for run in programs:
+        sign = f"{sign_of(run, marks):>5}"
+        lines.append(Text.assemble("  ", (sign, _STYLES[run.verdict]), f"  {run.layout}"))
+    return [*lines, Text()] if programs else []
 
 
 def sentences_of(report: Report) -> Iterator[str]:
     for verdict, word in ((SKIPPED, "refused"), (FAILED, "not run")):
-        # What is the same but for its numbers is told once, in the words of the first.
-        first: dict[str, str] = {}
-        runs = {run.layout: words_of(run) for run in _having(report, verdict)}
-        told = (
-            (first.setdefault(re.sub(r"\d+", "0", words), words), layout)
-            for layout, words in runs.items()
-        )
-        for words, titles in _grouped(told):
+        runs = _having(report, verdict)
+        for titles, words in _grouped((run.layout, words_of(run)) for run in runs):
             yield f"{word} in {_named(titles)}: {words}"
-    for names, titles in _grouped(
-        (", ".join(run.copied), run.layout) for run in report.runs if run.copied
-    ):
+    copied = [(run.layout, ", ".join(run.copied)) for run in report.runs if run.copied]
+    for titles, names in _grouped(copied):
         yield f"the wrapper copied {names} in {_named(titles)}, so the kernels never saw those strides"
     if report.warnings:
         yield COUNTED
@@ -239,12 +242,12 @@ def sentences_of(report: Report) -> Iterator[str]:
     yield f"tried {plural(count, 'layout')} in {seconds}, each in guard bands of NaN{also} of large numbers"
 
 
-def _grouped(told: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
-    """The layouts of which the same words are told."""
-    found: dict[str, list[str]] = {}
-    for words, layout in told:
-        found.setdefault(words, []).append(layout)
-    return found.items()
+def _grouped(told: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], str]]:
+    """The layouts of which the same is told but for its numbers, and that in the words of the first."""
+    found: dict[str, tuple[list[str], str]] = {}
+    for layout, words in told:
+        found.setdefault(re.sub(r"\d+", "0", words), ([], words))[0].append(layout)
+    yield from found.values()
 
 
 def _named(titles: Sequence[str]) -> str:

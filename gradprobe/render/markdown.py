@@ -12,7 +12,7 @@ from ..model.number import plural
 from ..model.report import Report, TriedEdit, passing_edit
 from ..model.writing import visible
 from .alerts import Alert, alerts_of
-from .notation import errors_of, so_far, told_apart
+from .notation import edit_name, errors_of, so_far, told_apart
 from .source_places import Base, base_of
 
 # GitHub drops a summary that is larger.
@@ -51,20 +51,16 @@ def as_markdown(reports: Sequence[Report], base: Base, most: int = MOST_BYTES) -
 def _row(alert: Alert, base: Base) -> str:
     level = alert.level if alert.level in ("none", "note") else f"**{alert.level}**"
     where = base.shorten(alert.places[0]) if alert.places else ""
-    found = "\n".join(
-        [
-            *alert.sentences[:2],
-            *(line for line in alert.sentences[2:] if line.startswith("FIRST ")),
-        ]
-    )
-    return f"| {level} | {_plain(alert.check)} | {_plain(found)} | {_plain(where)} |\n"
+    first = [line for line in alert.sentences[2:] if line.startswith("FIRST ")]
+    found = _plain("\n".join([*alert.sentences[:2], *first]))
+    return f"| {level} | {_plain(alert.check)} | {found} | {_plain(where)} |\n"
 
 
 def _edit(report: Report, edit: TriedEdit) -> str:
     """The edit that was tried as a block of code, in a fence that nothing in it closes."""
     fence = "~" * max([3, *(len(run) + 1 for run in re.findall("~+", edit.diff))])
-    words = f"{'Fix' if edit.is_certain else 'Matches here, an edit'} of {report.name}, tried: {edit.words}"
-    return f"\n{_plain(words)}\n\n{fence}diff\n{visible(edit.diff)}\n{fence}\n"
+    words = _plain(f"{edit_name(edit)} of {report.name}, tried: {edit.words}")
+    return f"\n{words}\n\n{fence}diff\n{visible(edit.diff)}\n{fence}\n"
 
 
 def _heading(reports: Sequence[Report]) -> str:

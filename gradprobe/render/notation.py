@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from ..model.layout_run import (
 )
 from ..model.memory_finding import WARNING, MemoryFinding
 from ..model.number import in_words, plural, ratio, spans
-from ..model.report import Diagnosis, Report
+from ..model.report import Diagnosis, Report, TriedEdit
 from .files import document
 
 
@@ -35,21 +36,27 @@ class Signs:
     times: str
     about: str
     improved: str
+    tiles: str
+    """Of a tile within budget, over it, over 10, 100 and 1000 times."""
 
 
-UTF8 = Signs(mismatch="✗", inherited="↳", times="×", about="≈", improved="↓")
-ASCII = Signs(mismatch="!", inherited="~", times="x", about="~", improved="-")
+UTF8 = Signs("✗", "↳", "×", "≈", "↓", "·░▒▓█")
+ASCII = Signs("!", "~", "x", "~", "-", ".-+*#")
 
 # Legible on white and on black, with a contrast of 4.5 to each; a terminal's yellow has 1.7 to white.
 CAUTION = "color(130)"
-STYLES = {MISMATCH: "bold red", INHERITED: CAUTION}
+BAD, GOOD = "bold red", "bold green"
+STYLES = {MISMATCH: BAD, INHERITED: CAUTION}
+# A miss of less than this share of an intermediate's largest value is small in itself, however many budgets it is.
+_SMALL = 0.01
+_NOTHING: dict[str, Any] = {
+    "verdict": MATCH, "runs": (), "error": None, "strides": None, "first_mismatch": None, "diagnoses": ()
+}  # fmt: skip
 
 
 def value(number: float | None) -> str:
     """A tensor's element, four significant digits."""
-    if number is None:
-        return "non-finite"
-    return f"{number + 0.0:.4g}"  # -0.0 + 0.0 is 0.0
+    return "non-finite" if number is None else f"{number + 0.0:.4g}"  # -0.0 + 0.0 is 0.0
 
 
 def greppable(run: Run, memory: Sequence[MemoryFinding] = ()) -> str:
@@ -60,14 +67,48 @@ def greppable(run: Run, memory: Sequence[MemoryFinding] = ()) -> str:
 
 
 def element_line(element: Element) -> str:
-    """The one greppable line; its form never changes."""
-    where = (element.batch, element.head, element.row, element.col)
-    stood = _stood(element.actual, element.expected, element.ratio)
-    return _line(element.accused, where, element.tile, f"{_on_ranks(element)}{stood}")
+    """The one greppable line; its form never changes. Of a sharded target it says whose shard, rank and step."""
+    place = (element.batch, element.head, element.row, element.col)
+    ranks = {"shard": element.shard, "rank": element.rank, "step": element.step}
+    words = (
+        "" if element.shard is None else "".join(f"{k}={_index(v)} " for k, v in ranks.items())
+    )
+    words += _numbers(element.actual, element.expected, element.ratio)
+    return _line(element.accused, place, element.tile, words)
 
 
-# A miss of less than this share of an intermediate's largest value is small in itself, however many budgets it is.
-_SMALL = 0.01
+def identity_line(identity: Identity) -> str:
+    """The same line where no element is wrong but an identity is broken: it has no place."""
+    return _line(
+        identity.key, (None,) * 4, words=_numbers(identity.residual, 0.0, identity.ratio)
+    )
+
+
+def stray_line(finding: MemoryFinding) -> str:
+    """The same line of a finding about memory: an input that was changed has a place, a dtype has its words."""
+    row = lookup(finding.tensor)
+    name = (row.name if row else finding.tensor) or finding.kind
+    words = f"actual={finding.actual} expected={finding.expected} ratio=-"
+    return _line(name, finding.place, words=words)
+
+
+def _line(
+    name: str,
+    place: Sequence[int | None],
+    tile: Sequence[int | None] = (None, None),
+    words: str = "",
+) -> str:
+    batch, head, row, col = map(_index, place)
+    tiles = ",".join(map(_index, tile))
+    return f"FIRST MISMATCH {name} batch={batch} head={head} row={row} col={col} tile={tiles} {words}"
+
+
+def _index(index: int | None) -> str:
+    return "-" if index is None else str(index)
+
+
+def _numbers(actual: float | None, expected: float | None, times: float) -> str:
+    return f"actual={value(actual)} expected={value(expected)} ratio={ratio(times)}x"
 
 
 def size_in_words(element: Element) -> str:
@@ -78,72 +119,22 @@ def size_in_words(element: Element) -> str:
     return f"off by {error:.1g} of values up to {largest:.2g}"
 
 
-def _on_ranks(element: Element) -> str:
-    """Of a sharded target alone: whose shard holds it, and which rank made it wrong in which step, if that is known."""
-    if element.shard is None:
-        return ""
-    told = (
-        "-" if index is None else str(index)
-        for index in (element.shard, element.rank, element.step)
-    )
-    return "".join(
-        f"{name}={index} " for name, index in zip(("shard", "rank", "step"), told, strict=True)
-    )
-
-
-def identity_line(identity: Identity) -> str:
-    """The same line where no element is wrong but an identity is broken: it has no place."""
-    return _line(
-        identity.key, (None,) * 4, (None, None), _stood(identity.residual, 0.0, identity.ratio)
-    )
-
-
-def stray_line(finding: MemoryFinding) -> str:
-    """The same line of a finding about memory: an input that was changed has a place, a dtype has its words."""
-    row = lookup(finding.tensor)
-    name = (row.name if row else finding.tensor) or finding.kind
-    return _line(
-        name,
-        finding.place,
-        (None, None),
-        f"actual={finding.actual} expected={finding.expected} ratio=-",
-    )
-
-
-def _line(name: str, where: Sequence[int | None], tile: Sequence[int | None], stood: str) -> str:
-    told = ["-" if index is None else str(index) for index in (*where, *tile)]
-    at = " ".join(
-        f"{axis}={index}"
-        for axis, index in zip(("batch", "head", "row", "col"), told, strict=False)
-    )
-    return f"FIRST MISMATCH {name} {at} tile={','.join(told[4:])} {stood}"
-
-
-def _stood(actual: float | None, expected: float | None, times: float) -> str:
-    return f"actual={value(actual)} expected={value(expected)} ratio={ratio(times)}x"
-
-
 def errors_of(report: Report) -> Report:
     """The report without what does not count: runs, findings about memory, or all of a check that is a warning."""
     if report.is_warning:
-        return replace(
-            report,
-            verdict=MATCH,
-            runs=(),
-            error=None,
-            strides=None,
-            first_mismatch=None,
-            diagnoses=(),
-        )
+        return replace(report, **_NOTHING)
+    runs = [
+        replace(run, memory=_counted(run.memory))
+        for run in report.runs
+        if run.severity != WARNING
+    ]
+    survey = report.strides
+    survey = survey and replace(survey, findings=_counted(survey.findings))
+    return replace(report, runs=tuple(runs), strides=survey)
 
-    def counted(findings: Iterable[MemoryFinding]) -> tuple[MemoryFinding, ...]:
-        return tuple(finding for finding in findings if finding.severity != WARNING)
 
-    runs = tuple(
-        replace(run, memory=counted(run.memory)) for run in report.runs if run.severity != WARNING
-    )
-    survey = report.strides and replace(report.strides, findings=counted(report.strides.findings))
-    return replace(report, runs=runs, strides=survey)
+def _counted(findings: Iterable[MemoryFinding]) -> tuple[MemoryFinding, ...]:
+    return tuple(finding for finding in findings if finding.severity != WARNING)
 
 
 def so_far(several: Reports, code: int | None) -> Sequence[Report]:
@@ -174,61 +165,81 @@ def identities(run: Run) -> dict[str, Identity]:
 
 def residual(identity: Identity) -> str:
     """How far an identity is from holding."""
-    left = (
-        "a value that is not finite" if identity.residual is None else f"{identity.residual:.4g}"
-    )
+    left = "a value that is not finite"
+    left = left if identity.residual is None else f"{identity.residual:.4g}"
     return f"{identity.name} is off by {left}, {ratio(identity.ratio)}x what is allowed"
 
 
-def heads_in_words(intermediate: Intermediate, status: str) -> str:
+def heads_in_words(numbers: Iterable[int], most: int = 8) -> str:
+    """`head 1`, `heads 0-2, 5`."""
+    found = sorted(set(numbers))
+    return f"head{'s' * (len(found) != 1)} {in_words(spans(found), most)}"
+
+
+def heads_by_batch(heads: Iterable[Head], batches: Iterable[int | None]) -> str:
+    """`batch 0, heads 1-3; batch 1, head 2`; without a batch where these are the same in each of `batches`."""
+    numbers: dict[int | None, list[int]] = {}
+    for head in heads:
+        numbers.setdefault(head.batch, []).append(head.head)
+    words = {batch: heads_in_words(found, len(found)) for batch, found in numbers.items()}
+    if numbers.keys() == set(batches) and len(set(words.values())) == 1:
+        return next(iter(words.values()))
+    return "; ".join(
+        said if batch is None else f"batch {batch}, {said}" for batch, said in words.items()
+    )
+
+
+def heads_having(intermediate: Intermediate, status: str) -> str:
     """`head 1 of 4`, `every head`, of those with a status."""
-    wrong = sorted({head.head for head in intermediate.having(status)})
+    wrong = {head.head for head in intermediate.having(status)}
     if len(wrong) == intermediate.count:
         return "every head" if intermediate.count > 1 else "the only head"
-    return (
-        f"head{'s' if len(wrong) != 1 else ''} {in_words(spans(wrong))} of {intermediate.count}"
-    )
+    return f"{heads_in_words(wrong)} of {intermediate.count}"
 
 
 def blame(run: Run, *, inherits: bool = True) -> str:
     """Which intermediates are wrong by themselves, in which heads, and, where asked for, which only inherit."""
     own = [one for one in run.intermediates if one.status == MISMATCH]
-    inherited = [one.title for one in run.intermediates if one.status == INHERITED and inherits]
     if not own:
         within = "every element is within budget, but " if run.compares else ""
         return f"{within}the target breaks {run.broken[0].name}"
     first = run.first_mismatch
     inseparable = first.inseparable if first is not None and first.title == own[0].title else ()
     words = f"{' or '.join((own[0].title, *inseparable))} is the first wrong intermediate"
-    words += f" in {heads_in_words(own[0], MISMATCH)}" if own[0].count > 1 else ""
-    others = [one.title for one in own[1:] if one.name not in inseparable]
-    words += f"; wrong by itself too: {', '.join(others)}" if others else ""
-    return words + (f"; only inherited: {', '.join(inherited)}" if inherited else "")
+    words += f" in {heads_having(own[0], MISMATCH)}" if own[0].count > 1 else ""
+    if others := [one.title for one in own[1:] if one.name not in inseparable]:
+        words += f"; wrong by itself too: {', '.join(others)}"
+    inherited = [one.title for one in run.intermediates if one.status == INHERITED]
+    return words + (f"; only inherited: {', '.join(inherited)}" if inherits and inherited else "")
 
 
 def place_in_words(part: Element | CloseUp) -> str:
     """`batch 0, head 1`; without a batch where the intermediate has none."""
-    return ("" if part.batch is None else f"batch {part.batch}, ") + f"head {part.head}"
+    return f"{'' if part.batch is None else f'batch {part.batch}, '}head {part.head}"
 
 
 def counts_in_words(part: Intermediate | Head) -> str:
     """`72 elements wrong, worst 51x what is allowed, rows 0-71`, of an intermediate or a head."""
-    words = (
-        f"{plural(part.mismatched, 'element')} wrong, worst {ratio(part.ratio)}x what is allowed"
-    )
+    words = plural(part.mismatched, "element")
+    words = f"{words} wrong, worst {ratio(part.ratio)}x what is allowed"
     rows = part.rows if isinstance(part, Head) else ()
     return words + (f", rows {in_words(rows)}" if rows else "")
+
+
+def edit_name(edit: TriedEdit) -> str:
+    """What an edit that was tried and changes anything is called."""
+    if edit.is_certain:
+        return "Fix"
+    return "Matches here" if edit.matches else "Closest edit"
 
 
 def cause_in_words(diagnosis: Diagnosis) -> str:
     """`Cause: dO is read with q's head stride (explains 100% of what is wrong). Fix: ...`, in one line."""
     cause = "Cause" if diagnosis.is_named else "Consistent with"
     fix = f" Fix: {diagnosis.fix}." if diagnosis.fix else ""
-    if diagnosis.edit is not None and diagnosis.edit.diff:
+    if (edit := diagnosis.edit) is not None and edit.diff:
         certain = ": the cause is certain" if diagnosis.is_certain else ""
-        edit = diagnosis.edit
-        kind = "Fix" if edit.is_certain else "Matches here" if edit.matches else "Closest edit"
-        fix = f" {kind}, tried: {diagnosis.edit.words}{certain}."
+        fix = f" {edit_name(edit)}, tried: {edit.words}{certain}."
     return f"{cause}: {diagnosis.summary} ({diagnosis.extent}).{fix}"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from ..model.number import plural
@@ -33,8 +35,10 @@ class Section:
             return self
         while len(lines) > least and rows_of(lines, width) + counted > rows:
             lines.pop()
-        words = f"  and {plural(len(self.lines) - len(lines), self.noun)} more"
-        return replace(self, lines=[*lines, *([Text(words, "dim")] if counted else [])])
+        if self.noun:
+            left = plural(len(self.lines) - len(lines), self.noun)
+            lines.append(Text(f"  and {left} more", "dim"))
+        return replace(self, lines=lines)
 
 
 def rows_of(lines: Iterable[Text], width: int) -> int:
@@ -63,14 +67,14 @@ def short(words: str, width: int, rows: int = 2, indent: str = "  ") -> list[Tex
 
 
 def headed_in(head: str, style: str, words: str, width: int, rows: int = 2) -> list[Text]:
-    """The same below a word that begins its first row."""
-    first, *more = short(f"{head} {words}", width, rows, indent="")
+    """Words in so many rows at most, below a word that begins the first of them."""
+    first, *more = short(f"{head}  {words}", width, rows, indent="")
     first.stylize(style, 0, len(head))
     return [first, *more]
 
 
 def headed(verdict: str, style: str, words: str, width: int) -> Iterator[Text]:
-    """A verdict, and what it is about in lines of a width."""
+    """A verdict, and beside it what it is about in lines of a width."""
     first, *rest = lines_of(words, max(width, 40) - len(verdict) - 2)
     yield Text.assemble((verdict, style), f"  {first}")
     yield from (Text(" " * (len(verdict) + 2) + line) for line in rest)
@@ -88,3 +92,14 @@ def wrapped(sentence: str, width: int) -> list[str]:
 def lines_of(words: str, width: int, **indents: str) -> list[str]:
     """Words in lines of a width, of which none ends inside a path or an option."""
     return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
+
+
+def lines_from(shown: RenderableType, width: int) -> list[Text]:
+    """What rich lays out in so many columns, as lines."""
+    console = Console(width=width, file=io.StringIO(), color_system="truecolor")
+    lines = []
+    for segments in console.render_lines(shown, pad=False):
+        line = Text.assemble(*((one.text, one.style or "") for one in segments))
+        line.rstrip()
+        lines.append(line)
+    return lines

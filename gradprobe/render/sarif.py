@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 from urllib.parse import quote
 
@@ -16,11 +15,10 @@ from ..model.number import plural
 from ..model.patch import replacements_of
 from ..model.report import Report, TriedEdit
 from ..model.writing import visible
-from .alerts import Alert, alerts_of
-from .ci_rules import RULES, USAGE, Rule
+from .alerts import RULES, USAGE, Alert, Rule, alerts_of
 from .notation import errors_of, so_far
 from .source_places import Base, Place, base_of
-from .topics.topic_forms import in_markdown
+from .topic import in_markdown
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # GitHub rejects a file with more results than this, and shows the first 5,000 by severity.
@@ -38,12 +36,10 @@ _EXITS = {
 
 def text(several: Reports, code: int | None) -> str:
     """The document; as long as the command runs, with a check that is not finished."""
-    version, docs = (
-        (several.origin.version, several.origin.docs) if several.origin else (__version__, "")
-    )
-    return text_of(
-        as_sarif(so_far(several, code), base_of(several), code, version=version, docs=docs)
-    )
+    origin = several.origin
+    version, docs = (origin.version, origin.docs) if origin else (__version__, "")
+    reports, base = so_far(several, code), base_of(several)
+    return text_of(as_sarif(reports, base, code, version=version, docs=docs))
 
 
 def as_sarif(
@@ -66,21 +62,23 @@ def as_sarif(
         version: of the gradprobe that made the reports.
         docs: where the pages of docs/ can be read; "" where they are nowhere.
     """
-    found = alerts_of(reports)
-    results = [alert for alert in found if alert.places and alert.level != "none"]
-    told = [alert for alert in found if not alert.places or alert.level == "none"]
-    seen: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
+    results, told = list[Alert](), list[Alert]()
+    for alert in alerts_of(reports):
+        (results if alert.places and alert.level != "none" else told).append(alert)
+    seen: Counter[str] = Counter()
+    made = []
+    for alert in results[:most]:
+        seen[alert.fingerprint] += (
+            1  # those of one fingerprint are told apart by how many came before
+        )
+        made.append(_result(alert, base, seen[alert.fingerprint]))
+    root = quote(base.root.rstrip("/"), errors="replace")
     run = {
         "tool": {"driver": _driver(version, docs)},
         "invocations": [_invocation(reports, code, told, len(results) - most)],
-        "originalUriBaseIds": {
-            "%SRCROOT%": {"uri": f"file://{quote(base.root.rstrip('/'), errors='replace')}/"}
-        },
+        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{root}/"}},
         "columnKind": "unicodeCodePoints",
-        # Those of one fingerprint are told apart by how many came before.
-        "results": [
-            _result(alert, base, next(seen[alert.fingerprint])) for alert in results[:most]
-        ],
+        "results": made,
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -91,24 +89,22 @@ def is_address(docs: str) -> bool:
 
 
 def _driver(version: str, docs: str) -> dict[str, Any]:
-    semantic = {"semanticVersion": version} if re.fullmatch(r"\d+\.\d+\.\d+", version) else {}
-    return {
-        "name": "gradprobe",
-        "version": version,
-        **semantic,
-        "rules": [_rule(rule, docs) for rule in RULES],
-    }
+    driver: dict[str, Any] = {"name": "gradprobe", "version": version}
+    if re.fullmatch(r"\d+\.\d+\.\d+", version):
+        driver["semanticVersion"] = version
+    return driver | {"rules": [_rule(rule, docs) for rule in RULES]}
 
 
 def _rule(rule: Rule, docs: str) -> dict[str, Any]:
     topic = rule.topic
+    page = {"helpUri": f"{docs}/explain/#{rule.id.lower()}"} if is_address(docs) else {}
     return {
         "id": rule.id,
         "name": rule.name,
         "shortDescription": {"text": f"{topic.title}."},
         "fullDescription": {"text": topic.what},
         "help": {"text": f"{topic.what} {topic.help}", "markdown": in_markdown(topic)},
-        **({"helpUri": f"{docs}/explain/#{rule.id.lower()}"} if is_address(docs) else {}),
+        **page,
         "defaultConfiguration": {"level": rule.level, "rank": rule.rank},
     }
 
@@ -116,48 +112,44 @@ def _rule(rule: Rule, docs: str) -> dict[str, Any]:
 def _invocation(
     reports: Sequence[Report], code: int | None, told: Sequence[Alert], left_out: int
 ) -> dict[str, Any]:
-    counted = list(map(errors_of, reports))
-    execution = [_notification(alert) for alert in told if alert.rule is not USAGE]
+    notes: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for alert in told:
+        notes[alert.rule is USAGE].append(_notification(alert))
     if left_out > 0:
         words = f"{plural(left_out, 'finding')} more, the least of them, left out: a log holds so many results at most."
-        execution.append({"level": "warning", "message": {"text": words}})
+        notes[False].append({"level": "warning", "message": {"text": words}})
+    counted = list(map(errors_of, reports))
+    exits = (
+        {} if code is None else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}
+    )
+    ended = (one.verdict in (MATCH, MISMATCH) and one.error is None for one in counted)
     return {
-        "executionSuccessful": all(
-            one.verdict in (MATCH, MISMATCH) and one.error is None for one in counted
-        ),
-        **(
-            {}
-            if code is None
-            else {"exitCode": code, "exitCodeDescription": _EXITS.get(code, "")}
-        ),
-        "toolExecutionNotifications": execution,
-        "toolConfigurationNotifications": [
-            _notification(alert) for alert in told if alert.rule is USAGE
-        ],
+        "executionSuccessful": all(ended),
+        **exits,
+        "toolExecutionNotifications": notes[False],
+        "toolConfigurationNotifications": notes[True],
     }
 
 
 def _notification(alert: Alert) -> dict[str, Any]:
-    level, rule = "note" if alert.level == "none" else alert.level, alert.rule
-    associated = {"id": rule.id, "index": RULES.index(rule)}
+    level = "note" if alert.level == "none" else alert.level
+    associated = {"id": alert.rule.id, "index": RULES.index(alert.rule)}
     return {"level": level, "message": {"text": _text(alert)}, "associatedRule": associated}
 
 
 def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
-    first, *others = alert.places
+    locations = [_location(place, base) for place in alert.places[: MOST_RELATED + 1]]
+    related = [{"id": at, **one} for at, one in enumerate(locations[1:], 1)]
     # GitHub knows results by the second fingerprint alone, and where it is absent takes a hash of the line: several
     # intermediates of one kernel share a line, and would be one alert.
     whole, short = (f"{known}:{number}" for known in (alert.fingerprint, alert.fingerprint[:16]))
-    related = [
-        {"id": at} | _location(place, base) for at, place in enumerate(others[:MOST_RELATED], 1)
-    ]
     return {
         "ruleId": alert.rule.id,
         "ruleIndex": RULES.index(alert.rule),
         "kind": "fail",
         "level": alert.level,
         "message": {"text": _text(alert)},
-        "locations": [_location(first, base)],
+        "locations": locations[:1],
         **({"relatedLocations": related} if related else {}),
         "partialFingerprints": {"gradprobeFinding/v1": whole, "primaryLocationLineHash": short},
         "rank": alert.rule.rank,
@@ -168,15 +160,12 @@ def _result(alert: Alert, base: Base, number: int) -> dict[str, Any]:
 
 def _fix(edit: TriedEdit, base: Base) -> dict[str, Any]:
     """The edit as replacements of whole lines."""
-    replacements = [
-        {
-            "deletedRegion": {
-                "startLine": change.line, "startColumn": 1, "endLine": change.line + len(change.old), "endColumn": 1
-            },
-            "insertedContent": {"text": visible("".join(f"{line}\n" for line in change.new))},
-        }
-        for change in replacements_of(edit.diff)
-    ]  # fmt: skip
+    replacements = []
+    for change in replacements_of(edit.diff):
+        first, last = change.line, change.line + len(change.old)
+        region = {"startLine": first, "startColumn": 1, "endLine": last, "endColumn": 1}
+        new = visible("".join(f"{line}\n" for line in change.new))
+        replacements.append({"deletedRegion": region, "insertedContent": {"text": new}})
     artifact = _location(Place(edit.file, None), base)["physicalLocation"]["artifactLocation"]
     changes = [{"artifactLocation": artifact, "replacements": replacements}]
     return {"description": {"text": visible(f"Tried: {edit.words}.")}, "artifactChanges": changes}
@@ -184,19 +173,16 @@ def _fix(edit: TriedEdit, base: Base) -> dict[str, Any]:
 
 def _location(place: Place, base: Base) -> dict[str, Any]:
     uri, below = base.uri(place.file)
-    physical: dict[str, Any] = {
-        "artifactLocation": {"uri": uri} | ({"uriBaseId": "%SRCROOT%"} if below else {})
-    }
+    artifact = {"uri": uri} | ({"uriBaseId": "%SRCROOT%"} if below else {})
+    physical: dict[str, Any] = {"artifactLocation": artifact}
     if place.line:
         physical["region"] = {"startLine": place.line}
-    location: dict[str, Any] = {"physicalLocation": physical}
-    if place.name:
-        location["message"] = {"text": visible(place.name)}
-    return location
+    name = {"message": {"text": visible(place.name)}} if place.name else {}
+    return {"physicalLocation": physical, **name}
 
 
 def _text(alert: Alert) -> str:
-    return visible("\n".join((f"{alert.check}: {alert.sentences[0]}", *alert.sentences[1:])))
+    return visible(f"{alert.check}: " + "\n".join(alert.sentences))
 
 
 def _cleaned(value: Any) -> Any:

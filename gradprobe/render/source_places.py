@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -72,15 +71,15 @@ class Base:
     def short(self, file: str) -> str:
         """The file as people read it: relative to the current folder or the home folder, where it lies below one."""
         for folder, prefix in ((self.here, ""), (self.home, "~/")):
-            if folder and Path(file).is_relative_to(folder):
-                return prefix + str(Path(file).relative_to(folder))
+            path = PurePosixPath(file)
+            if folder and path.is_relative_to(folder):
+                return f"{prefix}{path.relative_to(folder)}"
         return file
 
     def relative(self, file: str) -> str | None:
         """The file from the root, with slashes; None where it does not lie below."""
-        path = self._whole(file)
-        root = type(path)(os.path.normpath(self.root))
-        return path.relative_to(root).as_posix() if path.is_relative_to(root) else None
+        path, root = PurePosixPath(self._whole(file)), os.path.normpath(self.root)
+        return str(path.relative_to(root)) if path.is_relative_to(root) else None
 
     def shorten(self, place: Place) -> str:
         """`kernels/lazy.py:120`."""
@@ -90,26 +89,12 @@ class Base:
     def uri(self, file: str) -> tuple[str, bool]:
         """The file as a URI, and whether that is relative to the root."""
         below = self.relative(file)
-        if below is not None:
-            return quote(_bytes(below)), True
-        path = self._whole(file)
-        start, safe = (
-            ("file:///", "/:") if isinstance(path, PureWindowsPath) else ("file://", "/")
-        )
-        return start + quote(_bytes(path.as_posix()), safe=safe), False
+        # Names of files may hold bytes that are no text, which Python keeps as lone surrogates.
+        path = (below or self._whole(file)).encode("utf-8", "surrogatepass")
+        return ("" if below else "file://") + quote(path), bool(below)
 
-    def _whole(self, file: str) -> PurePath:
-        if re.match(r"[A-Za-z]:[\\/]", file):
-            return PureWindowsPath(file)
-        return PurePosixPath(os.path.normpath(os.path.join(self.here, file)))
-
-
-def _bytes(path: str) -> bytes:
-    """What a URI quotes; names of files may hold bytes that are no text, which Python keeps as lone surrogates."""
-    is_decoded = all(
-        "\udc80" <= letter <= "\udcff" for letter in path if "\ud800" <= letter <= "\udfff"
-    )
-    return path.encode("utf-8", "surrogateescape" if is_decoded else "surrogatepass")
+    def _whole(self, file: str) -> str:
+        return os.path.normpath(os.path.join(self.here, file))
 
 
 def places_of(
@@ -121,23 +106,15 @@ def places_of(
         intermediate: one that is wrong; None for what no kernel may be blamed for.
         inherits: whether that only inherits, so that no line is accused but of a kernel named after it.
     """
-    kernels = [
-        Place(kernel.file, kernel.line or None, kernel.name) for kernel in report.target.kernels
-    ]
+    kernels = [Place(one.file, one.line or None, one.name) for one in report.target.kernels]
     found: list[Place] = []
     if intermediate is not None:
         lines = [where for cause in report.causes for where in cause.where]
         lines.sort(key=lambda where: not is_named_after(where.kernel, intermediate))
-        found += [
-            place_of(where)
-            for where in lines
-            if not inherits or is_named_after(where.kernel, intermediate)
-        ]
-        found += [
-            kernel
-            for kernel in kernels
-            if not inherits and is_named_after(kernel.name, intermediate)
-        ]
+        for where in lines:
+            if not inherits or is_named_after(where.kernel, intermediate):
+                found.append(place_of(where))
+        found += [] if inherits else [k for k in kernels if is_named_after(k.name, intermediate)]
     found += [*_function(report.target), *kernels]
     return tuple(dict.fromkeys(place for place in found if place.file))
 

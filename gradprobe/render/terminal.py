@@ -21,18 +21,13 @@ from ..model.writing import IN_JSON, inert, replace_file, safe, visible
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..model.report import Report
-
 
 def print_failure(failure: Failure) -> None:
     """A failure and its way out, on stderr; on a terminal folded between words."""
     columns = shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 0
-    for line, indent in (
-        (f"gradprobe: {failure}", ""),
-        *((one, "  ") for one in (*failure.details, failure.way_out)),
-    ):
-        if line:
-            write_stderr(_folded(indent + visible(line), columns) + "\n")
+    more = (f"  {line}" for line in (*failure.details, failure.way_out) if line)
+    for line in (f"gradprobe: {failure}", *more):
+        write_stderr(_folded(visible(line), columns) + "\n")
 
 
 def _folded(text: str, columns: int) -> str:
@@ -87,49 +82,6 @@ def takes_stderr() -> bool:
         return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
     except (OSError, ValueError):  # closed, or no file at all
         return False
-
-
-def rendered(report: Report, on: Terminal | None = None) -> list[Text]:
-    """The report on one screen; where all of it is asked for, and of an audit, in full."""
-    on = on or terminal()
-    if on.details or report.audit is not None:
-        return _detailed(report, on)
-    if any(run.tried for run in report.runs):
-        from .screen.survey_summary import survey_screen
-
-        return survey_screen(report, on.columns)
-    if report.close_up is not None:
-        from .screen.close_up import close_up_screen
-
-        return close_up_screen(report, report.close_up, on.columns, utf8=on.utf8)
-    from .screen.screen import render_screen
-
-    return render_screen(report, on.columns, utf8=on.utf8, rest=on.rest, is_said=on.is_said)
-
-
-def _detailed(report: Report, on: Terminal) -> list[Text]:
-    """All of the report, of the close-up that was asked for, or of the survey of layouts."""
-    if report.audit is not None:
-        from .audit_screen import render_audit
-
-        return render_audit(report, on.columns)
-    if any(run.tried for run in report.runs):
-        from .screen.survey_summary import render_survey
-
-        return render_survey(report, on.columns, utf8=on.utf8)
-    from rich.text import Text
-
-    from .excerpt import render_close_up
-    from .screen.details import render
-    from .screen.reasons import render_reasons
-
-    if (view := report.close_up) is not None:
-        why = list(render_reasons(report, on.columns)) if view.mismatched else []
-        return [
-            *render_close_up(view, on.columns, utf8=on.utf8),
-            *([Text(), *why] if why else []),
-        ]
-    return render(report, on.columns, utf8=on.utf8, is_said=on.is_said, rows=on.rows)
 
 
 def width() -> int:

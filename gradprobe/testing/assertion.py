@@ -92,7 +92,8 @@ def _seen_from_outside(error: BaseException | None) -> BaseException | None:
 def table_of(report: ProbeResult) -> str:
     """What `gradprobe check` prints, without colour."""
     from ..pipeline.reported import report_of
-    from ..render.terminal import Terminal, plain, rendered, utf8, width
+    from ..render.screen import rendered
+    from ..render.terminal import Terminal, plain, utf8, width
 
     # The real stream and not the one that captures: what a test runner captures, it shows on the real one.
     look = Terminal(width(), None, utf8=utf8(sys.__stdout__))

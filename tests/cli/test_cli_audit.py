@@ -4,7 +4,8 @@ import json
 import shutil
 
 from gradprobe.model.documents import report_from
-from gradprobe.render.terminal import Terminal, rendered
+from gradprobe.render.screen import rendered
+from gradprobe.render.terminal import Terminal
 from tests.auditing import written
 from tests.cli.command import SMALL, run
 

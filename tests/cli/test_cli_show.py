@@ -99,7 +99,7 @@ def test_a_close_up_is_shown_as_the_run_did(folder, elsewhere):
     made = run(f"diff dK soft.py:nan_in_dk {SMALL} --json made")
     elsewhere()
     shown = run(f"show {folder}/made --json shown")
-    assert made.out.startswith("layout contiguous\ndK  batch 0, head 1: ")
+    assert made.out.startswith("dK  batch 0, head 1: ")
     assert (shown.out, shown.err, shown.code) == (made.out, made.err, made.code)
 
 

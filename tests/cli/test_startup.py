@@ -30,8 +30,6 @@ MISTYPED = {
     "check two.py": "names no function\n  it has two.py:forward, two.py:backward",
     "strides two": "it has two.py:forward, two.py:backward",
     "check none.py": "none.py has no function that can be checked as it stands\n  gradprobe init --list none.py says",
-    "explain dS": "dS is an intermediate, P * (dP - delta)",
-    "explain do=expanded": "do=expanded is a layout",
     "check kernel.py:lazy_atention --contract": "did you mean 'lazy_attention'?",
     "fix kernel.py:lazy_atention": "did you mean 'lazy_attention'?",
     "watch kernel.py:lazy_atention": "did you mean 'lazy_attention'?",

@@ -7,7 +7,7 @@ import sys
 import pytest
 from lxml import html
 
-from gradprobe.render.ci_rules import RULES
+from gradprobe.render.alerts import RULES
 from tests.docs.examples import ROOT
 
 

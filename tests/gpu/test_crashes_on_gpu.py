@@ -9,7 +9,8 @@ import pytest
 from gradprobe.commands.strides.survey import survey
 from gradprobe.inputs.history import CheckRequest
 from gradprobe.processes import run_each
-from gradprobe.render.screen.survey_summary import render_survey
+from gradprobe.render.screen import rendered
+from gradprobe.render.terminal import Terminal
 from tests.commands.strides.crashing import write
 from tests.gpu.commands import gradprobe
 
@@ -31,7 +32,12 @@ def surveyed(word, *, fast):
     request = CheckRequest(word, None, None, OPTIONS)
     how = {"given": frozenset(OPTIONS), "fast": fast, "timeout": 200}
     found = survey(request, "again", **how, told=lambda found: None, echo=sys.stderr.write)
-    print("\n".join(line.plain for line in render_survey(found.report, 100)))
+    print(
+        "\n".join(
+            line.plain
+            for line in rendered(found.report, Terminal(100, None, utf8=True, details=True))
+        )
+    )
     # Those that are warnings too.
     return found, {one.trial.title: one for one in found.results if one.verdict == "error"}
 

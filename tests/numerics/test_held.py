@@ -14,7 +14,8 @@ from gradprobe.numerics.declared_precision import of_dtypes
 from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.render.console import first_line
-from gradprobe.render.screen.details import render
+from gradprobe.render.screen import rendered
+from gradprobe.render.terminal import Terminal
 from gradprobe.runtime.run import Trace
 from gradprobe.runtime.target_memory import InputsBefore
 from tests.cuda.written import loaded
@@ -222,7 +223,10 @@ def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_na
     assert first_line(report_of(report)) == (
         f"FIRST MISMATCH dK batch=- head=- row=- col=- tile=-,- actual={words} expected={own} ratio=-"
     )
-    said = "\n".join(text.plain for text in render(report_of(report), 120))
+    said = "\n".join(
+        text.plain
+        for text in rendered(report_of(report), Terminal(120, None, utf8=True, details=True))
+    )
     assert f"{own}: dQ, dV; {words}: dK" in said
     made = document_of(report_of(report))["runs"][0]["intermediates"]
     (entry,) = (entry for entry in made if entry["name"] == "dK")
@@ -233,7 +237,10 @@ def test_a_gradient_in_a_coarser_or_the_other_16_bit_dtype_is_a_mismatch_that_na
 def test_a_wider_dtype_is_right(came):
     report = probed(as_(came, *ENDS), dtype="float16", runs=((),))
     assert report.verdict == "match"
-    said = "\n".join(text.plain for text in render(report_of(report), 120))
+    said = "\n".join(
+        text.plain
+        for text in rendered(report_of(report), Terminal(120, None, utf8=True, details=True))
+    )
     assert f"all results are {str(came).removeprefix('torch.')}" in said
 
 

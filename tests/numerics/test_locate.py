@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gradprobe.pipeline.reported import report_of
-from gradprobe.render.screen.details import render
+from gradprobe.render.screen import rendered
+from gradprobe.render.terminal import Terminal
 from tests.emulated import case_of, changed, compared, lazy, softmax, target_of
 from tests.probe import probe
 
@@ -72,5 +73,7 @@ def test_errors_of_a_few_budgets_are_said_to_be_a_coarser_arithmetic(budgets, sa
         return softmax(q, k, v, do, scale=scale, fault=fault)
 
     report = report_of(probe(case, target_of(coarse), why=False))
-    lines = [line.plain for line in render(report, 120)]
+    lines = [
+        line.plain for line in rendered(report, Terminal(120, None, utf8=True, details=True))
+    ]
     assert any("coarser arithmetic than float32, ieee dots" in line for line in lines) is said

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from gradprobe.model.documents import FailureGroup, Reports, load, report_from
 from gradprobe.model.report import Report
-from gradprobe.render.page.page import page_of, page_of_comparison, text
+from gradprobe.render.page import page_of, page_of_comparison, text
 from tests.render.written import document, entry, head, many_heads, run
 
 SAVED = Path(__file__).with_name("saved")

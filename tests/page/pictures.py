@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 from gradprobe.pipeline.reported import report_of
-from gradprobe.render.page.page import page_of
+from gradprobe.render.page import page_of
 from tests.emulated import case_of, changed, softmax, target_of
 from tests.page.browser import executable, opened, started
 from tests.page.made import ROOT, saved

@@ -18,7 +18,8 @@ from gradprobe.pipeline.reported import report_of
 from gradprobe.pipeline.resolve import resolve_problem
 from gradprobe.pipeline.run_check import run_check
 from gradprobe.probing import observe
-from gradprobe.render.screen.details import render
+from gradprobe.render.screen import rendered
+from gradprobe.render.terminal import Terminal
 from tests.planted.planting import KERNELS, Edit, edited
 
 OPTIONS = {"batch": 1, "heads": 2, "seqlen": 37, "head_dim": 16, "bias": False}
@@ -63,7 +64,10 @@ def test_a_store_behind_dv_fails_a_check_of_right_gradients_and_is_named_with_it
             "store",
             line,
         )
-    said = "\n".join(text.plain for text in render(report_of(report), 200))
+    said = "\n".join(
+        text.plain
+        for text in rendered(report_of(report), Terminal(200, None, utf8=True, details=True))
+    )
     assert "in contiguous, distinct: lazy_dkdv_kernel stores outside dv" in said
     assert said.count("stores outside dv") == 1
     assert "NO HYPOTHESIS FITS" not in said
@@ -78,7 +82,10 @@ def test_a_store_behind_the_last_block_is_told_as_a_length_that_is_wrong(tmp_pat
     cause = report.diagnoses[0]
     assert (cause.fault, line in [where.line for where in cause.where]) == ("tail/length", True)
     assert "lazy_dkdv_kernel stores outside dv" in cause.evidence[0]
-    said = "\n".join(text.plain for text in render(report_of(report), 200))
+    said = "\n".join(
+        text.plain
+        for text in rendered(report_of(report), Terminal(200, None, utf8=True, details=True))
+    )
     assert (
         "CAUSE  lengths that end inside a block are wrong: in contiguous it is right at --seqlen 128"
         in said
@@ -131,7 +138,10 @@ def test_a_store_outside_counts_where_the_layout_is_refused_only_after_it(tmp_pa
     assert [run.verdict for run in report.runs] == ["match", "mismatch", "skipped"]
     assert report.diagnoses[0].fix.startswith("address dv by its own strides")
     assert (report.runs[1].memory[0].tensor, report.runs[1].memory[0].access) == ("dv", "store")
-    said = "\n".join(text.plain for text in render(report_of(report), 200))
+    said = "\n".join(
+        text.plain
+        for text in rendered(report_of(report), Terminal(200, None, utf8=True, details=True))
+    )
     assert (
         "lazy_dkdv_kernel reads or writes outside a tensor before the layout is refused" in said
     )

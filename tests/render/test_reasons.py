@@ -7,8 +7,8 @@ from gradprobe.model.report import CauseLine, Diagnosis, Report, TriedEdit
 from gradprobe.render.alerts import alerts_of
 from gradprobe.render.github import annotation_commands
 from gradprobe.render.markdown import as_markdown
+from gradprobe.render.reasons import render_reasons
 from gradprobe.render.sarif import as_sarif
-from gradprobe.render.screen.reasons import render_reasons
 from gradprobe.render.source_places import places_of
 from tests.render.written import BASE, assert_is_sarif, faulty, reports
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gradprobe.model.documents import Reports
-from gradprobe.render.ci_rules import RULES
+from gradprobe.render.alerts import OF_FAILURE, OF_MEMORY, RULES
 from gradprobe.render.sarif import MOST_RESULTS, as_sarif, text
 from gradprobe.render.source_places import DOCS, with_origin
 from tests.render.written import (
@@ -18,11 +18,37 @@ from tests.render.written import (
     failed,
     faulty,
     head,
-    invariant,
     reports,
     run,
     with_memory,
 )
+
+# Alerts that somebody closed are known by these: one may be added, none changed or taken away.
+PUBLISHED = """
+GP001 WrongIntermediate error, GP002 InheritedError note, GP003 BrokenIdentity error, GP004 Cause error, GP010
+AccessOutsideTensor error, GP011 GuardBandTouched error, GP012 UnwrittenOutput error, GP013 StoreRace error,
+GP014 DivergentBarrier error, GP015 MisalignedAccess error, GP016 InputOverwritten error, GP017
+ResultInOtherMemory error, GP018 CoarserResult error, GP019 UndefinedShuffle error, GP020 Crash error, GP021
+Timeout error, GP022 TargetFailed error, GP023 ReferenceFailed error, GP024 ToolFailed error, GP025 WrongUsage
+error, GP026 Incomplete error, GP027 NotCompiled error, GP030 LayoutRefused none, GP040 OffsetOf32Bits warning,
+GP041 StridedVector warning, GP042 UndeclaredCase warning
+"""
+KINDS = """
+outside GP010, guard GP011, unwritten GP012, race GP013, barrier GP014, misaligned GP015, changed GP016, shared GP017,
+dtype GP018, shuffle GP019, Crash GP020, DeviceLost GP020, NoRoom GP020, Timeout GP021, TargetFailure GP022,
+RanksFailure GP022, Refusal GP022, KernelStopped GP022, NoKernel GP022, ReferenceFailure GP023, UsageFailure GP025,
+UntestedVersion GP025, InputsFailure GP025, Incomplete GP026, CompileError GP027
+"""
+
+
+def listed(text):
+    return [" ".join(part.split()) for part in text.split(",")]
+
+
+def test_the_published_ids_are_those_of_the_rules_and_of_the_kinds_of_findings():
+    assert [f"{rule.id} {rule.name} {rule.level}" for rule in RULES] == listed(PUBLISHED)
+    found = [f"{kind} {rule.id}" for kind, rule in {**OF_MEMORY, **OF_FAILURE}.items()]
+    assert found == listed(KINDS)
 
 
 def run_of(*documents, code=1, **options):
@@ -39,33 +65,26 @@ def told(found):
     ]
 
 
-def test_a_faulty_check_is_one_result_a_finding_the_first_mismatch_first():
+def test_a_faulty_check_is_one_result_a_finding_with_its_place_its_line_and_its_numbers():
     found = run_of(faulty())
     assert told(found) == [
         ("GP001", "error", "dP"), ("GP001", "error", "dV"), ("GP003", "error", None), ("GP002", "note", "dS"),
         ("GP002", "note", "dTau"),
     ]  # fmt: skip
-    ranks = [result["rank"] for result in found["results"]]
-    assert ranks == sorted(ranks, reverse=True)
-
-
-def test_a_result_carries_its_place_its_line_and_its_numbers():
-    first, second, *_ = run_of(faulty())["results"]
-    assert FIRST_LINE in first["message"]["text"].splitlines()
-    words = (
-        "Layout distinct: head 1 of 2; 9 elements wrong, worst 51x what is allowed in distinct."
-    )
-    assert words in first["message"]["text"]
-    assert "Right when contiguous" in first["message"]["text"]
+    first, second, *_ = found["results"]
+    words = first["message"]["text"]
+    assert FIRST_LINE in words.splitlines()
+    assert "Layout distinct: head 1 of 2; 9 elements wrong, worst 51x what is allowed" in words
+    assert "Right when contiguous" in words
     assert first["locations"][0]["physicalLocation"] == {
         "artifactLocation": {"uri": "targets/mine.py", "uriBaseId": "%SRCROOT%"}, "region": {"startLine": 12},
     }  # fmt: skip
     assert second["locations"][0]["physicalLocation"]["region"] == {"startLine": 251}
-    properties = {
-        "intermediate": "dP", "layout": "distinct", "layouts": ["distinct"], "batch": 0, "head": 1,
-        "ratio": 51.0,
-    }  # fmt: skip
+    properties = {"intermediate": "dP", "layouts": ["distinct"], "batch": 0, "head": 1, "ratio": 51.0}  # fmt: skip
     assert first["properties"].items() >= properties.items()
+    (note,) = found["invocations"][0]["toolExecutionNotifications"]
+    assert (note["level"], note["associatedRule"]["id"]) == ("note", "GP030")
+    assert "do=expanded was skipped: AssertionError: do must be" in note["message"]["text"]
 
 
 def test_the_same_finding_in_several_layouts_is_one_result_at_its_worst():
@@ -82,8 +101,6 @@ def test_the_driver_lists_every_rule_and_results_point_at_theirs():
     rules, results = found["tool"]["driver"]["rules"], found["results"]
     for result in results:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
-    assert found["tool"]["driver"]["semanticVersion"] == "0.1.0"
-    assert "informationUri" not in found["tool"]["driver"]
     first = [result["ruleId"] for result in results[:5]]
     assert first == ["GP020", "GP010", "GP011", "GP013", "GP012"]
 
@@ -95,37 +112,17 @@ def test_the_invocation_says_the_exit_code_and_whether_it_could_be_done(code, ex
     assert (invocation["exitCode"], invocation["executionSuccessful"]) == (code, executed)
 
 
-def test_a_wrong_command_is_a_notification_of_the_configuration_and_no_result():
-    found = run_of(failed(), code=2)
-    (notification,) = found["invocations"][0]["toolConfigurationNotifications"]
-    assert found["invocations"][0]["toolExecutionNotifications"] == []
-    assert found["results"] == []
-    assert notification["level"] == "error"
-    assert notification["associatedRule"]["id"] == "GP025"
-    assert (
-        "--heads must be at least 1, got 0\ngive at least one" in notification["message"]["text"]
-    )
-
-
-def test_a_target_that_failed_is_a_result_in_its_file_and_without_one_a_notification():
+def test_a_failure_is_a_result_where_it_has_a_file_and_else_a_notification():
     found = run_of(failed("TargetFailure", "it raised", target={"name": "sub/mine.py:f"}), code=3)
     (result,) = found["results"]
-    assert result["locations"][0]["physicalLocation"] == {
-        "artifactLocation": {"uri": "sub/mine.py", "uriBaseId": "%SRCROOT%"}
-    }
-    found = run_of(failed("TargetFailure", "it raised", target={"name": "lazy"}), code=3)
-    assert found["results"] == []
-    (notification,) = found["invocations"][0]["toolExecutionNotifications"]
-    assert notification["associatedRule"]["id"] == "GP022"
+    place = result["locations"][0]["physicalLocation"]
+    assert place == {"artifactLocation": {"uri": "sub/mine.py", "uriBaseId": "%SRCROOT%"}}
     # What is no fault of the target is laid on no file.
     assert run_of(failed("Failure", target={"name": "sub/mine.py:f"}), code=3)["results"] == []
-
-
-def test_a_refused_layout_is_a_note_of_the_invocation():
-    (note,) = run_of(faulty())["invocations"][0]["toolExecutionNotifications"]
-    assert (note["level"], note["associatedRule"]["id"]) == ("note", "GP030")
-    words = "do=expanded was skipped: AssertionError: do must be contiguous"
-    assert words in note["message"]["text"]
+    found = run_of(failed(), code=2)
+    (notification,) = found["invocations"][0]["toolConfigurationNotifications"]
+    assert (found["results"], notification["associatedRule"]["id"]) == ([], "GP025")
+    assert "at least 1, got 0\ngive at least one" in notification["message"]["text"]
 
 
 def fingerprints(found):
@@ -137,14 +134,10 @@ def fingerprints(found):
 def test_fingerprints_stay_where_lines_numbers_and_values_change_and_differ_between_findings():
     moved = faulty()
     moved["target"] |= {"line": 900, "sha256": "other"}
-    moved["target"]["kernels"] = [
-        kernel | {"line": kernel["line"] + 100} for kernel in moved["target"]["kernels"]
-    ]
     moved["runs"][1]["intermediates"][1]["max_budget_ratio"] = 77.0
     before, after = fingerprints(run_of(faulty())), fingerprints(run_of(moved))
     assert before == after
     assert len(set(before)) == 5
-    assert all(one.endswith(":1") for one in before)
     assert not set(before) & set(fingerprints(run_of(faulty(title="gqa"))))
     # Those of one fingerprint are told apart.
     alike = [one.partition(":") for one in fingerprints(run_of(with_memory("race", "race")))]
@@ -175,8 +168,6 @@ def test_every_text_may_hold_every_character():
 def test_a_mismatch_that_nothing_accounts_for_is_still_a_result():
     silent = document(run("contiguous", entry("dP", head(0))), verdict="mismatch")
     assert told(run_of(silent)) == [("GP001", "error", None)]
-    right = run("contiguous", entry("dP", head(0)), invariants=[invariant("I2 x")])
-    assert run_of(document(right))["results"] == []
 
 
 def test_rules_lead_to_the_pages_of_a_team_that_has_put_them_somewhere(monkeypatch):

@@ -19,9 +19,9 @@ from gradprobe.model.layout_run import (
 from gradprobe.model.memory_finding import OUTSIDE, MemoryFinding
 from gradprobe.model.number import Number
 from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Report, TriedEdit
-from gradprobe.render.screen.code import excerpt, window
-from gradprobe.render.screen.screen import render_screen
-from gradprobe.render.source_places import Base
+from gradprobe.render.reasons import code_window
+from gradprobe.render.screen import rendered
+from gradprobe.render.terminal import Terminal
 from tests.cases import softmax_case
 
 LONG = "/home/somebody/projects/attention/with/a/deep/tree/of/folders/and/more/of/them/still"
@@ -32,8 +32,10 @@ def rows(lines, width=80):
     return sum(max(1, -(-len(line) // width)) for line in lines)
 
 
-def screen(report, width=80, **more):
-    return [line.plain for line in render_screen(report, width, **more)]
+def screen(report, width=80, *, details=False):
+    return [
+        line.plain for line in rendered(report, Terminal(width, None, utf8=True, details=details))
+    ]
 
 
 def head(number, status, batch=0):
@@ -139,7 +141,7 @@ HARD = {
     "3 causes": failing(diagnoses=_CAUSES),
     "an edit of 40 lines": failing(
         diagnoses=(
-            cause(edit=TriedEdit(matches=True, words="w", file="lazy.py", diff="\n".join(
+            cause(edit=TriedEdit(matches=True, words="w", file="lazy.py", diff="--- a\n+++ b\n" + "\n".join(
                 f"@@ -{at},1 +{at},1 @@\n-    x = {at}\n+    x = {at + 1}" for at in range(40)
             ))),
         )
@@ -232,12 +234,6 @@ def test_what_sets_a_second_case_apart_and_what_no_case_used_are_said():
 @pytest.mark.parametrize("first", [0, 150, 190])
 def test_a_long_line_is_cut_around_what_is_wrong_in_it(first, room):
     code = "".join(chr(ord("a") + at % 26) for at in range(200))
-    cut, at = window(code, first, 10, room)
+    cut, at = code_window(code, first, 10, room)
     assert len(cut) <= room
     assert cut[at : at + 10] == code[first : first + 10]
-
-
-def test_a_line_without_a_column_and_without_a_note_has_no_mark():
-    lines = excerpt([CauseLine("k.cu", 7, "sum += x[i];")], Base("/", "/"), 80)
-    place, code = (line.plain for line in lines)
-    assert (place.strip(), code) == ("k.cu:7", "  7 | sum += x[i];")

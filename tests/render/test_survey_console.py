@@ -8,7 +8,8 @@ from gradprobe.commands.strides.trials import LayoutTrial, SurveyPlan, TrialResu
 from gradprobe.model.layout_run import ALONE, PROGRAM, Run
 from gradprobe.model.memory_finding import MemoryFinding
 from gradprobe.model.report import CheckedTarget, Report
-from gradprobe.render.screen.survey_summary import render_survey
+from gradprobe.render.screen import rendered
+from gradprobe.render.terminal import Terminal
 
 REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
 
@@ -16,7 +17,10 @@ REPORT = Report(verdict="match", target=CheckedTarget(name="mine"))
 def printed(results, culprits=(), width=100):
     plan = SurveyPlan(tuple(result.trial for result in results), REPORT)
     survey = Survey(plan, results, culprits, "again", {"total": 1.0})
-    return [line.plain for line in render_survey(survey.report, width)]
+    return [
+        line.plain
+        for line in rendered(survey.report, Terminal(width, None, utf8=True, details=True))
+    ]
 
 
 def result(layout, verdict="match", how="same bits", thorough=True, **more):

@@ -71,7 +71,7 @@ def test_junit_has_no_failing_case_and_a_skipped_one_that_says_what_is_warned_of
     assert (root.get("failures"), root.get("errors")) == ("0", "0")
     cases = (case for case in root.iter("testcase") if case.get("classname"))
     told = {case.get("name"): case.find("skipped") for case in cases}
-    assert told["huge q k"].get("message") == WARNED["words"]
+    assert told["huge q k"].get("message") == f"{WARNED['words']}."
     assert told["undeclared battery 15: Dv > D"].get("type") == "warning"
     assert "dP batch 0 head 1" in told
     assert read_junit(as_junit(reports(surveyed("error")), BASE)).get("failures") == "2"

@@ -9,7 +9,7 @@ from gradprobe.model.layout_run import Element
 from gradprobe.model.number import Number
 from gradprobe.numerics.tally import RisingErrors
 from gradprobe.render.notation import size_in_words
-from gradprobe.render.screen.details import _rows_told
+from gradprobe.render.screen import _rows_told
 from tests.reported.conftest import SMALL
 from tests.sampling import tries
 

@@ -16,8 +16,8 @@ from ...model.number import plural
 from ...model.report import failed_report
 from ...probing.experiment import layouts_of
 from ...render.console import first_line
+from ...render.reasons import render_reasons
 from ...render.rows import folded, headed
-from ...render.screen.reasons import render_reasons
 from .shrinking import ShrinkResult
 from .simpler_cases import options_on
 

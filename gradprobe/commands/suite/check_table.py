@@ -27,8 +27,8 @@ from ...render.rows import (
     headed_in,
     short,
 )
-from ...render.screen.screen import core
-from ...render.terminal import Terminal, rendered
+from ...render.screen import core, rendered
+from ...render.terminal import Terminal
 from .outcome import LATE, LOST, CheckOutcome
 
 Made = TypeVar("Made", CheckOutcome, Report)
@@ -157,7 +157,7 @@ def _in_short(report: Report, columns: int) -> list[Text]:
     title = Text(f"{report.title}:", "bold")
     if report.verdict != FAILED or report.error is None:
         return [title, *core(report, columns)]
-    error = headed_in("ERROR ", CAUTION, report.error.message, columns, 4)
+    error = headed_in("ERROR", CAUTION, report.error.message, columns, 4)
     return [title, *error, *short(report.error.way_out, columns)]
 
 

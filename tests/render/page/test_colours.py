@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gradprobe.render.page.page import TEMPLATES
+from gradprobe.render.page import TEMPLATES
 
 CSS = (TEMPLATES / "page.css").read_text()
 _VARIABLE = re.compile(r"--([\w-]+):\s*(#[0-9a-f]{3,6})")

@@ -9,8 +9,8 @@ from gradprobe.model.documents import Reports, load
 from gradprobe.model.layout_run import INCOMPLETE
 from gradprobe.model.number import Number
 from gradprobe.model.report import CauseLine, CheckedTarget, Diagnosis, Listing, Report, TriedEdit
-from gradprobe.render.page.maps import class_of, maps_of, sign_of
-from gradprobe.render.page.page import page_of, page_of_comparison, text
+from gradprobe.render.page import page_of, page_of_comparison, text
+from gradprobe.render.pictures import class_of, maps_of, sign_of
 from tests.page.made import heads_128, right, saved, several
 from tests.render.written import document, entry, faulty, head, run
 
@@ -109,7 +109,7 @@ def test_wrong_heads_whose_maps_are_alike_share_one():
     (only,) = load(json.dumps(document(run("contiguous", parts)))).runs
     ((title, _, maps),) = maps_of(only)
     assert title == "dP"
-    assert [one.name for one in maps] == ["batch 0, heads 0-1", "batch 0, head 2"]
+    assert [one.name for one in maps] == ["heads 0-1", "head 2"]
 
 
 def test_every_head_stands_in_the_table_and_128_take_less_than_2_mb():

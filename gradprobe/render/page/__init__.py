@@ -1,1 +1,0 @@
-"""The page: a report as one HTML file that needs nothing else."""
